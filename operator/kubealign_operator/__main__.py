@@ -8,16 +8,16 @@ import sys
 from pathlib import Path
 
 from kubealign_operator import logs
-from kubealign_operator.controller.config import ConfigError, OperatorConfig, load
+from kubealign_operator.controller.config import ConfigError, OperatorConfig, load_config
 from kubealign_operator.controller.operator import Operator
 from kubealign_operator.controller.pages import AddressError
 
 log = logging.getLogger("kubealign_operator")
 
-_USAGE = 2
+_USAGE_ERROR = 2
 
 
-async def _until_told(config: OperatorConfig) -> None:
+async def _run_until_signal(config: OperatorConfig) -> None:
     """Run the operator until SIGTERM or SIGINT. Raises the error that ended the operator otherwise."""
     stop_requested = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -46,15 +46,15 @@ def main() -> int:
     parser.add_argument("--config", type=Path, required=True, help="YAML configuration file; see docs/operations.md")
     arguments = parser.parse_args()
     try:
-        config = load(arguments.config)
+        config = load_config(arguments.config)
     except ConfigError as error:
-        parser.exit(_USAGE, f"{error}\n")
-    logs.set_up(config.log_level)
+        parser.exit(_USAGE_ERROR, f"{error}\n")
+    logs.configure_logging(config.log_level)
     try:
-        asyncio.run(_until_told(config))
+        asyncio.run(_run_until_signal(config))
     except (ConfigError, AddressError) as error:
         log.error("%s", error)
-        return _USAGE
+        return _USAGE_ERROR
     except BaseException:
         log.exception("the operator failed")
         return 1

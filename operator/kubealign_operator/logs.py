@@ -6,10 +6,10 @@ import sys
 from datetime import UTC, datetime
 from typing import Any
 
-_PLAIN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+_STANDARD_FIELDS = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 
-class JsonLines(logging.Formatter):
+class OperatorLogFormatter(logging.Formatter):
     """Formats a record as one JSON object: time, level, logger, message and the fields of `extra`."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -19,16 +19,16 @@ class JsonLines(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        line.update((name, value) for name, value in record.__dict__.items() if name not in _PLAIN)
+        line.update((name, value) for name, value in record.__dict__.items() if name not in _STANDARD_FIELDS)
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)
 
 
-def set_up(level: str) -> None:
+def configure_logging(level: str) -> None:
     """Configure the logging of the whole process."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines())
+    handler.setFormatter(OperatorLogFormatter())
     logging.basicConfig(level=level, handlers=[handler], force=True)
     # The client logs several lines for each attempt to take the lease.
     logging.getLogger("kubernetes").setLevel(max(logging.WARNING, logging.getLevelNamesMapping()[level]))

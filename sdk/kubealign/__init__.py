@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 #: Public name -> its module, which is imported on first access.
-_HOMES = {
+_LAZY_MODULES = {
     "AlignmentClient": "kubealign.client.alignment_client",
     "AlignmentJob": "kubealign.spec.job",
     "AlignmentJobSpec": "kubealign.spec.job",
@@ -92,8 +92,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name == "errors":
         value: Any = import_module("kubealign.errors")
-    elif name in _HOMES:
-        value = getattr(import_module(_HOMES[name]), name)
+    elif name in _LAZY_MODULES:
+        value = getattr(import_module(_LAZY_MODULES[name]), name)
     else:
         raise AttributeError(f"module 'kubealign' has no attribute {name!r}")
     globals()[name] = value

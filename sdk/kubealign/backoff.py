@@ -1,9 +1,9 @@
 """Backoff before a crashed process is restarted, on one machine and in a cluster."""
 
-FIRST_SECONDS = 0.5
-LONGEST_SECONDS = 30.0
-HEALTHY_SECONDS = 60.0
-_DOUBLINGS = 16
+INITIAL_DELAY_SECONDS = 0.5
+MAX_DELAY_SECONDS = 30.0
+RESET_AFTER_SECONDS = 60.0
+_MAX_DOUBLINGS = 16
 
 
 def restart_delay(restarts: int, healthy_seconds: float) -> float:
@@ -13,6 +13,6 @@ def restart_delay(restarts: int, healthy_seconds: float) -> float:
         restarts: Consecutive restarts, including this one.
         healthy_seconds: Time for which the process was healthy.
     """
-    if healthy_seconds >= HEALTHY_SECONDS:
-        return FIRST_SECONDS
-    return float(min(FIRST_SECONDS * 2 ** min(max(restarts - 1, 0), _DOUBLINGS), LONGEST_SECONDS))
+    if healthy_seconds >= RESET_AFTER_SECONDS:
+        return INITIAL_DELAY_SECONDS
+    return float(min(INITIAL_DELAY_SECONDS * 2 ** min(max(restarts - 1, 0), _MAX_DOUBLINGS), MAX_DELAY_SECONDS))

@@ -9,7 +9,7 @@ _ROOT = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True)
-class ControlGroup:
+class Cgroup:
     """One cgroup: its folder and its version (1 or 2), which determines the names of its files."""
 
     folder: Path
@@ -23,9 +23,9 @@ class ControlGroup:
             return None
 
 
-def control_groups(
+def iter_cgroups(
     controller: str, memberships: Path = _MEMBERSHIPS, root: Path = _ROOT
-) -> Iterator[ControlGroup]:
+) -> Iterator[Cgroup]:
     """Yield the cgroups of a controller for this process, from its own up to the root; none on a system
     without cgroups.
 
@@ -45,5 +45,5 @@ def control_groups(
         # own cgroup is mounted as the root.
         folder = base / path.lstrip("/")
         while folder.is_relative_to(base):
-            yield ControlGroup(folder, version)
+            yield Cgroup(folder, version)
             folder = folder.parent

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 
-def show_or_write(make: Callable[[], str]) -> None:
+def print_or_write(render: Callable[[], str]) -> None:
     """Write the generated text to stdout, or to the file given by --write."""
-    parser = argparse.ArgumentParser(description=show_or_write.__doc__)
+    parser = argparse.ArgumentParser(description=print_or_write.__doc__)
     parser.add_argument("--write", type=Path, metavar="PATH")
     path: Path | None = parser.parse_args().write
     if path is None:
-        sys.stdout.write(make())
+        sys.stdout.write(render())
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(make(), encoding="utf-8")
+    path.write_text(render(), encoding="utf-8")

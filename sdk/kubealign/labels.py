@@ -15,6 +15,6 @@ ATTEMPT_LABEL = f"{GROUP}/attempt"
 WORKER_RANK_LABEL = f"{GROUP}/worker-rank"
 
 #: Name of the container of every pod of a job.
-MAIN = "main"
+MAIN_CONTAINER = "main"
 #: Field manager of changes to a job.
 FIELD_MANAGER = "kubealign"

@@ -2,7 +2,7 @@
 
 #: Environment of every role process: no progress bars in logs, no threads or fork handlers created on import;
 #: OpenMP threads sleep while waiting, after the spins set by `library_environment`.
-ENVIRONMENT = {
+BASE_ENVIRONMENT = {
     "OMP_WAIT_POLICY": "PASSIVE",
     "GRPC_ENABLE_FORK_SUPPORT": "false",
     "GRPC_VERBOSITY": "ERROR",
@@ -16,13 +16,13 @@ ENVIRONMENT = {
 # costs more than most of the thousands of waits in a step, so threads spin; spinning takes CPU time from
 # other processes.
 # docs/training-backends.md has the measurements.
-_ALONE, _AMONG_OTHERS = "20000", "2000"
+_SPINS_EXCLUSIVE, _SPINS_SHARED = "20000", "2000"
 
 
-def environment(alone: bool) -> dict[str, str]:
+def library_environment(exclusive_cores: bool) -> dict[str, str]:
     """Return the environment of a role process.
 
     Args:
         exclusive_cores: True if no other process needs the cores while this one computes.
     """
-    return ENVIRONMENT | {"GOMP_SPINCOUNT": _ALONE if alone else _AMONG_OTHERS}
+    return BASE_ENVIRONMENT | {"GOMP_SPINCOUNT": _SPINS_EXCLUSIVE if exclusive_cores else _SPINS_SHARED}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kubealign.process import TlsFiles
 
-USER = "job"
+NATS_USER = "job"
 MAX_PAYLOAD_BYTES = 8 * 2**20
 MAX_STORE_BYTES = 64 * 2**30
 
@@ -46,7 +46,7 @@ tls {{
   timeout: 10
 }}
 authorization {{
-  user: {quoted(USER)}
+  user: {quoted(NATS_USER)}
   password: {quoted(self.password)}
   timeout: 10
 }}
@@ -64,7 +64,7 @@ jetstream {{
         path.write_text(self.text)
 
 
-def find_nats() -> Path:
+def find_nats_server() -> Path:
     """Return the path of nats-server: the one beside this Python, otherwise the one on PATH. Raises
     FileNotFoundError.
     """

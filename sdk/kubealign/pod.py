@@ -18,7 +18,7 @@ NATS_PORT = 4222
 RENDEZVOUS_PORT = 29500
 
 #: Mount path of the Secret with the files below; the certificate is that of the pod's role.
-SECRETS = "/etc/kubealign/credentials"
+SECRETS_FOLDER = "/etc/kubealign/credentials"
 CA_FILE = "ca.pem"
 CERTIFICATE_FILE = "tls.pem"
 KEY_FILE = "tls-key.pem"
@@ -28,22 +28,22 @@ REDIS_PASSWORD_FILE = "redis-password"
 REDIS_CA_FILE = "redis-ca.pem"
 
 #: The AlignmentJob as JSON, from a ConfigMap.
-DOCUMENT = "/etc/kubealign/job/job.json"
+JOB_DOCUMENT = "/etc/kubealign/job/job.json"
 #: A writable memory emptyDir for the process's settings file, which contains passwords.
-RUNTIME = "/run/kubealign"
+RUNTIME_FOLDER = "/run/kubealign"
 #: An emptyDir for temporary files, since the root file system is read-only.
-SCRATCH = "/tmp"
+SCRATCH_FOLDER = "/tmp"
 #: Claims are mounted at VOLUMES/CLAIM.
-VOLUMES = "/volumes"
+VOLUMES_FOLDER = "/volumes"
 #: ConfigMaps with the functions of rewards are mounted at FUNCTIONS/CONFIGMAP.
-FUNCTIONS = "/etc/kubealign/functions"
-TERMINATION = "/dev/termination-log"
+FUNCTIONS_FOLDER = "/etc/kubealign/functions"
+TERMINATION_FILE = "/dev/termination-log"
 #: Maximum size of a termination message that Kubernetes keeps.
 TERMINATION_BYTES = 4096
 #: A memory emptyDir of the pod for copies of the weights.
-SHARED_MEMORY = "/dev/shm"
+SHARED_MEMORY_FOLDER = "/dev/shm"
 #: An emptyDir of the NATS container for its streams.
-NATS_DATA = "/data"
+NATS_DATA_FOLDER = "/data"
 
 #: PodSettings as JSON.
 ENV_SETTINGS = "KUBEALIGN_SETTINGS"
@@ -55,11 +55,11 @@ ROLE_MODULE = "kubealign_services.process.pod"
 NATS_MODULE = "kubealign_services.bus.nats_pod"
 
 
-class _Frozen(BaseModel):
+class _PodModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class PodPorts(_Frozen):
+class PodPorts(_PodModel):
     """Ports of a process, for processes that share a network (host network, one machine)."""
 
     grpc: int = Field(default=GRPC_PORT, ge=1, le=65535)
@@ -68,7 +68,7 @@ class PodPorts(_Frozen):
     nats: int = Field(default=NATS_PORT, ge=1, le=65535)
 
 
-class PodRedis(_Frozen):
+class PodRedis(_PodModel):
     """The platform's Redis and the job's user in it. The password is in the Secret."""
 
     host: str
@@ -79,7 +79,7 @@ class PodRedis(_Frozen):
     tls: bool = False
 
 
-class PodSettings(_Frozen):
+class PodSettings(_PodModel):
     """Settings of a process that are neither secret nor equal in every pod."""
 
     #: Unique within the job: prepare, trainer-0, rollout-1, reward-helpful-0, driver.

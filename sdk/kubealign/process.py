@@ -27,7 +27,7 @@ class Role(StrEnum):
     RUNNER = "runner"
 
 
-class Exit(IntEnum):
+class ExitCode(IntEnum):
     """Exit codes of a process. Any other code, including a signal, is a crash, after which the process is
     restarted.
     """
@@ -40,11 +40,11 @@ class Exit(IntEnum):
     STOPPED = 143
 
 
-class _Frozen(BaseModel):
+class _SettingsModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class TlsFiles(_Frozen):
+class TlsFiles(_SettingsModel):
     """PEM files: the job's CA, and this role's certificate and key."""
 
     ca: Path
@@ -52,7 +52,7 @@ class TlsFiles(_Frozen):
     key: Path
 
 
-class NatsAccess(_Frozen):
+class NatsAccess(_SettingsModel):
     """URL (tls://host:port) and credentials of the job's NATS server."""
 
     url: str
@@ -60,7 +60,7 @@ class NatsAccess(_Frozen):
     password: str
 
 
-class RedisAccess(_Frozen):
+class RedisAccess(_SettingsModel):
     """Address and credentials of Redis. The job's user has access only to keys that begin with `prefix`."""
 
     host: str
@@ -89,7 +89,7 @@ class RedisAccess(_Frozen):
         return options
 
 
-class ProcessSettings(_Frozen):
+class ProcessSettings(_SettingsModel):
     """All settings of a role process."""
 
     #: Unique within the job: trainer-0, rollout-1, reward-helpful-0, driver.

@@ -18,14 +18,14 @@ from typing import Any
 from kubealign.process import RedisAccess
 
 #: Start of a stream: every entry comes after it.
-BEGINNING = "0-0"
-_ANSWER_SECONDS = 5.0
-_ENTRIES_OF_A_STEP = 8
-_PAGE = 100
-_NOT_FINITE = ("nan", "inf", "-inf")
+STREAM_START = "0-0"
+_TIMEOUT_SECONDS = 5.0
+_MAX_ENTRIES_PER_STEP = 8
+_PAGE_SIZE = 100
+_NON_FINITE_TEXTS = ("nan", "inf", "-inf")
 
 
-class ReadModelAway(Exception):
+class ReadModelUnavailable(Exception):
     """Redis did not respond; retry later."""
 
 
@@ -55,7 +55,7 @@ class StepMetrics:
 
 
 @dataclass(frozen=True)
-class Sample:
+class SampleRecord:
     """Response of the policy to a prompt."""
 
     entry: str
@@ -76,7 +76,7 @@ class Sample:
     token_values: dict[str, tuple[float | None, ...]] = field(default_factory=dict)
 
 
-class ReadModel:
+class ReadModelClient:
     """Reads one job's keys. An async context manager; every method raises ReadModelUnavailable."""
 
     def __init__(self, access: RedisAccess) -> None:
@@ -90,11 +90,11 @@ class ReadModel:
             # One retry, for an idle connection that broke; more would keep the caller waiting.
             retry=Retry(NoBackoff(), 1),
             decode_responses=True,
-            socket_connect_timeout=_ANSWER_SECONDS,
-            socket_timeout=_ANSWER_SECONDS,
+            socket_connect_timeout=_TIMEOUT_SECONDS,
+            socket_timeout=_TIMEOUT_SECONDS,
         )
 
-    async def __aenter__(self) -> "ReadModel":
+    async def __aenter__(self) -> "ReadModelClient":
         return self
 
     async def __aexit__(
@@ -102,7 +102,7 @@ class ReadModel:
     ) -> None:
         await self._redis.aclose()
 
-    def of(self, prefix: str) -> "ReadModel":
+    def with_prefix(self, prefix: str) -> "ReadModelClient":
         """Return a client with the same connections for the keys of another prefix.
 
         The connections are closed with this client; the returned one must not be closed.
@@ -113,19 +113,19 @@ class ReadModel:
 
     async def progress(self) -> JobProgress | None:
         """Return the driver's progress; None if nothing was reported yet."""
-        fields: dict[str, str] = await self._ask("hgetall", self._prefix + "status")
-        return _progress(fields) if fields else None
+        fields: dict[str, str] = await self._execute("hgetall", self._prefix + "status")
+        return _parse_progress(fields) if fields else None
 
-    async def metrics(self, after: str = BEGINNING, count: int = 1000) -> list[StepMetrics]:
+    async def metrics(self, after: str = STREAM_START, count: int = 1000) -> list[StepMetrics]:
         """Return the steps after this entry, oldest first."""
-        return _entries(
-            await self._ask("xrange", self._prefix + "metrics", f"({after}", "+", count), _step_metrics
+        return _parse_entries(
+            await self._execute("xrange", self._prefix + "metrics", f"({after}", "+", count), _parse_step_metrics
         )
 
     async def newest_metrics(self) -> StepMetrics | None:
         """Return the metrics of the last step, including its validation metrics."""
-        stream = await self._ask("xrevrange", self._prefix + "metrics", "+", "-", _ENTRIES_OF_A_STEP)
-        newest: list[StepMetrics] = _entries(stream, _step_metrics)
+        stream = await self._execute("xrevrange", self._prefix + "metrics", "+", "-", _MAX_ENTRIES_PER_STEP)
+        newest: list[StepMetrics] = _parse_entries(stream, _parse_step_metrics)
         if not newest:
             return None
         values: dict[str, float] = {}
@@ -133,18 +133,18 @@ class ReadModel:
             values |= metrics.values
         return replace(newest[0], values=values)
 
-    async def newest_samples(self, count: int = 8) -> list[Sample]:
+    async def newest_samples(self, count: int = 8) -> list[SampleRecord]:
         """Return the last samples, newest first."""
         return await self.samples(count=count, newest=True)
 
     async def samples(
         self,
-        after: str = BEGINNING,
+        after: str = STREAM_START,
         count: int = 100,
         *,
         step: int | None = None,
         newest: bool = False,
-    ) -> list[Sample]:
+    ) -> list[SampleRecord]:
         """Return at most `count` samples.
 
         Args:
@@ -154,24 +154,24 @@ class ReadModel:
             newest: Return the last samples, newest first, instead of the first ones, oldest first.
         """
         if step is not None:
-            selected = await self._samples_of(step, after)
+            selected = await self._samples_of_step(step, after)
             return selected[:count] if newest else selected[::-1][:count]
         if newest:
             return await self._samples_before("+", after, count)
-        stream = await self._ask("xrange", self._prefix + "samples", f"({after}", "+", count)
-        return _entries(stream, _sample)
+        stream = await self._execute("xrange", self._prefix + "samples", f"({after}", "+", count)
+        return _parse_entries(stream, _parse_stream_sample)
 
-    async def _samples_before(self, end: str, after: str, count: int) -> list[Sample]:
+    async def _samples_before(self, end: str, after: str, count: int) -> list[SampleRecord]:
         """Return samples, newest first."""
-        return _entries(
-            await self._ask("xrevrange", self._prefix + "samples", end, f"({after}", count), _sample
+        return _parse_entries(
+            await self._execute("xrevrange", self._prefix + "samples", end, f"({after}", count), _parse_stream_sample
         )
 
-    async def _samples_of(self, step: int, after: str) -> list[Sample]:
+    async def _samples_of_step(self, step: int, after: str) -> list[SampleRecord]:
         """Return samples of a step, newest first, read from the end to find the step's last attempt first."""
-        selected: list[Sample] = []
+        selected: list[SampleRecord] = []
         end = "+"
-        while page := await self._samples_before(end, after, _PAGE):
+        while page := await self._samples_before(end, after, _PAGE_SIZE):
             for sample in page:
                 if sample.step == step:
                     selected.append(sample)
@@ -184,89 +184,89 @@ class ReadModel:
         """Return the last heartbeat of each of these processes; silent processes are omitted."""
         if not processes:
             return {}
-        values = await self._ask("mget", [f"{self._prefix}heartbeat:{name}" for name in processes])
-        return {name: _object(text) for name, text in zip(processes, values, strict=True) if text is not None}
+        values = await self._execute("mget", [f"{self._prefix}heartbeat:{name}" for name in processes])
+        return {name: _parse_object(text) for name, text in zip(processes, values, strict=True) if text is not None}
 
-    async def _ask(self, command: str, *arguments: Any) -> Any:
+    async def _execute(self, command: str, *arguments: Any) -> Any:
         from redis.exceptions import RedisError
 
         try:
             return await getattr(self._redis, command)(*arguments)
         except (RedisError, OSError, TimeoutError) as error:
-            raise ReadModelAway(f"Redis did not answer {command.upper()}: {error}") from error
+            raise ReadModelUnavailable(f"Redis did not answer {command.upper()}: {error}") from error
 
 
-def _progress(fields: dict[str, str]) -> JobProgress:
+def _parse_progress(fields: dict[str, str]) -> JobProgress:
     return JobProgress(
         phase=fields.get("phase", ""),
-        step=int(_number(fields.get("step"))),
-        max_steps=int(_number(fields.get("max_steps"))),
-        fence=int(_number(fields.get("fence"))),
-        weight_version=int(_number(fields.get("weight_version"))),
+        step=int(_parse_float(fields.get("step"))),
+        max_steps=int(_parse_float(fields.get("max_steps"))),
+        fence=int(_parse_float(fields.get("fence"))),
+        weight_version=int(_parse_float(fields.get("weight_version"))),
         waiting_for=fields.get("waiting_for", ""),
-        started_at=_number(fields.get("started_at")),
-        updated_at=_number(fields.get("updated_at")),
+        started_at=_parse_float(fields.get("started_at")),
+        updated_at=_parse_float(fields.get("updated_at")),
         message=fields.get("message", ""),
     )
 
 
-def _step_metrics(entry: str, fields: dict[str, str]) -> StepMetrics:
+def _parse_step_metrics(entry: str, fields: dict[str, str]) -> StepMetrics:
     values = {
         name: number
-        for name, value in _object(fields.get("json", "{}")).items()
-        if (number := number_of(value)) is not None
+        for name, value in _parse_object(fields.get("json", "{}")).items()
+        if (number := parse_number(value)) is not None
     }
-    return StepMetrics(entry, int(_number(fields.get("step"))), int(_number(fields.get("fence"))), values)
+    return StepMetrics(entry, int(_parse_float(fields.get("step"))), int(_parse_float(fields.get("fence"))), values)
 
 
-def _sample(entry: str, fields: dict[str, str]) -> Sample:
-    return sample_of(entry, int(_number(fields.get("step"))), _object(fields.get("json", "{}")))
+def _parse_stream_sample(entry: str, fields: dict[str, str]) -> SampleRecord:
+    return parse_sample(entry, int(_parse_float(fields.get("step"))), _parse_object(fields.get("json", "{}")))
 
 
-def sample_of(entry: str, step: int, said: Mapping[str, Any]) -> Sample:
+def parse_sample(entry: str, step: int, document: Mapping[str, Any]) -> SampleRecord:
     """Parse a sample that the driver wrote as a JSON object, to Redis or to samples.jsonl of the run
     directory.
     """
-    tokens = said.get("tokens")
-    values = said.get("token_values")
-    return Sample(
+    tokens = document.get("tokens")
+    values = document.get("token_values")
+    return SampleRecord(
         entry=entry,
         step=step,
-        prompt=str(said.get("prompt", "")),
-        response=str(said.get("response", "")),
-        reward=number_of(said.get("reward")),
+        prompt=str(document.get("prompt", "")),
+        response=str(document.get("response", "")),
+        reward=parse_number(document.get("reward")),
         rewards={
             name: number
-            for name, value in (said.get("rewards") or {}).items()
-            if (number := number_of(value)) is not None
+            for name, value in (document.get("rewards") or {}).items()
+            if (number := parse_number(value)) is not None
         },
-        weight_version=int(said.get("weight_version") or 0),
-        truncated=bool(said.get("truncated", False)),
-        group_id=str(said.get("group_id", "")),
-        purpose=str(said.get("purpose", "")),
+        weight_version=int(document.get("weight_version") or 0),
+        truncated=bool(document.get("truncated", False)),
+        group_id=str(document.get("group_id", "")),
+        purpose=str(document.get("purpose", "")),
         tokens=tuple(str(token) for token in tokens) if isinstance(tokens, list) else (),
         token_values={
-            str(name): tuple(number_of(value) for value in column)
+            str(name): tuple(parse_number(value) for value in column)
             for name, column in (values if isinstance(values, dict) else {}).items()
             if isinstance(column, list)
         },
     )
 
 
-def number_of(value: Any) -> float | None:
+def parse_number(value: Any) -> float | None:
     """Return the number of a JSON value; None for anything that is not a number.
 
     JSON has no NaN and no infinity: these are written as text, which float reads.
     """
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if number or value in _NOT_FINITE else None
+    return float(value) if number or value in _NON_FINITE_TEXTS else None
 
 
-def _entries(stream: list[tuple[str, dict[str, str]]], read: Any) -> list[Any]:
+def _parse_entries(stream: list[tuple[str, dict[str, str]]], read: Any) -> list[Any]:
     return [read(entry, fields) for entry, fields in stream]
 
 
-def _object(text: str) -> dict[str, Any]:
+def _parse_object(text: str) -> dict[str, Any]:
     """Parse a JSON object; empty for invalid text, so that corrupt telemetry does not fail its reader."""
     try:
         value = json.loads(text)
@@ -275,7 +275,7 @@ def _object(text: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _number(text: str | None) -> float:
+def _parse_float(text: str | None) -> float:
     try:
         return float(text or 0)
     except ValueError:

@@ -13,7 +13,7 @@ from kubealign.spec.rollout import ReferencePlacement
 
 PREPARE = "prepare"
 #: Main module of a trainer whose processes are also the rollout workers.
-_COLOCATED = "kubealign_services.colocated.main"
+_COLOCATED_MODULE = "kubealign_services.colocated.main"
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Process:
 
 def roles(job: AlignmentJob) -> tuple[Process, ...]:
     """Return the job's processes in a valid start order: preparation first, the driver last."""
-    workers = tuple(_workers(job.spec))
+    workers = tuple(_worker_processes(job.spec))
     groups = tuple(dict.fromkeys(process.group for process in workers))
     prepare = Process(
         name=PREPARE,
@@ -85,22 +85,22 @@ def roles(job: AlignmentJob) -> tuple[Process, ...]:
     return (prepare, *workers, driver)
 
 
-def _workers(spec: AlignmentJobSpec) -> Iterator[Process]:
+def _worker_processes(spec: AlignmentJobSpec) -> Iterator[Process]:
     if spec.algorithm.value.trains:
-        module = _COLOCATED if spec.rollout_with_trainer else _module(Role.TRAINER)
+        module = _COLOCATED_MODULE if spec.rollout_with_trainer else _module(Role.TRAINER)
         # Each rank streams its weights to the rollout workers.
-        yield from _ranks(Role.TRAINER, spec.trainer.ranks, module, all_serve=spec.samples)
+        yield from _rank_processes(Role.TRAINER, spec.trainer.ranks, module, all_serve=spec.samples)
     critic = spec.effective_critic
     if critic is not None:
-        yield from _ranks(Role.CRITIC, critic.ranks)
+        yield from _rank_processes(Role.CRITIC, critic.ranks)
     reference = spec.effective_reference
     if reference is not None and reference.placement is ReferencePlacement.OWN:
-        yield _elastic(Role.REFERENCE, "reference", 0)
+        yield _elastic_process(Role.REFERENCE, "reference", 0)
     if spec.teacher is not None:
-        yield _elastic(Role.TEACHER, "teacher", 0)
+        yield _elastic_process(Role.TEACHER, "teacher", 0)
     own_rewards = [reward.name for reward in spec.rewards if reward.placement is RewardPlacement.OWN]
-    for name in (*own_rewards, *(score.name for score in spec.scores)):
-        yield _elastic(Role.REWARD, f"reward-{name}", 0, reward=name)
+    for name in (*own_rewards, *(score.name for score in spec.validation_scores)):
+        yield _elastic_process(Role.REWARD, f"reward-{name}", 0, reward=name)
     rollout = spec.own_rollout
     if rollout is not None:
         for replica in range(rollout.replicas):
@@ -116,15 +116,15 @@ def rollout_worker(spec: AlignmentJobSpec, replica: int) -> tuple[Process, ...]:
     calls = ("trainer",) if spec.algorithm.value.trains else ()
     rollout = spec.effective_rollout
     torch_engine = rollout.engine.torch if rollout is not None else None
-    first = _elastic(Role.ROLLOUT, "rollout", replica, calls=calls)
-    return _shared(first, 1 if torch_engine is None else torch_engine.tensor_parallel)
+    first = _elastic_process(Role.ROLLOUT, "rollout", replica, calls=calls)
+    return _tensor_parallel_worker(first, 1 if torch_engine is None else torch_engine.tensor_parallel)
 
 
-def generating(processes: Iterable[Process]) -> Role:
+def generation_role(processes: Iterable[Process]) -> Role:
     """Return the role of the processes that generate: the rollout workers, or the trainer if they share its
     processes.
     """
-    with_trainer = any(process.module == _COLOCATED for process in processes)
+    with_trainer = any(process.module == _COLOCATED_MODULE for process in processes)
     return Role.TRAINER if with_trainer else Role.ROLLOUT
 
 
@@ -133,18 +133,18 @@ def worker_name(group: str, replica: int, rank: int = 0) -> str:
     return f"{group}-{replica}" + (f"-r{rank}" if rank else "")
 
 
-def renumbered(process: Process, replica: int) -> Process:
+def with_replica(process: Process, replica: int) -> Process:
     """Return the same process of another worker of its elastic group."""
     return replace(process, replica=replica, name=worker_name(process.group, replica, process.rank))
 
 
-def _shared(first: Process, world_size: int) -> tuple[Process, ...]:
+def _tensor_parallel_worker(first: Process, world_size: int) -> tuple[Process, ...]:
     """Return the processes of an elastic worker with several ranks."""
     ranks = (replace(first, rank=rank, world_size=world_size, serves=rank == 0) for rank in range(world_size))
-    return tuple(renumbered(process, first.replica) for process in ranks)
+    return tuple(with_replica(process, first.replica) for process in ranks)
 
 
-def _ranks(
+def _rank_processes(
     role: Role, world_size: int, module: str | None = None, *, all_serve: bool = False
 ) -> Iterator[Process]:
     for rank in range(world_size):
@@ -160,7 +160,7 @@ def _ranks(
         )
 
 
-def _elastic(
+def _elastic_process(
     role: Role, group: str, replica: int, *, reward: str | None = None, calls: tuple[str, ...] = ()
 ) -> Process:
     return Process(

@@ -16,12 +16,12 @@ _ARITHMETIC = {"reassoc", "contract", "nsz", "arcp"}
 
 _PACKAGE = Path(__file__).parent
 #: Folders of the compiled functions and of the functions that they call.
-_SOURCES = ("refit", "generation/torch_engine/cpu")
+_SOURCE_FOLDERS = ("refit", "generation/torch_engine/cpu")
 
 
-def _state_of_sources() -> str:
+def _source_digest() -> str:
     digest = hashlib.sha256()
-    for folder in _SOURCES:
+    for folder in _SOURCE_FOLDERS:
         for path in sorted((_PACKAGE / folder).glob("*.py")):
             digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
@@ -30,29 +30,29 @@ def _state_of_sources() -> str:
 # The compiler itself checks a function's own file only, not the files of the functions that it calls: it
 # would use stale machine code.
 _CONFIG: Any = numba.config
-_KEPT = Path(_CONFIG.CACHE_DIR or _PACKAGE / "__pycache__")
-_CONFIG.CACHE_DIR = str(_KEPT / f"kernels-{_state_of_sources()}")
+_CACHE_FOLDER = Path(_CONFIG.CACHE_DIR or _PACKAGE / "__pycache__")
+_CONFIG.CACHE_DIR = str(_CACHE_FOLDER / f"kernels-{_source_digest()}")
 
 
-def compiled_at_once(*signatures: object) -> Callable[[Function], Function]:
+def numba_eager(*signatures: object) -> Callable[[Function], Function]:
     """Compile like `numba_lazy`, but when the module is imported, and for arguments of these types only.
 
     The first such function loads the compiler: a process that is forked later has it.
     """
-    return lambda function: _made(function, list(signatures))
+    return lambda function: _jit(function, list(signatures))
 
 
-def compiled(function: Function) -> Function:
+def numba_lazy(function: Function) -> Function:
     """Compile the function for one thread, without the interpreter's lock. Arrays are numpy's.
 
     Machine code is cached in the package's folder (or in NUMBA_CACHE_DIR), or else in the user's cache
     folder; where neither is writable, each process compiles for itself. It is recompiled when any source
     file of such functions changes.
     """
-    return _made(function)
+    return _jit(function)
 
 
-def _made(function: Function, *signatures: list[object]) -> Function:
+def _jit(function: Function, *signatures: list[object]) -> Function:
     options = {"nogil": True, "fastmath": _ARITHMETIC, "error_model": "numpy"}
     njit: Any = numba.njit
     try:

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import torch
 
-from kubealign.control_groups import ControlGroup, control_groups
+from kubealign.control_groups import Cgroup, iter_cgroups
 
 #: By version of the control groups: files of limit and usage, and memory.stat's name of inactive page cache.
-_FILES = {
+_CONTROL_GROUP_FILES = {
     1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     2: ("memory.max", "memory.current", "inactive_file"),
 }
@@ -22,10 +22,10 @@ def free_bytes(device: torch.device) -> int:
     """
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    return min([_available(Path("/proc/meminfo")), *left_within(control_groups("memory"))])
+    return min([_available_bytes(Path("/proc/meminfo")), *remaining_in_groups(iter_cgroups("memory"))])
 
 
-def _available(meminfo: Path) -> int:
+def _available_bytes(meminfo: Path) -> int:
     for line in meminfo.read_text().splitlines():
         name, _, amount = line.partition(":")
         if name == "MemAvailable":
@@ -33,12 +33,12 @@ def _available(meminfo: Path) -> int:
     raise ValueError(f"{meminfo} has no MemAvailable")
 
 
-def left_within(groups: Iterable[ControlGroup]) -> Iterator[int]:
+def remaining_in_groups(groups: Iterable[Cgroup]) -> Iterator[int]:
     """Yield the bytes left in each group that has a limit. Page cache does not count as used, because the
     kernel reclaims it.
     """
     for group in groups:
-        limit, usage, files = _FILES[group.version]
+        limit, usage, files = _CONTROL_GROUP_FILES[group.version]
         most, used, statistics = group.read(limit), group.read(usage), group.read("memory.stat")
         if most is None or used is None or statistics is None or most == "max":
             continue

@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from kubealign.spec.errors import shown
-from kubealign.spec.paths import dotted
+from kubealign.spec.errors import format_value
+from kubealign.spec.paths import format_path
 
 ALGORITHMS, REWARDS, TRACKERS = "kubealign.algorithms", "kubealign.rewards", "kubealign.trackers"
 
@@ -21,7 +21,7 @@ class PluginError(LookupError):
     """
 
 
-def found(group: str, name: str, place: str) -> EntryPoint:
+def find_entry_point(group: str, name: str, field_path: str) -> EntryPoint:
     """Return the entry point without importing it.
 
     Args:
@@ -35,32 +35,32 @@ def found(group: str, name: str, place: str) -> EntryPoint:
     if not named:
         installed = ", ".join(sorted({entry.name for entry in entries})) or "nothing"
         raise PluginError(
-            f"{place}: {name} is not installed where the job runs; installed for {group}: {installed}"
+            f"{field_path}: {name} is not installed where the job runs; installed for {group}: {installed}"
         )
     if len(named) > 1:
-        raise PluginError(f"{place}: {name} is registered more than once: {' and '.join(sorted(named))}")
+        raise PluginError(f"{field_path}: {name} is registered more than once: {' and '.join(sorted(named))}")
     return next(iter(named.values()))
 
 
-def imported(group: str, name: str, place: str) -> Callable[..., Any]:
+def load_entry_point(group: str, name: str, field_path: str) -> Callable[..., Any]:
     """Import and return the object that the entry point names. Raises PluginError, also when the import
     fails.
     """
-    entry = found(group, name, place)
+    entry = find_entry_point(group, name, field_path)
     try:
         loaded = entry.load()
     # Any exception of another package's import is reported.
     except Exception as error:
         raise PluginError(
-            f"{place}: {name} ({entry.value}) cannot be imported: {type(error).__name__}: {error}"
+            f"{field_path}: {name} ({entry.value}) cannot be imported: {type(error).__name__}: {error}"
         ) from error
     if not callable(loaded):
-        raise PluginError(f"{place}: {name} ({entry.value}) is {shown(loaded)}, which cannot be called")
+        raise PluginError(f"{field_path}: {name} ({entry.value}) is {format_value(loaded)}, which cannot be called")
     plugin: Callable[..., Any] = loaded
     return plugin
 
 
-def check_takes(called: Callable[..., Any], first: int, parameters: Mapping[str, Any], place: str) -> None:
+def check_signature(function: Callable[..., Any], positional_count: int, parameters: Mapping[str, Any], field_path: str) -> None:
     """Check that a function accepts `positional_count` positional arguments and these named parameters.
 
     Args:
@@ -70,17 +70,17 @@ def check_takes(called: Callable[..., Any], first: int, parameters: Mapping[str,
         PluginError: The call is not possible. Lists the parameters that the function accepts.
     """
     try:
-        signature = inspect.signature(called)
+        signature = inspect.signature(function)
     except (TypeError, ValueError):
         return
     try:
-        signature.bind(*[None] * first, **parameters)
+        signature.bind(*[None] * positional_count, **parameters)
     except TypeError as error:
-        takes = ", ".join(map(str, list(signature.parameters.values())[first:])) or "none"
-        raise PluginError(f"{place}: {error}; it takes {takes}") from error
+        takes = ", ".join(map(str, list(signature.parameters.values())[positional_count:])) or "none"
+        raise PluginError(f"{field_path}: {error}; it takes {takes}") from error
 
 
-def made(make: Callable[[], T], place: str) -> T:
+def instantiate(create: Callable[[], T], field_path: str) -> T:
     """Call `create` and return its result.
 
     Args:
@@ -91,15 +91,15 @@ def made(make: Callable[[], T], place: str) -> T:
             TypeError or a LookupError.
     """
     try:
-        return make()
+        return create()
     except ValidationError as error:
-        raise PluginError("\n".join(_said(place, part) for part in error.errors())) from error
+        raise PluginError("\n".join(_format_error(field_path, part) for part in error.errors())) from error
     except (ValueError, TypeError, LookupError) as error:
         kind = "" if type(error) is ValueError else f"{type(error).__name__}: "
-        raise PluginError(f"{place}: {kind}{error}") from error
+        raise PluginError(f"{field_path}: {kind}{error}") from error
 
 
-def _said(field_path: str, error: Any) -> str:
-    path = ".".join([field_path, *([dotted(error["loc"])] if error["loc"] else [])])
-    value = "" if error["type"] == "missing" else f" (it holds {shown(error['input'])})"
+def _format_error(field_path: str, error: Any) -> str:
+    path = ".".join([field_path, *([format_path(error["loc"])] if error["loc"] else [])])
+    value = "" if error["type"] == "missing" else f" (it holds {format_value(error['input'])})"
     return f"{path}: {error['msg']}{value}"

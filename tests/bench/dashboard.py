@@ -19,7 +19,7 @@ from urllib.parse import parse_qs, urlsplit
 import aiohttp
 from tests.bench.dashboard_http import Target, pages, streams, table
 
-from kubealign.local.run_folder import RunFolder
+from kubealign.local.run_folder import RunDirectory
 from kubealign.local.run_status import Phase, RunStatus
 
 KUBEALIGN = Path(sys.executable).with_name("kubealign")
@@ -83,14 +83,14 @@ async def _change(runs: Path) -> None:
         step += 1
         for number in range(_FOLLOWED):
             line = {"step": step, "fence": 1, "reward/mean": random.random(), "seconds/step": 1.0}
-            with (RunFolder(runs / _name(number)).root / "metrics.jsonl").open("a") as metrics:
+            with (RunDirectory(runs / _name(number)).root / "metrics.jsonl").open("a") as metrics:
                 metrics.write(json.dumps(line) + "\n")
             await asyncio.sleep(1 / _CHANGES_A_SECOND)
 
 
 def _run(runs: Path, number: int) -> None:
     """A run that is over."""
-    folder = RunFolder(runs / _name(number))
+    folder = RunDirectory(runs / _name(number))
     folder.root.mkdir(parents=True)
     document = {
         "apiVersion": "kubealign.dev/v1alpha1",

@@ -56,26 +56,26 @@ async def _made(kubeconfig: str, pods: int) -> None:
     from kubealign_operator.controller.api import Api
     from kubealign_operator.controller.config import OperatorConfig
     from kubealign_operator.controller.connection import connect
-    from kubealign_operator.controller.metrics import Metrics
+    from kubealign_operator.controller.metrics import OperatorMetrics
     from kubealign_operator.controller.resources import PODS
-    from kubealign_operator.render.observed import Observed
+    from kubealign_operator.render.observed import ObservedState
     from kubealign_operator.render.parsing import processes_of
-    from kubealign_operator.render.render import render
+    from kubealign_operator.render.render import plan_reconcile
 
     job = sft("shape")
     job["metadata"] |= {"namespace": _NAMESPACE, "uid": "00000000-0000-0000-0000-000000000000"}
     config = _config(OperatorConfig, kubeconfig)
-    wanted = render(processes_of(job), Observed(job), datetime.now(UTC), config.platform.platform())
+    wanted = plan_reconcile(processes_of(job), ObservedState(job), datetime.now(UTC), config.platform.platform())
     shape = next(item for item in wanted.create if item["kind"] == "Pod")
     shape["metadata"].pop("ownerReferences")
     async with await connect(config) as client, asyncio.TaskGroup() as tasks:
-        api = Api(client, Metrics(), 60)
+        api = Api(client, OperatorMetrics(), 60)
         gate = asyncio.Semaphore(16)
 
         async def make(number: int) -> None:
             body = {**shape, "metadata": {**shape["metadata"], "name": f"pod-{number}"}}
             async with gate:
-                await api.create(PODS, PODS.collection(_NAMESPACE), body, "bench")
+                await api.create(PODS, PODS.collection_path(_NAMESPACE), body, "bench")
 
         for number in range(pods):
             tasks.create_task(make(number))
@@ -101,17 +101,17 @@ def _reflector(kubeconfig: str, pods: int) -> tuple[float, float, float, float]:
 
 async def _reflected(kubeconfig: str, pods: int) -> tuple[float, float, float, float]:
     from kubealign_operator.controller.api import Api
-    from kubealign_operator.controller.cache import Pods
+    from kubealign_operator.controller.cache import PodStore
     from kubealign_operator.controller.config import OperatorConfig
     from kubealign_operator.controller.connection import connect
-    from kubealign_operator.controller.metrics import Metrics
+    from kubealign_operator.controller.metrics import OperatorMetrics
     from kubealign_operator.controller.reflector import Reflector, Scope
     from kubealign_operator.controller.resources import PODS
 
     async with await connect(_config(OperatorConfig, kubeconfig)) as client:
-        api = Api(client, Metrics(), 60)
-        store = Pods(lambda job: None)
-        reflector = Reflector(api, Scope(PODS, _NAMESPACE), store, Metrics(), 600)
+        api = Api(client, OperatorMetrics(), 60)
+        store = PodStore(lambda job: None)
+        reflector = Reflector(api, Scope(PODS, _NAMESPACE), store, OperatorMetrics(), 600)
         began = _now()
         running = asyncio.create_task(reflector.run())
         async with asyncio.timeout(_SECONDS):

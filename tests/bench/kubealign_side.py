@@ -13,7 +13,7 @@ from tests.bench.machine import job_environment
 from tests.bench.process import run
 from tests.bench.watch import Usage
 
-from kubealign.local.control import processes
+from kubealign.local.control import list_processes
 from kubealign.local.failure import RunRefused
 
 NAME = "bench"
@@ -72,7 +72,7 @@ class ProcessGroups:
     def _ask(self) -> bool:
         """False: it does not answer yet."""
         try:
-            found = asyncio.run(processes(self._run_dir))
+            found = asyncio.run(list_processes(self._run_dir))
         except RunRefused:
             return False
         self._names |= {process["pid"]: process["name"] for process in found if process["pid"]}

@@ -8,7 +8,7 @@ from typing import Any
 
 import psutil
 
-from kubealign.libraries import environment as libraries
+from kubealign.libraries import library_environment as libraries
 from kubealign.local.cores import available_cores
 
 _PACKAGES = ("torch", "transformers", "trl", "numpy", "numba", "grpcio")
@@ -30,7 +30,7 @@ def facts() -> dict[str, Any]:
 def environment(threads: int | None = None) -> dict[str, str]:
     """Of a side that is one process: as many threads as there are cores, which wait for one another as those
     of a job do whose processes take turns."""
-    waiting = libraries(alone=True)
+    waiting = libraries(exclusive_cores=True)
     return job_environment(threads) | {name: waiting[name] for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from kubealign.local.control import processes
+from kubealign.local.control import list_processes
 from kubealign.local.failure import RunRefused
 
 _SECONDS_BETWEEN = 0.2
@@ -37,7 +37,7 @@ def pinned(run_dir: Path, cores: Mapping[str, int]) -> Iterator[None]:
 
 def _running(run_dir: Path) -> dict[str, int]:
     try:
-        found = asyncio.run(processes(run_dir))
+        found = asyncio.run(list_processes(run_dir))
     except RunRefused:
         # It has not begun, or has ended.
         return {}

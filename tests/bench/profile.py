@@ -24,9 +24,9 @@ from tests.bench.workload import MODEL, Workload
 from torch.profiler import ProfilerActivity, profile
 from transformers import PreTrainedTokenizerFast
 
-from kubealign.spec.engines import TorchEngine as EngineSpec
-from kubealign_services.generation.torch_engine.engine import TorchEngine
-from kubealign_services.rollout.fixed_weights import folder_weights
+from kubealign.spec.engines import TorchEngineSpec as EngineSpec
+from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
+from kubealign_services.rollout.fixed_weights import read_folder_weights
 
 #: Part -> what the names of its operations hold. The first that fits counts.
 PARTS: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -82,8 +82,8 @@ def _shown(title: str, seconds: float, parts: dict[str, float]) -> Table:
 
 def _generation(workload: Workload, folder: Path) -> tuple[float, dict[str, float]]:
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder / MODEL)
-    engine = TorchEngine.create(folder / MODEL, EngineSpec(max_sequences=workload.sequences))
-    engine.refit(folder_weights(folder / MODEL), 0)
+    engine = TorchRolloutEngine.create(folder / MODEL, EngineSpec(max_sequences=workload.sequences))
+    engine.refit(read_folder_weights(folder / MODEL), 0)
     asked = iter([requests(workload, tokenizer, step) for step in range(3)])
     generate(engine, next(asked))
     return measured(lambda: generate(engine, next(asked)))

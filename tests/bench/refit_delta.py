@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from kubealign_services.refit.delta import apply, encode
+from kubealign_services.refit.delta import apply_delta, encode_delta
 
 _STEPS = 10
 _RATES = (1e-6, 1e-5, 1e-4)
@@ -76,14 +76,14 @@ def compare(old: bytes, new: bytes) -> dict[str, float]:
     changed = float((np.frombuffer(old, np.uint16) != np.frombuffer(new, np.uint16)).mean())
     source, target = np.frombuffer(new, np.uint8), np.empty(len(new), np.uint8)
     target[:] = source
-    delta = memoryview(encode(old, new, 2))
+    delta = memoryview(encode_delta(old, new, 2))
     state = bytearray(old)
     copying, encoding, applying = [], [], []
     for _ in range(_REPEATS):
         copying.append(_spent(lambda: np.copyto(target, source)))
-        encoding.append(_spent(lambda: encode(old, new, 2)))
+        encoding.append(_spent(lambda: encode_delta(old, new, 2)))
         state[:] = old
-        applying.append(_spent(lambda: apply(memoryview(state), delta, 2)))
+        applying.append(_spent(lambda: apply_delta(memoryview(state), delta, 2)))
     if state != new:
         raise AssertionError("the delta did not give the bits back")
     gib = len(old) / 2**30

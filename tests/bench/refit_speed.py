@@ -22,12 +22,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from kubealign.spec.rollout import Transport
+from kubealign.spec.rollout import WeightTransport
 from kubealign.v1 import refit_pb2
-from kubealign_services.generation.torch_engine.weights import CheckpointWeights
-from kubealign_services.refit.announcing import announcement_of
+from kubealign_services.generation.torch_engine.weights import WeightLoader
+from kubealign_services.refit.announcing import build_announcement
 from kubealign_services.refit.publisher import WeightsPublisher
-from kubealign_services.refit.receiver import Transfer, WeightsReceiver
+from kubealign_services.refit.receiver import WeightsTransfer, WeightsReceiver
 from kubealign_services.training.slices import WeightSlice
 
 _SHARED_MEMORY = Path("/dev/shm")
@@ -71,7 +71,7 @@ class Sender:
     """The trainer's half. masters: the precision of what it holds."""
 
     def __init__(self, folder: Path, made: nn.Module, masters: torch.dtype) -> None:
-        self.publisher = WeightsPublisher(folder, None, Transport.SHARED_MEMORY)
+        self.publisher = WeightsPublisher(folder, None, WeightTransport.SHARED_MEMORY)
         self._dtype = next(made.parameters()).dtype
         self.weights = {name: weight.to(masters, copy=True) for name, weight in made.state_dict().items()}
         self._version = 0
@@ -79,7 +79,7 @@ class Sender:
     def publish(self) -> refit_pb2.WeightsAnnouncement:
         part = self.publisher.write(self._slices())
         self._version += 1
-        announcement = announcement_of(
+        announcement = build_announcement(
             [part], fence=1, version=self._version, canary=refit_pb2.Canary(tokens=[1], tolerance=1.0)
         )
         self.publisher.seal(announcement.weights)
@@ -164,7 +164,7 @@ async def _versions(
     repeats: int,
 ) -> None:
     receiver = WeightsReceiver(folder, no_stream, _TIMEOUT)
-    weights = CheckpointWeights(engine)
+    weights = WeightLoader(engine)
     for version in range(_WARM + repeats):
         warm = clock if version >= _WARM else Clock()
         with warm.timed("memcpy_all"):
@@ -176,18 +176,18 @@ async def _versions(
         with warm.timed("publish"):
             announcement = sender.publish()
         with warm.timed("fetch"):
-            fetching = receiver.fetch_ahead(announcement)
-            transfer: Transfer = await fetching.__aenter__()
+            fetching = receiver.fetch_before_verification(announcement)
+            transfer: WeightsTransfer = await fetching.__aenter__()
         with warm.timed("adopt"):
-            weights.take(transfer.tensors)
+            weights.load(transfer.tensors)
         with warm.timed("proof"):
-            await transfer.proof
+            await transfer.verification
         await fetching.__aexit__(None, None, None)
         with warm.timed("copy"):
-            async with receiver.fetch_ahead(announcement) as copied:
+            async with receiver.fetch_before_verification(announcement) as copied:
                 for name, tensor in copied.tensors:
                     own[name].copy_(tensor)
-                await copied.proof
+                await copied.verification
         name, weight = next(iter(sender.weights.items()))
         if not torch.equal(engine.state_dict()[name], weight.to(own[name].dtype)):
             raise AssertionError(f"{name} is not what was sent")
@@ -243,14 +243,14 @@ def _receive(wire: Connection, folder: Path, size_bytes: int) -> None:
     engine = model(size_bytes, torch.bfloat16)
 
     async def take() -> None:
-        receiver, weights = WeightsReceiver(folder, no_stream, _TIMEOUT), CheckpointWeights(engine)
+        receiver, weights = WeightsReceiver(folder, no_stream, _TIMEOUT), WeightLoader(engine)
         while True:
             data = wire.recv_bytes()
             if not data:
                 return
             announcement = refit_pb2.WeightsAnnouncement.FromString(data)
             async with receiver.fetch(announcement) as transfer:
-                weights.take(transfer.tensors)
+                weights.load(transfer.tensors)
             wire.send_bytes(b"ready")
 
     asyncio.run(take())

@@ -65,7 +65,7 @@ def until_it_has_something_to_show(client: AlignmentClient, folder: Path) -> Job
         wrong.wait(SECONDS)
     running = client.submit_all([learner(folder, "sums-grpo", steps=STEPS, rate=3.0e-4)])[0]
     for one in client.changes(running.name):
-        if (one.status.step or 0) >= SEEN or (one.phase is not None and one.phase.final):
+        if (one.status.step or 0) >= SEEN or (one.phase is not None and one.phase.is_final):
             break
     return running
 

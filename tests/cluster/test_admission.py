@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from cluster.support.control_plane import ControlPlane
 from cluster.support.door import Door, Job, Refused
 from cluster.support.kubectl import KubectlFailed
-from kubealign.spec.documents import documents
-from kubealign.spec.fields import allowed
+from kubealign.spec.documents import parse_documents
+from kubealign.spec.fields import document_fields
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.status import AlignmentJobStatus
 from support.bad_specs import ALGORITHMS, BAD, bad_job, name_of, whole_job
@@ -72,7 +72,7 @@ def test_defaults_are_the_models(algorithm: str, door: Door) -> None:
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_examples_are_accepted(path: Path, door: Door) -> None:
-    found, errors = documents(path.read_text(), {"DATA": "/data"}, set())
+    found, errors = parse_documents(path.read_text(), {"DATA": "/data"}, set())
     assert errors == []
     written = [document for document in found if document.value["kind"] == "AlignmentJob"]
     assert written
@@ -165,7 +165,7 @@ def test_every_field_of_the_status_can_be_stored(
         "conditions": [condition | {"message": "", "observedGeneration": 1}],
         "result": {"claimName": "runs", "path": "sums/result"},
     }
-    assert set(status) == set(allowed(AlignmentJobStatus))
+    assert set(status) == set(document_fields(AlignmentJobStatus))
     door.create(whole_job("sft"))
     patch = json.dumps({"status": status})
     change = ["patch", "aj", "sft", "-n", namespace, "--subresource=status", "--type=merge", "-p"]

@@ -15,7 +15,7 @@ from cluster.support.daemon import Daemon
 from cluster.support.helm import Helm, of_kind
 from cluster.support.platform import redis_with_tls
 from cluster.support.programs import find
-from kubealign.local.redis_server import redis_program
+from kubealign.local.redis_server import find_redis_program
 from support.free_address import free_port
 
 pytestmark = pytest.mark.skipif(find("helm") is None, reason="helm is not built: `make cluster-tools`")
@@ -46,7 +46,7 @@ class Server:
         text = text.replace("dir /data", f"dir {data}").replace("port 6379", f"port {self.port}")
         file = folder / "redis.conf"
         file.write_text(text)
-        program = redis_program() if self.ca is None else redis_with_tls()
+        program = find_redis_program() if self.ca is None else redis_with_tls()
         if program is None:
             pytest.skip("no redis-server with TLS on PATH; the wheel's has none")
         self.daemon = Daemon("redis", [program, file], folder / "redis.log")

@@ -10,8 +10,8 @@ import yaml
 from cluster.support.chart_values import VALUES
 from cluster.support.helm import CHART, RELEASE, Helm, HelmFailed, of_kind, pod_specs
 from cluster.support.programs import find
-from kubealign_operator.controller.config import OperatorConfig, load
-from kubealign_services.dashboard.cluster.settings import Settings, from_environment
+from kubealign_operator.controller.config import OperatorConfig, load_config
+from kubealign_services.dashboard.cluster.settings import DashboardSettings, from_environment
 
 pytestmark = pytest.mark.skipif(find("helm") is None, reason="helm is not built: `make cluster-tools`")
 
@@ -31,7 +31,7 @@ def configuration(objects: list[dict[str, Any]], folder: Path) -> OperatorConfig
     [text] = [found["data"]["config.yaml"] for found in maps if "config.yaml" in found["data"]]
     file = folder / "config.yaml"
     file.write_text(text)
-    return load(file)
+    return load_config(file)
 
 
 @pytest.mark.parametrize("name", VALUES)
@@ -196,7 +196,7 @@ def test_the_dashboard_reads_its_environment(helm: Helm, name: str) -> None:
     settings = from_environment({held["name"]: held["value"] for held in container["env"]})
     # What it does not know would be a setting that is passed over in silence.
     assert {held["name"] for held in container["env"]} <= {
-        f"KUBEALIGN_{field.upper()}" for field in Settings.model_fields
+        f"KUBEALIGN_{field.upper()}" for field in DashboardSettings.model_fields
     }
     [port] = container["ports"]
     assert (settings.listen.host, settings.listen.port) == ("0.0.0.0", port["containerPort"])

@@ -17,9 +17,9 @@ from cluster.support.control_plane import ControlPlane
 from cluster.support.operator_process import OperatorProcess
 from cluster.support.simulated_kubelet import SimulatedKubelet
 from cluster.support.team import Team
-from kubealign.client.cluster_figures import figures
+from kubealign.client.cluster_figures import open_telemetry
 from kubealign.client.cluster_opening import open_cluster
-from kubealign.client.cluster_site import ClusterSite
+from kubealign.client.cluster_site import ClusterBackend
 from kubealign.client.errors import (
     Conflict,
     Forbidden,
@@ -38,7 +38,7 @@ _SECONDS = 60.0
 
 
 @pytest.fixture
-async def site(control_plane: ControlPlane, known: None, namespace: str) -> AsyncIterator[ClusterSite]:
+async def site(control_plane: ControlPlane, known: None, namespace: str) -> AsyncIterator[ClusterBackend]:
     """A namespace of the test's own (the team's), as the cluster's administrator."""
     made = await open_cluster(control_plane.kubeconfig, namespace=namespace)
     yield made
@@ -51,7 +51,7 @@ async def api(control_plane: ControlPlane) -> AsyncIterator[KubernetesApi]:
         yield made
 
 
-async def until_phase(site: ClusterSite, name: str, phase: JobPhase) -> JobRecord:
+async def until_phase(site: ClusterBackend, name: str, phase: JobPhase) -> JobRecord:
     """By its watch; the job as it is then."""
     async with asyncio.timeout(_SECONDS), aclosing(site.watch(JobRef(site.namespace, name))) as records:
         async for record in records:
@@ -60,7 +60,7 @@ async def until_phase(site: ClusterSite, name: str, phase: JobPhase) -> JobRecor
     raise AssertionError(f"{name} was gone before it was {phase}")
 
 
-async def until_ready(site: ClusterSite, name: str, process: str) -> None:
+async def until_ready(site: ClusterBackend, name: str, process: str) -> None:
     """Until that process of the job serves."""
     async with asyncio.timeout(_SECONDS):
         while True:
@@ -75,7 +75,7 @@ def names(page: JobPage) -> list[str]:
 
 
 async def test_a_job_is_handed_in_scaled_held_resumed_and_deleted(
-    site: ClusterSite, team: Team, operator: OperatorProcess, simulated: SimulatedKubelet
+    site: ClusterBackend, team: Team, operator: OperatorProcess, simulated: SimulatedKubelet
 ) -> None:
     simulated.behave = until_told
     ref = JobRef(team.namespace, "one")
@@ -128,7 +128,7 @@ async def test_a_job_is_handed_in_scaled_held_resumed_and_deleted(
 
 
 async def test_a_job_that_has_ended_says_so_and_stays_so(
-    site: ClusterSite, team: Team, operator: OperatorProcess, simulated: SimulatedKubelet
+    site: ClusterBackend, team: Team, operator: OperatorProcess, simulated: SimulatedKubelet
 ) -> None:
     simulated.behave = until_told
     await site.create(sft("one"))
@@ -150,7 +150,7 @@ async def test_a_job_that_has_ended_says_so_and_stays_so(
 
 
 async def test_a_watch_goes_on_through_a_restart_of_the_api_server_and_ends_with_the_job(
-    site: ClusterSite, control_plane: ControlPlane
+    site: ClusterBackend, control_plane: ControlPlane
 ) -> None:
     ref = (await site.create(sft("one"))).ref
     seen: list[JobRecord] = []
@@ -177,7 +177,7 @@ async def test_a_watch_goes_on_through_a_restart_of_the_api_server_and_ends_with
     assert len(versions) == len(set(versions)) == 2, "each change is told, and nothing twice"
 
 
-async def test_jobs_are_listed_by_namespace_label_search_phase_and_page(site: ClusterSite) -> None:
+async def test_jobs_are_listed_by_namespace_label_search_phase_and_page(site: ClusterBackend) -> None:
     for number in range(5):
         job = sft(f"job-{number}") if number % 2 else rloo(f"job-{number}")
         job["metadata"]["labels"] = {"team": "blue" if number < 3 else "red"}
@@ -210,7 +210,7 @@ async def test_jobs_are_listed_by_namespace_label_search_phase_and_page(site: Cl
     await refused(JobInvalid, site.list(query(after="nonsense")), "first page")
 
 
-async def test_what_is_wrong_with_a_job_is_told_field_by_field(site: ClusterSite) -> None:
+async def test_what_is_wrong_with_a_job_is_told_field_by_field(site: ClusterBackend) -> None:
     error = await refused(JobInvalid, site.create(sft("one", maxSteps=0, sed=1)), "at least 1")
     assert isinstance(error, JobInvalid)
     assert {held.path for held in error.errors} == {"spec.maxSteps", "spec.sed"}
@@ -236,7 +236,7 @@ async def test_what_is_wrong_with_a_job_is_told_field_by_field(site: ClusterSite
 
 
 async def test_rights_are_the_caller_s(
-    site: ClusterSite, control_plane: ControlPlane, api: KubernetesApi
+    site: ClusterBackend, control_plane: ControlPlane, api: KubernetesApi
 ) -> None:
     kubectl = control_plane.kubectl
     for account in ("reader", "stranger"):
@@ -246,8 +246,8 @@ async def test_rights_are_the_caller_s(
     who = f"--serviceaccount={site.namespace}:reader"
     kubectl("create", "rolebinding", "reads-jobs", "--role=reads-jobs", who, "-n", site.namespace)
 
-    def as_(token: str) -> ClusterSite:
-        return ClusterSite(api.with_token(token), figures(api), site.namespace)
+    def as_(token: str) -> ClusterBackend:
+        return ClusterBackend(api.with_token(token), open_telemetry(api), site.namespace)
 
     tokens = {
         account: kubectl("create", "token", account, "-n", site.namespace).strip()
@@ -267,12 +267,12 @@ async def test_rights_are_the_caller_s(
     await refused(Forbidden, stranger.get(made.ref), "get alignmentjobs one", "`edit`")
     await refused(Forbidden, stranger.create(sft("two")), "create alignmentjobs")
     await refused(Unauthenticated, as_("nonsense").get(made.ref), "missing, wrong or expired")
-    assert await api.with_token("abc").token() == "abc"
-    assert await api.token() == control_plane.token
+    assert await api.with_token("abc").bearer_token() == "abc"
+    assert await api.bearer_token() == control_plane.token
 
 
 async def test_another_s_token_goes_without_one_s_own_certificate(
-    control_plane: ControlPlane, site: ClusterSite, tmp_path: Path
+    control_plane: ControlPlane, site: ClusterBackend, tmp_path: Path
 ) -> None:
     """A client certificate goes before a token: it must not be shown beside somebody else's."""
     pair = control_plane.authority.client("h2-admin", "boss", "system:masters")
@@ -282,16 +282,16 @@ async def test_another_s_token_goes_without_one_s_own_certificate(
     file.write_text(yaml.safe_dump(held))
     made = await site.create(sft("one"))
     async with await connect(file) as boss:
-        assert await boss.token() is None
-        assert (await ClusterSite(boss, figures(boss), site.namespace).get(made.ref)).uid == made.uid
-        nobody = ClusterSite(boss.with_token("nonsense"), figures(boss), site.namespace)
+        assert await boss.bearer_token() is None
+        assert (await ClusterBackend(boss, open_telemetry(boss), site.namespace).get(made.ref)).uid == made.uid
+        nobody = ClusterBackend(boss.with_token("nonsense"), open_telemetry(boss), site.namespace)
         await refused(Unauthenticated, nobody.get(made.ref))
         # Nor can the dashboard be told who asks.
-        own = ClusterSite(boss, figures(boss), site.namespace)
+        own = ClusterBackend(boss, open_telemetry(boss), site.namespace)
         await refused(Unauthenticated, own.metrics(made.ref), "client certificate", "KUBEALIGN_TOKEN")
 
 
-async def test_figures_want_a_dashboard_and_nothing_else_does(site: ClusterSite) -> None:
+async def test_figures_want_a_dashboard_and_nothing_else_does(site: ClusterBackend) -> None:
     made = await site.create(sft("one"))
     await refused(
         Unavailable, site.metrics(made.ref), "no dashboard in this cluster", "dashboard.enabled=true"
@@ -301,7 +301,7 @@ async def test_figures_want_a_dashboard_and_nothing_else_does(site: ClusterSite)
     assert [line async for line in site.logs(made.ref)] == []
 
 
-async def test_logs_of_what_is_not_there_are_refused_and_followed_ones_wait(site: ClusterSite) -> None:
+async def test_logs_of_what_is_not_there_are_refused_and_followed_ones_wait(site: ClusterBackend) -> None:
     """Nobody runs the job: a follower waits for its pods, and ends when the job is deleted."""
     made = await site.create(sft("one"))
     with pytest.raises(NotPossible, match="no process trainer-7: it has none yet"):

@@ -12,8 +12,8 @@ from cluster.support.client_errors import refused
 from cluster.support.cluster_jobs import sft
 from cluster.support.control_plane import ControlPlane
 from cluster.support.door import defined
-from kubealign.client.cluster_figures import figures
-from kubealign.client.cluster_site import ClusterSite
+from kubealign.client.cluster_figures import open_telemetry
+from kubealign.client.cluster_site import ClusterBackend
 from kubealign.client.errors import NotPossible, Unavailable
 from kubealign.client.kubernetes_api import KubernetesApi, connect
 from kubealign.client.records import JobRef, ListQuery
@@ -28,7 +28,7 @@ async def api(control_plane: ControlPlane) -> AsyncIterator[KubernetesApi]:
 async def test_a_cluster_without_kubealign_says_so(control_plane: ControlPlane, api: KubernetesApi) -> None:
     with defined(control_plane):
         pass
-    site = ClusterSite(api, figures(api), "default")
+    site = ClusterBackend(api, open_telemetry(api), "default")
     for work in (site.get(JobRef("default", "x")), site.list(ListQuery("default")), site.create(sft("x"))):
         await refused(NotPossible, work, "not installed in this cluster", "helm install")
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from kubealign.spec.megatron import MegatronBackend
-from kubealign.spec.training import AdamW, Backend, Optimizer, TorchBackend, Trainer
+from kubealign.spec.megatron import MegatronBackendSpec
+from kubealign.spec.training import AdamW, Backend, Optimizer, TorchBackendSpec, Trainer
 from kubealign_services.batch.packed import pack
 from kubealign_services.training.backends import create_backend
 from kubealign_services.training.contract import Head, UpdatePlan
@@ -37,7 +37,7 @@ def losses(folder: Path, backend: Backend) -> list[float]:
 
 def test_losses_are_those_of_the_torch_backend(folder: Path, figure: Callable[[str], None]) -> None:
     torch.backends.cuda.matmul.allow_tf32 = False
-    expected = losses(folder, Backend(torch=TorchBackend()))
-    found = losses(folder, Backend(megatron=MegatronBackend()))
+    expected = losses(folder, Backend(torch=TorchBackendSpec()))
+    found = losses(folder, Backend(megatron=MegatronBackendSpec()))
     figure(f"torch {expected}, megatron {found}")
     assert found == pytest.approx(expected, rel=1e-4)

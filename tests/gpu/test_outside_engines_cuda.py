@@ -10,30 +10,30 @@ from pathlib import Path
 import pytest
 import torch
 
-from kubealign.spec.engines import BetweenPhases, TensorRTLLMEngine, VllmEngine
-from kubealign.spec.engines import TorchEngine as EngineSpec
+from kubealign.spec.engines import IdleMemoryPolicy, TensorRTLLMEngineSpec, VllmEngineSpec
+from kubealign.spec.engines import TorchEngineSpec as EngineSpec
 from kubealign.spec.precision import Precision
-from kubealign.spec.rollout import InFlight
+from kubealign.spec.rollout import InFlightPolicy
 from kubealign_services.generation.contract import GenerationRequest, SamplingParameters
-from kubealign_services.generation.outside.opening import opened_outside
-from kubealign_services.generation.torch_engine.engine import TorchEngine
-from kubealign_services.rollout.fixed_weights import folder_weights
+from kubealign_services.generation.outside.opening import open_external_engine
+from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
+from kubealign_services.rollout.fixed_weights import read_folder_weights
 
 pytestmark = pytest.mark.timeout(240)
 
 SPECS = [
     pytest.param(
-        VllmEngine(
+        VllmEngineSpec(
             precision=Precision.FLOAT32,
             memory_share=0.3,
-            between_phases=BetweenPhases.FREED,
+            between_phases=IdleMemoryPolicy.FREED,
             max_sequences=16,
         ),
         marks=pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed"),
         id="vllm",
     ),
     pytest.param(
-        TensorRTLLMEngine(precision=Precision.FLOAT32, cache_share=0.3, max_sequences=16),
+        TensorRTLLMEngineSpec(precision=Precision.FLOAT32, cache_share=0.3, max_sequences=16),
         marks=pytest.mark.skipif(find_spec("tensorrt_llm") is None, reason="TensorRT-LLM is not installed"),
         id="tensorrt-llm",
     ),
@@ -42,28 +42,28 @@ SPECS = [
 
 @pytest.mark.parametrize("spec", SPECS)
 async def test_external_engine_matches_the_torch_engine(
-    folder: Path, tmp_path: Path, figure: Callable[[str], None], spec: VllmEngine | TensorRTLLMEngine
+    folder: Path, tmp_path: Path, figure: Callable[[str], None], spec: VllmEngineSpec | TensorRTLLMEngineSpec
 ) -> None:
-    own = TorchEngine.create(folder, EngineSpec(max_sequences=4))
-    own.refit(folder_weights(folder), 1)
+    own = TorchRolloutEngine.create(folder, EngineSpec(max_sequences=4))
+    own.refit(read_folder_weights(folder), 1)
     tokens = list(range(5, 25))
     greedy = GenerationRequest("g", tuple(tokens), (1, 2), SamplingParameters(16, 16, temperature=0.0))
     own.add(greedy)
     expected = []
     while len(expected) < 2:
         expected += own.step()
-    async with opened_outside(spec, folder, tmp_path, False, lambda load: None) as generator:
+    async with open_external_engine(spec, folder, tmp_path, False, lambda load: None) as generator:
         run = asyncio.create_task(generator.run())
         try:
-            async with generator.quiet(InFlight.DRAIN):
-                await generator.refit(folder_weights(folder), 1)
+            async with generator.paused(InFlightPolicy.DRAIN):
+                await generator.refit(read_folder_weights(folder), 1)
             assert await generator.sequence_logprobs(tokens) == pytest.approx(
                 own.sequence_logprobs(tokens), abs=2e-2
             )
             found = [sample async for sample in generator.generate(greedy)]
             assert [sample.tokens for sample in found] == [sample.tokens for sample in expected]
-            async with generator.quiet(InFlight.DRAIN):
-                zeros = ((name, torch.zeros_like(weight)) for name, weight in folder_weights(folder))
+            async with generator.paused(InFlightPolicy.DRAIN):
+                zeros = ((name, torch.zeros_like(weight)) for name, weight in read_folder_weights(folder))
                 await generator.refit(zeros, 2)
             flat = await generator.sequence_logprobs(tokens)
             figure(f"after a refit with zeros every log-probability is {flat[0]:.4f}")

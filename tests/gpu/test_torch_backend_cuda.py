@@ -8,29 +8,29 @@ from typing import Any
 import pytest
 import torch
 
-from kubealign.plan.machine import CONTEXT, Device
+from kubealign.plan.machine import CUDA_CONTEXT_BYTES, Device
 from kubealign.plan.models import read_config
-from kubealign.plan.shape import shape_of
-from kubealign.plan.trained import TrainedModel, trained
-from kubealign.plan.work import Work
+from kubealign.plan.shape import parse_model_shape
+from kubealign.plan.trained import TrainedModel, trainer_memory
+from kubealign.plan.work import Workload
 from kubealign.spec.precision import Precision
-from kubealign.spec.training import AdamW, Backend, Optimizer, TorchBackend, Trainer
+from kubealign.spec.training import AdamW, Backend, Optimizer, TorchBackendSpec, Trainer
 from kubealign_services.batch.packed import Batch, pack
 from kubealign_services.training.contract import Head, UpdatePlan
 from kubealign_services.training.torch_backend import backend as torch_backend
-from kubealign_services.training.torch_backend.frozen import FrozenModel
+from kubealign_services.training.torch_backend.frozen import FrozenTorchModel
 from support.mean_negative_logprob import MeanNegativeLogprob
 
 pytestmark = pytest.mark.timeout(120)
 
 Figure = Callable[[str], None]
 SEQUENCES, LENGTH = 16, 256
-WORK = Work(prompt=1, response=LENGTH - 1, sequences=SEQUENCES, epochs=1, updates=1)
+WORK = Workload(prompt=1, response=LENGTH - 1, sequences=SEQUENCES, epochs=1, updates=1)
 
 
 def spec(precision: Precision) -> Trainer:
     return Trainer(
-        backend=Backend(torch=TorchBackend(precision=precision, microbatch_tokens=2048)),
+        backend=Backend(torch=TorchBackendSpec(precision=precision, microbatch_tokens=2048)),
         optimizer=Optimizer(adam_w=AdamW(learning_rate=1e-4)),
     )
 
@@ -42,7 +42,7 @@ def batch() -> Batch:
 
 
 def stepped(folder: Path, precision: Precision, steps: int = 3) -> list[dict[str, float]]:
-    made = torch_backend.TorchBackend.create(folder, Head.LANGUAGE_MODEL, spec(precision), steps)
+    made = torch_backend.TorchTrainingBackend.create(folder, Head.LANGUAGE_MODEL, spec(precision), steps)
     plan = UpdatePlan(1, SEQUENCES, seed=1)
     return [made.train_step(batch(), MeanNegativeLogprob(), plan) for _ in range(steps)]
 
@@ -73,15 +73,15 @@ def test_bf16_learns_like_fp32(folder: Path, figure: Figure) -> None:
 def test_plan_is_within_a_tenth_of_allocated_memory(
     folder: Path, figure: Figure, precision: Precision
 ) -> None:
-    shape = shape_of(read_config(folder / "config.json"), "model")
-    moment = trained(TrainedModel(shape, spec(precision), WORK, Device.GPU))
+    shape = parse_model_shape(read_config(folder / "config.json"), "model")
+    moment = trainer_memory(TrainedModel(shape, spec(precision), WORK, Device.GPU))
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     started = time.monotonic()
     stepped(folder, precision)
     took = torch.cuda.max_memory_allocated() - before
-    planned = moment.total - CONTEXT
+    planned = moment.total - CUDA_CONTEXT_BYTES
     tokens = 3 * SEQUENCES * LENGTH / (time.monotonic() - started)
     free, whole = torch.cuda.mem_get_info()
     reserved = torch.cuda.memory_reserved()
@@ -94,7 +94,7 @@ def test_plan_is_within_a_tenth_of_allocated_memory(
 
 def test_idle_reference_releases_its_memory(folder: Path, figure: Figure) -> None:
     before = torch.cuda.memory_allocated()
-    model = FrozenModel.load(folder, Head.LANGUAGE_MODEL, Precision.BFLOAT16, 2048)
+    model = FrozenTorchModel.load(folder, Head.LANGUAGE_MODEL, Precision.BFLOAT16, 2048)
     awake = torch.cuda.memory_allocated() - before
     expected: Any = model.forward(batch(), frozenset({"logprobs"}))["logprobs"]
     model.offload()

@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from kubealign.spec.engines import TorchEngine as EngineSpec
+from kubealign.spec.engines import TorchEngineSpec as EngineSpec
 from kubealign.spec.precision import Precision
 from kubealign_services.generation.contract import GeneratedSample, GenerationRequest, SamplingParameters
-from kubealign_services.generation.torch_engine.engine import TorchEngine
-from kubealign_services.rollout.fixed_weights import folder_weights
+from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
+from kubealign_services.rollout.fixed_weights import read_folder_weights
 
 pytestmark = pytest.mark.timeout(120)
 
 
 def generated(folder: Path, spec: EngineSpec, groups: int, tokens: int) -> list[GeneratedSample]:
-    engine = TorchEngine.create(folder, spec)
-    engine.refit(folder_weights(folder), 0)
+    engine = TorchRolloutEngine.create(folder, spec)
+    engine.refit(read_folder_weights(folder), 0)
     greedy = SamplingParameters(tokens, tokens, temperature=0.0)
     for index in range(groups):
         prompt = tuple(range(3 + index, 20 + index))

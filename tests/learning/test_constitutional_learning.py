@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from kubealign_services.data.tokenizers import train_characters
+from kubealign_services.data.tokenizers import train_character_tokenizer
 from support.making_in_process import Weights, generate_job, made
 from support.rounds_in_process import Policy
 
@@ -35,7 +35,7 @@ async def test_revised_responses_and_preferences_are_truer_to_the_principle(tmp_
     taught = [row for word in words[:TAUGHT] for row in data.taught(word, draw)]
     draw.shuffle(taught)
     prompts = [f"{word}?" for word in words[TAUGHT : TAUGHT + ASKED]]
-    tokenizer = train_characters([row["prompt"] + row["response"] for row in taught] + prompts)
+    tokenizer = train_character_tokenizer([row["prompt"] + row["response"] for row in taught] + prompts)
     policy = Policy(tmp_path, tokenizer, learning_rate=4e-3, architecture=SIZES)
     policy.imitate([(row["prompt"], row["response"]) for row in taught], steps=110, rows_per_step=64)
     weights: Weights = [(name, tensor.clone()) for name, tensor in policy.backend.snapshot()]

@@ -9,23 +9,23 @@ from typing import Any
 import pytest
 
 from kubealign.spec.algorithms import Algorithm as AlgorithmUnion
-from kubealign.spec.engines import TorchEngine as EngineSpec
+from kubealign.spec.engines import TorchEngineSpec as EngineSpec
 from kubealign.spec.precision import Precision
 from kubealign.spec.training import Trainer
 from kubealign_services.algorithms.loading import make_algorithm
 from kubealign_services.batch.packed import Batch
-from kubealign_services.data.architecture import make_model
+from kubealign_services.data.architecture import build_model
 from kubealign_services.data.collate import collate
 from kubealign_services.data.prepared import PreparedRow
-from kubealign_services.data.tokenizers import train_characters
+from kubealign_services.data.tokenizers import train_character_tokenizer
 from kubealign_services.generation.contract import GenerationRequest, SamplingParameters
-from kubealign_services.generation.torch_engine.engine import TorchEngine
+from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
 from kubealign_services.training.contract import Head, UpdatePlan
-from kubealign_services.training.torch_backend.backend import TorchBackend
-from kubealign_services.training.torch_backend.frozen import FrozenModel
+from kubealign_services.training.torch_backend.backend import TorchTrainingBackend
+from kubealign_services.training.torch_backend.frozen import FrozenTorchModel
 
 LETTERS = "abcdefgh"
-TOKENIZER = train_characters([LETTERS, LETTERS.upper()])
+TOKENIZER = train_character_tokenizer([LETTERS, LETTERS.upper()])
 #: How often the teacher's own rows are right: what it samples is as often, once it has learned them.
 RIGHT = 0.7
 
@@ -46,10 +46,10 @@ class Learner:
             "max_position_embeddings": 32,
             "tie_word_embeddings": False,
         }
-        make_model(architecture, TOKENIZER, 1, folder, "architecture")
+        build_model(architecture, TOKENIZER, 1, folder, "architecture")
         trainer = Trainer.model_validate({"optimizer": {"adamW": {"learningRate": rate}}})
-        self.backend = TorchBackend.create(folder, Head.LANGUAGE_MODEL, trainer, total_updates=1000)
-        self._engine = TorchEngine.create(folder, EngineSpec(max_sequences=256))
+        self.backend = TorchTrainingBackend.create(folder, Head.LANGUAGE_MODEL, trainer, total_updates=1000)
+        self._engine = TorchRolloutEngine.create(folder, EngineSpec(max_sequences=256))
         self._version = 0
 
     def learn(self, batches: Iterable[Batch]) -> None:
@@ -90,27 +90,27 @@ def batch_of(draw: random.Random, count: int, right: float) -> Batch:
 
 
 @pytest.fixture(scope="module")
-def teacher(tmp_path_factory: pytest.TempPathFactory) -> tuple[FrozenModel, float]:
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> tuple[FrozenTorchModel, float]:
     """(the teacher, how often what it samples is right)."""
     folder = tmp_path_factory.mktemp("teacher")
     draw = random.Random(1)
     learner = Learner(folder / "first", 48, {"sft": {}}, 5e-3)
     learner.learn(batch_of(draw, 64, RIGHT) for _ in range(60))
     learner.backend.export(folder / "taught")
-    model = FrozenModel.load(folder / "taught", Head.LANGUAGE_MODEL, Precision.FLOAT32, 8192)
+    model = FrozenTorchModel.load(folder / "taught", Head.LANGUAGE_MODEL, Precision.FLOAT32, 8192)
     return model, learner.accuracy(prompts(draw, 400))
 
 
 @pytest.mark.parametrize("divergence", ["Forward", "Reverse"])
 def test_the_student_follows_the_teacher(
-    divergence: str, teacher: tuple[FrozenModel, float], tmp_path: Path
+    divergence: str, teacher: tuple[FrozenTorchModel, float], tmp_path: Path
 ) -> None:
     model, accuracy = teacher
     assert accuracy == pytest.approx(RIGHT, abs=0.12)
 
     def taught(batch: Batch) -> Batch:
         batch.scalars["temperature"] = 1.0
-        tokens, logprobs = model.likeliest(batch, 6, len(TOKENIZER))
+        tokens, logprobs = model.topk_logprobs(batch, 6, len(TOKENIZER))
         batch.token_columns |= {"candidates": tokens, "candidate_logprobs": logprobs}
         return batch
 

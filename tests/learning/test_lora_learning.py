@@ -13,16 +13,16 @@ from kubealign.spec.algorithms import Algorithm
 from kubealign.spec.training import Trainer
 from kubealign_services.algorithms.loading import make_algorithm
 from kubealign_services.batch.packed import Batch, pack
-from kubealign_services.data.architecture import make_model
-from kubealign_services.data.tokenizers import train_characters
+from kubealign_services.data.architecture import build_model
+from kubealign_services.data.tokenizers import train_character_tokenizer
 from kubealign_services.training.contract import Head, UpdatePlan
-from kubealign_services.training.torch_backend.backend import TorchBackend
+from kubealign_services.training.torch_backend.backend import TorchTrainingBackend
 from support.online_learning import OnlineLearner, Task
 from support.tiny_jobs import ARCHITECTURE
 
 PROMPTS = [first + last for first in "abcdefghijklmnop" for last in "cgkp"]
 LARGE = ARCHITECTURE | {"initializer_range": 0.1}
-TOKENIZER = train_characters(PROMPTS)
+TOKENIZER = train_character_tokenizer(PROMPTS)
 SFT = make_algorithm(Algorithm.model_validate({"sft": {}})).policy_objective()
 LORA = {"rank": 8, "alpha": 16, "dora": True}
 
@@ -37,22 +37,22 @@ def rows(answer: Callable[[random.Random, str], str], seed: int) -> Batch:
     return batch
 
 
-def imitate(backend: TorchBackend, answer: Callable[[random.Random, str], str], steps: int) -> list[float]:
+def imitate(backend: TorchTrainingBackend, answer: Callable[[random.Random, str], str], steps: int) -> list[float]:
     """The loss of each step."""
     plan = UpdatePlan(1, len(PROMPTS), seed=1)
     return [backend.train_step(rows(answer, step), SFT, plan)["loss"] for step in range(steps)]
 
 
 def test_imitation_and_then_reward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_model(LARGE, TOKENIZER, 1, tmp_path / "first", "")
+    build_model(LARGE, TOKENIZER, 1, tmp_path / "first", "")
     whole = Trainer.model_validate({"optimizer": {"adamW": {"learningRate": 1e-2}}})
     adapted = Trainer.model_validate({"optimizer": {"adamW": {"learningRate": 1e-2}}, "lora": LORA})
-    base = TorchBackend.create(tmp_path / "first", Head.LANGUAGE_MODEL, whole, total_updates=60)
+    base = TorchTrainingBackend.create(tmp_path / "first", Head.LANGUAGE_MODEL, whole, total_updates=60)
     imitate(base, lambda draw, prompt: draw.choice(prompt), 60)
     base.export(tmp_path / "base")
 
     # A letter of the prompt, said twice. What nobody could foresee costs log 2 in three tokens.
-    tuned = TorchBackend.create(tmp_path / "base", Head.LANGUAGE_MODEL, adapted, total_updates=40, seed=1)
+    tuned = TorchTrainingBackend.create(tmp_path / "base", Head.LANGUAGE_MODEL, adapted, total_updates=40, seed=1)
     losses = imitate(tuned, lambda draw, prompt: 2 * draw.choice(prompt), 40)
     assert losses[0] > 1.0 and fmean(losses[-4:]) < 0.5, losses
     tuned.export(tmp_path / "tuned")

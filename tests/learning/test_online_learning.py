@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from kubealign.spec.algorithms import Algorithm
-from kubealign.spec.base import alias
-from kubealign.spec.fields import model_of
-from kubealign_services.driver.assembly import staleness
+from kubealign.spec.base import field_alias
+from kubealign.spec.fields import nested_model
+from kubealign_services.driver.assembly import compute_staleness
 from support.online_learning import OnlineLearner, Task
 from support.running import RunningJobs
 from support.tiny_jobs import ARCHITECTURE, online_job, write_jobs, write_reward
@@ -69,9 +69,9 @@ CASES = {
 
 def test_every_method_that_samples_its_batches_is_among_the_cases() -> None:
     online = {
-        alias(Algorithm, member)
+        field_alias(Algorithm, member)
         for member, field in Algorithm.model_fields.items()
-        if getattr(model_of(field.annotation), "online", False)
+        if getattr(nested_model(field.annotation), "online", False)
     }
     assert online - {"custom"} == set(CASES)
 
@@ -90,7 +90,7 @@ def test_samples_of_older_weights_are_learned_from_by_the_decoupled_loss(tmp_pat
     learner = OnlineLearner(tmp_path, TASK, {name: CASES[name].entry | {"maxStaleness": 2}}, SEED)
     rewards = learner.learn(26)
     assert learner.batch is not None
-    assert staleness(learner.batch, learner.version - 1).tolist() == [2] * len(learner.batch)
+    assert compute_staleness(learner.batch, learner.version - 1).tolist() == [2] * len(learner.batch)
     assert 0.5 < learner.figures[-1]["importance/mean"] < 2
     assert learner.figures[-1]["policy/behaviour_kl"] > 0
     assert fmean(rewards[:2]) < 0.1, rewards

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kubealign_services.data.tokenizers import train_characters
+from kubealign_services.data.tokenizers import train_character_tokenizer
 from kubealign_services.driver.validation_figures import ValidationSample
 from support.rounds_in_process import Policy, rounds_job
 
@@ -24,7 +24,7 @@ PROMPTS = [first + last for first in LETTERS for last in LETTERS]
 
 async def test_spin_writes_what_was_demonstrated_more_often_each_round(tmp_path: Path) -> None:
     """Demonstrated: the prompt's last letter, twice. The policy has seen a little of it."""
-    policy = Policy(tmp_path, train_characters(PROMPTS), learning_rate=5e-3)
+    policy = Policy(tmp_path, train_character_tokenizer(PROMPTS), learning_rate=5e-3)
     demonstrations = [(prompt, prompt[-1] * 2) for prompt in PROMPTS]
     random.Random(1).shuffle(demonstrations)
     policy.imitate(demonstrations, steps=20, rows_per_step=32)
@@ -57,7 +57,7 @@ async def test_the_mean_reward_of_rejection_sampling_rises_each_round(tmp_path: 
     def repeated(prompt: str, response: str) -> float:
         return response[:3].count(prompt[-1]) / 3
 
-    policy = Policy(tmp_path, train_characters(PROMPTS), learning_rate=2e-2)
+    policy = Policy(tmp_path, train_character_tokenizer(PROMPTS), learning_rate=2e-2)
     rows = [policy.row(number, prompt) for number, prompt in enumerate(PROMPTS)]
     entry = {
         "rounds": 4,
@@ -87,7 +87,7 @@ async def test_a_policy_that_judges_itself_becomes_better_by_a_measure_that_it_i
     draw = random.Random(1)
     prompts = [first + last + ">" for first in letters for last in letters]
     counted = [(word + "=", str(word.count("a"))) for word in map("".join, product(letters, repeat=3))]
-    policy = Policy(tmp_path, train_characters([*prompts, "=0123"]), learning_rate=1e-2)
+    policy = Policy(tmp_path, train_character_tokenizer([*prompts, "=0123"]), learning_rate=1e-2)
     taught = []
     for _ in range(90):
         taught += draw.sample(counted, 32)

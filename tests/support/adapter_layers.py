@@ -8,17 +8,17 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoConfig
 
-from kubealign.spec.megatron import MegatronBackend
+from kubealign.spec.megatron import MegatronBackendSpec
 from kubealign.spec.training import Lora
 from kubealign_services.training.contract import Head
-from kubealign_services.training.megatron_backend.conversion import ADAPTER, Conversion, HeadSizes, of_ranks
-from kubealign_services.training.megatron_backend.families import read_shape
-from kubealign_services.training.megatron_backend.layout_groups import join_groups
-from kubealign_services.training.megatron_backend.lora import adapters_off, add_adapters
-from kubealign_services.training.megatron_backend.lora_targets import adapted_layers, first_downs
+from kubealign_services.training.megatron_backend.conversion import ADAPTER_MARK, WeightConversion, HeadSizes, build_conversions
+from kubealign_services.training.megatron_backend.families import read_architecture
+from kubealign_services.training.megatron_backend.layout_groups import init_parallel_groups
+from kubealign_services.training.megatron_backend.lora import adapters_disabled, add_adapters
+from kubealign_services.training.megatron_backend.lora_targets import adapted_layers, init_lora_a
 from kubealign_services.training.megatron_backend.model import build_stage
-from kubealign_services.training.megatron_backend.shims import megatron_arithmetic
-from kubealign_services.training.megatron_backend.slices import gathered, is_adapter, is_weight
+from kubealign_services.training.megatron_backend.shims import megatron_cpu_shims
+from kubealign_services.training.megatron_backend.slices import gather_tensors, is_adapter, is_weight
 from kubealign_services.training.megatron_backend.weights_in import load_weights
 
 TOKENS = 6
@@ -41,15 +41,15 @@ def run_rank(rank: int, folder: Path, store: Path, work: Path) -> None:
 
 def _run(rank: int, folder: Path, work: Path, sequence_parallel: bool) -> None:
     config = AutoConfig.from_pretrained(folder)
-    spec = MegatronBackend(tensor_parallel=2, sequence_parallel=sequence_parallel)
-    shape = read_shape(config)
-    conversions = of_ranks(shape, spec, 2, HeadSizes(), adapted_layers(config, LORA))
+    spec = MegatronBackendSpec(tensor_parallel=2, sequence_parallel=sequence_parallel)
+    shape = read_architecture(config)
+    conversions = build_conversions(shape, spec, 2, HeadSizes(), adapted_layers(config, LORA))
     conversion = conversions[rank]
-    groups = join_groups(conversion.layout, rank, 2, 60.0)
-    with megatron_arithmetic():
+    groups = init_parallel_groups(conversion.layout, rank, 2, 60.0)
+    with megatron_cpu_shims():
         stage = build_stage(config, shape, spec, conversion.layout, groups, Head.LANGUAGE_MODEL, HeadSizes())
         load_weights(folder, conversion, stage.weights())
-        downs = first_downs(config, LORA, 1, Head.LANGUAGE_MODEL, torch.float32)
+        downs = init_lora_a(config, LORA, 1, Head.LANGUAGE_MODEL, torch.float32)
         add_adapters(stage.trunk, conversion, LORA, downs, groups.tensor)
         stage.double().train()
         _fill(conversion, dict(stage.weights()))
@@ -60,8 +60,8 @@ def _run(rank: int, folder: Path, work: Path, sequence_parallel: bool) -> None:
             )
         save_file(found, work / f"{sequence_parallel}-{rank}.safetensors")
         weights = {name: parameter.detach() for name, parameter in stage.weights().items()}
-        wholes = dict(gathered(conversions, rank, weights, torch.float64, is_adapter))
-        wholes |= dict(gathered(conversions, rank, weights, torch.float64, is_weight, LORA.alpha / LORA.rank))
+        wholes = dict(gather_tensors(conversions, rank, weights, torch.float64, is_adapter))
+        wholes |= dict(gather_tensors(conversions, rank, weights, torch.float64, is_weight, LORA.alpha / LORA.rank))
     if rank == 0:
         save_file(
             {name: tensor.contiguous() for name, tensor in wholes.items()},
@@ -69,12 +69,12 @@ def _run(rank: int, folder: Path, work: Path, sequence_parallel: bool) -> None:
         )
 
 
-def _fill(conversion: Conversion, parameters: dict[str, Tensor]) -> None:
+def _fill(conversion: WeightConversion, parameters: dict[str, Tensor]) -> None:
     """Fill every B from its name, the same for any layout."""
     for name, parameter in parameters.items():
         if name.endswith(".lora_B"):
-            (part,) = conversion.parts(name)
-            whole = whole_up(part.name, part.whole)
+            (part,) = conversion.slices_of(name)
+            whole = whole_up(part.name, part.tensor_shape)
             with torch.no_grad():
                 parameter.copy_(whole[part.start[0] : part.start[0] + part.size[0]])
 
@@ -112,7 +112,7 @@ def _layer(
     given = given.clone().requires_grad_()
     output = layer(given)[0]
     output.backward(slope)
-    with adapters_off(trunk), torch.no_grad():
+    with adapters_disabled(trunk), torch.no_grad():
         base = layer(given)[0]
     found = {f"{name}.output": output.detach(), f"{name}.base": base, f"{name}.inputs": given.grad}
     for part, adapter in layer.adapters.items():
@@ -120,6 +120,6 @@ def _layer(
             parameter = getattr(adapter, half)
             if getattr(parameter, "sequence_parallel", False):
                 dist.all_reduce(parameter.grad, group=group)
-            found[f"{name}{ADAPTER}{part}.{half}"] = parameter.grad
+            found[f"{name}{ADAPTER_MARK}{part}.{half}"] = parameter.grad
     assert layer.weight.grad is None
     return {key: tensor.contiguous() for key, tensor in found.items()}

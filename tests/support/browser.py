@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from kubealign_services.dashboard.access import Access
 from kubealign_services.dashboard.app import create_app
-from kubealign_services.dashboard.streams.job_feed import Pace
+from kubealign_services.dashboard.streams.job_feed import PollIntervals
 from support.free_address import free_port
 from support.served import served
 
@@ -60,7 +60,7 @@ class Dashboard:
 
     def start(self) -> None:
         """Start serving; return when the server answers."""
-        app = create_app(self._access, pace=Pace(figures=0.1, processes=0.2, over=0.5))
+        app = create_app(self._access, poll_intervals=PollIntervals(metrics=0.1, processes=0.2, finished=0.5))
         self._stack.enter_context(served(app, self.port))
 
     def stop(self) -> None:

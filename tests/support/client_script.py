@@ -56,7 +56,7 @@ def walk(
         note(changed)
         if changed.status.rollout_replicas == replicas:
             break
-        assert not (changed.phase and changed.phase.final), f"it was over before it was scaled: {changed}"
+        assert not (changed.phase and changed.phase.is_final), f"it was over before it was scaled: {changed}"
     job.wait(timeout, on_change=note)
     reader.join(timeout)
     assert not reader.is_alive(), "the log is followed although the job is over"

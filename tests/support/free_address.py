@@ -1,13 +1,13 @@
 """Ports of this machine that nobody else gets."""
 
-from kubealign.local.ports import LOOPBACK, Ports
+from kubealign.local.ports import LOOPBACK, PortAllocator
 
-_ports = Ports()
+_ports = PortAllocator()
 
 
 def free_port() -> int:
     """Of 127.0.0.1; kept for this test process until its end."""
-    return _ports.take()
+    return _ports.allocate()
 
 
 def free_address() -> str:

@@ -11,17 +11,17 @@ from typing import Any
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from kubealign.spec.engines import TorchEngine as EngineSpec
+from kubealign.spec.engines import TorchEngineSpec as EngineSpec
 from kubealign.spec.job import AlignmentJob
 from kubealign_services.bus.memory import MemoryBus
-from kubealign_services.data.prepared import Prepared, PreparedRow
-from kubealign_services.driver.exchange import Exchange
-from kubealign_services.driver.making.build import build_maker, rows_per_step
-from kubealign_services.driver.making.loop import Making, make_rows
+from kubealign_services.data.prepared import PreparedJob, PreparedRow
+from kubealign_services.driver.exchange import RolloutCollector
+from kubealign_services.driver.making.build import build_row_maker, rows_per_step
+from kubealign_services.driver.making.loop import DataGenerationRun, make_rows
 from kubealign_services.driver.making.row_file import RowFile
-from kubealign_services.driver.report import Report as StepReport
-from kubealign_services.generation.torch_engine.engine import TorchEngine
-from kubealign_services.rollout.fixed_weights import VERSION, FixedWeights
+from kubealign_services.driver.report import MetricsReport as StepReport
+from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
+from kubealign_services.rollout.fixed_weights import BASE_VERSION, FixedWeights
 from kubealign_services.rollout.generator import SteppedGenerator
 from kubealign_services.rollout.worker import RolloutWorker
 from support.prepared_report import report
@@ -64,12 +64,12 @@ async def made(
         )
         for number, prompt in enumerate(prompts)
     ]
-    engine = TorchEngine.create(model, EngineSpec())
-    engine.refit(weights, VERSION)
-    prepared = Prepared(run_dir, {"policy": model}, report(len(rows), context), rows, None)  # type: ignore[arg-type]
-    async with _worked(engine) as bus, Exchange(bus, 1, asyncio.Event(), lambda text: None) as exchange:
-        making = Making(
-            maker=build_maker(job, prepared, exchange),
+    engine = TorchRolloutEngine.create(model, EngineSpec())
+    engine.refit(weights, BASE_VERSION)
+    prepared = PreparedJob(run_dir, {"policy": model}, report(len(rows), context), rows, None)  # type: ignore[arg-type]
+    async with _worked(engine) as bus, RolloutCollector(bus, 1, asyncio.Event(), lambda text: None) as exchange:
+        making = DataGenerationRun(
+            maker=build_row_maker(job, prepared, exchange),
             file=RowFile(run_dir),
             report=StepReport(run_dir / "metrics.jsonl", 1, []),
             rows=len(rows),
@@ -81,11 +81,11 @@ async def made(
 
 
 @asynccontextmanager
-async def _worked(engine: TorchEngine) -> AsyncIterator[MemoryBus]:
+async def _worked(engine: TorchRolloutEngine) -> AsyncIterator[MemoryBus]:
     """A bus with a rollout worker on it."""
     bus = MemoryBus()
     generator = SteppedGenerator(engine, _compute)
-    worker = RolloutWorker("rollout-0", bus.another(), generator, FixedWeights(), 128)
+    worker = RolloutWorker("rollout-0", bus.new_connection(), generator, FixedWeights(), 128)
     async with asyncio.TaskGroup() as running:
         tasks = [running.create_task(generator.run()), running.create_task(worker.run())]
         yield bus

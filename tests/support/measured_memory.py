@@ -16,18 +16,18 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from kubealign.plan.work import Work, work_of
-from kubealign.spec.engines import TorchEngine as EngineSpec
+from kubealign.plan.work import Workload, workload_of
+from kubealign.spec.engines import TorchEngineSpec as EngineSpec
 from kubealign.spec.job import AlignmentJobSpec
 from kubealign.spec.load import load_jobs
 from kubealign_services.algorithms.contract import Objective
 from kubealign_services.algorithms.loading import make_algorithm
 from kubealign_services.batch.packed import Batch, pack
 from kubealign_services.generation.contract import GenerationRequest, SamplingParameters
-from kubealign_services.generation.torch_engine.engine import TorchEngine
-from kubealign_services.rollout.fixed_weights import folder_weights
+from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
+from kubealign_services.rollout.fixed_weights import read_folder_weights
 from kubealign_services.training.contract import Head, UpdatePlan
-from kubealign_services.training.torch_backend.backend import TorchBackend
+from kubealign_services.training.torch_backend.backend import TorchTrainingBackend
 
 #: Tokens of every prompt and every response.
 PROMPT, RESPONSE = 32, 224
@@ -46,7 +46,7 @@ def set_back() -> None:
     Path("/proc/self/clear_refs").write_text("5")
 
 
-def batch_of(spec: AlignmentJobSpec, work: Work, step: int) -> Batch:
+def batch_of(spec: AlignmentJobSpec, work: Workload, step: int) -> Batch:
     """One step's sequences, with every column that the objectives here read."""
     generator = torch.Generator().manual_seed(step)
     tokens = torch.randint(3, 200, (work.sequences, work.sequence), generator=generator)
@@ -69,10 +69,10 @@ def train(spec: AlignmentJobSpec, part: str, rank: int, folder: Path | None = No
         assert critic is not None and critic.model is not None
         trainer, head, objective, model = critic, Head.VALUE, algorithm.value_objective(), critic.model
     assert objective is not None and model.path is not None
-    backend = TorchBackend.create(
+    backend = TorchTrainingBackend.create(
         folder or Path(model.path), head, trainer, total_updates=8, rank=rank, world_size=trainer.ranks
     )
-    work = work_of(spec, PROMPT, RESPONSE)
+    work = workload_of(spec, PROMPT, RESPONSE)
     plan = UpdatePlan(work.epochs, -(-work.sequences * work.epochs // work.updates), seed=1)
     for step in range(2):
         backend.train_step(batch_of(spec, work, step), objective, plan)
@@ -82,12 +82,12 @@ def generate(spec: AlignmentJobSpec, folder: Path | None = None) -> None:
     engine_spec, sampling, work = (
         spec.rollout.engine.value,
         spec.rollout.sampling,
-        work_of(spec, PROMPT, RESPONSE),
+        workload_of(spec, PROMPT, RESPONSE),
     )
     assert isinstance(engine_spec, EngineSpec) and spec.policy.model.path is not None
     folder = folder or Path(spec.policy.model.path)
-    engine = TorchEngine.create(folder, engine_spec)
-    engine.refit(folder_weights(folder), 0)
+    engine = TorchRolloutEngine.create(folder, engine_spec)
+    engine.refit(read_folder_weights(folder), 0)
     parameters = SamplingParameters(RESPONSE, RESPONSE, sampling.temperature, sampling.top_k, sampling.top_p)
     for request in requests(engine_spec.max_sequences, work.prompt, parameters):
         engine.add(request)

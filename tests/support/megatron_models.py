@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from kubealign.spec.megatron import MegatronBackend
-from kubealign_services.training.megatron_backend.conversion import Conversion, HeadSizes, of_ranks
-from kubealign_services.training.megatron_backend.families import read_shape
+from kubealign.spec.megatron import MegatronBackendSpec
+from kubealign_services.training.megatron_backend.conversion import WeightConversion, HeadSizes, build_conversions
+from kubealign_services.training.megatron_backend.families import read_architecture
 from kubealign_services.training.megatron_backend.weights_in import load_weights
 
 _SIZES = {
@@ -63,9 +63,9 @@ def save_model(folder: Path, config: Any, seed: int = 0, **how: Any) -> Any:
     return model
 
 
-def split(**ranks: int) -> tuple[MegatronBackend, int]:
+def split(**ranks: int) -> tuple[MegatronBackendSpec, int]:
     """Return a layout by tensor, pipeline, context, expert and data, and its number of ranks."""
-    spec = MegatronBackend(
+    spec = MegatronBackendSpec(
         tensor_parallel=ranks.get("tensor", 1),
         pipeline_parallel=ranks.get("pipeline", 1),
         context_parallel=ranks.get("context", 1),
@@ -74,13 +74,13 @@ def split(**ranks: int) -> tuple[MegatronBackend, int]:
     return spec, spec.model_parallel * ranks.get("data", 1)
 
 
-def conversions_of(config: Any, heads: HeadSizes = LANGUAGE_MODEL, **ranks: int) -> list[Conversion]:
+def conversions_of(config: Any, heads: HeadSizes = LANGUAGE_MODEL, **ranks: int) -> list[WeightConversion]:
     """Build the conversions of all ranks in a layout, named as in `split`."""
     spec, world_size = split(**ranks)
-    return of_ranks(read_shape(config), spec, world_size, heads)
+    return build_conversions(read_architecture(config), spec, world_size, heads)
 
 
-def loaded(folder: Path, conversion: Conversion) -> dict[str, Tensor]:
+def loaded(folder: Path, conversion: WeightConversion) -> dict[str, Tensor]:
     """Read a rank's parameters as plain tensors from a folder."""
     parameters = {name: torch.full(shape, 9.0) for name, shape in conversion.shapes.items()}
     load_weights(folder, conversion, parameters)

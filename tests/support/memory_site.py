@@ -17,13 +17,13 @@ from typing import Any
 from uuid import uuid4
 
 from kubealign.client.errors import Conflict, JobExists, JobInvalid, JobNotFound, KubealignError, NotPossible
-from kubealign.client.merge_patch import merged
-from kubealign.client.query import select
+from kubealign.client.merge_patch import apply_merge_patch
+from kubealign.client.query import select_page
 from kubealign.client.records import JobEvent, JobPage, JobRecord, JobRef, ListQuery, LogLine, ProcessRecord
-from kubealign.read_model import BEGINNING, Sample, StepMetrics
+from kubealign.read_model import STREAM_START, SampleRecord, StepMetrics
 from kubealign.spec.errors import SpecError, SpecErrors
 from kubealign.spec.job import AlignmentJob
-from kubealign.spec.load import job_of_value
+from kubealign.spec.load import job_from_document
 
 _FINAL = ("Succeeded", "Failed")
 
@@ -34,7 +34,7 @@ class _Held:
 
     resource: dict[str, Any]
     metrics: list[StepMetrics] = field(default_factory=list)
-    samples: list[Sample] = field(default_factory=list)
+    samples: list[SampleRecord] = field(default_factory=list)
     heartbeats: dict[str, dict[str, Any]] = field(default_factory=dict)
     processes: list[ProcessRecord] = field(default_factory=list)
     lines: list[LogLine] = field(default_factory=list)
@@ -78,7 +78,7 @@ class MemorySite:
         self.status(ref, step=step, **{name: value for name, value in told.items() if value is not None})
         return entry
 
-    def sample(self, ref: JobRef, sample: Sample) -> str:
+    def sample(self, ref: JobRef, sample: SampleRecord) -> str:
         """A response; its entry."""
         held = self._held(ref)
         entry = f"{len(held.samples) + 1}-0"
@@ -142,13 +142,13 @@ class MemorySite:
 
     async def list(self, query: ListQuery) -> JobPage:
         self._answer()
-        page = select([_Listed(held.record) for held in self._jobs.values()], query)
+        page = select_page([_Listed(held.record) for held in self._jobs.values()], query)
         return JobPage([listed.record for listed in page.jobs], page.next, page.total, str(self._version))
 
     async def patch(self, ref: JobRef, patch: Mapping[str, Any]) -> JobRecord:
         self._answer()
         held = self._held(ref)
-        changed = merged(held.resource, patch)
+        changed = apply_merge_patch(held.resource, patch)
         wanted = changed["metadata"].get("resourceVersion")
         if wanted != held.resource["metadata"]["resourceVersion"]:
             raise Conflict(f"{ref} has changed meanwhile: read it again")
@@ -260,19 +260,19 @@ class MemorySite:
             raise NotPossible(f"{ref} has no result: it is {held.resource['status'].get('phase')}")
         return held.result
 
-    async def metrics(self, ref: JobRef, after: str = BEGINNING, count: int = 1000) -> Sequence[StepMetrics]:
+    async def metrics(self, ref: JobRef, after: str = STREAM_START, count: int = 1000) -> Sequence[StepMetrics]:
         self._answer()
         return [m for m in self._held(ref).metrics if _order(m.entry) > _order(after)][:count]
 
     async def samples(
         self,
         ref: JobRef,
-        after: str = BEGINNING,
+        after: str = STREAM_START,
         count: int = 100,
         *,
         step: int | None = None,
         newest: bool = False,
-    ) -> Sequence[Sample]:
+    ) -> Sequence[SampleRecord]:
         self._answer()
         held = [
             sample
@@ -302,7 +302,7 @@ class MemorySite:
 
     def _touch(self, held: _Held, patch: Mapping[str, Any]) -> None:
         self._version += 1
-        held.resource = merged(held.resource, patch)
+        held.resource = apply_merge_patch(held.resource, patch)
         held.resource["metadata"]["resourceVersion"] = str(self._version)
         self._notify()
 
@@ -362,7 +362,7 @@ class _Listed:
 
 def _validated(document: Mapping[str, Any]) -> AlignmentJob:
     try:
-        return job_of_value(document)
+        return job_from_document(document)
     except SpecErrors as errors:
         raise JobInvalid(str(errors), errors.errors) from None
 

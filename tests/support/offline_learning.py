@@ -11,24 +11,24 @@ from torch import Tensor
 from kubealign.spec.algorithms import Algorithm as AlgorithmUnion
 from kubealign.spec.training import Trainer
 from kubealign_services.algorithms.loading import make_algorithm
-from kubealign_services.batch.companions import without_companions
+from kubealign_services.batch.companions import drop_auxiliary
 from kubealign_services.batch.packed import Batch
-from kubealign_services.data.architecture import make_model
-from kubealign_services.data.order import Cursor
+from kubealign_services.data.architecture import build_model
+from kubealign_services.data.order import EpochCursor
 from kubealign_services.data.prepared import PreparedRow
-from kubealign_services.data.tokenizers import train_characters
-from kubealign_services.driver.frozen_cache import FrozenCache
+from kubealign_services.data.tokenizers import train_character_tokenizer
+from kubealign_services.driver.frozen_cache import FrozenScoreCache
 from kubealign_services.driver.frozen_reference import FrozenReference
-from kubealign_services.driver.members import Policy
-from kubealign_services.driver.report import StepFigures
+from kubealign_services.driver.members import OldLogprobs
+from kubealign_services.driver.report import StepRecord
 from kubealign_services.driver.row_batches import RowBatches
 from kubealign_services.driver.source import FrozenModels, NoFrozenModels, RowSource
 from kubealign_services.driver.state import JobState
-from kubealign_services.driver.supply import EpochSupply
+from kubealign_services.driver.supply import EpochPrompts
 from kubealign_services.driver.validation import HeldOutLoss
 from kubealign_services.training.contract import Head, UpdatePlan
-from kubealign_services.training.torch_backend.backend import TorchBackend
-from kubealign_services.training.torch_backend.frozen import FrozenModel
+from kubealign_services.training.torch_backend.backend import TorchTrainingBackend
+from kubealign_services.training.torch_backend.frozen import FrozenTorchModel
 from support.tiny_jobs import ARCHITECTURE
 
 _LOGPROBS = frozenset({"logprobs"})
@@ -54,21 +54,21 @@ class OfflineLearner:
         entry = union.value
         self._algorithm = make_algorithm(union)
         texts = [value for row in train for value in row.values() if isinstance(value, str)]
-        tokenizer = train_characters(texts)
-        make_model(ARCHITECTURE, tokenizer, 1, folder / "model", "architecture")
+        tokenizer = train_character_tokenizer(texts)
+        build_model(ARCHITECTURE, tokenizer, 1, folder / "model", "architecture")
         spec = Trainer.model_validate({"optimizer": {"adamW": {"learningRate": learning_rate}}})
-        self._backend = TorchBackend.create(
+        self._backend = TorchTrainingBackend.create(
             folder / "model", Head.LANGUAGE_MODEL, spec, total_updates=steps, seed=1
         )
-        self._frozen_model = FrozenModel.load(
+        self._frozen_model = FrozenTorchModel.load(
             folder / "model", Head.LANGUAGE_MODEL, spec.backend.value.precision, 8192
         )
         self._frozen: FrozenModels = NoFrozenModels()
         if self._algorithm.needs_reference:
-            self._frozen = FrozenReference(self._reference, FrozenCache(folder / "frozen", "reference", 1))
+            self._frozen = FrozenReference(self._reference, FrozenScoreCache(folder / "frozen", "reference", 1))
         rows = [prepared(tokenizer, index, row) for index, row in enumerate(train)]
         held_rows = [prepared(tokenizer, index, row) for index, row in enumerate(held)]
-        supply = EpochSupply(rows, 1, True, Cursor(), [])  # type: ignore[arg-type]
+        supply = EpochPrompts(rows, 1, True, EpochCursor(), [])  # type: ignore[arg-type]
         self._source = RowSource(
             supply,
             0,
@@ -78,7 +78,7 @@ class OfflineLearner:
             self._frozen,
         )
         trainer: Any = self
-        self._policy = Policy(trainer, self._algorithm.needs_old_logprobs)
+        self._policy = OldLogprobs(trainer, self._algorithm.needs_old_logprobs)
         self._held = HeldOutLoss(
             trainer,
             self._algorithm,
@@ -99,7 +99,7 @@ class OfflineLearner:
 
     # What a trainer is asked by the driver.
 
-    async def logprobs(self, batch: Batch, learned: bool = False) -> Tensor:
+    async def logprobs(self, batch: Batch, keep_graph: bool = False) -> Tensor:
         return self._backend.forward(batch, _LOGPROBS)["logprobs"]
 
     async def evaluate(self, batch: Batch) -> dict[str, float]:
@@ -111,15 +111,15 @@ class OfflineLearner:
 
     async def _learn(self, steps: int) -> None:
         for _ in range(steps):
-            step = StepFigures(self._state.step + 1)
-            batch = await self._source.take(self._state, step)
+            step = StepRecord(self._state.step + 1)
+            batch = await self._source.next_batch(self._state, step)
             assert batch is not None
-            await self._policy.old_logprobs(batch, step)
+            await self._policy.add_to(batch, step)
             step.add(self._algorithm.advantages(batch, self._state.algorithm))
-            batch = without_companions(batch)
+            batch = drop_auxiliary(batch)
             plan = UpdatePlan(1, len(batch), self._state.step)
             step.add(self._backend.train_step(batch, self._algorithm.policy_objective(), plan))
-            self._state = self._source.after(self._state)
+            self._state = self._source.state_after(self._state)
             self.figures.append(step.metrics)
 
 

@@ -10,27 +10,27 @@ from pathlib import Path
 from typing import Any
 
 from kubealign.spec.algorithms import Algorithm as AlgorithmUnion
-from kubealign.spec.engines import TorchEngine as EngineSpec
+from kubealign.spec.engines import TorchEngineSpec as EngineSpec
 from kubealign.spec.rewards import Reward, RewardFunction
-from kubealign.spec.rollout import Sampling
+from kubealign.spec.rollout import SamplingSpec
 from kubealign.spec.training import Trainer
 from kubealign.v1 import rollout_pb2, scoring_pb2
 from kubealign_services.algorithms.loading import make_algorithm
-from kubealign_services.batch.companions import without_companions
+from kubealign_services.batch.companions import drop_auxiliary
 from kubealign_services.batch.packed import Batch
-from kubealign_services.data.architecture import make_model
-from kubealign_services.data.tokenizers import train_characters
-from kubealign_services.driver.assembly import Sampled, assemble
-from kubealign_services.driver.informative import DynamicSampling
-from kubealign_services.driver.items import sample_seed, sampling_message
-from kubealign_services.driver.ledger import Group
-from kubealign_services.driver.mismatch import mismatch
-from kubealign_services.generation.torch_engine.engine import TorchEngine
-from kubealign_services.rollout.messages import parts_of, rollout_of
-from kubealign_services.scoring.combination import combine
+from kubealign_services.data.architecture import build_model
+from kubealign_services.data.tokenizers import train_character_tokenizer
+from kubealign_services.driver.assembly import SamplingInfo, assemble_batch
+from kubealign_services.driver.informative import DynamicSamplingFilter
+from kubealign_services.driver.items import derive_sample_seed, to_sampling_proto
+from kubealign_services.driver.ledger import RolloutGroup
+from kubealign_services.driver.mismatch import measure_logprob_gap
+from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
+from kubealign_services.rollout.messages import split_into_parts, to_rollout
+from kubealign_services.scoring.combination import combine_rewards
 from kubealign_services.training.contract import Head, UpdatePlan
-from kubealign_services.training.torch_backend.backend import TorchBackend
-from kubealign_services.training.torch_backend.frozen import FrozenModel
+from kubealign_services.training.torch_backend.backend import TorchTrainingBackend
+from kubealign_services.training.torch_backend.frozen import FrozenTorchModel
 
 #: (prompt, response) -> reward.
 Judge = Callable[[str, str], float]
@@ -63,32 +63,32 @@ class OnlineLearner:
         self.spec = union.value
         self._algorithm = make_algorithm(union)
         self._task, self._seed = task, seed
-        self.tokenizer = train_characters(task.prompts)
-        make_model(task.architecture, self.tokenizer, seed, folder / "model", "architecture")
+        self.tokenizer = train_character_tokenizer(task.prompts)
+        build_model(task.architecture, self.tokenizer, seed, folder / "model", "architecture")
         trainer = Trainer.model_validate(
             {"optimizer": {"adamW": {"learningRate": task.learning_rate}}} | task.trainer
         )
-        self.trainer = TorchBackend.create(
+        self.trainer = TorchTrainingBackend.create(
             folder / "model", Head.LANGUAGE_MODEL, trainer, total_updates=1000, seed=seed
         )
         self._critic = None
         if self._algorithm.needs_critic:
-            self._critic = TorchBackend.create(
+            self._critic = TorchTrainingBackend.create(
                 folder / "model", Head.VALUE, trainer, total_updates=1000, seed=seed
             )
         self._reference = None
         if self._algorithm.needs_reference:
             precision = trainer.backend.value.precision
-            self._reference = FrozenModel.load(folder / "model", Head.LANGUAGE_MODEL, precision, 8192)
+            self._reference = FrozenTorchModel.load(folder / "model", Head.LANGUAGE_MODEL, precision, 8192)
         engine = EngineSpec.model_validate({"maxSequences": 256} | task.engine)
-        self._engine = TorchEngine.create(folder / "model", engine)
+        self._engine = TorchRolloutEngine.create(folder / "model", engine)
         self._state: dict[str, float] = {}
         self._moments: dict[str, dict[str, float]] = {}
         self._order = self._prompts()
-        self._waiting: deque[list[Group]] = deque()
+        self._waiting: deque[list[RolloutGroup]] = deque()
         dynamic = getattr(self.spec, "dynamic_sampling", None)
         most = 0 if dynamic is None else dynamic.max_refills * self.spec.prompts_per_step
-        self._dynamic = DynamicSampling([_REWARD], most)
+        self._dynamic = DynamicSamplingFilter([_REWARD], most)
 
     @property
     def version(self) -> int:
@@ -106,10 +106,10 @@ class OnlineLearner:
         while len(self._waiting) <= min(self.spec.max_staleness, self.version):
             self._waiting.append(self._groups())
         groups = self._waiting.popleft()
-        sampled = Sampled(1.0, self._task.max_tokens, int(self.spec.greedy_baseline))
-        batch = assemble(groups, ["task"], sampled, self.version, reference=False)
+        sampled = SamplingInfo(1.0, self._task.max_tokens, int(self.spec.greedy_baseline))
+        batch = assemble_batch(groups, ["task"], sampled, self.version, reference=False)
         figures: dict[str, float] = {"data/uninformative_groups": float(self._dynamic.dropped)}
-        figures |= combine(batch, [_REWARD], self.version + 1, self._moments)
+        figures |= combine_rewards(batch, [_REWARD], self.version + 1, self._moments)
         if self._reference is not None:
             names = frozenset({"logprobs"})
             batch.token_columns["reference_logprobs"] = self._reference.forward(batch, names)["logprobs"]
@@ -118,9 +118,9 @@ class OnlineLearner:
         if self._algorithm.needs_old_logprobs:
             found = self.trainer.forward(batch, frozenset({"logprobs"}))
             batch.token_columns["old_logprobs"] = found["logprobs"]
-            figures |= mismatch(batch)
+            figures |= measure_logprob_gap(batch)
         figures |= self._algorithm.advantages(batch, self._state)
-        self.batch = batch = without_companions(batch)
+        self.batch = batch = drop_auxiliary(batch)
         minibatch = self.spec.minibatch_sequences or len(batch)
         plan = UpdatePlan(self.spec.epochs_per_step, minibatch, self._seed + self.version)
         if self._critic is not None:
@@ -129,14 +129,14 @@ class OnlineLearner:
             figures |= self._critic.train_step(batch.select(range(len(batch))), objective, plan)
         return figures | self.trainer.train_step(batch, self._algorithm.policy_objective(), plan)
 
-    def _groups(self) -> list[Group]:
+    def _groups(self) -> list[RolloutGroup]:
         """As many groups as a step has, without those that dynamic sampling drops."""
-        self._dynamic.next_step()
-        kept: list[Group] = []
+        self._dynamic.reset()
+        kept: list[RolloutGroup] = []
         while len(kept) < self.spec.prompts_per_step:
             missing = self.spec.prompts_per_step - len(kept)
             names = [next(self._order) for _ in range(missing)]
-            kept += [group for group in self._sampled(names) if not self._dynamic.drops(group)]
+            kept += [group for group in self._sampled(names) if not self._dynamic.should_drop(group)]
         return kept
 
     def _prompts(self) -> Iterator[str]:
@@ -148,37 +148,37 @@ class OnlineLearner:
             yield from (f"{epoch}/{row}" for row in rows)
             epoch += 1
 
-    def _sampled(self, names: Sequence[str]) -> list[Group]:
+    def _sampled(self, names: Sequence[str]) -> list[RolloutGroup]:
         count = self.spec.samples_per_prompt + int(self.spec.greedy_baseline)
-        sampling = sampling_message(Sampling(max_tokens=self._task.max_tokens))
-        groups: dict[str, Group] = {}
+        sampling = to_sampling_proto(SamplingSpec(max_tokens=self._task.max_tokens))
+        groups: dict[str, RolloutGroup] = {}
         asked: dict[str, tuple[rollout_pb2.WorkItem, int]] = {}
         for name in names:
             prompt = self._task.prompts[int(name.partition("/")[2])]
-            groups[name] = Group(name, count, self.version, deadline=0.0, asked_at=0.0)
+            groups[name] = RolloutGroup(name, count, self.version, deadline=0.0, requested_at=0.0)
             item = rollout_pb2.WorkItem(
                 group_id=name,
                 prompt_tokens=self.tokenizer(prompt, add_special_tokens=False)["input_ids"],
                 samples=count,
-                seeds=[sample_seed(self._seed, "train", name, 0, sample) for sample in range(count)],
+                seeds=[derive_sample_seed(self._seed, "train", name, 0, sample) for sample in range(count)],
                 sampling=sampling,
                 greedy_samples=int(self.spec.greedy_baseline),
                 columns=json.dumps({"prompt": prompt, "columns": {}}).encode(),
                 purpose="train",
             )
-            for part in parts_of(item):
-                asked[part.request.request_id] = item, part.first
+            for part in split_into_parts(item):
+                asked[part.request.request_id] = item, part.first_sample
                 self._engine.add(part.request)
         missing = count * len(groups)
         while missing:
             for sample in self._engine.step():
                 item, first = asked[sample.request_id]
-                rollout = rollout_of(item, sample, "engine", first)
+                rollout = to_rollout(item, sample, "engine", first)
                 self._keep(groups[item.group_id], rollout)
                 missing -= 1
         return list(groups.values())
 
-    def _keep(self, group: Group, rollout: rollout_pb2.Rollout) -> None:
+    def _keep(self, group: RolloutGroup, rollout: rollout_pb2.Rollout) -> None:
         group.rollouts[rollout.sample] = rollout
         prompt = json.loads(rollout.columns)["prompt"]
         score = scoring_pb2.Score(reward=self._task.reward(prompt, rollout.response))

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from kubealign.client.records import JobEvent, JobRef, ProcessRecord, ProcessState
-from kubealign.read_model import Sample
+from kubealign.read_model import SampleRecord
 from support.memory_site import MemorySite
 
 #: Markup that would say so if it ran.
@@ -105,7 +105,7 @@ def values(step: int, seed: int = 1) -> dict[str, float]:
     return figures
 
 
-def sample(step: int, place: int, seed: int = 1, **changes: Any) -> Sample:
+def sample(step: int, place: int, seed: int = 1, **changes: Any) -> SampleRecord:
     """One response of a step, with figures for each token."""
     chance = random.Random(seed * 7919 + step * 31 + place)
     tokens = tuple(chance.choice(_WORDS) for _ in range(chance.randint(30, 70)))
@@ -132,7 +132,7 @@ def sample(step: int, place: int, seed: int = 1, **changes: Any) -> Sample:
             "values": (None, *(chance.gauss(0.8, 0.2) for _ in tokens[1:])),
         },
     }
-    return Sample(**held | changes)
+    return SampleRecord(**held | changes)
 
 
 async def running_job(

@@ -10,13 +10,13 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from kubealign import pod
-from kubealign.local.fork_server import Child, ForkServer
-from kubealign.local.ports import LOOPBACK, Ports
-from kubealign.local.redis_server import RedisServer
+from kubealign.local.fork_server import ChildProcess, ForkServer
+from kubealign.local.ports import LOOPBACK, PortAllocator
+from kubealign.local.redis_server import LocalRedisServer
 from kubealign.pod import PodPorts, PodRedis, PodSettings
 from kubealign.process import Role
 from kubealign.roles import PREPARE, Process, roles
-from kubealign.security.authority import Authority
+from kubealign.security.authority import CertificateAuthority
 from kubealign.spec.job import AlignmentJob
 from kubealign_services.process.mounts import Mounts
 
@@ -35,7 +35,7 @@ class Container:
         self.mounts = Mounts(root)
         self._health = health
         self._root = root
-        self._child: Child | None = None
+        self._child: ChildProcess | None = None
         for folder in (self.mounts.secrets, self.mounts.runtime, self.mounts.document.parent):
             folder.mkdir(parents=True)
         self.mounts.shared_memory.mkdir(parents=True)
@@ -46,7 +46,7 @@ class Container:
         self, fork_server: ForkServer, arguments: list[str], environment: Mapping[str, str]
     ) -> None:
         given = [str(self._root), json.dumps(environment), *arguments]
-        self._child = await fork_server.module(self.name, self._root / "log", _PROGRAM, given)
+        self._child = await fork_server.start_module(self.name, self._root / "log", _PROGRAM, given)
 
     @property
     def log(self) -> str:
@@ -80,7 +80,7 @@ class Container:
         try:
             async with asyncio.timeout(timeout):
                 while not await self.answers("/readyz"):
-                    assert self._child.running, f"{self.name} ended:\n{self.log}"
+                    assert self._child.is_running, f"{self.name} ended:\n{self.log}"
                     await asyncio.sleep(_POLL_SECONDS)
         except TimeoutError:
             raise AssertionError(f"{self.name} was not ready after {timeout:g} s:\n{self.log}") from None
@@ -115,22 +115,22 @@ class JobPods:
         self._fork_server = fork_server
         self._folder = folder
         self._results = {name: PurePosixPath(path) for name, path in (results or {}).items()}
-        self._ports = Ports()
+        self._ports = PortAllocator()
         self._own = {
             process.name: PodPorts(
-                grpc=self._ports.take(), metrics=self._ports.take(), health=self._ports.take()
+                grpc=self._ports.allocate(), metrics=self._ports.allocate(), health=self._ports.allocate()
             )
             for process in roles(self.job)
         }
-        self._nats_port = self._ports.take()
-        self._authority = Authority.create(self.job.name, timedelta(hours=1))
+        self._nats_port = self._ports.allocate()
+        self._authority = CertificateAuthority.create(self.job.name, timedelta(hours=1))
         prefix = f"kubealign:default:{self.job.name}:"
         folder.mkdir()
-        self._redis = RedisServer(folder, self._ports.take(), prefix, "redis-secret", "admin-secret")
-        self._redis_process: Child | None = None
+        self._redis = LocalRedisServer(folder, self._ports.allocate(), prefix, "redis-secret", "admin-secret")
+        self._redis_process: ChildProcess | None = None
 
     async def __aenter__(self) -> "JobPods":
-        self._redis_process = await self._fork_server.program(
+        self._redis_process = await self._fork_server.start_program(
             "redis", self._folder / "redis.log", self._redis.command()
         )
         container = self._container("nats", Role.NATS, None)

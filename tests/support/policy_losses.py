@@ -25,7 +25,7 @@ def _constant(value: float) -> Tensor:
     return torch.tensor(value, dtype=torch.float64)
 
 
-def slow_importance(batch: Batch, span: list[int], how: spec.Importance | None) -> list[float]:
+def slow_importance(batch: Batch, span: list[int], how: spec.ImportanceCorrection | None) -> list[float]:
     """The weight of each token of a response."""
     if how is None:
         return [1.0] * len(span)
@@ -35,12 +35,12 @@ def slow_importance(batch: Batch, span: list[int], how: spec.Importance | None) 
     if how.level is spec.ImportanceLevel.SEQUENCE_MEAN:
         moves = [sum(moves) / len(span)] * len(span)
     weights = [math.exp(move) for move in moves]
-    if how.outside is spec.OutOfBounds.MASK:
+    if how.outside is spec.OutOfBoundsWeights.MASK:
         return [weight if how.low <= weight <= how.high else 0.0 for weight in weights]
     return [min(max(weight, how.low), how.high) for weight in weights]
 
 
-def slow_policy_loss(batch: Batch, outputs: ModelOutputs, entry: spec.Clipped) -> Tensor:
+def slow_policy_loss(batch: Batch, outputs: ModelOutputs, entry: spec.ClippedRatioSpec) -> Tensor:
     """The clipped loss with all that the entry asks for. A response's advantages are all alike where the
     ratio is the response's, so that it is one action."""
     assert outputs.logprobs is not None and outputs.entropy is not None

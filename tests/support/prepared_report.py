@@ -1,11 +1,11 @@
 """What a preparation says of rows that a test made by hand."""
 
-from kubealign_services.data.prepared import DataReport, Report
+from kubealign_services.data.prepared import DatasetReport, PreparationReport
 
 
-def report(rows: int, context: int | None, kind: str = "prompts", response: int = 0) -> Report:
+def report(rows: int, context: int | None, kind: str = "prompts", response: int = 0) -> PreparationReport:
     """Of so many rows with prompts of one token and responses of so many."""
-    train = DataReport(
+    train = DatasetReport(
         kind=kind,
         source="test",
         rows_read=rows,
@@ -19,4 +19,4 @@ def report(rows: int, context: int | None, kind: str = "prompts", response: int 
         longest_context_bytes=10,
         columns_left_out=[],
     )
-    return Report(context=context, train=train, validation=None)
+    return PreparationReport(context=context, train=train, validation=None)

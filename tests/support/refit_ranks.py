@@ -16,25 +16,25 @@ import torch
 import torch.distributed as dist
 
 from kubealign.process import TlsFiles
-from kubealign.spec.megatron import MegatronBackend
+from kubealign.spec.megatron import MegatronBackendSpec
 from kubealign.spec.precision import Precision
-from kubealign.spec.rollout import Encoding, Rollout, Transport
+from kubealign.spec.rollout import WeightEncoding, Rollout, WeightTransport
 from kubealign.spec.training import AdamW, Backend, Lora, Optimizer, Trainer
 from kubealign.v1 import refit_pb2, training_pb2
-from kubealign_services.generation.torch_engine.tensor_parallel.follower import follow
-from kubealign_services.generation.torch_engine.tensor_parallel.making import follower_passes
-from kubealign_services.group.rendezvous import meet
+from kubealign_services.generation.torch_engine.tensor_parallel.follower import run_worker
+from kubealign_services.generation.torch_engine.tensor_parallel.making import create_worker_runner
+from kubealign_services.group.rendezvous import join_process_group
 from kubealign_services.refit.canary import Canary
 from kubealign_services.refit.publisher import WeightsPublisher
 from kubealign_services.refit.servicer import WeightsSenderServicer
-from kubealign_services.rollout.shared_weights import own_parts
-from kubealign_services.rpc.server import Server
-from kubealign_services.trainer.publishing import WeightsCommand
+from kubealign_services.rollout.shared_weights import open_shard_fetcher
+from kubealign_services.rpc.server import RpcServer
+from kubealign_services.trainer.publishing import PublishWeightsCommand
 from kubealign_services.training.backends import create_backend
 from kubealign_services.training.contract import Head
 from kubealign_services.training.core import StepPlan, TrainingCore
 from kubealign_services.training.group import CommandGroup, Handlers
-from kubealign_services.training.serving import handler
+from kubealign_services.training.serving import make_handler
 from support.mean_negative_logprob import MeanNegativeLogprob
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 RANKS = 4
 #: Seconds within which processes that have been started have to meet.
 MEETING = 120.0
-BACKEND = Backend(megatron=MegatronBackend(microbatch_tokens=64, tensor_parallel=2, pipeline_parallel=2))
+BACKEND = Backend(megatron=MegatronBackendSpec(microbatch_tokens=64, tensor_parallel=2, pipeline_parallel=2))
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Sender:
 
     def run(self) -> None:
         publisher = WeightsPublisher(
-            self.shared, self.address, Transport.AUTO, rank=self.rank, encoding=Encoding.DELTA
+            self.shared, self.address, WeightTransport.AUTO, rank=self.rank, encoding=WeightEncoding.DELTA
         )
         threading.Thread(target=asyncio.run, args=(self._serve(publisher),), daemon=True).start()
         handlers = _Published(self, publisher).handlers()
@@ -72,7 +72,7 @@ class Sender:
 
     async def _serve(self, publisher: WeightsPublisher) -> None:
         servicers = [WeightsSenderServicer(publisher)]
-        async with Server(self.address, self.tls, servicers, lambda *_: None, grace=1.0):
+        async with RpcServer(self.address, self.tls, servicers, lambda *_: None, grace=1.0):
             await asyncio.Event().wait()
 
 
@@ -97,15 +97,15 @@ class _Published:
         self._seat = seat
         self._publisher = publisher
         self._canary = Canary(seat.canary, 1e-3)
-        self._made: list[tuple[TrainingCore, WeightsCommand]] = []
+        self._made: list[tuple[TrainingCore, PublishWeightsCommand]] = []
 
     def handlers(self) -> Handlers:
         return {
             "Open": self._open,
-            "TrainStep": handler(
+            "TrainStep": make_handler(
                 training_pb2.TrainStepRequest, lambda request: self._core.train_step(request)
             ),
-            "PublishWeights": handler(
+            "PublishWeights": make_handler(
                 refit_pb2.PublishWeightsRequest, lambda request: self._made[0][1](request)
             ),
         }
@@ -135,7 +135,7 @@ class _Published:
             world_size=RANKS,
         )
         core.load(training_pb2.LoadRequest(fence=1))
-        publish = WeightsCommand(core, self._canary, self._publisher, seat.rank, RANKS)
+        publish = PublishWeightsCommand(core, self._canary, self._publisher, seat.rank, RANKS)
         self._made[:] = [(core, publish)]
         return b""
 
@@ -152,13 +152,13 @@ class Follower:
         asyncio.run(self._follow())
 
     async def _follow(self) -> None:
-        store = meet(1, 2, self.rendezvous, MEETING)
+        store = join_process_group(1, 2, self.rendezvous, MEETING)
         number = 0
         while told := await asyncio.to_thread(store.get, f"engine/{number}"):
             ordered = json.loads(told)
             rollout = Rollout.model_validate(ordered["rollout"])
             assert rollout.engine.torch is not None
-            following, passes = follower_passes(
+            following, passes = create_worker_runner(
                 Path(ordered["folder"]), rollout.engine.torch, 1, dist.PrefixStore(str(number), store)
             )
             settings = SimpleNamespace(
@@ -172,8 +172,8 @@ class Follower:
             context: Any = SimpleNamespace(
                 settings=settings, job=SimpleNamespace(spec=SimpleNamespace(rollout=rollout))
             )
-            async with own_parts(context, passes) as fetch:
-                await asyncio.to_thread(follow, following, passes, fetch)
+            async with open_shard_fetcher(context, passes) as fetch:
+                await asyncio.to_thread(run_worker, following, passes, fetch)
             number += 1
         dist.destroy_process_group()
 

@@ -17,26 +17,26 @@ import torch
 import torch.distributed as dist
 
 from kubealign.process import Role, TlsFiles
-from kubealign.security.authority import Authority, write_tls
-from kubealign.spec.engines import Engine, TorchEngine
-from kubealign.spec.rollout import Encoding, Refit, Rollout
+from kubealign.security.authority import CertificateAuthority, write_tls
+from kubealign.spec.engines import Engine, TorchEngineSpec
+from kubealign.spec.rollout import WeightEncoding, RefitSpec, Rollout
 from kubealign.v1 import refit_pb2, training_pb2
 from kubealign_services.batch.codec import encode
 from kubealign_services.batch.packed import pack
 from kubealign_services.bus.memory import MemoryBus
-from kubealign_services.data.architecture import make_model
-from kubealign_services.data.tokenizers import train_characters
+from kubealign_services.data.architecture import build_model
+from kubealign_services.data.tokenizers import train_character_tokenizer
 from kubealign_services.generation.torch_engine import engine as torch_engine
 from kubealign_services.generation.torch_engine.tensor_parallel.led_passes import ProcessesLost
-from kubealign_services.generation.torch_engine.tensor_parallel.making import led_engine
-from kubealign_services.group.rendezvous import meet
-from kubealign_services.refit.broadcast import WeightsBroadcast
+from kubealign_services.generation.torch_engine.tensor_parallel.making import create_leader_engine
+from kubealign_services.group.rendezvous import join_process_group
+from kubealign_services.refit.broadcast import RefitCoordinator
 from kubealign_services.refit.receiver import WeightsReceiver
 from kubealign_services.refit.stream import PeerStreams
 from kubealign_services.refit.worker import RefitWorker
-from kubealign_services.rollout.fixed_weights import VERSION, folder_weights
+from kubealign_services.rollout.fixed_weights import BASE_VERSION, read_folder_weights
 from kubealign_services.rollout.generator import SteppedGenerator
-from kubealign_services.rollout.shared_weights import wanted_by
+from kubealign_services.rollout.shared_weights import make_shard_selector
 from support.forked_ranks import RankFactory
 from support.free_address import free_address
 from support.refit_ranks import MEETING, RANKS, Follower, Sender, canary_tokens, order, sit
@@ -65,7 +65,7 @@ class Site:
         """The trainer begins anew, with the model's first weights; the model's folder."""
         model = self.folder / name
         if not model.is_dir():
-            make_model(architecture, train_characters([LETTERS]), 1, model, "")
+            build_model(architecture, train_character_tokenizer([LETTERS]), 1, model, "")
         self._steps = 0
         self.announced.clear()
         self._tell("Open", json.dumps({"folder": str(model), "lora": lora}).encode())
@@ -86,7 +86,7 @@ class Site:
 
     @asynccontextmanager
     async def workers(
-        self, model: Path, near: bool, encoding: Encoding, base: bool
+        self, model: Path, near: bool, encoding: WeightEncoding, base: bool
     ) -> AsyncIterator["Workers"]:
         """near: they see the trainer's shared memory. base: they begin with the folder's weights."""
         shared = self.folder / ("shared" if near else "nowhere")
@@ -101,35 +101,35 @@ class Site:
 
             workers = {}
             for processes in (1, 2):
-                spec = TorchEngine(max_sequences=4, tensor_parallel=processes)
+                spec = TorchEngineSpec(max_sequences=4, tensor_parallel=processes)
                 rollout = Rollout(
-                    engine=Engine(torch=spec), refit=Refit(encoding=encoding, timeout_seconds=REFIT_SECONDS)
+                    engine=Engine(torch=spec), refit=RefitSpec(encoding=encoding, timeout_seconds=REFIT_SECONDS)
                 )
                 if processes == 1:
-                    engine = torch_engine.TorchEngine.create(model, spec)
+                    engine = torch_engine.TorchRolloutEngine.create(model, spec)
                 else:
                     engine, end = self._shared_engine(model, spec, order(model, rollout, shared), lost)
                     stack.callback(_after_all, thread, end)
                 if base:
-                    engine.refit(folder_weights(model), VERSION)
+                    engine.refit(read_folder_weights(model), BASE_VERSION)
                 receiver = WeightsReceiver(
-                    shared, streams, REFIT_SECONDS, wanted_by(rollout.engine, 0), encoding
+                    shared, streams, REFIT_SECONDS, make_shard_selector(rollout.engine, 0), encoding
                 )
                 generator = SteppedGenerator(engine, compute)
                 worker = RefitWorker(f"of-{processes}", bus, receiver, generator, REFIT_SECONDS)
                 stack.push_async_callback(_ended, asyncio.create_task(worker.run()))
                 workers[processes] = worker
-            broadcast = WeightsBroadcast(bus, self.publish, fence=1, min_replicas=2, timeout=REFIT_SECONDS)
+            broadcast = RefitCoordinator(bus, self.publish, fence=1, min_replicas=2, timeout=REFIT_SECONDS)
             yield Workers(self, await stack.enter_async_context(broadcast), workers)
         await bus.close()
         assert lost == []
 
     def _shared_engine(
-        self, model: Path, spec: TorchEngine, ordered: str, lost: list[ProcessesLost]
-    ) -> tuple[torch_engine.TorchEngine, Callable[[], None]]:
+        self, model: Path, spec: TorchEngineSpec, ordered: str, lost: list[ProcessesLost]
+    ) -> tuple[torch_engine.TorchRolloutEngine, Callable[[], None]]:
         number, self._engines = self._engines, self._engines + 1
         self.store.set(f"engine/{number}", ordered)
-        return led_engine(model, spec, dist.PrefixStore(str(number), self.store), lost.append)
+        return create_leader_engine(model, spec, dist.PrefixStore(str(number), self.store), lost.append)
 
     def end(self) -> None:
         """Nothing more is asked of anybody."""
@@ -160,7 +160,7 @@ class Workers:
     """By how many processes each has."""
 
     site: Site
-    broadcast: WeightsBroadcast
+    broadcast: RefitCoordinator
     workers: dict[int, RefitWorker]
 
     async def take(self) -> dict[int, refit_pb2.RefitAcknowledgement]:
@@ -169,9 +169,9 @@ class Workers:
         await self.broadcast.publish(self.site.version)
         said = {}
         for processes, worker in self.workers.items():
-            await worker.wait_for(1, self.site.version, timeout=REFIT_SECONDS)
-            assert worker.last is not None and worker.last.weights.version == self.site.version
-            said[processes] = worker.last
+            await worker.wait_for_version(1, self.site.version, timeout=REFIT_SECONDS)
+            assert worker.last_ack is not None and worker.last_ack.weights.version == self.site.version
+            said[processes] = worker.last_ack
         return said
 
 
@@ -179,7 +179,7 @@ class Workers:
 def opened(folder: Path, families: tuple[str, ...]) -> Iterator[Site]:
     """All processes are started once, and end with the block. families: of the models, as transformers names
     them."""
-    authority = Authority.create("megatron-refit", timedelta(hours=1))
+    authority = CertificateAuthority.create("megatron-refit", timedelta(hours=1))
     tls = {role: write_tls(folder / role, authority, role) for role in (Role.TRAINER, Role.ROLLOUT)}
     trainers, engines = free_address(), free_address()
     ours, theirs = mp.get_context("spawn").Pipe()
@@ -198,7 +198,7 @@ def opened(folder: Path, families: tuple[str, ...]) -> Iterator[Site]:
     with RankFactory(modules) as factory, ThreadPoolExecutor(1) as waiting:
         running = waiting.submit(factory.run, target, [(seat,) for seat in seats], 240.0)
         try:
-            site = Site(folder, ours, meet(0, 2, engines, MEETING), tls[Role.ROLLOUT])
+            site = Site(folder, ours, join_process_group(0, 2, engines, MEETING), tls[Role.ROLLOUT])
             yield site
             site.end()
         finally:

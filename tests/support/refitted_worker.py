@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
-from kubealign.spec.engines import TorchEngine as EngineSpec
+from kubealign.spec.engines import TorchEngineSpec as EngineSpec
 from kubealign.spec.precision import Precision
-from kubealign.spec.rollout import InFlight, Transport
+from kubealign.spec.rollout import InFlightPolicy, WeightTransport
 from kubealign.v1 import refit_pb2, rollout_pb2
 from kubealign_services.batch.codec import decode
 from kubealign_services.bus.memory import MemoryBus
-from kubealign_services.generation.torch_engine.engine import TorchEngine
+from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
 from kubealign_services.refit.canary import Canary
 from kubealign_services.refit.publisher import WeightsPublisher
 from kubealign_services.refit.receiver import WeightsReceiver
@@ -67,13 +67,13 @@ class Paced:
 class Stage:
     """One worker, and the trainer's side of its refits."""
 
-    def __init__(self, folder: Path, in_flight: InFlight, timeout: float = 10.0) -> None:
+    def __init__(self, folder: Path, in_flight: InFlightPolicy, timeout: float = 10.0) -> None:
         self.bus = MemoryBus()
-        self.other = self.bus.another()
+        self.other = self.bus.new_connection()
         self.compute = Paced()
-        engine = TorchEngine.create(write_model(folder), EngineSpec(max_sequences=8))
+        engine = TorchRolloutEngine.create(write_model(folder), EngineSpec(max_sequences=8))
         self.generator = SteppedGenerator(engine, self.compute)
-        self.publisher = WeightsPublisher(folder / "memory", None, Transport.SHARED_MEMORY)
+        self.publisher = WeightsPublisher(folder / "memory", None, WeightTransport.SHARED_MEMORY)
         self.canary = Canary.choose(1, VOCABULARY, [Precision.FLOAT32])
         receiver = WeightsReceiver(folder / "memory", nobody, timeout)
         self.refit = RefitWorker("w", self.bus, receiver, self.generator, timeout, in_flight)
@@ -92,7 +92,7 @@ class Stage:
             fence=1,
             version=version,
             tensors=iter(weights(version).items()),
-            canary=self.canary.message([value + wrong for value in true]),
+            canary=self.canary.to_proto([value + wrong for value in true]),
         )
         harm(announcement)
         await self.other.publish("refit", announcement.SerializeToString(), f"refit {version} {wrong}")
@@ -141,7 +141,7 @@ class Stage:
 
 
 @asynccontextmanager
-async def staged(folder: Path, in_flight: InFlight, timeout: float = 10.0) -> AsyncIterator[Stage]:
+async def staged(folder: Path, in_flight: InFlightPolicy, timeout: float = 10.0) -> AsyncIterator[Stage]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     stage = Stage(folder, in_flight, timeout)

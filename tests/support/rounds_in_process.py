@@ -11,32 +11,32 @@ import xxhash
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from kubealign.spec.engines import TorchEngine as EngineSpec
+from kubealign.spec.engines import TorchEngineSpec as EngineSpec
 from kubealign.spec.job import AlignmentJob
-from kubealign.spec.rollout import InFlight
+from kubealign.spec.rollout import InFlightPolicy
 from kubealign.v1 import rollout_pb2, scoring_pb2
 from kubealign_services.algorithms.loading import make_algorithm
 from kubealign_services.batch.codec import decode
 from kubealign_services.batch.packed import Batch
 from kubealign_services.bus.memory import MemoryBus
-from kubealign_services.data.architecture import make_model
+from kubealign_services.data.architecture import build_model
 from kubealign_services.data.collate import collate
-from kubealign_services.data.prepared import Prepared, PreparedRow
-from kubealign_services.driver.exchange import Exchange
-from kubealign_services.driver.previews import Previews
-from kubealign_services.driver.report import StepFigures
-from kubealign_services.driver.rounds.build import build_rounds
+from kubealign_services.data.prepared import PreparedJob, PreparedRow
+from kubealign_services.driver.exchange import RolloutCollector
+from kubealign_services.driver.previews import SamplePreviews
+from kubealign_services.driver.report import StepRecord
+from kubealign_services.driver.rounds.build import build_round_source
 from kubealign_services.driver.rounds.source import RoundSource
 from kubealign_services.driver.state import JobState
-from kubealign_services.driver.token_texts import TokenTexts, decoder
+from kubealign_services.driver.token_texts import TokenSplitter, make_decoder
 from kubealign_services.driver.validation_figures import ValidationSample
-from kubealign_services.generation.torch_engine.engine import TorchEngine
+from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
 from kubealign_services.rollout.fixed_weights import FixedWeights
 from kubealign_services.rollout.generator import SteppedGenerator
 from kubealign_services.rollout.worker import RolloutWorker
-from kubealign_services.scoring.worker import ScoreWorker, score_for
+from kubealign_services.scoring.worker import ScoreWorker, empty_score
 from kubealign_services.training.contract import Head, UpdatePlan
-from kubealign_services.training.torch_backend.backend import TorchBackend
+from kubealign_services.training.torch_backend.backend import TorchTrainingBackend
 from support.prepared_report import report
 from support.tiny_jobs import ARCHITECTURE
 
@@ -50,7 +50,7 @@ ENDLESS = 1 << 30
 class AnyVersion(FixedWeights):
     """The weights are given to the engine by hand before a version is asked for."""
 
-    async def wait_for(self, fence: int, version: int, timeout: float) -> None:
+    async def wait_for_version(self, fence: int, version: int, timeout: float) -> None:
         return None
 
 
@@ -68,15 +68,15 @@ class Policy:
         self.tokenizer = tokenizer
         self.folder = folder / "model"
         sizes = ARCHITECTURE | {"initializer_range": 0.1} | (architecture or {})
-        make_model(sizes, tokenizer, SEED, self.folder, "architecture")
+        build_model(sizes, tokenizer, SEED, self.folder, "architecture")
         self._learning_rate = learning_rate
         self.backend = self._fresh()
         self.asked: list[str] = []
-        self._engine = TorchEngine.create(self.folder, EngineSpec(max_sequences=256))
+        self._engine = TorchRolloutEngine.create(self.folder, EngineSpec(max_sequences=256))
 
-    def _fresh(self) -> TorchBackend:
+    def _fresh(self) -> TorchTrainingBackend:
         job = AlignmentJob.model_validate(_document({"sft": {}}, "demonstrations", self._learning_rate))
-        return TorchBackend.create(
+        return TorchTrainingBackend.create(
             self.folder, Head.LANGUAGE_MODEL, job.spec.trainer, total_updates=10_000, seed=SEED
         )
 
@@ -155,9 +155,9 @@ class LocalWeights:
         self._policy = policy
         self._generator = generator
 
-    async def digest(self, version: int) -> str:
+    async def publish_and_digest(self, version: int) -> str:
         held = [(name, tensor.clone()) for name, tensor in self._policy.backend.snapshot()]
-        async with self._generator.quiet(InFlight.DRAIN):
+        async with self._generator.paused(InFlightPolicy.DRAIN):
             await self._generator.refit(held, version)
         found = xxhash.xxh3_128()
         for _, tensor in held:
@@ -165,18 +165,18 @@ class LocalWeights:
         return str(found.hexdigest())
 
 
-class Noted(Previews):
+class Noted(SamplePreviews):
     """Keeps all answers of each round."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        super().__init__(TokenTexts(lambda: decoder(tokenizer)), SEED)
+        super().__init__(TokenSplitter(lambda: make_decoder(tokenizer)), SEED)
         self.answers: list[Sequence[ValidationSample]] = []
 
-    def of_answers(
+    def from_responses(
         self, samples: Sequence[ValidationSample], step: int, version: int, purpose: str = "validation"
     ) -> list[dict[str, Any]]:
         self.answers.append(samples)
-        return super().of_answers(samples, step, version, purpose)
+        return super().from_responses(samples, step, version, purpose)
 
 
 class RoundsJob:
@@ -197,13 +197,13 @@ class RoundsJob:
         """Take steps until the rounds end, so many steps are done, or so many rounds have begun; the figures
         of all steps so far."""
         while self.state.step < steps and self.state.round.number < rounds:
-            step = StepFigures(self.state.step + 1)
-            batch = await self._source.take(self.state, step)
+            step = StepRecord(self.state.step + 1)
+            batch = await self._source.next_batch(self.state, step)
             if batch is None:
                 break
             plan = UpdatePlan(1, len(batch), self.state.step)
             step.add(self._policy.backend.train_step(batch, self._objective, plan))
-            self.state = self._source.after(self.state)
+            self.state = self._source.state_after(self.state)
             self.figures.append(step.metrics)
         return self.figures
 
@@ -235,12 +235,12 @@ async def rounds_job(
     job = AlignmentJob.model_validate(document)
     bus, stop = MemoryBus(), asyncio.Event()
     generator = SteppedGenerator(policy._engine, _compute)
-    worker = RolloutWorker("rollout-0", _Noting(bus.another(), policy.asked), generator, AnyVersion(), 256)
+    worker = RolloutWorker("rollout-0", _Noting(bus.new_connection(), policy.asked), generator, AnyVersion(), 256)
 
     async def score(rollouts: Sequence[rollout_pb2.Rollout]) -> list[scoring_pb2.Score]:
         found = []
         for rollout in rollouts:
-            found.append(score_for(rollout, "task", "reward-0"))
+            found.append(empty_score(rollout, "task", "reward-0"))
             prompt = policy.tokenizer.decode(_prompt(rollout), skip_special_tokens=True)
             assert reward is not None
             found[-1].reward = reward(prompt.replace(" ", ""), rollout.response)
@@ -248,12 +248,12 @@ async def rounds_job(
 
     running = [asyncio.create_task(generator.run()), asyncio.create_task(worker.run())]
     if reward is not None:
-        scorer = ScoreWorker(bus.another(), "reward-task", frozenset({"train"}), score)
+        scorer = ScoreWorker(bus.new_connection(), "reward-task", frozenset({"train"}), score)
         running.append(asyncio.create_task(scorer.run()))
     async with AsyncExitStack() as stack:
         stack.push_async_callback(_end, running)
-        exchange = await stack.enter_async_context(Exchange(bus, fence, stop, lambda text: None))
-        prepared = Prepared(
+        exchange = await stack.enter_async_context(RolloutCollector(bus, fence, stop, lambda text: None))
+        prepared = PreparedJob(
             run_dir,
             {"policy": policy.folder},
             report(len(rows), context, kind, response=1),
@@ -261,7 +261,7 @@ async def rounds_job(
             None,  # type: ignore[arg-type]
         )
         noted = Noted(policy.tokenizer)
-        source = build_rounds(
+        source = build_round_source(
             job,
             prepared,
             exchange,

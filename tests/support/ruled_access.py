@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from kubealign.client.errors import Forbidden, Unauthenticated
 from kubealign.client.records import ListQuery
-from kubealign.client.site import Site
+from kubealign.client.site import JobBackend
 from kubealign_services.dashboard.access import Caller
 
 
@@ -25,14 +25,14 @@ class Person:
 class RuledAccess:
     """Implements Access. `people`: token -> person; may change during a test."""
 
-    reader: Site
+    reader: JobBackend
     people: dict[str, Person]
     read_only: bool = False
     #: Error with which every token is rejected, if set.
     away: Exception | None = None
     asked: list[tuple[str, str, str | None, str, str]] = field(default_factory=list)
 
-    async def caller(self, token: str) -> Caller:
+    async def authenticate(self, token: str) -> Caller:
         if self.away is not None:
             raise self.away
         person = self.people.get(token)
@@ -42,7 +42,7 @@ class RuledAccess:
             raise Unauthenticated("the token has expired: get a new one")
         return Caller(person.name, token, expires=person.expires)
 
-    async def allow(
+    async def authorize(
         self,
         caller: Caller,
         verb: str,
@@ -57,7 +57,7 @@ class RuledAccess:
             where = f"in namespace {namespace}" if namespace else "in every namespace"
             raise Forbidden(f"{caller.name} may not {verb} {resource} {where}")
 
-    def writer(self, caller: Caller) -> Site:
+    def backend_for(self, caller: Caller) -> JobBackend:
         return self.reader
 
     async def namespaces(self, caller: Caller) -> Sequence[str]:

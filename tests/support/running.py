@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from kubealign.local.control import processes, scale
+from kubealign.local.control import list_processes, scale
 from kubealign.local.failure import RunRefused
 
 KUBEALIGN = Path(sys.executable).with_name("kubealign")
@@ -104,7 +104,7 @@ class RunningJobs:
     def processes(self, job: str) -> dict[str, dict[str, Any]]:
         """Name -> what the runner says of each process; empty while it does not answer."""
         try:
-            return {process["name"]: process for process in asyncio.run(processes(self.folder(job)))}
+            return {process["name"]: process for process in asyncio.run(list_processes(self.folder(job)))}
         except RunRefused:
             return {}
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from fastapi import FastAPI
 
-from kubealign_services.dashboard.server import Server
+from kubealign_services.dashboard.server import DashboardServer
 
 _SECONDS = 30.0
 
@@ -17,7 +17,7 @@ _SECONDS = 30.0
 def served(app: FastAPI, port: int = 0) -> Iterator[str]:
     """Its address, such as http://127.0.0.1:4321. It runs in a thread, with an event loop of its own."""
     listener = socket.create_server(("127.0.0.1", port), backlog=256)
-    server = Server(app)
+    server = DashboardServer(app)
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
     thread.start()
     try:

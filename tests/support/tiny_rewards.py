@@ -13,14 +13,14 @@ from transformers import (
     LlamaForSequenceClassification,
 )
 
-from kubealign_services.data.tokenizers import train_characters
+from kubealign_services.data.tokenizers import train_character_tokenizer
 
 
 def reward_folder(
     folder: Path, alphabet: str, names: Sequence[str] = ("score",), seed: int = 1, pooling: str | None = None
 ) -> Path:
     """A sequence classifier with these labels and its tokenizer, one token a letter."""
-    tokenizer = train_characters([alphabet])
+    tokenizer = train_character_tokenizer([alphabet])
     config = _config(len(tokenizer))
     config.num_labels = len(names)
     config.id2label = dict(enumerate(names))
@@ -34,7 +34,7 @@ def reward_folder(
 
 def policy_folder(folder: Path, alphabet: str, seed: int = 1) -> Path:
     """A causal language model with the same tokenizer."""
-    tokenizer = train_characters([alphabet])
+    tokenizer = train_character_tokenizer([alphabet])
     torch.manual_seed(seed)
     LlamaForCausalLM(_config(len(tokenizer))).save_pretrained(folder)
     tokenizer.save_pretrained(folder)

@@ -14,9 +14,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from kubealign.spec import algorithms
-from kubealign.spec.training import AdamW, Backend, LinearSchedule, Lora, Optimizer, Schedule, Trainer
+from kubealign.spec.training import AdamW, Backend, LinearSchedule, Lora, Optimizer, LearningRateSchedule, Trainer
 from kubealign_services.algorithms.contract import LossTerms, ModelOutputs, Objective
-from kubealign_services.algorithms.ppo import PPO
+from kubealign_services.algorithms.ppo import PPOAlgorithm
 from kubealign_services.algorithms.sft import CrossEntropyObjective
 from kubealign_services.batch.packed import Batch
 from kubealign_services.training.backends import create_backend, load_frozen
@@ -26,7 +26,7 @@ from support.batches import random_batch
 
 VOCABULARY = 41
 STEPS = 10
-PPO_SPEC = algorithms.PPO(prompts_per_step=6, samples_per_prompt=1, entropy_coefficient=0.01)
+PPO_SPEC = algorithms.PPOSpec(prompts_per_step=6, samples_per_prompt=1, entropy_coefficient=0.01)
 # Of 24 tokens a pack; the last batch has one sequence, so that data-parallel ranks have nothing of their own.
 RESPONSES = [[5, 9, 1, 12, 7, 20], [3, 3, 3, 17, 2, 8], [21, 1, 4, 6, 5, 2], [8] * 6, [6]]
 
@@ -54,7 +54,7 @@ def trainer(backend: Backend, ranks: int, lora: Lora | None = None) -> Trainer:
         backend=backend,
         optimizer=Optimizer(
             adam_w=AdamW(learning_rate=5e-3, weight_decay=0.1, epsilon=1e-6),
-            schedule=Schedule(linear=LinearSchedule(warmup_steps=2)),
+            schedule=LearningRateSchedule(linear=LinearSchedule(warmup_steps=2)),
             gradient_clip_norm=1.0,
         ),
         lora=lora,
@@ -97,7 +97,7 @@ class Poison:
 
 
 def objectives() -> dict[str, Objective]:
-    ppo = PPO(PPO_SPEC)
+    ppo = PPOAlgorithm(PPO_SPEC)
     value = ppo.value_objective()
     return {"sft": CrossEntropyObjective(), "ppo": ppo.policy_objective(), "value": value, "poison": Poison()}
 

@@ -19,19 +19,19 @@ import xxhash
 from torch import Tensor
 
 from kubealign.process import ProcessSettings, Role, TlsFiles
-from kubealign.security.authority import Authority, write_tls
-from kubealign.spec.rollout import Encoding, Refit, Transport
+from kubealign.security.authority import CertificateAuthority, write_tls
+from kubealign.spec.rollout import WeightEncoding, RefitSpec, WeightTransport
 from kubealign.v1 import refit_pb2
 from kubealign_services.refit.broadcast_group import BroadcastGroup
 from kubealign_services.refit.broadcast_sender import BroadcastSender
 from kubealign_services.refit.manifest import CorruptTransfer
-from kubealign_services.refit.part_stream import PartStreams
+from kubealign_services.refit.part_stream import PartStreamer
 from kubealign_services.refit.publisher import WeightsPublisher
-from kubealign_services.refit.receiving import receiving
+from kubealign_services.refit.receiving import open_receiver
 from kubealign_services.refit.relay import Relay
 from kubealign_services.refit.servicer import WeightsSenderServicer
 from kubealign_services.rpc.errors import NotFound, Unreachable
-from kubealign_services.rpc.server import Server
+from kubealign_services.rpc.server import RpcServer
 from support.free_address import free_address
 
 _ANSWER_SECONDS = 60.0
@@ -83,14 +83,14 @@ def _send(line: Connection, tls: TlsFiles, folder: Path, address: str, told: dic
 
 
 async def _sending(line: Connection, tls: TlsFiles, folder: Path, address: str, told: dict[str, Any]) -> None:
-    refit = Refit.model_validate(told["refit"])
+    refit = RefitSpec.model_validate(told["refit"])
     publisher = WeightsPublisher(folder, address, refit.transport, encoding=refit.encoding)
     broadcasts = None
-    if refit.transport is Transport.COLLECTIVE:
+    if refit.transport is WeightTransport.COLLECTIVE:
         broadcasts = BroadcastSender(publisher, "127.0.0.1", told["expected"], refit.timeout_seconds)
     servicer = _Counting(publisher, refit.fan_out, broadcasts)
     loop = asyncio.get_running_loop()
-    async with Server(address, tls, [servicer], lambda *_: None, grace=0.5):
+    async with RpcServer(address, tls, [servicer], lambda *_: None, grace=0.5):
         line.send("ready")
         while True:
             command, version = await loop.run_in_executor(None, line.recv)
@@ -152,9 +152,9 @@ async def _receiving(line: Connection, settings: ProcessSettings, told: dict[str
     assert settings.listen is not None
     async with AsyncExitStack() as stack:
         received = await stack.enter_async_context(
-            receiving(settings, Refit.model_validate(told["refit"]), None)
+            open_receiver(settings, RefitSpec.model_validate(told["refit"]), None)
         )
-        streams: PartStreams = received.receiver._parts._streams
+        streams: PartStreamer = received.receiver._parts._streams
         if told["end"]:
             _doom(streams.relay, told["end"])
         opened = streams.open_stream
@@ -172,7 +172,7 @@ async def _receiving(line: Connection, settings: ProcessSettings, told: dict[str
 
         object.__setattr__(streams, "open_stream", heard)
         await stack.enter_async_context(
-            Server(settings.listen, settings.tls, received.servicers, lambda *_: None, grace=0.5)
+            RpcServer(settings.listen, settings.tls, received.servicers, lambda *_: None, grace=0.5)
         )
         line.send(("ready", ""))
         while True:
@@ -230,9 +230,9 @@ class WeightsLine:
 
     folder: Path
     address: str
-    refit: Refit
+    refit: RefitSpec
     _sender: Connection
-    _authority: Authority
+    _authority: CertificateAuthority
     _context: Any
     _processes: list[Any]
 
@@ -287,8 +287,8 @@ def weights_line(
     size_bytes: int,
     *,
     fan_out: int | None = None,
-    transport: Transport = Transport.STREAM,
-    encoding: Encoding = Encoding.DENSE,
+    transport: WeightTransport = WeightTransport.STREAM,
+    encoding: WeightEncoding = WeightEncoding.DENSE,
     timeout: float = 40.0,
     expected: int = 1,
 ) -> Iterator[WeightsLine]:
@@ -296,8 +296,8 @@ def weights_line(
     context = mp.get_context("forkserver")
     # Imported before they fork; this module itself is not on the fork server's path.
     context.set_forkserver_preload(list(_PRELOADED))
-    authority = Authority.create("weights-line", timedelta(hours=1))
-    refit = Refit(fan_out=fan_out, transport=transport, encoding=encoding, timeout_seconds=timeout)
+    authority = CertificateAuthority.create("weights-line", timedelta(hours=1))
+    refit = RefitSpec(fan_out=fan_out, transport=transport, encoding=encoding, timeout_seconds=timeout)
     told = {"refit": refit.model_dump(mode="json"), "size_bytes": size_bytes, "expected": expected}
     address, (ours, theirs) = free_address(), context.Pipe()
     tls = write_tls(folder / "tls-sender", authority, Role.TRAINER)

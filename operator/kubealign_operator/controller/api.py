@@ -17,9 +17,9 @@ from urllib.parse import urlencode
 import aiohttp
 from kubernetes.aio.client.api_client import ApiClient
 
-from kubealign_operator.controller.failures import ApiAway, ApiFailure, retry_after
-from kubealign_operator.controller.metrics import Metrics
-from kubealign_operator.controller.resources import Resource
+from kubealign_operator.controller.failures import ApiUnavailable, ApiStatusError, parse_retry_after
+from kubealign_operator.controller.metrics import OperatorMetrics
+from kubealign_operator.controller.resources import ApiResource
 
 Json = dict[str, Any]
 
@@ -36,10 +36,10 @@ _METHODS = {
 }
 _WRITES = ("create", "patch", "delete")
 PLAIN = "application/json"
-_FIRST_ERROR = 400
+_FIRST_ERROR_STATUS = 400
 
 
-def anybody() -> None:
+def no_guard() -> None:
     """Allow every write: the guard of a process that needs no lease."""
 
 
@@ -52,56 +52,56 @@ class Api:
     """
 
     def __init__(
-        self, client: ApiClient, metrics: Metrics, seconds: float, guard: Callable[[], None] = anybody
+        self, client: ApiClient, metrics: OperatorMetrics, seconds: float, guard: Callable[[], None] = no_guard
     ) -> None:
         self._client = client
         self._metrics = metrics
         self._seconds = seconds
         self._guard = guard
 
-    async def get(self, resource: Resource, path: str, accept: str = PLAIN) -> Json:
+    async def get(self, resource: ApiResource, path: str, accept: str = PLAIN) -> Json:
         return await self._call("get", resource, path, accept=accept)
 
-    async def list(self, resource: Resource, path: str, query: Mapping[str, str | int]) -> Json:
+    async def list(self, resource: ApiResource, path: str, query: Mapping[str, str | int]) -> Json:
         """Return one page of a list."""
         return await self._call("list", resource, path, query=query)
 
     async def create(
-        self, resource: Resource, path: str, body: Json, field_manager: str, accept: str = PLAIN
+        self, resource: ApiResource, path: str, body: Json, field_manager: str, accept: str = PLAIN
     ) -> Json:
         query = {"fieldManager": field_manager}
         return await self._call("create", resource, path, body=body, query=query, accept=accept)
 
-    async def merge_patch(self, resource: Resource, path: str, body: Json, field_manager: str) -> Json:
+    async def merge_patch(self, resource: ApiResource, path: str, body: Json, field_manager: str) -> Json:
         query = {"fieldManager": field_manager}
         return await self._call("patch", resource, path, body=body, query=query, media=MERGE_PATCH)
 
-    async def delete(self, resource: Resource, path: str, options: Json) -> Json:
+    async def delete(self, resource: ApiResource, path: str, options: Json) -> Json:
         return await self._call("delete", resource, path, body=options)
 
     @asynccontextmanager
     async def watch(
-        self, resource: Resource, path: str, query: Mapping[str, str | int], silence: float
+        self, resource: ApiResource, path: str, query: Mapping[str, str | int], silence: float
     ) -> AsyncIterator[AsyncIterator[Json]]:
         """The events as they come, until the server ends the watch. `silence`: seconds without a byte after
         which the connection counts as broken (ApiAway)."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._seconds, sock_read=silence)
-        async with self._answered("watch", resource, path, query=query, timeout=timeout) as answer:
+        async with self._request("watch", resource, path, query=query, timeout=timeout) as answer:
             yield _lines(answer)
 
-    async def _call(self, verb: str, resource: Resource, path: str, **options: Any) -> Json:
+    async def _call(self, verb: str, resource: ApiResource, path: str, **options: Any) -> Json:
         timeout = aiohttp.ClientTimeout(total=self._seconds)
-        async with self._answered(verb, resource, path, timeout=timeout, **options) as answer:
+        async with self._request(verb, resource, path, timeout=timeout, **options) as answer:
             document = json.loads(await answer.read())
             if not isinstance(document, dict):
                 raise ValueError("it is not a JSON object")
             return document
 
     @asynccontextmanager
-    async def _answered(
+    async def _request(
         self,
         verb: str,
-        resource: Resource,
+        resource: ApiResource,
         path: str,
         *,
         timeout: aiohttp.ClientTimeout,
@@ -119,15 +119,15 @@ class Api:
             answer = await self._send(_METHODS[verb], path, timeout, body, query, media, accept)
             async with answer:
                 code = str(answer.status)
-                if answer.status >= _FIRST_ERROR:
-                    raise _failure(call, answer, await answer.read())
+                if answer.status >= _FIRST_ERROR_STATUS:
+                    raise _api_error(call, answer, await answer.read())
                 yield answer
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             # ValueError: an answer that is truncated or not JSON, from a proxy between operator and server.
             code = "none"
-            raise ApiAway(f"{call}: no complete answer: {type(error).__name__}: {error}") from error
+            raise ApiUnavailable(f"{call}: no complete answer: {type(error).__name__}: {error}") from error
         finally:
-            self._metrics.api_call(verb, resource.plural, code, time.monotonic() - started)
+            self._metrics.record_api_call(verb, resource.plural, code, time.monotonic() - started)
 
     async def _send(
         self,
@@ -157,20 +157,20 @@ async def _lines(answer: aiohttp.ClientResponse) -> AsyncIterator[Json]:
             await asyncio.sleep(0)
 
 
-def _failure(call: str, answer: aiohttp.ClientResponse, body: bytes) -> ApiFailure:
+def _api_error(call: str, answer: aiohttp.ClientResponse, body: bytes) -> ApiStatusError:
     try:
         document = json.loads(body)
     except ValueError:
         document = None
     if not isinstance(document, dict):
         document = {"message": body[:300].decode(errors="replace")}
-    reason = str(document.get("reason") or _phrase(answer.status))
-    return ApiFailure(
-        call, answer.status, reason, str(document.get("message") or ""), retry_after(answer.headers)
+    reason = str(document.get("reason") or _status_phrase(answer.status))
+    return ApiStatusError(
+        call, answer.status, reason, str(document.get("message") or ""), parse_retry_after(answer.headers)
     )
 
 
-def _phrase(status: int) -> str:
+def _status_phrase(status: int) -> str:
     try:
         return HTTPStatus(status).phrase
     except ValueError:

@@ -9,38 +9,38 @@ from typing import Any
 from kubernetes.aio.client.api_client import ApiClient
 
 from kubealign.roles import Process
-from kubealign_operator.controller.acting import Actor
+from kubealign_operator.controller.acting import PlanExecutor
 from kubealign_operator.controller.api import Api
-from kubealign_operator.controller.cache import Jobs, Pods
+from kubealign_operator.controller.cache import JobStore, PodStore
 from kubealign_operator.controller.config import OperatorConfig
-from kubealign_operator.controller.events import Recorder
-from kubealign_operator.controller.existence import Existence
-from kubealign_operator.controller.metrics import Metrics
+from kubealign_operator.controller.events import EventRecorder
+from kubealign_operator.controller.existence import OwnedObjects
+from kubealign_operator.controller.metrics import OperatorMetrics
 from kubealign_operator.controller.progress import NoProgress, ProgressReader
 from kubealign_operator.controller.queue import WorkQueue
 from kubealign_operator.controller.reconcile import Reconciler
-from kubealign_operator.controller.redis_server import RedisServer
-from kubealign_operator.controller.redis_users import RedisUsers
+from kubealign_operator.controller.redis_server import PlatformRedis
+from kubealign_operator.controller.redis_users import RedisUserSync
 from kubealign_operator.controller.reflector import Reflector, Scope
-from kubealign_operator.controller.refusals import Refusals
-from kubealign_operator.controller.resources import JOBS, PODS, Key
+from kubealign_operator.controller.refusals import CreateErrors
+from kubealign_operator.controller.resources import JOBS, PODS, JobKey
 from kubealign_operator.render.names import OWNED_SELECTOR
-from kubealign_operator.render.observed import Observed
-from kubealign_operator.render.render import render
-from kubealign_operator.render.rendered import Rendered
+from kubealign_operator.render.observed import ObservedState
+from kubealign_operator.render.render import plan_reconcile
+from kubealign_operator.render.rendered import ReconcilePlan
 
 log = logging.getLogger(__name__)
 
 _SYNC_SECONDS = 120.0
 # The pods of a job change in bursts: a burst causes one reconcile and one status patch.
-_GATHER_SECONDS = 0.2
+_BATCH_SECONDS = 0.2
 
 
-class NeverSynced(Exception):
+class SyncTimeout(Exception):
     """The initial lists did not arrive in time."""
 
 
-class Assembly:
+class OperatorManager:
     """Components of a leading replica. `guard` is called before each write to the API server.
 
     Every coroutine that it returns runs until it is cancelled.
@@ -50,24 +50,24 @@ class Assembly:
         self,
         config: OperatorConfig,
         client: ApiClient,
-        metrics: Metrics,
+        metrics: OperatorMetrics,
         instance: str,
         guard: Callable[[], None],
     ) -> None:
         self._config = config
         self._api = Api(client, metrics, config.request_seconds, guard)
         self._metrics = metrics
-        self._queue: WorkQueue[Key] = WorkQueue()
-        self._jobs = Jobs(self._queue.add)
-        self._pods = Pods(lambda job: self._queue.add_after(job, _GATHER_SECONDS))
-        self._existence = Existence(self._api, config.resync_seconds)
-        self._refusals = Refusals()
-        self._recorder = Recorder(self._api, metrics, instance)
-        self._redis = RedisServer(config.redis) if config.redis is not None else None
-        self._users: RedisUsers | None = None
+        self._queue: WorkQueue[JobKey] = WorkQueue()
+        self._jobs = JobStore(self._queue.add)
+        self._pods = PodStore(lambda job: self._queue.add_after(job, _BATCH_SECONDS))
+        self._owned_objects = OwnedObjects(self._api, config.resync_seconds)
+        self._create_errors = CreateErrors()
+        self._recorder = EventRecorder(self._api, metrics, instance)
+        self._redis = PlatformRedis(config.redis) if config.redis is not None else None
+        self._users: RedisUserSync | None = None
         self._progress: ProgressReader | NoProgress = NoProgress()
         if self._redis is not None:
-            self._users = RedisUsers(self._redis, self._api, self._jobs, metrics, config.namespaces)
+            self._users = RedisUserSync(self._redis, self._api, self._jobs, metrics, config.namespaces)
             self._progress = ProgressReader(self._redis, self._jobs, self._queue.add, config.progress_seconds)
         self._reflectors = [
             Reflector(self._api, scope, store, metrics, config.resync_seconds)
@@ -78,13 +78,13 @@ class Assembly:
             )
         ]
         self._reconciler = self._make_reconciler()
-        metrics.watch(self._jobs.phases, lambda: len(self._queue))
+        metrics.observe(self._jobs.phases, lambda: len(self._queue))
 
-    def watching(self) -> Iterator[Coroutine[Any, Any, None]]:
+    def watchers(self) -> Iterator[Coroutine[Any, Any, None]]:
         """Return the coroutines that fill the caches."""
         return (reflector.run() for reflector in self._reflectors)
 
-    async def synced(self) -> None:
+    async def wait_for_sync(self) -> None:
         """Wait until every cache has received its first list.
 
         Raises:
@@ -95,14 +95,14 @@ class Assembly:
                 for reflector in self._reflectors:
                     await reflector.synced.wait()
         except TimeoutError as error:
-            raise NeverSynced(f"waited {_SYNC_SECONDS:g} s for the first lists of jobs and pods") from error
+            raise SyncTimeout(f"waited {_SYNC_SECONDS:g} s for the first lists of jobs and pods") from error
 
-    def working(self) -> Iterator[Coroutine[Any, Any, None]]:
+    def workers(self) -> Iterator[Coroutine[Any, Any, None]]:
         """Yield the coroutines that reconcile; start them once the caches are synced."""
         for _ in range(self._config.workers):
-            yield self._reconciler.work()
+            yield self._reconciler.run_worker()
         yield self._recorder.run()
-        yield self._look_at_all()
+        yield self._resync_all()
         yield self._progress.run()
         if self._users is not None:
             yield self._users.run()
@@ -113,24 +113,24 @@ class Assembly:
 
     def _make_reconciler(self) -> Reconciler:
         redis, platform = self._config.redis, self._config.platform.platform()
-        actor = Actor(
+        actor = PlanExecutor(
             self._api,
             self._jobs,
             self._pods,
-            self._existence,
+            self._owned_objects,
             redis_ca=redis.ca_file.read_bytes() if redis is not None and redis.ca_file is not None else None,
-            issued=self._users.issued if self._users is not None else lambda key, uid, password: None,
+            on_credentials_issued=self._users.on_credentials_issued if self._users is not None else lambda key, uid, password: None,
             announce=self._recorder.record,
         )
 
-        def planner(processes: Sequence[Process], observed: Observed, now: datetime) -> Rendered:
-            return render(processes, observed, now, platform)
+        def planner(processes: Sequence[Process], observed: ObservedState, now: datetime) -> ReconcilePlan:
+            return plan_reconcile(processes, observed, now, platform)
 
         return Reconciler(
             self._jobs,
             self._pods,
-            self._existence,
-            self._refusals,
+            self._owned_objects,
+            self._create_errors,
             self._progress,
             actor,
             planner,
@@ -138,12 +138,12 @@ class Assembly:
             self._metrics,
         )
 
-    async def _look_at_all(self) -> None:
+    async def _resync_all(self) -> None:
         """Enqueue every job periodically, independent of the watches, and forget deleted jobs."""
         while True:
             await asyncio.sleep(self._config.resync_seconds)
             present = {job.uid for _, job in self._jobs.items()}
-            self._existence.keep_only(present)
-            self._refusals.keep_only(present)
+            self._owned_objects.keep_only(present)
+            self._create_errors.keep_only(present)
             for key in [key for key, _ in self._jobs.items()]:
                 self._queue.add(key)

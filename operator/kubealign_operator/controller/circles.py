@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 
 
-def circle(name: str, needs: Callable[[str], Iterable[str]]) -> tuple[str, ...]:
+def find_cycle(name: str, dependencies_of: Callable[[str], Iterable[str]]) -> tuple[str, ...]:
     """Find the shortest dependency cycle through a job.
 
     Args:
@@ -18,7 +18,7 @@ def circle(name: str, needs: Callable[[str], Iterable[str]]) -> tuple[str, ...]:
     while paths:
         longer: list[tuple[str, ...]] = []
         for path in paths:
-            for dependency in sorted(needs(path[-1])):
+            for dependency in sorted(dependencies_of(path[-1])):
                 if dependency == name:
                     return (*path, name)
                 if dependency not in seen:

@@ -10,7 +10,7 @@ from pydantic.alias_generators import to_camel
 from kubealign_operator.render.platform import Platform
 
 # Required by the client library's leader election.
-_MOST_JITTER = 1.2
+_MAX_JITTER = 1.2
 
 
 class ConfigError(Exception):
@@ -61,10 +61,10 @@ class LeaderElectionConfig(_Section):
     retry_seconds: float = Field(2.0, ge=1, description="Seconds between two attempts.")
 
     @model_validator(mode="after")
-    def _in_order(self) -> "LeaderElectionConfig":
-        if not _MOST_JITTER * self.retry_seconds < self.renew_deadline_seconds < self.lease_seconds:
+    def _check_order(self) -> "LeaderElectionConfig":
+        if not _MAX_JITTER * self.retry_seconds < self.renew_deadline_seconds < self.lease_seconds:
             raise ValueError(
-                f"must satisfy {_MOST_JITTER} retrySeconds < renewDeadlineSeconds < leaseSeconds, not "
+                f"must satisfy {_MAX_JITTER} retrySeconds < renewDeadlineSeconds < leaseSeconds, not "
                 f"{self.retry_seconds:g}, {self.renew_deadline_seconds:g}, {self.lease_seconds}"
             )
         return self
@@ -89,7 +89,7 @@ class OperatorConfig(_Section):
     kubeconfig: Path | None = Field(None, description="null: the pod's own service account.")
 
 
-def load(path: Path) -> OperatorConfig:
+def load_config(path: Path) -> OperatorConfig:
     """Load the configuration.
 
     Raises:
@@ -104,15 +104,15 @@ def load(path: Path) -> OperatorConfig:
     try:
         return OperatorConfig.model_validate(document)
     except ValidationError as error:
-        lines = [f"{path}: {_where(details['loc'])} {_what(details)}" for details in error.errors()]
+        lines = [f"{path}: {_field_path(details['loc'])} {_error_message(details)}" for details in error.errors()]
         raise ConfigError("\n".join(lines)) from error
 
 
-def _where(path: tuple[int | str, ...]) -> str:
+def _field_path(path: tuple[int | str, ...]) -> str:
     return ".".join(str(part) for part in path) or "the file"
 
 
-def _what(details: Any) -> str:
+def _error_message(details: Any) -> str:
     message = str(details["msg"]).removeprefix("Value error, ")
     value = details.get("input")
     return message if isinstance(value, dict) else f"held {value!r}: {message}"

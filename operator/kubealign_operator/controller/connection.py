@@ -11,7 +11,7 @@ from kubernetes.aio.client import ApiClient, Configuration
 from kubealign_operator.controller.config import ConfigError, OperatorConfig
 
 _OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
-_CONNECTIONS = 64
+_MAX_CONNECTIONS = 64
 
 
 async def connect(config: OperatorConfig) -> ApiClient:
@@ -31,7 +31,7 @@ async def connect(config: OperatorConfig) -> ApiClient:
     except (loading.ConfigException, OSError) as error:
         source = config.kubeconfig or "the pod's service account"
         raise ConfigError(f"no connection to Kubernetes with {source}: {error}") from error
-    settings.connection_pool_maxsize = _CONNECTIONS
+    settings.connection_pool_maxsize = _MAX_CONNECTIONS
     # Otherwise each call looks for a netrc file in a thread.
     settings.client_session_kwargs = {"trust_env": False}
     client = ApiClient(settings)
@@ -55,6 +55,6 @@ def own_namespace(config: OperatorConfig) -> str:
         ) from error
 
 
-def identity() -> str:
+def replica_identity() -> str:
     """Return a name of this process among the replicas; it changes with a restart."""
     return f"{os.environ.get('POD_NAME') or socket.gethostname()}_{uuid.uuid4().hex[:8]}"

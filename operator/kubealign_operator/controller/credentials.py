@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from kubealign.pod import CA_FILE, NATS_PASSWORD_FILE, REDIS_CA_FILE, REDIS_PASSWORD_FILE
-from kubealign.security.authority import Authority
+from kubealign.security.authority import CertificateAuthority
 from kubealign_operator.controller.resources import owner_uid
-from kubealign_operator.render.rendered import CredentialsNeed
+from kubealign_operator.render.rendered import CredentialsRequest
 
 _PASSWORD_BYTES = 32
 
@@ -22,13 +22,13 @@ class Credentials:
     redis_password: str
 
 
-def make(need: CredentialsNeed, job: str, redis_ca: bytes | None) -> Credentials:
+def create_credentials(need: CredentialsRequest, job: str, redis_ca: bytes | None) -> Credentials:
     """Create new credentials.
 
     Args:
         redis_ca: PEM of the CA of the platform's Redis, if it has its own.
     """
-    authority = Authority.create(job, need.lifetime)
+    authority = CertificateAuthority.create(job, need.lifetime)
     password = secrets.token_urlsafe(_PASSWORD_BYTES)
     files = {
         CA_FILE: authority.certificate_pem,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+def merge_patch(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
     """Return the merge patch from `before` to `after`; empty when nothing changes.
 
     A removed field is null in the patch; lists are replaced as a whole; a null in `after` counts as
@@ -16,7 +16,7 @@ def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str,
         if new is None or old == new:
             continue
         if isinstance(old, Mapping) and isinstance(new, Mapping):
-            inner = difference(old, new)
+            inner = merge_patch(old, new)
             if inner:
                 patch[name] = inner
         else:

@@ -9,71 +9,71 @@ import asyncio
 import time
 
 from kubealign_operator.controller.api import METADATA_ONLY, Api
-from kubealign_operator.controller.cache import HeldJob
-from kubealign_operator.controller.failures import ApiFailure
+from kubealign_operator.controller.cache import TrackedJob
+from kubealign_operator.controller.failures import ApiStatusError
 from kubealign_operator.controller.resources import (
     CONFIG_MAPS,
     NETWORK_POLICIES,
     OWNED,
     SECRETS,
     SERVICES,
-    Key,
+    JobKey,
     owner_uid,
 )
 from kubealign_operator.render import names
 
-Named = tuple[str, str]
+KindAndName = tuple[str, str]
 
 
-class Existence:
+class OwnedObjects:
     """Existing objects by uid of the job. `seconds`: time to live of an answer."""
 
     def __init__(self, api: Api, seconds: float) -> None:
         self._api = api
-        self._seconds = seconds
-        self._known: dict[str, set[Named]] = {}
-        self._asked: dict[str, float] = {}
+        self._ttl_seconds = seconds
+        self._existing: dict[str, set[KindAndName]] = {}
+        self._checked_at: dict[str, float] = {}
 
-    async def of(self, key: Key, held: HeldJob) -> frozenset[Named]:
+    async def existing(self, key: JobKey, job: TrackedJob) -> frozenset[KindAndName]:
         """Return (kind, name) of each existing object. Raises the errors of Api."""
-        if held.uid not in self._asked:
+        if job.uid not in self._checked_at:
             # A job without a status has no objects yet: this saves four calls.
-            is_new = not held.status
-            self._known.setdefault(held.uid, set())
-            self._asked[held.uid] = time.monotonic() if is_new else float("-inf")
-        if time.monotonic() - self._asked[held.uid] > self._seconds:
-            expected = _objects(key.name)
-            flags = await asyncio.gather(*(self._there(key, held.uid, item) for item in expected))
-            self._known[held.uid] = {item for item, exists in zip(expected, flags, strict=True) if exists}
-            self._asked[held.uid] = time.monotonic()
-        return frozenset(self._known[held.uid])
+            is_new = not job.status
+            self._existing.setdefault(job.uid, set())
+            self._checked_at[job.uid] = time.monotonic() if is_new else float("-inf")
+        if time.monotonic() - self._checked_at[job.uid] > self._ttl_seconds:
+            expected = _expected_objects(key.name)
+            flags = await asyncio.gather(*(self._exists(key, job.uid, item) for item in expected))
+            self._existing[job.uid] = {item for item, exists in zip(expected, flags, strict=True) if exists}
+            self._checked_at[job.uid] = time.monotonic()
+        return frozenset(self._existing[job.uid])
 
-    def made(self, uid: str, kind: str, name: str) -> None:
+    def add(self, uid: str, kind: str, name: str) -> None:
         """Record that the object exists."""
-        self._known.setdefault(uid, set()).add((kind, name))
+        self._existing.setdefault(uid, set()).add((kind, name))
 
     def keep_only(self, uids: set[str]) -> None:
         """Forget all jobs except these."""
-        for uid in self._asked.keys() - uids:
-            self._asked.pop(uid, None)
-            self._known.pop(uid, None)
+        for uid in self._checked_at.keys() - uids:
+            self._checked_at.pop(uid, None)
+            self._existing.pop(uid, None)
 
-    async def _there(self, key: Key, uid: str, item: Named) -> bool:
+    async def _exists(self, key: JobKey, uid: str, item: KindAndName) -> bool:
         kind, name = item
         resource = OWNED[kind]
         try:
-            document = await self._api.get(resource, resource.named(key.namespace, name), METADATA_ONLY)
-        except ApiFailure as error:
-            if error.missing:
+            document = await self._api.get(resource, resource.object_path(key.namespace, name), METADATA_ONLY)
+        except ApiStatusError as error:
+            if error.is_not_found:
                 return False
             raise
         return owner_uid(document["metadata"]) == uid
 
 
-def _objects(job: str) -> tuple[Named, ...]:
+def _expected_objects(job: str) -> tuple[KindAndName, ...]:
     return (
         (SECRETS.kind, names.credentials(job)),
-        (CONFIG_MAPS.kind, names.document(job)),
+        (CONFIG_MAPS.kind, names.config_map(job)),
         (SERVICES.kind, names.peers(job)),
         (NETWORK_POLICIES.kind, names.peers(job)),
     )

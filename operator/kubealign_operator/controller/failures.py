@@ -6,7 +6,7 @@ from http import HTTPStatus
 _SERVER_ERRORS = 500
 
 
-class ApiFailure(Exception):
+class ApiStatusError(Exception):
     """The API server refused a call. `retry_after`: the seconds that it asked for, if any."""
 
     def __init__(self, call: str, status: int, reason: str, message: str, retry_after: float | None) -> None:
@@ -18,35 +18,35 @@ class ApiFailure(Exception):
         self.retry_after = retry_after
 
     @property
-    def passing(self) -> bool:
+    def is_transient(self) -> bool:
         """True when a retry may succeed: too many requests, or a server error."""
         return self.status == HTTPStatus.TOO_MANY_REQUESTS or self.status >= _SERVER_ERRORS
 
     @property
-    def missing(self) -> bool:
+    def is_not_found(self) -> bool:
         """True when the object does not exist."""
         return self.status == HTTPStatus.NOT_FOUND
 
     @property
-    def conflict(self) -> bool:
+    def is_conflict(self) -> bool:
         """True when a precondition failed or the object already exists."""
         return self.status == HTTPStatus.CONFLICT
 
     @property
-    def expired(self) -> bool:
+    def is_expired(self) -> bool:
         """True when the resourceVersion is too old to resume a watch."""
         return self.status == HTTPStatus.GONE
 
 
-class ApiAway(Exception):
+class ApiUnavailable(Exception):
     """No answer: the connection broke, or the deadline passed. The call may or may not have taken effect."""
 
 
-class NotLeading(Exception):
+class NotLeader(Exception):
     """The lease may have expired: nothing may be written."""
 
 
-def retry_after(headers: Mapping[str, str]) -> float | None:
+def parse_retry_after(headers: Mapping[str, str]) -> float | None:
     """Parse Retry-After in seconds; None when it is missing or a date."""
     try:
         return max(0.0, float(headers.get("Retry-After", "")))

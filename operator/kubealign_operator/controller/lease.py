@@ -16,7 +16,7 @@ from kubernetes.aio.leaderelection.leaderelection import LeaderElection
 from kubernetes.aio.leaderelection.resourcelock.leaselock import LeaseLock
 
 from kubealign_operator.controller.config import LeaderElectionConfig
-from kubealign_operator.controller.failures import NotLeading
+from kubealign_operator.controller.failures import NotLeader
 
 log = logging.getLogger(__name__)
 
@@ -25,22 +25,22 @@ class LeaseLost(Exception):
     """Another replica may be the leader now: this process must stop."""
 
 
-class Lease:
+class LeaderLease:
     """A candidate for leadership. `ensure_leader` is called before every write."""
 
     def __init__(
         self, client: ApiClient, config: LeaderElectionConfig, namespace: str, identity: str
     ) -> None:
         self._config = config
-        self._lock = _BoundedLock(config, namespace, identity, client)
+        self._lock = _DeadlineLock(config, namespace, identity, client)
         self._elected = asyncio.Event()
         self._election: asyncio.Task[None] | None = None
 
     @property
-    def leads(self) -> bool:
+    def is_leader(self) -> bool:
         return self._elected.is_set()
 
-    def held(self) -> None:
+    def ensure_leader(self) -> None:
         """Verify that no other replica can have acquired the lease.
 
         This matters after a pause of the whole process, before any timer in it has fired.
@@ -48,9 +48,9 @@ class Lease:
         Raises:
             NotLeader: The last renewal is older than the lease.
         """
-        age = time.monotonic() - self._lock.renewed
+        age = time.monotonic() - self._lock.last_renewal
         if age > self._config.lease_seconds:
-            raise NotLeading(f"the lease was last renewed {age:.1f} s ago")
+            raise NotLeader(f"the lease was last renewed {age:.1f} s ago")
 
     async def acquire(self) -> None:
         """Wait until this replica is the leader."""
@@ -60,8 +60,8 @@ class Lease:
                 self._config.lease_seconds,
                 self._config.renew_deadline_seconds,
                 self._config.retry_seconds,
-                self._elect,
-                self._nothing,
+                self._on_started_leading,
+                self._on_stopped_leading,
             )
         )
         self._election = asyncio.create_task(election.run())
@@ -73,7 +73,7 @@ class Lease:
         if self._election.done():
             self._election.result()
 
-    async def lost(self) -> None:
+    async def wait_until_lost(self) -> None:
         """Wait until leadership is lost.
 
         Raises:
@@ -84,24 +84,24 @@ class Lease:
             self._election.result()
         raise LeaseLost("the lease could not be renewed in time")
 
-    async def give_back(self) -> None:
+    async def release(self) -> None:
         """Release the lease so that another replica acquires it at once. Failures are logged."""
         if self._election is not None:
             self._election.cancel()
             with suppress(asyncio.CancelledError, Exception):
                 await self._election
-        if self.leads:
+        if self.is_leader:
             await self._lock.release()
 
-    async def _nothing(self) -> None:
+    async def _on_stopped_leading(self) -> None:
         """Ignore the callback: `wait_until_lost` reports the loss."""
 
-    async def _elect(self) -> None:
+    async def _on_started_leading(self) -> None:
         self._elected.set()
         await asyncio.Event().wait()
 
 
-class _BoundedLock(LeaseLock):
+class _DeadlineLock(LeaseLock):
     """A lease lock whose calls have deadlines.
 
     The library's lock waits up to five minutes for an answer, in which another replica gets the lease, and
@@ -114,13 +114,13 @@ class _BoundedLock(LeaseLock):
     ) -> None:
         super().__init__(config.lease_name, namespace, identity, client)
         #: Monotonic start time of the last successful renewal.
-        self.renewed = float("-inf")
+        self.last_renewal = float("-inf")
         # An attempt is a read and a write: both fit between the renew deadline and the lease's expiry.
-        self._seconds = (config.lease_seconds - config.renew_deadline_seconds) / 2 * 0.9
+        self._timeout_seconds = (config.lease_seconds - config.renew_deadline_seconds) / 2 * 0.9
 
     async def get(self, name: str, namespace: str) -> Any:
         try:
-            async with asyncio.timeout(self._seconds):
+            async with asyncio.timeout(self._timeout_seconds):
                 return await super().get(name, namespace)
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             return False, ApiException(status=0, reason=f"no answer: {error!r}")
@@ -134,7 +134,7 @@ class _BoundedLock(LeaseLock):
     async def release(self) -> None:
         """Clear the holder of the lease, unless another replica holds it."""
         try:
-            async with asyncio.timeout(self._seconds):
+            async with asyncio.timeout(self._timeout_seconds):
                 lease = await self.api_instance.read_namespaced_lease(self.name, self.namespace)
                 if lease.spec is None or lease.spec.holder_identity != self.identity:
                     return
@@ -159,11 +159,11 @@ class _BoundedLock(LeaseLock):
     async def _try(self, call: Any) -> bool:
         started = time.monotonic()
         try:
-            async with asyncio.timeout(self._seconds):
+            async with asyncio.timeout(self._timeout_seconds):
                 is_renewed = bool(await call)
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             log.warning("the lease could not be written: %r", error)
             return False
         if is_renewed:
-            self.renewed = started
+            self.last_renewal = started
         return is_renewed

@@ -10,7 +10,7 @@ _CALL_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15)
 _RECONCILE_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15)
 
 
-class Metrics:
+class OperatorMetrics:
     """One registry. The phases and the queue depth are read at each scrape."""
 
     def __init__(self) -> None:
@@ -58,34 +58,34 @@ class Metrics:
         self._phases: Callable[[], Iterable[str]] = tuple
         self._seen_phases: set[str] = set()
 
-    def watch(self, phases: Callable[[], Iterable[str]], depth: Callable[[], float]) -> None:
+    def observe(self, phases: Callable[[], Iterable[str]], depth: Callable[[], float]) -> None:
         """Set the sources of the job phases and the queue depth, which are read at each scrape."""
         self._phases = phases
         self._depth.set_function(depth)
 
-    def api_call(self, verb: str, resource: str, code: str, seconds: float) -> None:
+    def record_api_call(self, verb: str, resource: str, code: str, seconds: float) -> None:
         self._calls.labels(verb, resource, code).inc()
         self._call_seconds.labels(verb).observe(seconds)
 
-    def reconciled(self, seconds: float) -> None:
+    def record_reconcile(self, seconds: float) -> None:
         self._reconcile_seconds.observe(seconds)
 
-    def failed(self, reason: str) -> None:
+    def record_error(self, reason: str) -> None:
         self._errors.labels(reason).inc()
 
-    def listed(self, resource: str) -> None:
+    def record_list(self, resource: str) -> None:
         self._relists.labels(resource).inc()
 
-    def event_dropped(self) -> None:
+    def record_dropped_event(self) -> None:
         self._events_dropped.inc()
 
-    def leads(self, leads: bool) -> None:
+    def set_leader(self, leads: bool) -> None:
         self._leader.set(leads)
 
-    def redis_answers(self, answers: bool) -> None:
+    def set_redis_up(self, answers: bool) -> None:
         self._redis.set(answers)
 
-    def page(self) -> bytes:
+    def render(self) -> bytes:
         """Return all metrics in Prometheus' text format."""
         tally = Tally(self._phases())
         self._seen_phases |= tally.keys()

@@ -7,13 +7,13 @@ from contextlib import aclosing, asynccontextmanager
 
 from kubernetes.aio.client.api_client import ApiClient
 
-from kubealign_operator.controller.api import anybody
-from kubealign_operator.controller.assembly import Assembly
+from kubealign_operator.controller.api import no_guard
+from kubealign_operator.controller.assembly import OperatorManager
 from kubealign_operator.controller.config import OperatorConfig
-from kubealign_operator.controller.connection import connect, identity, own_namespace
-from kubealign_operator.controller.lease import Lease
-from kubealign_operator.controller.metrics import Metrics
-from kubealign_operator.controller.pages import Pages
+from kubealign_operator.controller.connection import connect, replica_identity, own_namespace
+from kubealign_operator.controller.lease import LeaderLease
+from kubealign_operator.controller.metrics import OperatorMetrics
+from kubealign_operator.controller.pages import HttpEndpoints
 
 log = logging.getLogger(__name__)
 
@@ -23,9 +23,9 @@ class Operator:
 
     def __init__(self, config: OperatorConfig) -> None:
         self._config = config
-        self._metrics = Metrics()
-        self._identity = identity()
-        self._missing: str | None = "not connected yet"
+        self._metrics = OperatorMetrics()
+        self._identity = replica_identity()
+        self._not_ready_reason: str | None = "not connected yet"
 
     async def run(self) -> None:
         """Run until cancelled, which releases the lease.
@@ -36,39 +36,39 @@ class Operator:
             ExceptionGroup: With LeaseLost, NotLeader or SyncTimeout when the replica must stop.
         """
         config = self._config
-        endpoints = Pages(self._metrics, config.metrics_address, config.health_address, lambda: self._missing)
-        async with endpoints, await connect(config) as client, self._leading(client) as (guard, lost):
-            await self._work(client, guard, lost)
+        endpoints = HttpEndpoints(self._metrics, config.metrics_address, config.health_address, lambda: self._not_ready_reason)
+        async with endpoints, await connect(config) as client, self._lead(client) as (guard, lost):
+            await self._run_manager(client, guard, lost)
 
     @asynccontextmanager
-    async def _leading(self, client: ApiClient) -> AsyncIterator[tuple[Callable[[], None], Lease | None]]:
+    async def _lead(self, client: ApiClient) -> AsyncIterator[tuple[Callable[[], None], LeaderLease | None]]:
         # A standby replica reports ready: a rollout of the Deployment waits for it.
-        self._missing = None
+        self._not_ready_reason = None
         election = self._config.leader_election
         if election is None:
-            self._metrics.leads(True)
-            yield anybody, None
+            self._metrics.set_leader(True)
+            yield no_guard, None
             return
-        lease = Lease(client, election, own_namespace(self._config), self._identity)
+        lease = LeaderLease(client, election, own_namespace(self._config), self._identity)
         try:
             log.info("waiting for the lease", extra={"identity": self._identity})
             await lease.acquire()
             log.info("leading", extra={"identity": self._identity})
-            self._metrics.leads(True)
-            yield lease.held, lease
+            self._metrics.set_leader(True)
+            yield lease.ensure_leader, lease
         finally:
-            self._metrics.leads(False)
-            await lease.give_back()
+            self._metrics.set_leader(False)
+            await lease.release()
 
-    async def _work(self, client: ApiClient, guard: Callable[[], None], lease: Lease | None) -> None:
-        manager = Assembly(self._config, client, self._metrics, self._identity, guard)
+    async def _run_manager(self, client: ApiClient, guard: Callable[[], None], lease: LeaderLease | None) -> None:
+        manager = OperatorManager(self._config, client, self._metrics, self._identity, guard)
         async with aclosing(manager), asyncio.TaskGroup() as tasks:
             if lease is not None:
-                tasks.create_task(lease.lost())
-            for coroutine in manager.watching():
+                tasks.create_task(lease.wait_until_lost())
+            for coroutine in manager.watchers():
                 tasks.create_task(coroutine)
-            self._missing = "waiting for the first lists of jobs and pods"
-            await manager.synced()
-            self._missing = None
-            for coroutine in manager.working():
+            self._not_ready_reason = "waiting for the first lists of jobs and pods"
+            await manager.wait_for_sync()
+            self._not_ready_reason = None
+            for coroutine in manager.workers():
                 tasks.create_task(coroutine)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from kubealign_operator.controller.metrics import Metrics
+from kubealign_operator.controller.metrics import OperatorMetrics
 
 _PROMETHEUS = "text/plain; version=0.0.4"
 
@@ -13,7 +13,7 @@ class AddressError(Exception):
     """A configured address cannot be listened on."""
 
 
-class Pages:
+class HttpEndpoints:
     """HTTP endpoints as an async context manager.
 
     /livez is answered by the event loop that does all the work, so a blocked loop fails the liveness
@@ -24,25 +24,25 @@ class Pages:
     """
 
     def __init__(
-        self, metrics: Metrics, metrics_address: str, health_address: str, ready: Callable[[], str | None]
+        self, metrics: OperatorMetrics, metrics_address: str, health_address: str, not_ready_reason: Callable[[], str | None]
     ) -> None:
         self._metrics = metrics
-        self._ready = ready
+        self._not_ready_reason = not_ready_reason
         self._routes = {
-            metrics_address: [web.get("/metrics", self._page)],
-            health_address: [web.get("/livez", self._live), web.get("/readyz", self._is_ready)],
+            metrics_address: [web.get("/metrics", self._metrics_page)],
+            health_address: [web.get("/livez", self._livez), web.get("/readyz", self._readyz)],
         }
         if metrics_address == health_address:
             self._routes = {
                 metrics_address: [
-                    web.get("/metrics", self._page),
-                    web.get("/livez", self._live),
-                    web.get("/readyz", self._is_ready),
+                    web.get("/metrics", self._metrics_page),
+                    web.get("/livez", self._livez),
+                    web.get("/readyz", self._readyz),
                 ]
             }
         self._runners: list[web.AppRunner] = []
 
-    async def __aenter__(self) -> "Pages":
+    async def __aenter__(self) -> "HttpEndpoints":
         """Start listening.
 
         Raises:
@@ -67,12 +67,12 @@ class Pages:
             await runner.cleanup()
         self._runners.clear()
 
-    async def _page(self, _: web.Request) -> web.Response:
-        return web.Response(body=self._metrics.page(), headers={"Content-Type": _PROMETHEUS})
+    async def _metrics_page(self, _: web.Request) -> web.Response:
+        return web.Response(body=self._metrics.render(), headers={"Content-Type": _PROMETHEUS})
 
-    async def _live(self, _: web.Request) -> web.Response:
+    async def _livez(self, _: web.Request) -> web.Response:
         return web.Response(text="ok\n")
 
-    async def _is_ready(self, _: web.Request) -> web.Response:
-        reason = self._ready()
+    async def _readyz(self, _: web.Request) -> web.Response:
+        reason = self._not_ready_reason()
         return web.Response(text="ok\n") if reason is None else web.Response(text=f"{reason}\n", status=503)

@@ -6,17 +6,17 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from kubealign_operator.controller.cache import Jobs
-from kubealign_operator.controller.redis_server import RedisAway, RedisServer
-from kubealign_operator.controller.resources import Key
+from kubealign_operator.controller.cache import JobStore
+from kubealign_operator.controller.redis_server import RedisUnavailable, PlatformRedis
+from kubealign_operator.controller.resources import JobKey
 from kubealign_operator.render import names
-from kubealign_operator.render.observed import Progress
+from kubealign_operator.render.observed import DriverProgress
 from kubealign_operator.render.reading import number
 
 log = logging.getLogger(__name__)
 
 #: Phases in which a driver may report progress.
-SPEAKING = ("Starting", "Running", "Suspending")
+ACTIVE_PHASES = ("Starting", "Running", "Suspending")
 #: Names of metrics, see docs/metrics.md.
 _REWARD, _KL = "reward/mean", "kl/reference"
 
@@ -24,10 +24,10 @@ _REWARD, _KL = "reward/mean", "kl/reference"
 class NoProgress:
     """The progress of a platform without Redis."""
 
-    def of(self, uid: str) -> Progress | None:
+    def get(self, uid: str) -> DriverProgress | None:
         return None
 
-    async def refresh(self, key: Key, uid: str) -> None:
+    async def refresh(self, key: JobKey, uid: str) -> None:
         return
 
     async def run(self) -> None:
@@ -38,75 +38,75 @@ class ProgressReader:
     """Polls progress. `on_change` is called for a job with new progress, at most once per `seconds`."""
 
     def __init__(
-        self, redis: RedisServer, jobs: Jobs, changed: Callable[[Key], None], seconds: float
+        self, redis: PlatformRedis, jobs: JobStore, on_change: Callable[[JobKey], None], seconds: float
     ) -> None:
         self._redis = redis
         self._jobs = jobs
-        self._changed = changed
+        self._on_change = on_change
         self._seconds = seconds
-        self._held: dict[str, Progress] = {}
+        self._progress: dict[str, DriverProgress] = {}
 
-    def of(self, uid: str) -> Progress | None:
+    def get(self, uid: str) -> DriverProgress | None:
         """Return the last progress; None: none yet."""
-        return self._held.get(uid)
+        return self._progress.get(uid)
 
-    async def refresh(self, key: Key, uid: str) -> None:
+    async def refresh(self, key: JobKey, uid: str) -> None:
         """Read the final progress of a job whose driver has ended. Without Redis nothing changes."""
         try:
-            replies = await self._redis.said([names.redis_prefix(key.namespace, key.name)])
-        except RedisAway as error:
+            replies = await self._redis.read_progress([names.redis_prefix(key.namespace, key.name)])
+        except RedisUnavailable as error:
             log.debug("%s", error)
             return
-        progress = understood(*replies[0])
+        progress = parse_progress(*replies[0])
         if progress is not None:
-            self._held[uid] = progress
+            self._progress[uid] = progress
 
     async def run(self) -> None:
         """Poll until cancelled. RedisUserSync logs that Redis is unavailable."""
         while True:
             try:
-                await self.read()
-            except RedisAway as error:
+                await self.poll()
+            except RedisUnavailable as error:
                 log.debug("%s", error)
             await asyncio.sleep(self._seconds)
 
-    async def read(self) -> None:
+    async def poll(self) -> None:
         """Poll once.
 
         Raises:
             RedisUnavailable: Redis does not answer.
         """
-        active = [(key, job.uid) for key, job in self._jobs.items() if job.phase in SPEAKING]
+        active = [(key, job.uid) for key, job in self._jobs.items() if job.phase in ACTIVE_PHASES]
         prefixes = [names.redis_prefix(key.namespace, key.name) for key, _ in active]
-        replies = await self._redis.said(prefixes)
+        replies = await self._redis.read_progress(prefixes)
         present = {job.uid for _, job in self._jobs.items()}
-        for uid in self._held.keys() - present:
-            del self._held[uid]
+        for uid in self._progress.keys() - present:
+            del self._progress[uid]
         for (key, uid), (status, entries) in zip(active, replies, strict=True):
-            progress = understood(status, entries)
-            if progress is not None and progress != self._held.get(uid):
-                self._held[uid] = progress
-                self._changed(key)
+            progress = parse_progress(status, entries)
+            if progress is not None and progress != self._progress.get(uid):
+                self._progress[uid] = progress
+                self._on_change(key)
 
 
-def understood(status: dict[str, str], entries: list[tuple[str, dict[str, str]]]) -> Progress | None:
+def parse_progress(status: dict[str, str], entries: list[tuple[str, dict[str, str]]]) -> DriverProgress | None:
     """Parse the status hash and the metrics entries, newest first; None: the driver has not reported yet."""
     if not status:
         return None
     metrics: dict[str, Any] = {}
     for _, entry in reversed(entries):
-        metrics |= _figures(entry.get("json", ""))
-    return Progress(
-        step=_whole(status.get("step")),
-        max_steps=_whole(status.get("max_steps")),
-        weight_version=_whole(status.get("weight_version")),
+        metrics |= _parse_metrics(entry.get("json", ""))
+    return DriverProgress(
+        step=_parse_int(status.get("step")),
+        max_steps=_parse_int(status.get("max_steps")),
+        weight_version=_parse_int(status.get("weight_version")),
         reward=number(metrics.get(_REWARD)),
         kl=number(metrics.get(_KL)),
         waiting_for=status.get("waiting_for", ""),
     )
 
 
-def _figures(text: str) -> dict[str, Any]:
+def _parse_metrics(text: str) -> dict[str, Any]:
     try:
         metrics = json.loads(text)
     except ValueError:
@@ -114,7 +114,7 @@ def _figures(text: str) -> dict[str, Any]:
     return metrics if isinstance(metrics, dict) else {}
 
 
-def _whole(text: str | None) -> int | None:
+def _parse_int(text: str | None) -> int | None:
     try:
         return int(float(text or ""))
     except (ValueError, OverflowError):

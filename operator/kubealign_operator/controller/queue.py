@@ -11,20 +11,20 @@ from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 
-_FIRST_SECONDS = 0.05
-_LONGEST_SECONDS = 60.0
-_DOUBLINGS = 16
+_MIN_RETRY_SECONDS = 0.05
+_MAX_RETRY_SECONDS = 60.0
+_MAX_DOUBLINGS = 16
 
 
 class WorkQueue(Generic[K]):
     """A work queue for one event loop. A key added while a worker processes it is queued again afterwards."""
 
-    def __init__(self, chance: Callable[[], float] = random.random) -> None:
-        self._chance = chance
+    def __init__(self, random_fraction: Callable[[], float] = random.random) -> None:
+        self._random = random_fraction
         self._ready: OrderedDict[K, None] = OrderedDict()
-        self._news = asyncio.Event()
-        self._working: set[K] = set()
-        self._again: set[K] = set()
+        self._has_ready = asyncio.Event()
+        self._processing: set[K] = set()
+        self._dirty: set[K] = set()
         self._failures: dict[K, int] = {}
         self._timers: dict[K, asyncio.TimerHandle] = {}
 
@@ -35,11 +35,11 @@ class WorkQueue(Generic[K]):
     def add(self, key: K) -> None:
         """Queue the key for the next free worker."""
         self._drop_timer(key)
-        if key in self._working:
-            self._again.add(key)
+        if key in self._processing:
+            self._dirty.add(key)
         elif key not in self._ready:
             self._ready[key] = None
-            self._news.set()
+            self._has_ready.set()
 
     def add_after(self, key: K, seconds: float) -> None:
         """Queue the key after a delay, unless it is queued earlier. The earliest time wins."""
@@ -59,9 +59,9 @@ class WorkQueue(Generic[K]):
             The delay in seconds.
         """
         failures = self._failures.get(key, 0)
-        self._failures[key] = min(failures + 1, _DOUBLINGS)
-        delay: float = min(_FIRST_SECONDS * 2**failures, _LONGEST_SECONDS)
-        seconds = max(at_least, delay / 2) + self._chance() * delay / 2
+        self._failures[key] = min(failures + 1, _MAX_DOUBLINGS)
+        delay: float = min(_MIN_RETRY_SECONDS * 2**failures, _MAX_RETRY_SECONDS)
+        seconds = max(at_least, delay / 2) + self._random() * delay / 2
         self.add_after(key, seconds)
         return seconds
 
@@ -72,19 +72,19 @@ class WorkQueue(Generic[K]):
     async def get(self) -> K:
         """Return the key that has waited longest; no other worker gets it before `done`."""
         while not self._ready:
-            self._news.clear()
-            await self._news.wait()
+            self._has_ready.clear()
+            await self._has_ready.wait()
         key, _ = self._ready.popitem(last=False)
-        self._working.add(key)
+        self._processing.add(key)
         # This reconcile also serves a later request: the planner requests a requeue again if needed.
         self._drop_timer(key)
         return key
 
     def done(self, key: K) -> None:
         """Mark the key as processed."""
-        self._working.discard(key)
-        if key in self._again:
-            self._again.discard(key)
+        self._processing.discard(key)
+        if key in self._dirty:
+            self._dirty.discard(key)
             self.add(key)
 
     def _due(self, key: K) -> None:

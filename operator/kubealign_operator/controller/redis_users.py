@@ -6,20 +6,20 @@ from collections.abc import Sequence
 
 from kubealign_operator.controller import credentials
 from kubealign_operator.controller.api import Api
-from kubealign_operator.controller.cache import Jobs
-from kubealign_operator.controller.failures import ApiAway, ApiFailure
-from kubealign_operator.controller.metrics import Metrics
-from kubealign_operator.controller.redis_server import RedisAway, RedisServer, job_of
-from kubealign_operator.controller.resources import SECRETS, Key
+from kubealign_operator.controller.cache import JobStore
+from kubealign_operator.controller.failures import ApiUnavailable, ApiStatusError
+from kubealign_operator.controller.metrics import OperatorMetrics
+from kubealign_operator.controller.redis_server import RedisUnavailable, PlatformRedis, job_of_key
+from kubealign_operator.controller.resources import SECRETS, JobKey
 from kubealign_operator.render import names
 
 log = logging.getLogger(__name__)
 
-_EVERY_SECONDS = 10.0
+_INTERVAL_SECONDS = 10.0
 _FINAL = ("Succeeded", "Failed")
 
 
-class RedisUsers:
+class RedisUserSync:
     """Reconciles Redis users every few seconds; the user of a new job is created as soon as its credentials
     are.
 
@@ -28,20 +28,20 @@ class RedisUsers:
     """
 
     def __init__(
-        self, redis: RedisServer, api: Api, jobs: Jobs, metrics: Metrics, namespaces: Sequence[str]
+        self, redis: PlatformRedis, api: Api, jobs: JobStore, metrics: OperatorMetrics, namespaces: Sequence[str]
     ) -> None:
         self._redis = redis
         self._api = api
         self._jobs = jobs
         self._metrics = metrics
         self._namespaces = frozenset(namespaces)
-        self._issued: dict[str, tuple[Key, str]] = {}
+        self._issued: dict[str, tuple[JobKey, str]] = {}
         #: Jobs that may have keys; None: not read from Redis yet.
-        self._speakers: set[Key] | None = None
+        self._jobs_with_keys: set[JobKey] | None = None
         self._wake = asyncio.Event()
-        self._away = False
+        self._is_unavailable = False
 
-    def issued(self, key: Key, uid: str, password: str) -> None:
+    def on_credentials_issued(self, key: JobKey, uid: str, password: str) -> None:
         """Record that the credentials of this job have just been created."""
         self._issued[uid] = (key, password)
         self._wake.set()
@@ -51,19 +51,19 @@ class RedisUsers:
         while True:
             self._wake.clear()
             try:
-                await self.compare()
-            except RedisAway as error:
-                if not self._away:
+                await self.reconcile()
+            except RedisUnavailable as error:
+                if not self._is_unavailable:
                     log.warning("Redis is unavailable; jobs continue without it: %s", error)
-                self._away = True
+                self._is_unavailable = True
             else:
-                if self._away:
+                if self._is_unavailable:
                     log.info("Redis is available again")
-                self._away = False
-            self._metrics.redis_answers(not self._away)
+                self._is_unavailable = False
+            self._metrics.set_redis_up(not self._is_unavailable)
             await self._pause()
 
-    async def compare(self) -> None:
+    async def reconcile(self) -> None:
         """Reconcile once, from Redis' current state: a restart of Redis makes no difference.
 
         Raises:
@@ -72,9 +72,9 @@ class RedisUsers:
         for uid, (key, password) in list(self._issued.items()):
             # Keys of an earlier job of the same name are not this job's progress.
             await self._redis.remove_keys(names.redis_prefix(key.namespace, key.name))
-            await self._make(key, uid, password)
+            await self._create_user(key, uid, password)
             self._issued.pop(uid, None)
-        present = await self._redis.users()
+        present = await self._redis.list_users()
         active = {
             names.redis_user(job.uid): (key, job.uid)
             for key, job in self._jobs.items()
@@ -82,20 +82,20 @@ class RedisUsers:
         }
         for user, (key, uid) in active.items():
             if user not in present:
-                await self._make_again(key, uid)
-        await self._sweep({user: keys for user, keys in present.items() if user not in active})
-        await self._forget()
+                await self._restore_user(key, uid)
+        await self._remove_stale_users({user: keys for user, keys in present.items() if user not in active})
+        await self._remove_orphaned_keys()
 
     async def _pause(self) -> None:
         # While Redis is unavailable, newly issued credentials do not shorten the pause.
-        wait = asyncio.Event().wait() if self._away else self._wake.wait()
+        wait = asyncio.Event().wait() if self._is_unavailable else self._wake.wait()
         try:
-            async with asyncio.timeout(_EVERY_SECONDS):
+            async with asyncio.timeout(_INTERVAL_SECONDS):
                 await wait
         except TimeoutError:
             return
 
-    async def _make_again(self, key: Key, uid: str) -> None:
+    async def _restore_user(self, key: JobKey, uid: str) -> None:
         """Restore the user of a job whose credentials are older than this process, or than a Redis that lost
         its users.
         """
@@ -103,40 +103,40 @@ class RedisUsers:
         if job is None or not job.phase:
             return
         try:
-            secret = await self._api.get(SECRETS, SECRETS.named(key.namespace, names.credentials(key.name)))
-        except (ApiFailure, ApiAway) as error:
+            secret = await self._api.get(SECRETS, SECRETS.object_path(key.namespace, names.credentials(key.name)))
+        except (ApiStatusError, ApiUnavailable) as error:
             log.debug("%s", error)
             return
         password = credentials.redis_password(secret, uid)
         if password is not None:
-            await self._make(key, uid, password)
+            await self._create_user(key, uid, password)
 
-    async def _make(self, key: Key, uid: str, password: str) -> None:
+    async def _create_user(self, key: JobKey, uid: str, password: str) -> None:
         prefix = names.redis_prefix(key.namespace, key.name)
-        await self._redis.make_user(names.redis_user(uid), password, prefix)
+        await self._redis.create_user(names.redis_user(uid), password, prefix)
 
-    async def _sweep(self, stale: dict[str, str]) -> None:
+    async def _remove_stale_users(self, stale: dict[str, str]) -> None:
         """Delete the users of finished jobs."""
         for user, pattern in stale.items():
-            key = _job_of(user, pattern)
+            key = _job_of_user(user, pattern)
             if key is not None and self._is_ours(key):
                 await self._redis.remove_user(user)
 
-    async def _forget(self) -> None:
+    async def _remove_orphaned_keys(self) -> None:
         """Delete the keys of deleted jobs without a successor of the same name. Their users are gone, so
         nobody writes.
         """
-        if self._speakers is None:
-            self._speakers = {key for key in await self._redis.speakers() if self._is_ours(key)}
+        if self._jobs_with_keys is None:
+            self._jobs_with_keys = {key for key in await self._redis.jobs_with_keys() if self._is_ours(key)}
         present = {key for key, _ in self._jobs.items()}
-        for key in self._speakers - present:
+        for key in self._jobs_with_keys - present:
             await self._redis.remove_keys(names.redis_prefix(key.namespace, key.name))
-        self._speakers = present
+        self._jobs_with_keys = present
 
-    def _is_ours(self, key: Key) -> bool:
+    def _is_ours(self, key: JobKey) -> bool:
         return not self._namespaces or key.namespace in self._namespaces
 
 
-def _job_of(user: str, pattern: str) -> Key | None:
+def _job_of_user(user: str, pattern: str) -> JobKey | None:
     """Return the job of a user, from its key pattern; None: it is no job's user."""
-    return job_of(pattern) if user.startswith(names.redis_user("")) else None
+    return job_of_key(pattern) if user.startswith(names.redis_user("")) else None

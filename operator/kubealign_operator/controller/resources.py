@@ -6,39 +6,39 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Resource:
+class ApiResource:
     """A kind of object. `base` is /api/v1 or /apis/GROUP/VERSION."""
 
     base: str
     plural: str
     kind: str
 
-    def collection(self, namespace: str | None = None) -> str:
+    def collection_path(self, namespace: str | None = None) -> str:
         """Return the path of all objects, in one namespace or in all."""
         inside = f"/namespaces/{namespace}" if namespace else ""
         return f"{self.base}{inside}/{self.plural}"
 
-    def named(self, namespace: str, name: str) -> str:
+    def object_path(self, namespace: str, name: str) -> str:
         """Return the path of one object."""
-        return f"{self.collection(namespace)}/{name}"
+        return f"{self.collection_path(namespace)}/{name}"
 
 
-JOBS = Resource("/apis/kubealign.dev/v1alpha1", "alignmentjobs", "AlignmentJob")
-PODS = Resource("/api/v1", "pods", "Pod")
-SECRETS = Resource("/api/v1", "secrets", "Secret")
-CONFIG_MAPS = Resource("/api/v1", "configmaps", "ConfigMap")
-SERVICES = Resource("/api/v1", "services", "Service")
-NETWORK_POLICIES = Resource("/apis/networking.k8s.io/v1", "networkpolicies", "NetworkPolicy")
-EVENTS = Resource("/apis/events.k8s.io/v1", "events", "Event")
+JOBS = ApiResource("/apis/kubealign.dev/v1alpha1", "alignmentjobs", "AlignmentJob")
+PODS = ApiResource("/api/v1", "pods", "Pod")
+SECRETS = ApiResource("/api/v1", "secrets", "Secret")
+CONFIG_MAPS = ApiResource("/api/v1", "configmaps", "ConfigMap")
+SERVICES = ApiResource("/api/v1", "services", "Service")
+NETWORK_POLICIES = ApiResource("/apis/networking.k8s.io/v1", "networkpolicies", "NetworkPolicy")
+EVENTS = ApiResource("/apis/events.k8s.io/v1", "events", "Event")
 
 #: Kinds of objects that a job owns.
-OWNED: Mapping[str, Resource] = {
+OWNED: Mapping[str, ApiResource] = {
     resource.kind: resource for resource in (PODS, SECRETS, CONFIG_MAPS, SERVICES, NETWORK_POLICIES)
 }
 
 
 @dataclass(frozen=True, order=True)
-class Key:
+class JobKey:
     """Namespace and name of a job."""
 
     namespace: str
@@ -56,7 +56,7 @@ def owner_uid(metadata: Mapping[str, Any]) -> str | None:
     return None
 
 
-def version(metadata: Mapping[str, Any]) -> int:
+def resource_version(metadata: Mapping[str, Any]) -> int:
     """Return the resourceVersion as a number: within one kind, greater is newer."""
     try:
         return int(metadata.get("resourceVersion") or 0)

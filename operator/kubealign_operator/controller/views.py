@@ -3,16 +3,16 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kubealign.spec.dependencies import made_by
-from kubealign_operator.render.observed import JobView, VolumeFolder
-from kubealign_operator.render.reading import inside, mapping, text
+from kubealign.spec.dependencies import result_kind_of
+from kubealign_operator.render.observed import DependencyView, VolumePath
+from kubealign_operator.render.reading import get_path, mapping, text
 
 Json = dict[str, Any]
 
 _APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
-def trimmed(job: Json) -> Json:
+def strip_unused_metadata(job: Json) -> Json:
     """Remove managedFields and kubectl's last-applied annotation."""
     metadata = {name: value for name, value in job["metadata"].items() if name != "managedFields"}
     annotations = metadata.get("annotations")
@@ -23,39 +23,39 @@ def trimmed(job: Json) -> Json:
 
 def phase_of(job: Mapping[str, Any]) -> str:
     """Return status.phase; empty before the first status."""
-    return text(inside(job, "status", "phase"))
+    return text(get_path(job, "status", "phase"))
 
 
-def needed_jobs(job: Mapping[str, Any]) -> frozenset[str]:
+def dependency_names(job: Mapping[str, Any]) -> frozenset[str]:
     """Return the names of the jobs whose results a job reads: every `job: {name: NAME}` in its spec."""
-    return frozenset(_named(job.get("spec")))
+    return frozenset(_iter_dependency_names(job.get("spec")))
 
 
-def _named(node: object) -> Iterator[str]:
+def _iter_dependency_names(node: object) -> Iterator[str]:
     if isinstance(node, dict):
-        name = inside(node.get("job"), "name")
+        name = get_path(node.get("job"), "name")
         if isinstance(name, str):
             yield name
         for value in node.values():
-            yield from _named(value)
+            yield from _iter_dependency_names(value)
     elif isinstance(node, list):
         for value in node:
-            yield from _named(value)
+            yield from _iter_dependency_names(value)
 
 
-def job_view(job: Mapping[str, Any]) -> JobView:
+def dependency_view(job: Mapping[str, Any]) -> DependencyView:
     """Return the view that a dependent job has of this job."""
-    return JobView(
-        name=text(inside(job, "metadata", "name")),
-        uid=text(inside(job, "metadata", "uid")),
+    return DependencyView(
+        name=text(get_path(job, "metadata", "name")),
+        uid=text(get_path(job, "metadata", "uid")),
         phase=phase_of(job),
-        message=text(inside(job, "status", "message")),
-        volume=_folder(inside(job, "spec", "checkpoint", "volume")),
-        result=_folder(inside(job, "status", "result")),
-        makes=made_by(mapping(inside(job, "spec", "algorithm"))),
+        message=text(get_path(job, "status", "message")),
+        volume=_volume_path(get_path(job, "spec", "checkpoint", "volume")),
+        result=_volume_path(get_path(job, "status", "result")),
+        makes=result_kind_of(mapping(get_path(job, "spec", "algorithm"))),
     )
 
 
-def _folder(folder: object) -> VolumeFolder | None:
-    claim = text(inside(folder, "claimName"))
-    return VolumeFolder(claim, text(inside(folder, "path"))) if claim else None
+def _volume_path(folder: object) -> VolumePath | None:
+    claim = text(get_path(folder, "claimName"))
+    return VolumePath(claim, text(get_path(folder, "path"))) if claim else None

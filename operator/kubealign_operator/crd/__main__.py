@@ -1,7 +1,7 @@
 """`python -m kubealign_operator.crd [--write PATH]`: write the CustomResourceDefinition as YAML."""
 
-from kubealign.generated import show_or_write
-from kubealign_operator.crd.file import manifest
+from kubealign.generated import print_or_write
+from kubealign_operator.crd.file import crd_manifest
 
 if __name__ == "__main__":
-    show_or_write(manifest)
+    print_or_write(crd_manifest)

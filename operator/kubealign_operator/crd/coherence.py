@@ -7,244 +7,244 @@ from pydantic import BaseModel
 
 from kubealign.spec.algorithms import (
     Algorithm,
-    CustomOffline,
-    Generate,
-    Makes,
-    Method,
-    OnPolicy,
-    RewardModel,
+    CustomOfflineSpec,
+    GenerateSpec,
+    ResultKind,
+    AlgorithmSpec,
+    OnPolicySpec,
+    RewardModelSpec,
     RewardObjective,
     RowKind,
-    Use,
+    Requirement,
 )
-from kubealign.spec.base import alias
+from kubealign.spec.base import field_alias
 from kubealign.spec.engines import Engine
-from kubealign.spec.fields import model_of
-from kubealign.spec.rollout import ENGINES_OF_OTHERS, Rollout
+from kubealign.spec.fields import nested_model
+from kubealign.spec.rollout import EXTERNAL_ENGINES, Rollout
 from kubealign.spec.training import Trainer
-from kubealign_operator.crd.rule import Rule, text, unless
-from kubealign_operator.crd.turns import DRAINS, takes_turns, with_trainer
+from kubealign_operator.crd.rule import CelRule, cel_string, implies
+from kubealign_operator.crd.turns import DRAINS_CONDITION, colocated_algorithm_rules, colocated_rollout_rules
 
 
-def coherent() -> Iterator[Rule]:
+def cross_field_rules() -> Iterator[CelRule]:
     """Yield the rules of the whole spec, each with the field that its message is about."""
     for member, field in Algorithm.model_fields.items():
-        model = model_of(field.annotation)
-        assert model is not None and issubclass(model, Method)
-        name, chosen = alias(Algorithm, member), f"has(self.algorithm.{alias(Algorithm, member)})"
-        yield from _data(name, chosen, model)
-        yield from _rewards(name, chosen, model.rewards)
-        yield from _critic(name, chosen, has_critic=model.critic)
-        yield from _reference(name, chosen, model)
-        yield from _rollout(name, chosen, model)
-        yield from takes_turns(name, chosen, model)
+        model = nested_model(field.annotation)
+        assert model is not None and issubclass(model, AlgorithmSpec)
+        name, chosen = field_alias(Algorithm, member), f"has(self.algorithm.{field_alias(Algorithm, member)})"
+        yield from _data_rules(name, chosen, model)
+        yield from _reward_rules(name, chosen, model.rewards)
+        yield from _critic_rules(name, chosen, has_critic=model.critic)
+        yield from _reference_rules(name, chosen, model)
+        yield from _rollout_rules(name, chosen, model)
+        yield from colocated_algorithm_rules(name, chosen, model)
         if model.rated:
-            yield _ratings(name, chosen)
+            yield _ratings_rule(name, chosen)
         if getattr(model, "data", None) == "demonstrations" and not model.turns:
-            yield _last_turn(name, chosen)
-        if model is Generate:
-            yield _chosen_by_rewards(name, chosen)
-        yield from _teacher(name, chosen, has_teacher=model.teacher)
-    yield from _adapter()
-    yield from with_trainer()
-    yield from _in_flight()
-    yield from _names()
-    yield from _stopping()
+            yield _last_turn_rule(name, chosen)
+        if model is GenerateSpec:
+            yield _selection_rule(name, chosen)
+        yield from _teacher_rules(name, chosen, has_teacher=model.teacher)
+    yield from _adapter_rules()
+    yield from colocated_rollout_rules()
+    yield from _in_flight_rules()
+    yield from _name_rules()
+    yield from _early_stopping_rules()
 
 
-def _in_flight() -> Iterator[Rule]:
-    for member in ENGINES_OF_OTHERS:
-        name = alias(Engine, member)
-        yield Rule(
-            unless(f"has(self.rollout.engine.{name})", DRAINS),
+def _in_flight_rules() -> Iterator[CelRule]:
+    for member in EXTERNAL_ENGINES:
+        name = field_alias(Engine, member)
+        yield CelRule(
+            implies(f"has(self.rollout.engine.{name})", DRAINS_CONDITION),
             f"{name} cannot tell which weights made which token: write Drain, or set rollout.engine.torch",
-            at=".rollout.refit.inFlight",
+            field_path=".rollout.refit.inFlight",
         )
 
 
-def _data(name: str, chosen: str, model: type[Method]) -> Iterator[Rule]:
-    if model.makes is Makes.DATA:
-        yield Rule(
-            unless(chosen, "!has(self.validation)"),
+def _data_rules(name: str, chosen: str, model: type[AlgorithmSpec]) -> Iterator[CelRule]:
+    if model.makes is ResultKind.DATA:
+        yield CelRule(
+            implies(chosen, "!has(self.validation)"),
             f"{name} produces no weights to validate: remove it",
-            at=".validation",
+            field_path=".validation",
         )
-        plain = " && ".join(_same("self.trainer", Trainer().model_dump(mode="json", by_alias=True)))
-        yield Rule(unless(chosen, f"({plain})"), f"{name} produces no weights: remove it", at=".trainer")
-        yield _learns(name, chosen, str(getattr(model, "data", "")))
-    elif model is CustomOffline:
+        plain = " && ".join(_equality_conditions("self.trainer", Trainer().model_dump(mode="json", by_alias=True)))
+        yield CelRule(implies(chosen, f"({plain})"), f"{name} produces no weights: remove it", field_path=".trainer")
+        yield _learns_from(name, chosen, str(getattr(model, "data", "")))
+    elif model is CustomOfflineSpec:
         for kind in RowKind:
-            of_kind = f"{chosen} && self.algorithm.{name}.rows == {text(kind.value)}"
-            yield from _rows(name, of_kind, kind.value.lower(), scores=False)
+            of_kind = f"{chosen} && self.algorithm.{name}.rows == {cel_string(kind.value)}"
+            yield from _dataset_rules(name, of_kind, kind.value.lower(), scores=False)
     elif model.samples and not model.online:
-        yield _learns(name, chosen, str(getattr(model, "data", "")))
-        yield Rule(
-            unless(f"{chosen} && has(self.validation)", "has(self.validation.data.prompts)"),
+        yield _learns_from(name, chosen, str(getattr(model, "data", "")))
+        yield CelRule(
+            implies(f"{chosen} && has(self.validation)", "has(self.validation.data.prompts)"),
             f"{name} validates on prompts",
-            at=".validation.data",
+            field_path=".validation.data",
         )
-    elif model is RewardModel:
+    elif model is RewardModelSpec:
         regression = f"has(self.algorithm.{name}.objective.regression)"
-        yield from _rows(
-            name, f"{chosen} && {regression}", _rows_of(RewardObjective, "regression"), scores=True
+        yield from _dataset_rules(
+            name, f"{chosen} && {regression}", _dataset_kind(RewardObjective, "regression"), scores=True
         )
-        yield from _rows(
-            name, f"{chosen} && !{regression}", _rows_of(RewardObjective, "bradley_terry"), scores=True
+        yield from _dataset_rules(
+            name, f"{chosen} && !{regression}", _dataset_kind(RewardObjective, "bradley_terry"), scores=True
         )
         path = "self.validation.sampling"
-        yield Rule(
-            unless(f"{chosen} && has(self.validation)", f"!has({path})"),
+        yield CelRule(
+            implies(f"{chosen} && has(self.validation)", f"!has({path})"),
             "a reward model gives scores, not responses: remove it",
-            at=".validation.sampling",
+            field_path=".validation.sampling",
         )
     else:
-        yield from _rows(name, chosen, str(getattr(model, "data", "")), scores=False)
+        yield from _dataset_rules(name, chosen, str(getattr(model, "data", "")), scores=False)
 
 
-def _rows_of(union: type[BaseModel], member: str) -> str:
-    model = model_of(union.model_fields[member].annotation)
+def _dataset_kind(union: type[BaseModel], member: str) -> str:
+    model = nested_model(union.model_fields[member].annotation)
     return str(getattr(model, "data", ""))
 
 
-def _learns(name: str, chosen: str, kind: str) -> Rule:
-    return Rule(
-        unless(chosen, f"has(self.data.{kind})"),
+def _learns_from(name: str, chosen: str, kind: str) -> CelRule:
+    return CelRule(
+        implies(chosen, f"has(self.data.{kind})"),
         f"{name} learns from {kind}: set data.{kind}",
-        at=".data",
+        field_path=".data",
     )
 
 
-def _rows(name: str, chosen: str, kind: str, *, scores: bool) -> Iterator[Rule]:
-    yield _learns(name, chosen, kind)
+def _dataset_rules(name: str, chosen: str, kind: str, *, scores: bool) -> Iterator[CelRule]:
+    yield _learns_from(name, chosen, kind)
     allowed = [kind] if scores or kind == "prompts" else [kind, "prompts"]
     condition = " || ".join(f"has(self.validation.data.{rows})" for rows in allowed)
-    yield Rule(
-        unless(f"{chosen} && has(self.validation)", f"({condition})"),
+    yield CelRule(
+        implies(f"{chosen} && has(self.validation)", f"({condition})"),
         f"{name} validates on {' or '.join(allowed)}",
-        at=".validation.data",
+        field_path=".validation.data",
     )
     if len(allowed) > 1:
         condition = "!has(self.validation.data.prompts) || has(self.validation.sampling)"
-        yield Rule(
-            unless(f"{chosen} && has(self.validation)", f"({condition})"),
+        yield CelRule(
+            implies(f"{chosen} && has(self.validation)", f"({condition})"),
             f"prompts alone have no loss: set it, or validate on {kind}",
-            at=".validation.sampling",
+            field_path=".validation.sampling",
         )
 
 
-def _rewards(name: str, chosen: str, use: Use) -> Iterator[Rule]:
-    if use is Use.NEEDED:
+def _reward_rules(name: str, chosen: str, use: Requirement) -> Iterator[CelRule]:
+    if use is Requirement.NEEDED:
         message = f"{name} needs rewards: name at least one"
-        yield Rule(unless(chosen, "self.rewards.size() > 0"), message, at=".rewards")
-    if use is Use.NONE:
+        yield CelRule(implies(chosen, "self.rewards.size() > 0"), message, field_path=".rewards")
+    if use is Requirement.NONE:
         remedy = "remove them (validation.sampling.scores measures samples)"
         message = f"{name} does not use rewards: {remedy}"
-        yield Rule(unless(chosen, "self.rewards.size() == 0"), message, at=".rewards")
+        yield CelRule(implies(chosen, "self.rewards.size() == 0"), message, field_path=".rewards")
 
 
-def _ratings(name: str, chosen: str) -> Rule:
+def _ratings_rule(name: str, chosen: str) -> CelRule:
     form = "self.data.preferences.format"
     named = " || ".join(
         f"(has({form}.{layout}) && has({form}.{layout}.chosenRating) && has({form}.{layout}.rejectedRating))"
         for layout in ("text", "chat")
     )
-    return Rule(
-        unless(f"{chosen} && has(self.data.preferences)", f"has({form}) && ({named})"),
+    return CelRule(
+        implies(f"{chosen} && has(self.data.preferences)", f"has({form}) && ({named})"),
         f"{name} learns from ratings: name the column that holds them",
-        at=".data.preferences.format",
+        field_path=".data.preferences.format",
     )
 
 
-def _last_turn(name: str, chosen: str) -> Rule:
+def _last_turn_rule(name: str, chosen: str) -> CelRule:
     form = "self.data.demonstrations.format"
     guard = f"{chosen} && has(self.data.demonstrations) && has({form}) && has({form}.chat)"
-    return Rule(
-        unless(guard, f"{form}.chat.turns == 'Last'"),
+    return CelRule(
+        implies(guard, f"{form}.chat.turns == 'Last'"),
         f"{name} has one response to a row: set Last",
-        at=".data.demonstrations.format.chat.turns",
+        field_path=".data.demonstrations.format.chat.turns",
     )
 
 
-def _chosen_by_rewards(name: str, chosen: str) -> Rule:
-    return Rule(
-        unless(chosen, f"self.algorithm.{name}.keep == 'All' || self.rewards.size() > 0"),
+def _selection_rule(name: str, chosen: str) -> CelRule:
+    return CelRule(
+        implies(chosen, f"self.algorithm.{name}.keep == 'All' || self.rewards.size() > 0"),
         f"{name} needs rewards to choose by: name at least one",
-        at=".rewards",
+        field_path=".rewards",
     )
 
 
-def _critic(name: str, chosen: str, *, has_critic: bool) -> Iterator[Rule]:
+def _critic_rules(name: str, chosen: str, *, has_critic: bool) -> Iterator[CelRule]:
     if has_critic:
         guard = "has(self.critic) && has(self.critic.model)"
-        yield Rule(
-            unless(chosen, f"({guard}) || self.rewards.size() == 0 || self.rewards.exists(r, has(r.model))"),
+        yield CelRule(
+            implies(chosen, f"({guard}) || self.rewards.size() == 0 || self.rewards.exists(r, has(r.model))"),
             "no reward is a model to start the critic from: set critic.model",
-            at=".critic",
+            field_path=".critic",
         )
         return
-    yield Rule(unless(chosen, "!has(self.critic)"), f"{name} has no critic: remove it", at=".critic")
-    yield Rule(
-        unless(chosen, "self.rewards.all(r, r.placement != 'WithCritic')"),
+    yield CelRule(implies(chosen, "!has(self.critic)"), f"{name} has no critic: remove it", field_path=".critic")
+    yield CelRule(
+        implies(chosen, "self.rewards.all(r, r.placement != 'WithCritic')"),
         f"{name} has no critic: set placement to Own",
-        at=".rewards",
+        field_path=".rewards",
     )
 
 
-def _reference(name: str, chosen: str, model: type[Method]) -> Iterator[Rule]:
+def _reference_rules(name: str, chosen: str, model: type[AlgorithmSpec]) -> Iterator[CelRule]:
     remedy, condition = "remove it", ""
-    if issubclass(model, OnPolicy):
+    if issubclass(model, OnPolicySpec):
         kl = f"self.algorithm.{name}.kl"
         condition = f"!has({kl}.fixed) || {kl}.fixed.coefficient > 0.0"
         remedy += f", or set algorithm.{name}.kl.fixed.coefficient above 0"
-    elif model is CustomOffline:
+    elif model is CustomOfflineSpec:
         condition = f"self.algorithm.{name}.reference"
     elif model.model_construct().uses_reference:
         return
     guard = f"{chosen} && has(self.reference)" if condition else chosen
-    yield Rule(
-        unless(guard, condition or "!has(self.reference)"),
+    yield CelRule(
+        implies(guard, condition or "!has(self.reference)"),
         f"{name} uses no reference in this job: {remedy}",
-        at=".reference",
+        field_path=".reference",
     )
 
 
-def _adapter() -> Iterator[Rule]:
-    yield Rule(
+def _adapter_rules() -> Iterator[CelRule]:
+    yield CelRule(
         "!has(self.reference) || self.reference.placement != 'AdapterOff' || has(self.trainer.lora)",
         "needs an adapter to switch off: set trainer.lora, or Own",
-        at=".reference.placement",
+        field_path=".reference.placement",
     )
 
 
-def _teacher(name: str, chosen: str, *, has_teacher: bool) -> Iterator[Rule]:
+def _teacher_rules(name: str, chosen: str, *, has_teacher: bool) -> Iterator[CelRule]:
     if has_teacher:
         message = f"{name} imitates a teacher: set teacher.model"
-        yield Rule(unless(chosen, "has(self.teacher)"), message, at=".teacher")
+        yield CelRule(implies(chosen, "has(self.teacher)"), message, field_path=".teacher")
     else:
         message = f"{name} has no teacher: remove it"
-        yield Rule(unless(chosen, "!has(self.teacher)"), message, at=".teacher")
+        yield CelRule(implies(chosen, "!has(self.teacher)"), message, field_path=".teacher")
 
 
-def _rollout(name: str, chosen: str, model: type[Method]) -> Iterator[Rule]:
-    if model.samples and model.makes is Makes.DATA:
+def _rollout_rules(name: str, chosen: str, model: type[AlgorithmSpec]) -> Iterator[CelRule]:
+    if model.samples and model.makes is ResultKind.DATA:
         return
     if model.samples:
-        yield Rule(
-            unless(chosen, "self.rollout.sampling.temperature > 0.0"),
+        yield CelRule(
+            implies(chosen, "self.rollout.sampling.temperature > 0.0"),
             f"must be above 0: {name} learns from what it samples",
-            at=".rollout.sampling.temperature",
+            field_path=".rollout.sampling.temperature",
         )
         return
     sampled = "(has(self.validation) && has(self.validation.sampling))"
-    plain = " && ".join(_same("self.rollout", Rollout().model_dump(mode="json", by_alias=True)))
-    yield Rule(
-        unless(chosen, f"{sampled} || ({plain})"),
+    plain = " && ".join(_equality_conditions("self.rollout", Rollout().model_dump(mode="json", by_alias=True)))
+    yield CelRule(
+        implies(chosen, f"{sampled} || ({plain})"),
         f"{name} does not sample: remove it, or set validation.sampling",
-        at=".rollout",
+        field_path=".rollout",
     )
 
 
-def _same(path: str, default: Mapping[str, Any]) -> Iterator[str]:
+def _equality_conditions(path: str, default: Mapping[str, Any]) -> Iterator[str]:
     """Yield conditions under which the object at this path has these values; null values must be unset."""
     for name, value in default.items():
         here = f"{path}.{name}"
@@ -252,29 +252,29 @@ def _same(path: str, default: Mapping[str, Any]) -> Iterator[str]:
             case None:
                 yield f"!has({here})"
             case {}:
-                yield from _same(here, value)
+                yield from _equality_conditions(here, value)
             case []:
                 yield f"{here}.size() == 0"
             case bool():
                 yield f"{here} == {str(value).lower()}"
             case str():
-                yield f"{here} == {text(value)}"
+                yield f"{here} == {cel_string(value)}"
             case _:
                 yield f"{here} == {value!r}"
 
 
-def _names() -> Iterator[Rule]:
-    yield Rule(
+def _name_rules() -> Iterator[CelRule]:
+    yield CelRule(
         "!has(self.validation) || !has(self.validation.sampling) || "
         "self.validation.sampling.scores.all(s, !self.rewards.exists(r, r.name == s.name))",
         "a reward or another validation score has the name of one: rename one",
-        at=".validation.sampling.scores",
+        field_path=".validation.sampling.scores",
     )
 
 
-def _stopping() -> Iterator[Rule]:
-    yield Rule(
+def _early_stopping_rules() -> Iterator[CelRule]:
+    yield CelRule(
         "!has(self.validation) || !has(self.validation.earlyStopping) || has(self.validation.everySteps)",
         "early stopping needs a measurement every so many steps: set it",
-        at=".validation.everySteps",
+        field_path=".validation.everySteps",
     )

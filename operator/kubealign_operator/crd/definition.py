@@ -2,23 +2,23 @@
 
 from typing import Any
 
-from kubealign.spec.base import JOB_NAME, PATTERNS
+from kubealign.spec.base import JOB_NAME_PATTERN, PATTERN_DESCRIPTIONS
 from kubealign.spec.job import GROUP, KIND, VERSION, AlignmentJob, AlignmentJobSpec
 from kubealign.spec.status import AlignmentJobStatus
-from kubealign_operator.crd.coherence import coherent
-from kubealign_operator.crd.immutability import unchanged
-from kubealign_operator.crd.rule import Rule, text
-from kubealign_operator.crd.rules import rules_below
-from kubealign_operator.crd.schema import Emitter, Schema
+from kubealign_operator.crd.coherence import cross_field_rules
+from kubealign_operator.crd.immutability import immutability_rules
+from kubealign_operator.crd.rule import CelRule, cel_string
+from kubealign_operator.crd.rules import model_rules
+from kubealign_operator.crd.schema import SchemaEmitter, Schema
 
 PLURAL = "alignmentjobs"
 NAME = f"{PLURAL}.{GROUP}"
 
-_NAMES = (
-    Rule("self.metadata.name.size() <= 52", "metadata.name must have at most 52 characters"),
-    Rule(
-        f"self.metadata.name.size() > 52 || self.metadata.name.matches({text(JOB_NAME)})",
-        f"metadata.name must be {PATTERNS[JOB_NAME]}",
+_NAME_RULES = (
+    CelRule("self.metadata.name.size() <= 52", "metadata.name must have at most 52 characters"),
+    CelRule(
+        f"self.metadata.name.size() > 52 || self.metadata.name.matches({cel_string(JOB_NAME_PATTERN)})",
+        f"metadata.name must be {PATTERN_DESCRIPTIONS[JOB_NAME_PATTERN]}",
     ),
 )
 
@@ -45,7 +45,7 @@ def definition() -> dict[str, Any]:
                     "name": VERSION,
                     "served": True,
                     "storage": True,
-                    "schema": {"openAPIV3Schema": schema()},
+                    "schema": {"openAPIV3Schema": job_schema()},
                     "subresources": {
                         "status": {},
                         "scale": {
@@ -54,17 +54,17 @@ def definition() -> dict[str, Any]:
                             "labelSelectorPath": ".status.selector",
                         },
                     },
-                    "additionalPrinterColumns": _COLUMNS,
+                    "additionalPrinterColumns": _PRINTER_COLUMNS,
                 }
             ],
         },
     }
 
 
-def schema() -> Schema:
+def job_schema() -> Schema:
     """Return the structural schema of an AlignmentJob."""
-    rules = dict(rules_below(AlignmentJobSpec))
-    rules[AlignmentJobSpec] = [*coherent(), *unchanged()]
+    rules = dict(model_rules(AlignmentJobSpec))
+    rules[AlignmentJobSpec] = [*cross_field_rules(), *immutability_rules()]
     return {
         "type": "object",
         "description": " ".join((AlignmentJob.__doc__ or "").split()),
@@ -73,10 +73,10 @@ def schema() -> Schema:
             "apiVersion": {"type": "string"},
             "kind": {"type": "string"},
             "metadata": {"type": "object"},
-            "spec": Emitter.of(AlignmentJobSpec, rules).model(AlignmentJobSpec),
-            "status": Emitter.of(AlignmentJobStatus, {}).model(AlignmentJobStatus),
+            "spec": SchemaEmitter.for_model(AlignmentJobSpec, rules).object_schema(AlignmentJobSpec),
+            "status": SchemaEmitter.for_model(AlignmentJobStatus, {}).object_schema(AlignmentJobStatus),
         },
-        "x-kubernetes-validations": [rule.document() for rule in _NAMES],
+        "x-kubernetes-validations": [rule.to_schema() for rule in _NAME_RULES],
     }
 
 
@@ -85,7 +85,7 @@ def _column(name: str, kind: str, path: str, description: str, *, wide: bool = F
     return {**column, "priority": 1} if wide else column
 
 
-_COLUMNS = [
+_PRINTER_COLUMNS = [
     _column("Phase", "string", ".status.phase", "Phase of the job's lifecycle."),
     _column("Step", "integer", ".status.step", "The last completed step."),
     _column("Reward", "number", ".status.reward", "Mean reward of the last step."),

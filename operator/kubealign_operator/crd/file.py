@@ -6,16 +6,16 @@ import yaml
 
 from kubealign_operator.crd.definition import definition
 
-_HEAD = "# Generated from sdk/kubealign/spec by `make crd`.\n"
+_HEADER = "# Generated from sdk/kubealign/spec by `make crd`.\n"
 
 
-class _Whole(yaml.SafeDumper):
+class _NoAliasDumper(yaml.SafeDumper):
     """YAML dumper without anchors and aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
-def manifest() -> str:
+def crd_manifest() -> str:
     """Return the YAML text, in a stable order."""
-    return _HEAD + yaml.dump(definition(), Dumper=_Whole, sort_keys=False, allow_unicode=True, width=110)
+    return _HEADER + yaml.dump(definition(), Dumper=_NoAliasDumper, sort_keys=False, allow_unicode=True, width=110)

@@ -5,7 +5,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Rule:
+class CelRule:
     """A CEL expression that must hold, and the message of its violation.
 
     `field_path` is the reported field, below the location of the rule (`.kl.adaptive`); empty: the
@@ -13,23 +13,23 @@ class Rule:
     unbounded.
     """
 
-    holds: str
+    expression: str
     message: str
-    at: str = ""
+    field_path: str = ""
 
-    def document(self) -> dict[str, Any]:
+    def to_schema(self) -> dict[str, Any]:
         """Return the rule in the notation of the schema."""
-        rule = {"rule": self.holds, "message": self.message}
-        if self.at:
-            rule["fieldPath"] = self.at
+        rule = {"rule": self.expression, "message": self.message}
+        if self.field_path:
+            rule["fieldPath"] = self.field_path
         return rule
 
 
-def text(value: str) -> str:
+def cel_string(value: str) -> str:
     """Return a CEL string literal."""
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def unless(condition: str, holds: str) -> str:
+def implies(condition: str, consequence: str) -> str:
     """Return the CEL implication: if the condition holds, the consequence must hold."""
-    return f"!({condition}) || {holds}"
+    return f"!({condition}) || {consequence}"

@@ -6,291 +6,291 @@ from pydantic import BaseModel
 
 from kubealign.spec.algorithms import (
     KL,
-    PPO,
-    RLOO,
-    Annotate,
-    Comparison,
-    Generate,
-    Importance,
+    PPOSpec,
+    RLOOSpec,
+    AnnotateSpec,
+    PairwiseComparison,
+    GenerateSpec,
+    ImportanceCorrection,
     Judge,
-    Normalization,
-    OnPolicy,
-    Revision,
+    AdvantageNormalization,
+    OnPolicySpec,
+    CritiqueRevision,
 )
-from kubealign.spec.base import Union, alias
+from kubealign.spec.base import SpecUnion, field_alias
 from kubealign.spec.coherence import RESERVED_NAMES
-from kubealign.spec.fields import entry, model_of
+from kubealign.spec.fields import item_type, nested_model
 from kubealign.spec.job import Critic, Reference
 from kubealign.spec.pod_template import (
     RESERVED_LABELS,
-    RESERVED_PREFIX,
-    RESERVED_VARIABLES,
+    RESERVED_LABEL_PREFIX,
+    RESERVED_VARIABLE_PREFIX,
     EnvSource,
     EnvVariable,
     PodMetadata,
 )
-from kubealign.spec.pod_volumes import RESERVED_FOLDERS, RESERVED_VOLUMES, Volume, VolumeMount
-from kubealign.spec.rewards import SOURCES, Reward
-from kubealign.spec.rollout import Rollout, Sampling
-from kubealign.spec.trackers import MEMBERS, Tracker
+from kubealign.spec.pod_volumes import RESERVED_FOLDERS, RESERVED_VOLUME_PREFIX, Volume, VolumeMount
+from kubealign.spec.rewards import REWARD_SOURCES, Reward
+from kubealign.spec.rollout import Rollout, SamplingSpec
+from kubealign.spec.trackers import TRACKER_MEMBERS, TrackerSpec
 from kubealign.spec.training import Trainer
-from kubealign.spec.validation import EarlyStopping, Target, ValidationScore
-from kubealign_operator.crd.rule import Rule, text
+from kubealign.spec.validation import EarlyStopping, EarlyStoppingTarget, ValidationScore
+from kubealign_operator.crd.rule import CelRule, cel_string
 
 
-def one_of(names: Sequence[str], example: str = "") -> list[Rule]:
+def exactly_one_of(names: Sequence[str], example: str = "") -> list[CelRule]:
     """Return rules that exactly one of these fields is set."""
     remedy = f": write {example}" if example else ""
     message = f"exactly one of {', '.join(names)} must be set; none is set{remedy}"
-    return [Rule(" || ".join(f"has(self.{name})" for name in names), message), at_most_one_of(names)]
+    return [CelRule(" || ".join(f"has(self.{name})" for name in names), message), at_most_one_of(names)]
 
 
-def at_most_one_of(names: Sequence[str]) -> Rule:
+def at_most_one_of(names: Sequence[str]) -> CelRule:
     """Return the rule that at most one of these fields is set."""
     conditions = ", ".join(f"has(self.{name})" for name in names)
     message = f"exactly one of {', '.join(names)} must be set; several are set: remove all but one"
-    return Rule(f"[{conditions}].filter(set, set).size() <= 1", message)
+    return CelRule(f"[{conditions}].filter(set, set).size() <= 1", message)
 
 
-def union(model: type[Union]) -> list[Rule]:
+def union_rules(model: type[SpecUnion]) -> list[CelRule]:
     """Return the rules of a union; none if its only member is the default."""
-    names = [alias(model, name) for name in model.model_fields]
+    names = [field_alias(model, name) for name in model.model_fields]
     if model.default_member is None:
-        return one_of(names)
+        return exactly_one_of(names)
     return [at_most_one_of(names)] if len(names) > 1 else []
 
 
-def _layout() -> Iterator[Rule]:
+def _parallelism_rules() -> Iterator[CelRule]:
     """Yield the rules of a trainer whose ranks are divided by megatron."""
     megatron, is_set = "self.backend.megatron", "has(self.backend.megatron)"
     shared = f"{megatron}.tensorParallel * {megatron}.pipelineParallel"
-    yield Rule(
+    yield CelRule(
         f"!{is_set} || self.ranks % ({shared} * {megatron}.contextParallel) == 0",
         "must be a multiple of tensorParallel x pipelineParallel x contextParallel",
-        at=".ranks",
+        field_path=".ranks",
     )
-    yield Rule(
+    yield CelRule(
         f"!{is_set} || self.ranks % ({shared} * {megatron}.expertParallel) == 0",
         "x tensorParallel x pipelineParallel must divide trainer.ranks",
-        at=".backend.megatron.expertParallel",
+        field_path=".backend.megatron.expertParallel",
     )
-    yield Rule(
+    yield CelRule(
         f"!{is_set} || {megatron}.expertParallel == 1 || {megatron}.tensorParallel == 1 || "
         f"{megatron}.sequenceParallel",
         "must be true where both expertParallel and tensorParallel are above 1",
-        at=".backend.megatron.sequenceParallel",
+        field_path=".backend.megatron.sequenceParallel",
     )
 
 
-def _holds(field: str, name: str) -> Rule:
+def _contains_placeholder(field: str, name: str) -> CelRule:
     """Return the rule that a prompt template contains this placeholder."""
-    return Rule(
-        f"self.{field}.contains({text('{' + name + '}')})", f"must have {{{name}}} in it", at=f".{field}"
+    return CelRule(
+        f"self.{field}.contains({cel_string('{' + name + '}')})", f"must have {{{name}}} in it", field_path=f".{field}"
     )
 
 
-_KL = one_of(["fixed", "adaptive"], "fixed: {coefficient: 0.05}")
+_KL_RULES = exactly_one_of(["fixed", "adaptive"], "fixed: {coefficient: 0.05}")
 
-_MINIBATCHES = Rule(
+_MINIBATCH_RULE = CelRule(
     "!has(self.minibatchSequences) || "
     "self.promptsPerStep * self.samplesPerPrompt % self.minibatchSequences == 0",
     "must divide promptsPerStep x samplesPerPrompt",
-    at=".minibatchSequences",
+    field_path=".minibatchSequences",
 )
-_ADAPTIVE = Rule(
+_ADAPTIVE_KL_RULE = CelRule(
     "!has(self.kl.adaptive) || self.kl.placement != 'Loss'",
     "an adaptive coefficient needs the KL penalty in the reward: set placement to Reward, or use fixed",
-    at=".kl.adaptive",
+    field_path=".kl.adaptive",
 )
-_COMPARED = Rule(
+_GROUP_SIZE_RULE = CelRule(
     "!(self.advantage.center in ['Group', 'LeaveOneOut']) || self.samplesPerPrompt >= 2",
     "compares a prompt's samples: set samplesPerPrompt to at least 2, or center to Batch",
-    at=".advantage.center",
+    field_path=".advantage.center",
 )
-_REWARD_ONLY = Rule(
+_KL_IN_REWARD_RULE = CelRule(
     "self.kl.placement == 'Reward' || (has(self.kl.fixed) && self.kl.fixed.coefficient == 0.0)",
     "RLOO subtracts the KL penalty from the sequence's reward: set Reward",
-    at=".kl.placement",
+    field_path=".kl.placement",
 )
-_NAMES = [
-    Rule(f"self.name != {text(name)}", f"this name stands for {meaning}: choose another", at=".name")
+_RESERVED_NAME_RULES = [
+    CelRule(f"self.name != {cel_string(name)}", f"this name stands for {meaning}: choose another", field_path=".name")
     for name, meaning in RESERVED_NAMES.items()
 ]
-_LABELS = ", ".join(text(label) for label in RESERVED_LABELS)
-_FOLDERS = ", ".join(text(folder) for folder in RESERVED_FOLDERS)
+_RESERVED_LABEL_LIST = ", ".join(cel_string(label) for label in RESERVED_LABELS)
+_RESERVED_FOLDER_LIST = ", ".join(cel_string(folder) for folder in RESERVED_FOLDERS)
 
-_OWN: dict[type[BaseModel], list[Rule]] = {
-    KL: _KL,
-    RLOO: [_REWARD_ONLY],
-    PPO: [
-        Rule(
+_MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
+    KL: _KL_RULES,
+    RLOOSpec: [_KL_IN_REWARD_RULE],
+    PPOSpec: [
+        CelRule(
             "self.advantage.center != 'LeaveOneOut'",
             "PPO's advantages are per token, so no sample can be left out: set Batch, Group or None",
-            at=".advantage.center",
+            field_path=".advantage.center",
         )
     ],
-    Normalization: [
-        Rule(
+    AdvantageNormalization: [
+        CelRule(
             "self.scale == 'None' || self.center in ['Group', 'LeaveOneOut'] || "
             "(self.scale == 'Batch' && self.center == 'Batch')",
             "needs a center over the same samples: set such a center, or scale to None",
-            at=".scale",
+            field_path=".scale",
         )
     ],
-    Revision: [_holds("critique", "response"), _holds("revision", "response")],
-    Comparison: [_holds("prompt", "first"), _holds("prompt", "second")],
-    Judge: [_holds("prompt", "response")],
-    Generate: [
-        Rule(
+    CritiqueRevision: [_contains_placeholder("critique", "response"), _contains_placeholder("revision", "response")],
+    PairwiseComparison: [_contains_placeholder("prompt", "first"), _contains_placeholder("prompt", "second")],
+    Judge: [_contains_placeholder("prompt", "response")],
+    GenerateSpec: [
+        CelRule(
             "self.keep == 'All' || self.samplesPerPrompt >= 2",
             "keep chooses among a prompt's samples: set at least 2",
-            at=".samplesPerPrompt",
+            field_path=".samplesPerPrompt",
         ),
-        Rule(
+        CelRule(
             "!has(self.compare) || self.samplesPerPrompt % 2 == 0",
             "samples are compared in pairs: set an even number",
-            at=".samplesPerPrompt",
+            field_path=".samplesPerPrompt",
         ),
-        Rule(
+        CelRule(
             "!has(self.compare) || self.keep == 'All'",
             "the comparison chooses, not the rewards: set All, or remove compare",
-            at=".keep",
+            field_path=".keep",
         ),
     ],
-    Annotate: [
-        Rule(
+    AnnotateSpec: [
+        CelRule(
             "!has(self.lowest) || !has(self.highest) || self.lowest <= self.highest",
             "must not be above highest",
-            at=".lowest",
+            field_path=".lowest",
         ),
         *(
-            Rule(
+            CelRule(
                 f"!self.roundToIntegers || !has(self.{name}) || self.{name} == double(int(self.{name}))",
                 "must be a whole number where scores are rounded to whole numbers",
-                at=f".{name}",
+                field_path=f".{name}",
             )
             for name in ("lowest", "highest")
         ),
     ],
-    Importance: [Rule("self.low < self.high", "must be below high", at=".low")],
-    Target: one_of(["atLeast", "atMost"], "atLeast: 0.5"),
-    Sampling: [
-        Rule(
+    ImportanceCorrection: [CelRule("self.low < self.high", "must be below high", field_path=".low")],
+    EarlyStoppingTarget: exactly_one_of(["atLeast", "atMost"], "atLeast: 0.5"),
+    SamplingSpec: [
+        CelRule(
             "self.minTokens <= self.maxTokens",
             "must be at most maxTokens",
-            at=".minTokens",
+            field_path=".minTokens",
         )
     ],
     Rollout: [
-        Rule(
+        CelRule(
             "self.minReplicas <= self.replicas",
             "must be at most replicas",
-            at=".minReplicas",
+            field_path=".minReplicas",
         ),
-        Rule(
+        CelRule(
             "!has(self.podTemplate) || self.placement == 'Own'",
             "workers without pods of their own have no template: set trainer.podTemplate",
-            at=".podTemplate",
+            field_path=".podTemplate",
         ),
     ],
-    Trainer: list(_layout()),
+    Trainer: list(_parallelism_rules()),
     Critic: [
-        Rule(
+        CelRule(
             "self.headInit != 'RewardModel' || !has(self.model) || !has(self.model.config)",
             "a model with random weights has no reward head: set Zero",
-            at=".headInit",
+            field_path=".headInit",
         )
     ],
     Reference: [
-        Rule(
+        CelRule(
             "!has(self.podTemplate) || self.placement == 'Own'",
             "a reference without a pod of its own has no template: set trainer.podTemplate",
-            at=".podTemplate",
+            field_path=".podTemplate",
         ),
-        Rule(
+        CelRule(
             "!has(self.model) || self.placement != 'AdapterOff'",
             "a reference AdapterOff uses the policy's own first weights: remove it",
-            at=".model",
+            field_path=".model",
         ),
     ],
     Reward: [
-        *one_of(SOURCES),
-        Rule(
+        *exactly_one_of(REWARD_SOURCES),
+        CelRule(
             "has(self.model) || self.placement == 'Own'",
             "is for a single model; other sources run in their own process: set Own",
-            at=".placement",
+            field_path=".placement",
         ),
-        Rule(
+        CelRule(
             "self.attributes.size() == 0 || has(self.model) || has(self.ensemble)",
             "is for models with several scores: remove it",
-            at=".attributes",
+            field_path=".attributes",
         ),
-        Rule(
+        CelRule(
             "!has(self.podTemplate) || self.placement == 'Own'",
             "a reward WithCritic has no pod of its own: set critic.podTemplate",
-            at=".podTemplate",
+            field_path=".podTemplate",
         ),
-        *_NAMES,
+        *_RESERVED_NAME_RULES,
     ],
-    ValidationScore: _NAMES,
-    Tracker: one_of([alias(Tracker, name) for name in MEMBERS], "tensorBoard: {}"),
+    ValidationScore: _RESERVED_NAME_RULES,
+    TrackerSpec: exactly_one_of([field_alias(TrackerSpec, name) for name in TRACKER_MEMBERS], "tensorBoard: {}"),
     EarlyStopping: [
-        Rule(
+        CelRule(
             "self.metric.startsWith('val/')",
             "must name a validation metric, such as val/loss: they begin with val/",
-            at=".metric",
+            field_path=".metric",
         )
     ],
     PodMetadata: [
-        Rule(
+        CelRule(
             "!has(self.labels) || "
-            f"self.labels.all(key, !(key in [{_LABELS}]) && !key.startsWith({text(RESERVED_PREFIX)}))",
-            f"{RESERVED_PREFIX}*, {' and '.join(RESERVED_LABELS)} are set by kubealign itself: remove them",
-            at=".labels",
+            f"self.labels.all(key, !(key in [{_RESERVED_LABEL_LIST}]) && !key.startsWith({cel_string(RESERVED_LABEL_PREFIX)}))",
+            f"{RESERVED_LABEL_PREFIX}*, {' and '.join(RESERVED_LABELS)} are set by kubealign itself: remove them",
+            field_path=".labels",
         )
     ],
-    EnvSource: one_of(["secretKeyRef", "configMapKeyRef", "fieldRef"]),
+    EnvSource: exactly_one_of(["secretKeyRef", "configMapKeyRef", "fieldRef"]),
     EnvVariable: [
-        *one_of(["value", "valueFrom"], 'value: ""'),
-        Rule(
-            f"!self.name.startsWith({text(RESERVED_VARIABLES)})",
+        *exactly_one_of(["value", "valueFrom"], 'value: ""'),
+        CelRule(
+            f"!self.name.startsWith({cel_string(RESERVED_VARIABLE_PREFIX)})",
             "is set by kubealign itself: remove it",
-            at=".name",
+            field_path=".name",
         ),
     ],
     Volume: [
-        *one_of(["configMap", "secret", "persistentVolumeClaim", "emptyDir"]),
-        Rule(
-            f"!self.name.startsWith({text(RESERVED_VOLUMES)})",
-            f"names that begin with {RESERVED_VOLUMES} are taken: choose another",
-            at=".name",
+        *exactly_one_of(["configMap", "secret", "persistentVolumeClaim", "emptyDir"]),
+        CelRule(
+            f"!self.name.startsWith({cel_string(RESERVED_VOLUME_PREFIX)})",
+            f"names that begin with {RESERVED_VOLUME_PREFIX} are taken: choose another",
+            field_path=".name",
         ),
     ],
     VolumeMount: [
-        Rule(
-            f"[{_FOLDERS}].all(own, self.mountPath != own && !self.mountPath.startsWith(own + '/'))",
+        CelRule(
+            f"[{_RESERVED_FOLDER_LIST}].all(own, self.mountPath != own && !self.mountPath.startsWith(own + '/'))",
             f"must not be or lie below {', '.join(RESERVED_FOLDERS)}: choose another folder",
-            at=".mountPath",
+            field_path=".mountPath",
         )
     ],
 }
 
 
-def rules_below(root: type[BaseModel]) -> Mapping[type[BaseModel], Sequence[Rule]]:
+def model_rules(root: type[BaseModel]) -> Mapping[type[BaseModel], Sequence[CelRule]]:
     """Return the rules of every model from the root down."""
     return {
-        model: union(model) if issubclass(model, Union) else [*_inherited(model), *_OWN.get(model, [])]
-        for model in set(_models(root))
+        model: union_rules(model) if issubclass(model, SpecUnion) else [*_inherited_rules(model), *_MODEL_RULES.get(model, [])]
+        for model in set(_walk_models(root))
     }
 
 
-def _inherited(model: type[BaseModel]) -> list[Rule]:
-    return [_MINIBATCHES, _ADAPTIVE, _COMPARED] if issubclass(model, OnPolicy) else []
+def _inherited_rules(model: type[BaseModel]) -> list[CelRule]:
+    return [_MINIBATCH_RULE, _ADAPTIVE_KL_RULE, _GROUP_SIZE_RULE] if issubclass(model, OnPolicySpec) else []
 
 
-def _models(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
+def _walk_models(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
     yield model
     for field in model.model_fields.values():
-        below = model_of(entry(field.annotation) or field.annotation)
+        below = nested_model(item_type(field.annotation) or field.annotation)
         if below is not None:
-            yield from _models(below)
+            yield from _walk_models(below)

@@ -10,66 +10,66 @@ from typing import Any, TypeAlias
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from kubealign.spec.base import PATTERNS, Union
-from kubealign.spec.fields import allowed, entry, model_of
-from kubealign_operator.crd.rule import Rule, text
+from kubealign.spec.base import PATTERN_DESCRIPTIONS, SpecUnion
+from kubealign.spec.fields import document_fields, item_type, nested_model
+from kubealign_operator.crd.rule import CelRule, cel_string
 
 Schema: TypeAlias = dict[str, Any]
 
 #: Rules of each model, in addition to those of its fields.
-Rules: TypeAlias = Mapping[type[BaseModel], Sequence[Rule]]
+ModelRules: TypeAlias = Mapping[type[BaseModel], Sequence[CelRule]]
 
-_BOUNDS = ("minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems", "maxProperties", "pattern")
-_KEPT = ("x-kubernetes-list-type", "x-kubernetes-list-map-keys")
+_BOUND_KEYWORDS = ("minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems", "maxProperties", "pattern")
+_COPIED_KEYWORDS = ("x-kubernetes-list-type", "x-kubernetes-list-map-keys")
 
 
 @dataclass(frozen=True)
-class Emitter:
+class SchemaEmitter:
     """Emits the schema of a model and of all models below it. `definitions`: pydantic's schemas by model
     name.
     """
 
     definitions: Mapping[str, Schema]
-    rules: Rules
+    rules: ModelRules
 
     @classmethod
-    def of(cls, root: type[BaseModel], rules: Rules) -> "Emitter":
+    def for_model(cls, root: type[BaseModel], rules: ModelRules) -> "SchemaEmitter":
         """Create an emitter for a root model."""
         schema = root.model_json_schema()
         return cls({**schema.get("$defs", {}), root.__name__: schema}, rules)
 
-    def model(self, model: type[BaseModel]) -> Schema:
+    def object_schema(self, model: type[BaseModel]) -> Schema:
         """Return the schema of an object of this model."""
         definition = self.definitions[model.__name__]
         schema: Schema = {"type": "object"}
         if model.__doc__:
             schema["description"] = " ".join(model.__doc__.split())
-        fields = allowed(model)
+        fields = document_fields(model)
         if fields:
             schema["properties"] = {
-                name: self._field(field, definition["properties"][name]) for name, field in fields.items()
+                name: self._field_schema(field, definition["properties"][name]) for name, field in fields.items()
             }
-        if issubclass(model, Union) and model.default_member is not None and len(fields) == 1:
+        if issubclass(model, SpecUnion) and model.default_member is not None and len(fields) == 1:
             # With several members, a schema cannot express a default that applies if no other member is set.
             (only,) = schema["properties"].values()
             only["default"] = {}
         required = [name for name, field in fields.items() if field.is_required()]
         if required:
             schema["required"] = required
-        rules = [rule.document() for rule in self.rules.get(model, ())]
+        rules = [rule.to_schema() for rule in self.rules.get(model, ())]
         if rules:
             schema["x-kubernetes-validations"] = rules
         return schema
 
-    def _field(self, field: FieldInfo, definition: Schema) -> Schema:
+    def _field_schema(self, field: FieldInfo, definition: Schema) -> Schema:
         alternatives = [part for part in definition.get("anyOf", [definition]) if part.get("type") != "null"]
         if len(alternatives) != 1:
             raise ValueError(f"a field must have one type or null, this one is {definition}")
-        schema = self._value(alternatives[0], field.annotation)
+        schema = self._value_schema(alternatives[0], field.annotation)
         if field.description:
             schema["description"] = field.description
-        schema |= {key: definition[key] for key in _KEPT if key in definition}
-        default = _default(field)
+        schema |= {key: definition[key] for key in _COPIED_KEYWORDS if key in definition}
+        default = _default_value(field)
         if default is not None:
             if "anyOf" in definition:
                 # kubectl apply omits nulls, so the default would silently replace them.
@@ -79,17 +79,17 @@ class Emitter:
             schema["default"] = default
         return schema
 
-    def _value(self, definition: Schema, annotation: Any) -> Schema:
+    def _value_schema(self, definition: Schema, annotation: Any) -> Schema:
         if "$ref" in definition:
-            model = model_of(annotation)
+            model = nested_model(annotation)
             name = definition["$ref"].removeprefix("#/$defs/")
-            return self.model(model) if model is not None else _choice(self.definitions[name]["enum"])
+            return self.object_schema(model) if model is not None else _enum_schema(self.definitions[name]["enum"])
         if "const" in definition:
-            return _choice([definition["const"]])
+            return _enum_schema([definition["const"]])
         if definition.get("x-kubernetes-int-or-string"):
-            return _amount(definition)
+            return _quantity_schema(definition)
         schema: Schema = {"type": definition["type"]} | {
-            key: definition[key] for key in _BOUNDS if key in definition
+            key: definition[key] for key in _BOUND_KEYWORDS if key in definition
         }
         for bound, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
             if exclusive in definition:
@@ -101,29 +101,29 @@ class Emitter:
                 schema["format"] = definition["format"]
             case "array":
                 items = definition["prefixItems"][0] if "prefixItems" in definition else definition["items"]
-                schema["items"] = self._value(items, entry(annotation))
+                schema["items"] = self._value_schema(items, item_type(annotation))
             case "object":
-                schema |= self._map(definition)
+                schema |= self._map_schema(definition)
         return schema
 
-    def _map(self, definition: Schema) -> Schema:
+    def _map_schema(self, definition: Schema) -> Schema:
         if definition.get("additionalProperties") is True:
             return {"x-kubernetes-preserve-unknown-fields": True}
         if "patternProperties" not in definition:
-            return {"additionalProperties": self._value(definition["additionalProperties"], None)}
+            return {"additionalProperties": self._value_schema(definition["additionalProperties"], None)}
         ((pattern, value),) = definition["patternProperties"].items()
-        keys = Rule(f"self.all(key, key.matches({text(pattern)}))", f"each key must be {PATTERNS[pattern]}")
+        keys = CelRule(f"self.all(key, key.matches({cel_string(pattern)}))", f"each key must be {PATTERN_DESCRIPTIONS[pattern]}")
         return {
-            "additionalProperties": self._value(value, None),
-            "x-kubernetes-validations": [keys.document()],
+            "additionalProperties": self._value_schema(value, None),
+            "x-kubernetes-validations": [keys.to_schema()],
         }
 
 
-def _choice(values: Sequence[str]) -> Schema:
+def _enum_schema(values: Sequence[str]) -> Schema:
     return {"type": "string", "enum": list(values)}
 
 
-def _amount(definition: Schema) -> Schema:
+def _quantity_schema(definition: Schema) -> Schema:
     return {
         "x-kubernetes-int-or-string": True,
         "anyOf": [{"type": "integer"}, {"type": "string"}],
@@ -133,16 +133,16 @@ def _amount(definition: Schema) -> Schema:
     }
 
 
-def _default(field: FieldInfo) -> Any:
+def _default_value(field: FieldInfo) -> Any:
     """Return the complete default of an absent field, since an API server validates rules before it fills in
     nested defaults.
     """
     if field.is_required():
         return None
-    return _plain(field.get_default(call_default_factory=True))
+    return _to_json(field.get_default(call_default_factory=True))
 
 
-def _plain(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json", by_alias=True, exclude_none=True)
     if isinstance(value, Enum):
@@ -150,14 +150,14 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def places(schema: Schema, place: str = "") -> Iterator[tuple[str, Schema]]:
+def walk_schema(schema: Schema, path: str = "") -> Iterator[tuple[str, Schema]]:
     """Yield (dotted path, schema) of this schema and of all schemas below; list items as `[]`, map values as
     `{}`.
     """
-    yield place, schema
+    yield path, schema
     for name, below in schema.get("properties", {}).items():
-        yield from places(below, f"{place}.{name}" if place else name)
+        yield from walk_schema(below, f"{path}.{name}" if path else name)
     if "items" in schema:
-        yield from places(schema["items"], f"{place}[]")
+        yield from walk_schema(schema["items"], f"{path}[]")
     if isinstance(schema.get("additionalProperties"), dict):
-        yield from places(schema["additionalProperties"], f"{place}{{}}")
+        yield from walk_schema(schema["additionalProperties"], f"{path}{{}}")

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from kubealign.spec.status import ConditionStatus, JobPhase
-from kubealign_operator.render.rendered import CredentialsNeed, Deletion, Event, Stop
+from kubealign_operator.render.rendered import CredentialsRequest, PodDeletion, PlannedEvent, PodStop
 
 ACCEPTED = "Accepted"
 DEPENDENCIES_READY = "DependenciesReady"
@@ -18,7 +18,7 @@ FAILED = "Failed"
 
 
 @dataclass(frozen=True)
-class Said:
+class DesiredCondition:
     """The desired state of a condition. lastTransitionTime is kept when the status is unchanged."""
 
     type: str
@@ -27,9 +27,9 @@ class Said:
     message: str = ""
 
 
-def said(kind: str, so: bool, reason: str, message: str = "") -> Said:
+def desired_condition(kind: str, is_true: bool, reason: str, message: str = "") -> DesiredCondition:
     """Build a condition that is True or False."""
-    return Said(kind, ConditionStatus.TRUE if so else ConditionStatus.FALSE, reason, message)
+    return DesiredCondition(kind, ConditionStatus.TRUE if is_true else ConditionStatus.FALSE, reason, message)
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,12 @@ class Decision:
 
     phase: JobPhase
     message: str = ""
-    conditions: tuple[Said, ...] = ()
-    changes: Mapping[str, Any] = field(default_factory=dict)
-    credentials: CredentialsNeed | None = None
-    delete: tuple[Deletion, ...] = ()
-    stop: tuple[Stop, ...] = ()
+    conditions: tuple[DesiredCondition, ...] = ()
+    status_changes: Mapping[str, Any] = field(default_factory=dict)
+    credentials: CredentialsRequest | None = None
+    delete: tuple[PodDeletion, ...] = ()
+    stop: tuple[PodStop, ...] = ()
     create: tuple[dict[str, Any], ...] = ()
     delete_job: bool = False
-    events: tuple[Event, ...] = ()
-    wake: tuple[datetime, ...] = ()
+    events: tuple[PlannedEvent, ...] = ()
+    requeue_at: tuple[datetime, ...] = ()

@@ -5,19 +5,19 @@ from typing import Any
 from kubealign.spec.job import Metadata
 from kubealign_operator.render import names
 from kubealign_operator.render.metadata import object_metadata
-from kubealign_operator.render.scene import Scene
+from kubealign_operator.render.scene import RenderContext
 
-KEY = "job.json"
+DOCUMENT_KEY = "job.json"
 
 
-def document(scene: Scene) -> dict[str, Any]:
+def config_map(context: RenderContext) -> dict[str, Any]:
     """Build the ConfigMap. It is immutable: later changes (replicas, suspend) are handled by the operator."""
-    metadata = Metadata(name=scene.name, namespace=scene.namespace, labels=scene.job.metadata.labels)
-    job = scene.job.model_copy(update={"metadata": metadata})
+    metadata = Metadata(name=context.name, namespace=context.namespace, labels=context.job.metadata.labels)
+    job = context.job.model_copy(update={"metadata": metadata})
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": object_metadata(scene, names.document(scene.name)),
+        "metadata": object_metadata(context, names.config_map(context.name)),
         "immutable": True,
-        "data": {KEY: job.model_dump_json(by_alias=True)},
+        "data": {DOCUMENT_KEY: job.model_dump_json(by_alias=True)},
     }

@@ -6,35 +6,35 @@ from kubealign.process import Role
 from kubealign.roles import PREPARE
 from kubealign.spec.job import AlignmentJob
 from kubealign_operator.render import names, pod_state
-from kubealign_operator.render.units import Unit
+from kubealign_operator.render.units import ProcessUnit
 
 
-def prepared_by(units: Sequence[Unit]) -> bool:
+def has_prepared(units: Sequence[ProcessUnit]) -> bool:
     """Return True when preparation has finished successfully."""
     return any(
         pod_state.exit_code(pod) == 0
         for unit in units
         if unit.name == PREPARE
-        for _, pod in (*unit.current, *unit.stale)
+        for _, pod in (*unit.current_pods, *unit.stale_pods)
     )
 
 
-def all_ready(units: Sequence[Unit], job: AlignmentJob) -> bool:
+def all_ready(units: Sequence[ProcessUnit], job: AlignmentJob) -> bool:
     """Return True when everything that the driver needs is ready; of the rollout workers, `minReplicas`."""
     rollout = job.spec.own_rollout
     min_rollouts = 0 if rollout is None else rollout.min_replicas
     workers = [unit for unit in units if unit.name not in (PREPARE, names.DRIVER)]
     rollout_units = [unit for unit in workers if unit.group == Role.ROLLOUT]
     other_units = [unit for unit in workers if unit.group != Role.ROLLOUT]
-    return all(whole(unit) for unit in other_units) and sum(map(whole, rollout_units)) >= min_rollouts
+    return all(is_complete(unit) for unit in other_units) and sum(map(is_complete, rollout_units)) >= min_rollouts
 
 
-def whole(unit: Unit) -> bool:
+def is_complete(unit: ProcessUnit) -> bool:
     """Return True when all processes of the unit are ready, or finished."""
-    return unit.ready == len(unit.members)
+    return unit.ready_count == len(unit.members)
 
 
-def open_to(unit: Unit, units: Sequence[Unit], prepared: bool, running: bool) -> bool:
+def may_start(unit: ProcessUnit, units: Sequence[ProcessUnit], prepared: bool, running: bool) -> bool:
     """Return True when the unit may start.
 
     The bus and preparation start at once, the driver last, all other units in between. In a running job
@@ -43,5 +43,5 @@ def open_to(unit: Unit, units: Sequence[Unit], prepared: bool, running: bool) ->
     """
     if running or unit.name in (names.NATS, PREPARE):
         return True
-    bus_ready = all(whole(bus_unit) for bus_unit in units if bus_unit.name == names.NATS)
+    bus_ready = all(is_complete(bus_unit) for bus_unit in units if bus_unit.name == names.NATS)
     return prepared and bus_ready and unit.name != names.DRIVER

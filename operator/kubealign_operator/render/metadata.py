@@ -4,7 +4,7 @@ from typing import Any
 
 from kubealign.spec.job import API_VERSION, KIND
 from kubealign_operator.render import names
-from kubealign_operator.render.scene import Scene
+from kubealign_operator.render.scene import RenderContext
 
 
 def object_labels(job: str, uid: str) -> dict[str, str]:
@@ -17,18 +17,18 @@ def object_labels(job: str, uid: str) -> dict[str, str]:
     }
 
 
-def object_metadata(scene: Scene, name: str) -> dict[str, Any]:
+def object_metadata(context: RenderContext, name: str) -> dict[str, Any]:
     """Return the metadata of an object. Deleting the job deletes the object without blocking the deletion."""
     return {
         "name": name,
-        "namespace": scene.namespace,
-        "labels": object_labels(scene.name, scene.uid),
+        "namespace": context.namespace,
+        "labels": object_labels(context.name, context.uid),
         "ownerReferences": [
             {
                 "apiVersion": API_VERSION,
                 "kind": KIND,
-                "name": scene.name,
-                "uid": scene.uid,
+                "name": context.name,
+                "uid": context.uid,
                 "controller": True,
                 "blockOwnerDeletion": False,
             }

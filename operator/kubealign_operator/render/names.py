@@ -6,7 +6,7 @@ from kubealign.labels import FIELD_MANAGER as FIELD_MANAGER
 from kubealign.labels import GROUP_LABEL as GROUP_LABEL
 from kubealign.labels import JOB_LABEL as JOB_LABEL
 from kubealign.labels import KUBEALIGN as KUBEALIGN
-from kubealign.labels import MAIN as MAIN
+from kubealign.labels import MAIN_CONTAINER as MAIN_CONTAINER
 from kubealign.labels import MANAGED_BY as MANAGED_BY
 from kubealign.labels import PROCESS_LABEL as PROCESS_LABEL
 from kubealign.labels import ROLE_LABEL as ROLE_LABEL
@@ -41,7 +41,7 @@ def credentials(job: str) -> str:
     return f"{job}-credentials"
 
 
-def document(job: str) -> str:
+def config_map(job: str) -> str:
     """Return the name of the ConfigMap."""
     return f"{job}-document"
 
@@ -56,7 +56,7 @@ def pod_group(job: str, uid: str) -> str:
     return f"{job}-{uid[:8]}"
 
 
-def run_folder(job: str, uid: str) -> str:
+def run_directory(job: str, uid: str) -> str:
     """Return the name of the run directory. It contains the uid, so that a later job of the same name finds
     no old checkpoints.
     """

@@ -8,11 +8,11 @@ from kubealign.spec.job import AlignmentJob
 from kubealign.spec.models import HuggingFaceModel
 from kubealign_operator.render import names
 from kubealign_operator.render.metadata import object_metadata
-from kubealign_operator.render.parts import parts
-from kubealign_operator.render.scene import Scene
+from kubealign_operator.render.parts import spec_parts
+from kubealign_operator.render.scene import RenderContext
 
 
-def network_policy(scene: Scene) -> dict[str, Any]:
+def network_policy(context: RenderContext) -> dict[str, Any]:
     """Build the NetworkPolicy.
 
     Ingress: from the job itself, and from anywhere to the metrics port, which requires a client
@@ -21,17 +21,17 @@ def network_policy(scene: Scene) -> dict[str, Any]:
     metrics to
     an online tracker.
     """
-    pods = {"podSelector": {"matchLabels": {names.UID_LABEL: scene.uid}}}
+    pods = {"podSelector": {"matchLabels": {names.UID_LABEL: context.uid}}}
     dns = [{"protocol": protocol, "port": 53} for protocol in ("UDP", "TCP")]
     egress: list[dict[str, Any]] = [
         {"to": [pods]},
         {"ports": dns},
-        {"ports": [{"protocol": "TCP", "port": scene.platform.redis_port}]},
+        {"ports": [{"protocol": "TCP", "port": context.platform.redis_port}]},
     ]
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": object_metadata(scene, names.peers(scene.name)),
+        "metadata": object_metadata(context, names.peers(context.name)),
         "spec": {
             **pods,
             "policyTypes": ["Ingress", "Egress"],
@@ -42,19 +42,19 @@ def network_policy(scene: Scene) -> dict[str, Any]:
                     "ports": [{"protocol": "TCP", "port": METRICS_PORT}],
                 },
             ],
-            "egress": [{}] if fetches(scene.job) or tracks(scene.job) else egress,
+            "egress": [{}] if uses_hub(context.job) or uses_online_tracker(context.job) else egress,
         },
     }
 
 
-def tracks(job: AlignmentJob) -> bool:
+def uses_online_tracker(job: AlignmentJob) -> bool:
     """Return True when the driver sends metrics to a tracker outside the cluster."""
-    return any(tracker.online for tracker in job.spec.trackers)
+    return any(tracker.sends_online for tracker in job.spec.trackers)
 
 
-def fetches(job: AlignmentJob) -> bool:
+def uses_hub(job: AlignmentJob) -> bool:
     """Return True when the job downloads from a hub. A data set named by a path is no download."""
-    data_sets = [part.name for _, part in parts(job.spec, HuggingFaceDataset)]
-    return any(True for _ in parts(job.spec, HuggingFaceModel)) or any(
+    data_sets = [part.name for _, part in spec_parts(job.spec, HuggingFaceDataset)]
+    return any(True for _ in spec_parts(job.spec, HuggingFaceModel)) or any(
         not name.startswith(("/", ".", "~")) for name in data_sets
     )

@@ -3,27 +3,27 @@
 from typing import Any
 
 from kubealign_operator.render import names
-from kubealign_operator.render.credentials import credentials
-from kubealign_operator.render.document import document
-from kubealign_operator.render.look import Look
+from kubealign_operator.render.credentials import credentials_request
+from kubealign_operator.render.document import config_map
+from kubealign_operator.render.look import JobSnapshot
 from kubealign_operator.render.network_policy import network_policy
-from kubealign_operator.render.rendered import CredentialsNeed
-from kubealign_operator.render.scene import Scene
+from kubealign_operator.render.rendered import CredentialsRequest
+from kubealign_operator.render.scene import RenderContext
 from kubealign_operator.render.service import service
 
 
-def missing_objects(look: Look, scene: Scene) -> list[dict[str, Any]]:
+def missing_objects(snapshot: JobSnapshot, context: RenderContext) -> list[dict[str, Any]]:
     """Build the objects that do not exist; existing objects are never changed."""
     builders = {
-        ("Service", names.peers(scene.name)): service,
-        ("NetworkPolicy", names.peers(scene.name)): network_policy,
-        ("ConfigMap", names.document(scene.name)): document,
+        ("Service", names.peers(context.name)): service,
+        ("NetworkPolicy", names.peers(context.name)): network_policy,
+        ("ConfigMap", names.config_map(context.name)): config_map,
     }
-    return [build(scene) for key, build in builders.items() if key not in look.observed.objects]
+    return [build(context) for key, build in builders.items() if key not in snapshot.observed.objects]
 
 
-def missing_credentials(look: Look, scene: Scene) -> CredentialsNeed | None:
+def missing_credentials(snapshot: JobSnapshot, context: RenderContext) -> CredentialsRequest | None:
     """Return the request for the credentials Secret; None: it exists."""
-    if ("Secret", names.credentials(scene.name)) in look.observed.objects:
+    if ("Secret", names.credentials(context.name)) in snapshot.observed.objects:
         return None
-    return credentials(scene, look.processes)
+    return credentials_request(context, snapshot.processes)

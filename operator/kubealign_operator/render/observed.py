@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from kubealign.spec.algorithms import Makes
+from kubealign.spec.algorithms import ResultKind
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class ContainerWaiting:
     """The kubelet's reason why a container does not run yet."""
 
     reason: str = ""
@@ -17,7 +17,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Terminated:
+class ContainerTerminated:
     """The termination of a container."""
 
     exit_code: int
@@ -34,8 +34,8 @@ class ContainerView:
 
     name: str
     running: bool = False
-    waiting: Waiting | None = None
-    terminated: Terminated | None = None
+    waiting: ContainerWaiting | None = None
+    terminated: ContainerTerminated | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class PodView:
 
 
 @dataclass(frozen=True, slots=True)
-class VolumeFolder:
+class VolumePath:
     """A folder of a PersistentVolumeClaim."""
 
     claim_name: str
@@ -82,7 +82,7 @@ class VolumeFolder:
 
 
 @dataclass(frozen=True, slots=True)
-class JobView:
+class DependencyView:
     """Another job of the namespace, whose result this job reads."""
 
     name: str
@@ -92,15 +92,15 @@ class JobView:
     #: status.message.
     message: str = ""
     #: spec.checkpoint.volume.
-    volume: VolumeFolder | None = None
+    volume: VolumePath | None = None
     #: status.result.
-    result: VolumeFolder | None = None
+    result: VolumePath | None = None
     #: Kind of its result; None: its algorithm is unknown to this operator.
-    makes: Makes | None = Makes.POLICY
+    makes: ResultKind | None = ResultKind.POLICY
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class DriverProgress:
     """Progress as reported by the job's driver. None: not reported."""
 
     step: int | None = None
@@ -113,7 +113,7 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Observed:
+class ObservedState:
     """The observed state of a job and of everything that belongs to it."""
 
     #: The AlignmentJob as JSON: metadata, spec, status.
@@ -123,9 +123,9 @@ class Observed:
     #: (kind, name) of the existing objects other than pods: Secret, ConfigMap, Service, NetworkPolicy.
     objects: frozenset[tuple[str, str]] = frozenset()
     #: Name of a pod or object -> error of the last attempt to create it.
-    refusals: Mapping[str, str] = field(default_factory=dict)
+    create_errors: Mapping[str, str] = field(default_factory=dict)
     #: Name -> job that this one depends on; None: the job does not exist.
-    dependencies: Mapping[str, JobView | None] = field(default_factory=dict)
+    dependencies: Mapping[str, DependencyView | None] = field(default_factory=dict)
     #: Dependency cycle as job names, beginning and ending with this job; empty: no cycle.
-    circle: tuple[str, ...] = ()
-    progress: Progress | None = None
+    dependency_cycle: tuple[str, ...] = ()
+    progress: DriverProgress | None = None

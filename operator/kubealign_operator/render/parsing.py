@@ -7,21 +7,21 @@ from typing import Any
 from pydantic import ValidationError
 
 from kubealign.roles import Process, roles
-from kubealign.spec.dependencies import dependencies
+from kubealign.spec.dependencies import dependency_names
 from kubealign.spec.errors import SpecError
-from kubealign.spec.explain import explain
+from kubealign.spec.explain import error_message
 from kubealign.spec.job import AlignmentJob
-from kubealign.spec.paths import dotted
+from kubealign.spec.paths import format_path
 from kubealign_operator.render.reading import labels, mapping
 
-_TOLD = 5
+_MAX_ERRORS = 5
 
 
 class InvalidJob(ValueError):
     """The job's spec is invalid; the message names the fields and the remedies."""
 
 
-def parse(job: Mapping[str, Any]) -> AlignmentJob:
+def parse_job(job: Mapping[str, Any]) -> AlignmentJob:
     """Parse a job. Only the metadata that kubealign reads is validated: Kubernetes may allow more.
 
     Raises:
@@ -43,13 +43,13 @@ def parse(job: Mapping[str, Any]) -> AlignmentJob:
     try:
         return AlignmentJob.model_validate_json(text, strict=True, by_alias=True, by_name=False)
     except ValidationError as error:
-        raise InvalidJob(_told(error)) from error
+        raise InvalidJob(_format_errors(error)) from error
 
 
 def processes_of(job: Mapping[str, Any]) -> tuple[Process, ...]:
     """Return the job's processes; none when it is invalid."""
     try:
-        return roles(parse(job))
+        return roles(parse_job(job))
     except InvalidJob:
         return ()
 
@@ -57,15 +57,15 @@ def processes_of(job: Mapping[str, Any]) -> tuple[Process, ...]:
 def dependencies_of(job: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the names of the jobs whose results this job reads; none when it is invalid."""
     try:
-        return tuple(sorted(dependencies(parse(job))))
+        return tuple(sorted(dependency_names(parse_job(job))))
     except InvalidJob:
         return ()
 
 
-def _told(error: ValidationError) -> str:
+def _format_errors(error: ValidationError) -> str:
     messages = []
     for details in error.errors(include_url=False):
-        message, value = explain(details, AlignmentJob)
-        messages.append(str(SpecError(message, dotted(details["loc"]), value)))
-    more = len(messages) - _TOLD
-    return "; ".join(messages[:_TOLD]) + (f"; and {more} more" if more > 0 else "")
+        message, value = error_message(details, AlignmentJob)
+        messages.append(str(SpecError(message, format_path(details["loc"]), value)))
+    more = len(messages) - _MAX_ERRORS
+    return "; ".join(messages[:_MAX_ERRORS]) + (f"; and {more} more" if more > 0 else "")

@@ -5,20 +5,20 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
-from kubealign.spec.paths import Place
+from kubealign.spec.paths import DocumentPath
 
-Part = TypeVar("Part", bound=BaseModel)
+SpecPart = TypeVar("Part", bound=BaseModel)
 
 
-def parts(model: BaseModel, kind: type[Part], place: Place = ()) -> Iterator[tuple[Place, Part]]:
+def spec_parts(model: BaseModel, kind: type[SpecPart], path: DocumentPath = ()) -> Iterator[tuple[DocumentPath, SpecPart]]:
     """Yield (path, part) for every part of this type in the model, in field order."""
     if isinstance(model, kind):
-        yield place, model
+        yield path, model
     for name, field in type(model).model_fields.items():
         value = getattr(model, name)
         if isinstance(value, BaseModel):
-            yield from parts(value, kind, (*place, field.alias or name))
+            yield from spec_parts(value, kind, (*path, field.alias or name))
         elif isinstance(value, list):
             for index, item in enumerate(value):
                 if isinstance(item, BaseModel):
-                    yield from parts(item, kind, (*place, field.alias or name, index))
+                    yield from spec_parts(item, kind, (*path, field.alias or name, index))

@@ -8,16 +8,16 @@ from typing import Any
 from pydantic import ValidationError
 
 from kubealign.spec.status import AlignmentJobStatus, Condition
-from kubealign_operator.render.reading import mapping, moment
+from kubealign_operator.render.reading import mapping, timestamp
 
 #: Greatest value of a counter: a greater one was not written by the operator.
-_MOST = 2**31 - 1
+_MAX_COUNT = 2**31 - 1
 _TIMES = ("start_time", "completion_time", "active_since")
 _COUNTS = ("step", "max_steps", "weight_version", "restarts", "rollout_replicas", "observed_generation")
-_FIGURES = ("reward", "kl", "active_seconds")
+_METRICS = ("reward", "kl", "active_seconds")
 
 
-def past(status: object) -> AlignmentJobStatus:
+def parse_previous_status(status: object) -> AlignmentJobStatus:
     """Parse the previous status. A field with a senseless value counts as absent."""
     fields: dict[str, Any] = dict(mapping(status))
     while True:
@@ -28,19 +28,19 @@ def past(status: object) -> AlignmentJobStatus:
             valid = {name: value for name, value in fields.items() if name not in bad}
             fields = valid if len(valid) < len(fields) else {}
         else:
-            return _sound(parsed)
+            return _sanitize(parsed)
 
 
-def _sound(status: AlignmentJobStatus) -> AlignmentJobStatus:
-    changed: dict[str, Any] = {name: moment(getattr(status, name)) for name in _TIMES}
+def _sanitize(status: AlignmentJobStatus) -> AlignmentJobStatus:
+    changed: dict[str, Any] = {name: timestamp(getattr(status, name)) for name in _TIMES}
     changed |= {name: _count(getattr(status, name)) for name in _COUNTS}
-    changed |= {name: _figure(getattr(status, name)) for name in _FIGURES}
+    changed |= {name: _finite_number(getattr(status, name)) for name in _METRICS}
     attempts: Mapping[str, int] = status.attempts or {}
     changed["attempts"] = {name: count for name, value in attempts.items() if (count := _count(value))} or None
     changed["conditions"] = [
         condition.model_copy(update={"last_transition_time": at})
         for condition in status.conditions or []
-        if (at := moment(condition.last_transition_time)) is not None
+        if (at := timestamp(condition.last_transition_time)) is not None
     ] or None
     return status.model_copy(update=changed)
 
@@ -57,8 +57,8 @@ def active_seconds(status: AlignmentJobStatus, now: datetime) -> float:
 
 
 def _count(value: int | None) -> int | None:
-    return None if value is None or not 0 <= value <= _MOST else value
+    return None if value is None or not 0 <= value <= _MAX_COUNT else value
 
 
-def _figure(value: float | None) -> float | None:
+def _finite_number(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None

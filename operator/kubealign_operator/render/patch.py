@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 #: Lists of objects -> the field that identifies an entry.
-_KEYS = {
+_MERGE_KEYS = {
     "containers": "name",
     "initContainers": "name",
     "volumes": "name",
@@ -16,10 +16,10 @@ _KEYS = {
     "hostAliases": "ip",
 }
 #: Lists that are concatenated.
-_ADDED = ("tolerations", "topologySpreadConstraints")
+_APPENDED_LISTS = ("tolerations", "topologySpreadConstraints")
 
 
-def merged(base: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+def strategic_merge(base: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
     """Merge the patch into `base` without changing either.
 
     A null removes the field. Objects are merged field by field; the lists in `_MERGE_KEYS` by key; the
@@ -32,31 +32,31 @@ def merged(base: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
         if value is None:
             result.pop(name, None)
         elif isinstance(value, Mapping):
-            result[name] = merged(current if isinstance(current, Mapping) else {}, value)
-        elif isinstance(value, list | tuple) and name in _KEYS:
-            result[name] = _by_key(_KEYS[name], _list(current), value)
-        elif isinstance(value, list | tuple) and name in _ADDED:
-            result[name] = [*_list(current), *(item for item in value if item not in _list(current))]
+            result[name] = strategic_merge(current if isinstance(current, Mapping) else {}, value)
+        elif isinstance(value, list | tuple) and name in _MERGE_KEYS:
+            result[name] = _merge_by_key(_MERGE_KEYS[name], _as_list(current), value)
+        elif isinstance(value, list | tuple) and name in _APPENDED_LISTS:
+            result[name] = [*_as_list(current), *(item for item in value if item not in _as_list(current))]
         else:
             result[name] = value
     return result
 
 
-def _list(value: Any) -> Sequence[Any]:
+def _as_list(value: Any) -> Sequence[Any]:
     return value if isinstance(value, list | tuple) else ()
 
 
-def _by_key(key: str, base: Sequence[Any], patch: Sequence[Any]) -> list[Any]:
+def _merge_by_key(key: str, base: Sequence[Any], patch: Sequence[Any]) -> list[Any]:
     result = list(base)
     for item in patch:
-        position = next((index for index, entry in enumerate(result) if _same(key, entry, item)), None)
+        position = next((index for index, entry in enumerate(result) if _has_same_key(key, entry, item)), None)
         if position is None:
-            result.append(merged({}, item) if isinstance(item, Mapping) else item)
+            result.append(strategic_merge({}, item) if isinstance(item, Mapping) else item)
         else:
-            result[position] = merged(result[position], item)
+            result[position] = strategic_merge(result[position], item)
     return result
 
 
-def _same(key: str, entry: Any, item: Any) -> bool:
+def _has_same_key(key: str, entry: Any, item: Any) -> bool:
     are_objects = isinstance(entry, Mapping) and isinstance(item, Mapping)
     return are_objects and key in item and entry.get(key) == item[key]

@@ -3,31 +3,31 @@
 from collections.abc import Mapping
 from typing import Any
 
-from kubealign_operator.render.names import MAIN
-from kubealign_operator.render.observed import ContainerView, PodCondition, PodView, Terminated, Waiting
-from kubealign_operator.render.reading import inside, items, labels, moment, text, whole
+from kubealign_operator.render.names import MAIN_CONTAINER
+from kubealign_operator.render.observed import ContainerView, PodCondition, PodView, ContainerTerminated, ContainerWaiting
+from kubealign_operator.render.reading import get_path, items, labels, timestamp, text, integer
 
 
 def pod_view(pod: Mapping[str, Any]) -> PodView:
     """Parse a pod from JSON; whatever is missing or malformed counts as absent."""
-    conditions = tuple(_condition(item) for item in items(inside(pod, "status", "conditions")))
+    conditions = tuple(_condition(item) for item in items(get_path(pod, "status", "conditions")))
     return PodView(
-        name=text(inside(pod, "metadata", "name")),
-        uid=text(inside(pod, "metadata", "uid")),
-        labels=labels(inside(pod, "metadata", "labels")),
-        phase=text(inside(pod, "status", "phase")),
-        reason=text(inside(pod, "status", "reason")),
-        message=text(inside(pod, "status", "message")),
+        name=text(get_path(pod, "metadata", "name")),
+        uid=text(get_path(pod, "metadata", "uid")),
+        labels=labels(get_path(pod, "metadata", "labels")),
+        phase=text(get_path(pod, "status", "phase")),
+        reason=text(get_path(pod, "status", "reason")),
+        message=text(get_path(pod, "status", "message")),
         ready=any(condition.type == "Ready" and condition.status == "True" for condition in conditions),
-        node=text(inside(pod, "spec", "nodeName")),
-        created_at=moment(inside(pod, "metadata", "creationTimestamp")),
-        deletion_at=moment(inside(pod, "metadata", "deletionTimestamp")),
-        active_deadline_seconds=whole(inside(pod, "spec", "activeDeadlineSeconds")),
+        node=text(get_path(pod, "spec", "nodeName")),
+        created_at=timestamp(get_path(pod, "metadata", "creationTimestamp")),
+        deletion_at=timestamp(get_path(pod, "metadata", "deletionTimestamp")),
+        active_deadline_seconds=integer(get_path(pod, "spec", "activeDeadlineSeconds")),
         memory_limit=_memory_limit(pod),
         containers=tuple(
             _container(item)
             for field in ("initContainerStatuses", "containerStatuses")
-            for item in items(inside(pod, "status", field))
+            for item in items(get_path(pod, "status", field))
         ),
         # All other conditions repeat what phase, ready and containers contain.
         conditions=tuple(item for item in conditions if item.type in ("PodScheduled", "DisruptionTarget")),
@@ -36,21 +36,21 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
 
 def _container(status: Mapping[str, Any]) -> ContainerView:
     state = status.get("state")
-    waiting, terminated_state = inside(state, "waiting"), inside(state, "terminated")
-    code = whole(inside(terminated_state, "exitCode"))
+    waiting, terminated_state = get_path(state, "waiting"), get_path(state, "terminated")
+    code = integer(get_path(terminated_state, "exitCode"))
     terminated = None
     if isinstance(terminated_state, Mapping):
-        terminated = Terminated(
+        terminated = ContainerTerminated(
             exit_code=-1 if code is None else code,
             reason=text(terminated_state.get("reason")),
             message=text(terminated_state.get("message")),
-            started_at=moment(terminated_state.get("startedAt")),
-            finished_at=moment(terminated_state.get("finishedAt")),
+            started_at=timestamp(terminated_state.get("startedAt")),
+            finished_at=timestamp(terminated_state.get("finishedAt")),
         )
     return ContainerView(
         name=text(status.get("name")),
-        running=isinstance(inside(state, "running"), Mapping),
-        waiting=Waiting(text(waiting.get("reason")), text(waiting.get("message")))
+        running=isinstance(get_path(state, "running"), Mapping),
+        waiting=ContainerWaiting(text(waiting.get("reason")), text(waiting.get("message")))
         if isinstance(waiting, Mapping)
         else None,
         terminated=terminated,
@@ -67,8 +67,8 @@ def _condition(condition: Mapping[str, Any]) -> PodCondition:
 
 
 def _memory_limit(pod: Mapping[str, Any]) -> str:
-    for container in items(inside(pod, "spec", "containers")):
-        if container.get("name") == MAIN:
-            limit = inside(container, "resources", "limits", "memory")
+    for container in items(get_path(pod, "spec", "containers")):
+        if container.get("name") == MAIN_CONTAINER:
+            limit = get_path(container, "resources", "limits", "memory")
             return str(limit) if isinstance(limit, str | int) else ""
     return ""

@@ -5,15 +5,15 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
+_EMPTY: Mapping[str, Any] = MappingProxyType({})
 
 
 def mapping(value: object) -> Mapping[str, Any]:
     """Return the object, else an empty one."""
-    return value if isinstance(value, Mapping) else _NOTHING
+    return value if isinstance(value, Mapping) else _EMPTY
 
 
-def inside(value: object, *path: str) -> object:
+def get_path(value: object, *path: str) -> object:
     """Return the value at a path of object fields, or None."""
     for name in path:
         value = mapping(value).get(name)
@@ -30,7 +30,7 @@ def items(value: object) -> tuple[Mapping[str, Any], ...]:
     return tuple(mapping(item) for item in value) if isinstance(value, list | tuple) else ()
 
 
-def whole(value: object) -> int | None:
+def integer(value: object) -> int | None:
     """Return the integer, or None."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
@@ -53,7 +53,7 @@ def labels(value: object) -> dict[str, str]:
     }
 
 
-def moment(value: object) -> datetime | None:
+def timestamp(value: object) -> datetime | None:
     """Return the time in UTC, from a Kubernetes timestamp or a datetime; without a time zone UTC is assumed.
     """
     if isinstance(value, str):

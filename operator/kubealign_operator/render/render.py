@@ -6,23 +6,23 @@ from datetime import datetime
 from kubealign.roles import Process
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.status import JobPhase
-from kubealign_operator.render.activity import active
-from kubealign_operator.render.assembly import as_json, assemble
-from kubealign_operator.render.causes import Cause
+from kubealign_operator.render.activity import plan_active
+from kubealign_operator.render.assembly import status_json, build_plan
+from kubealign_operator.render.causes import FailureReason
 from kubealign_operator.render.decision import Decision
-from kubealign_operator.render.ending import ended, failure, success
-from kubealign_operator.render.look import Look, look
-from kubealign_operator.render.observed import Observed
-from kubealign_operator.render.parsing import InvalidJob, parse
-from kubealign_operator.render.placement import problems
+from kubealign_operator.render.ending import plan_finished, plan_failure, plan_success
+from kubealign_operator.render.look import JobSnapshot, take_snapshot
+from kubealign_operator.render.observed import ObservedState
+from kubealign_operator.render.parsing import InvalidJob, parse_job
+from kubealign_operator.render.placement import cluster_errors
 from kubealign_operator.render.platform import Platform
-from kubealign_operator.render.rendered import Rendered
-from kubealign_operator.render.suspension import suspended, suspending
-from kubealign_operator.render.verdict import permanent_failure, succeeded
-from kubealign_operator.render.waiting import invalid, misused, resolved, waits_for_jobs
+from kubealign_operator.render.rendered import ReconcilePlan
+from kubealign_operator.render.suspension import plan_suspended, plan_suspending
+from kubealign_operator.render.verdict import permanent_failure, has_succeeded
+from kubealign_operator.render.waiting import plan_invalid, dependency_errors, resolve_dependencies, plan_waiting
 
 
-def render(processes: Sequence[Process], observed: Observed, now: datetime, platform: Platform) -> Rendered:
+def plan_reconcile(processes: Sequence[Process], observed: ObservedState, now: datetime, platform: Platform) -> ReconcilePlan:
     """Plan one reconcile of a job.
 
     Never raises, whatever was observed.
@@ -33,57 +33,57 @@ def render(processes: Sequence[Process], observed: Observed, now: datetime, plat
         now: Current time, with a time zone.
         platform: Settings of the platform's administrator.
     """
-    snapshot = look(processes, observed, now, platform)
-    if snapshot.leaving and not (snapshot.past.phase is not None and snapshot.past.phase.final):
+    snapshot = take_snapshot(processes, observed, now, platform)
+    if snapshot.is_deleting and not (snapshot.previous_status.phase is not None and snapshot.previous_status.phase.is_final):
         # Kubernetes garbage-collects the pods together with the job.
-        return Rendered(status=as_json(snapshot.past))
-    return assemble(snapshot, _decide(snapshot))
+        return ReconcilePlan(status=status_json(snapshot.previous_status))
+    return build_plan(snapshot, _decide(snapshot))
 
 
-def _decide(snapshot: Look) -> Decision:
-    phase = snapshot.past.phase
-    if phase is not None and phase.final:
-        return ended(snapshot, phase)
+def _decide(snapshot: JobSnapshot) -> Decision:
+    phase = snapshot.previous_status.phase
+    if phase is not None and phase.is_final:
+        return plan_finished(snapshot, phase)
     try:
-        job = parse(snapshot.observed.job)
+        job = parse_job(snapshot.observed.job)
     except InvalidJob as error:
-        return invalid(snapshot, str(error))
-    errors = _wrong(snapshot, job)
+        return plan_invalid(snapshot, str(error))
+    errors = _validation_errors(snapshot, job)
     if errors:
-        return invalid(snapshot, "; ".join(errors))
+        return plan_invalid(snapshot, "; ".join(errors))
     if phase in (JobPhase.STARTING, JobPhase.RUNNING, JobPhase.SUSPENDING):
-        return _at_work(snapshot, job)
-    return _at_rest(snapshot, job)
+        return _decide_active(snapshot, job)
+    return _decide_inactive(snapshot, job)
 
 
-def _wrong(snapshot: Look, job: AlignmentJob) -> list[str]:
-    if snapshot.started and job.spec.checkpoint.volume is not None:
+def _validation_errors(snapshot: JobSnapshot, job: AlignmentJob) -> list[str]:
+    if snapshot.has_started and job.spec.checkpoint.volume is not None:
         return []
-    return [str(error) for error in (*problems(job), *misused(snapshot, job))]
+    return [str(error) for error in (*cluster_errors(job), *dependency_errors(snapshot, job))]
 
 
-def _at_work(snapshot: Look, job: AlignmentJob) -> Decision:
-    if snapshot.past.phase is JobPhase.SUSPENDING or job.spec.suspend:
-        if succeeded(snapshot):
-            return success(snapshot, job)
+def _decide_active(snapshot: JobSnapshot, job: AlignmentJob) -> Decision:
+    if snapshot.previous_status.phase is JobPhase.SUSPENDING or job.spec.suspend:
+        if has_succeeded(snapshot):
+            return plan_success(snapshot, job)
         failure_reason = permanent_failure(snapshot)
         if failure_reason is not None:
-            return failure(snapshot, failure_reason)
+            return plan_failure(snapshot, failure_reason)
         if snapshot.pods:
-            return suspending(snapshot)
+            return plan_suspending(snapshot)
         if job.spec.suspend:
-            return suspended(snapshot)
-    return active(snapshot, job, snapshot.past.dependencies or [])
+            return plan_suspended(snapshot)
+    return plan_active(snapshot, job, snapshot.previous_status.dependencies or [])
 
 
-def _at_rest(snapshot: Look, job: AlignmentJob) -> Decision:
+def _decide_inactive(snapshot: JobSnapshot, job: AlignmentJob) -> Decision:
     if job.spec.suspend:
-        return suspended(snapshot)
-    if snapshot.started:
-        return active(snapshot, job, snapshot.past.dependencies or [])
-    results = resolved(snapshot, job)
+        return plan_suspended(snapshot)
+    if snapshot.has_started:
+        return plan_active(snapshot, job, snapshot.previous_status.dependencies or [])
+    results = resolve_dependencies(snapshot, job)
     if isinstance(results, str):
-        return waits_for_jobs(results)
-    if isinstance(results, Cause):
-        return failure(snapshot, results)
-    return active(snapshot, job, results)
+        return plan_waiting(results)
+    if isinstance(results, FailureReason):
+        return plan_failure(snapshot, results)
+    return plan_active(snapshot, job, results)

@@ -9,7 +9,7 @@ from kubealign.process import Role
 
 
 @dataclass(frozen=True)
-class CredentialsNeed:
+class CredentialsRequest:
     """A missing Secret. The executor generates the keys, so that no key is part of a plan."""
 
     #: Name of the Secret.
@@ -24,7 +24,7 @@ class CredentialsNeed:
 
 
 @dataclass(frozen=True)
-class Deletion:
+class PodDeletion:
     """A pod to delete. `uid` is a precondition: a newer pod of the same name is left alone."""
 
     name: str
@@ -34,14 +34,14 @@ class Deletion:
 
 
 @dataclass(frozen=True)
-class Stop:
+class PodStop:
     """A pod to stop but keep for its logs: spec.activeDeadlineSeconds is patched to 1."""
 
     name: str
     uid: str
 
 
-class EventType(StrEnum):
+class KubeEventType(StrEnum):
     """Type of a Kubernetes event."""
 
     NORMAL = "Normal"
@@ -49,29 +49,29 @@ class EventType(StrEnum):
 
 
 @dataclass(frozen=True)
-class Event:
+class PlannedEvent:
     """A Kubernetes event about the job. `reason` is one CamelCase word."""
 
-    type: EventType
+    type: KubeEventType
     reason: str
     message: str
 
 
 @dataclass(frozen=True)
-class Rendered:
+class ReconcilePlan:
     """The plan of one reconcile. The fields are executed in order, each after the previous one succeeded."""
 
     #: The complete new status: a field that is absent here is removed.
     status: dict[str, Any]
     #: Credentials to create before anything in `create`.
-    credentials: CredentialsNeed | None = None
-    delete: tuple[Deletion, ...] = ()
-    stop: tuple[Stop, ...] = ()
+    credentials: CredentialsRequest | None = None
+    delete: tuple[PodDeletion, ...] = ()
+    stop: tuple[PodStop, ...] = ()
     #: Complete manifests of the missing objects, in creation order.
     create: tuple[dict[str, Any], ...] = ()
     #: The time to live after the job's end has expired: delete the job.
     delete_job: bool = False
     #: Events to send once the new status is written.
-    events: tuple[Event, ...] = ()
+    events: tuple[PlannedEvent, ...] = ()
     #: Seconds until the plan changes by time alone; None: never.
-    again_after: float | None = None
+    requeue_after: float | None = None

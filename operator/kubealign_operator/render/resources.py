@@ -7,18 +7,18 @@ from kubealign.process import Role
 from kubealign_operator.render.platform import Platform
 from kubealign_operator.render.reading import mapping
 
-_ROLE = {"requests": {"cpu": "500m", "memory": "2Gi"}}
-_SMALL = {"requests": {"cpu": "100m", "memory": "256Mi"}}
-_REQUESTS = {Role.NATS: _SMALL, Role.DRIVER: {"requests": {"cpu": "250m", "memory": "1Gi"}}}
+_ROLE_RESOURCES = {"requests": {"cpu": "500m", "memory": "2Gi"}}
+_NATS_RESOURCES = {"requests": {"cpu": "100m", "memory": "256Mi"}}
+_BUILT_IN_RESOURCES = {Role.NATS: _NATS_RESOURCES, Role.DRIVER: {"requests": {"cpu": "250m", "memory": "1Gi"}}}
 
 
 def default_resources(platform: Platform, role: Role) -> dict[str, Any]:
     """Return requests and limits of the role's container before any template is applied."""
-    resources: Mapping[str, Any] = platform.default_resources.get(role, _REQUESTS.get(role, _ROLE))
+    resources: Mapping[str, Any] = platform.default_resources.get(role, _BUILT_IN_RESOURCES.get(role, _ROLE_RESOURCES))
     return {kind: dict(mapping(resources.get(kind))) for kind in ("requests", "limits") if resources.get(kind)}
 
 
-def settle(container: dict[str, Any], chosen: Mapping[str, Any]) -> None:
+def drop_requests_above_limits(container: dict[str, Any], chosen: Mapping[str, Any]) -> None:
     """Drop the default requests for which a template sets a limit.
 
     The default might exceed that limit, which the API server rejects.

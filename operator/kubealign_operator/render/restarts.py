@@ -5,22 +5,22 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from kubealign.backoff import restart_delay
-from kubealign.process import Exit
+from kubealign.process import ExitCode
 from kubealign.roles import Process
 from kubealign_operator.render import causes, pod_state
-from kubealign_operator.render.causes import Cause
+from kubealign_operator.render.causes import FailureReason
 from kubealign_operator.render.observed import PodView
-from kubealign_operator.render.units import Unit
+from kubealign_operator.render.units import ProcessUnit
 
 
 @dataclass(frozen=True)
-class Restart:
+class UnitRestart:
     """A restart of a unit because one of its processes failed."""
 
     unit: str
-    cause: Cause
+    failure: FailureReason
 
-    def told(self, restarts: int, budget: int) -> str:
+    def describe(self, restarts: int, budget: int) -> str:
         """Describe the restart in a sentence.
 
         Args:
@@ -28,11 +28,11 @@ class Restart:
             budget: Restarts that the job allows.
         """
         used = f"{restarts} of {budget} restarts used"
-        return f"{self.cause.text}; starting {self.unit} again ({used})"
+        return f"{self.failure.message}; starting {self.unit} again ({used})"
 
 
 @dataclass(frozen=True)
-class Judged:
+class RestartOutcome:
     """The outcome of the restart policy.
 
     Args:
@@ -40,13 +40,13 @@ class Judged:
         failure: Reason why the job cannot continue.
     """
 
-    units: tuple[Unit, ...]
+    units: tuple[ProcessUnit, ...]
     restarts: int
-    new: tuple[Restart, ...] = ()
-    failure: Cause | None = None
+    new_restarts: tuple[UnitRestart, ...] = ()
+    failure: FailureReason | None = None
 
 
-def judge(units: Sequence[Unit], restarts: int, budget: int, complete: frozenset[str]) -> Judged:
+def apply_restart_policy(units: Sequence[ProcessUnit], restarts: int, budget: int, complete: frozenset[str]) -> RestartOutcome:
     """Decide which units restart.
 
     Args:
@@ -55,64 +55,64 @@ def judge(units: Sequence[Unit], restarts: int, budget: int, complete: frozenset
         budget: Restarts that the job allows.
         complete: Names of the groups that were completely ready at the previous reconcile.
     """
-    result: list[Unit] = []
-    new: list[Restart] = []
+    result: list[ProcessUnit] = []
+    new: list[UnitRestart] = []
     for unit in units:
-        crashed = _dead(unit)
+        crashed = _first_crash(unit)
         if crashed is not None:
-            reason = causes.how_it_ended(crashed[0].name, crashed[1])
+            reason = causes.termination_reason(crashed[0].name, crashed[1])
             if restarts >= budget:
-                return Judged(tuple(units), restarts, tuple(new), _used_up(reason, budget))
+                return RestartOutcome(tuple(units), restarts, tuple(new), _budget_exhausted(reason, budget))
             restarts += 1
-            new.append(Restart(unit.name, reason))
-            result.append(unit.again())
-        elif unit.ranks and _torn(unit, complete):
+            new.append(UnitRestart(unit.name, reason))
+            result.append(unit.next_attempt())
+        elif unit.is_gang and _is_incomplete_gang(unit, complete):
             # A rank was deleted from outside: the other ranks would hang in their collectives forever.
-            result.append(unit.again())
+            result.append(unit.next_attempt())
         else:
             result.append(unit)
-    return Judged(tuple(result), restarts, tuple(new))
+    return RestartOutcome(tuple(result), restarts, tuple(new))
 
 
-def held_until(unit: Unit, pod: PodView) -> datetime | None:
+def retain_until(unit: ProcessUnit, pod: PodView) -> datetime | None:
     """Return the time until which a dead pod is retained for its log and as restart backoff; None: not
     retained.
     """
-    if not pod_state.ended(pod):
+    if not pod_state.has_terminated(pod):
         return None
     # A pod that its node never ran has no finish time; its creation time is recent enough.
     finished = pod_state.finished_at(pod) or pod.created_at
     if finished is None:
         return None
-    delay = restart_delay(unit.attempt, pod_state.ran_seconds(pod))
+    delay = restart_delay(unit.attempt, pod_state.run_seconds(pod))
     try:
         return finished + timedelta(seconds=delay)
     except OverflowError:
         return None
 
 
-def _dead(unit: Unit) -> tuple[Process, PodView] | None:
+def _first_crash(unit: ProcessUnit) -> tuple[Process, PodView] | None:
     """Return the first process of the unit that failed by itself."""
-    crashed = [(process, pod) for process, pod in unit.current if _died(unit, pod)]
-    return min(crashed, key=_when) if crashed else None
+    crashed = [(process, pod) for process, pod in unit.current_pods if _has_crashed(unit, pod)]
+    return min(crashed, key=_finish_time) if crashed else None
 
 
-def _died(unit: Unit, pod: PodView) -> bool:
-    is_done = unit.one_shot and pod_state.exit_code(pod) == Exit.DONE
-    return pod_state.ended(pod) and not pod_state.leaving(pod) and not is_done
+def _has_crashed(unit: ProcessUnit, pod: PodView) -> bool:
+    is_done = unit.runs_to_completion and pod_state.exit_code(pod) == ExitCode.DONE
+    return pod_state.has_terminated(pod) and not pod_state.is_terminating(pod) and not is_done
 
 
-def _when(entry: tuple[Process, PodView]) -> float:
+def _finish_time(entry: tuple[Process, PodView]) -> float:
     finished = pod_state.finished_at(entry[1])
     return finished.timestamp() if finished is not None else float("inf")
 
 
-def _torn(unit: Unit, complete: frozenset[str]) -> bool:
-    if any(pod_state.leaving(pod) for _, pod in unit.current):
+def _is_incomplete_gang(unit: ProcessUnit, complete: frozenset[str]) -> bool:
+    if any(pod_state.is_terminating(pod) for _, pod in unit.current_pods):
         return True
-    return unit.group in complete and bool(unit.current) and bool(unit.missing)
+    return unit.group in complete and bool(unit.current_pods) and bool(unit.missing_members)
 
 
-def _used_up(cause: Cause, budget: int) -> Cause:
+def _budget_exhausted(cause: FailureReason, budget: int) -> FailureReason:
     text = f"all {budget} restarts are used up" if budget else "the job allows no restart"
-    return replace(cause, text=f"{cause.text}; {text} (lifecycle.maxRestarts)")
+    return replace(cause, text=f"{cause.message}; {text} (lifecycle.maxRestarts)")

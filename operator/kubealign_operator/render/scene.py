@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from kubealign.spec.job import AlignmentJob
-from kubealign.spec.status import Dependency
-from kubealign_operator.render.claims import claims
+from kubealign.spec.status import DependencyResult
+from kubealign_operator.render.claims import volume_claims
 from kubealign_operator.render.platform import Platform
 
 
 @dataclass(frozen=True)
-class Scene:
+class RenderContext:
     """A validated job together with everything its manifests depend on."""
 
     name: str
@@ -20,9 +20,9 @@ class Scene:
     job: AlignmentJob
     platform: Platform
     #: Results of other jobs that the job builds on.
-    dependencies: tuple[Dependency, ...] = ()
+    dependencies: tuple[DependencyResult, ...] = ()
 
     @cached_property
     def claims(self) -> Mapping[str, bool]:
         """The PersistentVolumeClaims that the processes mount, mapped to True when they write to them."""
-        return claims(self.job, self.dependencies)
+        return volume_claims(self.job, self.dependencies)

@@ -5,10 +5,10 @@ from typing import Any
 from kubealign.pod import GRPC_PORT, METRICS_PORT, NATS_PORT
 from kubealign_operator.render import names
 from kubealign_operator.render.metadata import object_metadata
-from kubealign_operator.render.scene import Scene
+from kubealign_operator.render.scene import RenderContext
 
 
-def service(scene: Scene) -> dict[str, Any]:
+def service(context: RenderContext) -> dict[str, Any]:
     """Build the headless Service. Unready pods are published: the ranks of a group connect before they are
     ready.
     """
@@ -16,11 +16,11 @@ def service(scene: Scene) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": object_metadata(scene, names.peers(scene.name)),
+        "metadata": object_metadata(context, names.peers(context.name)),
         "spec": {
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
-            "selector": {names.UID_LABEL: scene.uid},
+            "selector": {names.UID_LABEL: context.uid},
             "ports": [{"name": name, "port": port, "targetPort": port} for name, port in ports.items()],
         },
     }

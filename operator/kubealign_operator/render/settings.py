@@ -3,17 +3,17 @@
 from kubealign.pod import GRPC_PORT, RENDEZVOUS_PORT, PodRedis, PodSettings
 from kubealign.roles import Process
 from kubealign_operator.render import names
-from kubealign_operator.render.claims import mounted, run_folder
-from kubealign_operator.render.scene import Scene
+from kubealign_operator.render.claims import mount_path, run_directory
+from kubealign_operator.render.scene import RenderContext
 
 
-def settings_of(scene: Scene, process: Process) -> PodSettings:
+def process_settings(context: RenderContext, process: Process) -> PodSettings:
     """Return the settings of one process, without secrets and without what is the same in every pod."""
 
     def host(name: str) -> str:
-        return names.host(scene.name, scene.namespace, name)
+        return names.host(context.name, context.namespace, name)
 
-    platform = scene.platform
+    platform = context.platform
     return PodSettings(
         name=process.name,
         role=process.role,
@@ -21,8 +21,8 @@ def settings_of(scene: Scene, process: Process) -> PodSettings:
         rank=process.rank,
         world_size=process.world_size,
         reward=process.reward,
-        run_dir=mounted(*run_folder(scene.job, scene.uid)),
-        results={entry.name: mounted(entry.claim_name, entry.path) for entry in scene.dependencies},
+        run_dir=mount_path(*run_directory(context.job, context.uid)),
+        results={entry.name: mount_path(entry.claim_name, entry.path) for entry in context.dependencies},
         serves=process.serves,
         one_shot=process.one_shot,
         peers={group: f"{host(f'{group}-0')}:{GRPC_PORT}" for group in process.calls},
@@ -31,8 +31,8 @@ def settings_of(scene: Scene, process: Process) -> PodSettings:
         redis=PodRedis(
             host=platform.redis_host,
             port=platform.redis_port,
-            user=names.redis_user(scene.uid),
-            prefix=names.redis_prefix(scene.namespace, scene.name),
+            user=names.redis_user(context.uid),
+            prefix=names.redis_prefix(context.namespace, context.name),
             tls=platform.redis_tls,
         ),
     )

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from kubealign.roles import PREPARE
 from kubealign.spec.status import RoleStatus
 from kubealign_operator.render import causes, names, pod_state
-from kubealign_operator.render.causes import Cause
-from kubealign_operator.render.gates import whole
-from kubealign_operator.render.look import Look
-from kubealign_operator.render.restarts import Restart
-from kubealign_operator.render.units import Member, Unit
+from kubealign_operator.render.causes import FailureReason
+from kubealign_operator.render.gates import is_complete
+from kubealign_operator.render.look import JobSnapshot
+from kubealign_operator.render.restarts import UnitRestart
+from kubealign_operator.render.units import UnitMember, ProcessUnit
 
 #: Reasons by severity: the first one found is shown in the status.
-_GRAVITY = (
+_SEVERITY_ORDER = (
     "OutOfMemory",
     "Crashed",
     "Evicted",
@@ -28,73 +28,73 @@ _GRAVITY = (
     "Queued",
     "Ending",
 )
-_NAMED = 3
+_MAX_NAMED = 3
 
 
-def roles(units: Sequence[Unit], prepared: bool) -> list[RoleStatus]:
+def role_statuses(units: Sequence[ProcessUnit], prepared: bool) -> list[RoleStatus]:
     """Return the status of each group, in the order in which the groups start."""
     groups: dict[str, tuple[int, int]] = {}
     for unit in units:
         desired, ready = groups.get(unit.group, (0, 0))
-        unit_desired, unit_ready = unit.counts
+        unit_desired, unit_ready = unit.replica_counts
         is_done = prepared and unit.name == PREPARE
         groups[unit.group] = desired + unit_desired, ready + (unit_desired if is_done else unit_ready)
     return [RoleStatus(name=name, replicas=desired, ready=ready) for name, (desired, ready) in groups.items()]
 
 
-def obstacle(look: Look, units: Sequence[Unit], restarts: int, budget: int) -> Cause | None:
+def blocking_reason(snapshot: JobSnapshot, units: Sequence[ProcessUnit], restarts: int, budget: int) -> FailureReason | None:
     """Return the most severe reason why a process is not ready; None: nothing but time."""
     reasons = [
         candidate
         for unit in units
         for member in unit.members
-        for candidate in _of(look, unit, member, restarts, budget)
+        for candidate in _member_reasons(snapshot, unit, member, restarts, budget)
     ]
-    return min(reasons, key=lambda candidate: _gravity(candidate.reason), default=None)
+    return min(reasons, key=lambda candidate: _severity(candidate.reason), default=None)
 
 
-def awaited(units: Sequence[Unit], startable: frozenset[str]) -> str:
+def pending_processes(units: Sequence[ProcessUnit], startable: frozenset[str]) -> str:
     """Return a sentence that names the processes the job waits for; empty: none."""
     pending = [
         member.process.name
         for unit in units
-        if unit.name in startable and not whole(unit)
+        if unit.name in startable and not is_complete(unit)
         for member in unit.members
-        if member.pod is None or unit.one_shot or not pod_state.ready(member.pod)
+        if member.pod is None or unit.runs_to_completion or not pod_state.is_ready(member.pod)
     ]
     if not pending:
         return ""
     if pending == [PREPARE]:
         return "waits for prepare to finish"
-    listed = ", ".join(pending[:_NAMED]) + (f" and {len(pending) - _NAMED} more" if len(pending) > _NAMED else "")
+    listed = ", ".join(pending[:_MAX_NAMED]) + (f" and {len(pending) - _MAX_NAMED} more" if len(pending) > _MAX_NAMED else "")
     return f"waits for {listed} to be ready"
 
 
-def _of(snapshot: Look, unit: Unit, member: Member, restarts: int, budget: int) -> list[Cause]:
+def _member_reasons(snapshot: JobSnapshot, unit: ProcessUnit, member: UnitMember, restarts: int, budget: int) -> list[FailureReason]:
     name, pod = member.process.name, member.pod
-    if member.foreign:
-        return [causes.name_taken(name, member.pod_name)]
+    if member.is_foreign:
+        return [causes.pod_name_conflict(name, member.pod_name)]
     if pod is None:
-        error = snapshot.observed.refusals.get(member.pod_name)
-        return [] if error is None else [causes.refused(name, error)]
-    found_reason = causes.cause(name, pod, snapshot.now, unit.one_shot)
+        error = snapshot.observed.create_errors.get(member.pod_name)
+        return [] if error is None else [causes.create_refused(name, error)]
+    found_reason = causes.reason_not_ready(name, pod, snapshot.now, unit.runs_to_completion)
     if found_reason is None:
         return []
-    if pod_state.ended(pod) and not pod_state.leaving(pod):
-        return [Cause(found_reason.reason, Restart(unit.name, found_reason).told(restarts, budget))]
+    if pod_state.has_terminated(pod) and not pod_state.is_terminating(pod):
+        return [FailureReason(found_reason.reason, UnitRestart(unit.name, found_reason).describe(restarts, budget))]
     return [found_reason]
 
 
-def refused_objects(look: Look) -> Cause | None:
+def refused_object_reason(snapshot: JobSnapshot) -> FailureReason | None:
     """Return the reason when the Service, Secret or ConfigMap could not be created: no pod works without
     them.
     """
-    for name in (names.credentials(look.name), names.document(look.name), names.peers(look.name)):
-        error = look.observed.refusals.get(name)
+    for name in (names.credentials(snapshot.name), names.config_map(snapshot.name), names.peers(snapshot.name)):
+        error = snapshot.observed.create_errors.get(name)
         if error is not None:
-            return Cause("Refused", f"{name} was refused: {error}")
+            return FailureReason("Refused", f"{name} was refused: {error}")
     return None
 
 
-def _gravity(reason: str) -> int:
-    return _GRAVITY.index(reason) if reason in _GRAVITY else len(_GRAVITY)
+def _severity(reason: str) -> int:
+    return _SEVERITY_ORDER.index(reason) if reason in _SEVERITY_ORDER else len(_SEVERITY_ORDER)

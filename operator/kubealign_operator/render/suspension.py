@@ -4,54 +4,54 @@ checkpoint.
 
 from kubealign.spec.status import JobPhase, RoleStatus
 from kubealign_operator.render import names
-from kubealign_operator.render.decision import ACCEPTED, READY, SUSPENDED, Decision, said
-from kubealign_operator.render.look import Look, living
+from kubealign_operator.render.decision import ACCEPTED, READY, SUSPENDED, Decision, desired_condition
+from kubealign_operator.render.look import JobSnapshot, live_pods
 from kubealign_operator.render.past import active_seconds
-from kubealign_operator.render.removal import delete, give_up
+from kubealign_operator.render.removal import delete_pods, force_overdue_deletions
 
 
-def suspending(look: Look) -> Decision:
+def plan_suspending(snapshot: JobSnapshot) -> Decision:
     """Decide on a job that still has pods to stop."""
-    overdue, requeue_at = give_up(look.pods, look.now)
-    driver = living(look.pods_of(names.DRIVER))
+    overdue, requeue_at = force_overdue_deletions(snapshot.pods, snapshot.now)
+    driver = live_pods(snapshot.pods_in_group(names.DRIVER))
     if driver:
-        deletions, message = delete(driver), "suspending: the driver saves a checkpoint"
+        deletions, message = delete_pods(driver), "suspending: the driver saves a checkpoint"
     else:
-        remaining = ", ".join(sorted({look.process_of(pod) for pod in look.pods})[:3])
-        deletions, message = delete(look.pods), f"suspending: waits for {remaining} to end"
+        remaining = ", ".join(sorted({snapshot.process_name(pod) for pod in snapshot.pods})[:3])
+        deletions, message = delete_pods(snapshot.pods), f"suspending: waits for {remaining} to end"
     return Decision(
         JobPhase.SUSPENDING,
         message,
         conditions=(
-            said(SUSPENDED, False, "Suspending", message),
-            said(READY, False, "Suspending"),
+            desired_condition(SUSPENDED, False, "Suspending", message),
+            desired_condition(READY, False, "Suspending"),
         ),
         delete=(*overdue, *deletions),
-        wake=tuple(requeue_at),
+        requeue_at=tuple(requeue_at),
     )
 
 
-def suspended(look: Look) -> Decision:
+def plan_suspended(snapshot: JobSnapshot) -> Decision:
     """Decide on a suspended job. A pod that appears is deleted."""
-    at_step = "" if look.step is None else f" at step {look.step}"
+    at_step = "" if snapshot.step is None else f" at step {snapshot.step}"
     message = f"suspended{at_step}; set spec.suspend to false to resume"
-    overdue, requeue_at = give_up(look.pods, look.now)
-    active_time = active_seconds(look.past, look.stamp)
-    roles = [RoleStatus(name=role.name, replicas=role.replicas, ready=0) for role in look.past.roles or []]
+    overdue, requeue_at = force_overdue_deletions(snapshot.pods, snapshot.now)
+    active_time = active_seconds(snapshot.previous_status, snapshot.timestamp)
+    roles = [RoleStatus(name=role.name, replicas=role.replicas, ready=0) for role in snapshot.previous_status.roles or []]
     return Decision(
         JobPhase.SUSPENDED,
         message,
         conditions=(
-            said(ACCEPTED, True, "Valid"),
-            said(SUSPENDED, True, "Suspended", message),
-            said(READY, False, "Suspended"),
+            desired_condition(ACCEPTED, True, "Valid"),
+            desired_condition(SUSPENDED, True, "Suspended", message),
+            desired_condition(READY, False, "Suspended"),
         ),
-        changes={
+        status_changes={
             "active_since": None,
             "active_seconds": active_time or None,
             "roles": roles or None,
-            "rollout_replicas": None if look.past.rollout_replicas is None else 0,
+            "rollout_replicas": None if snapshot.previous_status.rollout_replicas is None else 0,
         },
-        delete=(*overdue, *delete(look.pods)),
-        wake=tuple(requeue_at),
+        delete=(*overdue, *delete_pods(snapshot.pods)),
+        requeue_at=tuple(requeue_at),
     )

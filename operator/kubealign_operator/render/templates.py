@@ -7,20 +7,20 @@ from kubealign.process import Role
 from kubealign.roles import Process
 from kubealign.spec.job import AlignmentJobSpec
 from kubealign.spec.pod_template import PodTemplate
-from kubealign_operator.render.reading import inside, mapping
-from kubealign_operator.render.scene import Scene
+from kubealign_operator.render.reading import get_path, mapping
+from kubealign_operator.render.scene import RenderContext
 
 
-def templates(scene: Scene, process: Process) -> Iterator[Mapping[str, Any]]:
+def pod_templates(context: RenderContext, process: Process) -> Iterator[Mapping[str, Any]]:
     """Yield the pod templates of a process in merge order: the platform's, the job's, the role's."""
-    yield mapping(scene.platform.pod_template)
-    for template in (scene.job.spec.pod_template, _of_role(scene.job.spec, process)):
+    yield mapping(context.platform.pod_template)
+    for template in (context.job.spec.pod_template, _role_template(context.job.spec, process)):
         if template is not None:
             document = template.model_dump(mode="json", by_alias=True, exclude_none=True)
             yield _without_containers(document) if process.role is Role.NATS else document
 
 
-def _of_role(spec: AlignmentJobSpec, process: Process) -> PodTemplate | None:
+def _role_template(spec: AlignmentJobSpec, process: Process) -> PodTemplate | None:
     if process.reward is not None:
         return next((reward.pod_template for reward in spec.rewards if reward.name == process.reward), None)
     section = {
@@ -35,5 +35,5 @@ def _of_role(spec: AlignmentJobSpec, process: Process) -> PodTemplate | None:
 
 def _without_containers(template: Mapping[str, Any]) -> dict[str, Any]:
     """Remove the containers: the bus is scheduled like the other pods, but does not run their container."""
-    spec = {name: value for name, value in mapping(inside(template, "spec")).items() if name != "containers"}
+    spec = {name: value for name, value in mapping(get_path(template, "spec")).items() if name != "containers"}
     return {**template, "spec": spec}

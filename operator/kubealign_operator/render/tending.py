@@ -7,68 +7,68 @@ from datetime import datetime
 
 from kubealign.roles import PREPARE
 from kubealign_operator.render import names, pod_state
-from kubealign_operator.render.look import Look
+from kubealign_operator.render.look import JobSnapshot
 from kubealign_operator.render.observed import PodView
-from kubealign_operator.render.removal import delete, give_up
-from kubealign_operator.render.rendered import Deletion
-from kubealign_operator.render.restarts import held_until
-from kubealign_operator.render.units import Member, Unit
+from kubealign_operator.render.removal import delete_pods, force_overdue_deletions
+from kubealign_operator.render.rendered import PodDeletion
+from kubealign_operator.render.restarts import retain_until
+from kubealign_operator.render.units import UnitMember, ProcessUnit
 
 #: The index of a worker, in the name of each of its pods.
-_WORKER = re.compile(r"-(\d+)(?:-r\d+)?$", re.ASCII)
+_WORKER_INDEX = re.compile(r"-(\d+)(?:-r\d+)?$", re.ASCII)
 #: The remaining ranks of a broken gang hang in a collective: a longer grace period is of no use.
-_RANK_GRACE_SECONDS = 1
+_GANG_GRACE_SECONDS = 1
 
 
 @dataclass
-class Work:
+class PodActions:
     """Pods to delete and to create.
 
     Args:
         create: Members whose pods are missing, each with the attempt of its unit.
     """
 
-    delete: list[Deletion] = field(default_factory=list)
-    create: list[tuple[Member, int]] = field(default_factory=list)
-    wake: list[datetime] = field(default_factory=list)
+    delete: list[PodDeletion] = field(default_factory=list)
+    create: list[tuple[UnitMember, int]] = field(default_factory=list)
+    requeue_at: list[datetime] = field(default_factory=list)
 
 
-def tend(look: Look, units: Sequence[Unit], startable: frozenset[str]) -> Work:
+def plan_pod_actions(snapshot: JobSnapshot, units: Sequence[ProcessUnit], startable: frozenset[str]) -> PodActions:
     """Plan the pod actions. `startable`: names of the units that may start now."""
-    actions = Work()
-    overdue, requeue_at = give_up(look.pods, look.now)
+    actions = PodActions()
+    overdue, requeue_at = force_overdue_deletions(snapshot.pods, snapshot.now)
     actions.delete += overdue
-    actions.wake += requeue_at
+    actions.requeue_at += requeue_at
     for unit in units:
-        _replace(look, unit, actions)
-        if unit.name in startable and not unit.stale:
-            actions.create += [(member, unit.attempt) for member in unit.missing if not member.foreign]
-    actions.delete += delete(_unwanted(look))
+        _remove_stale_pods(snapshot, unit, actions)
+        if unit.name in startable and not unit.stale_pods:
+            actions.create += [(member, unit.attempt) for member in unit.missing_members if not member.is_foreign]
+    actions.delete += delete_pods(_surplus_pods(snapshot))
     return actions
 
 
-def _replace(snapshot: Look, unit: Unit, actions: Work) -> None:
+def _remove_stale_pods(snapshot: JobSnapshot, unit: ProcessUnit, actions: PodActions) -> None:
     """Delete the pods of earlier attempts, finished ones only after the unit's restart backoff."""
-    for _, pod in unit.stale:
-        retained_until = held_until(unit, pod)
-        if retained_until is not None and retained_until > snapshot.now and not pod_state.leaving(pod):
-            actions.wake.append(retained_until)
+    for _, pod in unit.stale_pods:
+        retained_until = retain_until(unit, pod)
+        if retained_until is not None and retained_until > snapshot.now and not pod_state.is_terminating(pod):
+            actions.requeue_at.append(retained_until)
         else:
-            is_orphaned_rank = unit.ranks and not pod_state.ended(pod)
-            actions.delete += delete([pod], _RANK_GRACE_SECONDS if is_orphaned_rank else None)
+            is_orphaned_rank = unit.is_gang and not pod_state.has_terminated(pod)
+            actions.delete += delete_pods([pod], _GANG_GRACE_SECONDS if is_orphaned_rank else None)
 
 
-def _unwanted(snapshot: Look) -> list[PodView]:
+def _surplus_pods(snapshot: JobSnapshot) -> list[PodView]:
     """Return the pods of processes that the job no longer has, highest worker index first."""
     expected = {names.pod(snapshot.name, process.name) for process in (*snapshot.processes,)}
     expected.add(names.pod(snapshot.name, PREPARE))
     return sorted(
         (pod for pod in snapshot.pods if pod.name not in expected),
-        key=lambda pod: (_number(pod), pod.name),
+        key=lambda pod: (_worker_index(pod), pod.name),
         reverse=True,
     )
 
 
-def _number(pod: PodView) -> int:
-    match = _WORKER.search(pod.name)
+def _worker_index(pod: PodView) -> int:
+    match = _WORKER_INDEX.search(pod.name)
     return int(match[1]) if match else -1

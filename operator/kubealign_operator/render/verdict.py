@@ -1,21 +1,21 @@
 """The outcome of a job, from the exit codes of its processes."""
 
-from kubealign.process import Exit
+from kubealign.process import ExitCode
 from kubealign_operator.render import causes, names, pod_state
-from kubealign_operator.render.causes import Cause
-from kubealign_operator.render.look import Look
+from kubealign_operator.render.causes import FailureReason
+from kubealign_operator.render.look import JobSnapshot
 
 
-def succeeded(look: Look) -> bool:
+def has_succeeded(snapshot: JobSnapshot) -> bool:
     """Return True when the driver has finished its work, whatever became of the other processes."""
-    return any(pod_state.exit_code(pod) == Exit.DONE for pod in look.pods_of(names.DRIVER))
+    return any(pod_state.exit_code(pod) == ExitCode.DONE for pod in snapshot.pods_in_group(names.DRIVER))
 
 
-def permanent_failure(look: Look) -> Cause | None:
+def permanent_failure(snapshot: JobSnapshot) -> FailureReason | None:
     """Return the reason of the first process that reported a permanent failure."""
-    process_names = {process.name for process in look.processes}
-    for pod in look.pods:
-        process = look.process_of(pod)
-        if process in process_names and pod_state.exit_code(pod) == Exit.PERMANENT:
-            return causes.permanent(process, pod)
+    process_names = {process.name for process in snapshot.processes}
+    for pod in snapshot.pods:
+        process = snapshot.process_name(pod)
+        if process in process_names and pod_state.exit_code(pod) == ExitCode.PERMANENT:
+            return causes.permanent_failure_reason(process, pod)
     return None

@@ -7,19 +7,19 @@ from typing import Any
 
 from kubealign import pod as container
 from kubealign.process import Role
-from kubealign.roles import Process, generating
+from kubealign.roles import Process, generation_role
 from kubealign.spec.rewards import ConfigMapFunction
 from kubealign_operator.render import names
-from kubealign_operator.render.claims import mounted
-from kubealign_operator.render.reading import inside, items
-from kubealign_operator.render.scene import Scene
+from kubealign_operator.render.claims import mount_path
+from kubealign_operator.render.reading import get_path, items
+from kubealign_operator.render.scene import RenderContext
 
 #: Size for a process without a memory limit. Unwritten memory is not allocated.
-_SHARED_MEMORY = "16Gi"
+_SHARED_MEMORY_SIZE = "16Gi"
 _SHARED_MEMORY_VOLUME = "kubealign-shared-memory"
-_RUNTIME = "16Mi"
+_RUNTIME_SIZE = "16Mi"
 #: Readable by the pod's fsGroup only.
-_PRIVATE = 0o440
+_SECRET_MODE = 0o440
 
 
 @dataclass(frozen=True)
@@ -41,56 +41,56 @@ class Mount:
         return {**mount, "readOnly": True} if self.read_only else mount
 
 
-def common(scene: Scene, role: Role) -> list[Mount]:
+def common_mounts(context: RenderContext, role: Role) -> list[Mount]:
     """Return the mounts of every pod: credentials and scratch space."""
-    return [_credentials(scene, role), Mount("kubealign-scratch", {"emptyDir": {}}, container.SCRATCH)]
+    return [_credentials(context, role), Mount("kubealign-scratch", {"emptyDir": {}}, container.SCRATCH_FOLDER)]
 
 
-def of_role(scene: Scene, process: Process) -> list[Mount]:
+def role_mounts(context: RenderContext, process: Process) -> list[Mount]:
     """Return the mounts of a role's pod in addition to the common ones."""
-    document = str(PurePosixPath(container.DOCUMENT).parent)
+    document = str(PurePosixPath(container.JOB_DOCUMENT).parent)
     mounts = [
-        Mount("kubealign-job", {"configMap": {"name": names.document(scene.name)}}, document, read_only=True),
-        Mount("kubealign-runtime", _memory(_RUNTIME), container.RUNTIME),
-        Mount(_SHARED_MEMORY_VOLUME, _memory(_SHARED_MEMORY), container.SHARED_MEMORY),
+        Mount("kubealign-job", {"configMap": {"name": names.config_map(context.name)}}, document, read_only=True),
+        Mount("kubealign-runtime", _memory(_RUNTIME_SIZE), container.RUNTIME_FOLDER),
+        Mount(_SHARED_MEMORY_VOLUME, _memory(_SHARED_MEMORY_SIZE), container.SHARED_MEMORY_FOLDER),
     ]
-    for index, (claim, is_written) in enumerate(scene.claims.items()):
+    for index, (claim, is_written) in enumerate(context.claims.items()):
         source = {"persistentVolumeClaim": {"claimName": claim}}
         mounts.append(
-            Mount(f"kubealign-claim-{index}", source, str(mounted(claim, "")), read_only=not is_written)
+            Mount(f"kubealign-claim-{index}", source, str(mount_path(claim, "")), read_only=not is_written)
         )
-    for index, config_map in enumerate(_config_maps(scene, process)):
+    for index, config_map in enumerate(_config_maps(context, process)):
         path = str(PurePosixPath(config_map.path).parent)
         name = "kubealign-function" if index == 0 else f"kubealign-function-{index}"
         mounts.append(Mount(name, {"configMap": {"name": config_map.name}}, path, read_only=True))
     return mounts
 
 
-def _config_maps(context: Scene, process: Process) -> list[ConfigMapFunction]:
+def _config_maps(context: RenderContext, process: Process) -> list[ConfigMapFunction]:
     """Return the ConfigMaps with the functions that the process calls, each once."""
     functions: list[Any] = []
     if process.reward is not None:
         functions = [context.job.spec.scorer(process.reward).function]
-    elif process.role is generating([process]):
+    elif process.role is generation_role([process]):
         functions = [function for _, function in context.job.spec.rollout.functions]
     maps = [function.config_map for function in functions if function is not None]
     return list({one.name: one for one in maps if one is not None}.values())
 
 
-def of_bus() -> list[Mount]:
+def bus_mounts() -> list[Mount]:
     """Return the mounts of the bus. Its streams are a cache and need not outlive the pod."""
     return [
-        Mount("kubealign-streams", {"emptyDir": {}}, container.NATS_DATA),
-        Mount("kubealign-runtime", _memory(_RUNTIME), container.RUNTIME),
+        Mount("kubealign-streams", {"emptyDir": {}}, container.NATS_DATA_FOLDER),
+        Mount("kubealign-runtime", _memory(_RUNTIME_SIZE), container.RUNTIME_FOLDER),
     ]
 
 
 def fit_shared_memory(pod_spec: dict[str, Any]) -> None:
     """Limit the shared memory volume to the container's memory limit, against which the volume counts."""
     limits = (
-        inside(entry, "resources", "limits", "memory")
+        get_path(entry, "resources", "limits", "memory")
         for entry in items(pod_spec.get("containers"))
-        if entry.get("name") == names.MAIN
+        if entry.get("name") == names.MAIN_CONTAINER
     )
     limit = next(limits, None)
     for volume in items(pod_spec.get("volumes")):
@@ -102,7 +102,7 @@ def _memory(size: str) -> dict[str, Any]:
     return {"emptyDir": {"medium": "Memory", "sizeLimit": size}}
 
 
-def _credentials(context: Scene, role: Role) -> Mount:
+def _credentials(context: RenderContext, role: Role) -> Mount:
     secret = names.credentials(context.name)
     files = {
         container.CA_FILE: container.CA_FILE,
@@ -116,8 +116,8 @@ def _credentials(context: Scene, role: Role) -> Mount:
     if context.platform.redis_tls and role is not Role.NATS:
         ca = _items({container.REDIS_CA_FILE: container.REDIS_CA_FILE})
         sources.append({"secret": {"name": secret, "items": ca, "optional": True}})
-    source = {"projected": {"defaultMode": _PRIVATE, "sources": sources}}
-    return Mount("kubealign-credentials", source, container.SECRETS, read_only=True)
+    source = {"projected": {"defaultMode": _SECRET_MODE, "sources": sources}}
+    return Mount("kubealign-credentials", source, container.SECRETS_FOLDER, read_only=True)
 
 
 def _items(files: Mapping[str, str]) -> list[dict[str, str]]:

@@ -1,41 +1,41 @@
 """The Pending phase: validation errors and dependencies on other jobs."""
 
-from kubealign.spec.dependencies import dependencies, misuse, references
+from kubealign.spec.dependencies import dependency_names, result_kind_error, result_references
 from kubealign.spec.errors import SpecError
 from kubealign.spec.job import AlignmentJob
-from kubealign.spec.paths import dotted
-from kubealign.spec.status import Dependency, JobPhase
+from kubealign.spec.paths import format_path
+from kubealign.spec.status import DependencyResult, JobPhase
 from kubealign_operator.render import names
-from kubealign_operator.render.causes import Cause
-from kubealign_operator.render.decision import ACCEPTED, DEPENDENCIES_READY, Decision, said
-from kubealign_operator.render.look import Look
-from kubealign_operator.render.observed import JobView
+from kubealign_operator.render.causes import FailureReason
+from kubealign_operator.render.decision import ACCEPTED, DEPENDENCIES_READY, Decision, desired_condition
+from kubealign_operator.render.look import JobSnapshot
+from kubealign_operator.render.observed import DependencyView
 
 INVALID = "Invalid"
 
 
-def invalid(look: Look, message: str) -> Decision:
+def plan_invalid(snapshot: JobSnapshot, message: str) -> Decision:
     """Decide on a job with an invalid spec.
 
     A job that has started keeps its phase: the current validation is stricter than the one that admitted
     it.
     """
-    phase = look.past.phase if look.started and look.past.phase is not None else JobPhase.PENDING
-    return Decision(phase, message, conditions=(said(ACCEPTED, False, INVALID, message),))
+    phase = snapshot.previous_status.phase if snapshot.has_started and snapshot.previous_status.phase is not None else JobPhase.PENDING
+    return Decision(phase, message, conditions=(desired_condition(ACCEPTED, False, INVALID, message),))
 
 
-def misused(look: Look, job: AlignmentJob) -> list[SpecError]:
+def dependency_errors(snapshot: JobSnapshot, job: AlignmentJob) -> list[SpecError]:
     """Return an error for each result that is used as a kind that it is not."""
     errors = []
-    for path, name in references(job):
-        dependency = look.observed.dependencies.get(name)
-        message = None if dependency is None or dependency.makes is None else misuse(path, name, dependency.makes)
+    for path, name in result_references(job):
+        dependency = snapshot.observed.dependencies.get(name)
+        message = None if dependency is None or dependency.makes is None else result_kind_error(path, name, dependency.makes)
         if message is not None:
-            errors.append(SpecError(message, dotted(path), name))
+            errors.append(SpecError(message, format_path(path), name))
     return errors
 
 
-def resolved(look: Look, job: AlignmentJob) -> list[Dependency] | Cause | str:
+def resolve_dependencies(snapshot: JobSnapshot, job: AlignmentJob) -> list[DependencyResult] | FailureReason | str:
     """Resolve the results that the job builds on.
 
     Returns:
@@ -43,46 +43,46 @@ def resolved(look: Look, job: AlignmentJob) -> list[Dependency] | Cause | str:
         never exist.
     """
     results, missing = [], []
-    for name in sorted(dependencies(job)):
-        dependency = look.observed.dependencies.get(name)
+    for name in sorted(dependency_names(job)):
+        dependency = snapshot.observed.dependencies.get(name)
         if dependency is None:
-            missing.append(f"job {name}, which does not exist in namespace {look.namespace}")
+            missing.append(f"job {name}, which does not exist in namespace {snapshot.namespace}")
         elif dependency.phase == JobPhase.FAILED:
             detail = f": {dependency.message}" if dependency.message else ""
-            return Cause("DependencyFailed", f"job {name}, whose result is needed, failed{detail}")
+            return FailureReason("DependencyFailed", f"job {name}, whose result is needed, failed{detail}")
         elif dependency.phase != JobPhase.SUCCEEDED:
             missing.append(f"job {name}, which is {dependency.phase or 'Pending'}")
         else:
-            result = _result(dependency)
+            result = _dependency_result(dependency)
             if result is None:
-                return Cause(
+                return FailureReason(
                     "DependencyFailed", f"job {name} succeeded, but its status names no result"
                 )
             results.append(result)
     if not missing:
         return results
-    if look.observed.circle:
-        chain = " needs ".join(look.observed.circle)
+    if snapshot.observed.dependency_cycle:
+        chain = " needs ".join(snapshot.observed.dependency_cycle)
         remedy = "none of these jobs can start: delete one and name another model in it"
         return f"circular dependency: {chain}; {remedy}"
     return "waits for " + " and ".join(missing)
 
 
-def waits_for_jobs(message: str) -> Decision:
+def plan_waiting(message: str) -> Decision:
     """Decide on a job whose dependencies have not succeeded yet."""
     conditions = (
-        said(ACCEPTED, True, "Valid"),
-        said(DEPENDENCIES_READY, False, "Waiting", message),
+        desired_condition(ACCEPTED, True, "Valid"),
+        desired_condition(DEPENDENCIES_READY, False, "Waiting", message),
     )
     return Decision(JobPhase.PENDING, message, conditions)
 
 
-def _result(dependency: JobView) -> Dependency | None:
+def _dependency_result(dependency: DependencyView) -> DependencyResult | None:
     if dependency.result is not None:
-        return Dependency.model_construct(
+        return DependencyResult.model_construct(
             name=dependency.name, claim_name=dependency.result.claim_name, path=dependency.result.path
         )
     if dependency.volume is None:
         return None
-    path = f"{dependency.volume.path}/{names.run_folder(dependency.name, dependency.uid)}/result".lstrip("/")
-    return Dependency.model_construct(name=dependency.name, claim_name=dependency.volume.claim_name, path=path)
+    path = f"{dependency.volume.path}/{names.run_directory(dependency.name, dependency.uid)}/result".lstrip("/")
+    return DependencyResult.model_construct(name=dependency.name, claim_name=dependency.volume.claim_name, path=path)

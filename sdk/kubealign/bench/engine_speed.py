@@ -32,7 +32,7 @@ class EngineSpeed:
         lower_envelope = [*accumulate((seconds for _, seconds in reversed(ordered)), min)][::-1]
         object.__setattr__(self, "points", list(zip((n for n, _ in ordered), lower_envelope, strict=True)))
 
-    def pass_seconds(self, running: int) -> float:
+    def seconds_per_pass(self, running: int) -> float:
         """Return the seconds of one pass, which makes a token for each running sequence."""
         points = self.points
         index = bisect_left(points, (running, 0.0))
@@ -42,7 +42,7 @@ class EngineSpeed:
         return before + (running - n) * (after - before) / (m - n)
 
     def tokens_per_second(self, running: int) -> float:
-        return running / self.pass_seconds(running)
+        return running / self.seconds_per_pass(running)
 
     def prompt_seconds(self, tokens: float) -> float:
         return 0.0 if self.prompt_tokens_per_second is None else tokens / self.prompt_tokens_per_second

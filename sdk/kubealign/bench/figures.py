@@ -6,18 +6,18 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, Field
 
 from kubealign.bench.engine_speed import EngineSpeed
-from kubealign.bench.generation import Workload
-from kubealign.bench.lengths import Lengths
-from kubealign.bench.sizing import Sizing, StepCosts, size
+from kubealign.bench.generation import StepWorkload
+from kubealign.bench.lengths import ResponseLengths
+from kubealign.bench.sizing import Sizing, StepCosts, recommend_workers
 from kubealign.spec.job import AlignmentJob
-from kubealign.spec.rollout import InFlight
+from kubealign.spec.rollout import InFlightPolicy
 
 
-class NotSized(Exception):
+class SizingError(Exception):
     """The job cannot be sized, or too little is known; the message gives the cause."""
 
 
-class Figures(BaseModel):
+class SizingMeasurements(BaseModel):
     """Measurements of one job.
 
     passes: (sequences running, seconds of a pass) of one worker's engine. Lengths are those of responses,
@@ -55,11 +55,11 @@ class StepShape:
     replicas: int
 
     @classmethod
-    def of(cls, job: AlignmentJob) -> Self:
+    def from_job(cls, job: AlignmentJob) -> Self:
         """Derive the shape from a job. Raises SizingError for a job whose steps do not sample."""
         algorithm, rollout = job.spec.algorithm.value, job.spec.effective_rollout
         if not algorithm.online or rollout is None:
-            raise NotSized(
+            raise SizingError(
                 f"{job.name}: {job.spec.algorithm.member} does not sample in its steps: it has no rollout "
                 "workers to balance with a trainer"
             )
@@ -68,7 +68,7 @@ class StepShape:
             samples=algorithm.samples_per_prompt + int(algorithm.greedy_baseline),
             max_sequences=rollout.engine.value.max_sequences,
             staleness=algorithm.max_staleness,
-            flows=job.spec.in_flight is not InFlight.DRAIN,
+            flows=job.spec.in_flight is not InFlightPolicy.DRAIN,
             replicas=rollout.replicas,
         )
 
@@ -77,10 +77,10 @@ class StepShape:
         return self.prompts * self.samples
 
 
-def sizing_of(figures: Figures, shape: StepShape, most: int) -> Sizing:
+def compute_sizing(figures: SizingMeasurements, shape: StepShape, most: int) -> Sizing:
     """Compute the sizing for 1 to `most` workers."""
-    lengths = Lengths(figures.mean_length, figures.longest_length, figures.length_spread)
-    work = Workload(lengths.of(shape.sequences), shape.samples, figures.prompt_tokens)
+    lengths = ResponseLengths(figures.mean_length, figures.longest_length, figures.length_spread)
+    work = StepWorkload(lengths.quantiles(shape.sequences), shape.samples, figures.prompt_tokens)
     speed = EngineSpeed(figures.passes, shape.max_sequences, figures.prompt_tokens_per_second)
     costs = StepCosts(
         figures.train_seconds,
@@ -90,4 +90,4 @@ def sizing_of(figures: Figures, shape: StepShape, most: int) -> Sizing:
         figures.refit_seconds,
         figures.rest_seconds,
     )
-    return size(work, speed, costs, shape.staleness, shape.flows, most)
+    return recommend_workers(work, speed, costs, shape.staleness, shape.flows, most)

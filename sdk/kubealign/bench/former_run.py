@@ -12,21 +12,21 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from kubealign.bench.figures import Figures, NotSized, StepShape
-from kubealign.bench.lengths import fitted
+from kubealign.bench.figures import SizingMeasurements, SizingError, StepShape
+from kubealign.bench.lengths import fit_lengths
 
 #: Warm-up steps at the start, which are ignored.
 _WARM_UP = 1
-_FEWEST = 3
+_MIN_STEPS = 3
 #: Sine of the angle between (longest) and (tokens) over the steps; below it they are considered collinear.
-_ALIKE = 0.05
+_COLLINEAR = 0.05
 #: Minimum share of a step that an asynchronous trainer must have waited, so that its workers' speed is known.
-_WAITED = 0.05
+_MIN_WAIT_SHARE = 0.05
 
 
-def figures_of_run(
+def measure_run(
     name: str, lines: Mapping[int, Mapping[str, Any]], shape: StepShape, max_tokens: int
-) -> Figures:
+) -> SizingMeasurements:
     """Derive the measurements of a run.
 
     Args:
@@ -36,18 +36,18 @@ def figures_of_run(
     Raises SizingError where the steps are too few or lack a metric.
     """
     steps = [lines[step] for step in sorted(lines)][_WARM_UP:]
-    if len(steps) < _FEWEST:
-        raise NotSized(f"{name}: {len(lines)} steps are too few: at least {_FEWEST + _WARM_UP} are needed")
+    if len(steps) < _MIN_STEPS:
+        raise SizingError(f"{name}: {len(lines)} steps are too few: at least {_MIN_STEPS + _WARM_UP} are needed")
     missing = {"seconds/generate", "seconds/train", "response/length", "response/length_max"} - steps[
         0
     ].keys()
     if missing:
-        raise NotSized(f"{name}: its steps lack {', '.join(sorted(missing))}: did they sample?")
+        raise SizingError(f"{name}: its steps lack {', '.join(sorted(missing))}: did they sample?")
 
     def mean(figure: str) -> float:
         return fmean(float(step.get(figure, 0.0)) for step in steps)
 
-    lengths = fitted(
+    lengths = fit_lengths(
         [float(step["response/length"]) for step in steps],
         [float(step["response/length_max"]) for step in steps],
         shape.sequences,
@@ -58,9 +58,9 @@ def figures_of_run(
     accounted = mean("seconds/generate") + mean("seconds/score") + before
     accounted += mean("seconds/train") + mean("seconds/refit")
     rest = max(0.0, mean("seconds/step") - accounted)
-    fixed, each, assumed = _flowing(name, steps, shape) if shape.staleness else _drained(steps, shape)
+    fixed, each, assumed = _fit_asynchronous(name, steps, shape) if shape.staleness else _fit_synchronous(steps, shape)
     most = max(2, shape.max_sequences)
-    return Figures(
+    return SizingMeasurements(
         source=f"{len(steps)} steps of {name}, with {shape.replicas} rollout workers",
         passes=[(1, fixed + each), (most, fixed + most * each)],
         mean_length=lengths.mean,
@@ -76,7 +76,7 @@ def figures_of_run(
     )
 
 
-def _drained(steps: Sequence[Mapping[str, Any]], shape: StepShape) -> tuple[float, float, list[str]]:
+def _fit_synchronous(steps: Sequence[Mapping[str, Any]], shape: StepShape) -> tuple[float, float, list[str]]:
     """Fit (a, b) by least squares without negative terms."""
     points = []
     for step in steps:
@@ -90,7 +90,7 @@ def _drained(steps: Sequence[Mapping[str, Any]], shape: StepShape) -> tuple[floa
     ps = sum(p * s for p, _, s in points)
     ts = sum(t * s for _, t, s in points)
     determinant = pp * tt - pt * pt
-    if determinant > _ALIKE**2 * pp * tt:
+    if determinant > _COLLINEAR**2 * pp * tt:
         a, b = (tt * ps - pt * ts) / determinant, (pp * ts - pt * ps) / determinant
         if a >= 0 and b >= 0:
             return a, b, []
@@ -99,13 +99,13 @@ def _drained(steps: Sequence[Mapping[str, Any]], shape: StepShape) -> tuple[floa
     return ps / pp / 2, ts / tt / 2, [text]
 
 
-def _flowing(
+def _fit_asynchronous(
     name: str, steps: Sequence[Mapping[str, Any]], shape: StepShape
 ) -> tuple[float, float, list[str]]:
     """Fit (a, b) for workers that always have requests: a step's tokens in a step's time."""
     waited = fmean(float(step["seconds/generate"]) / float(step["seconds/step"]) for step in steps)
-    if waited < _WAITED:
-        raise NotSized(
+    if waited < _MIN_WAIT_SHARE:
+        raise SizingError(
             f"{name}: its trainer hardly waited ({100 * waited:.0f} % of a step), so the maximum "
             f"speed of its {shape.replicas} rollout workers is unknown: fewer may suffice"
         )

@@ -13,7 +13,7 @@ _ORDERS = 4
 
 
 @dataclass(frozen=True)
-class Workload:
+class StepWorkload:
     """Responses of one step.
 
     lengths: in tokens, one per sample, in any order. samples: per prompt; a prompt's samples go to one
@@ -39,17 +39,17 @@ class Workload:
 
 
 @dataclass(frozen=True)
-class Drained:
+class GenerationTime:
     """Generation time of a step that starts with idle workers.
 
     seconds: until the last token of the last response. scoring_tail: from then to the last score.
     """
 
     seconds: float
-    unscored: float
+    scoring_tail: float
 
 
-def generation(work: Workload, speed: EngineSpeed, most: int, scoring: float = 0.0) -> list[Drained]:
+def generation_times(work: StepWorkload, speed: EngineSpeed, most: int, scoring: float = 0.0) -> list[GenerationTime]:
     """Simulate generation with 1, 2, ... `most` workers that share the prompts evenly.
 
     A worker count that performs worse than one fewer gets the time of the latter.
@@ -57,18 +57,18 @@ def generation(work: Workload, speed: EngineSpeed, most: int, scoring: float = 0
     Args:
         scoring: Seconds that one scorer takes for all responses, in order of completion.
     """
-    times: list[Drained] = []
+    times: list[GenerationTime] = []
     for workers in range(1, most + 1):
         last = times[-1] if times else None
-        time = _generated(work, speed, workers, scoring) if workers <= work.groups else last
+        time = _simulate_generation(work, speed, workers, scoring) if workers <= work.groups else last
         assert time is not None
-        if last is not None and last.seconds + last.unscored < time.seconds + time.unscored:
+        if last is not None and last.seconds + last.scoring_tail < time.seconds + time.scoring_tail:
             time = last
         times.append(time)
     return times
 
 
-def _generated(work: Workload, speed: EngineSpeed, workers: int, scoring: float) -> Drained:
+def _simulate_generation(work: StepWorkload, speed: EngineSpeed, workers: int, scoring: float) -> GenerationTime:
     results = []
     for order in range(_ORDERS):
         lengths = list(work.lengths)
@@ -77,13 +77,13 @@ def _generated(work: Workload, speed: EngineSpeed, workers: int, scoring: float)
         completions: list[tuple[float, int]] = []
         for share in (groups[worker::workers] for worker in range(workers)):
             prompts = speed.prompt_seconds(len(share) * work.prompt_tokens)
-            one_workers = finished(speed, [length for group in share for length in group])
+            one_workers = simulate_worker(speed, [length for group in share for length in group])
             completions += [(prompts + seconds, length) for seconds, length in one_workers]
-        results.append(_scored(sorted(completions), scoring / work.tokens))
-    return Drained(fmean(each.seconds for each in results), fmean(each.unscored for each in results))
+        results.append(_add_scoring(sorted(completions), scoring / work.tokens))
+    return GenerationTime(fmean(each.seconds for each in results), fmean(each.unscored for each in results))
 
 
-def _scored(completions: Sequence[tuple[float, int]], seconds_a_token: float) -> Drained:
+def _add_scoring(completions: Sequence[tuple[float, int]], seconds_a_token: float) -> GenerationTime:
     """Add the scoring time of one scorer that handles one response after another.
 
     Args:
@@ -93,10 +93,10 @@ def _scored(completions: Sequence[tuple[float, int]], seconds_a_token: float) ->
     for seconds, length in completions:
         scorer_free_at = max(scorer_free_at, seconds) + length * seconds_a_token
     last = completions[-1][0]
-    return Drained(last, scorer_free_at - last)
+    return GenerationTime(last, scorer_free_at - last)
 
 
-def finished(speed: EngineSpeed, lengths: Sequence[int]) -> list[tuple[float, int]]:
+def simulate_worker(speed: EngineSpeed, lengths: Sequence[int]) -> list[tuple[float, int]]:
     """Return (seconds, length) of each response of one worker, each started as soon as a slot is free."""
     waiting = list(reversed(lengths))
     #: (pass at which it ends, length) of each running response.
@@ -108,14 +108,14 @@ def finished(speed: EngineSpeed, lengths: Sequence[int]) -> list[tuple[float, in
             length = waiting.pop()
             heapq.heappush(running, (passes + length, length))
         until = running[0][0]
-        seconds += (until - passes) * speed.pass_seconds(len(running))
+        seconds += (until - passes) * speed.seconds_per_pass(len(running))
         passes = until
         while running and running[0][0] == passes:
             completions.append((seconds, heapq.heappop(running)[1]))
     return completions
 
 
-def flowing_seconds(work: Workload, speed: EngineSpeed, workers: int, staleness: int, most: float) -> float:
+def steady_state_seconds(work: StepWorkload, speed: EngineSpeed, workers: int, staleness: int, most: float) -> float:
     """Return the seconds per step of workers that always have requests.
 
     As many groups as `staleness` allows are in flight. A step takes the time of its tokens at that
@@ -128,5 +128,5 @@ def flowing_seconds(work: Workload, speed: EngineSpeed, workers: int, staleness:
     running = max(1, min(speed.max_sequences, (staleness + 1) * len(work.lengths) // workers))
     tokens = work.tokens / (workers * speed.tokens_per_second(running))
     prompts = speed.prompt_seconds(work.groups * work.prompt_tokens) / workers
-    longest = max(work.lengths) * speed.pass_seconds(running) / (staleness + 1)
+    longest = max(work.lengths) * speed.seconds_per_pass(running) / (staleness + 1)
     return min(most, max(tokens + prompts, longest))

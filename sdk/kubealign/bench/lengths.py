@@ -10,12 +10,12 @@ from statistics import NormalDist
 SPREAD = 1.0
 _NORMAL = NormalDist()
 #: Larger than any deviation of a log length within the distribution.
-_FAR = 20.0
-_HALVINGS = 60
+_MAX_LOG_DEVIATION = 20.0
+_BISECTIONS = 60
 
 
 @dataclass(frozen=True)
-class Lengths:
+class ResponseLengths:
     """A log-normal distribution, truncated at `longest`.
 
     mean: tokens, of the truncated lengths. spread: standard deviation of the logarithm; 0: all responses
@@ -34,27 +34,27 @@ class Lengths:
         if self.spread < 0:
             raise ValueError(f"a spread of {self.spread:g}: it is at least 0")
 
-    def of(self, count: int) -> list[int]:
+    def quantiles(self, count: int) -> list[int]:
         """Return the lengths of `count` responses, ascending.
 
         Midpoints of as many equally likely parts of the distribution, so that the same step always has the
         same lengths.
         """
         quantiles = [_NORMAL.inv_cdf((i + 0.5) / count) for i in range(count)]
-        low, high = -_FAR, math.log(self.longest) + _FAR
-        for _ in range(_HALVINGS):
+        low, high = -_MAX_LOG_DEVIATION, math.log(self.longest) + _MAX_LOG_DEVIATION
+        for _ in range(_BISECTIONS):
             middle = (low + high) / 2
-            if sum(self._cut(middle + self.spread * z) for z in quantiles) < self.mean * count:
+            if sum(self._length(middle + self.spread * z) for z in quantiles) < self.mean * count:
                 low = middle
             else:
                 high = middle
-        return [max(1, round(self._cut(high + self.spread * z))) for z in quantiles]
+        return [max(1, round(self._length(high + self.spread * z))) for z in quantiles]
 
-    def _cut(self, logarithm: float) -> float:
-        return min(float(self.longest), max(1.0, math.exp(min(logarithm, 2 * _FAR))))
+    def _length(self, logarithm: float) -> float:
+        return min(float(self.longest), max(1.0, math.exp(min(logarithm, 2 * _MAX_LOG_DEVIATION))))
 
 
-def fitted(means: Sequence[float], largest: Sequence[float], count: int, longest: int) -> Lengths:
+def fit_lengths(means: Sequence[float], largest: Sequence[float], count: int, longest: int) -> ResponseLengths:
     """Fit the distribution to each step's mean and largest length, with `count` responses per step.
 
     Of n log-normal lengths the largest is near the quantile n / (n + 1), z deviations above the median:
@@ -66,4 +66,4 @@ def fitted(means: Sequence[float], largest: Sequence[float], count: int, longest
     z = max(0.0, _NORMAL.inv_cdf(count / (count + 1)))
     root = z * z - 2 * ratio
     spread = z - math.sqrt(root) if root >= 0 else z
-    return Lengths(min(max(mean, 1.0), float(longest)), longest, spread)
+    return ResponseLengths(min(max(mean, 1.0), float(longest)), longest, spread)

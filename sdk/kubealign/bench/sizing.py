@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kubealign.bench.engine_speed import EngineSpeed
-from kubealign.bench.generation import Workload, flowing_seconds, generation
+from kubealign.bench.generation import StepWorkload, steady_state_seconds, generation_times
 
 #: Maximum share of a step that an asynchronous trainer may wait.
-IDLE = 0.1
+MAX_IDLE_SHARE = 0.1
 #: Minimum share of a synchronous step that one more worker must save.
-GAIN = 0.05
-_HELD_UP = "The longest responses limit it, which more workers do not shorten."
-_RUN_DRY = "Workers drain at every refit: with rollout.refit.inFlight Continue they would not."
+MIN_GAIN_SHARE = 0.05
+_LONGEST_RESPONSE_LIMIT = "The longest responses limit it, which more workers do not shorten."
+_DRAIN_LIMIT = "Workers drain at every refit: with rollout.refit.inFlight Continue they would not."
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class StepCosts:
 
 
 @dataclass(frozen=True)
-class Sized:
+class SizedStep:
     """A step with a given number of workers.
 
     generate: seconds of the workers. idle: share of the step in which the trainer waits.
@@ -63,18 +63,18 @@ class Sizing:
     workers would bring little; False: the rows end before that.
     """
 
-    rows: Sequence[Sized]
+    rows: Sequence[SizedStep]
     workers: int
     enough: bool
     sentence: str
 
     @property
-    def chosen(self) -> Sized:
+    def chosen(self) -> SizedStep:
         return self.rows[self.workers - 1]
 
 
-def size(
-    work: Workload, speed: EngineSpeed, costs: StepCosts, staleness: int, flows: bool, most: int
+def recommend_workers(
+    work: StepWorkload, speed: EngineSpeed, costs: StepCosts, staleness: int, flows: bool, most: int
 ) -> Sizing:
     """Recommend a number of rollout workers.
 
@@ -84,29 +84,29 @@ def size(
             drain at each refit.
         most: Maximum number of workers to consider.
     """
-    rows: list[Sized] = []
-    for workers, drained in enumerate(generation(work, speed, most, costs.scoring), 1):
+    rows: list[SizedStep] = []
+    for workers, drained in enumerate(generation_times(work, speed, most, costs.scoring), 1):
         generate = drained.seconds
         if staleness and flows:
-            generate = flowing_seconds(work, speed, workers, staleness, generate)
+            generate = steady_state_seconds(work, speed, workers, staleness, generate)
         if staleness:
             step = max(costs.busy + costs.rest, generate + costs.refit, costs.scoring)
         else:
-            step = generate + drained.unscored + costs.score + costs.busy + costs.refit + costs.rest
+            step = generate + drained.scoring_tail + costs.score + costs.busy + costs.refit + costs.rest
         # More workers are never slower: additional ones may idle.
         if rows and step > rows[-1].step:
             generate, step = rows[-1].generate, rows[-1].step
-        rows.append(Sized(workers, generate, step, 1 - costs.busy / step))
-    balanced = next((row.workers for row in rows if row.idle < IDLE), None) if staleness else None
-    chosen = balanced or _worthwhile(rows)
+        rows.append(SizedStep(workers, generate, step, 1 - costs.busy / step))
+    balanced = next((row.workers for row in rows if row.idle < MAX_IDLE_SHARE), None) if staleness else None
+    chosen = balanced or _cost_effective_workers(rows)
     enough = balanced is not None or chosen < len(rows)
     why = ""
     if staleness and balanced is None:
-        why = f" {_HELD_UP if flows else _RUN_DRY}"
+        why = f" {_LONGEST_RESPONSE_LIMIT if flows else _DRAIN_LIMIT}"
     return Sizing(rows, chosen, enough, _sentence(rows, chosen, balanced is not None, enough) + why)
 
 
-def _worthwhile(rows: Sequence[Sized]) -> int:
+def _cost_effective_workers(rows: Sequence[SizedStep]) -> int:
     """Return the fewest workers after which no larger number saves GAIN of the step for each additional
     worker.
 
@@ -115,12 +115,12 @@ def _worthwhile(rows: Sequence[Sized]) -> int:
     """
     for row in rows:
         later = rows[row.workers :]
-        if all(row.step - more.step < GAIN * (more.workers - row.workers) * row.step for more in later):
+        if all(row.step - more.step < MIN_GAIN_SHARE * (more.workers - row.workers) * row.step for more in later):
             return row.workers
     return len(rows)
 
 
-def _sentence(rows: Sequence[Sized], chosen: int, balanced: bool, enough: bool) -> str:
+def _sentence(rows: Sequence[SizedStep], chosen: int, balanced: bool, enough: bool) -> str:
     row = rows[chosen - 1]
     step_text = f"a step takes {_seconds(row.step)} and the trainer waits {100 * row.idle:.0f} % of it"
     workers_text = f"{chosen} rollout worker{'s' if chosen > 1 else ''}"

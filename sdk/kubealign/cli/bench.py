@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from kubealign.cli.options import Overrides, Parameters, parameters
+from kubealign.cli.options import Overrides, Parameters, parse_parameters
 
-_STEPS = 8
-_SIZING = "Sizing of rollout workers"
-_RUNNING = "Full steps"
+_DEFAULT_STEPS = 8
+_SIZING_PANEL = "Sizing of rollout workers"
+_STEPS_PANEL = "Full steps"
 
 
 class BenchFormat(StrEnum):
@@ -31,7 +31,7 @@ def bench(
     set_: Overrides = [],  # noqa: B006
     seconds: Annotated[
         float,
-        typer.Option("--seconds", min=1, help="Duration of the measurements.", rich_help_panel=_SIZING),
+        typer.Option("--seconds", min=1, help="Duration of the measurements.", rich_help_panel=_SIZING_PANEL),
     ] = 60.0,
     mean_tokens: Annotated[
         float | None,
@@ -40,7 +40,7 @@ def bench(
             min=1,
             help="Mean response length; default: a quarter of rollout.sampling.maxTokens.",
             show_default=False,
-            rich_help_panel=_SIZING,
+            rich_help_panel=_SIZING_PANEL,
         ),
     ] = None,
     from_run: Annotated[
@@ -50,12 +50,12 @@ def bench(
             metavar="FOLDER",
             help="Use the steps of a run, as in runs/NAME, instead of measuring.",
             show_default=False,
-            rich_help_panel=_SIZING,
+            rich_help_panel=_SIZING_PANEL,
         ),
     ] = None,
     max_workers: Annotated[
         int,
-        typer.Option("--max-workers", min=1, max=1024, help="Largest number of workers.", rich_help_panel=_SIZING),
+        typer.Option("--max-workers", min=1, max=1024, help="Largest number of workers.", rich_help_panel=_SIZING_PANEL),
     ] = 16,
     steps: Annotated[
         int | None,
@@ -63,9 +63,9 @@ def bench(
             "--steps",
             min=2,
             max=1000,
-            help=f"Run this many full steps and report seconds by phase; without a file {_STEPS}.",
+            help=f"Run this many full steps and report seconds by phase; without a file {_DEFAULT_STEPS}.",
             show_default=False,
-            rich_help_panel=_RUNNING,
+            rich_help_panel=_STEPS_PANEL,
         ),
     ] = None,
     warmup: Annotated[
@@ -75,7 +75,7 @@ def bench(
             min=0,
             max=100,
             help="Unmeasured steps before them.",
-            rich_help_panel=_RUNNING,
+            rich_help_panel=_STEPS_PANEL,
         ),
     ] = 2,
     compare: Annotated[
@@ -85,7 +85,7 @@ def bench(
             metavar="FILE",
             help="Earlier JSON output of a full-step run to compare with.",
             show_default=False,
-            rich_help_panel=_RUNNING,
+            rich_help_panel=_STEPS_PANEL,
         ),
     ] = None,
     output: Annotated[
@@ -102,28 +102,28 @@ def bench(
     """
     import tempfile
 
-    from kubealign.bench.figures import NotSized
-    from kubealign.cli.exits import ExitCode, refuse, told
-    from kubealign.local.bench_report import BenchFailed
+    from kubealign.bench.figures import SizingError
+    from kubealign.cli.exits import ExitCode, exit_with_error, exit_on_error
+    from kubealign.local.bench_report import BenchmarkError
 
     full_steps = file is None or steps is not None or compare is not None
     if full_steps and (from_run is not None or mean_tokens is not None):
         raise typer.BadParameter(
             "--from-run and --mean-tokens go with a FILE, and not with --steps or --compare"
         )
-    with told(), tempfile.TemporaryDirectory(prefix="kubealign-bench-") as folder:
+    with exit_on_error(), tempfile.TemporaryDirectory(prefix="kubealign-bench-") as folder:
         try:
             if file is None or full_steps:
-                _whole_steps(file, param, set_, steps or _STEPS, warmup, compare, output, Path(folder))
+                _bench_steps(file, param, set_, steps or _DEFAULT_STEPS, warmup, compare, output, Path(folder))
             else:
-                _sizing(file, param, set_, seconds, mean_tokens, from_run, max_workers, output, Path(folder))
-        except BenchFailed as error:
-            refuse(str(error))
-        except NotSized as error:
-            refuse(str(error), ExitCode.USAGE)
+                _bench_sizing(file, param, set_, seconds, mean_tokens, from_run, max_workers, output, Path(folder))
+        except BenchmarkError as error:
+            exit_with_error(str(error))
+        except SizingError as error:
+            exit_with_error(str(error), ExitCode.USAGE)
 
 
-def _whole_steps(
+def _bench_steps(
     file: Path | None,
     param: list[str],
     overrides: list[str],
@@ -133,22 +133,22 @@ def _whole_steps(
     output: BenchFormat,
     folder: Path,
 ) -> None:
-    from kubealign.cli.printing import as_json
+    from kubealign.cli.printing import format_json
     from kubealign.cli.terminal import console, show
-    from kubealign.local.bench_job import measure, write_job
-    from kubealign.local.bench_report import Report, differences, table
+    from kubealign.local.bench_job import run_benchmark, write_benchmark_job
+    from kubealign.local.bench_report import BenchmarkReport, comparability_warnings, report_table
 
-    baseline = None if compare is None else Report.read(compare)
-    report = measure(file or write_job(folder), parameters(param), overrides, steps, warmup, folder)
+    baseline = None if compare is None else BenchmarkReport.read(compare)
+    report = run_benchmark(file or write_benchmark_job(folder), parse_parameters(param), overrides, steps, warmup, folder)
     if output is BenchFormat.JSON:
-        typer.echo(as_json(report.document()))
+        typer.echo(format_json(report.to_dict()))
     else:
-        show(console(), *table(report, baseline))
-    for difference in differences(report, baseline):
+        show(console(), *report_table(report, baseline))
+    for difference in comparability_warnings(report, baseline):
         typer.echo(f"measured under different conditions: {difference}", err=True)
 
 
-def _sizing(
+def _bench_sizing(
     file: Path,
     param: list[str],
     overrides: list[str],
@@ -159,26 +159,26 @@ def _sizing(
     output: BenchFormat,
     folder: Path,
 ) -> None:
-    from kubealign.bench.figures import StepShape, sizing_of
+    from kubealign.bench.figures import StepShape, compute_sizing
     from kubealign.cli.bench_view import sizing_document, sizing_view
-    from kubealign.cli.printing import as_json
+    from kubealign.cli.printing import format_json
     from kubealign.cli.terminal import console, show
     from kubealign.local import bench_sizing
-    from kubealign.local.bench_report import BenchFailed
-    from kubealign.local.run_folder import RunFolder
+    from kubealign.local.bench_report import BenchmarkError
+    from kubealign.local.run_folder import RunDirectory
     from kubealign.spec.load import load_jobs
 
-    jobs = load_jobs(file, parameters(param), overrides)
+    jobs = load_jobs(file, parse_parameters(param), overrides)
     if len(jobs) != 1:
-        raise BenchFailed(f"{file} holds {len(jobs)} jobs: only one can be measured")
+        raise BenchmarkError(f"{file} holds {len(jobs)} jobs: only one can be measured")
     (job,) = jobs
-    shape = StepShape.of(job)
+    shape = StepShape.from_job(job)
     if from_run is not None:
-        measurements = bench_sizing.from_run(RunFolder(from_run))
+        measurements = bench_sizing.measure_existing_run(RunDirectory(from_run))
     else:
-        measurements = bench_sizing.measured(job, mean_tokens, seconds, folder)
-    sizing = sizing_of(measurements, shape, max_workers)
+        measurements = bench_sizing.run_calibration(job, mean_tokens, seconds, folder)
+    sizing = compute_sizing(measurements, shape, max_workers)
     if output is BenchFormat.JSON:
-        typer.echo(as_json(sizing_document(job.name, shape, measurements, sizing)))
+        typer.echo(format_json(sizing_document(job.name, shape, measurements, sizing)))
     else:
         show(console(), *sizing_view(job.name, shape, measurements, sizing))

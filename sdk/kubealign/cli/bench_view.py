@@ -6,21 +6,21 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kubealign.bench.figures import Figures, StepShape
+from kubealign.bench.figures import SizingMeasurements, StepShape
 from kubealign.bench.sizing import Sizing
-from kubealign.cli.job_table import table
-from kubealign.cli.terminal import safe
-from kubealign.plan.amounts import shown
+from kubealign.cli.job_table import new_table
+from kubealign.cli.terminal import escape_control
+from kubealign.plan.amounts import format_bytes
 
 #: Rows shown beyond the recommended number of workers, and beyond the job's own.
-_BEYOND = 2
+_EXTRA_ROWS = 2
 
 
-def sizing_view(name: str, shape: StepShape, figures: Figures, sizing: Sizing) -> list[RenderableType]:
+def sizing_view(name: str, shape: StepShape, figures: SizingMeasurements, sizing: Sizing) -> list[RenderableType]:
     kind = f"asynchronous, maxStaleness {shape.staleness}" if shape.staleness else "synchronous"
     head = (
-        f"{safe(name)}: {shape.prompts} prompts x {shape.samples} samples per step, {kind}; responses of "
-        f"{figures.mean_length:.0f} tokens, the longest {figures.longest_length}; {safe(figures.source)}"
+        f"{escape_control(name)}: {shape.prompts} prompts x {shape.samples} samples per step, {kind}; responses of "
+        f"{figures.mean_length:.0f} tokens, the longest {figures.longest_length}; {escape_control(figures.source)}"
     )
     costs = [
         ("train", figures.train_seconds),
@@ -31,20 +31,20 @@ def sizing_view(name: str, shape: StepShape, figures: Figures, sizing: Sizing) -
         ("other", figures.rest_seconds),
     ]
     cost_text = ", ".join(f"{label} {value:.2g} s" for label, value in costs if value)
-    size = "" if figures.refit_bytes is None else f" (weights of {shown(figures.refit_bytes)})"
+    size = "" if figures.refit_bytes is None else f" (weights of {format_bytes(figures.refit_bytes)})"
     lines: list[RenderableType] = [
         Text(head, style="bold"),
         Text(f"step: {cost_text}{size}"),
-        Text(f"worker: {_speeds(figures)}"),
-        _rows(shape, sizing),
+        Text(f"worker: {_generation_rates(figures)}"),
+        _sizing_table(shape, sizing),
         Text(sizing.sentence, style="bold green" if sizing.enough else "bold yellow"),
     ]
-    lines += [Text(f"assumed: {safe(text)}", style="dim") for text in figures.assumed]
+    lines += [Text(f"assumed: {escape_control(text)}", style="dim") for text in figures.assumed]
     lines.append(Text("assumed: each worker runs on a machine like the measured one", style="dim"))
     return lines
 
 
-def sizing_document(name: str, shape: StepShape, figures: Figures, sizing: Sizing) -> dict[str, Any]:
+def sizing_document(name: str, shape: StepShape, figures: SizingMeasurements, sizing: Sizing) -> dict[str, Any]:
     """Return the sizing as a JSON document. Times are in seconds."""
     return {
         "job": name,
@@ -65,7 +65,7 @@ def sizing_document(name: str, shape: StepShape, figures: Figures, sizing: Sizin
     }
 
 
-def _speeds(figures: Figures) -> str:
+def _generation_rates(figures: SizingMeasurements) -> str:
     rates = ", ".join(f"{running / seconds:,.0f} of {running}" for running, seconds in figures.passes)
     rate = figures.prompt_tokens_per_second
     return f"tokens per second, by concurrent sequences: {rates}" + (
@@ -73,9 +73,9 @@ def _speeds(figures: Figures) -> str:
     )
 
 
-def _rows(shape: StepShape, sizing: Sizing) -> Table:
-    result = table(["WORKERS", "GENERATE", "STEP", "TRAINER IDLE", ""], last_folds=False)
-    until = max(sizing.workers, shape.replicas) + _BEYOND
+def _sizing_table(shape: StepShape, sizing: Sizing) -> Table:
+    result = new_table(["WORKERS", "GENERATE", "STEP", "TRAINER IDLE", ""], last_folds=False)
+    until = max(sizing.workers, shape.replicas) + _EXTRA_ROWS
     for row in sizing.rows[:until]:
         marks = []
         if row.workers == sizing.workers:

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-_PATIENCE_SECONDS = 2.0
-_MOST = 200
+_TIMEOUT_SECONDS = 2.0
+_MAX_NAMES = 200
 
 
 class Shell(StrEnum):
@@ -35,24 +35,24 @@ def completion(
     )
 
 
-def job_names(context: typer.Context, incomplete: str) -> list[str]:
+def complete_job_names(context: typer.Context, incomplete: str) -> list[str]:
     """Return job names of the backend selected by the options so far; empty if it does not respond soon."""
-    from kubealign.cli.where import Where
+    from kubealign.cli.where import CommandTarget
 
-    options: dict[str, Any] = {name: context.params.get(name) for name in Where.__dataclass_fields__}
+    options: dict[str, Any] = {name: context.params.get(name) for name in CommandTarget.__dataclass_fields__}
     options["local"] = bool(options["local"])
     try:
-        return asyncio.run(_names(Where(**options), incomplete))
+        return asyncio.run(_matching_names(CommandTarget(**options), incomplete))
     except Exception:  # noqa: BLE001 (shell completion cannot show an error)
         return []
 
 
-async def _names(where: Any, incomplete: str) -> list[str]:
-    from kubealign.cli.where import site_of
+async def _matching_names(target: Any, incomplete: str) -> list[str]:
+    from kubealign.cli.where import open_backend
     from kubealign.client.records import ListQuery
 
-    async with asyncio.timeout(_PATIENCE_SECONDS), site_of(where) as site:
+    async with asyncio.timeout(_TIMEOUT_SECONDS), open_backend(target) as site:
         default_namespace = site.namespace if site.kind == "cluster" else None
-        query = ListQuery(namespace=where.namespace or default_namespace, search=incomplete, sort="name", limit=_MOST)
+        query = ListQuery(namespace=target.namespace or default_namespace, search=incomplete, sort="name", limit=_MAX_NAMES)
         page = await site.list(query)
     return [record.name for record in page.jobs if record.name.startswith(incomplete)]

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from kubealign.cli.where import RUNS_DIR
+from kubealign.cli.where import RUNS_DIR_VARIABLE
 
 # Imported by name, because the SDK must not depend on the services.
 _SERVER = "kubealign_services.dashboard.serve"
@@ -14,7 +14,7 @@ _SERVER = "kubealign_services.dashboard.serve"
 
 def dashboard(
     runs_dir: Annotated[
-        Path, typer.Option("--runs-dir", envvar=RUNS_DIR, metavar="FOLDER", help="Folder with the run directories.")
+        Path, typer.Option("--runs-dir", envvar=RUNS_DIR_VARIABLE, metavar="FOLDER", help="Folder with the run directories.")
     ] = Path("runs"),
     host: Annotated[
         str,
@@ -32,13 +32,13 @@ def dashboard(
     A cluster's dashboard is a Service of the chart: kubectl port-forward -n kubealign-system
     svc/kubealign-dashboard
     """
-    from kubealign.cli.exits import refuse, told
+    from kubealign.cli.exits import exit_with_error, exit_on_error
 
     try:
         serve = importlib.import_module(_SERVER)
     except ModuleNotFoundError as error:
-        refuse(
+        exit_with_error(
             f"the dashboard needs {error.name}, which is not installed: pip install 'kubealign[dashboard]'"
         )
-    with told():
+    with exit_on_error():
         raise typer.Exit(serve.serve_local(runs_dir.absolute(), host, port, not no_browser))

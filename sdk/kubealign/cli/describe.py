@@ -1,19 +1,19 @@
 """`kubealign describe`: shows all details of a job on one page."""
 
-from kubealign.cli.command import Here, asks_site
+from kubealign.cli.command import CommandContext, backend_command
 from kubealign.cli.options import JobNames
 from kubealign.cli.terminal import show
 
 
-@asks_site
-async def describe(here: Here, jobs: JobNames) -> None:
+@backend_command
+async def describe(ctx: CommandContext, jobs: JobNames) -> None:
     """Describe jobs: status, processes, conditions, events and spec."""
     from rich.rule import Rule
 
-    from kubealign.cli.description import description
+    from kubealign.cli.description import job_details
 
     for index, name in enumerate(jobs):
-        ref = await here.ref(name)
-        record = await here.site.get(ref)
-        parts = description(record, await here.site.processes(ref), await here.site.events(ref))
-        show(here.console, *([Rule(style="dim")] if index else []), *parts)
+        ref = await ctx.ref(name)
+        record = await ctx.backend.get(ref)
+        parts = job_details(record, await ctx.backend.processes(ref), await ctx.backend.events(ref))
+        show(ctx.console, *([Rule(style="dim")] if index else []), *parts)

@@ -9,12 +9,12 @@ import typer
 
 from kubealign.cli.exits import ExitCode
 from kubealign.cli.options import Context, Kubeconfig, Local, Namespace, NoColor, RunsDir
-from kubealign.cli.where import Where
+from kubealign.cli.where import CommandTarget
 
 if TYPE_CHECKING:
-    from kubealign.doctor.finding import Finding
+    from kubealign.doctor.finding import CheckResult
 
-_CALL_SECONDS = 10.0
+_CALL_TIMEOUT_SECONDS = 10.0
 _STYLES = {"ok": "green", "warning": "yellow", "missing": "bold red"}
 
 
@@ -34,50 +34,50 @@ def doctor(
     """
     from kubealign.cli.terminal import without_color
 
-    target = Where(local, runs_dir, kubeconfig, context, namespace)
+    target = CommandTarget(local, runs_dir, kubeconfig, context, namespace)
     # Raises if options of both targets are given, as in every command.
-    runs_folder = target.folder
+    runs_folder = target.runs_folder
     cluster_only = kubeconfig is not None or context is not None
     with without_color(no_color):
         findings = []
         if not cluster_only:
-            findings += _machine(runs_folder or Path("runs"))
+            findings += _check_machine(runs_folder or Path("runs"))
         if not local and runs_dir is None:
-            findings += asyncio.run(_cluster(target, asked=cluster_only))
+            findings += asyncio.run(_check_cluster(target, is_requested=cluster_only))
     raise typer.Exit(ExitCode.FAILED if any(item.health == "missing" for item in findings) else ExitCode.DONE)
 
 
-def _machine(runs_dir: Path) -> list["Finding"]:
-    from kubealign.doctor.machine import examine
+def _check_machine(runs_dir: Path) -> list["CheckResult"]:
+    from kubealign.doctor.machine import run_checks
 
-    _title("This machine")
-    return [_told(finding) for finding in examine(runs_dir.absolute())]
-
-
-async def _cluster(where: Where, *, asked: bool) -> list["Finding"]:
-    _title("The cluster")
-    return [_told(finding) async for finding in _looked_at(where, asked=asked)]
+    _print_title("This machine")
+    return [_print_finding(finding) for finding in run_checks(runs_dir.absolute())]
 
 
-async def _looked_at(where: Where, *, asked: bool) -> AsyncIterator["Finding"]:
+async def _check_cluster(target: CommandTarget, *, is_requested: bool) -> list["CheckResult"]:
+    _print_title("The cluster")
+    return [_print_finding(finding) async for finding in _cluster_findings(target, is_requested=is_requested)]
+
+
+async def _cluster_findings(target: CommandTarget, *, is_requested: bool) -> AsyncIterator["CheckResult"]:
     from kubealign.client.errors import KubealignError
     from kubealign.client.kubernetes_api import connect
-    from kubealign.doctor.cluster import examine
+    from kubealign.doctor.cluster import run_checks
     from kubealign.doctor.finding import missing, warning
 
     try:
-        api = await connect(where.kubeconfig, where.context, seconds=_CALL_SECONDS)
+        api = await connect(target.kubeconfig, target.context, timeout=_CALL_TIMEOUT_SECONDS)
     except KubealignError as error:
         # Without an explicit cluster option, a missing cluster is not an error.
-        report = missing if asked else warning
+        report = missing if is_requested else warning
         yield report("kubeconfig", str(error), "name one with --kubeconfig, or run jobs on this machine")
         return
     async with api:
-        async for finding in examine(api, where.namespace or api.namespace):
+        async for finding in run_checks(api, target.namespace or api.namespace):
             yield finding
 
 
-def _title(text: str) -> None:
+def _print_title(text: str) -> None:
     from rich.text import Text
 
     from kubealign.cli.terminal import console
@@ -85,15 +85,15 @@ def _title(text: str) -> None:
     console().print(Text(text, style="bold"))
 
 
-def _told(finding: "Finding") -> "Finding":
+def _print_finding(finding: "CheckResult") -> "CheckResult":
     """Print a finding at once, because some checks take seconds."""
     from rich.text import Text
 
-    from kubealign.cli.terminal import console, safe
+    from kubealign.cli.terminal import console, escape_control
 
     line = Text("  ").append(f"{finding.health:<9}", style=_STYLES[finding.health])
-    line.append(f"{finding.what}: ", style="bold").append(safe(finding.detail), style="default")
+    line.append(f"{finding.what}: ", style="bold").append(escape_control(finding.detail), style="default")
     console().print(line, soft_wrap=True)
     if finding.remedy:
-        console().print(Text(f"           -> {safe(finding.remedy)}", style="default"), soft_wrap=True)
+        console().print(Text(f"           -> {escape_control(finding.remedy)}", style="default"), soft_wrap=True)
     return finding

@@ -7,11 +7,11 @@ from typing import Any
 
 from typer.main import get_command
 
-from kubealign.cli.command import SITE_OPTIONS
-from kubealign.cli.exits import MEANINGS
+from kubealign.cli.command import BACKEND_OPTIONS
+from kubealign.cli.exits import EXIT_CODE_MEANINGS
 from kubealign.cli.main import COMMANDS, app
-from kubealign.generated import show_or_write
-from kubealign.spec.fields import inner
+from kubealign.generated import print_or_write
+from kubealign.spec.fields import strip_optional
 
 _INTRODUCTION = """\
 # The command line
@@ -42,7 +42,7 @@ One rule selects this machine or a cluster:
 
 Every command that accesses jobs has these options:
 """
-_OUTPUT = """\
+_OUTPUT_SECTION = """\
 ## Output
 
 Tables are for people: on a terminal they are coloured and wrapped at its width, otherwise they are plain
@@ -57,76 +57,76 @@ stdout, everything else to stderr. Control characters in logs, samples and messa
 """
 
 
-def page() -> str:
+def build_page() -> str:
     """Return the content of docs/cli.md."""
     group: Any = get_command(app)
     commands = {name: group.commands[name] for panel in COMMANDS.values() for name in panel}
-    any_site = next(command for command in commands.values() if _asks(command))
-    shared = [parameter for parameter in any_site.params if parameter.name in SITE_OPTIONS]
-    parts = [_INTRODUCTION, *_options(shared), "", _OUTPUT.rstrip("\n")]
-    parts += [f"| {int(code)} | {meaning} |" for code, meaning in MEANINGS.items()]
+    any_site = next(command for command in commands.values() if _uses_backend(command))
+    shared = [parameter for parameter in any_site.params if parameter.name in BACKEND_OPTIONS]
+    parts = [_INTRODUCTION, *_options_table(shared), "", _OUTPUT_SECTION.rstrip("\n")]
+    parts += [f"| {int(code)} | {meaning} |" for code, meaning in EXIT_CODE_MEANINGS.items()]
     for panel, names in COMMANDS.items():
         parts += ["", f"## {panel}"]
         for name in names:
-            parts += ["", *_command(name, commands[name])]
+            parts += ["", *_command_section(name, commands[name])]
     return "\n".join(parts) + "\n"
 
 
-def _asks(command: Any) -> bool:
-    return set(SITE_OPTIONS) <= {parameter.name for parameter in command.params}
+def _uses_backend(command: Any) -> bool:
+    return set(BACKEND_OPTIONS) <= {parameter.name for parameter in command.params}
 
 
-def _command(name: str, command: Any) -> Iterator[str]:
-    own = [p for p in command.params if not (_asks(command) and p.name in SITE_OPTIONS)]
+def _command_section(name: str, command: Any) -> Iterator[str]:
+    own = [p for p in command.params if not (_uses_backend(command) and p.name in BACKEND_OPTIONS)]
     arguments = [p for p in own if p.param_type_name == "argument"]
-    words = " ".join(_argument(argument) for argument in arguments)
+    words = " ".join(_argument_name(argument) for argument in arguments)
     yield f"### {name}"
     yield ""
     options = "[OPTIONS]" if len(own) > len(arguments) else ""
     yield f"`{' '.join(part for part in ('kubealign', name, words, options) if part)}`"
     yield ""
-    yield "\n\n".join(" ".join(part.split()) for part in _help(command).split("\n\n"))
+    yield "\n\n".join(" ".join(part.split()) for part in _help_text(command).split("\n\n"))
     documented = sorted((p for p in own if p.help), key=lambda p: p.param_type_name != "argument")
     if documented:
         yield ""
-        yield from _options(documented)
-    if _asks(command):
+        yield from _options_table(documented)
+    if _uses_backend(command):
         yield ""
         yield "It also has the options that select [which jobs](#which-jobs)."
 
 
-def _help(command: Any) -> str:
+def _help_text(command: Any) -> str:
     # Shell lines are kept as lines.
     return re.sub(
         r"^ *((?:bash|zsh|fish): .*|kubealign .*)$", r"\n`\1`\n", command.help or "", flags=re.MULTILINE
     )
 
 
-def _argument(parameter: Any) -> str:
+def _argument_name(parameter: Any) -> str:
     return str(parameter.metavar or parameter.name.upper())
 
 
-def _options(parameters: Any) -> list[str]:
+def _options_table(parameters: Any) -> list[str]:
     lines = ["| Option | Default | Meaning |", "| --- | --- | --- |"]
     for parameter in parameters:
         if parameter.param_type_name == "argument":
-            lines.append(f"| `{_argument(parameter).strip('[]')}` | | {parameter.help} |")
+            lines.append(f"| `{_argument_name(parameter).strip('[]')}` | | {parameter.help} |")
             continue
         names = ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
-        value = "" if parameter.is_flag else f" {_value(parameter)}"
+        value = "" if parameter.is_flag else f" {_value_name(parameter)}"
         text = (parameter.help or "").replace("|", "\\|")
-        lines.append(f"| {names}{value} | {_default(parameter)} | {text} |")
+        lines.append(f"| {names}{value} | {_default_text(parameter)} | {text} |")
     return lines
 
 
-def _value(parameter: Any) -> str:
-    kind = inner(parameter.type_descriptor.annotation)
+def _value_name(parameter: Any) -> str:
+    kind = strip_optional(parameter.type_descriptor.annotation)
     if isinstance(kind, type) and issubclass(kind, Enum):
         return " or ".join(f"`{choice.value}`" for choice in kind)
     return str(parameter.metavar or "NUMBER")
 
 
-def _default(parameter: Any) -> str:
+def _default_text(parameter: Any) -> str:
     value = parameter.default
     if value is None or value is False or value in ("", [], ()) or callable(value):
         return ""
@@ -134,4 +134,4 @@ def _default(parameter: Any) -> str:
 
 
 if __name__ == "__main__":
-    show_or_write(page)
+    print_or_write(build_page)

@@ -20,7 +20,7 @@ class ExitCode(IntEnum):
 
 
 #: Meanings for docs/cli.md.
-MEANINGS = {
+EXIT_CODE_MEANINGS = {
     ExitCode.DONE: "done; for `run` and `wait`: the job succeeded",
     ExitCode.FAILED: "failure: the job failed or does not exist, or the request was rejected or not answered",
     ExitCode.USAGE: "invalid usage: an unknown option, a missing argument",
@@ -30,16 +30,16 @@ MEANINGS = {
 }
 
 
-def refuse(message: str, code: ExitCode = ExitCode.FAILED) -> NoReturn:
+def exit_with_error(message: str, code: ExitCode = ExitCode.FAILED) -> NoReturn:
     """Exit with a message on stderr; red on a terminal."""
-    from kubealign.cli.terminal import console, safe
+    from kubealign.cli.terminal import console, escape_control
 
-    console(stderr=True).print(safe(message), style="red", soft_wrap=True, markup=False, highlight=False)
+    console(stderr=True).print(escape_control(message), style="red", soft_wrap=True, markup=False, highlight=False)
     raise typer.Exit(code)
 
 
 @contextmanager
-def told() -> Iterator[None]:
+def exit_on_error() -> Iterator[None]:
     """Convert exceptions of a client or a runner to a message and an exit code."""
     # Imported here, so that commands without a backend do not load its dependencies.
     from kubealign.client.errors import JobInvalid, KubealignError, WaitTimeout
@@ -49,22 +49,22 @@ def told() -> Iterator[None]:
     try:
         yield
     except SpecErrors as errors:
-        invalid(errors)
+        exit_invalid_job(errors)
     except JobInvalid as error:
         if error.errors:
-            invalid(SpecErrors(error.errors))
-        refuse(str(error), ExitCode.INVALID_JOB)
+            exit_invalid_job(SpecErrors(error.errors))
+        exit_with_error(str(error), ExitCode.INVALID_JOB)
     except WaitTimeout as error:
-        refuse(str(error), ExitCode.TIMEOUT)
+        exit_with_error(str(error), ExitCode.TIMEOUT)
     except (KubealignError, RunFailed) as error:
-        refuse(str(error))
+        exit_with_error(str(error))
     except KeyboardInterrupt:
         raise typer.Exit(ExitCode.INTERRUPTED) from None
 
 
-def invalid(errors: Exception) -> NoReturn:
+def exit_invalid_job(errors: Exception) -> NoReturn:
     """Exit with the SpecErrors, one per line."""
-    from kubealign.cli.report import show_errors
+    from kubealign.cli.report import print_errors
 
-    show_errors(getattr(errors, "errors", []))
+    print_errors(getattr(errors, "errors", []))
     raise typer.Exit(ExitCode.INVALID_JOB)

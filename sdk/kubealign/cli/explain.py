@@ -7,13 +7,13 @@ import typer
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from kubealign.spec.lookup import Explanation
+    from kubealign.spec.lookup import FieldExplanation
 
 
-def _paths(incomplete: str) -> list[str]:
-    from kubealign.spec.lookup import paths
+def _complete_paths(incomplete: str) -> list[str]:
+    from kubealign.spec.lookup import complete_path
 
-    return paths(incomplete)
+    return complete_path(incomplete)
 
 
 def explain(
@@ -23,28 +23,28 @@ def explain(
             metavar="[FIELD]",
             show_default=False,
             help="Such as spec.algorithm.ppo.kl or status.phase; default: the root of the document.",
-            autocompletion=_paths,
+            autocompletion=_complete_paths,
         ),
     ] = "",
 ) -> None:
     """Describe a field of a job: type, default, bounds, meaning, and the fields below it."""
-    from kubealign.cli.exits import refuse
+    from kubealign.cli.exits import exit_with_error
     from kubealign.cli.terminal import console, show
-    from kubealign.spec.lookup import NoSuchField, explanation
+    from kubealign.spec.lookup import UnknownField, explain_field
 
     try:
-        field_explanation = explanation(field)
-    except NoSuchField as error:
-        refuse(str(error))
-    show(console(), *_view(field_explanation))
+        field_explanation = explain_field(field)
+    except UnknownField as error:
+        exit_with_error(str(error))
+    show(console(), *_explanation_view(field_explanation))
 
 
-def _view(found: "Explanation") -> list["RenderableType"]:
+def _explanation_view(explanation: "FieldExplanation") -> list["RenderableType"]:
     from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
 
-    entry = found.field
+    entry = explanation.field
     head = Table.grid(padding=(0, 3, 0, 0))
     head.add_column(style="dim", no_wrap=True)
     head.add_column(overflow="fold")
@@ -54,11 +54,11 @@ def _view(found: "Explanation") -> list["RenderableType"]:
         if text:
             head.add_row(name, text)
     parts: list[RenderableType] = [head, Text()]
-    texts = [found.about] if found.about.startswith(entry.meaning) else [entry.meaning, found.about]
+    texts = [explanation.about] if explanation.about.startswith(entry.meaning) else [entry.meaning, explanation.about]
     parts += [Text(text) for text in texts if text]
-    if found.below:
-        parts.append(Text("\nEXACTLY ONE OF" if found.one_of else "\nFIELDS", style="dim"))
-    for below in found.below:
+    if explanation.below:
+        parts.append(Text("\nEXACTLY ONE OF" if explanation.one_of else "\nFIELDS", style="dim"))
+    for below in explanation.below:
         line = Text(f"  {below.path}", style="bold").append(f"  {below.type}", style="cyan")
         notes = [
             "required"

@@ -52,12 +52,12 @@ def init(
 
     kubealign init ppo > job.yaml && kubealign validate job.yaml
     """
-    from kubealign.cli.exits import told
+    from kubealign.cli.exits import exit_on_error
     from kubealign.spec.job import AlignmentJob
-    from kubealign.spec.template import template
+    from kubealign.spec.template import job_template
 
-    with told():
-        text = template(algorithm.value, name or f"my-{algorithm.value}")
+    with exit_on_error():
+        text = job_template(algorithm.value, name or f"my-{algorithm.value}")
         # Validates the job name before anything is written.
         AlignmentJob.from_yaml(text)
     typer.echo(text, nl=False)

@@ -5,15 +5,15 @@ from typing import Annotated
 
 import typer
 
-from kubealign.cli.command import Here, asks_site
-from kubealign.cli.options import Format, JobNames, Output
+from kubealign.cli.command import CommandContext, backend_command
+from kubealign.cli.options import OutputFormat, JobNames, Output
 from kubealign.cli.printing import print_document, print_list
 from kubealign.cli.terminal import show
 
-_PAGE = 500
+_PAGE_SIZE = 500
 
 
-class Sort(StrEnum):
+class SortOrder(StrEnum):
     """Sort field; a leading hyphen sorts in descending order."""
 
     NAME = "name"
@@ -26,9 +26,9 @@ class Sort(StrEnum):
     BEST = "-reward"
 
 
-@asks_site
+@backend_command
 async def list_jobs(
-    here: Here,
+    ctx: CommandContext,
     all_namespaces: Annotated[
         bool, typer.Option("--all-namespaces", "-A", help="List jobs of every namespace.")
     ] = False,
@@ -49,52 +49,52 @@ async def list_jobs(
         list[str],
         typer.Option("--algorithm", metavar="NAME", help="Such as ppo; may be repeated.", show_default=False),
     ] = [],  # noqa: B006
-    sort: Annotated[Sort, typer.Option("--sort", help="Sort field; -created sorts the newest first.")] = Sort.NAME,
+    sort: Annotated[SortOrder, typer.Option("--sort", help="Sort field; -created sorts the newest first.")] = SortOrder.NAME,
     limit: Annotated[
         int, typer.Option("--limit", min=0, help="Largest number of jobs; 0: all.")
     ] = 0,
-    output: Output = Format.TABLE,
+    output: Output = OutputFormat.TABLE,
 ) -> None:
     """List jobs."""
-    from kubealign.cli.job_table import jobs
+    from kubealign.cli.job_table import jobs_table
     from kubealign.client.records import JobRecord, ListQuery
 
-    phases = _phases(phase)
-    _checked(selector)
+    phases = _parse_phases(phase)
+    _check_selector(selector)
     matching: list[JobRecord] = []
     after = ""
     while True:
         query = ListQuery(
-            namespace=_namespace(here, all_namespaces),
+            namespace=_query_namespace(ctx, all_namespaces),
             label_selector=selector,
             search=search,
             phases=phases,
             algorithms=frozenset(algorithm),
             sort=sort.value,
-            limit=min(_PAGE, limit - len(matching)) if limit else _PAGE,
+            limit=min(_PAGE_SIZE, limit - len(matching)) if limit else _PAGE_SIZE,
             after=after,
         )
-        page = await here.site.list(query)
+        page = await ctx.backend.list(query)
         matching += page.jobs
         after = page.next
         if not after or (limit and len(matching) >= limit):
             break
-    if output not in (Format.TABLE, Format.WIDE):
+    if output not in (OutputFormat.TABLE, OutputFormat.WIDE):
         print_list(matching, output)
     elif matching:
-        show(here.console, jobs(matching, namespaces=all_namespaces, wide=output is Format.WIDE))
+        show(ctx.console, jobs_table(matching, namespaces=all_namespaces, wide=output is OutputFormat.WIDE))
     else:
-        typer.echo(_nothing(here, all_namespaces, bool(selector or search or phase or algorithm)), err=True)
+        typer.echo(_empty_message(ctx, all_namespaces, bool(selector or search or phase or algorithm)), err=True)
 
 
-def _namespace(here: Here, all_namespaces: bool) -> str | None:
+def _query_namespace(ctx: CommandContext, all_namespaces: bool) -> str | None:
     """Return the namespace of the query; None for every namespace, the default on this machine."""
-    if all_namespaces or (here.site.kind == "local" and here.where.namespace is None):
+    if all_namespaces or (ctx.backend.kind == "local" and ctx.target.namespace is None):
         return None
-    return here.namespace
+    return ctx.namespace
 
 
-def _phases(texts: list[str]) -> frozenset[str]:
+def _parse_phases(texts: list[str]) -> frozenset[str]:
     from kubealign.spec.status import JobPhase
 
     name_by_lower = {phase.value.lower(): phase.value for phase in JobPhase}
@@ -106,33 +106,33 @@ def _phases(texts: list[str]) -> frozenset[str]:
     return frozenset(name_by_lower[text.lower()] for text in texts)
 
 
-def _checked(selector: str) -> None:
+def _check_selector(selector: str) -> None:
     from kubealign.client.errors import JobInvalid
-    from kubealign.client.label_selector import label_selector
+    from kubealign.client.label_selector import parse_label_selector
 
     try:
-        label_selector(selector)
+        parse_label_selector(selector)
     except JobInvalid as error:
         raise typer.BadParameter(
             str(error).removeprefix("labelSelector: "), param_hint="--selector"
         ) from None
 
 
-def _nothing(here: Here, all_namespaces: bool, filtered: bool) -> str:
+def _empty_message(ctx: CommandContext, all_namespaces: bool, filtered: bool) -> str:
     noun = "such jobs" if filtered else "jobs"
-    if here.where.folder is not None:
-        return f"No {noun} in {here.where.folder}."
-    return f"No {noun} in any namespace." if all_namespaces else f"No {noun} in namespace {here.namespace}."
+    if ctx.target.runs_folder is not None:
+        return f"No {noun} in {ctx.target.runs_folder}."
+    return f"No {noun} in any namespace." if all_namespaces else f"No {noun} in namespace {ctx.namespace}."
 
 
-@asks_site
-async def get(here: Here, jobs: JobNames, output: Output = Format.TABLE) -> None:
+@backend_command
+async def get(ctx: CommandContext, jobs: JobNames, output: Output = OutputFormat.TABLE) -> None:
     """Show jobs by name; -o yaml and -o json print the full resources."""
     from kubealign.cli import job_table
 
-    records = [await here.site.get(await here.ref(name)) for name in jobs]
-    if output in (Format.TABLE, Format.WIDE):
-        show(here.console, job_table.jobs(records, wide=output is Format.WIDE))
+    records = [await ctx.backend.get(await ctx.ref(name)) for name in jobs]
+    if output in (OutputFormat.TABLE, OutputFormat.WIDE):
+        show(ctx.console, job_table.jobs_table(records, wide=output is OutputFormat.WIDE))
     elif len(records) == 1:
         print_document(records[0], output)
     else:

@@ -4,17 +4,17 @@ from typing import Annotated
 
 import typer
 
-from kubealign.cli.command import Here, asks_site
+from kubealign.cli.command import CommandContext, backend_command
 from kubealign.cli.options import JobName, RowFormat
-from kubealign.cli.printing import as_json
+from kubealign.cli.printing import format_json
 from kubealign.cli.terminal import show
 
 _COLORS = ("cyan", "green", "yellow", "magenta", "blue", "bright_red", "bright_cyan", "bright_green")
 
 
-@asks_site
+@backend_command
 async def logs(
-    here: Here,
+    ctx: CommandContext,
     job: JobName,
     follow: Annotated[
         bool,
@@ -43,35 +43,35 @@ async def logs(
     """
     from rich.text import Text
 
-    from kubealign.cli.log_line import told
+    from kubealign.cli.log_line import format_log_line
 
     colors: dict[str, str] = {}
-    lines = here.site.logs(await here.ref(job), process=process, role=role, follow=follow, tail=tail)
-    on_terminal = here.console.is_terminal
+    lines = ctx.backend.logs(await ctx.ref(job), process=process, role=role, follow=follow, tail=tail)
+    on_terminal = ctx.console.is_terminal
     async for line in lines:
         if not on_terminal:
             typer.echo(line.text if process else f"{line.process} {line.text}")
             continue
         color = colors.setdefault(line.process, _COLORS[len(colors) % len(_COLORS)])
         name = "" if process else f"{line.process} "
-        here.console.print(Text.assemble((name, color), told(line.text)), soft_wrap=True)
+        ctx.console.print(Text.assemble((name, color), format_log_line(line.text)), soft_wrap=True)
 
 
-@asks_site
+@backend_command
 async def events(
-    here: Here,
+    ctx: CommandContext,
     job: JobName,
     output: Annotated[
         RowFormat, typer.Option("--output", "-o", help="Output format.")
     ] = RowFormat.TABLE,
 ) -> None:
     """Show the events of a job, oldest first."""
-    from kubealign.cli.event_table import event_rows
+    from kubealign.cli.event_table import event_table
 
-    job_events = await here.site.events(await here.ref(job))
+    job_events = await ctx.backend.events(await ctx.ref(job))
     if output is RowFormat.JSON:
         typer.echo(
-            as_json(
+            format_json(
                 [
                     {
                         "time": event.time.isoformat(),
@@ -85,6 +85,6 @@ async def events(
             )
         )
     elif job_events:
-        show(here.console, event_rows(job_events))
+        show(ctx.console, event_table(job_events))
     else:
         typer.echo(f"No events of {job}.", err=True)

@@ -5,14 +5,14 @@ from typing import Annotated, Any
 
 import typer
 
-from kubealign.cli.command import Here, asks_site
-from kubealign.cli.exits import refuse
+from kubealign.cli.command import CommandContext, backend_command
+from kubealign.cli.exits import exit_with_error
 from kubealign.cli.options import DataFormat, JobName
-from kubealign.cli.printing import as_json
+from kubealign.cli.printing import format_json
 from kubealign.cli.terminal import show
 
 #: Metrics shown by default, if the job reports them.
-_USUAL = (
+_DEFAULT_METRICS = (
     "reward/mean",
     "kl/reference",
     "sft/loss",
@@ -26,9 +26,9 @@ _USUAL = (
 )
 
 
-@asks_site
+@backend_command
 async def metrics(
-    here: Here,
+    ctx: CommandContext,
     job: JobName,
     figure: Annotated[
         list[str],
@@ -47,46 +47,46 @@ async def metrics(
     ] = DataFormat.TABLE,
 ) -> None:
     """Show a job's metrics, one row per step. docs/metrics.md explains each metric."""
-    ref = await here.ref(job)
-    metrics_table = await here.client.metrics(ref.name, ref.namespace)
+    ref = await ctx.ref(job)
+    metrics_table = await ctx.client.metrics(ref.name, ref.namespace)
     rows, available = metrics_table.rows, metrics_table.columns
     if not rows:
         typer.echo(f"No metrics of {job} yet.", err=True)
         return
-    names = _chosen(available, figure, whole=output is not DataFormat.TABLE)
+    names = _select_names(available, figure, select_all=output is not DataFormat.TABLE)
     shown = rows[-last:] if last else rows
     if output is DataFormat.JSON:
         typer.echo(
-            as_json(
+            format_json(
                 [{"step": row["step"]} | {name: row[name] for name in names if name in row} for row in shown]
             )
         )
     elif output is DataFormat.CSV:
-        _csv(shown, names)
+        _print_csv(shown, names)
     else:
-        _table(here, shown, names)
+        _print_table(ctx, shown, names)
 
 
-def _chosen(there: list[str], patterns: list[str], *, whole: bool) -> list[str]:
+def _select_names(columns: list[str], patterns: list[str], *, select_all: bool) -> list[str]:
     if not patterns:
-        return there if whole else [name for name in _USUAL if name in there] + _validated(there)
+        return columns if select_all else [name for name in _DEFAULT_METRICS if name in columns] + _validation_names(columns)
     for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in there):
-            from kubealign.spec.fields import nearest
+        if not any(fnmatchcase(name, pattern) for name in columns):
+            from kubealign.spec.fields import closest_name
 
-            closest = nearest(pattern, there)
+            closest = closest_name(pattern, columns)
             guess = f"did you mean {closest}? " if closest else ""
-            refuse(f"the job has no metric {pattern}: {guess}it has {', '.join(sorted(there))}")
-    return list(dict.fromkeys(name for pattern in patterns for name in there if fnmatchcase(name, pattern)))
+            exit_with_error(f"the job has no metric {pattern}: {guess}it has {', '.join(sorted(columns))}")
+    return list(dict.fromkeys(name for pattern in patterns for name in columns if fnmatchcase(name, pattern)))
 
 
-def _validated(there: list[str]) -> list[str]:
+def _validation_names(columns: list[str]) -> list[str]:
     """Return the two val/ metrics with the shortest names, which are not those of a single group."""
-    names = [name for name in there if name.startswith("val/")]
+    names = [name for name in columns if name.startswith("val/")]
     return sorted(names, key=lambda name: (name.count("/"), len(name), name))[:2]
 
 
-def _csv(rows: Any, names: list[str]) -> None:
+def _print_csv(rows: Any, names: list[str]) -> None:
     import csv
     import sys
 
@@ -95,12 +95,12 @@ def _csv(rows: Any, names: list[str]) -> None:
     writer.writerows([row["step"], *(row.get(name, "") for name in names)] for row in rows)
 
 
-def _table(here: Here, rows: Any, names: list[str]) -> None:
-    from kubealign.cli.job_table import number, table
+def _print_table(ctx: CommandContext, rows: Any, names: list[str]) -> None:
+    from kubealign.cli.job_table import format_number, new_table
 
-    result = table(["STEP", *names], last_folds=False)
+    result = new_table(["STEP", *names], last_folds=False)
     for column in result.columns:
         column.justify = "right"
     for row in rows:
-        result.add_row(str(row["step"]), *(number(row.get(name)) for name in names))
-    show(here.console, result)
+        result.add_row(str(row["step"]), *(format_number(row.get(name)) for name in names))
+    show(ctx.console, result)

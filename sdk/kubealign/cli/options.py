@@ -8,9 +8,9 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from kubealign.cli.completion import job_names
+from kubealign.cli.completion import complete_job_names
 
-_SITE = "Cluster or this machine"
+_BACKEND_PANEL = "Cluster or this machine"
 
 Parameters: TypeAlias = Annotated[
     list[str],
@@ -34,7 +34,7 @@ Overrides: TypeAlias = Annotated[
 
 Local: TypeAlias = Annotated[
     bool,
-    typer.Option("--local", help="Use the jobs of this machine, in ./runs.", rich_help_panel=_SITE),
+    typer.Option("--local", help="Use the jobs of this machine, in ./runs.", rich_help_panel=_BACKEND_PANEL),
 ]
 RunsDir: TypeAlias = Annotated[
     Path | None,
@@ -43,7 +43,7 @@ RunsDir: TypeAlias = Annotated[
         metavar="FOLDER",
         help="Use the jobs of this machine in this folder; also set by KUBEALIGN_RUNS_DIR.",
         show_default=False,
-        rich_help_panel=_SITE,
+        rich_help_panel=_BACKEND_PANEL,
     ),
 ]
 Kubeconfig: TypeAlias = Annotated[
@@ -53,7 +53,7 @@ Kubeconfig: TypeAlias = Annotated[
         metavar="FILE",
         help="Kubeconfig of the cluster; default: KUBECONFIG, ~/.kube/config, or the pod's service account.",
         show_default=False,
-        rich_help_panel=_SITE,
+        rich_help_panel=_BACKEND_PANEL,
     ),
 ]
 Context: TypeAlias = Annotated[
@@ -63,7 +63,7 @@ Context: TypeAlias = Annotated[
         metavar="NAME",
         help="Context of the kubeconfig.",
         show_default=False,
-        rich_help_panel=_SITE,
+        rich_help_panel=_BACKEND_PANEL,
     ),
 ]
 Namespace: TypeAlias = Annotated[
@@ -74,7 +74,7 @@ Namespace: TypeAlias = Annotated[
         metavar="NAME",
         help="Namespace; default: that of the context.",
         show_default=False,
-        rich_help_panel=_SITE,
+        rich_help_panel=_BACKEND_PANEL,
     ),
 ]
 Dashboard: TypeAlias = Annotated[
@@ -85,7 +85,7 @@ Dashboard: TypeAlias = Annotated[
         help="Dashboard with a cluster's metrics and samples; default: KUBEALIGN_DASHBOARD, or the Service "
         "kubealign-dashboard.",
         show_default=False,
-        rich_help_panel=_SITE,
+        rich_help_panel=_BACKEND_PANEL,
     ),
 ]
 NoColor: TypeAlias = Annotated[
@@ -93,14 +93,14 @@ NoColor: TypeAlias = Annotated[
 ]
 
 JobName: TypeAlias = Annotated[
-    str, typer.Argument(metavar="JOB", show_default=False, autocompletion=job_names)
+    str, typer.Argument(metavar="JOB", show_default=False, autocompletion=complete_job_names)
 ]
 JobNames: TypeAlias = Annotated[
-    list[str], typer.Argument(metavar="JOB...", show_default=False, autocompletion=job_names)
+    list[str], typer.Argument(metavar="JOB...", show_default=False, autocompletion=complete_job_names)
 ]
 
 
-class Format(StrEnum):
+class OutputFormat(StrEnum):
     """Output formats of jobs. wide: the table with more columns; json and yaml: the resources."""
 
     TABLE = "table"
@@ -110,7 +110,7 @@ class Format(StrEnum):
     NAME = "name"
 
 
-Output: TypeAlias = Annotated[Format, typer.Option("--output", "-o", help="Output format.")]
+Output: TypeAlias = Annotated[OutputFormat, typer.Option("--output", "-o", help="Output format.")]
 
 
 class DataFormat(StrEnum):
@@ -128,14 +128,14 @@ class RowFormat(StrEnum):
     JSON = "json"
 
 
-def parameters(given: Sequence[str]) -> Mapping[str, str]:
+def parse_parameters(assignments: Sequence[str]) -> Mapping[str, str]:
     """Parse NAME=VALUE arguments; the last value of a name wins. Raises typer.BadParameter."""
-    from kubealign.spec.parameters import NAME
+    from kubealign.spec.parameters import PARAMETER_NAME
 
     values: dict[str, str] = {}
-    for text in given:
+    for text in assignments:
         name, equals, value = text.partition("=")
-        if not equals or not re.fullmatch(NAME, name):
+        if not equals or not re.fullmatch(PARAMETER_NAME, name):
             raise typer.BadParameter(f"{text!r} must be NAME=VALUE", param_hint="--param")
         values[name] = value
     return values

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from kubealign.cli.exits import ExitCode, refuse, told
-from kubealign.cli.options import NoColor, Overrides, Parameters, RowFormat, parameters
+from kubealign.cli.exits import ExitCode, exit_with_error, exit_on_error
+from kubealign.cli.options import NoColor, Overrides, Parameters, RowFormat, parse_parameters
 from kubealign.plan.machine import Device
 
-_MACHINE = "Machine"
+_MACHINE_PANEL = "Machine"
 
 
 def plan(
@@ -30,10 +30,10 @@ def plan(
     ] = [],  # noqa: B006
     gpu_memory: Annotated[
         str,
-        typer.Option("--gpu-memory", metavar="AMOUNT", help="Memory of one device.", rich_help_panel=_MACHINE),
+        typer.Option("--gpu-memory", metavar="AMOUNT", help="Memory of one device.", rich_help_panel=_MACHINE_PANEL),
     ] = "80GiB",
     gpus_per_node: Annotated[
-        int, typer.Option("--gpus-per-node", min=1, help="Number of devices per node.", rich_help_panel=_MACHINE)
+        int, typer.Option("--gpus-per-node", min=1, help="Number of devices per node.", rich_help_panel=_MACHINE_PANEL)
     ] = 8,
     bandwidth: Annotated[
         str,
@@ -41,7 +41,7 @@ def plan(
             "--bandwidth",
             metavar="AMOUNT",
             help="Unidirectional bandwidth per second from one device to other nodes.",
-            rich_help_panel=_MACHINE,
+            rich_help_panel=_MACHINE_PANEL,
         ),
     ] = "50GB/s",
     node_bandwidth: Annotated[
@@ -50,7 +50,7 @@ def plan(
             "--node-bandwidth",
             metavar="AMOUNT",
             help="Unidirectional bandwidth per second between two devices of a node.",
-            rich_help_panel=_MACHINE,
+            rich_help_panel=_MACHINE_PANEL,
         ),
     ] = "450GB/s",
     copy_bandwidth: Annotated[
@@ -59,13 +59,13 @@ def plan(
             "--copy-bandwidth",
             metavar="AMOUNT",
             help="Bandwidth per second of a memory copy on the host.",
-            rich_help_panel=_MACHINE,
+            rich_help_panel=_MACHINE_PANEL,
         ),
     ] = "10GB/s",
     device: Annotated[
         Device,
         typer.Option(
-            "--device", help="Device type; with cpu, each process has --gpu-memory of its own.", rich_help_panel=_MACHINE
+            "--device", help="Device type; with cpu, each process has --gpu-memory of its own.", rich_help_panel=_MACHINE_PANEL
         ),
     ] = Device.GPU,
     prompt_tokens: Annotated[
@@ -89,40 +89,40 @@ def plan(
     H100. Exit code 1
     if a job does not fit; each process that does not fit is listed with the fields to change.
     """
-    from kubealign.cli.printing import as_json
+    from kubealign.cli.printing import format_json
     from kubealign.cli.terminal import console, show, without_color
-    from kubealign.plan.amounts import parsed
-    from kubealign.plan.document import document
+    from kubealign.plan.amounts import parse_amount
+    from kubealign.plan.document import plan_document
     from kubealign.plan.errors import PlanError
-    from kubealign.plan.job_plan import plan as planned
+    from kubealign.plan.job_plan import plan_job as planned
     from kubealign.plan.machine import Machine
-    from kubealign.plan.models import Shapes
-    from kubealign.plan.remedies import remedies
+    from kubealign.plan.models import ModelShapes
+    from kubealign.plan.remedies import find_remedies
     from kubealign.spec.load import load_jobs
 
-    with without_color(no_color), told():
-        jobs = load_jobs(file, parameters(param), set_)
+    with without_color(no_color), exit_on_error():
+        jobs = load_jobs(file, parse_parameters(param), set_)
         try:
             machine = Machine(
-                memory=parsed(gpu_memory, "--gpu-memory"),
+                memory=parse_amount(gpu_memory, "--gpu-memory"),
                 devices=gpus_per_node,
-                link=parsed(node_bandwidth, "--node-bandwidth"),
-                network=parsed(bandwidth, "--bandwidth"),
-                copy=parsed(copy_bandwidth, "--copy-bandwidth"),
+                link_rate=parse_amount(node_bandwidth, "--node-bandwidth"),
+                network_rate=parse_amount(bandwidth, "--bandwidth"),
+                copy_rate=parse_amount(copy_bandwidth, "--copy-bandwidth"),
                 device=device,
             )
-            shapes = Shapes(_configs(config), jobs)
+            shapes = ModelShapes(_read_configs(config), jobs)
             plan_job = partial(
                 planned, shapes=shapes, machine=machine, prompt=prompt_tokens, response=response_tokens
             )
             plans = []
             for job in jobs:
                 planned_job = plan_job(job)
-                plans.append((planned_job, remedies(job, planned_job, plan_job, machine.memory)))
+                plans.append((planned_job, find_remedies(job, planned_job, plan_job, machine.memory)))
         except PlanError as error:
-            refuse(str(error))
+            exit_with_error(str(error))
         if output is RowFormat.JSON:
-            typer.echo(as_json([document(planned_job, machine, changes) for planned_job, changes in plans]))
+            typer.echo(format_json([plan_document(planned_job, machine, changes) for planned_job, changes in plans]))
         else:
             from kubealign.cli.plan_table import plan_view
 
@@ -132,7 +132,7 @@ def plan(
         raise typer.Exit(ExitCode.FAILED)
 
 
-def _configs(arguments: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
+def _read_configs(arguments: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
     """Read [MODEL=]FILE arguments; the key is empty for a file without a model. Raises PlanError."""
     from kubealign.plan.models import read_config
 

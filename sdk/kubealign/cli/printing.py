@@ -7,32 +7,32 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from kubealign.cli.options import Format
+from kubealign.cli.options import OutputFormat
 
 if TYPE_CHECKING:
     from kubealign.client.records import JobRecord
 
-_UNSEEN = re.compile(r"[\x7f-\x9f]")
+_CONTROL_CHARACTERS = re.compile(r"[\x7f-\x9f]")
 
 
-def as_json(value: Any) -> str:
+def format_json(value: Any) -> str:
     """Format as indented JSON; terminal control characters are escaped."""
     text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
-    return _UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    return _CONTROL_CHARACTERS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
-def as_yaml(value: Any) -> str:
+def format_yaml(value: Any) -> str:
     import yaml
 
     return yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=1000).rstrip("\n")
 
 
-def print_document(record: "JobRecord", format_: Format) -> None:
+def print_document(record: "JobRecord", format_: OutputFormat) -> None:
     """Print one job as JSON, as YAML, or its name."""
     _print(dict(record.resource), [record], format_)
 
 
-def print_list(records: Sequence["JobRecord"], format_: Format) -> None:
+def print_list(records: Sequence["JobRecord"], format_: OutputFormat) -> None:
     """Print jobs as an AlignmentJobList, or their names."""
     from kubealign.spec.job import API_VERSION, KIND
 
@@ -45,9 +45,9 @@ def print_list(records: Sequence["JobRecord"], format_: Format) -> None:
     _print(document, records, format_)
 
 
-def _print(document: Mapping[str, Any], records: Sequence["JobRecord"], format_: Format) -> None:
-    if format_ is Format.NAME:
+def _print(document: Mapping[str, Any], records: Sequence["JobRecord"], format_: OutputFormat) -> None:
+    if format_ is OutputFormat.NAME:
         for record in records:
             typer.echo(f"alignmentjob.kubealign.dev/{record.name}")
     else:
-        typer.echo(as_json(document) if format_ is Format.JSON else as_yaml(document))
+        typer.echo(format_json(document) if format_ is OutputFormat.JSON else format_yaml(document))

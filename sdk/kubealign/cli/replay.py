@@ -6,14 +6,14 @@ from typing import Annotated
 
 import typer
 
-from kubealign.cli.completion import job_names
-from kubealign.cli.exits import ExitCode, refuse, told
+from kubealign.cli.completion import complete_job_names
+from kubealign.cli.exits import ExitCode, exit_with_error, exit_on_error
 from kubealign.cli.options import Overrides
-from kubealign.cli.where import RUNS_DIR
+from kubealign.cli.where import RUNS_DIR_VARIABLE
 
 
 def replay(
-    run: Annotated[str, typer.Argument(metavar="RUN", show_default=False, autocompletion=job_names)],
+    run: Annotated[str, typer.Argument(metavar="RUN", show_default=False, autocompletion=complete_job_names)],
     set_: Overrides = [],  # noqa: B006 (typer copies it)
     from_step: Annotated[
         int,
@@ -28,7 +28,7 @@ def replay(
     ] = None,
     runs_dir: Annotated[
         Path,
-        typer.Option("--runs-dir", envvar=RUNS_DIR, help="Folder with the run directories.", metavar="FOLDER"),
+        typer.Option("--runs-dir", envvar=RUNS_DIR_VARIABLE, help="Folder with the run directories.", metavar="FOLDER"),
     ] = Path("runs"),
     name: Annotated[
         str | None,
@@ -53,38 +53,38 @@ def replay(
     """
     from rich.console import Console
 
-    from kubealign.cli.replay_view import Verdict, replay_view
+    from kubealign.cli.replay_view import ReplayOutcome, replay_view
     from kubealign.cli.terminal import console, show
     from kubealign.local.display import display_for
     from kubealign.local.failure import RunRefused
-    from kubealign.local.replay_run import figures_of, make_folder, plan_replay, same_weights, threads_of
+    from kubealign.local.replay_run import metrics_by_step, create_replay_folder, plan_replay, has_same_weights, trainer_threads
     from kubealign.local.run_jobs import INTERRUPTED, run_jobs
-    from kubealign.replay.comparison import compare
-    from kubealign.replay.errors import CannotReplay
+    from kubealign.replay.comparison import compare_runs
+    from kubealign.replay.errors import ReplayError
 
-    with told():
+    with exit_on_error():
         try:
             replay_plan = plan_replay(runs_dir.absolute(), run, name or f"{run}-replay", from_step, steps, set_)
-            make_folder(replay_plan, fresh)
+            create_replay_folder(replay_plan, fresh)
             code = asyncio.run(
                 run_jobs([replay_plan.job], runs_dir.absolute(), False, display_for(Console(stderr=True)))
             )
-        except (CannotReplay, RunRefused) as error:
-            refuse(str(error), ExitCode.USAGE)
+        except (ReplayError, RunRefused) as error:
+            exit_with_error(str(error), ExitCode.USAGE)
         except OSError as error:
-            refuse(f"the run directory cannot be used: {error}", ExitCode.USAGE)
+            exit_with_error(f"the run directory cannot be used: {error}", ExitCode.USAGE)
         if code == INTERRUPTED:
             raise typer.Exit(code)
         steps_to_compare = range(replay_plan.replay.first_step, replay_plan.replay.last_step + 1)
-        replayed = {step: line for step, line in figures_of(replay_plan.folder).items() if step in steps_to_compare}
-        outcome = Verdict(
-            comparison=compare(figures_of(replay_plan.recorded), replayed),
-            asked=len(steps_to_compare),
+        replayed = {step: line for step, line in metrics_by_step(replay_plan.folder).items() if step in steps_to_compare}
+        outcome = ReplayOutcome(
+            comparison=compare_runs(metrics_by_step(replay_plan.recorded), replayed),
+            requested_steps=len(steps_to_compare),
             tolerance=tolerance,
-            changed=replay_plan.changed,
-            weights=same_weights(replay_plan) if code == 0 else None,
-            threads=(threads_of(replay_plan.recorded), threads_of(replay_plan.folder)),
+            is_modified=replay_plan.is_changed,
+            weights_equal=has_same_weights(replay_plan) if code == 0 else None,
+            threads=(trainer_threads(replay_plan.recorded), trainer_threads(replay_plan.folder)),
         )
     show(console(), *replay_view(outcome))
-    if code != 0 or not outcome.passed:
+    if code != 0 or not outcome.has_passed:
         raise typer.Exit(ExitCode.FAILED)

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from kubealign.cli.exits import refuse, told
-from kubealign.cli.options import Overrides, Parameters, parameters
-from kubealign.cli.where import RUNS_DIR
+from kubealign.cli.exits import exit_with_error, exit_on_error
+from kubealign.cli.options import Overrides, Parameters, parse_parameters
+from kubealign.cli.where import RUNS_DIR_VARIABLE
 
 
 def run(
@@ -19,7 +19,7 @@ def run(
     set_: Overrides = [],  # noqa: B006
     runs_dir: Annotated[
         Path,
-        typer.Option("--runs-dir", envvar=RUNS_DIR, help="Folder with the run directories.", metavar="FOLDER"),
+        typer.Option("--runs-dir", envvar=RUNS_DIR_VARIABLE, help="Folder with the run directories.", metavar="FOLDER"),
     ] = Path("runs"),
     dry_run: Annotated[
         bool,
@@ -47,25 +47,25 @@ def run(
     # Imported here, as in every command, so that other commands start faster.
     from rich.console import Console
 
-    from kubealign.local.admission import has_succeeded
-    from kubealign.local.dashboard import dashboard
+    from kubealign.local.admission import succeeded_in
+    from kubealign.local.dashboard import dashboard_process
     from kubealign.local.display import display_for
-    from kubealign.local.dry_run import plan
+    from kubealign.local.dry_run import describe_plan
     from kubealign.local.run_jobs import run_jobs
-    from kubealign.spec.dependencies import order
+    from kubealign.spec.dependencies import order_by_dependencies
     from kubealign.spec.load import load_jobs
 
     runs_dir = runs_dir.absolute()
-    with told():
-        jobs = order(load_jobs(file, parameters(param), set_), has_succeeded(runs_dir))
+    with exit_on_error():
+        jobs = order_by_dependencies(load_jobs(file, parse_parameters(param), set_), succeeded_in(runs_dir))
         if dry_run:
-            for line in plan(jobs):
+            for line in describe_plan(jobs):
                 typer.echo(line)
             return
         try:
             display = display_for(Console())
-            beside = partial(dashboard, runs_dir, display.say) if page else nullcontext
-            code = asyncio.run(run_jobs(jobs, runs_dir, fresh, display, beside=beside))
+            beside = partial(dashboard_process, runs_dir, display.show_message) if page else nullcontext
+            code = asyncio.run(run_jobs(jobs, runs_dir, fresh, display, background=beside))
         except OSError as error:
-            refuse(f"the run directory cannot be used: {error}")
+            exit_with_error(f"the run directory cannot be used: {error}")
     raise typer.Exit(code)

@@ -4,18 +4,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kubealign.cli.command import Here, asks_site
+from kubealign.cli.command import CommandContext, backend_command
 from kubealign.cli.options import JobName, RowFormat
-from kubealign.cli.printing import as_json
+from kubealign.cli.printing import format_json
 from kubealign.cli.terminal import show
 
 if TYPE_CHECKING:
-    from kubealign.read_model import Sample
+    from kubealign.read_model import SampleRecord
 
 
-@asks_site
+@backend_command
 async def samples(
-    here: Here,
+    ctx: CommandContext,
     job: JobName,
     step: Annotated[
         int | None, typer.Option("--step", min=0, help="Only samples of this step.", show_default=False)
@@ -28,16 +28,16 @@ async def samples(
     """Show a job's newest samples: prompt, response, rewards, weight version."""
     from kubealign.cli.sample_view import sample_view
 
-    newest_samples = await here.site.samples(await here.ref(job), count=count, step=step, newest=True)
+    newest_samples = await ctx.backend.samples(await ctx.ref(job), count=count, step=step, newest=True)
     if output is RowFormat.JSON:
-        typer.echo(as_json([_document(sample) for sample in reversed(newest_samples)]))
+        typer.echo(format_json([_to_document(sample) for sample in reversed(newest_samples)]))
     elif newest_samples:
-        show(here.console, *(sample_view(sample) for sample in reversed(newest_samples)))
+        show(ctx.console, *(sample_view(sample) for sample in reversed(newest_samples)))
     else:
         typer.echo(f"No samples of {job}" + (f" at step {step}." if step is not None else " yet."), err=True)
 
 
-def _document(sample: "Sample") -> dict[str, Any]:
+def _to_document(sample: "SampleRecord") -> dict[str, Any]:
     """Return the sample in the form of the REST API."""
     from dataclasses import asdict
 

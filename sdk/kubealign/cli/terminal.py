@@ -10,32 +10,32 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-_ANY_WIDTH = 10_000
+_UNBOUNDED_WIDTH = 10_000
 # C0 except tab and newline, delete, and C1: control characters interpreted by terminals.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 # The convention of no-color.org.
-_NO_COLOR = "NO_COLOR"
-_PLAIN: ContextVar[bool] = ContextVar("plain", default=False)
+_NO_COLOR_VARIABLE = "NO_COLOR"
+_WITHOUT_COLOR: ContextVar[bool] = ContextVar("plain", default=False)
 
 
 @contextmanager
-def without_color(wanted: bool) -> Iterator[None]:
+def without_color(enabled: bool) -> Iterator[None]:
     """Disable styles of all output within the context, if `enabled`."""
-    token = _PLAIN.set(wanted)
+    token = _WITHOUT_COLOR.set(enabled)
     try:
         yield
     finally:
-        _PLAIN.reset(token)
+        _WITHOUT_COLOR.reset(token)
 
 
 def console(*, stderr: bool = False) -> "Console":
     """Return the console of stdout or stderr. NO_COLOR and --no-color disable all styles."""
     from rich.console import Console
 
-    no_style = _PLAIN.get() or bool(os.environ.get(_NO_COLOR))
+    no_style = _WITHOUT_COLOR.get() or bool(os.environ.get(_NO_COLOR_VARIABLE))
     result = Console(stderr=stderr, color_system=None if no_style else "auto", highlight=False, emoji=False)
     if not result.is_terminal:
-        result.width = _ANY_WIDTH
+        result.width = _UNBOUNDED_WIDTH
     return result
 
 
@@ -50,6 +50,6 @@ def show(target: "Console", *renderables: "RenderableType") -> None:
     target.file.write(text)
 
 
-def safe(text: str) -> str:
+def escape_control(text: str) -> str:
     """Escape terminal control characters in foreign text."""
-    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+    return _CONTROL_CHARACTERS.sub(lambda match: f"\\x{ord(match[0]):02x}", text)

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kubealign.cli.command import Here, asks_site
+from kubealign.cli.command import CommandContext, backend_command
 from kubealign.cli.options import JobName
 from kubealign.cli.terminal import show
 
 if TYPE_CHECKING:
-    from kubealign.cli.top_picture import Picture
+    from kubealign.cli.top_picture import TopState
     from kubealign.client.records import JobRef
 
 
-@asks_site
+@backend_command
 async def top(
-    here: Here,
+    ctx: CommandContext,
     job: JobName,
     once: Annotated[bool, typer.Option("--once", help="Show the state once and exit.")] = False,
     every: Annotated[
@@ -29,49 +29,49 @@ async def top(
 
     If stdout is not a terminal, print one line per step.
     """
-    from kubealign.cli.top_picture import Picture, picture
+    from kubealign.cli.top_picture import TopState, render_top
 
-    ref = await here.ref(job)
-    state = Picture()
-    await state.look(here.site, ref)
+    ref = await ctx.ref(job)
+    state = TopState()
+    await state.refresh(ctx.backend, ref)
     if once:
-        show(here.console, picture(state))
-    elif here.console.is_terminal and not here.console.is_dumb_terminal:
-        await _live(here, ref, state, every)
+        show(ctx.console, render_top(state))
+    elif ctx.console.is_terminal and not ctx.console.is_dumb_terminal:
+        await _show_live(ctx, ref, state, every)
     else:
-        await _lines(here, ref, state, every)
+        await _print_lines(ctx, ref, state, every)
 
 
-async def _live(here: Here, ref: "JobRef", seen: "Picture", every: float) -> None:
+async def _show_live(ctx: CommandContext, ref: "JobRef", state: "TopState", every: float) -> None:
     from rich.live import Live
 
-    from kubealign.cli.top_picture import picture
+    from kubealign.cli.top_picture import render_top
 
-    with Live(picture(seen), console=here.console, auto_refresh=False) as live:
-        async with _phase_changes(here, ref) as changed:
-            while not seen.over:
-                await _pause(changed, every)
-                await seen.look(here.site, ref)
-                live.update(picture(seen), refresh=True)
+    with Live(render_top(state), console=ctx.console, auto_refresh=False) as live:
+        async with _phase_changes(ctx, ref) as changed:
+            while not state.is_finished:
+                await _wait_for_change(changed, every)
+                await state.refresh(ctx.backend, ref)
+                live.update(render_top(state), refresh=True)
 
 
-async def _lines(here: Here, ref: "JobRef", seen: "Picture", every: float) -> None:
-    from kubealign.cli.top_picture import line
+async def _print_lines(ctx: CommandContext, ref: "JobRef", state: "TopState", every: float) -> None:
+    from kubealign.cli.top_picture import format_line
 
-    last_line = line(seen)
+    last_line = format_line(state)
     typer.echo(last_line)
-    async with _phase_changes(here, ref) as changed:
-        while not seen.over:
-            await _pause(changed, every)
-            await seen.look(here.site, ref)
-            current_line = line(seen)
+    async with _phase_changes(ctx, ref) as changed:
+        while not state.is_finished:
+            await _wait_for_change(changed, every)
+            await state.refresh(ctx.backend, ref)
+            current_line = format_line(state)
             if current_line != last_line:
                 typer.echo(current_line)
             last_line = current_line
 
 
 @contextlib.asynccontextmanager
-async def _phase_changes(here: Here, ref: "JobRef") -> AsyncIterator[asyncio.Event]:
+async def _phase_changes(ctx: CommandContext, ref: "JobRef") -> AsyncIterator[asyncio.Event]:
     """Yield an event that is set when the job's phase changes or the job is deleted.
 
     Metrics trigger no event and are polled.
@@ -80,7 +80,7 @@ async def _phase_changes(here: Here, ref: "JobRef") -> AsyncIterator[asyncio.Eve
 
     async def follow() -> None:
         phase = None
-        async for record in here.site.watch(ref):
+        async for record in ctx.backend.watch(ref):
             if record.phase != phase:
                 changed.set()
             phase = record.phase
@@ -95,7 +95,7 @@ async def _phase_changes(here: Here, ref: "JobRef") -> AsyncIterator[asyncio.Eve
         await asyncio.wait([task])
 
 
-async def _pause(changed: asyncio.Event, every: float) -> None:
+async def _wait_for_change(changed: asyncio.Event, every: float) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(every):
             await changed.wait()

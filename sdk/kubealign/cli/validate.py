@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from kubealign.cli.exits import ExitCode
-from kubealign.cli.options import Overrides, Parameters, parameters
+from kubealign.cli.options import Overrides, Parameters, parse_parameters
 
 
 def validate(
@@ -15,13 +15,13 @@ def validate(
     set_: Overrides = [],  # noqa: B006
 ) -> None:
     """Validate job files: list every error of every file, each with its line and the remedy."""
-    from kubealign.cli.report import show_errors
+    from kubealign.cli.report import print_errors
     from kubealign.spec.load import load_files
 
-    checked, errors = load_files(files, parameters(param), set_)
-    show_errors(errors)
+    checked, errors = load_files(files, parse_parameters(param), set_)
+    print_errors(errors)
     for file in checked:
-        show_errors(file.errors)
+        print_errors(file.errors)
         if not file.errors:
             jobs = "1 job" if len(file.jobs) == 1 else f"{len(file.jobs)} jobs"
             typer.echo(f"{file.path}: {jobs}, valid")

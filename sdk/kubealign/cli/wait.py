@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kubealign.cli.command import Here, asks_site
+from kubealign.cli.command import CommandContext, backend_command
 from kubealign.cli.options import JobName
 
 if TYPE_CHECKING:
     from kubealign.client.async_job import AsyncJob
     from kubealign.client.records import JobRecord
 
-_SPAN = re.compile(r"(?P<count>[0-9]+(?:\.[0-9]+)?)(?P<unit>[smhd]?)")
+_DURATION = re.compile(r"(?P<count>[0-9]+(?:\.[0-9]+)?)(?P<unit>[smhd]?)")
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
-class Until(StrEnum):
+class WaitPhase(StrEnum):
     """Phases that can be awaited."""
 
     RUNNING = "Running"
@@ -26,11 +26,11 @@ class Until(StrEnum):
     FAILED = "Failed"
 
 
-@asks_site
+@backend_command
 async def wait(
-    here: Here,
+    ctx: CommandContext,
     job: JobName,
-    until: Annotated[Until, typer.Option("--for", help="Phase to wait for.")] = Until.SUCCEEDED,
+    until: Annotated[WaitPhase, typer.Option("--for", help="Phase to wait for.")] = WaitPhase.SUCCEEDED,
     timeout: Annotated[
         str | None,
         typer.Option(
@@ -46,29 +46,29 @@ async def wait(
 
     Exit code 0: the phase was reached; 1: the job failed, or was deleted; 124: the timeout expired.
     """
-    seconds = None if timeout is None else _seconds(timeout)
+    seconds = None if timeout is None else _parse_seconds(timeout)
     last_line = ""
 
     def print_change(job: "AsyncJob") -> None:
         nonlocal last_line
-        current_line = _told(job.record)
+        current_line = _status_line(job.record)
         if current_line != last_line and not quiet:
             typer.echo(current_line)
         last_line = current_line
 
-    ref = await here.ref(job)
-    await here.client.wait(ref.name, seconds, print_change, until.value, ref.namespace)
+    ref = await ctx.ref(job)
+    await ctx.client.wait(ref.name, seconds, print_change, until.value, ref.namespace)
 
 
-def _told(record: "JobRecord") -> str:
-    from kubealign.cli.terminal import safe
+def _status_line(record: "JobRecord") -> str:
+    from kubealign.cli.terminal import escape_control
 
-    message = f": {safe(record.status.message)}" if record.status.message else ""
+    message = f": {escape_control(record.status.message)}" if record.status.message else ""
     return f"{record.name}: {record.phase or 'not reconciled yet'}{message}"
 
 
-def _seconds(text: str) -> float:
-    match = _SPAN.fullmatch(text.strip())
+def _parse_seconds(text: str) -> float:
+    match = _DURATION.fullmatch(text.strip())
     if match is None:
         raise typer.BadParameter(
             f"{text!r} is not a duration, such as 90s, 30m or 2h", param_hint="--timeout"

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from kubealign.client.site import Site
+    from kubealign.client.site import JobBackend
 
-RUNS_DIR = "KUBEALIGN_RUNS_DIR"
-_RUNS = Path("runs")
-_ELSEWHERE = "for jobs of this machine, add --local or --runs-dir FOLDER"
+RUNS_DIR_VARIABLE = "KUBEALIGN_RUNS_DIR"
+_DEFAULT_RUNS_DIR = Path("runs")
+_LOCAL_HINT = "for jobs of this machine, add --local or --runs-dir FOLDER"
 
 
 @dataclass(frozen=True)
-class Where:
+class CommandTarget:
     """Target options of the command line."""
 
     local: bool = False
@@ -34,7 +34,7 @@ class Where:
     dashboard: str | None = None
 
     @property
-    def folder(self) -> Path | None:
+    def runs_folder(self) -> Path | None:
         """Folder with the runs of this machine; None for a cluster. Raises typer.BadParameter if both are
         selected.
         """
@@ -45,21 +45,21 @@ class Where:
                 "--local and --runs-dir select this machine, --kubeconfig and --context a cluster: remove one"
             )
         if is_local:
-            return self.runs_dir or Path(os.environ.get(RUNS_DIR) or _RUNS)
-        configured = os.environ.get(RUNS_DIR)
+            return self.runs_dir or Path(os.environ.get(RUNS_DIR_VARIABLE) or _DEFAULT_RUNS_DIR)
+        configured = os.environ.get(RUNS_DIR_VARIABLE)
         return Path(configured) if configured and not is_cluster else None
 
 
 @asynccontextmanager
-async def site_of(where: Where) -> AsyncIterator["Site"]:
+async def open_backend(target: CommandTarget) -> AsyncIterator["JobBackend"]:
     """Open the backend of a target. Raises KubealignError if it is unavailable."""
     from kubealign.client.errors import Unavailable
 
-    folder = where.folder
+    folder = target.runs_folder
     if folder is not None:
-        from kubealign.client.local_site import LocalSite
+        from kubealign.client.local_site import LocalBackend
 
-        local_backend = LocalSite(folder.absolute())
+        local_backend = LocalBackend(folder.absolute())
         try:
             yield local_backend
         finally:
@@ -68,9 +68,9 @@ async def site_of(where: Where) -> AsyncIterator["Site"]:
     from kubealign.client.cluster_opening import open_cluster
 
     try:
-        cluster_backend = await open_cluster(where.kubeconfig, where.context, where.namespace, where.dashboard)
+        cluster_backend = await open_cluster(target.kubeconfig, target.context, target.namespace, target.dashboard)
     except Unavailable as error:
-        raise Unavailable(f"{error}; {_ELSEWHERE}") from error
+        raise Unavailable(f"{error}; {_LOCAL_HINT}") from error
     try:
         yield cluster_backend
     finally:

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 from kubealign.client.async_client import AsyncAlignmentClient
 from kubealign.client.async_job import AsyncJob
-from kubealign.client.background_loop import BackgroundLoop
+from kubealign.client.background_loop import EventLoopThread
 from kubealign.client.errors import JobNotFound, WaitTimeout
-from kubealign.client.handing_in import Document, Text
+from kubealign.client.handing_in import Document, DocumentSource
 from kubealign.client.job import Job
 from kubealign.client.loaded_result import Result
 from kubealign.client.metrics_table import MetricsTable
 from kubealign.client.records import JobEvent, LogLine, ProcessRecord
-from kubealign.client.waiting import reached, still_waits, wanted_phase
-from kubealign.read_model import Sample
+from kubealign.client.waiting import has_reached, timeout_message, parse_phase
+from kubealign.read_model import SampleRecord
 from kubealign.spec.status import JobPhase
 
 if TYPE_CHECKING:
-    from kubealign.client.site import Site
+    from kubealign.client.site import JobBackend
 
 Jobs: TypeAlias = list[Job]
 
@@ -40,8 +40,8 @@ class AlignmentClient:
     Every method raises a KubealignError (kubealign.errors) whose message states the remedy.
     """
 
-    def __init__(self, site: "Site | None" = None) -> None:
-        self._start(AsyncAlignmentClient(site))
+    def __init__(self, backend: "JobBackend | None" = None) -> None:
+        self._start(AsyncAlignmentClient(backend))
 
     @classmethod
     def cluster(
@@ -63,21 +63,21 @@ class AlignmentClient:
         Raises:
             Unavailable: No cluster was found.
         """
-        return cls._of(AsyncAlignmentClient.cluster(kubeconfig, context, namespace, dashboard, token))
+        return cls._from_async(AsyncAlignmentClient.cluster(kubeconfig, context, namespace, dashboard, token))
 
     @classmethod
     def local(cls, runs_dir: Path | str = "runs") -> "AlignmentClient":
         """Create a client of this machine. Each job has a run directory in `runs_dir`."""
-        return cls._of(AsyncAlignmentClient.local(runs_dir))
+        return cls._from_async(AsyncAlignmentClient.local(runs_dir))
 
     @overload
     def submit(self, job: Document, *, dry_run: bool = False) -> Job: ...
     @overload
-    def submit(self, job: Text, *, dry_run: bool = False) -> Job | Jobs: ...
+    def submit(self, job: DocumentSource, *, dry_run: bool = False) -> Job | Jobs: ...
     @overload
-    def submit(self, job: Sequence[Document | Text], *, dry_run: bool = False) -> Job | Jobs: ...
+    def submit(self, job: Sequence[Document | DocumentSource], *, dry_run: bool = False) -> Job | Jobs: ...
     def submit(
-        self, job: Document | Text | Sequence[Document | Text], *, dry_run: bool = False
+        self, job: Document | DocumentSource | Sequence[Document | DocumentSource], *, dry_run: bool = False
     ) -> Job | Jobs:
         """Submit one or several jobs.
 
@@ -95,17 +95,17 @@ class AlignmentClient:
         """
         submitted = self._loop.call(self._client.submit(job, dry_run=dry_run))
         if isinstance(submitted, AsyncJob):
-            return self._job(submitted)
-        return [self._job(async_job) for async_job in submitted]
+            return self._to_job(submitted)
+        return [self._to_job(async_job) for async_job in submitted]
 
-    def submit_all(self, jobs: Document | Text | Sequence[Document | Text], *, dry_run: bool = False) -> Jobs:
+    def submit_all(self, jobs: Document | DocumentSource | Sequence[Document | DocumentSource], *, dry_run: bool = False) -> Jobs:
         """Like `submit`, but always return a list."""
         submitted = self._loop.call(self._client.submit_all(jobs, dry_run=dry_run))
-        return [self._job(async_job) for async_job in submitted]
+        return [self._to_job(async_job) for async_job in submitted]
 
     def get(self, name: str, namespace: str | None = None) -> Job:
         """Return a job. Raises JobNotFound."""
-        return self._job(self._loop.call(self._client.get(name, namespace)))
+        return self._to_job(self._loop.call(self._client.get(name, namespace)))
 
     def list(
         self,
@@ -138,12 +138,12 @@ class AlignmentClient:
                 limit=limit,
             )
         )
-        return [self._job(async_job) for async_job in jobs]
+        return [self._to_job(async_job) for async_job in jobs]
 
     def changes(self, name: str, namespace: str | None = None) -> Iterator[Job]:
         """Yield the job as it is now, then after each change. Ends when the job is deleted."""
         for job in self._loop.iterate(self._client.changes(name, namespace)):
-            yield self._job(job)
+            yield self._to_job(job)
 
     def wait(
         self,
@@ -165,21 +165,21 @@ class AlignmentClient:
             JobNotFound: The job was deleted in the meantime.
             Conflict: The job has finished and can no longer reach the phase.
         """
-        phase = wanted_phase(until)
+        phase = parse_phase(until)
         last: Job | None = None
         changes = self._loop.iterate(self._client.changes(name, namespace), timeout)
         try:
             for changed in changes:
-                last = self._job(changed)
+                last = self._to_job(changed)
                 # Called in the caller's thread, not in the client's: the callback may use the client.
                 if on_change is not None:
                     on_change(last)
-                if reached(last.record, phase):
+                if has_reached(last.record, phase):
                     return last
         except TimeoutError:
             assert timeout is not None
             record = None if last is None else last.record
-            raise WaitTimeout(still_waits(record, name, phase, timeout)) from None
+            raise WaitTimeout(timeout_message(record, name, phase, timeout)) from None
         finally:
             changes.close()
         raise JobNotFound(f"{name} was deleted while it was waited for")
@@ -208,7 +208,7 @@ class AlignmentClient:
 
     def samples(
         self, name: str, step: int | None = None, count: int = 8, namespace: str | None = None
-    ) -> Sequence[Sample]:
+    ) -> Sequence[SampleRecord]:
         """Return the last `count` responses of the policy, newest first; only those of `step` if given."""
         return self._loop.call(self._client.samples(name, step, count, namespace))
 
@@ -222,19 +222,19 @@ class AlignmentClient:
 
     def scale(self, name: str, replicas: int, namespace: str | None = None) -> Job:
         """Set the number of rollout workers. Raises NotPossible for a job without rollout workers."""
-        return self._job(self._loop.call(self._client.scale(name, replicas, namespace)))
+        return self._to_job(self._loop.call(self._client.scale(name, replicas, namespace)))
 
     def suspend(self, name: str, namespace: str | None = None) -> Job:
         """Suspend the job: it saves a checkpoint and releases its resources, and is Suspending until then."""
-        return self._job(self._loop.call(self._client.suspend(name, namespace)))
+        return self._to_job(self._loop.call(self._client.suspend(name, namespace)))
 
     def resume(self, name: str, namespace: str | None = None) -> Job:
         """Resume a suspended job from its last checkpoint."""
-        return self._job(self._loop.call(self._client.resume(name, namespace)))
+        return self._to_job(self._loop.call(self._client.resume(name, namespace)))
 
     def patch(self, name: str, patch: Mapping[str, Any], namespace: str | None = None) -> Job:
         """Change mutable fields of the job by a JSON merge patch. Raises JobInvalid, Conflict."""
-        return self._job(self._loop.call(self._client.patch(name, patch, namespace)))
+        return self._to_job(self._loop.call(self._client.patch(name, patch, namespace)))
 
     def delete(self, name: str, namespace: str | None = None) -> None:
         """Delete the job and everything that it owns.
@@ -261,7 +261,7 @@ class AlignmentClient:
         return self._loop.call(self._client.load_result(name, into, namespace, **arguments))
 
     def close(self) -> None:
-        if not self._loop.closed:
+        if not self._loop.is_closed:
             try:
                 self._loop.call(self._client.close())
             finally:
@@ -276,19 +276,19 @@ class AlignmentClient:
         self.close()
 
     @classmethod
-    def _of(cls, client: AsyncAlignmentClient) -> "AlignmentClient":
+    def _from_async(cls, client: AsyncAlignmentClient) -> "AlignmentClient":
         instance = cls.__new__(cls)
         instance._start(client)
         return instance
 
     def _start(self, client: AsyncAlignmentClient) -> None:
         self._client = client
-        self._loop = BackgroundLoop()
+        self._loop = EventLoopThread()
         try:
-            self._loop.call(client.site())
+            self._loop.call(client.backend())
         except BaseException:
             self._loop.close()
             raise
 
-    def _job(self, job: AsyncJob) -> Job:
+    def _to_job(self, job: AsyncJob) -> Job:
         return Job(self, job.record)

@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 from kubealign.client.async_job import AsyncJob
 from kubealign.client.errors import JobNotFound, KubealignError, WaitTimeout
-from kubealign.client.handing_in import Document, Text, handed_in
-from kubealign.client.loaded_result import Result, load
+from kubealign.client.handing_in import Document, DocumentSource, parse_submission
+from kubealign.client.loaded_result import Result, load_result
 from kubealign.client.metrics_table import MetricsTable
 from kubealign.client.records import JobEvent, JobRecord, JobRef, ListQuery, LogLine, ProcessRecord
-from kubealign.client.waiting import reached, still_waits, wanted_phase
-from kubealign.read_model import BEGINNING, Sample, StepMetrics
+from kubealign.client.waiting import has_reached, timeout_message, parse_phase
+from kubealign.read_model import STREAM_START, SampleRecord, StepMetrics
 from kubealign.spec.status import JobPhase
 
 if TYPE_CHECKING:
-    from kubealign.client.site import Site
+    from kubealign.client.site import JobBackend
 
-RUNS_DIR = "KUBEALIGN_RUNS_DIR"
-_PAGE = 500
-_METRICS_PAGE = 5000
+RUNS_DIR_VARIABLE = "KUBEALIGN_RUNS_DIR"
+_PAGE_SIZE = 500
+_METRICS_PAGE_SIZE = 5000
 
 Jobs: TypeAlias = list[AsyncJob]
-Reported: TypeAlias = list[StepMetrics]
+StepMetricsList: TypeAlias = list[StepMetrics]
 #: Called with the job after each of its changes.
 OnChange: TypeAlias = Callable[[AsyncJob], Awaitable[object] | object]
 
@@ -43,10 +43,10 @@ class AsyncAlignmentClient:
     Every method raises a KubealignError (kubealign.errors) whose message states the remedy.
     """
 
-    def __init__(self, site: "Site | None" = None) -> None:
-        self._site = site
-        self._open: Callable[[], Awaitable[Site]] = _default
-        self._opening = asyncio.Lock()
+    def __init__(self, backend: "JobBackend | None" = None) -> None:
+        self._backend = backend
+        self._open: Callable[[], Awaitable[JobBackend]] = _open_default_backend
+        self._open_lock = asyncio.Lock()
 
     @classmethod
     def cluster(
@@ -66,7 +66,7 @@ class AsyncAlignmentClient:
             token: Token for the dashboard, if the kubeconfig has none.
         """
 
-        async def open_backend() -> "Site":
+        async def open_backend() -> "JobBackend":
             from kubealign.client.cluster_opening import open_cluster
 
             return await open_cluster(kubeconfig, context, namespace, dashboard, token)
@@ -78,25 +78,25 @@ class AsyncAlignmentClient:
     @classmethod
     def local(cls, runs_dir: Path | str = "runs") -> "AsyncAlignmentClient":
         """Create a client of this machine. Each job has a run directory in `runs_dir`."""
-        from kubealign.client.local_site import LocalSite
+        from kubealign.client.local_site import LocalBackend
 
-        return cls(LocalSite(Path(runs_dir)))
+        return cls(LocalBackend(Path(runs_dir)))
 
-    async def site(self) -> "Site":
+    async def backend(self) -> "JobBackend":
         """Return the opened backend. Raises Unavailable if the backend cannot be reached."""
-        async with self._opening:
-            if self._site is None:
-                self._site = await self._open()
-            return self._site
+        async with self._open_lock:
+            if self._backend is None:
+                self._backend = await self._open()
+            return self._backend
 
     @overload
     async def submit(self, job: Document, *, dry_run: bool = False) -> AsyncJob: ...
     @overload
-    async def submit(self, job: Text, *, dry_run: bool = False) -> AsyncJob | Jobs: ...
+    async def submit(self, job: DocumentSource, *, dry_run: bool = False) -> AsyncJob | Jobs: ...
     @overload
-    async def submit(self, job: Sequence[Document | Text], *, dry_run: bool = False) -> AsyncJob | Jobs: ...
+    async def submit(self, job: Sequence[Document | DocumentSource], *, dry_run: bool = False) -> AsyncJob | Jobs: ...
     async def submit(
-        self, job: Document | Text | Sequence[Document | Text], *, dry_run: bool = False
+        self, job: Document | DocumentSource | Sequence[Document | DocumentSource], *, dry_run: bool = False
     ) -> AsyncJob | Jobs:
         """Submit one or several jobs.
 
@@ -112,19 +112,19 @@ class AsyncAlignmentClient:
             JobInvalid: With an error per invalid field.
             JobExists: A job of this name already exists.
         """
-        submission = handed_in(job)
+        submission = parse_submission(job)
         jobs = await self._submit(submission.documents, dry_run)
-        return jobs if submission.several else jobs[0]
+        return jobs if submission.is_list else jobs[0]
 
     async def submit_all(
-        self, jobs: Document | Text | Sequence[Document | Text], *, dry_run: bool = False
+        self, jobs: Document | DocumentSource | Sequence[Document | DocumentSource], *, dry_run: bool = False
     ) -> Jobs:
         """Like `submit`, but always return a list."""
-        return await self._submit(handed_in(jobs).documents, dry_run)
+        return await self._submit(parse_submission(jobs).documents, dry_run)
 
     async def get(self, name: str, namespace: str | None = None) -> AsyncJob:
         """Return a job. Raises JobNotFound."""
-        site = await self.site()
+        site = await self.backend()
         return AsyncJob(self, await site.get(await self._ref(name, namespace)))
 
     async def list(
@@ -146,7 +146,7 @@ class AsyncAlignmentClient:
             search: Part of the name.
             sort: One of name, created, phase, step and reward; a leading - sorts in descending order.
         """
-        site = await self.site()
+        site = await self.backend()
         matching: Jobs = []
         after = ""
         while True:
@@ -157,7 +157,7 @@ class AsyncAlignmentClient:
                 phases=frozenset(phases),
                 algorithms=frozenset(algorithms),
                 sort=sort,
-                limit=_PAGE if limit is None else max(1, min(_PAGE, limit - len(matching))),
+                limit=_PAGE_SIZE if limit is None else max(1, min(_PAGE_SIZE, limit - len(matching))),
                 after=after,
             )
             page = await site.list(query)
@@ -168,7 +168,7 @@ class AsyncAlignmentClient:
 
     async def changes(self, name: str, namespace: str | None = None) -> AsyncIterator[AsyncJob]:
         """Yield the job as it is now, then after each change. Ends when the job is deleted."""
-        site = await self.site()
+        site = await self.backend()
         async for record in site.watch(await self._ref(name, namespace)):
             yield AsyncJob(self, record)
 
@@ -192,22 +192,22 @@ class AsyncAlignmentClient:
             JobNotFound: The job was deleted in the meantime.
             Conflict: The job has finished and can no longer reach the phase.
         """
-        phase = wanted_phase(until)
+        phase = parse_phase(until)
         ref = await self._ref(name, namespace)
         last: JobRecord | None = None
         try:
             async with asyncio.timeout(timeout):
-                async for record in (await self.site()).watch(ref):
+                async for record in (await self.backend()).watch(ref):
                     last = record
                     job = AsyncJob(self, record)
                     callback_result = on_change(job) if on_change is not None else None
                     if inspect.isawaitable(callback_result):
                         await callback_result
-                    if reached(record, phase):
+                    if has_reached(record, phase):
                         return job
         except TimeoutError:
             assert timeout is not None
-            raise WaitTimeout(still_waits(last, str(ref), phase, timeout)) from None
+            raise WaitTimeout(timeout_message(last, str(ref), phase, timeout)) from None
         raise JobNotFound(f"{ref} was deleted while it was waited for")
 
     async def logs(
@@ -226,56 +226,56 @@ class AsyncAlignmentClient:
             follow: Continue until the job has finished, including processes that start later.
             tail: Start with this many last lines of each process.
         """
-        site = await self.site()
+        site = await self.backend()
         ref = await self._ref(name, namespace)
         async for line in site.logs(ref, process=process, role=role, follow=follow, tail=tail):
             yield line
 
     async def metrics(self, name: str, namespace: str | None = None) -> MetricsTable:
         """Return the metrics of the job, one row per step."""
-        site, ref = await self.site(), await self._ref(name, namespace)
-        reported: Reported = []
-        after = BEGINNING
-        while page := await site.metrics(ref, after, _METRICS_PAGE):
+        site, ref = await self.backend(), await self._ref(name, namespace)
+        reported: StepMetricsList = []
+        after = STREAM_START
+        while page := await site.metrics(ref, after, _METRICS_PAGE_SIZE):
             reported += page
             after = page[-1].entry
-        return MetricsTable.of(reported)
+        return MetricsTable.from_steps(reported)
 
     async def samples(
         self, name: str, step: int | None = None, count: int = 8, namespace: str | None = None
-    ) -> "Sequence[Sample]":
+    ) -> "Sequence[SampleRecord]":
         """Return the last `count` responses of the policy, newest first; only those of `step` if given."""
-        site = await self.site()
+        site = await self.backend()
         return await site.samples(await self._ref(name, namespace), count=count, step=step, newest=True)
 
     async def events(self, name: str, namespace: str | None = None) -> Sequence[JobEvent]:
         """Return the events of the job, oldest first."""
-        site = await self.site()
+        site = await self.backend()
         return await site.events(await self._ref(name, namespace))
 
     async def processes(self, name: str, namespace: str | None = None) -> Sequence[ProcessRecord]:
         """Return the processes of the job, with their heartbeats."""
-        site = await self.site()
+        site = await self.backend()
         return await site.processes(await self._ref(name, namespace))
 
     async def scale(self, name: str, replicas: int, namespace: str | None = None) -> AsyncJob:
         """Set the number of rollout workers. Raises NotPossible for a job without rollout workers."""
-        site = await self.site()
+        site = await self.backend()
         return AsyncJob(self, await site.scale(await self._ref(name, namespace), replicas))
 
     async def suspend(self, name: str, namespace: str | None = None) -> AsyncJob:
         """Suspend the job: it saves a checkpoint and releases its resources, and is Suspending until then."""
-        site = await self.site()
+        site = await self.backend()
         return AsyncJob(self, await site.suspend(await self._ref(name, namespace), True))
 
     async def resume(self, name: str, namespace: str | None = None) -> AsyncJob:
         """Resume a suspended job from its last checkpoint."""
-        site = await self.site()
+        site = await self.backend()
         return AsyncJob(self, await site.suspend(await self._ref(name, namespace), False))
 
     async def patch(self, name: str, patch: Mapping[str, Any], namespace: str | None = None) -> AsyncJob:
         """Change mutable fields of the job by a JSON merge patch. Raises JobInvalid, Conflict."""
-        site = await self.site()
+        site = await self.backend()
         return AsyncJob(self, await site.patch(await self._ref(name, namespace), patch))
 
     async def delete(self, name: str, namespace: str | None = None) -> None:
@@ -283,7 +283,7 @@ class AsyncAlignmentClient:
 
         In a cluster the job's volumes are kept; a local job's result is deleted too.
         """
-        site = await self.site()
+        site = await self.backend()
         await site.delete(await self._ref(name, namespace))
 
     async def result(self, name: str, into: Path | str | None = None, namespace: str | None = None) -> Path:
@@ -295,7 +295,7 @@ class AsyncAlignmentClient:
         Raises:
             NotPossible: The job has no result yet.
         """
-        site = await self.site()
+        site = await self.backend()
         folder = None if into is None else Path(into)
         return await site.result(await self._ref(name, namespace), folder)
 
@@ -304,15 +304,15 @@ class AsyncAlignmentClient:
     ) -> Result:
         """Load the result's model and tokenizer. `arguments` are passed to the model's from_pretrained."""
         path = await self.result(name, into, namespace)
-        return await asyncio.to_thread(load, path, **arguments)
+        return await asyncio.to_thread(load_result, path, **arguments)
 
     async def close(self) -> None:
         """Close the backend. Jobs continue to run."""
-        if self._site is not None:
-            await self._site.close()
+        if self._backend is not None:
+            await self._backend.close()
 
     async def __aenter__(self) -> "AsyncAlignmentClient":
-        await self.site()
+        await self.backend()
         return self
 
     async def __aexit__(
@@ -321,10 +321,10 @@ class AsyncAlignmentClient:
         await self.close()
 
     async def _ref(self, name: str, namespace: str | None) -> JobRef:
-        return JobRef(namespace or (await self.site()).namespace, name)
+        return JobRef(namespace or (await self.backend()).namespace, name)
 
     async def _submit(self, documents: Sequence[Mapping[str, Any]], dry_run: bool) -> Jobs:
-        site = await self.site()
+        site = await self.backend()
         jobs: Jobs = []
         for document in documents:
             try:
@@ -336,7 +336,7 @@ class AsyncAlignmentClient:
         return jobs
 
 
-async def _default() -> "Site":
-    folder = os.environ.get(RUNS_DIR)
+async def _open_default_backend() -> "JobBackend":
+    folder = os.environ.get(RUNS_DIR_VARIABLE)
     client = AsyncAlignmentClient.local(folder) if folder else AsyncAlignmentClient.cluster()
-    return await client.site()
+    return await client.backend()

@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kubealign.client.job_view import JobView
+from kubealign.client.job_view import JobHandle
 from kubealign.client.records import JobEvent, JobRecord, LogLine, ProcessRecord
-from kubealign.read_model import Sample
+from kubealign.read_model import SampleRecord
 from kubealign.spec.status import JobPhase
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kubealign.client.metrics_table import MetricsTable
 
 
-class AsyncJob(JobView):
+class AsyncJob(JobHandle):
     """Handle of a job of an AsyncAlignmentClient.
 
     The methods are documented at the client's methods of the same names. A method that changes the job
@@ -29,7 +29,7 @@ class AsyncJob(JobView):
 
     async def refresh(self) -> "AsyncJob":
         """Fetch the present state of the job; returns the same handle."""
-        return self._became(await self._client.get(self.name, self.namespace))
+        return self._update_record(await self._client.get(self.name, self.namespace))
 
     async def wait(
         self,
@@ -37,7 +37,7 @@ class AsyncJob(JobView):
         on_change: "Callable[[AsyncJob], Awaitable[object] | object] | None" = None,
         until: str = JobPhase.SUCCEEDED,
     ) -> "AsyncJob":
-        return self._became(await self._client.wait(self.name, timeout, on_change, until, self.namespace))
+        return self._update_record(await self._client.wait(self.name, timeout, on_change, until, self.namespace))
 
     def logs(
         self,
@@ -51,7 +51,7 @@ class AsyncJob(JobView):
     async def metrics(self) -> "MetricsTable":
         return await self._client.metrics(self.name, self.namespace)
 
-    async def samples(self, step: int | None = None, count: int = 8) -> Sequence[Sample]:
+    async def samples(self, step: int | None = None, count: int = 8) -> Sequence[SampleRecord]:
         return await self._client.samples(self.name, step, count, self.namespace)
 
     async def events(self) -> Sequence[JobEvent]:
@@ -61,13 +61,13 @@ class AsyncJob(JobView):
         return await self._client.processes(self.name, self.namespace)
 
     async def scale(self, replicas: int) -> "AsyncJob":
-        return self._became(await self._client.scale(self.name, replicas, self.namespace))
+        return self._update_record(await self._client.scale(self.name, replicas, self.namespace))
 
     async def suspend(self) -> "AsyncJob":
-        return self._became(await self._client.suspend(self.name, self.namespace))
+        return self._update_record(await self._client.suspend(self.name, self.namespace))
 
     async def resume(self) -> "AsyncJob":
-        return self._became(await self._client.resume(self.name, self.namespace))
+        return self._update_record(await self._client.resume(self.name, self.namespace))
 
     async def delete(self) -> None:
         await self._client.delete(self.name, self.namespace)
@@ -78,6 +78,6 @@ class AsyncJob(JobView):
     async def load_result(self, into: Path | str | None = None, **arguments: Any) -> "Result":
         return await self._client.load_result(self.name, into, self.namespace, **arguments)
 
-    def _became(self, job: "AsyncJob") -> "AsyncJob":
+    def _update_record(self, job: "AsyncJob") -> "AsyncJob":
         self.record = job.record
         return self

@@ -13,33 +13,33 @@ from kubealign.client.errors import NotPossible
 
 T = TypeVar("T")
 
-_ENDING_SECONDS = 10.0
-_SIGNAL_SECONDS = 1.0
+_SHUTDOWN_TIMEOUT_SECONDS = 10.0
+_SIGNAL_POLL_SECONDS = 1.0
 _END = object()
 
 
-class BackgroundLoop:
+class EventLoopThread:
     """Event loop thread that ends with `close`, or with the program."""
 
     def __init__(self) -> None:
         self._process = os.getpid()
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._work, name="kubealign client", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="kubealign client", daemon=True)
         self._thread.start()
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine and return its result. An interrupt of the caller cancels the coroutine."""
         try:
-            self._check()
+            self._check_usable()
         except NotPossible:
             work.close()
             raise
         finished = threading.Event()
         future: Future[T] | None = None
         try:
-            future = asyncio.run_coroutine_threadsafe(_telling(work, finished), self._loop)
+            future = asyncio.run_coroutine_threadsafe(_run_and_signal(work, finished), self._loop)
             # A signal that arrives just before a wait begins is only handled after the wait.
-            while wait([future], _SIGNAL_SECONDS).not_done:
+            while wait([future], _SIGNAL_POLL_SECONDS).not_done:
                 continue
             return future.result()
         except CancelledError:
@@ -47,15 +47,15 @@ class BackgroundLoop:
         except BaseException:
             if future is not None and future.cancel():
                 # Resources can only be closed after the cancelled work has released them.
-                finished.wait(_ENDING_SECONDS)
+                finished.wait(_SHUTDOWN_TIMEOUT_SECONDS)
             raise
 
-    def iterate(self, items: AsyncIterator[T], seconds: float | None = None) -> Generator[T, None, None]:
+    def iterate(self, items: AsyncIterator[T], timeout: float | None = None) -> Generator[T, None, None]:
         """Yield the items of an async iterator; each is requested when the previous one has been consumed.
 
         Raises TimeoutError if the iterator has not ended after `timeout` seconds.
         """
-        deadline = None if seconds is None else time.monotonic() + seconds
+        deadline = None if timeout is None else time.monotonic() + timeout
         try:
             while True:
                 remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
@@ -64,31 +64,31 @@ class BackgroundLoop:
                     return
                 yield item
         finally:
-            if not self.closed:
-                self.call(_end(items))
+            if not self.is_closed:
+                self.call(_close_iterator(items))
 
     @property
-    def closed(self) -> bool:
+    def is_closed(self) -> bool:
         return self._loop.is_closed() or not self._thread.is_alive() or os.getpid() != self._process
 
     def close(self) -> None:
         """Cancel all running work and end the thread."""
-        if self.closed:
+        if self.is_closed:
             return
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(_ENDING_SECONDS)
+        self._thread.join(_SHUTDOWN_TIMEOUT_SECONDS)
 
-    def _check(self) -> None:
+    def _check_usable(self) -> None:
         if os.getpid() != self._process:
             raise NotPossible(
                 "this client was created before the process forked: create a new one in each process"
             )
-        if self.closed:
+        if self.is_closed:
             raise NotPossible("this client is closed: create a new one")
         if threading.current_thread() is self._thread:
             raise NotPossible("called from the client's own event loop: use AsyncAlignmentClient there")
 
-    def _work(self) -> None:
+    def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_forever()
@@ -101,7 +101,7 @@ class BackgroundLoop:
             self._loop.close()
 
 
-async def _telling(work: Coroutine[Any, Any, T], finished: threading.Event) -> T:
+async def _run_and_signal(work: Coroutine[Any, Any, T], finished: threading.Event) -> T:
     try:
         return await work
     finally:
@@ -113,7 +113,7 @@ async def _next(items: AsyncIterator[T], seconds: float | None = None) -> T | An
         return await anext(items, _END)
 
 
-async def _end(items: AsyncIterator[Any]) -> None:
+async def _close_iterator(items: AsyncIterator[Any]) -> None:
     close = getattr(items, "aclose", None)
     if close is not None:
         await close()

@@ -9,10 +9,10 @@ from kubealign.client.errors import Conflict, JobInvalid, NotPossible
 from kubealign.client.records import JobRecord
 from kubealign.spec.errors import SpecErrors
 from kubealign.spec.job import API_VERSION, KIND
-from kubealign.spec.load import job_of_value
+from kubealign.spec.load import job_from_document
 
 #: Fields set by the API server; they are dropped so that a job that was read can be submitted again.
-_SERVERS_OWN = (
+_SERVER_METADATA = (
     "creationTimestamp",
     "deletionGracePeriodSeconds",
     "deletionTimestamp",
@@ -24,7 +24,7 @@ _SERVERS_OWN = (
 )
 
 
-def whole(item: Mapping[str, Any]) -> dict[str, Any]:
+def with_type_meta(item: Mapping[str, Any]) -> dict[str, Any]:
     """Return an item of a job list with apiVersion and kind.
 
     The API server omits both in list items.
@@ -32,35 +32,35 @@ def whole(item: Mapping[str, Any]) -> dict[str, Any]:
     return {"apiVersion": API_VERSION, "kind": KIND, **item}
 
 
-def checked(resource: Mapping[str, Any], namespace: str) -> dict[str, Any]:
+def validate_document(resource: Mapping[str, Any], namespace: str) -> dict[str, Any]:
     """Return the document to submit, in `namespace` unless it names one. Raises JobInvalid with all errors.
     """
     document = {name: value for name, value in resource.items() if name != "status"}
     metadata_value = document.get("metadata")
     if isinstance(metadata_value, Mapping):
-        metadata = {name: value for name, value in metadata_value.items() if name not in _SERVERS_OWN}
+        metadata = {name: value for name, value in metadata_value.items() if name not in _SERVER_METADATA}
         document["metadata"] = {"namespace": namespace, **metadata}
     try:
-        job_of_value(document)
+        job_from_document(document)
     except SpecErrors as errors:
         raise JobInvalid(str(errors), errors.errors) from errors
     return document
 
 
-def ended(job: JobRecord, what: str) -> None:
+def check_not_finished(job: JobRecord, action: str) -> None:
     """Raise Conflict for a job that has finished. `action` is a past participle for the message, such as
     scaled.
     """
-    if job.phase is not None and job.phase.final:
+    if job.phase is not None and job.phase.is_final:
         raise Conflict(
-            f"job {job.ref} cannot be {what}: it has {job.phase.lower()}, and a job that has finished "
+            f"job {job.ref} cannot be {action}: it has {job.phase.lower()}, and a job that has finished "
             "never runs again. Submit it under another name"
         )
 
 
-def scalable(job: JobRecord) -> None:
+def check_scalable(job: JobRecord) -> None:
     """Raise NotPossible for a job without rollout workers, Conflict for one that has finished."""
-    ended(job, "scaled")
+    check_not_finished(job, "scaled")
     try:
         samples = job.job.spec.samples
     except ValidationError:

@@ -14,37 +14,37 @@ from kubealign.roles import PREPARE, roles
 Json = Mapping[str, Any]
 
 #: Matched by pattern, because workers added while the job ran are not in the spec.
-_ROLLOUT = re.compile(rf"{Role.ROLLOUT}-\d+")
+_ROLLOUT_NAME = re.compile(rf"{Role.ROLLOUT}-\d+")
 
 
-def events(items: Iterable[Json], job: str, since: datetime | None) -> list[JobEvent]:
+def to_job_events(items: Iterable[Json], job: str, since: datetime | None) -> list[JobEvent]:
     """Return the events, oldest first; the message of a pod's event begins with the pod's process name.
 
     Args:
         since: Creation time of the job; older events belong to another job of the same name.
     """
-    converted = [event for item in items if (event := _event(item, job)) is not None]
+    converted = [event for item in items if (event := _to_job_event(item, job)) is not None]
     return sorted(
         (event for event in converted if since is None or event.time >= since), key=lambda event: event.time
     )
 
 
-def of_pods(items: Iterable[Json], job: JobRecord) -> list[Json]:
+def select_pod_events(items: Iterable[Json], job: JobRecord) -> list[Json]:
     """Return the events of pods that belong or belonged to the job.
 
     Pods are matched by name, because a deleted pod has no labels to query.
     """
-    processes, prefix = _processes(job), f"{job.name}-"
+    processes, prefix = _process_names(job), f"{job.name}-"
 
     def is_of_job(item: Json) -> bool:
         name = str((item.get("regarding") or {}).get("name") or "")
         process = name.removeprefix(prefix)
-        return process != name and (process in processes or _ROLLOUT.fullmatch(process) is not None)
+        return process != name and (process in processes or _ROLLOUT_NAME.fullmatch(process) is not None)
 
     return [item for item in items if is_of_job(item)]
 
 
-def _processes(job: JobRecord) -> frozenset[str]:
+def _process_names(job: JobRecord) -> frozenset[str]:
     try:
         return frozenset({Role.NATS, *(process.name for process in roles(job.job))})
     except ValidationError:
@@ -52,7 +52,7 @@ def _processes(job: JobRecord) -> frozenset[str]:
         return frozenset({Role.NATS, Role.DRIVER, PREPARE, f"{Role.TRAINER}-0"})
 
 
-def _event(item: Json, job: str) -> JobEvent | None:
+def _to_job_event(item: Json, job: str) -> JobEvent | None:
     """Return the event; None if it has no time."""
     series = item.get("series") or {}
     timestamp = (

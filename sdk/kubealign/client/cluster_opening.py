@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from kubealign.client.cluster_figures import figures
-from kubealign.client.cluster_site import ClusterSite
+from kubealign.client.cluster_figures import open_telemetry
+from kubealign.client.cluster_site import ClusterBackend
 from kubealign.client.kubernetes_api import connect
 
 
@@ -13,7 +13,7 @@ async def open_cluster(
     namespace: str | None = None,
     dashboard: str | None = None,
     token: str | None = None,
-) -> ClusterSite:
+) -> ClusterBackend:
     """Open the backend of a cluster; the caller must close it.
 
     Every argument is optional: the defaults are those of kubectl, and the dashboard is found through the
@@ -27,4 +27,4 @@ async def open_cluster(
         NotPossible: The kubeconfig is invalid.
     """
     api = await connect(Path(kubeconfig) if kubeconfig is not None else None, context)
-    return ClusterSite(api, figures(api, dashboard, token), namespace or api.namespace)
+    return ClusterBackend(api, open_telemetry(api, dashboard, token), namespace or api.namespace)

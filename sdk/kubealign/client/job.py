@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kubealign.client.job_view import JobView
+from kubealign.client.job_view import JobHandle
 from kubealign.client.records import JobEvent, JobRecord, LogLine, ProcessRecord
-from kubealign.read_model import Sample
+from kubealign.read_model import SampleRecord
 from kubealign.spec.status import JobPhase
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kubealign.client.metrics_table import MetricsTable
 
 
-class Job(JobView):
+class Job(JobHandle):
     """Handle of a job of an AlignmentClient.
 
     The methods are documented at the client's methods of the same names. A method that changes the job
@@ -29,7 +29,7 @@ class Job(JobView):
 
     def refresh(self) -> "Job":
         """Fetch the present state of the job; returns the same handle."""
-        return self._became(self._client.get(self.name, self.namespace))
+        return self._update_record(self._client.get(self.name, self.namespace))
 
     def wait(
         self,
@@ -37,7 +37,7 @@ class Job(JobView):
         on_change: "Callable[[Job], object] | None" = None,
         until: str = JobPhase.SUCCEEDED,
     ) -> "Job":
-        return self._became(self._client.wait(self.name, timeout, on_change, until, self.namespace))
+        return self._update_record(self._client.wait(self.name, timeout, on_change, until, self.namespace))
 
     def logs(
         self,
@@ -51,7 +51,7 @@ class Job(JobView):
     def metrics(self) -> "MetricsTable":
         return self._client.metrics(self.name, self.namespace)
 
-    def samples(self, step: int | None = None, count: int = 8) -> Sequence[Sample]:
+    def samples(self, step: int | None = None, count: int = 8) -> Sequence[SampleRecord]:
         return self._client.samples(self.name, step, count, self.namespace)
 
     def events(self) -> Sequence[JobEvent]:
@@ -61,13 +61,13 @@ class Job(JobView):
         return self._client.processes(self.name, self.namespace)
 
     def scale(self, replicas: int) -> "Job":
-        return self._became(self._client.scale(self.name, replicas, self.namespace))
+        return self._update_record(self._client.scale(self.name, replicas, self.namespace))
 
     def suspend(self) -> "Job":
-        return self._became(self._client.suspend(self.name, self.namespace))
+        return self._update_record(self._client.suspend(self.name, self.namespace))
 
     def resume(self) -> "Job":
-        return self._became(self._client.resume(self.name, self.namespace))
+        return self._update_record(self._client.resume(self.name, self.namespace))
 
     def delete(self) -> None:
         self._client.delete(self.name, self.namespace)
@@ -78,6 +78,6 @@ class Job(JobView):
     def load_result(self, into: Path | str | None = None, **arguments: Any) -> "Result":
         return self._client.load_result(self.name, into, self.namespace, **arguments)
 
-    def _became(self, job: "Job") -> "Job":
+    def _update_record(self, job: "Job") -> "Job":
         self.record = job.record
         return self

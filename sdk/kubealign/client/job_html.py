@@ -5,20 +5,20 @@ from html import escape
 from kubealign.client.records import JobRecord
 from kubealign.spec.status import JobPhase
 
-_COLOURS = {
+_PHASE_COLOURS = {
     JobPhase.SUCCEEDED: "#1a7f37",
     JobPhase.FAILED: "#cf222e",
     JobPhase.RUNNING: "#0969da",
     JobPhase.STARTING: "#0969da",
 }
-_OTHER = "#6e7781"
+_DEFAULT_COLOUR = "#6e7781"
 
 
 def job_html(record: JobRecord) -> str:
     """Return phase, step progress bar, reward, message and roles as HTML."""
     status = record.status
     phase = str(record.phase or "not reconciled yet")
-    colour = _COLOURS.get(record.phase, _OTHER) if record.phase is not None else _OTHER
+    colour = _PHASE_COLOURS.get(record.phase, _DEFAULT_COLOUR) if record.phase is not None else _DEFAULT_COLOUR
     parts = [
         f"<div><b>{escape(record.name)}</b> <span>{escape(record.namespace)}</span> "
         f"<span style='color:#fff;background:{colour};border-radius:4px;padding:1px 6px'>"
@@ -26,7 +26,7 @@ def job_html(record: JobRecord) -> str:
         f"<span>{escape(record.algorithm)}</span></div>"
     ]
     if status.max_steps:
-        parts.append(_bar(status.step or 0, status.max_steps, colour))
+        parts.append(_progress_bar(status.step or 0, status.max_steps, colour))
     metrics = [("reward", status.reward), ("KL", status.kl), ("weights", status.weight_version)]
     texts = [f"{name} {value:.4g}" for name, value in metrics if value is not None]
     if texts:
@@ -39,7 +39,7 @@ def job_html(record: JobRecord) -> str:
     return f"<div style='font-family:system-ui,sans-serif;line-height:1.6'>{''.join(parts)}</div>"
 
 
-def _bar(step: int, max_steps: int, colour: str) -> str:
+def _progress_bar(step: int, max_steps: int, colour: str) -> str:
     percent = min(100.0, 100.0 * step / max_steps)
     return (
         "<div style='display:flex;align-items:center;gap:8px'>"

@@ -9,7 +9,7 @@ from kubealign.spec.job import AlignmentJob
 from kubealign.spec.status import AlignmentJobStatus, JobPhase
 
 
-class JobView:
+class JobHandle:
     """Job as of the last request; `refresh` updates it."""
 
     def __init__(self, record: JobRecord) -> None:

@@ -18,7 +18,7 @@ from urllib.parse import urlencode, urlsplit, urlunsplit
 from kubealign import __version__
 from kubealign.client.errors import KubealignError, Unavailable
 from kubealign.client.kubernetes_connections import Connections
-from kubealign.client.kubernetes_failures import Call, WatchExpired, failure
+from kubealign.client.kubernetes_failures import ApiCall, WatchExpired, error_from_response
 from kubealign.client.kubernetes_login import log_in
 
 if TYPE_CHECKING:
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 Query = Mapping[str, str | int]
 
-PLAIN = "application/json"
-MERGE_PATCH = "application/merge-patch+json"
+JSON_MEDIA_TYPE = "application/json"
+MERGE_PATCH_MEDIA_TYPE = "application/merge-patch+json"
 #: Timeout of one call in seconds.
-CALL_SECONDS = 30.0
+CALL_TIMEOUT_SECONDS = 30.0
 #: A watch with bookmarks sends data every minute: longer silence means a broken connection.
-WATCH_SILENCE_SECONDS = 90.0
-_TRIES = 3
-_LONGEST_PAUSE = 10.0
+WATCH_IDLE_TIMEOUT_SECONDS = 90.0
+_MAX_ATTEMPTS = 3
+_MAX_RETRY_DELAY = 10.0
 #: Longest log line. The node splits lines without a line break at 16 KiB anyway.
-_LINE_BYTES = 1 << 20
+_MAX_LINE_BYTES = 1 << 20
 
 
 class KubernetesApi:
@@ -56,12 +56,12 @@ class KubernetesApi:
         namespace: str,
         *,
         token: str | None = None,
-        seconds: float = CALL_SECONDS,
+        timeout: float = CALL_TIMEOUT_SECONDS,
     ) -> None:
         self.namespace = namespace
         self._connections = connections
         self._token = token
-        self._seconds = seconds
+        self._timeout = timeout
 
     async def __aenter__(self) -> Self:
         return self
@@ -86,9 +86,9 @@ class KubernetesApi:
 
         The returned client must not be closed separately.
         """
-        return KubernetesApi(self._connections, self.namespace, token=token, seconds=self._seconds)
+        return KubernetesApi(self._connections, self.namespace, token=token, timeout=self._timeout)
 
-    async def token(self) -> str | None:
+    async def bearer_token(self) -> str | None:
         """Return the caller's bearer token; None if there is none, as with a client certificate."""
         if self._token is not None:
             return self._token
@@ -107,28 +107,28 @@ class KubernetesApi:
         return await self._call("create", path, query=query, body=body)
 
     async def merge_patch(self, path: str, body: Json, query: Query | None = None) -> Json:
-        return await self._call("patch", path, query=query, body=body, media=MERGE_PATCH)
+        return await self._call("patch", path, query=query, body=body, media=MERGE_PATCH_MEDIA_TYPE)
 
     async def delete(self, path: str, body: Json | None = None) -> Json:
         return await self._call("delete", path, body=body)
 
-    async def raw(self, path: str, query: Query, headers: Mapping[str, str]) -> tuple[int, bytes]:
+    async def get_raw(self, path: str, query: Query, headers: Mapping[str, str]) -> tuple[int, bytes]:
         """Return the status and body of a GET request, whatever they are.
 
         Used for responses that the API server proxies from another server.
         """
         import aiohttp
 
-        call = Call("get", path)
-        timeout = aiohttp.ClientTimeout(total=self._seconds)
+        call = ApiCall("get", path)
+        timeout = aiohttp.ClientTimeout(total=self._timeout)
         try:
-            async with self._answered(call, query=query, timeout=timeout, headers=headers) as response:
+            async with self._request(call, query=query, timeout=timeout, headers=headers) as response:
                 return response.status, await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise self._away(call, error) from error
+            raise self._unavailable(call, error) from error
 
     async def watch(
-        self, path: str, query: Query, silence: float = WATCH_SILENCE_SECONDS
+        self, path: str, query: Query, idle_timeout: float = WATCH_IDLE_TIMEOUT_SECONDS
     ) -> AsyncGenerator[Json]:
         """Yield the events (type, object) since the `resourceVersion` in `query` until the server ends the
         watch.
@@ -142,33 +142,33 @@ class KubernetesApi:
             WatchExpired: The resource version is too old; a new list is required.
         """
         watch_query = {"watch": 1, "allowWatchBookmarks": "true", **query}
-        async with self._stream("watch", path, watch_query, silence) as answer:
-            async for line in self._lines(answer):
+        async with self._stream("watch", path, watch_query, idle_timeout) as answer:
+            async for line in self._iter_lines(answer):
                 event = json.loads(line)
                 if event.get("type") == "ERROR":
                     status = event.get("object") or {}
                     code = int(status.get("code") or HTTPStatus.INTERNAL_SERVER_ERROR)
-                    raise failure(Call("watch", path), code, json.dumps(status).encode(), self.server)
+                    raise error_from_response(ApiCall("watch", path), code, json.dumps(status).encode(), self.server)
                 yield event
 
     async def stream_lines(
-        self, path: str, query: Query | None = None, silence: float | None = None
+        self, path: str, query: Query | None = None, idle_timeout: float | None = None
     ) -> AsyncGenerator[str]:
         """Yield the lines of a text response as they arrive. Must be closed like `watch`."""
-        async with self._stream("get", path, query, silence) as answer:
-            async for line in self._lines(answer):
+        async with self._stream("get", path, query, idle_timeout) as answer:
+            async for line in self._iter_lines(answer):
                 yield line.decode(errors="replace")
 
     @asynccontextmanager
-    async def socket(self, path: str, query: str) -> AsyncIterator["aiohttp.ClientWebSocketResponse"]:
+    async def open_websocket(self, path: str, query: str) -> AsyncIterator["aiohttp.ClientWebSocketResponse"]:
         """Open the WebSocket of a command in a pod (pods/NAME/exec).
 
         Each message begins with the channel number.
         """
         import aiohttp
 
-        client = self._client()
-        headers = await self._headers(PLAIN)
+        client = self._api_client()
+        headers = await self._headers(JSON_MEDIA_TYPE)
         # aiohttp's session is created by the first request, which may not have been sent yet.
         session: aiohttp.ClientSession | None = client.rest_client.pool_manager
         if session is None:
@@ -176,93 +176,93 @@ class KubernetesApi:
             session = client.rest_client.pool_manager
         assert session is not None
         settings = self._connections.configuration
-        call = Call("create", path)
+        call = ApiCall("create", path)
         try:
             socket = await session.ws_connect(
-                f"{_websocket(self.server)}{path}?{query}",
+                f"{_websocket_url(self.server)}{path}?{query}",
                 headers=headers,
                 protocols=("v5.channel.k8s.io", "v4.channel.k8s.io"),
-                timeout=aiohttp.ClientWSTimeout(ws_close=self._seconds),
-                heartbeat=self._seconds,
+                timeout=aiohttp.ClientWSTimeout(ws_close=self._timeout),
+                heartbeat=self._timeout,
                 max_msg_size=0,
                 proxy=settings.proxy,
                 server_hostname=settings.tls_server_name or None,
             )
         except aiohttp.WSServerHandshakeError as error:
-            raise failure(call, error.status, b"", self.server) from error
+            raise error_from_response(call, error.status, b"", self.server) from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise self._away(call, error) from error
+            raise self._unavailable(call, error) from error
         async with socket:
             yield socket
 
     async def _call(self, verb: str, path: str, **options: Any) -> Json:
         import aiohttp
 
-        call = Call(verb, path)
-        timeout = aiohttp.ClientTimeout(total=self._seconds)
-        for remaining_attempts in reversed(range(_TRIES)):
+        call = ApiCall(verb, path)
+        timeout = aiohttp.ClientTimeout(total=self._timeout)
+        for remaining_attempts in reversed(range(_MAX_ATTEMPTS)):
             try:
-                async with self._answered(call, timeout=timeout, **options) as answer:
+                async with self._request(call, timeout=timeout, **options) as answer:
                     body = await answer.read()
                     if answer.status == HTTPStatus.TOO_MANY_REQUESTS and remaining_attempts:
                         # The request was not carried out: the server asks the client to retry later.
-                        await asyncio.sleep(_pause(answer.headers))
+                        await asyncio.sleep(_retry_delay(answer.headers))
                         continue
                     if answer.status >= HTTPStatus.BAD_REQUEST:
-                        raise failure(call, answer.status, body, self.server)
+                        raise error_from_response(call, answer.status, body, self.server)
                     result = json.loads(body)
                     if not isinstance(result, dict):
                         raise ValueError("the response is not a JSON object")
                     return result
             except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
                 # ValueError: a truncated response, or one from an intermediary such as a proxy.
-                raise self._away(call, error) from error
+                raise self._unavailable(call, error) from error
         raise AssertionError("the last attempt returns or raises")
 
     @asynccontextmanager
     async def _stream(
-        self, verb: str, path: str, query: Query | None, silence: float | None
+        self, verb: str, path: str, query: Query | None, idle_timeout: float | None
     ) -> AsyncIterator["aiohttp.ClientResponse"]:
         import aiohttp
 
-        call = Call(verb, path)
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._seconds, sock_read=silence)
+        call = ApiCall(verb, path)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout, sock_read=idle_timeout)
         try:
-            async with self._answered(call, query=query, timeout=timeout) as answer:
+            async with self._request(call, query=query, timeout=timeout) as answer:
                 if answer.status >= HTTPStatus.BAD_REQUEST:
-                    raise failure(call, answer.status, await answer.read(), self.server)
+                    raise error_from_response(call, answer.status, await answer.read(), self.server)
                 yield answer
         except (aiohttp.ClientError, TimeoutError, OSError, json.JSONDecodeError) as error:
-            raise self._away(call, error) from error
+            raise self._unavailable(call, error) from error
 
-    async def _lines(self, answer: "aiohttp.ClientResponse") -> AsyncIterator[bytes]:
+    async def _iter_lines(self, answer: "aiohttp.ClientResponse") -> AsyncIterator[bytes]:
         pending = b""
         async for chunk in answer.content.iter_any():
             *lines, pending = (pending + chunk).split(b"\n")
             for line in lines:
                 yield line
-            if len(pending) > _LINE_BYTES and answer.content_type != PLAIN:
+            if len(pending) > _MAX_LINE_BYTES and answer.content_type != JSON_MEDIA_TYPE:
                 yield pending
                 pending = b""
         if pending:
             yield pending
 
     @asynccontextmanager
-    async def _answered(
+    async def _request(
         self,
-        call: Call,
+        call: ApiCall,
         *,
         timeout: "aiohttp.ClientTimeout",
         query: Query | None = None,
         body: Json | None = None,
-        media: str = PLAIN,
+        media: str = JSON_MEDIA_TYPE,
         headers: Mapping[str, str] | None = None,
     ) -> AsyncIterator["aiohttp.ClientResponse"]:
         from kubernetes.aio.client.rest import RESTClientObject
 
         method = {"create": "POST", "patch": "PATCH", "delete": "DELETE"}.get(call.verb, "GET")
         url = self.server + call.path + (f"?{urlencode(query)}" if query else "")
-        rest: RESTClientObject = self._client().rest_client
+        rest: RESTClientObject = self._api_client().rest_client
         all_headers = {**await self._headers(media), **(headers or {})}
         rest_response = await rest.request(  # type: ignore[no-untyped-call]
             method, url, headers=all_headers, body=body, _request_timeout=timeout
@@ -271,11 +271,11 @@ class KubernetesApi:
         async with answer:
             yield answer
 
-    def _client(self) -> "ApiClient":
-        return self._connections.own() if self._token is None else self._connections.anonymous()
+    def _api_client(self) -> "ApiClient":
+        return self._connections.authenticated() if self._token is None else self._connections.anonymous()
 
     async def _headers(self, media: str) -> dict[str, str]:
-        headers = {"Accept": f"{PLAIN}, */*", "Content-Type": media, "User-Agent": f"kubealign/{__version__}"}
+        headers = {"Accept": f"{JSON_MEDIA_TYPE}, */*", "Content-Type": media, "User-Agent": f"kubealign/{__version__}"}
         authorization = await self._authorization()
         return {**headers, "Authorization": authorization} if authorization else headers
 
@@ -287,7 +287,7 @@ class KubernetesApi:
         )
         return None if header is None else str(header)
 
-    def _away(self, call: Call, error: BaseException) -> KubealignError:
+    def _unavailable(self, call: ApiCall, error: BaseException) -> KubealignError:
         reason = str(error) or type(error).__name__
         return Unavailable(
             f"the API server at {self.server} did not answer ({call}): {reason}. "
@@ -299,7 +299,7 @@ async def connect(
     kubeconfig: Path | None = None,
     context: str | None = None,
     *,
-    seconds: float = CALL_SECONDS,
+    timeout: float = CALL_TIMEOUT_SECONDS,
 ) -> KubernetesApi:
     """Connect to a cluster, located in the same way as by kubectl.
 
@@ -317,17 +317,17 @@ async def connect(
     login = await log_in(kubeconfig, context)
     # Log and watch streams occupy their connections for as long as they last.
     login.configuration.connection_pool_maxsize = 0
-    return KubernetesApi(Connections(login.configuration), login.namespace, seconds=seconds)
+    return KubernetesApi(Connections(login.configuration), login.namespace, timeout=timeout)
 
 
-def _pause(headers: Mapping[str, str]) -> float:
+def _retry_delay(headers: Mapping[str, str]) -> float:
     try:
-        return min(_LONGEST_PAUSE, max(0.1, float(headers.get("Retry-After", "1"))))
+        return min(_MAX_RETRY_DELAY, max(0.1, float(headers.get("Retry-After", "1"))))
     except ValueError:
         return 1.0
 
 
-def _websocket(server: str) -> str:
+def _websocket_url(server: str) -> str:
     parts = urlsplit(server)
     return urlunsplit(("ws" if parts.scheme == "http" else "wss", *parts[1:]))
 

@@ -6,7 +6,7 @@ if TYPE_CHECKING:
     from kubernetes.aio.client import ApiClient, Configuration
 
 #: Fields of a Configuration that locate and verify the server; none of them is a credential.
-_OF_THE_SERVER = (
+_SERVER_SETTINGS = (
     "host",
     "ssl_ca_cert",
     "ca_cert_data",
@@ -23,7 +23,7 @@ class Connections:
 
     def __init__(self, configuration: "Configuration") -> None:
         self._configuration = configuration
-        self._own: ApiClient | None = None
+        self._authenticated: ApiClient | None = None
         self._anonymous: ApiClient | None = None
 
     @property
@@ -35,13 +35,13 @@ class Connections:
     def configuration(self) -> "Configuration":
         return self._configuration
 
-    def own(self) -> "ApiClient":
+    def authenticated(self) -> "ApiClient":
         """Return the client with the credentials of the kubeconfig or the pod."""
         from kubernetes.aio.client import ApiClient
 
-        if self._own is None:
-            self._own = ApiClient(self._configuration)
-        return self._own
+        if self._authenticated is None:
+            self._authenticated = ApiClient(self._configuration)
+        return self._authenticated
 
     def anonymous(self) -> "ApiClient":
         """Return a client without credentials, for requests with another caller's token.
@@ -51,16 +51,16 @@ class Connections:
         from kubernetes.aio.client import ApiClient, Configuration
 
         if self._configuration.cert_file is None:
-            return self.own()
+            return self.authenticated()
         if self._anonymous is None:
             configuration = Configuration()
-            for name in _OF_THE_SERVER:
+            for name in _SERVER_SETTINGS:
                 setattr(configuration, name, getattr(self._configuration, name))
             configuration.connection_pool_maxsize = self._configuration.connection_pool_maxsize
             self._anonymous = ApiClient(configuration)
         return self._anonymous
 
     async def close(self) -> None:
-        for client in (self._own, self._anonymous):
+        for client in (self._authenticated, self._anonymous):
             if client is not None:
                 await client.close()  # type: ignore[no-untyped-call]

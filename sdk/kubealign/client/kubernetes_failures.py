@@ -24,17 +24,17 @@ from kubealign.spec.errors import SpecError
 
 _INSTALL = "helm install kubealign charts/kubealign -n kubealign-system --create-namespace"
 #: Matches `Invalid value: "VALUE": ERROR`. Objects and values of a wrong type appear by their type only.
-_HELD = re.compile(
+_INVALID_VALUE = re.compile(
     r'^(?:Invalid|Unsupported) value: (?P<value>"(?:[^"\\]|\\.)*"|[^\s:]+): (?P<text>.+)$', re.S
 )
-_UNKNOWN = re.compile(r'unknown field "([^"]+)"')
-_BIG_TYPES = ("object", "array", "null")
+_UNKNOWN_FIELD = re.compile(r'unknown field "([^"]+)"')
+_COMPOUND_TYPES = ("object", "array", "null")
 #: Accompanies the errors that prevented the evaluation of the rules.
-_UNCHECKED = "some validation rules were not checked"
-_LONGEST = 60
+_RULES_SKIPPED = "some validation rules were not checked"
+_MAX_VALUE_CHARS = 60
 
 
-class ObjectMissing(NotPossible):
+class ObjectNotFound(NotPossible):
     """An object of a kind other than AlignmentJob does not exist."""
 
 
@@ -43,7 +43,7 @@ class WatchExpired(Conflict):
 
 
 @dataclass(frozen=True)
-class Call:
+class ApiCall:
     """API call, as described in error messages. `verb` is an RBAC verb."""
 
     verb: str
@@ -67,7 +67,7 @@ class Call:
         return f"{resource}/{below}" if below else resource, name
 
     @property
-    def about_jobs(self) -> bool:
+    def is_job_call(self) -> bool:
         return self.path.startswith(f"{JOBS.base}/")
 
     def __str__(self) -> str:
@@ -76,11 +76,11 @@ class Call:
         return f"{self.verb} {resource}{f' {name}' if name else ''}{location}"
 
 
-def failure(call: Call, status: int, body: bytes, server: str) -> KubealignError:
+def error_from_response(call: ApiCall, status: int, body: bytes, server: str) -> KubealignError:
     """Return the exception for an unsuccessful response."""
-    status_object = _status(body)
+    status_object = _parse_status(body)
     text = body[:300].decode(errors="replace").strip()
-    message = str(status_object.get("message") or text or _phrase(status))
+    message = str(status_object.get("message") or text or _status_phrase(status))
     if status == HTTPStatus.UNAUTHORIZED:
         return Unauthenticated(
             f"the API server at {server} could not identify the caller: the credentials are missing, wrong "
@@ -89,7 +89,7 @@ def failure(call: Call, status: int, body: bytes, server: str) -> KubealignError
     if status == HTTPStatus.FORBIDDEN:
         return _forbidden(call, status_object, message)
     if status == HTTPStatus.NOT_FOUND:
-        return _missing(call, status_object, message)
+        return _not_found(call, status_object, message)
     if status == HTTPStatus.CONFLICT:
         return _conflict(call, status_object, message)
     if status == HTTPStatus.GONE:
@@ -107,9 +107,9 @@ def failure(call: Call, status: int, body: bytes, server: str) -> KubealignError
     return NotPossible(f"the API server at {server} did not {call}: {status} {message}")
 
 
-def _forbidden(call: Call, told: Mapping[str, Any], message: str) -> KubealignError:
+def _forbidden(call: ApiCall, status: Mapping[str, Any], message: str) -> KubealignError:
     # Admission plugins (quotas, Pod Security, policies) refuse with the same status as missing rights.
-    if "cannot" not in message and told.get("reason") == "Forbidden" and call.verb in ("create", "patch"):
+    if "cannot" not in message and status.get("reason") == "Forbidden" and call.verb in ("create", "patch"):
         return Forbidden(f"the admission rules of the cluster do not allow you to {call}: {message}")
     remedy = (
         "ask its administrator for the role `edit` there" if call.namespace else "name a namespace of yours"
@@ -117,27 +117,27 @@ def _forbidden(call: Call, told: Mapping[str, Any], message: str) -> KubealignEr
     return Forbidden(f"you may not {call}: {message}; {remedy}")
 
 
-def _missing(call: Call, told: Mapping[str, Any], message: str) -> KubealignError:
-    details = told.get("details") or {}
+def _not_found(call: ApiCall, status: Mapping[str, Any], message: str) -> KubealignError:
+    details = status.get("details") or {}
     name = str(details.get("name") or "")
     if details.get("kind") == "namespaces":
         problem = "no such namespace in this cluster: name another, or kubectl create namespace"
         return JobInvalid(
             f"metadata.namespace: {problem} {name}", [SpecError(problem, "metadata.namespace", name)]
         )
-    if not name and call.about_jobs:
+    if not name and call.is_job_call:
         return NotPossible(
             "kubealign is not installed in this cluster, which has no AlignmentJob resource. "
             f"Install it: {_INSTALL}"
         )
-    if call.about_jobs:
+    if call.is_job_call:
         return JobNotFound(f"there is no job {call.target[1] or name} in namespace {call.namespace}")
-    return ObjectMissing(f"{call}: {message}")
+    return ObjectNotFound(f"{call}: {message}")
 
 
-def _conflict(call: Call, told: Mapping[str, Any], message: str) -> KubealignError:
-    name = str((told.get("details") or {}).get("name") or call.target[1])
-    if told.get("reason") == "AlreadyExists" and call.about_jobs:
+def _conflict(call: ApiCall, status: Mapping[str, Any], message: str) -> KubealignError:
+    name = str((status.get("details") or {}).get("name") or call.target[1])
+    if status.get("reason") == "AlreadyExists" and call.is_job_call:
         return JobExists(
             f"there is a job {name} in namespace {call.namespace} already: choose another name, or "
             "delete it first"
@@ -145,41 +145,41 @@ def _conflict(call: Call, told: Mapping[str, Any], message: str) -> KubealignErr
     return Conflict(f"{call}: {message}")
 
 
-def _invalid(call: Call, told: Mapping[str, Any], message: str) -> KubealignError:
-    if not call.about_jobs:
+def _invalid(call: ApiCall, status: Mapping[str, Any], message: str) -> KubealignError:
+    if not call.is_job_call:
         return NotPossible(f"{call}: {message}")
-    name = str((told.get("details") or {}).get("name") or call.target[1]) or None
-    errors = list(_causes(told, message, name))
+    name = str((status.get("details") or {}).get("name") or call.target[1]) or None
+    errors = list(_field_errors(status, message, name))
     text = "\n".join(str(error) for error in errors)
     return JobInvalid(text or message, errors)
 
 
-def _causes(told: Mapping[str, Any], message: str, job: str | None) -> Iterator[SpecError]:
-    for cause in (told.get("details") or {}).get("causes") or ():
+def _field_errors(status: Mapping[str, Any], message: str, job: str | None) -> Iterator[SpecError]:
+    for cause in (status.get("details") or {}).get("causes") or ():
         text_of_cause = str(cause.get("message") or "")
-        if "unknown field" in text_of_cause or text_of_cause.startswith(_UNCHECKED):
+        if "unknown field" in text_of_cause or text_of_cause.startswith(_RULES_SKIPPED):
             continue
         field = str(cause.get("field") or "")
-        text, value = _taken_apart(text_of_cause)
+        text, value = _split_invalid_value(text_of_cause)
         yield SpecError(
             text.removeprefix(f"{field} in body "), "" if field == "<nil>" else field, value, job=job
         )
-    for field in _UNKNOWN.findall(message):
+    for field in _UNKNOWN_FIELD.findall(message):
         remedy = "the kubealign version of this cluster has no such field: upgrade it, or remove the field"
         yield SpecError(remedy, field, job=job)
 
 
-def _taken_apart(text: str) -> tuple[str, str]:
+def _split_invalid_value(text: str) -> tuple[str, str]:
     """Split a validation message into the error text and the invalid value."""
-    matched = _HELD.match(text)
+    matched = _INVALID_VALUE.match(text)
     if matched is None:
         return text.removeprefix("Invalid value: "), ""
     value, error_text = matched["value"], matched["text"]
-    by_type = value.strip('"') in _BIG_TYPES or "must be of type" in error_text
-    return error_text, "" if by_type else value[:_LONGEST]
+    by_type = value.strip('"') in _COMPOUND_TYPES or "must be of type" in error_text
+    return error_text, "" if by_type else value[:_MAX_VALUE_CHARS]
 
 
-def _status(body: bytes) -> Mapping[str, Any]:
+def _parse_status(body: bytes) -> Mapping[str, Any]:
     try:
         status_object = json.loads(body)
     except ValueError:
@@ -187,7 +187,7 @@ def _status(body: bytes) -> Mapping[str, Any]:
     return status_object if isinstance(status_object, dict) else {}
 
 
-def _phrase(status: int) -> str:
+def _status_phrase(status: int) -> str:
     try:
         return HTTPStatus(status).phrase
     except ValueError:

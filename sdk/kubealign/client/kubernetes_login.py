@@ -11,16 +11,16 @@ from kubealign.client.errors import NotPossible, Unavailable
 if TYPE_CHECKING:
     from kubernetes.aio.client import Configuration
 
-_OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
-_IN_A_POD = "KUBERNETES_SERVICE_HOST"
+_POD_NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_SERVICE_HOST_VARIABLE = "KUBERNETES_SERVICE_HOST"
 _DEFAULT_NAMESPACE = "default"
-_LOGIN_SECONDS = 60.0
+_LOGIN_TIMEOUT_SECONDS = 60.0
 #: Exceptions of the library for YAML that is not a kubeconfig.
-_NOT_ITS_SHAPE = (AttributeError, KeyError, TypeError)
+_MALFORMED_KUBECONFIG_ERRORS = (AttributeError, KeyError, TypeError)
 
 
 @dataclass(frozen=True)
-class Login:
+class ClusterLogin:
     """Credentials of a cluster.
 
     `configuration` holds the server and the credentials; `namespace` is that of the context or the pod.
@@ -30,7 +30,7 @@ class Login:
     namespace: str
 
 
-async def log_in(kubeconfig: Path | None, context: str | None) -> Login:
+async def log_in(kubeconfig: Path | None, context: str | None) -> ClusterLogin:
     """Load the credentials of a cluster.
 
     Raises:
@@ -40,16 +40,16 @@ async def log_in(kubeconfig: Path | None, context: str | None) -> Login:
     import yaml
     from kubernetes.aio.config import ConfigException
 
-    paths = _kubeconfig(kubeconfig)
+    paths = _find_kubeconfig(kubeconfig)
     try:
         if paths is not None:
-            return await asyncio.wait_for(_by_kubeconfig(paths, context), _LOGIN_SECONDS)
-        if os.environ.get(_IN_A_POD) and context is None:
-            return _by_service_account()
+            return await asyncio.wait_for(_log_in_with_kubeconfig(paths, context), _LOGIN_TIMEOUT_SECONDS)
+        if os.environ.get(_SERVICE_HOST_VARIABLE) and context is None:
+            return _log_in_with_service_account()
     except TimeoutError as error:
         plugin = f"the credentials plugin of {paths}"
-        raise Unavailable(f"waited {_LOGIN_SECONDS:g} s for {plugin}: run it by hand to see why") from error
-    except (ConfigException, yaml.YAMLError, OSError, ValueError, *_NOT_ITS_SHAPE) as error:
+        raise Unavailable(f"waited {_LOGIN_TIMEOUT_SECONDS:g} s for {plugin}: run it by hand to see why") from error
+    except (ConfigException, yaml.YAMLError, OSError, ValueError, *_MALFORMED_KUBECONFIG_ERRORS) as error:
         raise NotPossible(
             f"no connection to Kubernetes with {paths or 'the service account'}: {error}"
         ) from error
@@ -60,7 +60,7 @@ async def log_in(kubeconfig: Path | None, context: str | None) -> Login:
     )
 
 
-def _kubeconfig(requested: Path | None) -> str | None:
+def _find_kubeconfig(requested: Path | None) -> str | None:
     """Return the path of the kubeconfig in kubectl's order; None if there is none.
 
     The order is: the named file, the files of KUBECONFIG, the user's ~/.kube/config.
@@ -79,7 +79,7 @@ def _kubeconfig(requested: Path | None) -> str | None:
     return str(default_path) if not paths and default_path.is_file() else None
 
 
-async def _by_kubeconfig(paths: str, context: str | None) -> Login:
+async def _log_in_with_kubeconfig(paths: str, context: str | None) -> ClusterLogin:
     from kubernetes.aio import config
     from kubernetes.aio.client import Configuration
 
@@ -93,12 +93,12 @@ async def _by_kubeconfig(paths: str, context: str | None) -> Login:
         paths, context=context, client_configuration=configuration
     )
     if hasattr(loader, "exec_plugin_expiry"):
-        _renew(configuration, loader)
+        _renew_on_expiry(configuration, loader)
     settings = context_settings[context or current["name"]]
-    return Login(configuration, str(settings.get("namespace") or _DEFAULT_NAMESPACE))
+    return ClusterLogin(configuration, str(settings.get("namespace") or _DEFAULT_NAMESPACE))
 
 
-def _renew(configuration: "Configuration", loader: Any) -> None:
+def _renew_on_expiry(configuration: "Configuration", loader: Any) -> None:
     """Rerun the credentials plugin when its credentials expire: a job outlives a token."""
     lock = asyncio.Lock()
 
@@ -110,14 +110,14 @@ def _renew(configuration: "Configuration", loader: Any) -> None:
     configuration.refresh_api_key_hook = renew  # type: ignore[assignment]
 
 
-def _by_service_account() -> Login:
+def _log_in_with_service_account() -> ClusterLogin:
     from kubernetes.aio import config
     from kubernetes.aio.client import Configuration
 
     configuration = Configuration()
     config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
     try:
-        namespace = _OWN_NAMESPACE.read_text().strip()
+        namespace = _POD_NAMESPACE_FILE.read_text().strip()
     except OSError:
         namespace = _DEFAULT_NAMESPACE
-    return Login(configuration, namespace)
+    return ClusterLogin(configuration, namespace)

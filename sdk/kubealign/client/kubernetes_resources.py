@@ -7,23 +7,23 @@ from kubealign.spec.job import API_VERSION
 
 
 @dataclass(frozen=True)
-class Resource:
+class ApiResource:
     """Kind of API object. `base` is /api/v1 or /apis/GROUP/VERSION."""
 
     base: str
     plural: str
 
-    def collection(self, namespace: str | None = None) -> str:
+    def collection_path(self, namespace: str | None = None) -> str:
         """Return the path of all objects, in one namespace or in every namespace."""
         namespace_path = f"/namespaces/{quote(namespace, safe='')}" if namespace else ""
         return f"{self.base}{namespace_path}/{self.plural}"
 
-    def named(self, namespace: str, name: str) -> str:
+    def object_path(self, namespace: str, name: str) -> str:
         """Return the path of one object."""
-        return f"{self.collection(namespace)}/{quote(name, safe='')}"
+        return f"{self.collection_path(namespace)}/{quote(name, safe='')}"
 
 
-JOBS = Resource(f"/apis/{API_VERSION}", "alignmentjobs")
-PODS = Resource("/api/v1", "pods")
-EVENTS = Resource("/apis/events.k8s.io/v1", "events")
-SERVICES = Resource("/api/v1", "services")
+JOBS = ApiResource(f"/apis/{API_VERSION}", "alignmentjobs")
+PODS = ApiResource("/api/v1", "pods")
+EVENTS = ApiResource("/apis/events.k8s.io/v1", "events")
+SERVICES = ApiResource("/api/v1", "services")

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from kubealign.client.errors import NotPossible
-from kubealign.spec.data import JOB_ROWS
+from kubealign.spec.data import RESULT_ROWS_FILE
 
-_REWARD_MODEL = "ForSequenceClassification"
+_REWARD_MODEL_SUFFIX = "ForSequenceClassification"
 
 
 @dataclass(frozen=True)
@@ -22,19 +22,19 @@ class Result:
     tokenizer: Any = field(repr=False)
 
 
-def load(path: Path, **arguments: Any) -> Result:
+def load_result(path: Path, **arguments: Any) -> Result:
     """Load the model and tokenizer of a result folder; `arguments` are passed to the model's from_pretrained.
 
     Raises NotPossible for the rows of a data generation job, and if transformers or torch is not
     installed.
     """
-    if (path / JOB_ROWS).exists():
-        raise NotPossible(f"{path} holds rows, not a model: read {path / JOB_ROWS}, one JSON object a line")
+    if (path / RESULT_ROWS_FILE).exists():
+        raise NotPossible(f"{path} holds rows, not a model: read {path / RESULT_ROWS_FILE}, one JSON object a line")
     missing = [name for name in ("torch", "transformers") if find_spec(name) is None]
     if missing:
         raise NotPossible(f"the result at {path} cannot be loaded here: pip install {' '.join(missing)}")
     transformers: Any = import_module("transformers")
-    is_reward_model = any(name.endswith(_REWARD_MODEL) for name in _architectures(path))
+    is_reward_model = any(name.endswith(_REWARD_MODEL_SUFFIX) for name in _architectures(path))
     model_class = transformers.AutoModelForSequenceClassification if is_reward_model else transformers.AutoModelForCausalLM
     return Result(path, model_class.from_pretrained(path, **arguments), transformers.AutoTokenizer.from_pretrained(path))
 

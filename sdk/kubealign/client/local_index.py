@@ -14,24 +14,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from kubealign.client.local_figures import Newest, newest_step
+from kubealign.client.local_figures import LastStep, read_last_step
 from kubealign.local.failure import RunRefused
-from kubealign.local.run_folder import RunFolder
+from kubealign.local.run_folder import RunDirectory
 from kubealign.local.run_status import Phase
-from kubealign.local.standing import Facts, Standing, read_facts, standing
+from kubealign.local.standing import RunFacts, RunPhase, read_run_facts, derive_phase
 from kubealign.spec.status import JobPhase
 
 #: Age in seconds up to which a scan of all runs is reused.
-_FRESH_SECONDS = 0.5
+_MAX_AGE_SECONDS = 0.5
 #: Clock resolution: changes within it are indistinguishable, so a recently changed folder is read again.
-_GRAIN_SECONDS = 0.1
+_CLOCK_GRAIN_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredRun:
     """Contents of one run's files, and the phase derived from them. Times are in seconds since the epoch."""
 
-    folder: RunFolder
+    folder: RunDirectory
     name: str
     namespace: str
     uid: str
@@ -39,35 +39,35 @@ class Stored:
     generation: int
     labels: Mapping[str, str]
     algorithm: str
-    facts: Facts
-    stands: Standing
+    facts: RunFacts
+    run_phase: RunPhase
     #: Modification time of the folder when it was read, in nanoseconds. The flag after it is set once that
     #: time is old enough for the clock to distinguish the next change.
-    changed: int
-    settled: bool
+    modified_ns: int
+    is_settled: bool
     #: Last step, and the size of metrics.jsonl when it was read. The status file is only written at the end.
-    newest: Newest | None = None
-    newest_bytes: int = 0
+    last_step: LastStep | None = None
+    metrics_bytes: int = 0
 
     @property
     def phase(self) -> str:
-        return self.stands.phase
+        return self.run_phase.phase
 
     @property
     def step(self) -> int:
         step = self.facts.status.step if self.facts.status is not None else 0
-        return max(step, self.newest.step) if self.newest is not None else step
+        return max(step, self.last_step.step) if self.last_step is not None else step
 
     @property
-    def figures(self) -> Mapping[str, float]:
+    def metrics(self) -> Mapping[str, float]:
         """Metrics of the last step."""
-        if self.newest is not None:
-            return self.newest.values
+        if self.last_step is not None:
+            return self.last_step.values
         return self.facts.status.metrics if self.facts.status is not None else {}
 
     @property
     def reward(self) -> float | None:
-        return self.figures.get("reward/mean")
+        return self.metrics.get("reward/mean")
 
 
 class RunIndex:
@@ -76,33 +76,33 @@ class RunIndex:
     def __init__(self, runs_dir: Path) -> None:
         self._runs_dir = runs_dir
         self._lock = threading.Lock()
-        self._stored: dict[str, Stored] = {}
-        self._looked = -_FRESH_SECONDS
+        self._runs: dict[str, StoredRun] = {}
+        self._scanned_at = -_MAX_AGE_SECONDS
 
-    def all(self) -> list[Stored]:
+    def list_runs(self) -> list[StoredRun]:
         """Return every run, unordered."""
         with self._lock:
-            if time.monotonic() - self._looked >= _FRESH_SECONDS:
-                self._look()
-            return list(self._stored.values())
+            if time.monotonic() - self._scanned_at >= _MAX_AGE_SECONDS:
+                self._scan()
+            return list(self._runs.values())
 
-    def one(self, name: str) -> Stored | None:
+    def get(self, name: str) -> StoredRun | None:
         """Return the present state of a run; None if it does not exist."""
-        folder = RunFolder(self._runs_dir / name)
+        folder = RunDirectory(self._runs_dir / name)
         with self._lock:
             try:
                 changed = folder.root.stat().st_mtime_ns
             except (FileNotFoundError, NotADirectoryError):
-                self._stored.pop(name, None)
+                self._runs.pop(name, None)
                 return None
-            return self._entry(name, changed)
+            return self._refresh_entry(name, changed)
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
         """Force the next read to scan again, after a change through this backend."""
         with self._lock:
-            self._looked = -_FRESH_SECONDS
+            self._scanned_at = -_MAX_AGE_SECONDS
 
-    def _look(self) -> None:
+    def _scan(self) -> None:
         names = set()
         try:
             with os.scandir(self._runs_dir) as entries:
@@ -111,40 +111,40 @@ class RunIndex:
                         continue
                     names.add(entry.name)
                     try:
-                        self._entry(entry.name, entry.stat().st_mtime_ns)
+                        self._refresh_entry(entry.name, entry.stat().st_mtime_ns)
                     except FileNotFoundError:
                         names.discard(entry.name)
         except FileNotFoundError:
             # No job was ever run in this folder.
             pass
-        for name in self._stored.keys() - names:
-            del self._stored[name]
-        self._looked = time.monotonic()
+        for name in self._runs.keys() - names:
+            del self._runs[name]
+        self._scanned_at = time.monotonic()
 
-    def _entry(self, name: str, changed: int) -> Stored | None:
-        run = self._stored.get(name)
-        settled = changed < time.time_ns() - _GRAIN_SECONDS * 1e9
-        if run is None or run.changed != changed or not run.settled:
-            run = _read(RunFolder(self._runs_dir / name), name, changed, settled)
-        elif not run.stands.phase.final:
-            run = _again(run)
+    def _refresh_entry(self, name: str, changed: int) -> StoredRun | None:
+        run = self._runs.get(name)
+        settled = changed < time.time_ns() - _CLOCK_GRAIN_SECONDS * 1e9
+        if run is None or run.modified_ns != changed or not run.is_settled:
+            run = _read_run(RunDirectory(self._runs_dir / name), name, changed, settled)
+        elif not run.run_phase.phase.is_final:
+            run = _refresh_run(run)
         if run is None:
-            self._stored.pop(name, None)
+            self._runs.pop(name, None)
         else:
-            self._stored[name] = run
+            self._runs[name] = run
         return run
 
 
-def _read(folder: RunFolder, name: str, changed: int, settled: bool) -> Stored | None:
+def _read_run(folder: RunDirectory, name: str, changed: int, settled: bool) -> StoredRun | None:
     """Read a run; None if the folder holds no job."""
     try:
         document: dict[str, Any] = json.loads(folder.job.read_bytes())
         metadata, algorithm = document["metadata"], document["spec"]["algorithm"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    identity = folder.identify()
-    facts, run_phase = _stands(folder)
-    stored = Stored(
+    identity = folder.read_identity()
+    facts, run_phase = _read_phase(folder)
+    stored = StoredRun(
         folder=folder,
         name=name,
         namespace=str(metadata.get("namespace") or "default"),
@@ -154,25 +154,25 @@ def _read(folder: RunFolder, name: str, changed: int, settled: bool) -> Stored |
         labels=metadata.get("labels") or {},
         algorithm=next((member for member, value in algorithm.items() if value is not None), ""),
         facts=facts,
-        stands=run_phase,
-        changed=changed,
-        settled=settled,
+        run_phase=run_phase,
+        modified_ns=changed,
+        is_settled=settled,
     )
-    return _with_newest(stored)
+    return _with_last_step(stored)
 
 
-def _again(run: Stored) -> Stored:
+def _refresh_run(run: StoredRun) -> StoredRun:
     """Refresh what can change without a change of the directory's time.
 
     A runner that was killed or has taken the lock does not change the directory, and neither does a step.
     """
-    if run.folder.lock().holder() != run.facts.holder:
-        facts, stands = _stands(run.folder)
+    if run.folder.lock().read_holder() != run.facts.holder:
+        facts, stands = _read_phase(run.folder)
         run = replace(run, facts=facts, stands=stands)
-    return _with_newest(run)
+    return _with_last_step(run)
 
 
-def _with_newest(run: Stored) -> Stored:
+def _with_last_step(run: StoredRun) -> StoredRun:
     status = run.facts.status
     if status is None or status.phase is not Phase.RUNNING:
         return run
@@ -180,14 +180,14 @@ def _with_newest(run: Stored) -> Stored:
         size = run.folder.metrics.stat().st_size
     except FileNotFoundError:
         return run
-    if size == run.newest_bytes:
+    if size == run.metrics_bytes:
         return run
-    return replace(run, newest=newest_step(run.folder.metrics), newest_bytes=size)
+    return replace(run, newest=read_last_step(run.folder.metrics), newest_bytes=size)
 
 
-def _stands(folder: RunFolder) -> tuple[Facts, Standing]:
+def _read_phase(folder: RunDirectory) -> tuple[RunFacts, RunPhase]:
     try:
-        facts = read_facts(folder)
+        facts = read_run_facts(folder)
     except RunRefused as error:
-        return Facts(), Standing(JobPhase.FAILED, str(error))
-    return facts, standing(facts)
+        return RunFacts(), RunPhase(JobPhase.FAILED, str(error))
+    return facts, derive_phase(facts)

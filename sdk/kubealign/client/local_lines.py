@@ -15,12 +15,12 @@ from typing import Any
 from kubealign.client.errors import JobInvalid
 from kubealign.spec.errors import SpecError
 
-_BLOCK = 262_144
+_BLOCK_BYTES = 262_144
 
 
 def objects_after(path: Path, entry: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (entry, object) of each complete line after an entry, oldest first."""
-    offset = _place(entry)
+    offset = _offset(entry)
     try:
         file = path.open("rb")
     except FileNotFoundError:
@@ -36,25 +36,25 @@ def objects_after(path: Path, entry: str) -> Iterator[tuple[str, dict[str, Any]]
             if not line.endswith(b"\n"):
                 return
             offset += len(line)
-            value = _object(line)
+            value = _parse_object(line)
             if value is not None:
                 yield f"{offset}-0", value
 
 
-def objects_before_end(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def objects_from_end(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (entry, object) of each complete line, newest first."""
-    for offset, line in _lines_before_end(path):
-        value = _object(line)
+    for offset, line in _lines_from_end(path):
+        value = _parse_object(line)
         if value is not None:
             yield f"{offset}-0", value
 
 
 def is_after(entry: str, other: str) -> bool:
     """Return True if `entry` lies after `other`."""
-    return _place(entry) > _place(other)
+    return _offset(entry) > _offset(other)
 
 
-def _lines_before_end(path: Path) -> Iterator[tuple[int, bytes]]:
+def _lines_from_end(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield (end offset, line), newest first."""
     try:
         file = path.open("rb")
@@ -64,7 +64,7 @@ def _lines_before_end(path: Path) -> Iterator[tuple[int, bytes]]:
         start = file.seek(0, 2)
         buffer, is_incomplete = b"", True
         while start > 0:
-            size = min(_BLOCK, start)
+            size = min(_BLOCK_BYTES, start)
             start -= size
             file.seek(start)
             buffer = file.read(size) + buffer
@@ -81,7 +81,7 @@ def _lines_before_end(path: Path) -> Iterator[tuple[int, bytes]]:
             yield len(buffer), buffer
 
 
-def _place(entry: str) -> int:
+def _offset(entry: str) -> int:
     offset, _, sequence = entry.partition("-")
     if offset.isdecimal() and (sequence == "" or sequence.isdecimal()):
         return int(offset)
@@ -89,7 +89,7 @@ def _place(entry: str) -> int:
     raise JobInvalid(str(error), [error])
 
 
-def _object(line: bytes) -> dict[str, Any] | None:
+def _parse_object(line: bytes) -> dict[str, Any] | None:
     try:
         value = json.loads(line)
     except ValueError:

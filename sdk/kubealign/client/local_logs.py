@@ -3,42 +3,42 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from kubealign.client.local_roles import role_of
+from kubealign.client.local_roles import process_role
 from kubealign.client.records import LogLine
 
-_BLOCK = 262_144
+_BLOCK_BYTES = 262_144
 _SUFFIX = ".log"
 
 
-class GrowingLog:
+class LogReader:
     """Incremental reader of one process's log. `tail` limits the lines that exist at first."""
 
     def __init__(self, path: Path, tail: int | None = None) -> None:
         self.process = path.name.removesuffix(_SUFFIX)
         self._path = path
-        self._place = 0 if tail is None else _start_of_last(path, tail)
-        self._half = b""
+        self._offset = 0 if tail is None else _tail_offset(path, tail)
+        self._partial_line = b""
 
     def read(self) -> tuple[list[LogLine], bool]:
         """Return the next complete lines, and True if more can be read at once."""
         try:
             with self._path.open("rb") as file:
-                if file.seek(0, 2) < self._place:
+                if file.seek(0, 2) < self._offset:
                     # The run was deleted, and another one of the same name was started.
-                    self._place, self._half = 0, b""
-                file.seek(self._place)
-                block = file.read(_BLOCK)
+                    self._offset, self._partial_line = 0, b""
+                file.seek(self._offset)
+                block = file.read(_BLOCK_BYTES)
         except FileNotFoundError:
             return [], False
-        self._place += len(block)
-        *lines, self._half = (self._half + block).split(b"\n")
-        return [self._line(line) for line in lines], len(block) == _BLOCK
+        self._offset += len(block)
+        *lines, self._partial_line = (self._partial_line + block).split(b"\n")
+        return [self._line(line) for line in lines], len(block) == _BLOCK_BYTES
 
-    def rest(self) -> Iterator[LogLine]:
+    def read_remainder(self) -> Iterator[LogLine]:
         """Yield the incomplete last line."""
-        if self._half:
-            yield self._line(self._half)
-            self._half = b""
+        if self._partial_line:
+            yield self._line(self._partial_line)
+            self._partial_line = b""
 
     def _line(self, line: bytes) -> LogLine:
         return LogLine(self.process, line.decode(errors="replace").rstrip("\r"))
@@ -48,14 +48,14 @@ def log_files(logs: Path, process: str | None, role: str | None) -> Sequence[Pat
     """Return the existing log files of one process, of a role, or of all processes."""
     if process is not None:
         path = logs / f"{process}{_SUFFIX}"
-        is_selected = path.parent == logs and path.exists() and role in (None, role_of(process))
+        is_selected = path.parent == logs and path.exists() and role in (None, process_role(process))
         return [path] if is_selected else []
     return sorted(
-        path for path in logs.glob(f"*{_SUFFIX}") if role in (None, role_of(path.name.removesuffix(_SUFFIX)))
+        path for path in logs.glob(f"*{_SUFFIX}") if role in (None, process_role(path.name.removesuffix(_SUFFIX)))
     )
 
 
-def _start_of_last(path: Path, lines: int) -> int:
+def _tail_offset(path: Path, lines: int) -> int:
     """Return the byte offset at which the last `lines` lines begin."""
     try:
         file = path.open("rb")
@@ -68,7 +68,7 @@ def _start_of_last(path: Path, lines: int) -> int:
         # The last line's line end does not separate it from a previous line.
         missing = lines + 1
         while start > 0:
-            size = min(_BLOCK, start)
+            size = min(_BLOCK_BYTES, start)
             start -= size
             file.seek(start)
             block = file.read(size)

@@ -8,50 +8,50 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from kubealign.client.local_roles import role_of
+from kubealign.client.local_roles import process_role
 from kubealign.client.records import ProcessRecord, ProcessState
-from kubealign.local.run_folder import RunFolder
+from kubealign.local.run_folder import RunDirectory
 from kubealign.process import ProcessSettings
-from kubealign.read_model import ReadModel, ReadModelAway
+from kubealign.read_model import ReadModelClient, ReadModelUnavailable
 from kubealign.roles import roles
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.status import JobPhase
 
 _SERVERS = ("nats", "redis")
-_WITHOUT_RUNNER = {
+_STATES_WITHOUT_RUNNER = {
     JobPhase.PENDING: ProcessState.WAITING,
     JobPhase.STARTING: ProcessState.WAITING,
     JobPhase.SUCCEEDED: ProcessState.FINISHED,
 }
 
 
-def running_processes(
-    told: Sequence[Mapping[str, Any]], heartbeats: Mapping[str, Mapping[str, Any]]
+def running_records(
+    processes: Sequence[Mapping[str, Any]], heartbeats: Mapping[str, Mapping[str, Any]]
 ) -> list[ProcessRecord]:
     """Return the records of a job whose runner has reported its processes. Pure except for the clock."""
-    return [_running(process, heartbeats.get(process["name"], {})) for process in told]
+    return [_to_record(process, heartbeats.get(process["name"], {})) for process in processes]
 
 
-def resting_processes(job: AlignmentJob, phase: JobPhase) -> list[ProcessRecord]:
+def idle_records(job: AlignmentJob, phase: JobPhase) -> list[ProcessRecord]:
     """Return the records of a job without a responding runner: the processes that it would have. Pure."""
     names = [*_SERVERS, *(process.name for process in roles(job))]
-    state = _WITHOUT_RUNNER.get(phase, ProcessState.STOPPED)
-    return [ProcessRecord(name, role_of(name), state) for name in names]
+    state = _STATES_WITHOUT_RUNNER.get(phase, ProcessState.STOPPED)
+    return [ProcessRecord(name, process_role(name), state) for name in names]
 
 
-async def read_heartbeats(folder: RunFolder, processes: Sequence[str]) -> dict[str, dict[str, Any]]:
+async def read_heartbeats(folder: RunDirectory, processes: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Return the last heartbeats from the Redis of a running job; empty if Redis is unavailable."""
-    access = _redis(folder.settings)
+    access = _redis_access(folder.settings)
     if access is None:
         return {}
     try:
-        async with ReadModel(access) as reader:
+        async with ReadModelClient(access) as reader:
             return await reader.heartbeats(processes)
-    except (ReadModelAway, ModuleNotFoundError):
+    except (ReadModelUnavailable, ModuleNotFoundError):
         return {}
 
 
-def _redis(settings: Path) -> Any:
+def _redis_access(settings: Path) -> Any:
     """Return the Redis access, which is in the settings of every process of the job."""
     for path in sorted(settings.glob("[!.]*.json")):
         try:
@@ -61,12 +61,12 @@ def _redis(settings: Path) -> Any:
     return None
 
 
-def _running(process: Mapping[str, Any], says: Mapping[str, Any]) -> ProcessRecord:
+def _to_record(process: Mapping[str, Any], says: Mapping[str, Any]) -> ProcessRecord:
     name, pid, started = process["name"], process["pid"], process.get("started_at")
     reported_at = says.get("time")
     return ProcessRecord(
         name=name,
-        role=role_of(name),
+        role=process_role(name),
         state=ProcessState(process["state"]),
         restarts=process["restarts"],
         message=process.get("message", ""),

@@ -11,99 +11,99 @@ from typing import Any
 from kubealign.client import local_life
 from kubealign.client.errors import Conflict, JobNotFound, NotPossible
 from kubealign.client.local_figures import read_metrics, read_samples
-from kubealign.client.local_log_stream import log_stream
+from kubealign.client.local_log_stream import stream_logs
 from kubealign.client.local_logs import log_files
-from kubealign.client.local_patch import Plan, plan
-from kubealign.client.local_processes import read_heartbeats, resting_processes, running_processes
-from kubealign.client.local_reading import RunReader
-from kubealign.client.local_submission import admit_submission, submit
-from kubealign.client.local_watch import Watches
+from kubealign.client.local_patch import PatchPlan, plan_patch
+from kubealign.client.local_processes import read_heartbeats, idle_records, running_records
+from kubealign.client.local_reading import RecordReader
+from kubealign.client.local_submission import validate_submission, submit
+from kubealign.client.local_watch import JobWatcher
 from kubealign.client.records import JobEvent, JobPage, JobRecord, JobRef, ListQuery, LogLine, ProcessRecord
 from kubealign.local import control
 from kubealign.local.event_log import EventLog
 from kubealign.local.failure import RunRefused
-from kubealign.local.run_folder import RunFolder
-from kubealign.read_model import BEGINNING, Sample, StepMetrics
+from kubealign.local.run_folder import RunDirectory
+from kubealign.read_model import STREAM_START, SampleRecord, StepMetrics
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.status import JobPhase
 
-NAMESPACE = "default"
-_WITH_RUNNER = (JobPhase.STARTING, JobPhase.RUNNING)
+DEFAULT_NAMESPACE = "default"
+_ACTIVE_PHASES = (JobPhase.STARTING, JobPhase.RUNNING)
 
 
-class LocalSite:
+class LocalBackend:
     """JobBackend over the folders of `runs_dir`.
 
     File paths in submitted documents are resolved against the present working directory.
     """
 
     kind = "local"
-    namespace = NAMESPACE
+    namespace = DEFAULT_NAMESPACE
 
     def __init__(self, runs_dir: Path) -> None:
         self._runs_dir = runs_dir.absolute()
-        self._reader = RunReader(self._runs_dir)
-        self._watches = Watches(self._reader.record)
+        self._reader = RecordReader(self._runs_dir)
+        self._watches = JobWatcher(self._reader.read_record)
 
     async def create(self, resource: Mapping[str, Any], *, dry_run: bool = False) -> JobRecord:
         """Submit a job. It starts at once, or when the results that it depends on exist."""
-        job = admit_submission(resource, Path.cwd())
+        job = validate_submission(resource, Path.cwd())
         dry_run_record = await asyncio.to_thread(submit, job, self._runs_dir, dry_run=dry_run)
         if dry_run_record is not None:
             return dry_run_record
-        self._reader.forget()
-        return await self._reader.record(JobRef(job.metadata.namespace, job.name))
+        self._reader.invalidate()
+        return await self._reader.read_record(JobRef(job.metadata.namespace, job.name))
 
     async def get(self, ref: JobRef) -> JobRecord:
-        return await self._reader.record(ref)
+        return await self._reader.read_record(ref)
 
     async def list(self, query: ListQuery) -> JobPage:
-        return await self._reader.page(query)
+        return await self._reader.list_page(query)
 
     async def patch(self, ref: JobRef, patch: Mapping[str, Any]) -> JobRecord:
-        patch_plan = plan(await self._reader.record(ref), patch, Path.cwd())
+        patch_plan = plan_patch(await self._reader.read_record(ref), patch, Path.cwd())
         if patch_plan.replicas is not None:
             await self._scale_running(ref, patch_plan.replicas)
-        await self._write(ref, patch_plan)
+        await self._write_patch(ref, patch_plan)
         if patch_plan.suspended is not None:
             await self.suspend(ref, patch_plan.suspended)
-        return await self._changed(ref)
+        return await self._reread(ref)
 
     async def delete(self, ref: JobRef) -> None:
-        stored = await self._reader.stored(ref)
-        await local_life.end(ref, stored.folder)
-        await asyncio.to_thread(_delete, ref, stored.folder)
-        self._reader.forget()
+        stored = await self._reader.read_run(ref)
+        await local_life.terminate_runner(ref, stored.folder)
+        await asyncio.to_thread(_delete_run, ref, stored.folder)
+        self._reader.invalidate()
 
     async def scale(self, ref: JobRef, replicas: int) -> JobRecord:
-        record = await self._reader.record(ref)
+        record = await self._reader.read_record(ref)
         if not record.job.spec.samples:
             raise NotPossible(f"{ref} has no rollout workers: {record.algorithm} does not sample")
         return await self.patch(ref, {"spec": {"rollout": {"replicas": replicas}}})
 
     async def suspend(self, ref: JobRef, suspended: bool) -> JobRecord:
-        stored = await self._reader.stored(ref)
-        phase = stored.stands.phase
-        if phase.final:
+        stored = await self._reader.read_run(ref)
+        phase = stored.run_phase.phase
+        if phase.is_final:
             raise Conflict(f"{ref} has finished ({phase}): there is nothing to suspend or resume")
         is_suspended = phase in (JobPhase.SUSPENDING, JobPhase.SUSPENDED)
-        if suspended and (not is_suspended or stored.facts.told is None):
-            await local_life.tell_to_stop(ref, stored.folder, stored.facts.told)
+        if suspended and (not is_suspended or stored.facts.stop_requested_pid is None):
+            await local_life.request_stop(ref, stored.folder, stored.facts.stop_requested_pid)
         elif not suspended and is_suspended:
-            grace = (await self._reader.record(ref)).job.spec.lifecycle.grace_period_seconds
-            await local_life.start(ref, stored.folder, grace)
-        return await self._changed(ref)
+            grace = (await self._reader.read_record(ref)).job.spec.lifecycle.grace_period_seconds
+            await local_life.start_runner(ref, stored.folder, grace)
+        return await self._reread(ref)
 
     def watch(self, ref: JobRef) -> AsyncIterator[JobRecord]:
         return self._watches.watch(ref)
 
     async def processes(self, ref: JobRef) -> Sequence[ProcessRecord]:
-        stored = await self._reader.stored(ref)
-        reported = await self._reader.processes(stored)
+        stored = await self._reader.read_run(ref)
+        reported = await self._reader.runner_processes(stored)
         if reported is None:
-            return resting_processes((await self._reader.record(ref)).job, stored.stands.phase)
+            return idle_records((await self._reader.read_record(ref)).job, stored.run_phase.phase)
         names = [process["name"] for process in reported]
-        return running_processes(reported, await read_heartbeats(stored.folder, names))
+        return running_records(reported, await read_heartbeats(stored.folder, names))
 
     async def logs(
         self,
@@ -114,50 +114,50 @@ class LocalSite:
         follow: bool = False,
         tail: int | None = None,
     ) -> AsyncIterator[LogLine]:
-        logs = (await self._reader.stored(ref)).folder.logs
+        logs = (await self._reader.read_run(ref)).folder.logs
         if not follow and not await asyncio.to_thread(log_files, logs, process, role):
             names = ", ".join(path.stem for path in await asyncio.to_thread(log_files, logs, None, None))
             requested = process or role or "anything"
             raise NotPossible(f"{ref} has no log of {requested}: there are {names or 'none yet'}")
 
         async def going_on() -> bool:
-            return follow and not await self._over(ref)
+            return follow and not await self._is_finished(ref)
 
-        async for line in log_stream(logs, process, role, tail, going_on):
+        async for line in stream_logs(logs, process, role, tail, going_on):
             yield line
 
     async def events(self, ref: JobRef) -> Sequence[JobEvent]:
-        folder = (await self._reader.stored(ref)).folder
+        folder = (await self._reader.read_run(ref)).folder
         events = await asyncio.to_thread(EventLog(folder.events).read)
-        return [JobEvent(event.at, str(event.type), event.reason, event.message) for event in events]
+        return [JobEvent(event.timestamp, str(event.type), event.reason, event.message) for event in events]
 
     async def result(self, ref: JobRef, into: Path | None = None) -> Path:
         """Return the result folder. Nothing is downloaded, so `into` is ignored."""
-        stored = await self._reader.stored(ref)
-        if stored.stands.phase is not JobPhase.SUCCEEDED:
-            reason = f": {stored.stands.message}" if stored.stands.message else ""
-            raise NotPossible(f"{ref} has no result, it is {stored.stands.phase}{reason}")
+        stored = await self._reader.read_run(ref)
+        if stored.run_phase.phase is not JobPhase.SUCCEEDED:
+            reason = f": {stored.run_phase.message}" if stored.run_phase.message else ""
+            raise NotPossible(f"{ref} has no result, it is {stored.run_phase.phase}{reason}")
         return stored.folder.result
 
-    async def metrics(self, ref: JobRef, after: str = BEGINNING, count: int = 1000) -> Sequence[StepMetrics]:
-        folder = (await self._reader.stored(ref)).folder
+    async def metrics(self, ref: JobRef, after: str = STREAM_START, count: int = 1000) -> Sequence[StepMetrics]:
+        folder = (await self._reader.read_run(ref)).folder
         return await asyncio.to_thread(read_metrics, folder.metrics, after, count)
 
     async def samples(
         self,
         ref: JobRef,
-        after: str = BEGINNING,
+        after: str = STREAM_START,
         count: int = 100,
         *,
         step: int | None = None,
         newest: bool = False,
-    ) -> Sequence[Sample]:
-        folder = (await self._reader.stored(ref)).folder
+    ) -> Sequence[SampleRecord]:
+        folder = (await self._reader.read_run(ref)).folder
         return await asyncio.to_thread(read_samples, folder.samples, after, count, step=step, newest=newest)
 
     async def heartbeats(self, ref: JobRef, processes: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
-        stored = await self._reader.stored(ref)
-        if stored.stands.phase not in (*_WITH_RUNNER, JobPhase.SUSPENDING):
+        stored = await self._reader.read_run(ref)
+        if stored.run_phase.phase not in (*_ACTIVE_PHASES, JobPhase.SUSPENDING):
             return {}
         return await read_heartbeats(stored.folder, processes)
 
@@ -165,38 +165,38 @@ class LocalSite:
         """Stop all watches. Jobs continue to run."""
         await self._watches.close()
 
-    async def _over(self, ref: JobRef) -> bool:
+    async def _is_finished(self, ref: JobRef) -> bool:
         try:
-            return (await self._reader.stored(ref)).stands.phase.final
+            return (await self._reader.read_run(ref)).run_phase.phase.is_final
         except JobNotFound:
             return True
 
     async def _scale_running(self, ref: JobRef, replicas: int) -> None:
         """Scale a running job; without a runner, the number in the document suffices."""
-        stored = await self._reader.stored(ref)
-        if stored.stands.phase not in _WITH_RUNNER:
+        stored = await self._reader.read_run(ref)
+        if stored.run_phase.phase not in _ACTIVE_PHASES:
             return
         try:
             await control.scale(stored.folder.root, replicas)
         except RunRefused as refusal:
             raise Conflict(f"{ref} cannot be scaled now: {refusal}") from None
 
-    async def _write(self, ref: JobRef, patch_plan: Plan) -> None:
-        folder = (await self._reader.stored(ref)).folder
+    async def _write_patch(self, ref: JobRef, patch_plan: PatchPlan) -> None:
+        folder = (await self._reader.read_run(ref)).folder
         await asyncio.to_thread(_write_job, folder, patch_plan.job)
 
-    async def _changed(self, ref: JobRef) -> JobRecord:
-        self._reader.forget()
-        return await self._reader.record(ref)
+    async def _reread(self, ref: JobRef) -> JobRecord:
+        self._reader.invalidate()
+        return await self._reader.read_record(ref)
 
 
-def _write_job(folder: RunFolder, job: AlignmentJob) -> None:
+def _write_job(folder: RunDirectory, job: AlignmentJob) -> None:
     spec = job.spec.model_copy(update={"suspend": False})
     folder.write_job(job.model_copy(update={"spec": spec}).model_dump_json(by_alias=True, indent=2))
-    folder.change()
+    folder.increment_generation()
 
 
-def _delete(ref: JobRef, folder: RunFolder) -> None:
+def _delete_run(ref: JobRef, folder: RunDirectory) -> None:
     lock = folder.lock()
     try:
         lock.acquire()

@@ -6,36 +6,36 @@ from pathlib import Path
 from typing import Any
 
 from kubealign.client.errors import Conflict, JobExists, JobInvalid, NotPossible
-from kubealign.client.local_changes import job_of
-from kubealign.client.local_index import Stored
-from kubealign.client.local_resource import resource
+from kubealign.client.local_changes import parse_job
+from kubealign.client.local_index import StoredRun
+from kubealign.client.local_resource import to_resource
 from kubealign.client.records import JobRecord
-from kubealign.local.admission import folder_of
+from kubealign.local.admission import run_directory
 from kubealign.local.cluster_only import refuse_cluster_only
 from kubealign.local.event_log import EventLog
 from kubealign.local.failure import RunRefused
-from kubealign.local.launch import launch_reserved
-from kubealign.local.run_folder import RunFolder
-from kubealign.local.run_jobs import check_programs
-from kubealign.local.spec_change import document
-from kubealign.local.standing import Facts, Standing
+from kubealign.local.launch import launch_with_reserved_lock
+from kubealign.local.run_folder import RunDirectory
+from kubealign.local.run_jobs import check_server_programs
+from kubealign.local.spec_change import job_document
+from kubealign.local.standing import RunFacts, RunPhase
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.status import JobPhase
 
 
-def admit_submission(document: Mapping[str, Any], folder: Path) -> AlignmentJob:
+def validate_submission(document: Mapping[str, Any], folder: Path) -> AlignmentJob:
     """Return the job of a document, after checking that it can run on this machine.
 
     File paths in it are resolved against `folder`. Raises JobInvalid, NotPossible.
     """
-    job = job_of(document, folder)
+    job = parse_job(document, folder)
     try:
         # A suspended job is checked like one that runs.
-        refuse_cluster_only(_waiting(job, False))
+        refuse_cluster_only(_with_suspend(job, False))
     except RunRefused as refusal:
         raise JobInvalid(str(refusal)) from None
     try:
-        check_programs()
+        check_server_programs()
     except RunRefused as refusal:
         raise NotPossible(str(refusal)) from None
     return job
@@ -51,13 +51,13 @@ def submit(job: AlignmentJob, runs_dir: Path, *, dry_run: bool) -> JobRecord | N
         JobExists: The run directory already holds a job.
         Conflict: The directory is in use otherwise.
     """
-    folder = folder_of(runs_dir, job.name)
+    folder = run_directory(runs_dir, job.name)
     if folder.job.exists():
         raise JobExists(f"there is a job {job.name} in {runs_dir} already: delete it, or choose another name")
     if folder.root.exists() and any(folder.root.iterdir()):
         raise Conflict(f"{folder.root} exists and is not a run directory: choose another name")
     if dry_run:
-        return JobRecord(resource(_unwritten(job, folder), document(job)))
+        return JobRecord(to_resource(_dry_run_entry(job, folder), job_document(job)))
     lock = folder.lock()
     try:
         lock.reserve()
@@ -66,27 +66,27 @@ def submit(job: AlignmentJob, runs_dir: Path, *, dry_run: bool) -> JobRecord | N
     try:
         if folder.job.exists():
             raise JobExists(f"there is a job {job.name} in {runs_dir} already: it has just been submitted")
-        folder.make()
+        folder.create()
         if job.spec.suspend:
-            folder.suspend(0)
-        folder.write_job(_waiting(job, False).model_dump_json(by_alias=True, indent=2))
-        EventLog(folder.events).tell(
+            folder.mark_suspended(0)
+        folder.write_job(_with_suspend(job, False).model_dump_json(by_alias=True, indent=2))
+        EventLog(folder.events).append(
             "Submitted", "suspended until it is resumed" if job.spec.suspend else "to run"
         )
         if not job.spec.suspend:
-            launch_reserved(runs_dir, job.name, lock)
+            launch_with_reserved_lock(runs_dir, job.name, lock)
     finally:
         # Has no effect if the runner has taken the lock over.
         lock.release()
     return None
 
 
-def _waiting(job: AlignmentJob, suspended: bool) -> AlignmentJob:
+def _with_suspend(job: AlignmentJob, suspended: bool) -> AlignmentJob:
     return job.model_copy(update={"spec": job.spec.model_copy(update={"suspend": suspended})})
 
 
-def _unwritten(job: AlignmentJob, folder: RunFolder) -> Stored:
-    return Stored(
+def _dry_run_entry(job: AlignmentJob, folder: RunDirectory) -> StoredRun:
+    return StoredRun(
         folder=folder,
         name=job.name,
         namespace=job.metadata.namespace,
@@ -95,8 +95,8 @@ def _unwritten(job: AlignmentJob, folder: RunFolder) -> Stored:
         generation=1,
         labels=job.metadata.labels,
         algorithm=job.spec.algorithm.member,
-        facts=Facts(told=0 if job.spec.suspend else None),
-        stands=Standing(JobPhase.SUSPENDED if job.spec.suspend else JobPhase.PENDING),
-        changed=0,
-        settled=True,
+        facts=RunFacts(stop_requested_pid=0 if job.spec.suspend else None),
+        run_phase=RunPhase(JobPhase.SUSPENDED if job.spec.suspend else JobPhase.PENDING),
+        modified_ns=0,
+        is_settled=True,
     )

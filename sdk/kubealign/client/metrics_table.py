@@ -11,10 +11,10 @@ from kubealign.read_model import StepMetrics
 if TYPE_CHECKING:
     import pandas
 
-_VALIDATION = "val/"
-_SHOWN_ROWS = 10
-_SHOWN_COLUMNS = 8
-_FIRST = ("reward/mean", "kl/reference", "sft/loss", "rm/loss", "policy/loss", "response/length")
+_VALIDATION_PREFIX = "val/"
+_MAX_HTML_ROWS = 10
+_MAX_HTML_COLUMNS = 8
+_PREFERRED_COLUMNS = ("reward/mean", "kl/reference", "sft/loss", "rm/loss", "policy/loss", "response/length")
 
 
 class MetricsTable(Sequence[dict[str, float]]):
@@ -28,13 +28,13 @@ class MetricsTable(Sequence[dict[str, float]]):
         self.rows: list[dict[str, float]] = [dict(row) for row in rows]
 
     @classmethod
-    def of(cls, reported: Iterable[StepMetrics]) -> "MetricsTable":
+    def from_steps(cls, reported: Iterable[StepMetrics]) -> "MetricsTable":
         """Build the table from all reported steps, in reporting order."""
         trained: dict[int, dict[str, float]] = {}
         validated: dict[int, dict[str, float]] = {}
         fence = 0
         for metrics in reported:
-            validation = {name: value for name, value in metrics.values.items() if name.startswith(_VALIDATION)}
+            validation = {name: value for name, value in metrics.values.items() if name.startswith(_VALIDATION_PREFIX)}
             values = {name: value for name, value in metrics.values.items() if name not in validation}
             if metrics.fence < fence:
                 # Reported by a driver that has been replaced.
@@ -91,12 +91,12 @@ class MetricsTable(Sequence[dict[str, float]]):
 
     def _repr_html_(self) -> str:
         """Return the last rows with the most informative metrics as HTML."""
-        names = [name for name in _FIRST if name in self.columns]
-        names += [name for name in self.columns if name not in names][: _SHOWN_COLUMNS - len(names)]
+        names = [name for name in _PREFERRED_COLUMNS if name in self.columns]
+        names += [name for name in self.columns if name not in names][: _MAX_HTML_COLUMNS - len(names)]
         head = "".join(f"<th>{html.escape(name)}</th>" for name in ("step", *names))
         rows = "".join(
-            f"<tr>{''.join(f'<td>{_shown(row.get(name))}</td>' for name in ('step', *names))}</tr>"
-            for row in self.rows[-_SHOWN_ROWS:]
+            f"<tr>{''.join(f'<td>{_format_value(row.get(name))}</td>' for name in ('step', *names))}</tr>"
+            for row in self.rows[-_MAX_HTML_ROWS:]
         )
         return (
             f"<div>{html.escape(repr(self))}</div><table><thead><tr>{head}</tr></thead>"
@@ -104,7 +104,7 @@ class MetricsTable(Sequence[dict[str, float]]):
         )
 
 
-def _shown(value: float | None) -> str:
+def _format_value(value: float | None) -> str:
     if value is None:
         return ""
     return f"{value:.4g}" if math.isfinite(value) else str(value)

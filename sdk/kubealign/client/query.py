@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from kubealign.client.errors import JobInvalid
-from kubealign.client.label_selector import label_selector
+from kubealign.client.label_selector import parse_label_selector
 from kubealign.client.records import ListQuery
 from kubealign.spec.errors import SpecError
 
-MOST_LIMIT = 500
+MAX_LIMIT = 500
 
 
-class Listed(Protocol):
+class ListableJob(Protocol):
     """Fields of a job that lists are filtered and sorted by. `created` is in seconds since the epoch."""
 
     @property
@@ -37,9 +37,9 @@ class Listed(Protocol):
     def reward(self) -> float | None: ...
 
 
-J = TypeVar("J", bound=Listed)
+J = TypeVar("J", bound=ListableJob)
 
-_KEYS: Mapping[str, Callable[[Any], Any]] = {
+_SORT_KEYS: Mapping[str, Callable[[Any], Any]] = {
     "name": lambda job: job.name,
     "created": lambda job: job.created,
     "phase": lambda job: job.phase,
@@ -49,7 +49,7 @@ _KEYS: Mapping[str, Callable[[Any], Any]] = {
 
 
 @dataclass(frozen=True)
-class Selected(Generic[J]):
+class SelectedPage(Generic[J]):
     """One page. `next` is the cursor of the next page, empty at the end; `total` counts all matching jobs."""
 
     jobs: Sequence[J]
@@ -57,7 +57,7 @@ class Selected(Generic[J]):
     total: int
 
 
-def select(jobs: Iterable[J], query: ListQuery) -> Selected[J]:
+def select_page(jobs: Iterable[J], query: ListQuery) -> SelectedPage[J]:
     """Return the requested page.
 
     A cursor is a position in the sort order, not a number of jobs, so no job is skipped when jobs are
@@ -67,34 +67,34 @@ def select(jobs: Iterable[J], query: ListQuery) -> Selected[J]:
     Raises:
         JobInvalid: Names the invalid field of the query.
     """
-    if not 1 <= query.limit <= MOST_LIMIT:
-        raise _invalid("limit", query.limit, f"must be a whole number from 1 to {MOST_LIMIT}")
+    if not 1 <= query.limit <= MAX_LIMIT:
+        raise _invalid_query("limit", query.limit, f"must be a whole number from 1 to {MAX_LIMIT}")
     descending = query.sort.startswith("-")
-    key = _KEYS.get(query.sort.removeprefix("-"))
+    key = _SORT_KEYS.get(query.sort.removeprefix("-"))
     if key is None:
-        names = ", ".join(_KEYS)
-        raise _invalid("sort", query.sort, f"must be one of {names}, with a leading - for descending order")
-    selected = list(filter(_meant(query), jobs)) if _narrow(query) else list(jobs)
+        names = ", ".join(_SORT_KEYS)
+        raise _invalid_query("sort", query.sort, f"must be one of {names}, with a leading - for descending order")
+    selected = list(filter(_make_filter(query), jobs)) if _has_filter(query) else list(jobs)
     selected.sort(key=lambda job: (job.namespace, job.name))
     selected.sort(key=key, reverse=descending)
-    start = _after(selected, key, query) if query.after else 0
+    start = _index_after_cursor(selected, key, query) if query.after else 0
     page = selected[start : start + query.limit]
     has_more = start + query.limit < len(selected)
-    return Selected(page, _cursor(query.sort, key(page[-1]), page[-1]) if has_more else "", len(selected))
+    return SelectedPage(page, _encode_cursor(query.sort, key(page[-1]), page[-1]) if has_more else "", len(selected))
 
 
-def _narrow(query: ListQuery) -> bool:
+def _has_filter(query: ListQuery) -> bool:
     return query.namespace is not None or any(
         (query.namespaces, query.label_selector, query.search, query.phases, query.algorithms)
     )
 
 
-def _meant(query: ListQuery) -> Callable[[Listed], bool]:
-    matches = label_selector(query.label_selector)
+def _make_filter(query: ListQuery) -> Callable[[ListableJob], bool]:
+    matches = parse_label_selector(query.label_selector)
     search = query.search.lower()
     namespaces = query.namespaces if query.namespace is None else frozenset({query.namespace})
 
-    def matches_query(job: Listed) -> bool:
+    def matches_query(job: ListableJob) -> bool:
         return (
             (not namespaces or job.namespace in namespaces)
             and (not query.phases or job.phase in query.phases)
@@ -106,12 +106,12 @@ def _meant(query: ListQuery) -> Callable[[Listed], bool]:
     return matches_query
 
 
-def _cursor(sort: str, value: Any, job: Listed) -> str:
+def _encode_cursor(sort: str, value: Any, job: ListableJob) -> str:
     position = json.dumps([sort, value, job.namespace, job.name])
     return base64.urlsafe_b64encode(position.encode()).decode().rstrip("=")
 
 
-def _after(sorted_jobs: Sequence[J], key: Callable[[Any], Any], query: ListQuery) -> int:
+def _index_after_cursor(sorted_jobs: Sequence[J], key: Callable[[Any], Any], query: ListQuery) -> int:
     """Return the index of the first job after the position of the query's cursor."""
     descending = query.sort.startswith("-")
     try:
@@ -121,7 +121,7 @@ def _after(sorted_jobs: Sequence[J], key: Callable[[Any], Any], query: ListQuery
             raise ValueError(sort)
         position = (namespace, name)
 
-        def is_after(job: Listed) -> bool:
+        def is_after(job: ListableJob) -> bool:
             job_value = key(job)
             if job_value == value:
                 return (job.namespace, job.name) > position
@@ -130,9 +130,9 @@ def _after(sorted_jobs: Sequence[J], key: Callable[[Any], Any], query: ListQuery
         return next((index for index, job in enumerate(sorted_jobs) if is_after(job)), len(sorted_jobs))
     except (ValueError, TypeError):
         message = "is not a cursor that an earlier page of this list, in this sort order, returned"
-        raise _invalid("after", query.after, message) from None
+        raise _invalid_query("after", query.after, message) from None
 
 
-def _invalid(field: str, value: object, message: str) -> JobInvalid:
+def _invalid_query(field: str, value: object, message: str) -> JobInvalid:
     error = SpecError(message, field, str(value)[:60])
     return JobInvalid(str(error), [error])

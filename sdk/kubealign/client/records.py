@@ -63,7 +63,7 @@ class JobRecord:
         return datetime.fromisoformat(text) if isinstance(text, str) else None
 
     @property
-    def deleting(self) -> bool:
+    def is_deleting(self) -> bool:
         return bool(self.metadata.get("deletionTimestamp"))
 
     @cached_property

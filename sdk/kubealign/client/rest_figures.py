@@ -18,17 +18,17 @@ from kubealign.client.errors import (
     Unavailable,
 )
 from kubealign.client.records import JobRef
-from kubealign.read_model import BEGINNING, Sample, StepMetrics
+from kubealign.read_model import STREAM_START, SampleRecord, StepMetrics
 
 if TYPE_CHECKING:
     import aiohttp
 
-API = "/api/v1"
+API_PREFIX = "/api/v1"
 #: The API server's Service proxy drops the Authorization header, but passes this one on.
 TOKEN_HEADER = "X-Kubealign-Token"
-_ANSWER_SECONDS = 30.0
+_TIMEOUT_SECONDS = 30.0
 #: Largest page sizes of the API.
-_MOST_STEPS, _MOST_SAMPLES = 5000, 500
+_MAX_STEPS, _MAX_SAMPLES = 5000, 500
 
 Json = dict[str, Any]
 _ERRORS: Mapping[int, type[KubealignError]] = {
@@ -41,7 +41,7 @@ _ERRORS: Mapping[int, type[KubealignError]] = {
 }
 
 
-class Dashboard(Protocol):
+class DashboardTransport(Protocol):
     """Sends GET requests to a dashboard. `path` begins with /api/v1. Raises a KubealignError."""
 
     async def read(self, path: str, query: Mapping[str, str | int]) -> Json: ...
@@ -64,7 +64,7 @@ class HttpDashboard:
         import aiohttp
 
         if self._session is None:
-            timeout = aiohttp.ClientTimeout(total=_ANSWER_SECONDS)
+            timeout = aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS)
             headers = {"Accept": "application/json"}
             if self._token:
                 headers["Authorization"] = f"Bearer {self._token}"
@@ -72,7 +72,7 @@ class HttpDashboard:
         url = f"{self._url}{path}" + (f"?{urlencode(query)}" if query else "")
         try:
             async with self._session.get(url, allow_redirects=False) as response:
-                return told(response.status, await response.read(), f"the dashboard at {self._url}")
+                return parse_response(response.status, await response.read(), f"the dashboard at {self._url}")
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             reason = str(error) or type(error).__name__
             raise Unavailable(f"the dashboard at {self._url} does not respond: {reason}") from error
@@ -83,18 +83,18 @@ class HttpDashboard:
             self._session = None
 
 
-class RestFigures:
+class DashboardTelemetry:
     """TelemetrySource over a dashboard; must be closed."""
 
     def __init__(self, url: str, token: str | None) -> None:
         """Create the source for the dashboard at `url`, which identifies the caller by `token`."""
-        self._dashboard: Dashboard = HttpDashboard(url, token)
+        self._transport: DashboardTransport = HttpDashboard(url, token)
 
     @classmethod
-    def of(cls, dashboard: Dashboard) -> Self:
+    def over_transport(cls, dashboard: DashboardTransport) -> Self:
         """Create the source over another transport."""
         instance = cls.__new__(cls)
-        instance._dashboard = dashboard
+        instance._transport = dashboard
         return instance
 
     async def __aenter__(self) -> Self:
@@ -105,33 +105,33 @@ class RestFigures:
     ) -> None:
         await self.close()
 
-    async def metrics(self, ref: JobRef, after: str = BEGINNING, count: int = 1000) -> Sequence[StepMetrics]:
-        response = await self._dashboard.read(
-            f"{_path(ref)}/metrics", {"after": after, "limit": min(count, _MOST_STEPS)}
+    async def metrics(self, ref: JobRef, after: str = STREAM_START, count: int = 1000) -> Sequence[StepMetrics]:
+        response = await self._transport.read(
+            f"{_job_path(ref)}/metrics", {"after": after, "limit": min(count, _MAX_STEPS)}
         )
-        return [_step(item) for item in response.get("items") or ()]
+        return [_to_step_metrics(item) for item in response.get("items") or ()]
 
     async def samples(
         self,
         ref: JobRef,
-        after: str = BEGINNING,
+        after: str = STREAM_START,
         count: int = 100,
         *,
         step: int | None = None,
         newest: bool = False,
-    ) -> Sequence[Sample]:
-        query: dict[str, str | int] = {"after": after, "limit": min(count, _MOST_SAMPLES)}
+    ) -> Sequence[SampleRecord]:
+        query: dict[str, str | int] = {"after": after, "limit": min(count, _MAX_SAMPLES)}
         if step is not None:
             query["step"] = step
         if newest:
             query["newest"] = "true"
-        response = await self._dashboard.read(f"{_path(ref)}/samples", query)
-        return [_sample(item) for item in response.get("items") or ()]
+        response = await self._transport.read(f"{_job_path(ref)}/samples", query)
+        return [_to_sample(item) for item in response.get("items") or ()]
 
     async def heartbeats(self, ref: JobRef, processes: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
         if not processes:
             return {}
-        response = await self._dashboard.read(f"{_path(ref)}/roles", {})
+        response = await self._transport.read(f"{_job_path(ref)}/roles", {})
         requested = set(processes)
         return {
             str(item["name"]): item["says"]
@@ -140,10 +140,10 @@ class RestFigures:
         }
 
     async def close(self) -> None:
-        await self._dashboard.close()
+        await self._transport.close()
 
 
-def told(status: int, body: bytes, who: str) -> Json:
+def parse_response(status: int, body: bytes, source: str) -> Json:
     """Return the JSON object of a response.
 
     Raises the KubealignError for an unsuccessful response, with the detail of its problem document (RFC
@@ -155,21 +155,21 @@ def told(status: int, body: bytes, who: str) -> Json:
         document = None
     if status < HTTPStatus.MULTIPLE_CHOICES:
         if not isinstance(document, dict):
-            raise Unavailable(f"{who} did not return a JSON object: is it a kubealign dashboard?")
+            raise Unavailable(f"{source} did not return a JSON object: is it a kubealign dashboard?")
         return document
     problem = document if isinstance(document, dict) else {}
     text = str(problem.get("detail") or problem.get("title") or problem.get("message") or f"HTTP {status}")
     kind = _ERRORS.get(status)
     if kind is None:
         kind = Unavailable if status >= HTTPStatus.INTERNAL_SERVER_ERROR else NotPossible
-    raise kind(f"{who}: {text}")
+    raise kind(f"{source}: {text}")
 
 
-def _path(ref: JobRef) -> str:
-    return f"{API}/namespaces/{quote(ref.namespace, safe='')}/alignmentjobs/{quote(ref.name, safe='')}"
+def _job_path(ref: JobRef) -> str:
+    return f"{API_PREFIX}/namespaces/{quote(ref.namespace, safe='')}/alignmentjobs/{quote(ref.name, safe='')}"
 
 
-def _step(item: Json) -> StepMetrics:
+def _to_step_metrics(item: Json) -> StepMetrics:
     # JSON has no NaN and no infinity: null stands for a non-finite value.
     values = {
         str(name): float("nan") if value is None else float(value)
@@ -178,9 +178,9 @@ def _step(item: Json) -> StepMetrics:
     return StepMetrics(str(item["entry"]), int(item["step"]), int(item.get("fence") or 0), values)
 
 
-def _sample(item: Json) -> Sample:
+def _to_sample(item: Json) -> SampleRecord:
     reward = item.get("reward")
-    return Sample(
+    return SampleRecord(
         entry=str(item["entry"]),
         step=int(item["step"]),
         prompt=str(item.get("prompt") or ""),

@@ -12,20 +12,20 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any, Self
 
-from kubealign.client.cluster_processes import process_of
+from kubealign.client.cluster_processes import process_name
 from kubealign.client.errors import NotPossible
 from kubealign.client.records import JobRecord
-from kubealign.labels import APP, KUBEALIGN, MAIN
-from kubealign.pod import VOLUMES
+from kubealign.labels import APP, KUBEALIGN, MAIN_CONTAINER
+from kubealign.pod import VOLUMES_FOLDER
 from kubealign.spec.job import API_VERSION, GROUP, KIND
-from kubealign.spec.status import Result
+from kubealign.spec.status import ResultLocation
 
 Json = dict[str, Any]
 
 RESULT_LABEL = f"{GROUP}/result-of"
-_IMAGE = "KUBEALIGN_RESULT_IMAGE"
+_IMAGE_VARIABLE = "KUBEALIGN_RESULT_IMAGE"
 _DEADLINE_SECONDS = 24 * 3600
-_COPIED = ("imagePullSecrets", "nodeSelector", "tolerations", "runtimeClassName")
+_COPIED_FIELDS = ("imagePullSecrets", "nodeSelector", "tolerations", "runtimeClassName")
 _RESOURCES = {
     "requests": {"cpu": "100m", "memory": "64Mi"},
     "limits": {"cpu": "1", "memory": "256Mi"},
@@ -33,7 +33,7 @@ _RESOURCES = {
 
 
 @dataclass(frozen=True)
-class ResultPod:
+class ResultPodSettings:
     """Settings of the pod when no pod of the job is left to copy from. `image`: any image with Python 3;
     None: none is set.
     """
@@ -45,18 +45,18 @@ class ResultPod:
     @classmethod
     def from_environment(cls) -> Self:
         """Read the image from KUBEALIGN_RESULT_IMAGE."""
-        return cls(os.environ.get(_IMAGE) or None)
+        return cls(os.environ.get(_IMAGE_VARIABLE) or None)
 
 
-def manifest(job: JobRecord, result: Result, pods: Sequence[Mapping[str, Any]], fallback: ResultPod) -> Json:
+def pod_manifest(job: JobRecord, result: ResultLocation, pods: Sequence[Mapping[str, Any]], fallback: ResultPodSettings) -> Json:
     """Return the pod's manifest. Raises NotPossible if no image is known."""
-    template = _model(pods)
-    spec = _copied(template) if template is not None else _made(job, fallback)
+    template = _template_pod(pods)
+    spec = _spec_from_pod(template) if template is not None else _spec_from_fallback(job, fallback)
     main = spec["containers"][0]
-    mount = {"name": "result", "mountPath": f"{VOLUMES}/{result.claim_name}", "readOnly": True}
+    mount = {"name": "result", "mountPath": f"{VOLUMES_FOLDER}/{result.claim_name}", "readOnly": True}
     main |= {
-        "name": MAIN,
-        "command": [main["command"][0], "-c", source(), "hold"],
+        "name": MAIN_CONTAINER,
+        "command": [main["command"][0], "-c", sender_source(), "hold"],
         "resources": _RESOURCES,
         "volumeMounts": [mount],
         "env": [{"name": "PYTHONDONTWRITEBYTECODE", "value": "1"}],
@@ -98,48 +98,48 @@ def manifest(job: JobRecord, result: Result, pods: Sequence[Mapping[str, Any]], 
     }
 
 
-def sends(pod: Mapping[str, Any], result: Result) -> list[str]:
+def send_command(pod: Mapping[str, Any], result: ResultLocation) -> list[str]:
     """Return the command that writes the result folder to stdout, for a pod built by `pod_manifest`."""
     python = pod["spec"]["containers"][0]["command"][0]
-    folder = f"{VOLUMES}/{result.claim_name}/{result.path.lstrip('/')}"
-    return [python, "-c", source(), "send", folder]
+    folder = f"{VOLUMES_FOLDER}/{result.claim_name}/{result.path.lstrip('/')}"
+    return [python, "-c", sender_source(), "send", folder]
 
 
-def source() -> str:
+def sender_source() -> str:
     """Return the source of the sender: the image may contain another version of kubealign, or none."""
     return resources.files("kubealign.client").joinpath("result_sender.py").read_text()
 
 
-def _model(pods: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+def _template_pod(pods: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     """Return the driver's pod, which has the smallest node requirements, else any pod with the image."""
-    job_pods = [pod for pod in pods if process_of(pod)]
-    return next((pod for pod in job_pods if process_of(pod) == "driver"), job_pods[0] if job_pods else None)
+    job_pods = [pod for pod in pods if process_name(pod)]
+    return next((pod for pod in job_pods if process_name(pod) == "driver"), job_pods[0] if job_pods else None)
 
 
-def _copied(pod: Mapping[str, Any]) -> Json:
+def _spec_from_pod(pod: Mapping[str, Any]) -> Json:
     spec = pod["spec"]
-    main = next(container for container in spec["containers"] if container["name"] == MAIN)
+    main = next(container for container in spec["containers"] if container["name"] == MAIN_CONTAINER)
     image_fields = {name: main[name] for name in ("image", "imagePullPolicy") if name in main}
     return {
-        **{name: spec[name] for name in _COPIED if spec.get(name)},
-        "securityContext": spec.get("securityContext") or _security(ResultPod.user),
+        **{name: spec[name] for name in _COPIED_FIELDS if spec.get(name)},
+        "securityContext": spec.get("securityContext") or _security_context(ResultPodSettings.user),
         "containers": [{**image_fields, "command": list(main["command"])[:1]}],
     }
 
 
-def _made(job: JobRecord, fallback: ResultPod) -> Json:
+def _spec_from_fallback(job: JobRecord, fallback: ResultPodSettings) -> Json:
     if fallback.image is None:
         raise NotPossible(
-            f"no pod of job {job.ref} is left to take the image for reading its volume from: set {_IMAGE} to "
+            f"no pod of job {job.ref} is left to take the image for reading its volume from: set {_IMAGE_VARIABLE} to "
             "an image with Python 3, such as the image of the jobs' pods"
         )
     return {
-        "securityContext": _security(fallback.user),
+        "securityContext": _security_context(fallback.user),
         "containers": [{"image": fallback.image, "command": [fallback.python]}],
     }
 
 
-def _security(user: int) -> Json:
+def _security_context(user: int) -> Json:
     return {
         "runAsNonRoot": True,
         "runAsUser": user,

@@ -15,13 +15,13 @@ import tarfile
 from collections.abc import Iterator
 from typing import BinaryIO
 
-_IDLE_SECONDS = 300
-_BLOCK = 1 << 20
+_IDLE_TIMEOUT_SECONDS = 300
+_BLOCK_BYTES = 1 << 20
 #: Signals to `hold`: a download has started, or ended.
-_BUSY, _IDLE = signal.SIGUSR1, signal.SIGUSR2
+_BUSY_SIGNAL, _IDLE_SIGNAL = signal.SIGUSR1, signal.SIGUSR2
 
 
-class Counted:
+class HashingWriter:
     """Writable file that computes the size and digest of the data written."""
 
     def __init__(self, out: BinaryIO) -> None:
@@ -37,40 +37,40 @@ class Counted:
 
 def send(folder: str, out: BinaryIO) -> dict[str, str | int]:
     """Write `folder` as tar; return the digest and size."""
-    writer = Counted(out)
+    writer = HashingWriter(out)
     with tarfile.open(
         fileobj=writer,  # type: ignore[call-overload]
         mode="w|",
         format=tarfile.PAX_FORMAT,
-        bufsize=_BLOCK,
+        bufsize=_BLOCK_BYTES,
     ) as archive:
         archive.add(folder, arcname=".")
     out.flush()
     return {"sha256": writer.digest.hexdigest(), "bytes": writer.size}
 
 
-def hold(idle_seconds: float = _IDLE_SECONDS) -> None:
+def hold(idle_seconds: float = _IDLE_TIMEOUT_SECONDS) -> None:
     """Wait for SIGTERM, or until no download has run for `idle_seconds`."""
-    signals = {signal.SIGTERM, _BUSY, _IDLE}
+    signals = {signal.SIGTERM, _BUSY_SIGNAL, _IDLE_SIGNAL}
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     busy = False
     while True:
         received = signal.sigwaitinfo(signals) if busy else signal.sigtimedwait(signals, idle_seconds)
         if received is None or received.si_signo == signal.SIGTERM:
             return
-        busy = received.si_signo == _BUSY
+        busy = received.si_signo == _BUSY_SIGNAL
 
 
 @contextlib.contextmanager
 def _serving(holder: int) -> Iterator[None]:
     # The download proceeds even if signalling is not permitted, as with a shared process namespace.
     with contextlib.suppress(OSError):
-        os.kill(holder, _BUSY)
+        os.kill(holder, _BUSY_SIGNAL)
     try:
         yield
     finally:
         with contextlib.suppress(OSError):
-            os.kill(holder, _IDLE)
+            os.kill(holder, _IDLE_SIGNAL)
 
 
 def main(arguments: list[str]) -> None:

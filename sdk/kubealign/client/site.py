@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from kubealign.client.records import JobEvent, JobPage, JobRecord, JobRef, ListQuery, LogLine, ProcessRecord
-from kubealign.read_model import BEGINNING, Sample, StepMetrics
+from kubealign.read_model import STREAM_START, SampleRecord, StepMetrics
 
 
-class Figures(Protocol):
+class TelemetrySource(Protocol):
     """Source of the metrics, samples and heartbeats that jobs report."""
 
-    async def metrics(self, ref: JobRef, after: str = BEGINNING, count: int = 1000) -> Sequence[StepMetrics]:
+    async def metrics(self, ref: JobRef, after: str = STREAM_START, count: int = 1000) -> Sequence[StepMetrics]:
         """Return the metrics of at most `count` steps after the entry `after`, in reporting order.
 
         A step that is repeated after a rollback is returned again, with a higher fence.
@@ -24,12 +24,12 @@ class Figures(Protocol):
     async def samples(
         self,
         ref: JobRef,
-        after: str = BEGINNING,
+        after: str = STREAM_START,
         count: int = 100,
         *,
         step: int | None = None,
         newest: bool = False,
-    ) -> Sequence[Sample]:
+    ) -> Sequence[SampleRecord]:
         """Return at most `count` samples.
 
         Args:
@@ -42,7 +42,7 @@ class Figures(Protocol):
         """Return the last heartbeat of each of these processes; silent processes are omitted."""
 
 
-class Site(Figures, Protocol):
+class JobBackend(TelemetrySource, Protocol):
     """Backend that runs jobs."""
 
     #: "cluster" or "local".

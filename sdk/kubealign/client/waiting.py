@@ -5,10 +5,10 @@ from kubealign.client.records import JobRecord
 from kubealign.spec.errors import SpecError
 from kubealign.spec.status import JobPhase
 
-_BEFORE_THE_END = (JobPhase.PENDING, JobPhase.STARTING, JobPhase.RUNNING)
+_UNFINISHED_PHASES = (JobPhase.PENDING, JobPhase.STARTING, JobPhase.RUNNING)
 
 
-def wanted_phase(until: str) -> JobPhase:
+def parse_phase(until: str) -> JobPhase:
     """Return the JobPhase of a name. Raises JobInvalid for an unknown phase."""
     try:
         return JobPhase(until)
@@ -17,7 +17,7 @@ def wanted_phase(until: str) -> JobPhase:
         raise JobInvalid(str(error), [error]) from None
 
 
-def reached(record: JobRecord, until: JobPhase) -> bool:
+def has_reached(record: JobRecord, until: JobPhase) -> bool:
     """Return True if the job is in the phase, or was in it before.
 
     Raises:
@@ -30,13 +30,13 @@ def reached(record: JobRecord, until: JobPhase) -> bool:
     if phase is JobPhase.FAILED:
         raise JobFailed(f"{record.ref} has failed: {record.status.message or 'no reason was reported'}")
     if phase is JobPhase.SUCCEEDED:
-        if until in _BEFORE_THE_END:
+        if until in _UNFINISHED_PHASES:
             return True
         raise Conflict(f"{record.ref} has succeeded: it can no longer be {until}")
     return False
 
 
-def still_waits(record: JobRecord | None, name: str, until: JobPhase, timeout: float) -> str:
+def timeout_message(record: JobRecord | None, name: str, until: JobPhase, timeout: float) -> str:
     """Return the message of a wait that has timed out."""
     prefix = f"waited {timeout:g} s for {name} to be {until}"
     if record is None:

@@ -7,7 +7,7 @@ from typing import Any
 from kubealign import __version__
 from kubealign.client.errors import Forbidden, KubealignError, Unauthenticated
 from kubealign.client.kubernetes_api import KubernetesApi
-from kubealign.doctor.finding import Finding, missing, ok, warning
+from kubealign.doctor.finding import CheckResult, missing, ok, warning
 from kubealign.spec.job import GROUP, VERSION
 
 _INSTALL = "helm install kubealign charts/kubealign -n kubealign-system --create-namespace"
@@ -17,7 +17,7 @@ _RELEASE = "app.kubernetes.io/version"
 _USUAL_NAMESPACE = "kubealign-system"
 _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 #: (verb, group, resource, subresource): required rights, and rights without which some commands fail.
-_NEEDED = (
+_REQUIRED = (
     ("create", GROUP, "alignmentjobs", ""),
     ("get", GROUP, "alignmentjobs", ""),
     ("list", GROUP, "alignmentjobs", ""),
@@ -33,7 +33,7 @@ _USEFUL = (
 )
 
 
-async def examine(api: KubernetesApi, namespace: str) -> AsyncIterator[Finding]:
+async def run_checks(api: KubernetesApi, namespace: str) -> AsyncIterator[CheckResult]:
     """Yield one result per check; only the first where the API server does not respond."""
     try:
         version = await api.get("/version")
@@ -46,16 +46,16 @@ async def examine(api: KubernetesApi, namespace: str) -> AsyncIterator[Finding]:
         )
         return
     yield ok("API server", f"{api.server}, Kubernetes {version.get('gitVersion', '?')}")
-    resource = await _resource(api)
+    resource = await _check_crd(api)
     yield resource
-    yield await _rights(api, namespace)
-    parts = await _platform(api)
+    yield await _check_rights(api, namespace)
+    parts = await _check_platform(api)
     for part in parts:
         yield part
-    yield await _storage(api)
+    yield await _check_storage(api)
 
 
-async def _resource(api: KubernetesApi) -> Finding:
+async def _check_crd(api: KubernetesApi) -> CheckResult:
     what = f"alignmentjobs.{GROUP}"
     try:
         group = await api.get(f"/apis/{GROUP}")
@@ -80,23 +80,23 @@ async def _resource(api: KubernetesApi) -> Finding:
     return ok(what, f"{VERSION} of release {release or 'unknown'}")
 
 
-async def _rights(api: KubernetesApi, namespace: str) -> Finding:
+async def _check_rights(api: KubernetesApi, namespace: str) -> CheckResult:
     what = f"your rights in {namespace}"
-    rights = (*_NEEDED, *_USEFUL)
+    rights = (*_REQUIRED, *_USEFUL)
     try:
-        allowed = await asyncio.gather(*(_allowed(api, namespace, *right) for right in rights))
+        allowed = await asyncio.gather(*(_is_allowed(api, namespace, *right) for right in rights))
     except KubealignError as error:
         return warning(what, f"cannot be checked: {error}", "kubectl auth can-i --list")
     denied = [right for right, may in zip(rights, allowed, strict=True) if not may]
     if not denied:
         return ok(what, "all that the commands need")
-    detail = "you may not " + ", ".join(_spelled(*right) for right in denied)
+    detail = "you may not " + ", ".join(_describe_right(*right) for right in denied)
     remedy = f"request a RoleBinding in {namespace} to the ClusterRole edit (or view, for read access)"
-    result = missing if any(right in _NEEDED for right in denied) else warning
+    result = missing if any(right in _REQUIRED for right in denied) else warning
     return result(what, detail, remedy)
 
 
-async def _allowed(
+async def _is_allowed(
     api: KubernetesApi, namespace: str, verb: str, group: str, resource: str, subresource: str
 ) -> bool:
     attributes = {
@@ -115,16 +115,16 @@ async def _allowed(
     return bool((review.get("status") or {}).get("allowed"))
 
 
-def _spelled(verb: str, group: str, resource: str, subresource: str) -> str:
+def _describe_right(verb: str, group: str, resource: str, subresource: str) -> str:
     return f"{verb} {resource}{f'/{subresource}' if subresource else ''}"
 
 
-async def _platform(api: KubernetesApi) -> Sequence[Finding]:
+async def _check_platform(api: KubernetesApi) -> Sequence[CheckResult]:
     """Check operator, Redis and dashboard."""
     try:
         workloads = [
-            *await _workloads(api, "deployments"),
-            *await _workloads(api, "statefulsets"),
+            *await _list_workloads(api, "deployments"),
+            *await _list_workloads(api, "statefulsets"),
         ]
     except KubealignError as error:
         remedy = "ask the cluster's administrator whether they run: you have no right to list them"
@@ -133,15 +133,15 @@ async def _platform(api: KubernetesApi) -> Sequence[Finding]:
         item["metadata"].get("labels", {}).get(_COMPONENT, ""): item for item in workloads
     }
     return [
-        _workload("operator", by_component.get("operator"), missing, "nobody runs jobs", _INSTALL),
-        _workload(
+        _check_workload("operator", by_component.get("operator"), missing, "nobody runs jobs", _INSTALL),
+        _check_workload(
             "Redis",
             by_component.get("redis"),
             warning,
             "not installed by the chart: jobs run without metrics unless another one is configured",
             "redis.embedded.enabled or redis.external in the chart's values",
         ),
-        _workload(
+        _check_workload(
             "dashboard",
             by_component.get("dashboard"),
             warning,
@@ -151,7 +151,7 @@ async def _platform(api: KubernetesApi) -> Sequence[Finding]:
     ]
 
 
-async def _workloads(api: KubernetesApi, plural: str) -> Sequence[Any]:
+async def _list_workloads(api: KubernetesApi, plural: str) -> Sequence[Any]:
     query = {"labelSelector": _PART_OF}
     try:
         response = await api.list(f"/apis/apps/v1/{plural}", query)
@@ -160,16 +160,16 @@ async def _workloads(api: KubernetesApi, plural: str) -> Sequence[Any]:
     return list(response.get("items") or [])
 
 
-def _workload(what: str, item: Any, tell: Any, absent: str, remedy: str) -> Finding:
+def _check_workload(what: str, item: Any, tell: Any, absent: str, remedy: str) -> CheckResult:
     if item is None:
-        absent_result: Finding = tell(what, absent, remedy)
+        absent_result: CheckResult = tell(what, absent, remedy)
         return absent_result
     name = f"{item['metadata']['namespace']}/{item['metadata']['name']}"
     replicas = (item.get("spec") or {}).get("replicas", 1)
     ready = (item.get("status") or {}).get("readyReplicas") or 0
     if ready == 0:
         namespace = item["metadata"]["namespace"]
-        not_ready: Finding = tell(
+        not_ready: CheckResult = tell(
             what,
             f"{name}: none of {replicas} is ready",
             f"kubectl get pods -n {namespace}, and describe them",
@@ -178,7 +178,7 @@ def _workload(what: str, item: Any, tell: Any, absent: str, remedy: str) -> Find
     return ok(what, f"{name}: {ready} of {replicas} ready")
 
 
-async def _storage(api: KubernetesApi) -> Finding:
+async def _check_storage(api: KubernetesApi) -> CheckResult:
     what = "storage"
     remedy = "create a PersistentVolumeClaim that all pods of a job can write, for checkpoint.volume"
     try:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Health(StrEnum):
+class CheckStatus(StrEnum):
     """Status of a check. MISSING: jobs do not run without it. WARNING: they run with restrictions."""
 
     OK = "ok"
@@ -13,22 +13,22 @@ class Health(StrEnum):
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     """Result of one check. `detail`: observed state; `remedy`: what to do, empty for OK."""
 
     what: str
-    health: Health
+    health: CheckStatus
     detail: str
     remedy: str = ""
 
 
-def ok(what: str, detail: str) -> Finding:
-    return Finding(what, Health.OK, detail)
+def ok(what: str, detail: str) -> CheckResult:
+    return CheckResult(what, CheckStatus.OK, detail)
 
 
-def warning(what: str, detail: str, remedy: str) -> Finding:
-    return Finding(what, Health.WARNING, detail, remedy)
+def warning(what: str, detail: str, remedy: str) -> CheckResult:
+    return CheckResult(what, CheckStatus.WARNING, detail, remedy)
 
 
-def missing(what: str, detail: str, remedy: str) -> Finding:
-    return Finding(what, Health.MISSING, detail, remedy)
+def missing(what: str, detail: str, remedy: str) -> CheckResult:
+    return CheckResult(what, CheckStatus.MISSING, detail, remedy)

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from kubealign.health.case import Case, share, shown
-from kubealign.health.finding import Finding, Severity
+from kubealign.health.case import ObservedJob, format_share, format_number
+from kubealign.health.finding import HealthFinding, Severity
 
 #: Steps after the warm-up in which a critic may be worse than a constant, and the window of steps examined.
 PATIENCE, STEPS = 20, 10
@@ -11,27 +11,27 @@ PATIENCE, STEPS = 20, 10
 CLIPPED = 0.5
 
 
-def critic(case: Case) -> Iterator[Finding]:
+def check_critic(case: ObservedJob) -> Iterator[HealthFinding]:
     name = "critic/explained_variance"
-    done = len(case.series.values(name)) - case.of_algorithm("criticWarmupSteps", 0)
-    explained = case.series.now(name, STEPS)
+    done = len(case.series.values(name)) - case.algorithm_number("criticWarmupSteps", 0)
+    explained = case.series.recent_median(name, STEPS)
     if done >= PATIENCE + STEPS and explained is not None and explained < 0:
-        yield Finding(
+        yield HealthFinding(
             Severity.WARNING,
             "The critic is worse than a constant",
-            f"It explains {shown(explained)} of the returns' variance over {STEPS} steps, {done:.0f} steps "
+            f"It explains {format_number(explained)} of the returns' variance over {STEPS} steps, {done:.0f} steps "
             "after its warm-up: advantages are noise.",
             "Raise the critic's learning rate or criticWarmupSteps, start it from the reward model, or "
             "standardise the reward.",
             name,
             "critic-behind",
         )
-    clipped = case.series.now("critic/clip_fraction")
+    clipped = case.series.recent_median("critic/clip_fraction")
     if clipped is not None and clipped > CLIPPED:
-        yield Finding(
+        yield HealthFinding(
             Severity.WARNING,
             "The value clip holds the critic back",
-            f"{share(clipped)} of its values are clipped.",
+            f"{format_share(clipped)} of its values are clipped.",
             "valueClip is small for this reward's scale: raise it, set it to 0, or standardise the reward.",
             "critic/clip_fraction",
             "critic-behind",

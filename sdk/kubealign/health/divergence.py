@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from kubealign.health.case import Case, shown
-from kubealign.health.finding import Finding, Severity
+from kubealign.health.case import ObservedJob, format_number
+from kubealign.health.finding import HealthFinding, Severity
 
 #: Nats a response. The gain of a learned reward is exhausted some tens of nats away from the weights that its
 #: data came from (Gao, Schulman & Hilton 2023, figure 1).
@@ -16,8 +16,8 @@ GROWTH, GROWTH_STEPS, GROWN = 4.0, 20, 12.0
 BELOW_ZERO, BELOW_ZERO_STEPS = -0.02, 10
 
 
-def divergence(case: Case) -> Iterator[Finding]:
-    a_token, a_response = case.series.now("kl/reference"), case.series.now("kl/reference_sequence")
+def check_kl_divergence(case: ObservedJob) -> Iterator[HealthFinding]:
+    a_token, a_response = case.series.recent_median("kl/reference"), case.series.recent_median("kl/reference_sequence")
     if a_token is None or a_response is None:
         return
     before = case.series.values("kl/reference_sequence")[: -GROWTH_STEPS or None][-GROWTH_STEPS:]
@@ -26,23 +26,23 @@ def divergence(case: Case) -> Iterator[Finding]:
     far = a_response >= FAR and a_token >= FAR_PER_TOKEN
     if far or growing:
         too_far = a_response >= TOO_FAR and a_token >= TOO_FAR_PER_TOKEN
-        since = f"; {GROWTH_STEPS} steps before it was {shown(grown_from)}" if grown_from is not None else ""
-        yield Finding(
+        since = f"; {GROWTH_STEPS} steps before it was {format_number(grown_from)}" if grown_from is not None else ""
+        yield HealthFinding(
             Severity.CRITICAL if too_far else Severity.WARNING,
             "The KL is running away",
-            f"The policy is {shown(a_response)} nats a response from the reference ({shown(a_token)} a "
+            f"The policy is {format_number(a_response)} nats a response from the reference ({format_number(a_token)} a "
             f"token){since}.",
             "Raise the KL's coefficient or lower the learning rate, and resume from a checkpoint before it "
             "rose. Read the samples of the best reward: they often show how the reward is gamed.",
             "kl/reference_sequence",
             "kl-running-away",
         )
-    low = case.series.now("kl/reference", BELOW_ZERO_STEPS)
+    low = case.series.recent_median("kl/reference", BELOW_ZERO_STEPS)
     if low is not None and low < BELOW_ZERO:
-        yield Finding(
+        yield HealthFinding(
             Severity.WARNING,
             "The KL is below zero",
-            f"It is {shown(low)} nats a token over {BELOW_ZERO_STEPS} steps; a divergence cannot be.",
+            f"It is {format_number(low)} nats a token over {BELOW_ZERO_STEPS} steps; a divergence cannot be.",
             "The log-probabilities of policy and reference are not of the same tokens or the same "
             "temperature: compare the reference's model and tokenizer with the policy's.",
             "kl/reference",

@@ -2,31 +2,31 @@
 
 from collections.abc import Iterator
 
-from kubealign.health.case import Case, shown
-from kubealign.health.finding import Finding, Severity
-from kubealign.spec.rollout import MismatchGate
+from kubealign.health.case import ObservedJob, format_number
+from kubealign.health.finding import HealthFinding, Severity
+from kubealign.spec.rollout import MismatchGateSpec
 
 #: Share of the gate above which a gap is no coincidence.
 NEAR = 0.5
 
 
-def engine(case: Case) -> Iterator[Finding]:
+def check_engine_mismatch(case: ObservedJob) -> Iterator[HealthFinding]:
     yield from _mismatch(case)
     yield from _staleness(case)
 
 
-def _mismatch(case: Case) -> Iterator[Finding]:
+def _mismatch(case: ObservedJob) -> Iterator[HealthFinding]:
     name = "rollout/logprob_gap_mean"
-    gate = case.setting(MismatchGate().mean, "rollout", "mismatchGate", "mean")
-    gap = case.series.now(name)
+    gate = case.spec_number(MismatchGateSpec().mean, "rollout", "mismatchGate", "mean")
+    gap = case.series.recent_median(name)
     if gap is None or gap < NEAR * gate:
         return
     above = gap > gate
-    yield Finding(
+    yield HealthFinding(
         Severity.CRITICAL if above else Severity.WARNING,
         "Engine and trainer disagree",
-        f"Their log-probabilities of the same tokens differ by {shown(gap)} nats on average; the gate is at "
-        f"{shown(gate)}, above which the job fails.",
+        f"Their log-probabilities of the same tokens differ by {format_number(gap)} nats on average; the gate is at "
+        f"{format_number(gate)}, above which the job fails.",
         "Check that both compute in the same precision and at the same temperature, and that refits arrive "
         "(refit/canary_gap, weights/version). The samples show at which tokens.",
         name,
@@ -34,15 +34,15 @@ def _mismatch(case: Case) -> Iterator[Finding]:
     )
 
 
-def _staleness(case: Case) -> Iterator[Finding]:
+def _staleness(case: ObservedJob) -> Iterator[HealthFinding]:
     name = "rollout/staleness_max"
-    allowed = case.of_algorithm("maxStaleness", 0)
-    oldest = case.series.now(name)
+    allowed = case.algorithm_number("maxStaleness", 0)
+    oldest = case.series.recent_median(name)
     if oldest is not None and oldest > allowed:
-        yield Finding(
+        yield HealthFinding(
             Severity.WARNING,
             "Samples are staler than they may be",
-            f"They are {shown(oldest)} weight versions old where {shown(allowed)} are allowed.",
+            f"They are {format_number(oldest)} weight versions old where {format_number(allowed)} are allowed.",
             "A rollout worker has other weights than it reports: compare the versions of the samples' "
             "tokens, and look at its refits.",
             name,

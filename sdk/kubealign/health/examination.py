@@ -4,40 +4,40 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kubealign.client.records import ProcessRecord
-from kubealign.health.case import Case
-from kubealign.health.critic import critic
-from kubealign.health.divergence import divergence
-from kubealign.health.engine import engine
-from kubealign.health.finding import Finding, Severity
-from kubealign.health.processes import processes as of_processes
-from kubealign.health.responses import responses
-from kubealign.health.rewards import rewards
-from kubealign.health.series import Series
-from kubealign.health.traffic import traffic
-from kubealign.health.update import update
+from kubealign.health.case import ObservedJob
+from kubealign.health.critic import check_critic
+from kubealign.health.divergence import check_kl_divergence
+from kubealign.health.engine import check_engine_mismatch
+from kubealign.health.finding import HealthFinding, Severity
+from kubealign.health.processes import check_processes as of_processes
+from kubealign.health.responses import check_responses
+from kubealign.health.rewards import check_rewards
+from kubealign.health.series import MetricSeries
+from kubealign.health.traffic import check_data_flow
+from kubealign.health.update import check_policy_update
 from kubealign.read_model import StepMetrics
 
-_RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
+_RULES: tuple[Callable[[ObservedJob], Iterator[HealthFinding]], ...] = (
     of_processes,
-    engine,
-    divergence,
-    rewards,
-    update,
-    responses,
-    critic,
-    traffic,
+    check_engine_mismatch,
+    check_kl_divergence,
+    check_rewards,
+    check_policy_update,
+    check_responses,
+    check_critic,
+    check_data_flow,
 )
 _ORDER = list(Severity)
 
 
-def findings(
+def check_health(
     resource: Mapping[str, Any], steps: Sequence[StepMetrics], processes: Sequence[ProcessRecord]
-) -> list[Finding]:
+) -> list[HealthFinding]:
     """Return the problems of a job, worst first. Pure.
 
     `resource` as in a JobRecord, `steps` in the order of their reports. The rules use medians over steps,
     so that a single outlier triggers nothing.
     """
-    case = Case(resource, Series(steps), processes)
+    case = ObservedJob(resource, MetricSeries(steps), processes)
     problems = [finding for rule in _RULES for finding in rule(case)]
     return sorted(problems, key=lambda finding: _ORDER.index(finding.severity))

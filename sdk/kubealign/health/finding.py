@@ -13,7 +13,7 @@ class Severity(StrEnum):
 
 
 @dataclass(frozen=True)
-class Finding:
+class HealthFinding:
     """An observed problem and its usual remedy."""
 
     severity: Severity

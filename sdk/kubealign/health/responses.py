@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from kubealign.health.case import Case, share, shown
-from kubealign.health.finding import Finding, Severity
+from kubealign.health.case import ObservedJob, format_share, format_number
+from kubealign.health.finding import HealthFinding, Severity
 
 #: Shares of truncated responses: nearly all; half; and the rise since the start that makes half a problem.
 ALL, HALF, RISEN = 0.9, 0.5, 0.3
@@ -13,23 +13,23 @@ LONGER_TIMES, LONGER_TOKENS = 3.0, 32.0
 EMPTY, WORDS = 1.5, 6.0
 
 
-def responses(case: Case) -> Iterator[Finding]:
+def check_responses(case: ObservedJob) -> Iterator[HealthFinding]:
     yield from _truncation(case)
     yield from _length(case)
 
 
-def _truncation(case: Case) -> Iterator[Finding]:
+def _truncation(case: ObservedJob) -> Iterator[HealthFinding]:
     name = "response/truncated_share"
-    first, now = case.series.at_first(name), case.series.now(name)
+    first, now = case.series.initial_median(name), case.series.recent_median(name)
     if now is None:
         return
     rising = first is not None and now >= HALF and now - first >= RISEN
     if now >= ALL or rising:
-        was = "" if first is None else f"; {share(first)} at the start"
-        yield Finding(
+        was = "" if first is None else f"; {format_share(first)} at the start"
+        yield HealthFinding(
             Severity.CRITICAL if now >= ALL else Severity.WARNING,
             "Answers are cut off" if now < ALL else "Nearly all answers are cut off",
-            f"{share(now)} of the responses do not end within maxTokens{was}.",
+            f"{format_share(now)} of the responses do not end within maxTokens{was}.",
             "Rewards of incomplete responses teach little. Raise rollout.sampling.maxTokens, give truncated "
             "ones a low truncatedValue, and check that the initial weights end their responses.",
             name,
@@ -37,26 +37,26 @@ def _truncation(case: Case) -> Iterator[Finding]:
         )
 
 
-def _length(case: Case) -> Iterator[Finding]:
+def _length(case: ObservedJob) -> Iterator[HealthFinding]:
     name = "response/length"
-    first, now = case.series.at_first(name), case.series.now(name)
+    first, now = case.series.initial_median(name), case.series.recent_median(name)
     if first is None or now is None:
         return
     if now >= LONGER_TIMES * first and now >= first + LONGER_TOKENS:
-        yield Finding(
+        yield HealthFinding(
             Severity.WARNING,
             "Responses grow longer and longer",
-            f"They have {shown(now)} tokens, and had {shown(first)} at the start.",
+            f"They have {format_number(now)} tokens, and had {format_number(first)} at the start.",
             "If the score under val/ does not grow with them, length itself is being rewarded: look at "
             "long samples, and balance the reward's data by length.",
             name,
             "length-growing",
         )
     if now <= EMPTY and first >= WORDS:
-        yield Finding(
+        yield HealthFinding(
             Severity.WARNING,
             "Responses have become empty",
-            f"They have {shown(now)} tokens, the end included, and had {shown(first)} at the start.",
+            f"They have {format_number(now)} tokens, the end included, and had {format_number(first)} at the start.",
             "An empty response is safest for the policy: check the reward of empty responses, and set "
             "rollout.sampling.minTokens.",
             name,

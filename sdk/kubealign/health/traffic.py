@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from kubealign.health.case import Case, shown
-from kubealign.health.finding import Finding, Severity
+from kubealign.health.case import ObservedJob, format_number
+from kubealign.health.finding import HealthFinding, Severity
 
 #: Window of steps, and the number of them with a retried refit that is no coincidence.
 WATCHED, RETRIED = 20, 2
@@ -11,19 +11,19 @@ WATCHED, RETRIED = 20, 2
 GIVEN_UP, DISCARDED_A_STEP = 3, 1.0
 
 
-def traffic(case: Case) -> Iterator[Finding]:
+def check_data_flow(case: ObservedJob) -> Iterator[HealthFinding]:
     yield from _refits(case)
     yield from _prompts(case)
 
 
-def _refits(case: Case) -> Iterator[Finding]:
+def _refits(case: ObservedJob) -> Iterator[HealthFinding]:
     retried = sum(value > 0 for value in case.series.values("refit/retries")[-WATCHED:])
-    quarantined = case.series.now("refit/quarantined_workers", 1)
+    quarantined = case.series.recent_median("refit/quarantined_workers", 1)
     if retried >= RETRIED or quarantined:
-        yield Finding(
+        yield HealthFinding(
             Severity.WARNING,
             "Refits fail",
-            f"{retried} of the last {WATCHED} steps needed a second try; {shown(quarantined or 0)} rollout "
+            f"{retried} of the last {WATCHED} steps needed a second try; {format_number(quarantined or 0)} rollout "
             "workers are quarantined.",
             "The log of a quarantined worker shows what it waited for: a timeout "
             "(rollout.refit.timeoutSeconds), a checksum, or the canary.",
@@ -32,14 +32,14 @@ def _refits(case: Case) -> Iterator[Finding]:
         )
 
 
-def _prompts(case: Case) -> Iterator[Finding]:
+def _prompts(case: ObservedJob) -> Iterator[HealthFinding]:
     given_up = case.series.values("data/given_up_prompts")
     if given_up and given_up[-1] > 0:
         lately = given_up[-1] - given_up[-WATCHED:][0]
-        yield Finding(
+        yield HealthFinding(
             Severity.WARNING if lately >= GIVEN_UP else Severity.INFO,
             "Prompts were given up",
-            f"{shown(given_up[-1])} since the start, {shown(lately)} of them in the last {WATCHED} steps: "
+            f"{format_number(given_up[-1])} since the start, {format_number(lately)} of them in the last {WATCHED} steps: "
             "all their retries failed, and they were replaced.",
             "The driver's log names them with the cause. The job fails after lifecycle.maxFailedGroups.",
             "data/given_up_prompts",
@@ -47,10 +47,10 @@ def _prompts(case: Case) -> Iterator[Finding]:
         )
     discarded = case.series.values("data/discarded_groups")[-WATCHED:]
     if len(discarded) == WATCHED and discarded[-1] - discarded[0] >= DISCARDED_A_STEP * WATCHED:
-        yield Finding(
+        yield HealthFinding(
             Severity.WARNING,
             "Finished samples are thrown away",
-            f"{shown(discarded[-1] - discarded[0])} groups in the last {WATCHED} steps were made with older "
+            f"{format_number(discarded[-1] - discarded[0])} groups in the last {WATCHED} steps were made with older "
             "weights than their requests allowed.",
             "A rollout worker has other weights than it reports: compare the versions of the samples' "
             "tokens, and look at its refits.",

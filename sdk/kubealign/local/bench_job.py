@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from kubealign.local.bench_report import BenchFailed, Report
+from kubealign.local.bench_report import BenchmarkError, BenchmarkReport
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.load import load_jobs
 
@@ -36,7 +36,7 @@ _PROMPT_LENGTH = 16
 _PROMPTS = 256
 
 
-def write_job(folder: Path) -> Path:
+def write_benchmark_job(folder: Path) -> Path:
     """Write a PPO job of three models with half a million weights each, its prompts and its reward; return
     the job file.
     """
@@ -71,14 +71,14 @@ def write_job(folder: Path) -> Path:
     return path
 
 
-def measure(
+def run_benchmark(
     file: Path,
     parameters: Mapping[str, str],
     overrides: Sequence[str],
     steps: int,
     warmup: int,
     folder: Path,
-) -> Report:
+) -> BenchmarkReport:
     """Run the one job of the file for `warmup + steps` steps in the folder and report its timings.
 
     Raises SpecErrors and BenchmarkError.
@@ -86,7 +86,7 @@ def measure(
     override = f"spec.maxSteps={warmup + steps}"
     jobs = load_jobs(file, parameters, [*overrides, override])
     if len(jobs) != 1:
-        raise BenchFailed(f"{file} holds {len(jobs)} jobs: one is measured at a time")
+        raise BenchmarkError(f"{file} holds {len(jobs)} jobs: one is measured at a time")
     (job,) = jobs
     runs = folder / "runs"
     command = [sys.executable, "-m", "kubealign.cli.main", "run", str(file), "--runs-dir", str(runs)]
@@ -98,9 +98,9 @@ def measure(
     environment = os.environ | {"KUBEALIGN_DASHBOARD": "off"}
     completed = subprocess.run(command, stdout=sys.stderr, check=False, env=environment)
     if completed.returncode != 0:
-        raise BenchFailed(f"the job did not succeed (exit code {completed.returncode}): nothing was measured")
+        raise BenchmarkError(f"the job did not succeed (exit code {completed.returncode}): nothing was measured")
     lines = (runs / job.name / "metrics.jsonl").read_text().splitlines()
-    return Report.of(_document(job), [json.loads(line) for line in lines], warmup)
+    return BenchmarkReport.from_metrics(_document(job), [json.loads(line) for line in lines], warmup)
 
 
 def _document(job: AlignmentJob) -> Mapping[str, Any]:

@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, Any
 
 from kubealign import __version__
 from kubealign.local.cores import available_cores
-from kubealign.local.lines import TIMES
+from kubealign.local.lines import PHASE_TIMES
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _TOKENS = "tokens_per_second"
-_FIGURES = (("whole step", "seconds/step"), *TIMES)
+_METRICS = (("whole step", "seconds/step"), *PHASE_TIMES)
 
 
-class BenchFailed(Exception):
+class BenchmarkError(Exception):
     """The benchmark produced no measurement; the message gives the cause."""
 
 
 @dataclass(frozen=True)
-class Figure:
+class MeasuredValue:
     """Mean and standard deviation over the measured steps, in seconds or tokens per second."""
 
     mean: float
@@ -35,7 +35,7 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Report:
+class BenchmarkReport:
     """Measurements of one benchmark run.
 
     `job` is a digest of the spec without its number of steps; paths enter by their last component only.
@@ -45,41 +45,41 @@ class Report:
     machine: str
     job: str
     steps: int
-    figures: dict[str, Figure]
+    figures: dict[str, MeasuredValue]
 
     @classmethod
-    def of(cls, spec: Mapping[str, Any], lines: Sequence[Mapping[str, Any]], warmup: int) -> "Report":
+    def from_metrics(cls, spec: Mapping[str, Any], lines: Sequence[Mapping[str, Any]], warmup: int) -> "BenchmarkReport":
         """Build the report from metrics.jsonl lines. Raises BenchmarkError where steps are missing."""
         by_step = {line["step"]: line for line in lines if "seconds/step" in line}
         measured = [line for step, line in sorted(by_step.items()) if step > warmup]
         if len(measured) < 2:
-            raise BenchFailed(f"only {len(measured)} steps were measured: its data or epochs end too early")
-        names = [_TOKENS, *(name for _, name in _FIGURES)]
+            raise BenchmarkError(f"only {len(measured)} steps were measured: its data or epochs end too early")
+        names = [_TOKENS, *(name for _, name in _METRICS)]
         figures = {
-            name: Figure(mean(values), stdev(values))
+            name: MeasuredValue(mean(values), stdev(values))
             for name in names
             if len(values := [float(line[name]) for line in measured if name in line]) == len(measured)
         }
         return cls(__version__, _machine(), _digest(spec), len(measured), figures)
 
-    def document(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the report as the JSON-compatible document that `read` accepts."""
         return asdict(self)
 
     @classmethod
-    def read(cls, path: Path) -> "Report":
+    def read(cls, path: Path) -> "BenchmarkReport":
         """Read a report from a JSON file. Raises BenchmarkError for any other file."""
         try:
             document = json.loads(path.read_text())
-            figures = {name: Figure(**figure) for name, figure in document.pop("figures").items()}
+            figures = {name: MeasuredValue(**figure) for name, figure in document.pop("figures").items()}
             return cls(**document, figures=figures)
         except OSError as error:
-            raise BenchFailed(f"{path} cannot be read: {error.strerror}") from error
+            raise BenchmarkError(f"{path} cannot be read: {error.strerror}") from error
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise BenchFailed(f"{path} is no output of kubealign bench -o json ({error})") from error
+            raise BenchmarkError(f"{path} is no output of kubealign bench -o json ({error})") from error
 
 
-def table(report: Report, earlier: Report | None) -> list["RenderableType"]:
+def report_table(report: BenchmarkReport, earlier: BenchmarkReport | None) -> list["RenderableType"]:
     """Return the report as a table, with the earlier measurements and the change where there are any."""
     from rich.table import Table
 
@@ -87,20 +87,20 @@ def table(report: Report, earlier: Report | None) -> list["RenderableType"]:
     grid.add_column("")
     for heading in ("mean", "deviation", *(("earlier", "change") if earlier else ())):
         grid.add_column(heading, justify="right", no_wrap=True)
-    for label, name in (("tokens a second", _TOKENS), *_FIGURES):
+    for label, name in (("tokens a second", _TOKENS), *_METRICS):
         figure = report.figures.get(name)
         # A phase that the job does not have has a duration of zero.
         if figure is None or figure.mean == 0:
             continue
         before = None if earlier is None else earlier.figures.get(name)
-        cells = [_shown(name, figure.mean), _shown(name, figure.deviation)]
+        cells = [_format_value(name, figure.mean), _format_value(name, figure.deviation)]
         if earlier is not None:
-            cells += ["-", "-"] if before is None else [_shown(name, before.mean), _change(figure, before)]
+            cells += ["-", "-"] if before is None else [_format_value(name, before.mean), _format_change(figure, before)]
         grid.add_row(label, *cells)
     return [f"{report.steps} steps; {report.machine}; kubealign {report.release}", grid]
 
 
-def differences(report: Report, earlier: Report | None) -> list[str]:
+def comparability_warnings(report: BenchmarkReport, earlier: BenchmarkReport | None) -> list[str]:
     """Return the reasons why two reports are not directly comparable."""
     if earlier is None:
         return []
@@ -114,11 +114,11 @@ def differences(report: Report, earlier: Report | None) -> list[str]:
     return warnings
 
 
-def _shown(name: str, value: float) -> str:
+def _format_value(name: str, value: float) -> str:
     return f"{value:,.0f}" if name == _TOKENS else f"{value:.3f} s"
 
 
-def _change(now: Figure, before: Figure) -> str:
+def _format_change(now: MeasuredValue, before: MeasuredValue) -> str:
     return "-" if before.mean == 0 else f"{100 * (now.mean / before.mean - 1):+.0f} %"
 
 

@@ -6,34 +6,34 @@ import subprocess
 import sys
 from pathlib import Path
 
-from kubealign.bench.figures import Figures, NotSized, StepShape
-from kubealign.bench.former_run import figures_of_run
-from kubealign.libraries import environment
-from kubealign.local.bench_report import BenchFailed
+from kubealign.bench.figures import SizingMeasurements, SizingError, StepShape
+from kubealign.bench.former_run import measure_run
+from kubealign.libraries import library_environment
+from kubealign.local.bench_report import BenchmarkError
 from kubealign.local.cores import available_cores
-from kubealign.local.run_folder import RunFolder
+from kubealign.local.run_folder import RunDirectory
 from kubealign.local.spec_change import read_job
-from kubealign.local.threads import take_turns
-from kubealign.replay.comparison import last_lines
-from kubealign.spec.base import alias
+from kubealign.local.threads import computes_in_turns
+from kubealign.replay.comparison import last_line_per_step
+from kubealign.spec.base import field_alias
 from kubealign.spec.engines import Engine
 from kubealign.spec.job import AlignmentJob
 
 _CALIBRATION = "kubealign_services.calibration.main"
 #: Allowance for importing, loading and preparing, besides the measured seconds.
-_AROUND_SECONDS = 1800.0
+_OVERHEAD_SECONDS = 1800.0
 
 
-def measured(job: AlignmentJob, mean_tokens: float | None, seconds: float, folder: Path) -> Figures:
+def run_calibration(job: AlignmentJob, mean_tokens: float | None, seconds: float, folder: Path) -> SizingMeasurements:
     """Measure the job in a calibration subprocess that writes into `folder`.
 
     Raises SizingError for a job with parts that cannot be measured in one process, BenchmarkError with the
     cause where the calibration fails.
     """
-    _check_parts(job)
+    _check_measurable(job)
     token_limit = job.spec.rollout.sampling.max_tokens
     if mean_tokens is not None and mean_tokens > token_limit:
-        raise NotSized(
+        raise SizingError(
             f"--mean-tokens {mean_tokens:g}: it may be 1 to {token_limit}, spec.rollout.sampling.maxTokens"
         )
     document, figures = folder / "job.json", folder / "figures.json"
@@ -43,7 +43,7 @@ def measured(job: AlignmentJob, mean_tokens: float | None, seconds: float, folde
     command += ["--seconds", str(seconds), "--threads", threads]
     if mean_tokens is not None:
         command += ["--mean-tokens", str(mean_tokens)]
-    variables = os.environ | environment(alone=take_turns(job)) | {"OMP_NUM_THREADS": threads}
+    variables = os.environ | library_environment(exclusive_cores=computes_in_turns(job)) | {"OMP_NUM_THREADS": threads}
     try:
         completed = subprocess.run(
             command,
@@ -51,39 +51,39 @@ def measured(job: AlignmentJob, mean_tokens: float | None, seconds: float, folde
             text=True,
             check=False,
             env=variables,
-            timeout=_AROUND_SECONDS + 10 * seconds,
+            timeout=_OVERHEAD_SECONDS + 10 * seconds,
         )
     except subprocess.TimeoutExpired as error:
-        raise BenchFailed(
+        raise BenchmarkError(
             f"the job could not be measured within {error.timeout:g} s: give a run of it as --from-run"
         ) from error
     if completed.returncode != 0:
         lines = completed.stderr.strip().splitlines()
-        raise BenchFailed(f"{job.name} could not be measured: {lines[-1] if lines else 'no error output'}")
-    return Figures.model_validate_json(figures.read_text())
+        raise BenchmarkError(f"{job.name} could not be measured: {lines[-1] if lines else 'no error output'}")
+    return SizingMeasurements.model_validate_json(figures.read_text())
 
 
-def _check_parts(job: AlignmentJob) -> None:
+def _check_measurable(job: AlignmentJob) -> None:
     engine, backend = job.spec.rollout.engine, job.spec.trainer.backend
     text = "cannot be measured in one process: run a few steps of the job, and give that run as --from-run"
     if engine.torch is None or engine.torch.tensor_parallel > 1:
-        raise NotSized(f"spec.rollout.engine.{alias(Engine, engine.member)}, as it is set, {text}")
+        raise SizingError(f"spec.rollout.engine.{field_alias(Engine, engine.member)}, as it is set, {text}")
     if backend.torch is None:
-        raise NotSized(f"spec.trainer.backend.{backend.member} {text}")
+        raise SizingError(f"spec.trainer.backend.{backend.member} {text}")
 
 
-def from_run(folder: RunFolder) -> Figures:
+def measure_existing_run(folder: RunDirectory) -> SizingMeasurements:
     """Derive the measurements from the steps of an existing run. Raises SizingError where its steps are
     insufficient.
     """
     recorded_job = read_job(folder.job)
     if recorded_job is None:
-        raise NotSized(f"{folder.root} holds no run")
+        raise SizingError(f"{folder.root} holds no run")
     try:
         lines = folder.metrics.read_text().splitlines(keepends=True)
     except FileNotFoundError:
         lines = []
     # The last line may still be incomplete: only complete lines end with a newline.
-    steps = last_lines(json.loads(line) for line in lines if line.endswith("\n"))
+    steps = last_line_per_step(json.loads(line) for line in lines if line.endswith("\n"))
     max_tokens = recorded_job.spec.rollout.sampling.max_tokens
-    return figures_of_run(str(folder.root), steps, StepShape.of(recorded_job), max_tokens)
+    return measure_run(str(folder.root), steps, StepShape.from_job(recorded_job), max_tokens)

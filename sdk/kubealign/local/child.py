@@ -9,16 +9,16 @@ import traceback
 from collections.abc import Sequence
 
 from kubealign.local import preload
-from kubealign.local.death import die_with_parent, name_process
+from kubealign.local.death import die_with_parent, set_process_name
 
 
 def run_module(name: str, log: str, module: str, arguments: Sequence[str]) -> None:
     """Call `module.main([name, *arguments])` and exit with its result. Does not return."""
-    _settle(name, log)
+    _set_up_process(name, log)
     try:
         code = int(importlib.import_module(module).main([name, *arguments]))
     except SystemExit as error:
-        code = _code(error)
+        code = _exit_code(error)
     except BaseException:  # noqa: BLE001 - reported: it goes to the log, and the code says that it failed
         traceback.print_exc()
         code = 1
@@ -31,18 +31,18 @@ def run_module(name: str, log: str, module: str, arguments: Sequence[str]) -> No
 
 def run_program(name: str, log: str, command: Sequence[str]) -> None:
     """Replace this process by another program with exec. Does not return."""
-    _settle(name, log)
+    _set_up_process(name, log)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     os.execv(command[0], list(command))
 
 
-def _settle(name: str, log: str) -> None:
-    if preload.FORK_SERVER is None:
+def _set_up_process(name: str, log: str) -> None:
+    if preload.FORK_SERVER_PID is None:
         raise RuntimeError("kubealign cannot be imported where sys.path has not been changed: install it")
     # Its own session, so that descendants left behind can be found and killed.
     os.setsid()
-    die_with_parent(preload.FORK_SERVER)
-    name_process(f"ka:{name}")
+    die_with_parent(preload.FORK_SERVER_PID)
+    set_process_name(f"ka:{name}")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(output, 1)
@@ -52,7 +52,7 @@ def _settle(name: str, log: str) -> None:
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
 
 
-def _code(error: SystemExit) -> int:
+def _exit_code(error: SystemExit) -> int:
     """Return the exit code that the interpreter would use for this SystemExit."""
     if error.code is None:
         return 0

@@ -5,7 +5,7 @@ from typing import Any
 
 from kubealign.local.failure import RunRefused
 from kubealign.spec.job import AlignmentJob
-from kubealign.spec.paths import dotted
+from kubealign.spec.paths import format_path
 
 
 def refuse_cluster_only(job: AlignmentJob) -> None:
@@ -23,10 +23,10 @@ def _problems(job: AlignmentJob) -> Iterator[str]:
     ]
     functions += [
         (f"spec.validation.sampling.scores[{i}].function", score.function)
-        for i, score in enumerate(job.spec.scores)
+        for i, score in enumerate(job.spec.validation_scores)
     ]
     functions += [
-        (dotted(("spec", "rollout", *path)), function) for path, function in job.spec.rollout.functions
+        (format_path(("spec", "rollout", *path)), function) for path, function in job.spec.rollout.functions
     ]
     for path, function in functions:
         if function is not None and function.config_map is not None:

@@ -17,8 +17,8 @@ from typing import Any
 from kubealign.local.failure import RunRefused
 
 SOCKET = "control.sock"
-_LONGEST_LINE = 65_536
-_ANSWER_SECONDS = 120.0
+_MAX_LINE_BYTES = 65_536
+_RESPONSE_SECONDS = 120.0
 
 #: Maps a request (JSON object) to its response. Raises RunRefused for a request that cannot be met.
 Handler = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
@@ -31,7 +31,7 @@ async def control_server(run_dir: Path, handler: Handler) -> AsyncIterator[None]
     async def handle_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while line := await reader.readline():
-                writer.write(json.dumps(await _answer(line, handler)).encode() + b"\n")
+                writer.write(json.dumps(await _handle_line(line, handler)).encode() + b"\n")
                 await writer.drain()
         except (ConnectionError, ValueError):
             # The client disconnected, or its line exceeds the limit.
@@ -39,7 +39,7 @@ async def control_server(run_dir: Path, handler: Handler) -> AsyncIterator[None]
         finally:
             writer.close()
 
-    server = await asyncio.start_unix_server(handle_connection, sock=_listener(run_dir), limit=_LONGEST_LINE)
+    server = await asyncio.start_unix_server(handle_connection, sock=_listener(run_dir), limit=_MAX_LINE_BYTES)
     try:
         yield
     finally:
@@ -52,20 +52,20 @@ async def scale(run_dir: Path, replicas: int, group: str = "rollout") -> list[di
 
     Raises RunRefused when the job is not running, or the number is not allowed.
     """
-    return await _processes(run_dir, {"scale": {group: replicas}})
+    return await _request_processes(run_dir, {"scale": {group: replicas}})
 
 
-async def processes(run_dir: Path) -> list[dict[str, Any]]:
+async def list_processes(run_dir: Path) -> list[dict[str, Any]]:
     """Return {name, state, restarts, pid} of each process. Raises RunRefused when the job is not running."""
-    return await _processes(run_dir, {"status": {}})
+    return await _request_processes(run_dir, {"status": {}})
 
 
-async def _processes(run_dir: Path, request: dict[str, Any]) -> list[dict[str, Any]]:
+async def _request_processes(run_dir: Path, request: dict[str, Any]) -> list[dict[str, Any]]:
     try:
-        async with asyncio.timeout(_ANSWER_SECONDS):
-            response = await _ask(run_dir, request)
+        async with asyncio.timeout(_RESPONSE_SECONDS):
+            response = await _send_request(run_dir, request)
     except TimeoutError:
-        raise RunRefused(f"the run in {run_dir} did not answer within {_ANSWER_SECONDS:g} s") from None
+        raise RunRefused(f"the run in {run_dir} did not answer within {_RESPONSE_SECONDS:g} s") from None
     except OSError as error:
         raise RunRefused(f"no job is running in {run_dir} ({error})") from None
     if "error" in response:
@@ -73,8 +73,8 @@ async def _processes(run_dir: Path, request: dict[str, Any]) -> list[dict[str, A
     return list(response["processes"])
 
 
-async def _ask(run_dir: Path, request: dict[str, Any]) -> dict[str, Any]:
-    with _reachable(run_dir) as address:
+async def _send_request(run_dir: Path, request: dict[str, Any]) -> dict[str, Any]:
+    with _short_socket_path(run_dir) as address:
         reader, writer = await asyncio.open_unix_connection(address)
     try:
         writer.write(json.dumps(request).encode() + b"\n")
@@ -88,7 +88,7 @@ async def _ask(run_dir: Path, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _listener(run_dir: Path) -> socket.socket:
-    with _reachable(run_dir) as address:
+    with _short_socket_path(run_dir) as address:
         # A killed runner leaves its socket behind.
         Path(address).unlink(missing_ok=True)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -98,7 +98,7 @@ def _listener(run_dir: Path) -> socket.socket:
     return listener
 
 
-async def _answer(line: bytes, handler: Handler) -> dict[str, Any]:
+async def _handle_line(line: bytes, handler: Handler) -> dict[str, Any]:
     try:
         request = json.loads(line)
     except ValueError:
@@ -112,7 +112,7 @@ async def _answer(line: bytes, handler: Handler) -> dict[str, Any]:
 
 
 @contextmanager
-def _reachable(run_dir: Path) -> Iterator[str]:
+def _short_socket_path(run_dir: Path) -> Iterator[str]:
     """Yield a path of the socket short enough for the kernel (108 bytes), even in a long folder path."""
     folder = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -4,15 +4,15 @@ import math
 import os
 from collections.abc import Iterable, Iterator
 
-from kubealign.control_groups import ControlGroup, control_groups
+from kubealign.control_groups import Cgroup, iter_cgroups
 
 
 def available_cores() -> int:
     """Return the number of cores that this process may use."""
-    return cores_within(_allowed(), control_groups("cpu"))
+    return usable_cores(_affinity_cores(), iter_cgroups("cpu"))
 
 
-def cores_within(allowed: int, groups: Iterable[ControlGroup]) -> int:
+def usable_cores(allowed: int, groups: Iterable[Cgroup]) -> int:
     """Return the number of usable cores: the allowed cores, bounded by the CPU quota of each cgroup.
 
     A quota (a container's CPU limit) is rounded up: fewer threads would leave quota unused.
@@ -20,7 +20,7 @@ def cores_within(allowed: int, groups: Iterable[ControlGroup]) -> int:
     return min([allowed, *map(math.ceil, _quotas(groups))])
 
 
-def _quotas(groups: Iterable[ControlGroup]) -> Iterator[float]:
+def _quotas(groups: Iterable[Cgroup]) -> Iterator[float]:
     """Yield the CPU quota of each group that has one, in CPU seconds per second."""
     for group in groups:
         if group.version == 1:
@@ -31,7 +31,7 @@ def _quotas(groups: Iterable[ControlGroup]) -> Iterator[float]:
             yield int(quota) / int(period)
 
 
-def _allowed() -> int:
+def _affinity_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -14,17 +14,17 @@ from secrets import token_urlsafe
 
 # Started by module name: the SDK does not import the services.
 _MODULE = "kubealign_services.dashboard.beside"
-_NEEDED = ("fastapi", "uvicorn", "plotly", "prometheus_client")
+_REQUIRED_PACKAGES = ("fastapi", "uvicorn", "plotly", "prometheus_client")
 _HOST = "127.0.0.1"
-_END_SECONDS = 5.0
+_TERMINATE_SECONDS = 5.0
 
 
 @contextmanager
-def dashboard(runs_dir: Path, say: Callable[[str], None]) -> Iterator[None]:
+def dashboard_process(runs_dir: Path, say: Callable[[str], None]) -> Iterator[None]:
     """Serve the dashboard of these runs while the context is open, and report its address or the reason why
     it is not started.
     """
-    if any(importlib.util.find_spec(name) is None for name in _NEEDED):
+    if any(importlib.util.find_spec(name) is None for name in _REQUIRED_PACKAGES):
         say("dashboard: not installed: pip install 'kubealign[dashboard]'")
         yield
         return
@@ -40,14 +40,14 @@ def dashboard(runs_dir: Path, say: Callable[[str], None]) -> Iterator[None]:
     def report_exit() -> None:
         code = process.wait()
         if not over.is_set():
-            say(f"dashboard: exited with code {code} (log: {_log(runs_dir)}); the run continues without it")
+            say(f"dashboard: exited with code {code} (log: {_log_path(runs_dir)}); the run continues without it")
 
     threading.Thread(target=report_exit, name="dashboard", daemon=True).start()
     try:
         yield
     finally:
         over.set()
-        _end(process)
+        _terminate(process)
 
 
 def _start(runs_dir: Path) -> tuple["subprocess.Popen[bytes]", str]:
@@ -55,7 +55,7 @@ def _start(runs_dir: Path) -> tuple["subprocess.Popen[bytes]", str]:
     ready.
     """
     token = token_urlsafe(32)
-    with socket.create_server((_HOST, 0)) as listener, _log(runs_dir).open("ab") as log:
+    with socket.create_server((_HOST, 0)) as listener, _log_path(runs_dir).open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", _MODULE],
             stdin=subprocess.PIPE,
@@ -78,14 +78,14 @@ def _start(runs_dir: Path) -> tuple["subprocess.Popen[bytes]", str]:
         return process, f"http://{_HOST}:{listener.getsockname()[1]}/?token={token}"
 
 
-def _end(process: "subprocess.Popen[bytes]") -> None:
+def _terminate(process: "subprocess.Popen[bytes]") -> None:
     process.terminate()
     try:
-        process.wait(_END_SECONDS)
+        process.wait(_TERMINATE_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
 
 
-def _log(runs_dir: Path) -> Path:
+def _log_path(runs_dir: Path) -> Path:
     return runs_dir / "dashboard.log"

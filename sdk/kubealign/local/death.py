@@ -25,7 +25,7 @@ def die_with_parent(parent: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def name_process(name: str) -> None:
+def set_process_name(name: str) -> None:
     """Set the process name that ps and top show; the kernel keeps 15 bytes of it."""
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)

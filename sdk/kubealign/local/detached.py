@@ -8,7 +8,7 @@ import argparse
 import sys
 from pathlib import Path
 
-_WIDE = 10_000
+_LOG_WIDTH = 10_000
 
 
 def main() -> int:
@@ -26,16 +26,16 @@ def _run(runs_dir: Path, name: str, descriptor: int) -> int:
 
     from rich.console import Console
 
-    from kubealign.local.admission import folder_of
+    from kubealign.local.admission import run_directory
     from kubealign.local.detached_job import run_detached
     from kubealign.local.display import LinesDisplay
 
-    lock = folder_of(runs_dir, name).lock()
+    lock = run_directory(runs_dir, name).lock()
     lock.adopt(descriptor)
     sys.stderr.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} runner of {name}\n")
     try:
         # No wrapping in the log: viewers wrap lines themselves.
-        display = LinesDisplay(Console(width=_WIDE, no_color=True))
+        display = LinesDisplay(Console(width=_LOG_WIDTH, no_color=True))
         return asyncio.run(run_detached(runs_dir, name, display))
     finally:
         lock.release()

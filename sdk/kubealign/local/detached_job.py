@@ -2,15 +2,15 @@
 
 from pathlib import Path
 
-from kubealign.local.admission import folder_of
-from kubealign.local.awaiting import results_ready
+from kubealign.local.admission import run_directory
+from kubealign.local.awaiting import wait_for_dependencies
 from kubealign.local.display import LinesDisplay
-from kubealign.local.event_log import EventLog, EventType
+from kubealign.local.event_log import EventLog, RunEventType
 from kubealign.local.failure import RunFailed
 from kubealign.local.interruption import Interruption
-from kubealign.local.run_folder import RunFolder
-from kubealign.local.run_jobs import FAILED, INTERRUPTED, check_programs, run_locked
-from kubealign.local.run_status import Phase, Seen, begun, ended, read_status
+from kubealign.local.run_folder import RunDirectory
+from kubealign.local.run_jobs import FAILED, INTERRUPTED, check_server_programs, run_locked_jobs
+from kubealign.local.run_status import Phase, FinalProgress, started_status, ended_status, read_status
 from kubealign.local.spec_change import read_job
 
 
@@ -20,31 +20,31 @@ async def run_detached(runs_dir: Path, name: str, display: LinesDisplay) -> int:
     A job that cannot start is recorded as failed, with the cause in its status. The caller holds the job's
     lock.
     """
-    folder = folder_of(runs_dir, name)
+    folder = run_directory(runs_dir, name)
     interruption = Interruption()
-    with interruption.by_signals():
+    with interruption.handle_signals():
         try:
             job = read_job(folder.job)
             if job is None:
-                display.say(f"{folder.root} holds no job: it was deleted")
+                display.show_message(f"{folder.root} holds no job: it was deleted")
                 return FAILED
-            check_programs()
-            if await results_ready(job, runs_dir, interruption.asked):
+            check_server_programs()
+            if await wait_for_dependencies(job, runs_dir, interruption.stop_requested):
                 # Fields that may change between runs may have been edited while the job waited.
                 job = read_job(folder.job) or job
-                return await run_locked([job], runs_dir, display, interruption)
-            _end(folder, Phase.STOPPED, "stopped before it started")
+                return await run_locked_jobs([job], runs_dir, display, interruption)
+            _record_end(folder, Phase.STOPPED, "stopped before it started")
             return INTERRUPTED
         except RunFailed as failure:
-            display.say(str(failure))
-            _end(folder, Phase.FAILED, str(failure))
+            display.show_message(str(failure))
+            _record_end(folder, Phase.FAILED, str(failure))
             return FAILED
 
 
-def _end(folder: RunFolder, phase: Phase, message: str) -> None:
-    status = begun(read_status(folder.status))
-    ended(status, phase, message, Seen()).write(folder.status)
+def _record_end(folder: RunDirectory, phase: Phase, message: str) -> None:
+    status = started_status(read_status(folder.status))
+    ended_status(status, phase, message, FinalProgress()).write(folder.status)
     if phase is Phase.FAILED:
-        EventLog(folder.events).tell("Failed", message, EventType.WARNING)
+        EventLog(folder.events).append("Failed", message, RunEventType.WARNING)
     else:
-        EventLog(folder.events).tell("Stopped", message)
+        EventLog(folder.events).append("Stopped", message)

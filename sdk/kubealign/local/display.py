@@ -10,15 +10,15 @@ from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
 
-from kubealign.local.lines import figures, seconds, step_line, validation
-from kubealign.local.panel import panel
+from kubealign.local.lines import format_metrics, format_seconds, format_step, format_validation
+from kubealign.local.panel import render_panel
 from kubealign.local.run_status import Phase, RunStatus
-from kubealign.local.snapshot import Snapshot
+from kubealign.local.snapshot import ProgressSnapshot
 from kubealign.local.supervisor import ProcessView
-from kubealign.read_model import ReadModel
+from kubealign.read_model import ReadModelClient
 from kubealign.spec.job import AlignmentJob
 
-_LOOK_SECONDS = 0.5
+_REFRESH_SECONDS = 0.5
 
 
 def display_for(console: Console) -> "LinesDisplay":
@@ -35,15 +35,15 @@ class LinesDisplay:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._snapshot = Snapshot("", 0, 0.0)
+        self._snapshot = ProgressSnapshot("", 0, 0.0)
         self._folder = Path()
 
     def begin(self, job: AlignmentJob, folder: Path) -> None:
-        self._snapshot = Snapshot(job.name, job.spec.max_steps, time.time())
+        self._snapshot = ProgressSnapshot(job.name, job.spec.max_steps, time.time())
         self._folder = folder
-        self.say(f"started; logs: {folder / 'logs'}")
+        self.show_message(f"started; logs: {folder / 'logs'}")
 
-    def say(self, text: str) -> None:
+    def show_message(self, text: str) -> None:
         """Print a message about the job."""
         name = f"[bold]{escape(self._snapshot.job)}[/bold]: " if self._snapshot.job else ""
         # A closed output does not stop the job. On a broken pipe rich goes quiet and raises SystemExit.
@@ -51,49 +51,49 @@ class LinesDisplay:
             self._console.print(name + escape(text), soft_wrap=True, highlight=False)
 
     async def follow(
-        self, reader: ReadModel, processes: Callable[[], list[ProcessView]], over: asyncio.Event
+        self, reader: ReadModelClient, processes: Callable[[], list[ProcessView]], over: asyncio.Event
     ) -> None:
         """Show progress until `over` is set, then the final state, and return."""
         while True:
             last = over.is_set()
             for metrics in await self._snapshot.refresh(reader, processes):
-                self.say(step_line(metrics, self._snapshot.max_steps))
+                self.show_message(format_step(metrics, self._snapshot.max_steps))
             if last:
                 return
-            await _pause(over)
+            await _wait_for_refresh(over)
 
     def end(self, status: RunStatus) -> None:
         """Print the outcome of the run."""
-        duration = seconds((status.ended_at or status.started_at) - status.started_at)
+        duration = format_seconds((status.ended_at or status.started_at) - status.started_at)
         if status.phase is Phase.SUCCEEDED:
-            last = " ".join([*figures(status.metrics), *validation(status.metrics)])
-            self.say(
+            last = " ".join([*format_metrics(status.metrics), *format_validation(status.metrics)])
+            self.show_message(
                 f"succeeded after {duration}; result: {self._folder / 'result'}"
                 + (f"; {last}" if last else "")
             )
         elif status.phase is Phase.STOPPED:
-            self.say(status.message)
+            self.show_message(status.message)
         else:
-            self.say(f"failed after {duration}: {status.message}")
+            self.show_message(f"failed after {duration}: {status.message}")
 
 
 class PanelDisplay(LinesDisplay):
     """A panel redrawn twice a second, with messages above it."""
 
     async def follow(
-        self, reader: ReadModel, processes: Callable[[], list[ProcessView]], over: asyncio.Event
+        self, reader: ReadModelClient, processes: Callable[[], list[ProcessView]], over: asyncio.Event
     ) -> None:
         with Live(console=self._console, auto_refresh=False) as live:
             while True:
                 last = over.is_set()
                 await self._snapshot.refresh(reader, processes)
-                live.update(panel(self._snapshot, time.time()), refresh=True)
+                live.update(render_panel(self._snapshot, time.time()), refresh=True)
                 if last:
                     return
-                await _pause(over)
+                await _wait_for_refresh(over)
 
 
-async def _pause(over: asyncio.Event) -> None:
+async def _wait_for_refresh(over: asyncio.Event) -> None:
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_LOOK_SECONDS):
+        async with asyncio.timeout(_REFRESH_SECONDS):
             await over.wait()

@@ -3,14 +3,14 @@
 from collections.abc import Iterator, Sequence
 
 from kubealign.roles import Process, roles
-from kubealign.spec.dependencies import dependencies
+from kubealign.spec.dependencies import dependency_names
 from kubealign.spec.job import AlignmentJob
 
 
-def plan(jobs: Sequence[AlignmentJob]) -> Iterator[str]:
+def describe_plan(jobs: Sequence[AlignmentJob]) -> Iterator[str]:
     """Yield lines that list each job with its processes, in start order."""
     for job in jobs:
-        needed = sorted(dependencies(job))
+        needed = sorted(dependency_names(job))
         yield f"{job.name}: {job.spec.algorithm.member}, {job.spec.max_steps} steps" + (
             f", after {', '.join(needed)}" if needed else ""
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 
-class EventType(StrEnum):
+class RunEventType(StrEnum):
     """Event types of Kubernetes."""
 
     NORMAL = "Normal"
@@ -23,13 +23,13 @@ class RunEvent(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     time: float
-    type: EventType
+    type: RunEventType
     #: Reason of the event in one CamelCase word.
     reason: str
     message: str
 
     @property
-    def at(self) -> datetime:
+    def timestamp(self) -> datetime:
         return datetime.fromtimestamp(self.time, UTC)
 
 
@@ -39,7 +39,7 @@ class EventLog:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def tell(self, reason: str, message: str, type_: EventType = EventType.NORMAL) -> None:
+    def append(self, reason: str, message: str, type_: RunEventType = RunEventType.NORMAL) -> None:
         """Append an event.
 
         An event that cannot be written is dropped: a full disk ends the run by itself, and a deleted

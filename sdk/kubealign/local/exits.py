@@ -3,12 +3,12 @@
 import signal
 from pathlib import Path
 
-from kubealign.local.disk import has_no_room, no_room_message
-from kubealign.local.fork_server import Child
-from kubealign.local.log_tail import log_tail
+from kubealign.local.disk import is_full, disk_full_message
+from kubealign.local.fork_server import ChildProcess
+from kubealign.local.log_tail import read_log_tail
 
 
-def how_it_ended(code: int) -> str:
+def describe_exit(code: int) -> str:
     """Return `ended with code 1` or `was killed by SIGKILL`; `code` is the negative signal number in the
     latter case.
     """
@@ -20,16 +20,16 @@ def how_it_ended(code: int) -> str:
         return f"was killed by signal {-code}"
 
 
-def crash_message(child: Child, code: int, max_restarts: int) -> str:
+def crash_message(child: ChildProcess, code: int, max_restarts: int) -> str:
     """Return the failure message for a process that exceeded the restart budget."""
     budget = f"all {max_restarts} restarts are used up" if max_restarts else "the job allows no restart"
     return (
-        f"{child.name} {how_it_ended(code)}, and {budget} (lifecycle.maxRestarts). "
-        f"Its log, {child.log}, ends:\n{log_tail(child.log, child.log_start)}"
+        f"{child.name} {describe_exit(code)}, and {budget} (lifecycle.maxRestarts). "
+        f"Its log, {child.log}, ends:\n{read_log_tail(child.log, child.log_start)}"
     )
 
 
-def last_words(termination: Path | None) -> str:
+def read_termination_message(termination: Path | None) -> str:
     """Return the termination message that a process wrote for a permanent failure; empty if none.
 
     A process killed while writing the message leaves an empty file.
@@ -40,13 +40,13 @@ def last_words(termination: Path | None) -> str:
         return ""
 
 
-def permanent_message(child: Child, termination: Path | None) -> str:
+def permanent_failure_message(child: ChildProcess, termination: Path | None) -> str:
     """Return the failure message for a process that reported a permanent failure."""
-    if cause := last_words(termination):
+    if cause := read_termination_message(termination):
         return f"{child.name}: {cause}"
-    if has_no_room(child.log.parent):
-        return f"{child.name}: {no_room_message(child.log.parent)}"
+    if is_full(child.log.parent):
+        return f"{child.name}: {disk_full_message(child.log.parent)}"
     return (
         f"{child.name} reported a permanent failure, but not its cause. "
-        f"Its log, {child.log}, ends:\n{log_tail(child.log, child.log_start)}"
+        f"Its log, {child.log}, ends:\n{read_log_tail(child.log, child.log_start)}"
     )

@@ -17,16 +17,16 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
-from kubealign.libraries import ENVIRONMENT
+from kubealign.libraries import BASE_ENVIRONMENT
 from kubealign.local import child, preload
 from kubealign.local.failure import RunFailed
-from kubealign.local.log_tail import log_tail
+from kubealign.local.log_tail import read_log_tail
 
 _ATTEMPTS = 3
-_ENDING_SECONDS = 5.0
+_SERVER_EXIT_SECONDS = 5.0
 
 
-class Child:
+class ChildProcess:
     """A process of the fork server. Leads its own session, whose remaining processes are killed when it
     exits.
     """
@@ -42,14 +42,14 @@ class Child:
         #: Seconds since the epoch.
         self.started_at = time.time()
         self._process = process
-        self._thread = thread
+        self._executor = thread
         self._exit: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._reaping: asyncio.Future[None] | None = None
-        self._handle = _handle(self.pid)
-        asyncio.get_running_loop().add_reader(process.sentinel, self._ended)
+        self._reap_task: asyncio.Future[None] | None = None
+        self._pidfd = _open_pidfd(self.pid)
+        asyncio.get_running_loop().add_reader(process.sentinel, self._on_exit)
 
     @property
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         return not self._exit.done()
 
     async def wait(self) -> int:
@@ -58,27 +58,27 @@ class Child:
 
     def terminate(self) -> None:
         """Send SIGTERM."""
-        if self.running:
+        if self.is_running:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGTERM)
 
     def kill(self) -> None:
         """Kill the process and its session at once."""
-        if self.running:
-            _sweep(self.pid)
+        if self.is_running:
+            _kill_session(self.pid)
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
 
-    def _ended(self) -> None:
+    def _on_exit(self) -> None:
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._process.sentinel)
-        self._reaping = asyncio.ensure_future(self._reap(loop))
+        self._reap_task = asyncio.ensure_future(self._reap(loop))
 
     async def _reap(self, loop: asyncio.AbstractEventLoop) -> None:
-        code = await loop.run_in_executor(self._thread, _collect, self._process)
-        _sweep(self.pid)
+        code = await loop.run_in_executor(self._executor, _join, self._process)
+        _kill_session(self.pid)
         # A killed fork server disappears before the children that the kernel kills with it.
-        await _gone(self._handle)
+        await _wait_pidfd(self._pidfd)
         self._exit.set_result(code)
 
 
@@ -90,7 +90,7 @@ class ForkServer:
     """
 
     def __init__(
-        self, modules: Sequence[str], log: Path, environment: Mapping[str, str] = ENVIRONMENT
+        self, modules: Sequence[str], log: Path, environment: Mapping[str, str] = BASE_ENVIRONMENT
     ) -> None:
         self._modules = tuple(modules)
         self._log = log
@@ -100,15 +100,15 @@ class ForkServer:
         self._context = multiprocessing.get_context("forkserver")
         # The kernel ties the fork server's life to the thread that starts it. multiprocessing is used from
         # this one thread only, as its bookkeeping of children is not thread-safe.
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="fork-server")
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="fork-server")
 
     async def __aenter__(self) -> "ForkServer":
-        await self._run(self._ensure_running)
+        await self._run_in_executor(self._ensure_running)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         # The fork server dies with this thread.
-        self._thread.shutdown(wait=False)
+        self._executor.shutdown(wait=False)
         self._pid_file.unlink(missing_ok=True)
 
     def kill(self) -> None:
@@ -117,21 +117,21 @@ class ForkServer:
         with contextlib.suppress(FileNotFoundError, ValueError, ProcessLookupError):
             os.kill(int(self._pid_file.read_text()), signal.SIGKILL)
 
-    async def module(self, name: str, log: Path, module: str, arguments: Sequence[str]) -> Child:
+    async def start_module(self, name: str, log: Path, module: str, arguments: Sequence[str]) -> ChildProcess:
         """Start `module.main([name, *arguments])`, which returns the exit code."""
         return await self._start(name, log, child.run_module, module, tuple(arguments))
 
-    async def program(self, name: str, log: Path, command: Sequence[str]) -> Child:
+    async def start_program(self, name: str, log: Path, command: Sequence[str]) -> ChildProcess:
         """Start another program; command[0] is its path."""
         return await self._start(name, log, child.run_program, tuple(command))
 
-    async def _start(self, name: str, log: Path, target: Any, *arguments: Any) -> Child:
-        log_start = _size(log)
-        process = await self._run(self._launch, name, target, (name, str(log), *arguments))
-        return Child(name, process, log, log_start, self._thread)
+    async def _start(self, name: str, log: Path, target: Any, *arguments: Any) -> ChildProcess:
+        log_start = _file_size(log)
+        process = await self._run_in_executor(self._launch, name, target, (name, str(log), *arguments))
+        return ChildProcess(name, process, log, log_start, self._executor)
 
-    async def _run(self, function: Any, *arguments: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
+    async def _run_in_executor(self, function: Any, *arguments: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)
 
     def _launch(self, name: str, target: Any, arguments: tuple[Any, ...]) -> ForkServerProcess:
         cause: Exception | None = None
@@ -140,44 +140,44 @@ class ForkServer:
                 raise RunFailed(f"{name} is not started: the fork server was shut down")
             process = self._context.Process(target=target, name=name, args=arguments)
             try:
-                with self._orders():
+                with self._preload_environment():
                     multiprocessing.forkserver.ensure_running()  # type: ignore[attr-defined]
                     # If the server dies in between, start() starts another one with the same configuration.
                     process.start()
             except (EOFError, OSError) as error:
                 # The fork server died in the meantime, together with the process being started.
                 cause = error
-                _await_end(_ENDING_SECONDS)
+                _wait_server_exit(_SERVER_EXIT_SECONDS)
             else:
                 return process
         raise RunFailed(
             f"{name} could not be started: the fork server exits as soon as it starts. Its log, {self._log}, "
-            f"ends:\n{log_tail(self._log)}"
+            f"ends:\n{read_log_tail(self._log)}"
         ) from cause
 
     def _ensure_running(self) -> None:
         """Start the fork server unless it is running."""
-        with self._orders():
+        with self._preload_environment():
             multiprocessing.forkserver.ensure_running()  # type: ignore[attr-defined]
 
     @contextlib.contextmanager
-    def _orders(self) -> Iterator[None]:
+    def _preload_environment(self) -> Iterator[None]:
         """Set the preload configuration for a fork server that is started within the block."""
-        config = preload.Preload(
+        config = preload.PreloadConfig(
             os.getpid(), str(self._log), str(self._pid_file), self._environment, self._modules
         )
         self._context.set_forkserver_preload([preload.__name__])
-        os.environ[preload.VARIABLE] = config.to_json()
+        os.environ[preload.PRELOAD_VARIABLE] = config.to_json()
         try:
             yield
         finally:
-            del os.environ[preload.VARIABLE]
+            del os.environ[preload.PRELOAD_VARIABLE]
 
 
-def _await_end(seconds: float) -> None:
+def _wait_server_exit(seconds: float) -> None:
     """Wait for an unresponsive fork server to exit: multiprocessing starts no other one before that."""
     pid = multiprocessing.forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
-    handle = None if pid is None else _handle(pid)
+    handle = None if pid is None else _open_pidfd(pid)
     if handle is not None:
         try:
             select.select([handle], [], [], seconds)
@@ -185,7 +185,7 @@ def _await_end(seconds: float) -> None:
             os.close(handle)
 
 
-def _handle(pid: int) -> int | None:
+def _open_pidfd(pid: int) -> int | None:
     """Return a descriptor that becomes readable when the process ends (see pidfd_open(2)).
 
     None if the process is gone or the system has no pidfds.
@@ -198,7 +198,7 @@ def _handle(pid: int) -> int | None:
         return None
 
 
-async def _gone(handle: int | None) -> None:
+async def _wait_pidfd(handle: int | None) -> None:
     """Wait until the process has ended, and close the descriptor."""
     if handle is None:
         return
@@ -212,11 +212,11 @@ async def _gone(handle: int | None) -> None:
         os.close(handle)
 
 
-def _size(log: Path) -> int:
+def _file_size(log: Path) -> int:
     return log.stat().st_size if log.exists() else 0
 
 
-def _collect(process: ForkServerProcess) -> int:
+def _join(process: ForkServerProcess) -> int:
     """Join the process and return its exit code. multiprocessing reports 255 for children of a dead fork
     server.
     """
@@ -227,7 +227,7 @@ def _collect(process: ForkServerProcess) -> int:
     return code
 
 
-def _sweep(leader: int) -> None:
+def _kill_session(leader: int) -> None:
     """Kill what is left of the session of this process."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)

@@ -10,14 +10,14 @@ class Interruption:
     """Stop requests. `stop_requested` is set by the first signal, `force_requested` by the second."""
 
     def __init__(self) -> None:
-        self.asked = asyncio.Event()
-        self.insisted = asyncio.Event()
+        self.stop_requested = asyncio.Event()
+        self.force_requested = asyncio.Event()
 
-    def interrupt(self) -> None:
-        (self.insisted if self.asked.is_set() else self.asked).set()
+    def request_stop(self) -> None:
+        (self.force_requested if self.stop_requested.is_set() else self.stop_requested).set()
 
     @contextmanager
-    def by_signals(self) -> Iterator[None]:
+    def handle_signals(self) -> Iterator[None]:
         """Route the signals of this process to this object while the context is open."""
         loop = asyncio.get_running_loop()
         numbers = [signal.SIGINT, signal.SIGTERM]
@@ -25,7 +25,7 @@ class Interruption:
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
             numbers.append(signal.SIGHUP)
         for number in numbers:
-            loop.add_signal_handler(number, self.interrupt)
+            loop.add_signal_handler(number, self.request_stop)
         try:
             yield
         finally:

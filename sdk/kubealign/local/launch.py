@@ -8,31 +8,31 @@ import sys
 import threading
 from pathlib import Path
 
-from kubealign.local.admission import folder_of
+from kubealign.local.admission import run_directory
 from kubealign.local.run_lock import RunLock
 
-RUNNER = "runner"
+RUNNER_LOG = "runner"
 
 
-def launch(runs_dir: Path, name: str) -> int:
+def launch_runner(runs_dir: Path, name: str) -> int:
     """Start a detached runner of the job in RUNS/NAME and return its process id.
 
     Raises RunRefused where another runner has the job.
     """
-    lock = folder_of(runs_dir, name).lock()
+    lock = run_directory(runs_dir, name).lock()
     lock.reserve()
-    return launch_reserved(runs_dir, name, lock)
+    return launch_with_reserved_lock(runs_dir, name, lock)
 
 
-def launch_reserved(runs_dir: Path, name: str, lock: RunLock) -> int:
+def launch_with_reserved_lock(runs_dir: Path, name: str, lock: RunLock) -> int:
     """Start a detached runner with a lock that the caller has reserved; ownership passes to the runner
     without a gap.
     """
-    folder = folder_of(runs_dir, name)
+    folder = run_directory(runs_dir, name)
     descriptor = lock.descriptor
     folder.logs.mkdir(exist_ok=True)
     try:
-        with folder.log(RUNNER).open("ab") as log:
+        with folder.log_path(RUNNER_LOG).open("ab") as log:
             process = subprocess.Popen(
                 [
                     sys.executable,
@@ -50,7 +50,7 @@ def launch_reserved(runs_dir: Path, name: str, lock: RunLock) -> int:
                 # Ctrl-C in this terminal, and its end, must not reach the runner.
                 start_new_session=True,
             )
-        lock.name(process.pid, alone=True)
+        lock.write_holder(process.pid, runs_one_job=True)
     finally:
         lock.hand_over()
     # Reap the runner, so that it leaves no zombie while this process lives.
@@ -58,16 +58,16 @@ def launch_reserved(runs_dir: Path, name: str, lock: RunLock) -> int:
     return process.pid
 
 
-def stop(pid: int) -> None:
+def signal_stop(pid: int) -> None:
     """Request an orderly stop of a runner; a second request ends it at once."""
-    _send(pid, signal.SIGTERM)
+    _send_signal(pid, signal.SIGTERM)
 
 
-def kill(pid: int) -> None:
+def kill_runner(pid: int) -> None:
     """Kill a runner. Its processes end with it."""
-    _send(pid, signal.SIGKILL)
+    _send_signal(pid, signal.SIGKILL)
 
 
-def _send(pid: int, number: signal.Signals) -> None:
+def _send_signal(pid: int, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)

@@ -8,7 +8,7 @@ _BYTES = 16_384
 _LINE_CHARACTERS = 300
 
 
-def log_tail(log: Path, start: int = 0) -> str:
+def read_log_tail(log: Path, start: int = 0) -> str:
     """Return the last lines written after byte `start`, indented; JSON events as level and message."""
     try:
         with log.open("rb") as file:
@@ -17,11 +17,11 @@ def log_tail(log: Path, start: int = 0) -> str:
             text = file.read().decode(errors="replace")
     except OSError as error:
         return f"  (its log cannot be read: {error})"
-    lines = [line for entry in text.splitlines() for line in _spoken(entry)]
+    lines = [line for entry in text.splitlines() for line in _format_entry(entry)]
     return "\n".join(f"  {line[:_LINE_CHARACTERS]}" for line in lines[-_LINES:]) or "  (it wrote nothing)"
 
 
-def _spoken(entry: str) -> list[str]:
+def _format_entry(entry: str) -> list[str]:
     try:
         event = json.loads(entry)
     except json.JSONDecodeError:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from kubealign.local.failure import RunRefused
 from kubealign.local.ports import LOOPBACK
-from kubealign.nats_config import USER, NatsConfig, find_nats
+from kubealign.nats_config import NATS_USER, NatsConfig, find_nats_server
 from kubealign.process import NatsAccess, TlsFiles
 
 
 @dataclass(frozen=True)
-class NatsServer:
+class LocalNatsServer:
     """A NATS server without its process. `folder` holds the configuration and the store."""
 
     folder: Path
@@ -24,7 +24,7 @@ class NatsServer:
 
     @property
     def access(self) -> NatsAccess:
-        return NatsAccess(url=f"tls://{LOOPBACK}:{self.port}", user=USER, password=self.password)
+        return NatsAccess(url=f"tls://{LOOPBACK}:{self.port}", user=NATS_USER, password=self.password)
 
     @property
     def configuration(self) -> NatsConfig:
@@ -40,9 +40,9 @@ class NatsServer:
         """Write the configuration, which holds a secret, and return the command line."""
         path = self.folder / "nats.conf"
         self.configuration.write(path)
-        return [str(nats_program()), "-c", str(path)]
+        return [str(find_nats_program()), "-c", str(path)]
 
-    async def ready(self) -> None:
+    async def wait_ready(self) -> None:
         """Wait until the server greets its clients. Has no timeout of its own."""
         while True:
             try:
@@ -59,9 +59,9 @@ class NatsServer:
             await asyncio.sleep(0.05)
 
 
-def nats_program() -> Path:
+def find_nats_program() -> Path:
     """Return the path of nats-server. Raises RunRefused if it is not installed."""
     try:
-        return find_nats()
+        return find_nats_server()
     except FileNotFoundError as error:
         raise RunRefused(str(error)) from error

@@ -7,25 +7,25 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from kubealign.local.lines import FIGURES, TIMES, seconds
-from kubealign.local.snapshot import Snapshot
-from kubealign.local.supervisor import State
+from kubealign.local.lines import STEP_METRICS, PHASE_TIMES, format_seconds
+from kubealign.local.snapshot import ProgressSnapshot
+from kubealign.local.supervisor import UnitState
 
 _STYLES = {
-    State.READY: "green",
-    State.FINISHED: "green",
-    State.RESTARTING: "red",
-    State.STOPPED: "dim",
+    UnitState.READY: "green",
+    UnitState.FINISHED: "green",
+    UnitState.RESTARTING: "red",
+    UnitState.STOPPED: "dim",
 }
-_LONGEST_SAMPLE = 160
-_MOST_PROCESSES = 12
+_MAX_SAMPLE_CHARACTERS = 160
+_MAX_PROCESSES = 12
 
 
-def panel(snapshot: Snapshot, now: float) -> RenderableType:
+def render_panel(snapshot: ProgressSnapshot, now: float) -> RenderableType:
     """Render the panel. `now`: seconds since the epoch."""
     parts: list[RenderableType] = [_steps(snapshot, now)]
-    if snapshot.recent:
-        parts.append(_figures(snapshot))
+    if snapshot.recent_steps:
+        parts.append(_metrics(snapshot))
         parts.append(_times(snapshot))
     if snapshot.validation:
         parts.append(_validation(snapshot))
@@ -35,7 +35,7 @@ def panel(snapshot: Snapshot, now: float) -> RenderableType:
     return Panel(Group(*parts), title=_title(snapshot), title_align="left", box=box.ROUNDED)
 
 
-def _title(snapshot: Snapshot) -> Text:
+def _title(snapshot: ProgressSnapshot) -> Text:
     title = Text(snapshot.job, style="bold")
     title.append(f"  {snapshot.progress.phase or 'starting'}", style="cyan")
     if snapshot.progress.waiting_for:
@@ -43,44 +43,44 @@ def _title(snapshot: Snapshot) -> Text:
     return title
 
 
-def _steps(snapshot: Snapshot, now: float) -> RenderableType:
+def _steps(snapshot: ProgressSnapshot, now: float) -> RenderableType:
     line = Table.grid(padding=(0, 2))
     line.add_column(no_wrap=True)
     line.add_column(width=32)
     line.add_column(no_wrap=True)
-    spent = seconds(now - snapshot.started_at)
+    spent = format_seconds(now - snapshot.started_at)
     left = snapshot.remaining_seconds
     line.add_row(
         f"step {snapshot.step}/{snapshot.max_steps}",
         ProgressBar(total=snapshot.max_steps, completed=snapshot.step, width=32),
-        f"{spent} spent" + (f", about {seconds(left)} left" if left is not None else ""),
+        f"{spent} spent" + (f", about {format_seconds(left)} left" if left is not None else ""),
     )
     return line
 
 
-def _figures(snapshot: Snapshot) -> RenderableType:
-    newest = snapshot.recent[-1].values
+def _metrics(snapshot: ProgressSnapshot) -> RenderableType:
+    newest = snapshot.recent_steps[-1].values
     line = Text()
-    for label, name, form in FIGURES:
+    for label, name, form in STEP_METRICS:
         if name in newest:
             line.append(f"{label} ", style="dim")
             line.append(form.format(newest[name]) + "  ", style="bold")
-    if "reward/mean" in newest and len(snapshot.recent) > 1:
-        line.append(_spark([m.values.get("reward/mean", 0.0) for m in snapshot.recent]), style="green")
+    if "reward/mean" in newest and len(snapshot.recent_steps) > 1:
+        line.append(_spark([m.values.get("reward/mean", 0.0) for m in snapshot.recent_steps]), style="green")
     return line
 
 
-def _times(snapshot: Snapshot) -> RenderableType:
-    newest = snapshot.recent[-1].values
+def _times(snapshot: ProgressSnapshot) -> RenderableType:
+    newest = snapshot.recent_steps[-1].values
     line = Text("time by phase  ", style="dim")
-    for label, name in TIMES:
+    for label, name in PHASE_TIMES:
         if newest.get(name):
             line.append(f"{label} ", style="dim")
-            line.append(seconds(newest[name]) + "  ", style="default")
+            line.append(format_seconds(newest[name]) + "  ", style="default")
     return line
 
 
-def _validation(snapshot: Snapshot) -> RenderableType:
+def _validation(snapshot: ProgressSnapshot) -> RenderableType:
     line = Text("validation  ", style="dim")
     for name, value in list(snapshot.validation.items())[:8]:
         line.append(f"{name.removeprefix('val/')} ", style="dim")
@@ -88,11 +88,11 @@ def _validation(snapshot: Snapshot) -> RenderableType:
     return line
 
 
-def _processes(snapshot: Snapshot) -> RenderableType:
+def _processes(snapshot: ProgressSnapshot) -> RenderableType:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for heading in ("process", "state", "restarts", "weights", "running", "waiting"):
         table.add_column(heading, no_wrap=True)
-    for view in snapshot.processes[:_MOST_PROCESSES]:
+    for view in snapshot.processes[:_MAX_PROCESSES]:
         heartbeat = snapshot.heartbeats.get(view.name, {})
         table.add_row(
             view.name,
@@ -100,13 +100,13 @@ def _processes(snapshot: Snapshot) -> RenderableType:
             str(view.restarts) if view.restarts else "",
             *(_cell(heartbeat.get(key)) for key in ("weight_version", "running", "waiting")),
         )
-    hidden = len(snapshot.processes) - _MOST_PROCESSES
+    hidden = len(snapshot.processes) - _MAX_PROCESSES
     if hidden > 0:
         table.add_row(f"and {hidden} more", "", "", "", "", "")
     return table
 
 
-def _sample(snapshot: Snapshot) -> RenderableType:
+def _sample(snapshot: ProgressSnapshot) -> RenderableType:
     sample = snapshot.sample
     assert sample is not None
     line = Text("sample  ", style="dim")
@@ -123,7 +123,7 @@ def _cell(value: object) -> str:
 
 def _one_line(text: str) -> str:
     line = text.replace("\n", "\\n")
-    return line if len(line) <= _LONGEST_SAMPLE else line[: _LONGEST_SAMPLE - 3] + "..."
+    return line if len(line) <= _MAX_SAMPLE_CHARACTERS else line[: _MAX_SAMPLE_CHARACTERS - 3] + "..."
 
 
 def _spark(values: list[float]) -> str:

@@ -15,7 +15,7 @@ _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _ATTEMPTS = 200
 
 
-class Ports:
+class PortAllocator:
     """Allocates each port once, and on Linux to one run of the machine only.
 
     A port stays bound until this object is collected: a port that was merely probed could be taken by
@@ -25,22 +25,22 @@ class Ports:
 
     def __init__(self, candidates: Iterator[int] | None = None) -> None:
         self._candidates = _random_ports() if candidates is None else candidates
-        self._taken: dict[int, socket.socket] = {}
-        weakref.finalize(self, _let_go, self._taken)
+        self._sockets: dict[int, socket.socket] = {}
+        weakref.finalize(self, _close_all, self._sockets)
 
-    def take(self) -> int:
+    def allocate(self) -> int:
         """Allocate a port. Raises RunRefused when no free port is found."""
         for _ in range(_ATTEMPTS):
             port = next(self._candidates, None)
             if port is None:
                 break
-            if port not in self._taken and (keeper := _kept(port)) is not None:
-                self._taken[port] = keeper
+            if port not in self._sockets and (keeper := _bind_port(port)) is not None:
+                self._sockets[port] = keeper
                 return port
         raise RunRefused(f"no free port was found on {LOOPBACK}: all ports that were tried are in use")
 
 
-def _kept(port: int) -> socket.socket | None:
+def _bind_port(port: int) -> socket.socket | None:
     """Bind the port and return the socket that reserves it; None if the port is in use."""
     keeper = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
@@ -57,7 +57,7 @@ def _kept(port: int) -> socket.socket | None:
     return keeper
 
 
-def _let_go(taken: dict[int, socket.socket]) -> None:
+def _close_all(taken: dict[int, socket.socket]) -> None:
     for keeper in taken.values():
         keeper.close()
 

@@ -14,13 +14,13 @@ import traceback
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from kubealign.local.death import die_with_parent, name_process
+from kubealign.local.death import die_with_parent, set_process_name
 
-VARIABLE = "KUBEALIGN_FORK_SERVER"
+PRELOAD_VARIABLE = "KUBEALIGN_FORK_SERVER"
 
 
 @dataclass(frozen=True)
-class Preload:
+class PreloadConfig:
     """Configuration of the fork server."""
 
     #: Process id of the runner.
@@ -38,14 +38,14 @@ class Preload:
 
 
 #: Process id of the fork server: the parent of every process that it forks.
-FORK_SERVER: int | None = None
+FORK_SERVER_PID: int | None = None
 
 
-def _preload(config: Preload) -> None:
+def _preload(config: PreloadConfig) -> None:
     # Ctrl-C on the terminal is for the runner.
     os.setsid()
     die_with_parent(config.parent)
-    name_process("ka:fork-server")
+    set_process_name("ka:fork-server")
     Path(config.pid_file).write_text(str(os.getpid()))
     log = os.open(config.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(log, 1)
@@ -67,6 +67,6 @@ def _preload(config: Preload) -> None:
     gc.enable()
 
 
-if VARIABLE in os.environ:
-    FORK_SERVER = os.getpid()
-    _preload(Preload(**json.loads(os.environ.pop(VARIABLE))))
+if PRELOAD_VARIABLE in os.environ:
+    FORK_SERVER_PID = os.getpid()
+    _preload(PreloadConfig(**json.loads(os.environ.pop(PRELOAD_VARIABLE))))

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from kubealign.roles import roles
-from kubealign.spec.dependencies import models
+from kubealign.spec.dependencies import named_models
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.models import Model
 
@@ -17,17 +17,17 @@ _TRANSFORMERS = (
 )
 
 
-def modules(jobs: Iterable[AlignmentJob]) -> list[str]:
+def modules_to_preload(jobs: Iterable[AlignmentJob]) -> list[str]:
     """Return the import names, heavy libraries first."""
     jobs = list(jobs)
-    types = dict.fromkeys(kind for job in jobs for _, model in models(job) for kind in _model_types(model))
+    types = dict.fromkeys(kind for job in jobs for _, model in named_models(job) for kind in _model_types(model))
     own = [f"transformers.models.{kind}.modeling_{kind}" for kind in types]
-    adapters = ["peft"] if any(_adapts(job) for job in jobs) else []
+    adapters = ["peft"] if any(_uses_lora(job) for job in jobs) else []
     main = dict.fromkeys(process.module for job in jobs for process in roles(job))
     return [*_LIBRARIES, *_TRANSFORMERS, *own, *adapters, *main]
 
 
-def _adapts(job: AlignmentJob) -> bool:
+def _uses_lora(job: AlignmentJob) -> bool:
     critic = job.spec.critic
     return job.spec.trainer.lora is not None or (critic is not None and critic.lora is not None)
 
@@ -37,14 +37,14 @@ def _model_types(model: Model) -> Iterator[str]:
     if model.config is not None:
         kind = model.config.architecture.get("model_type")
     elif model.path is not None:
-        kind = _declared(Path(model.path) / "config.json")
+        kind = _declared_model_type(Path(model.path) / "config.json")
     else:
         kind = None
     if isinstance(kind, str) and kind.isidentifier():
         yield kind
 
 
-def _declared(config: Path) -> object:
+def _declared_model_type(config: Path) -> object:
     try:
         document = json.loads(config.read_text())
     except (OSError, ValueError):

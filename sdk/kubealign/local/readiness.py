@@ -15,7 +15,7 @@ _OPTIONS = [
 ]
 
 
-async def serving(address: str, tls: TlsFiles) -> None:
+async def wait_until_serving(address: str, tls: TlsFiles) -> None:
     """Wait until the server at host:port reports SERVING. Has no timeout of its own."""
     import grpc
     from grpc_health.v1 import health_pb2, health_pb2_grpc

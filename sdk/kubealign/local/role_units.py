@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from kubealign.local.fork_server import Child, ForkServer
-from kubealign.local.readiness import serving
-from kubealign.local.run_folder import RunFolder
-from kubealign.local.settings import Addresses, Surroundings, settings_of, write_settings
-from kubealign.local.supervisor import Member, Unit
+from kubealign.local.fork_server import ChildProcess, ForkServer
+from kubealign.local.readiness import wait_until_serving
+from kubealign.local.run_folder import RunDirectory
+from kubealign.local.settings import Addresses, ProcessEnvironment, build_settings, write_settings
+from kubealign.local.supervisor import ManagedProcess, ManagedUnit
 from kubealign.process import Role
 from kubealign.roles import Process
 
@@ -23,17 +23,17 @@ class RoleUnits:
 
     def __init__(
         self,
-        folder: RunFolder,
+        folder: RunDirectory,
         fork_server: ForkServer,
-        surroundings: Callable[[], Surroundings],
+        environment: Callable[[], ProcessEnvironment],
         addresses: Addresses,
     ) -> None:
         self._folder = folder
         self._fork_server = fork_server
-        self._surroundings = surroundings
+        self._environment = environment
         self._addresses = addresses
 
-    def of(self, started: Sequence[Process], processes: Sequence[Process]) -> Iterator[Unit]:
+    def build(self, started: Sequence[Process], processes: Sequence[Process]) -> Iterator[ManagedUnit]:
         """Yield the units of the processes in `started`; processes that restart together form one unit.
 
         Args:
@@ -42,38 +42,38 @@ class RoleUnits:
         for name in dict.fromkeys(process.unit for process in started):
             yield self._unit([process for process in started if process.unit == name], processes)
 
-    def _unit(self, members: Sequence[Process], processes: Sequence[Process]) -> Unit:
+    def _unit(self, members: Sequence[Process], processes: Sequence[Process]) -> ManagedUnit:
         first = members[0]
-        return Unit(
+        return ManagedUnit(
             name=first.unit,
             group=first.group,
             members=tuple(self._member(process, processes) for process in members),
             after=(NATS, REDIS, *first.after),
             one_shot=first.one_shot,
             ends_job=first.role is Role.DRIVER and not first.one_shot,
-            prepare=partial(self._addresses.meet_anew, first.unit) if first.world_size > 1 else _nothing,
+            prepare=partial(self._addresses.renew_rendezvous, first.unit) if first.world_size > 1 else _no_preparation,
         )
 
-    def _member(self, process: Process, processes: Sequence[Process]) -> Member:
-        async def start() -> Child:
-            settings = settings_of(process, processes, self._surroundings(), self._addresses)
+    def _member(self, process: Process, processes: Sequence[Process]) -> ManagedProcess:
+        async def start() -> ChildProcess:
+            settings = build_settings(process, processes, self._environment(), self._addresses)
             path = write_settings(settings, self._folder.settings)
-            log = self._folder.log(process.name)
-            return await self._fork_server.module(process.name, log, process.module, [str(path)])
+            log = self._folder.log_path(process.name)
+            return await self._fork_server.start_module(process.name, log, process.module, [str(path)])
 
         async def ready() -> None:
-            address = self._addresses.listen(process)
+            address = self._addresses.listen_address(process)
             assert address is not None
-            await serving(address, self._surroundings().tls[Role.RUNNER])
+            await wait_until_serving(address, self._environment().tls[Role.RUNNER])
 
-        return Member(
+        return ManagedProcess(
             name=process.name,
             start=start,
-            ready=ready if process.serves else None,
-            waits_for=f"gRPC health of {process.name} to say SERVING",
-            termination=self._folder.termination(process.name),
+            wait_ready=ready if process.serves else None,
+            readiness_condition=f"gRPC health of {process.name} to say SERVING",
+            termination=self._folder.termination_path(process.name),
         )
 
 
-def _nothing() -> None:
+def _no_preparation() -> None:
     """Do nothing: single ranks need no rendezvous address."""

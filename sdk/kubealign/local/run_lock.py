@@ -11,16 +11,16 @@ from kubealign.local.failure import RunRefused
 _ATTEMPTS = 20
 _PAUSE_SECONDS = 0.01
 _ALONE = "alone"
-_LONGEST = 64
+_MAX_BYTES = 64
 
 
 @dataclass(frozen=True)
-class Holder:
+class LockHolder:
     """The runner that holds a lock. `pid` 0: it has just started and has not recorded its id."""
 
     pid: int
     #: The runner runs this job and no other.
-    alone: bool = False
+    runs_one_job: bool = False
 
 
 class RunLock:
@@ -34,7 +34,7 @@ class RunLock:
     def acquire(self) -> None:
         """Acquire the lock for this process. Raises RunRefused with the id of the current holder."""
         self.reserve()
-        self.name(os.getpid())
+        self.write_holder(os.getpid())
 
     def reserve(self) -> None:
         """Acquire the lock for a process that is to be started with its descriptor and recorded afterwards.
@@ -52,7 +52,7 @@ class RunLock:
                 if attempt < _ATTEMPTS - 1:
                     time.sleep(_PAUSE_SECONDS)
         else:
-            pid = _holder(descriptor).pid
+            pid = _parse_holder(descriptor).pid
             os.close(descriptor)
             raise RunRefused(
                 f"{self._folder} is in use by another kubealign run (process {pid or 'unknown'}): "
@@ -67,9 +67,9 @@ class RunLock:
         assert self._descriptor is not None
         return self._descriptor
 
-    def name(self, pid: int, *, alone: bool = False) -> None:
+    def write_holder(self, pid: int, *, runs_one_job: bool = False) -> None:
         """Record the process that holds the lock."""
-        os.pwrite(self.descriptor, f"{pid}{f' {_ALONE}' if alone else ''}\n".encode(), 0)
+        os.pwrite(self.descriptor, f"{pid}{f' {_ALONE}' if runs_one_job else ''}\n".encode(), 0)
 
     def hand_over(self) -> None:
         """Leave the lock to the process that was started with its descriptor."""
@@ -82,7 +82,7 @@ class RunLock:
         # Child processes must not inherit the lock.
         os.set_inheritable(descriptor, False)
         self._descriptor = descriptor
-        self.name(os.getpid(), alone=True)
+        self.write_holder(os.getpid(), runs_one_job=True)
 
     def release(self) -> None:
         if self._descriptor is not None:
@@ -90,7 +90,7 @@ class RunLock:
             os.close(self._descriptor)
             self._descriptor = None
 
-    def holder(self) -> Holder | None:
+    def read_holder(self) -> LockHolder | None:
         """Return the process that holds the lock; None if it is free."""
         try:
             descriptor = os.open(self._path, os.O_RDONLY)
@@ -99,7 +99,7 @@ class RunLock:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            return _holder(descriptor)
+            return _parse_holder(descriptor)
         else:
             # Unlock explicitly: a process forked at this moment holds the descriptor too.
             fcntl.flock(descriptor, fcntl.LOCK_UN)
@@ -108,8 +108,8 @@ class RunLock:
             os.close(descriptor)
 
 
-def _holder(descriptor: int) -> Holder:
-    words = os.pread(descriptor, _LONGEST, 0).decode(errors="replace").split()
+def _parse_holder(descriptor: int) -> LockHolder:
+    words = os.pread(descriptor, _MAX_BYTES, 0).decode(errors="replace").split()
     if not words or not words[0].isdecimal():
-        return Holder(0)
-    return Holder(int(words[0]), alone=_ALONE in words[1:])
+        return LockHolder(0)
+    return LockHolder(int(words[0]), runs_one_job=_ALONE in words[1:])

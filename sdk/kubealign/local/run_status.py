@@ -53,7 +53,7 @@ class RunStatus(BaseModel):
 
 
 @dataclass(frozen=True)
-class Seen:
+class FinalProgress:
     """Last progress and metrics that the job reported; None: nothing."""
 
     progress: JobProgress | None = None
@@ -64,7 +64,7 @@ class Seen:
         return self.progress.step if self.progress is not None else 0
 
 
-def begun(before: RunStatus | None) -> RunStatus:
+def started_status(before: RunStatus | None) -> RunStatus:
     """Return the status of a run that this process starts now, after an earlier run of the same job."""
     now = time.time()
     first = now if before is None else before.first_started_at or before.started_at
@@ -78,7 +78,7 @@ def begun(before: RunStatus | None) -> RunStatus:
     )
 
 
-def ended(status: RunStatus, phase: Phase, message: str, last: Seen) -> RunStatus:
+def ended_status(status: RunStatus, phase: Phase, message: str, last: FinalProgress) -> RunStatus:
     """Return the status of a run that ends now."""
     now = time.time()
     values = last.metrics.values if last.metrics is not None else status.metrics

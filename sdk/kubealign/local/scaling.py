@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 
 from kubealign.local.failure import RunRefused
-from kubealign.roles import Process, renumbered
+from kubealign.roles import Process, with_replica
 from kubealign.spec.job import AlignmentJob
 
-MOST_REPLICAS = 1024
+MAX_REPLICAS = 1024
 
 
-def scaled(
+def plan_scaling(
     job: AlignmentJob, processes: Sequence[Process], group: str, replicas: object
 ) -> tuple[list[Process], list[Process]]:
     """Return the processes to add and those to remove, so that the group has `replicas` workers.
@@ -31,15 +31,15 @@ def scaled(
     if (
         not isinstance(replicas, int)
         or isinstance(replicas, bool)
-        or not (minimum <= replicas <= MOST_REPLICAS)
+        or not (minimum <= replicas <= MAX_REPLICAS)
     ):
         raise RunRefused(
-            f"replicas of {group} is {replicas!r}: it must be an integer from {minimum} to {MOST_REPLICAS}"
+            f"replicas of {group} is {replicas!r}: it must be an integer from {minimum} to {MAX_REPLICAS}"
         )
     taken = sorted({process.replica for process in processes if process.group == group})
     free = [number for number in range(replicas + len(taken)) if number not in taken]
     pattern = [process for process in processes if process.group == group and process.replica == taken[0]]
     missing = free[: max(0, replicas - len(taken))]
-    added = [renumbered(process, number) for number in missing for process in pattern]
+    added = [with_replica(process, number) for number in missing for process in pattern]
     surplus = taken[replicas:]
     return added, [process for process in processes if process.group == group and process.replica in surplus]

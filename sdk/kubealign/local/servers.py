@@ -3,32 +3,32 @@
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
-from kubealign.local.fork_server import Child, ForkServer
-from kubealign.local.ports import LOOPBACK, Ports
-from kubealign.local.run_folder import RunFolder
-from kubealign.local.supervisor import Member, Unit
+from kubealign.local.fork_server import ChildProcess, ForkServer
+from kubealign.local.ports import LOOPBACK, PortAllocator
+from kubealign.local.run_folder import RunDirectory
+from kubealign.local.supervisor import ManagedProcess, ManagedUnit
 
 
-class Server(Protocol):
+class ServerProgram(Protocol):
     """A program that listens on one port."""
 
     @property
     def port(self) -> int: ...
     def command(self) -> list[str]: ...
-    async def ready(self) -> None: ...
+    async def wait_ready(self) -> None: ...
 
 
-S = TypeVar("S", bound=Server)
+S = TypeVar("S", bound=ServerProgram)
 
 
-class KeptServer(Generic[S]):
+class ManagedServer(Generic[S]):
     """A server that keeps its port and store once it has been ready.
 
     Before that, every start takes another port, as a port that looked free may have been taken since.
     """
 
     def __init__(
-        self, name: str, make: Callable[[int], S], ports: Ports, fork_server: ForkServer, folder: RunFolder
+        self, name: str, make: Callable[[int], S], ports: PortAllocator, fork_server: ForkServer, folder: RunDirectory
     ) -> None:
         self._name = name
         self._make = make
@@ -43,17 +43,17 @@ class KeptServer(Generic[S]):
         assert self._server is not None
         return self._server
 
-    def unit(self) -> Unit:
-        member = Member(self._name, self._start, self._ready, waits_for=f"the server to answer on {LOOPBACK}")
-        return Unit(self._name, self._name, (member,))
+    def unit(self) -> ManagedUnit:
+        member = ManagedProcess(self._name, self._start, self._ready, readiness_condition=f"the server to answer on {LOOPBACK}")
+        return ManagedUnit(self._name, self._name, (member,))
 
-    async def _start(self) -> Child:
+    async def _start(self) -> ChildProcess:
         if self._server is None or not self._was_ready:
-            self._server = self._make(self._ports.take())
-        return await self._fork_server.program(
-            self._name, self._folder.log(self._name), self._server.command()
+            self._server = self._make(self._ports.allocate())
+        return await self._fork_server.start_program(
+            self._name, self._folder.log_path(self._name), self._server.command()
         )
 
     async def _ready(self) -> None:
-        await self.server.ready()
+        await self.server.wait_ready()
         self._was_ready = True

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kubealign.local.ports import LOOPBACK, Ports
-from kubealign.local.run_folder import RunFolder
-from kubealign.local.threads import take_turns, threads, yields
+from kubealign.local.ports import LOOPBACK, PortAllocator
+from kubealign.local.run_folder import RunDirectory
+from kubealign.local.threads import computes_in_turns, compute_threads, should_yield_cpu
 from kubealign.process import NatsAccess, ProcessSettings, RedisAccess, Role, TlsFiles
 from kubealign.roles import Process
 from kubealign.spec.job import AlignmentJob
@@ -16,40 +16,40 @@ from kubealign.spec.job import AlignmentJob
 class Addresses:
     """host:port of everything that listens. A process keeps its ports for the whole run."""
 
-    def __init__(self, ports: Ports) -> None:
+    def __init__(self, ports: PortAllocator) -> None:
         self._ports = ports
-        self._known: dict[str, str] = {}
+        self._addresses: dict[str, str] = {}
         self._rendezvous: dict[str, str] = {}
 
-    def listen(self, process: Process) -> str | None:
+    def listen_address(self, process: Process) -> str | None:
         return self._address(f"listen/{process.name}") if process.serves else None
 
-    def metrics(self, process: Process) -> str | None:
+    def metrics_address(self, process: Process) -> str | None:
         return None if process.one_shot else self._address(f"metrics/{process.name}")
 
-    def group(self, group: str) -> str:
+    def group_address(self, group: str) -> str:
         """Return the address of the group's first process."""
         return self._address(f"listen/{group}-0")
 
-    def meet_anew(self, unit: str) -> None:
+    def renew_rendezvous(self, unit: str) -> None:
         """Assign a new rendezvous port, so that restarted ranks are not disturbed by old connections."""
-        self._rendezvous[unit] = f"{LOOPBACK}:{self._ports.take()}"
+        self._rendezvous[unit] = f"{LOOPBACK}:{self._ports.allocate()}"
 
     def rendezvous(self, process: Process) -> str | None:
         return self._rendezvous[process.unit] if process.world_size > 1 else None
 
     def _address(self, key: str) -> str:
-        if key not in self._known:
-            self._known[key] = f"{LOOPBACK}:{self._ports.take()}"
-        return self._known[key]
+        if key not in self._addresses:
+            self._addresses[key] = f"{LOOPBACK}:{self._ports.allocate()}"
+        return self._addresses[key]
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class ProcessEnvironment:
     """Settings that all processes of a job share."""
 
     job: AlignmentJob
-    folder: RunFolder
+    folder: RunDirectory
     shared_memory: Path
     results: Mapping[str, Path]
     tls: Mapping[Role, TlsFiles]
@@ -57,8 +57,8 @@ class Surroundings:
     redis: RedisAccess
 
 
-def settings_of(
-    process: Process, processes: Sequence[Process], surroundings: Surroundings, addresses: Addresses
+def build_settings(
+    process: Process, processes: Sequence[Process], environment: ProcessEnvironment, addresses: Addresses
 ) -> ProcessSettings:
     """Return the settings of one process."""
     return ProcessSettings(
@@ -67,21 +67,21 @@ def settings_of(
         rank=process.rank,
         world_size=process.world_size,
         reward=process.reward,
-        job=surroundings.folder.job,
-        run_dir=surroundings.folder.root,
-        shared_memory=surroundings.shared_memory,
-        results=dict(surroundings.results),
-        listen=addresses.listen(process),
-        metrics=addresses.metrics(process),
-        tls=surroundings.tls[process.role],
-        nats=surroundings.nats,
-        redis=surroundings.redis,
-        peers={group: addresses.group(group) for group in process.calls},
+        job=environment.folder.job,
+        run_dir=environment.folder.root,
+        shared_memory=environment.shared_memory,
+        results=dict(environment.results),
+        listen=addresses.listen_address(process),
+        metrics=addresses.metrics_address(process),
+        tls=environment.tls[process.role],
+        nats=environment.nats,
+        redis=environment.redis,
+        peers={group: addresses.group_address(group) for group in process.calls},
         rendezvous=addresses.rendezvous(process),
-        threads=threads(process, processes),
-        shares_cores=not take_turns(surroundings.job),
-        yields=yields(process, processes, surroundings.job),
-        termination=surroundings.folder.termination(process.name),
+        threads=compute_threads(process, processes),
+        shares_cores=not computes_in_turns(environment.job),
+        yields=should_yield_cpu(process, processes, environment.job),
+        termination=environment.folder.termination_path(process.name),
     )
 
 

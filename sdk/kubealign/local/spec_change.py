@@ -7,11 +7,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from kubealign.local.failure import RunRefused
-from kubealign.spec.changes import HARMLESS, MAX_STEPS
+from kubealign.spec.changes import MUTABLE_BETWEEN_RUNS, MAX_STEPS_FIELD
 from kubealign.spec.job import AlignmentJob
 
 
-def document(job: AlignmentJob) -> dict[str, Any]:
+def job_document(job: AlignmentJob) -> dict[str, Any]:
     """Return the job as a JSON-compatible document with every default filled in."""
     return job.model_dump(mode="json", by_alias=True)
 
@@ -28,21 +28,21 @@ def read_job(path: Path) -> AlignmentJob | None:
         ) from error
 
 
-def changes(before: AlignmentJob, after: AlignmentJob) -> list[str]:
+def forbidden_changes(before: AlignmentJob, after: AlignmentJob) -> list[str]:
     """Return the fields that differ and must not, such as `spec.seed (1, now 2)`. Empty: the run may
     continue.
     """
     return [
-        f"{path} ({_short(old)}, now {_short(new)})"
-        for path, old, new in _differences(document(before), document(after), "")
-        if not _harmless(path, old, new)
+        f"{path} ({_shorten(old)}, now {_shorten(new)})"
+        for path, old, new in _differences(job_document(before), job_document(after), "")
+        if not _is_harmless(path, old, new)
     ]
 
 
-def _harmless(path: str, old: Any, new: Any) -> bool:
-    if path == MAX_STEPS:
+def _is_harmless(path: str, old: Any, new: Any) -> bool:
+    if path == MAX_STEPS_FIELD:
         return bool(new > old)
-    return any(path == field or path.startswith(field + ".") for field in HARMLESS)
+    return any(path == field or path.startswith(field + ".") for field in MUTABLE_BETWEEN_RUNS)
 
 
 def _differences(old: Any, new: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
@@ -56,6 +56,6 @@ def _differences(old: Any, new: Any, path: str) -> Iterator[tuple[str, Any, Any]
         yield path, old, new
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = "not set" if value is None else str(value)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -3,16 +3,16 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from kubealign.local.run_folder import RunFolder
-from kubealign.local.run_lock import Holder
+from kubealign.local.run_folder import RunDirectory
+from kubealign.local.run_lock import LockHolder
 from kubealign.local.run_status import Phase, RunStatus, read_status
 from kubealign.spec.status import JobPhase
 
-_LOOKS = 5
+_READ_ATTEMPTS = 5
 
 
 @dataclass(frozen=True)
-class Facts:
+class RunFacts:
     """Facts read from a run directory.
 
     `status` None: no runner has started. `stop_requested_pid`: the runner that was asked to stop for a
@@ -20,31 +20,31 @@ class Facts:
     """
 
     status: RunStatus | None = None
-    holder: Holder | None = None
-    told: int | None = None
+    holder: LockHolder | None = None
+    stop_requested_pid: int | None = None
 
 
 @dataclass(frozen=True)
-class Standing:
+class RunPhase:
     """A job phase with its reason in a sentence."""
 
     phase: JobPhase
     message: str = ""
 
 
-def read_facts(folder: RunFolder) -> Facts:
+def read_run_facts(folder: RunDirectory) -> RunFacts:
     """Read the facts of a run. Raises RunRefused for an invalid status."""
     status = read_status(folder.status)
-    for _ in range(_LOOKS):
-        holder = folder.lock().holder()
+    for _ in range(_READ_ATTEMPTS):
+        holder = folder.lock().read_holder()
         before, status = status, read_status(folder.status)
         # Retried, so that a runner that started or ended in between does not count as killed.
         if status == before:
             break
-    return Facts(status, holder, read_told(folder.suspension))
+    return RunFacts(status, holder, read_stop_request(folder.suspension_file))
 
 
-def read_told(suspension: Path) -> int | None:
+def read_stop_request(suspension: Path) -> int | None:
     """Read `RunFacts.stop_requested_pid`."""
     try:
         text = suspension.read_text().strip()
@@ -53,36 +53,36 @@ def read_told(suspension: Path) -> int | None:
     return int(text) if text.isdecimal() else 0
 
 
-def standing(facts: Facts) -> Standing:
+def derive_phase(facts: RunFacts) -> RunPhase:
     """Derive the phase. A runner that holds the lock without a status of its own is about to start the job,
     or waits.
     """
     status, holder = facts.status, facts.holder
     if status is not None and status.phase is Phase.SUCCEEDED:
-        return Standing(JobPhase.SUCCEEDED)
+        return RunPhase(JobPhase.SUCCEEDED)
     if holder is not None and (status is None or status.runner != holder.pid):
-        return Standing(JobPhase.PENDING, "its runner is about to start it")
+        return RunPhase(JobPhase.PENDING, "its runner is about to start it")
     if status is None:
-        return Standing(JobPhase.SUSPENDED, _not_begun(facts))
+        return RunPhase(JobPhase.SUSPENDED, _not_started_message(facts))
     if status.phase is Phase.FAILED:
-        return Standing(JobPhase.FAILED, status.message)
+        return RunPhase(JobPhase.FAILED, status.message)
     if status.phase is Phase.STOPPED:
-        return Standing(
+        return RunPhase(
             JobPhase.SUSPENDED, f"{status.message.partition(';')[0]}; resume it to continue from there"
         )
     assert status.phase is Phase.RUNNING
     if holder is None:
-        return Standing(
+        return RunPhase(
             JobPhase.SUSPENDED,
             f"its runner (process {status.runner}) was killed; "
             "resume it to continue from the last checkpoint",
         )
-    if facts.told == holder.pid:
-        return Standing(JobPhase.SUSPENDING, "the driver finishes and writes a checkpoint")
-    return Standing(JobPhase.RUNNING)
+    if facts.stop_requested_pid == holder.pid:
+        return RunPhase(JobPhase.SUSPENDING, "the driver finishes and writes a checkpoint")
+    return RunPhase(JobPhase.RUNNING)
 
 
-def _not_begun(facts: Facts) -> str:
-    if facts.told is not None:
+def _not_started_message(facts: RunFacts) -> str:
+    if facts.stop_requested_pid is not None:
         return "suspended before it started; resume it to start it"
     return "its runner ended before the job started, see logs/runner.log; resume it to try again"

@@ -14,7 +14,7 @@ _TRAINING = frozenset({Role.TRAINER, Role.CRITIC})
 _SAMPLING = frozenset({Role.ROLLOUT, Role.REWARD, Role.REFERENCE, Role.TEACHER})
 
 
-def threads(process: Process, processes: Sequence[Process], cores: int | None = None) -> int:
+def compute_threads(process: Process, processes: Sequence[Process], cores: int | None = None) -> int:
     """Return the number of compute threads for this process.
 
     The share of the cores among the processes that compute at the same time, bounded by OMP_NUM_THREADS
@@ -31,10 +31,10 @@ def threads(process: Process, processes: Sequence[Process], cores: int | None = 
         sharing = sum(count[role] for role in _SAMPLING)
     else:
         sharing = 1
-    return max(1, min(cores // max(1, sharing), _most() or cores))
+    return max(1, min(cores // max(1, sharing), _omp_limit() or cores))
 
 
-def _most() -> int | None:
+def _omp_limit() -> int | None:
     """Return the user's limit of threads per process; None if unset. Of a list with one number per nesting
     level, the first.
     """
@@ -42,7 +42,7 @@ def _most() -> int | None:
     return int(outermost) if outermost.isdecimal() else None
 
 
-def take_turns(job: AlignmentJob) -> bool:
+def computes_in_turns(job: AlignmentJob) -> bool:
     """Return whether the job's processes never compute at the same time with more threads than there are
     cores.
 
@@ -51,10 +51,10 @@ def take_turns(job: AlignmentJob) -> bool:
     spec = job.spec
     models = any(reward.models for reward in spec.rewards)
     scorers = any(process.role in (Role.REFERENCE, Role.TEACHER) for process in roles(job))
-    return not (spec.asynchronous or models or scorers)
+    return not (spec.is_asynchronous or models or scorers)
 
 
-def yields(process: Process, processes: Sequence[Process], job: AlignmentJob) -> bool:
+def should_yield_cpu(process: Process, processes: Sequence[Process], job: AlignmentJob) -> bool:
     """Return whether a process runs at a lower CPU priority than the rollout workers.
 
     Tokens of a response are generated one after another and a step waits for the longest response;
@@ -62,4 +62,4 @@ def yields(process: Process, processes: Sequence[Process], job: AlignmentJob) ->
     """
     sampled = any(other.role is Role.ROLLOUT for other in processes)
     is_other_compute = process.role in _TRAINING | _SAMPLING and process.role is not Role.ROLLOUT
-    return sampled and is_other_compute and not job.spec.asynchronous and not take_turns(job)
+    return sampled and is_other_compute and not job.spec.is_asynchronous and not computes_in_turns(job)

@@ -13,7 +13,7 @@ from kubealign.spec.megatron import Recompute
 from kubealign.spec.precision import Precision
 
 
-def korthikanti(
+def korthikanti_activation_bytes(
     hidden: int, heads: int, sequence: int, tensor: int, sequence_parallel: bool, recompute: Recompute
 ) -> float:
     """Return bytes per token of one layer.
@@ -30,7 +30,7 @@ def korthikanti(
 
 
 @dataclass(frozen=True)
-class LayerCost:
+class LayerActivations:
     """Activation bytes per token of one layer.
 
     Attributes:
@@ -47,7 +47,7 @@ class LayerCost:
     entry: float
     working: float
 
-    def kept(self, tensor: int, sequence_parallel: bool, recompute: Recompute) -> float:
+    def saved_bytes(self, tensor: int, sequence_parallel: bool, recompute: Recompute) -> float:
         """Return bytes per token saved until the backward pass, on one of `tensor` ranks."""
         common = tensor if sequence_parallel else 1
         if recompute is Recompute.LAYERS:
@@ -56,7 +56,7 @@ class LayerCost:
         return self.shared / common + split / tensor
 
 
-def layer_cost(shape: ModelShape, layer: int, precision: Precision, lean: bool = False) -> LayerCost:
+def layer_activations(shape: ModelShape, layer: int, precision: Precision, fused: bool = False) -> LayerActivations:
     """Return the activation bytes of one layer, from the tensors that autograd saves.
 
     A norm saves its input, the input divided by its root mean square, and the result; in bf16 the first in
@@ -69,12 +69,12 @@ def layer_cost(shape: ModelShape, layer: int, precision: Precision, lean: bool =
             activation and product of a gated MLP.
     """
     size = 2 if precision is Precision.BFLOAT16 else 4
-    norm_bytes = 4 + size * (1 if lean else 2)
+    norm_bytes = 4 + size * (1 if fused else 2)
     queries, keys = shape.query_width, shape.key_width
     inside = size * (3 * queries + queries) + 4 * shape.heads
     core = inside - size * (queries + 2 * keys)
     attention = inside + size * queries + norm_bytes * (queries + keys) * shape.head_norms
-    shared, factor = 2 * norm_bytes * shape.hidden, 4 if shape.gated and not lean else 2
+    shared, factor = 2 * norm_bytes * shape.hidden, 4 if shape.gated and not fused else 2
     if shape.is_sparse(layer):
         # Each token visits several experts; dispatch and combine copy the token's state as well.
         active = shape.experts_per_token
@@ -84,10 +84,10 @@ def layer_cost(shape: ModelShape, layer: int, precision: Precision, lean: bool =
     else:
         mlp, width = size * factor * shape.intermediate, shape.intermediate
     working = size * ((3 if shape.gated else 2) * width + shape.hidden)
-    return LayerCost(shared, attention + mlp, core, size * shape.hidden, working)
+    return LayerActivations(shared, attention + mlp, core, size * shape.hidden, working)
 
 
-def ends(shape: ModelShape, precision: Precision, has_head: bool) -> float:
+def output_activations(shape: ModelShape, precision: Precision, has_head: bool) -> float:
     """Return bytes per token outside the layers of the last stage: the final norm, and the head's input and
     its gradient.
     """

@@ -14,7 +14,7 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12} | {
 _AMOUNT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?(?:/s)?\s*", re.IGNORECASE)
 
 
-def parsed(text: str, what: str) -> int:
+def parse_amount(text: str, label: str) -> int:
     """Parse 80GiB, 80Gi, 50GB/s or 1000 into bytes (per second).
 
     Raises:
@@ -22,11 +22,11 @@ def parsed(text: str, what: str) -> int:
     """
     match = _AMOUNT.fullmatch(text)
     if match is None or match[2].lower() not in _UNITS or float(match[1]) <= 0:
-        raise PlanError(f"{what} is {text!r}; it must be an amount above 0 such as 80GiB, 40Gi or 50GB/s")
+        raise PlanError(f"{label} is {text!r}; it must be an amount above 0 such as 80GiB, 40Gi or 50GB/s")
     return int(float(match[1]) * _UNITS[match[2].lower()])
 
 
-def shown(count: float) -> str:
+def format_bytes(count: float) -> str:
     """Format bytes in binary units with three digits."""
     for unit, size in (("TiB", 2**40), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
         if count >= size:

@@ -9,7 +9,7 @@ from kubealign.spec.training import Trainer
 
 
 @dataclass(frozen=True)
-class Division:
+class TrainerLayout:
     """Sizes of the parallel dimensions of a trainer.
 
     Ranks share matrices (tensor), layers (pipeline), tokens (context), experts (expert) or sequences
@@ -35,14 +35,14 @@ class Division:
         return max(1, self.replicas // self.expert)
 
 
-def division_of(trainer: Trainer) -> Division:
+def trainer_layout(trainer: Trainer) -> TrainerLayout:
     """Return the layout: the torch backend shards over all ranks; megatron's sizes are in the spec, and the
     rest is data parallelism.
     """
     megatron = trainer.backend.megatron
     if megatron is None:
-        return Division(data=trainer.ranks, sharded=True)
-    return Division(
+        return TrainerLayout(data=trainer.ranks, sharded=True)
+    return TrainerLayout(
         tensor=megatron.tensor_parallel,
         pipeline=megatron.pipeline_parallel,
         context=megatron.context_parallel,
@@ -52,7 +52,7 @@ def division_of(trainer: Trainer) -> Division:
 
 
 @dataclass(frozen=True)
-class Stage:
+class StageParameters:
     """Weight counts of one rank in one pipeline stage.
 
     Attributes:
@@ -73,7 +73,7 @@ class Stage:
         return self.dense + self.experts
 
 
-def stages(shape: ModelShape, division: Division, has_vocabulary: bool = True) -> list[Stage]:
+def stage_parameters(shape: ModelShape, division: TrainerLayout, has_vocabulary: bool = True) -> list[StageParameters]:
     """Return the weight counts of each stage in order; one stage without pipeline parallelism.
 
     Matrices are divided by `tensor`, norms and routers are replicated, and experts are also divided by
@@ -85,11 +85,11 @@ def stages(shape: ModelShape, division: Division, has_vocabulary: bool = True) -
     Raises:
         PlanError: Layers, heads or experts cannot be divided.
     """
-    _check(shape, division)
-    return [_stage(shape, division, index, has_vocabulary) for index in range(division.pipeline)]
+    _check_divisible(shape, division)
+    return [_one_stage(shape, division, index, has_vocabulary) for index in range(division.pipeline)]
 
 
-def _stage(shape: ModelShape, division: Division, index: int, has_vocabulary: bool) -> Stage:
+def _one_stage(shape: ModelShape, division: TrainerLayout, index: int, has_vocabulary: bool) -> StageParameters:
     count = shape.layers // division.pipeline
     first, last = index == 0, index == division.pipeline - 1
     stage_layers = range(index * count, (index + 1) * count)
@@ -106,7 +106,7 @@ def _stage(shape: ModelShape, division: Division, index: int, has_vocabulary: bo
         elif not (shape.tied and first):
             # A head tied to the embedding of another stage is stored a second time.
             matrices += parameters.embedding(shape)
-    return Stage(
+    return StageParameters(
         index,
         stage_layers,
         -(-matrices // division.tensor) + repeated,
@@ -115,7 +115,7 @@ def _stage(shape: ModelShape, division: Division, index: int, has_vocabulary: bo
     )
 
 
-def _check(shape: ModelShape, division: Division) -> None:
+def _check_divisible(shape: ModelShape, division: TrainerLayout) -> None:
     for name, parts, field, count in (
         ("pipelineParallel", division.pipeline, "num_hidden_layers", shape.layers),
         ("tensorParallel", division.tensor, "num_attention_heads", shape.heads),

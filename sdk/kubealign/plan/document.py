@@ -7,7 +7,7 @@ from kubealign.plan.job_plan import JobPlan
 from kubealign.plan.machine import Machine
 
 
-def document(plan: JobPlan, machine: Machine, remedies: Mapping[str, str]) -> dict[str, Any]:
+def plan_document(plan: JobPlan, machine: Machine, remedies: Mapping[str, str]) -> dict[str, Any]:
     """Return one job's plan as plain data.
 
     Args:
@@ -32,15 +32,15 @@ def document(plan: JobPlan, machine: Machine, remedies: Mapping[str, str]) -> di
                 "group": need.group,
                 "processes": need.processes,
                 "devicesEach": need.devices,
-                "height": need.moment.name,
-                "parts": dict(need.moment.parts),
-                "bytes": need.moment.total,
-                "fits": need.moment.total <= machine.memory,
+                "height": need.peak.name,
+                "parts": dict(need.peak.parts),
+                "bytes": need.peak.total,
+                "fits": need.peak.total <= machine.memory,
                 "host": dict(need.host),
                 "notes": list(need.notes),
                 "remedy": remedies.get(need.group),
             }
-            for need in plan.needs
+            for need in plan.requirements
         ],
         "sentByARankEachStep": [
             {
@@ -48,7 +48,7 @@ def document(plan: JobPlan, machine: Machine, remedies: Mapping[str, str]) -> di
                 "direction": each.direction,
                 "bytes": each.sent,
                 "seconds": each.seconds,
-                "withinNode": each.within,
+                "withinNode": each.is_within_node,
             }
             for group, transfers in plan.traffic.items()
             for each in transfers

@@ -4,22 +4,22 @@ from dataclasses import dataclass
 
 from kubealign.plan import parameters
 from kubealign.plan.amounts import GIB
-from kubealign.plan.frozen import forward_working
-from kubealign.plan.machine import CONTEXT, PROCESS, Device, Machine
-from kubealign.plan.parts import Moment
+from kubealign.plan.frozen import forward_working_bytes
+from kubealign.plan.machine import CUDA_CONTEXT_BYTES, PROCESS_BYTES, Device, Machine
+from kubealign.plan.parts import MemoryPeak
 from kubealign.plan.shape import ModelShape
-from kubealign.plan.states import width
-from kubealign.plan.work import Work
-from kubealign.spec.engines import Engine, TensorRTLLMEngine, TorchEngine, TritonEngine, VllmEngine
+from kubealign.plan.states import bytes_per_value
+from kubealign.plan.work import Workload
+from kubealign.spec.engines import Engine, TensorRTLLMEngineSpec, TorchEngineSpec, TritonEngineSpec, VllmEngineSpec
 from kubealign.spec.precision import Precision
-from kubealign.spec.rollout import Sampling
+from kubealign.spec.rollout import SamplingSpec
 
 #: Tokens per cache page of kubealign's own engine; the same as in generation/torch_engine/ragged.py.
 PAGE_TOKENS = 16
 
 
 @dataclass(frozen=True)
-class Generation:
+class EngineMemory:
     """Memory of one rollout worker.
 
     Attributes:
@@ -27,7 +27,7 @@ class Generation:
         sequences: Sequences that fit in the KV cache at once, at most `allowed`.
     """
 
-    moment: Moment
+    peak: MemoryPeak
     devices: int
     sequences: int
     allowed: int
@@ -38,23 +38,23 @@ def cache_bytes(shape: ModelShape, tokens: int, precision: Precision, tensor: in
     at least one head.
     """
     heads = max(1, -(-shape.key_heads // tensor))
-    return 2 * shape.layers * heads * shape.head_width * width(precision) * tokens
+    return 2 * shape.layers * heads * shape.head_width * bytes_per_value(precision) * tokens
 
 
-def generation(
-    shape: ModelShape, engine: Engine, sampling: Sampling, work: Work, machine: Machine
-) -> Generation:
+def engine_memory(
+    shape: ModelShape, engine: Engine, sampling: SamplingSpec, work: Workload, machine: Machine
+) -> EngineMemory:
     """Return the memory of the engine in the spec on this machine."""
     member = engine.value
-    if isinstance(member, TorchEngine | TritonEngine):
-        return _own(shape, member, sampling, work, machine)
-    assert isinstance(member, TensorRTLLMEngine | VllmEngine)
-    return _foreign(shape, member, work, machine)
+    if isinstance(member, TorchEngineSpec | TritonEngineSpec):
+        return _built_in_engine(shape, member, sampling, work, machine)
+    assert isinstance(member, TensorRTLLMEngineSpec | VllmEngineSpec)
+    return _external_engine(shape, member, work, machine)
 
 
-def _own(
-    shape: ModelShape, engine: TorchEngine | TritonEngine, sampling: Sampling, work: Work, machine: Machine
-) -> Generation:
+def _built_in_engine(
+    shape: ModelShape, engine: TorchEngineSpec | TritonEngineSpec, sampling: SamplingSpec, work: Workload, machine: Machine
+) -> EngineMemory:
     """Return the memory of kubealign's own engine.
 
     Weights (on a CPU twice, the second copy in the layout of the matrix products); cache pages for all
@@ -63,23 +63,23 @@ def _own(
     top-k or top-p sorted with their order instead. On a CPU without top-k and top-p only the logits
     themselves.
     """
-    tensor = engine.tensor_parallel if isinstance(engine, TorchEngine) else 1
+    tensor = engine.tensor_parallel if isinstance(engine, TorchEngineSpec) else 1
     on_gpu = machine.device is Device.GPU
-    process = CONTEXT if on_gpu else PROCESS
-    weights = _weights(shape, engine.precision, tensor) * (1 if on_gpu else 2)
+    process = CUDA_CONTEXT_BYTES if on_gpu else PROCESS_BYTES
+    weights = _weight_bytes(shape, engine.precision, tensor) * (1 if on_gpu else 2)
     is_truncated = sampling.top_k > 0 or sampling.top_p < 1
     number = 52 if is_truncated else 28 if on_gpu else 4
     logits = number * engine.max_sequences * shape.vocabulary
     prompts = min(engine.prefill_tokens, engine.max_sequences * work.prompt)
-    forward = forward_working(shape, max(prompts, work.prompt), engine.precision, has_vocabulary=False)
+    forward = forward_working_bytes(shape, max(prompts, work.prompt), engine.precision, has_vocabulary=False)
     positions = -(-work.sequence // PAGE_TOKENS) * PAGE_TOKENS
     each = cache_bytes(shape, positions, engine.precision, tensor)
     cache_room = int(engine.cache_share * max(0, machine.memory - process - weights))
     if engine.cache_gib is not None:
         cache_room = int(engine.cache_gib * GIB)
     sequences = min(engine.max_sequences, cache_room // each)
-    return Generation(
-        Moment(
+    return EngineMemory(
+        MemoryPeak(
             "a step",
             {
                 "process": process,
@@ -95,23 +95,23 @@ def _own(
     )
 
 
-def _weights(shape: ModelShape, precision: Precision, tensor: int, pipeline: int = 1) -> int:
-    return -(-width(precision) * parameters.total(shape) // (tensor * pipeline))
+def _weight_bytes(shape: ModelShape, precision: Precision, tensor: int, pipeline: int = 1) -> int:
+    return -(-bytes_per_value(precision) * parameters.total(shape) // (tensor * pipeline))
 
 
-def _foreign(
-    shape: ModelShape, engine: TensorRTLLMEngine | VllmEngine, work: Work, machine: Machine
-) -> Generation:
+def _external_engine(
+    shape: ModelShape, engine: TensorRTLLMEngineSpec | VllmEngineSpec, work: Workload, machine: Machine
+) -> EngineMemory:
     """Return the memory of an engine that gives the remaining memory to its KV cache.
 
     vLLM: the remainder of its share of the memory; TensorRT-LLM: a share of the free memory. The result of
     interest is the number of sequences that fit.
     """
     tensor, pipeline = engine.tensor_parallel, engine.pipeline_parallel
-    weights = _weights(shape, engine.precision, tensor, pipeline)
-    working = forward_working(shape, 8192, engine.precision, has_vocabulary=False) // tensor
-    fixed = CONTEXT + weights + working
-    if isinstance(engine, VllmEngine):
+    weights = _weight_bytes(shape, engine.precision, tensor, pipeline)
+    working = forward_working_bytes(shape, 8192, engine.precision, has_vocabulary=False) // tensor
+    fixed = CUDA_CONTEXT_BYTES + weights + working
+    if isinstance(engine, VllmEngineSpec):
         left = int(machine.memory * engine.memory_share) - fixed
     else:
         left = int((machine.memory - fixed) * engine.cache_share)
@@ -119,8 +119,8 @@ def _foreign(
     sequences = min(engine.max_sequences, max(0, left // each))
     # If no sequence fits, the plan shows the memory of one sequence.
     cache = left if sequences else each
-    return Generation(
-        Moment("a step", {"process": CONTEXT, "weights": weights, "cache": cache, "activations": working}),
+    return EngineMemory(
+        MemoryPeak("a step", {"process": CUDA_CONTEXT_BYTES, "weights": weights, "cache": cache, "activations": working}),
         tensor * pipeline,
         sequences,
         engine.max_sequences,

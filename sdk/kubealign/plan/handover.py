@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from kubealign.plan.machine import Machine
-from kubealign.plan.states import width
+from kubealign.plan.states import bytes_per_value
 from kubealign.plan.trained import TrainedModel
 
 #: Memory copies per byte from the trainer's snapshot into a worker, measured on loopback
@@ -15,7 +15,7 @@ SNAPSHOTS = 2
 
 
 @dataclass(frozen=True)
-class Handover:
+class WeightTransferEstimate:
     """Cost of transferring one weight version.
 
     Attributes:
@@ -31,21 +31,21 @@ class Handover:
     stream_seconds: float
 
 
-def handover(model: TrainedModel, workers: int, machine: Machine) -> Handover:
+def estimate_weight_transfer(model: TrainedModel, workers: int, machine: Machine) -> WeightTransferEstimate:
     """Estimate a weight transfer.
 
     Weights are transferred in the precision of the computation; a job with an adapter transfers only the
     adapter. A stream is bounded by the memory copies on both sides, by the worker's network, and by the
     network of the ranks, each of which sends its part to all workers.
     """
-    count = model.weights if model.adapted is None else model.adapted
-    sent = count * width(model.precision)
-    return Handover(
+    count = model.weights if model.adapter_weights is None else model.adapter_weights
+    sent = count * bytes_per_value(model.precision)
+    return WeightTransferEstimate(
         sent,
         SNAPSHOTS * sent,
-        SHARED_COPIES * sent / machine.copy,
+        SHARED_COPIES * sent / machine.copy_rate,
         max(
-            STREAM_COPIES * sent / machine.copy,
-            max(1, workers / model.trainer.ranks) * sent / machine.network,
+            STREAM_COPIES * sent / machine.copy_rate,
+            max(1, workers / model.trainer.ranks) * sent / machine.network_rate,
         ),
     )

@@ -4,19 +4,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from kubealign.plan import parameters
-from kubealign.plan.division import division_of
-from kubealign.plan.frozen import REWARD_TOKENS, frozen
-from kubealign.plan.generated import generation
-from kubealign.plan.handover import Handover, handover
-from kubealign.plan.machine import PROCESS, Device, Machine
-from kubealign.plan.models import Shapes
-from kubealign.plan.parts import Moment, Need
+from kubealign.plan.division import trainer_layout
+from kubealign.plan.frozen import REWARD_PASS_TOKENS, frozen_model_memory
+from kubealign.plan.generated import engine_memory
+from kubealign.plan.handover import WeightTransferEstimate, estimate_weight_transfer
+from kubealign.plan.machine import PROCESS_BYTES, Device, Machine
+from kubealign.plan.models import ModelShapes
+from kubealign.plan.parts import MemoryPeak, ProcessRequirements
 from kubealign.plan.shape import ModelShape
-from kubealign.plan.states import width
-from kubealign.plan.traffic import Traffic, traffic
-from kubealign.plan.trained import TrainedModel, trained
-from kubealign.plan.work import Work, work_of
-from kubealign.spec.algorithms import Makes
+from kubealign.plan.states import bytes_per_value
+from kubealign.plan.traffic import Traffic, estimate_traffic
+from kubealign.plan.trained import TrainedModel, trainer_memory
+from kubealign.plan.work import Workload, workload_of
+from kubealign.spec.algorithms import ResultKind
 from kubealign.spec.job import AlignmentJob, AlignmentJobSpec
 from kubealign.spec.rewards import RewardPlacement
 from kubealign.spec.rollout import ReferencePlacement
@@ -33,25 +33,25 @@ class JobPlan:
     """
 
     name: str
-    needs: tuple[Need, ...]
+    requirements: tuple[ProcessRequirements, ...]
     traffic: dict[str, list[Traffic]]
-    refit: Handover | None
-    work: Work
+    refit: WeightTransferEstimate | None
+    work: Workload
     weights: int
 
     @property
     def devices(self) -> int:
         """Accelerators of the whole job."""
-        return sum(need.processes * need.devices for need in self.needs)
+        return sum(need.processes * need.devices for need in self.requirements)
 
     def fits(self, machine: Machine) -> bool:
         """Return True if every process fits in the machine's device memory."""
-        return all(need.moment.total <= machine.memory for need in self.needs)
+        return all(need.peak.total <= machine.memory for need in self.requirements)
 
 
-def plan(
+def plan_job(
     job: AlignmentJob,
-    shapes: Shapes,
+    shapes: ModelShapes,
     machine: Machine,
     prompt: int | None = None,
     response: int | None = None,
@@ -66,32 +66,32 @@ def plan(
         PlanError: The size of a model is unknown, or the layout cannot divide a model.
     """
     spec = job.spec
-    work = work_of(spec, prompt, response)
-    shape = shapes.of(spec.policy.model, "policy", "spec.policy.model")
-    planner = _Planner(spec, shapes, machine, work, shape)
+    work = workload_of(spec, prompt, response)
+    shape = shapes.shape_of(spec.policy.model, "policy", "spec.policy.model")
+    planner = _JobPlanner(spec, shapes, machine, work, shape)
     policy = planner.policy()
-    needs = tuple(planner.needs())
+    needs = tuple(planner.requirements())
     traffic_by_group: dict[str, list[Traffic]] = {}
     if spec.algorithm.value.trains:
-        traffic_by_group["trainer"] = traffic(policy, machine)
+        traffic_by_group["trainer"] = estimate_traffic(policy, machine)
     critic = planner.critic()
     if critic is not None:
-        traffic_by_group["critic"] = traffic(critic, machine)
+        traffic_by_group["critic"] = estimate_traffic(critic, machine)
     workers = spec.effective_rollout.replicas if spec.effective_rollout is not None else 0
-    refit = handover(policy, workers, machine) if workers and spec.algorithm.value.trains else None
+    refit = estimate_weight_transfer(policy, workers, machine) if workers and spec.algorithm.value.trains else None
     return JobPlan(job.name, needs, traffic_by_group, refit, work, parameters.total(shape))
 
 
 @dataclass(frozen=True)
-class _Planner:
+class _JobPlanner:
     spec: AlignmentJobSpec
-    shapes: Shapes
+    shapes: ModelShapes
     machine: Machine
-    work: Work
+    work: Workload
     shape: ModelShape
 
     def policy(self) -> TrainedModel:
-        is_reward_model = self.spec.algorithm.value.makes is Makes.REWARD_MODEL
+        is_reward_model = self.spec.algorithm.value.makes is ResultKind.REWARD_MODEL
         return TrainedModel(
             self.shape, self.spec.trainer, self.work, self.machine.device, not is_reward_model
         )
@@ -100,10 +100,10 @@ class _Planner:
         critic = self.spec.effective_critic
         if critic is None or critic.model is None:
             return None
-        shape = self.shapes.of(critic.model, "critic", "spec.critic.model")
+        shape = self.shapes.shape_of(critic.model, "critic", "spec.critic.model")
         return TrainedModel(shape, critic, self.work, self.machine.device, has_vocabulary=False)
 
-    def needs(self) -> Iterator[Need]:
+    def requirements(self) -> Iterator[ProcessRequirements]:
         spec = self.spec
         if spec.algorithm.value.trains:
             yield self._trainer()
@@ -112,91 +112,91 @@ class _Planner:
             yield self._critic(critic)
         reference = spec.effective_reference
         if reference is not None and reference.placement is ReferencePlacement.OWN:
-            yield Need("reference", 1, 1, self._asked(self._reference(), True))
+            yield ProcessRequirements("reference", 1, 1, self._frozen_memory(self._reference(), True))
         if spec.teacher is not None:
-            shape = self.shapes.of(spec.teacher.model, "teacher", "spec.teacher.model")
-            yield Need("teacher", 1, 1, self._asked(shape, True))
+            shape = self.shapes.shape_of(spec.teacher.model, "teacher", "spec.teacher.model")
+            yield ProcessRequirements("teacher", 1, 1, self._frozen_memory(shape, True))
         for reward in spec.rewards:
             if reward.models and reward.placement is RewardPlacement.OWN:
                 yield self._reward(reward.name, len(reward.models))
         if spec.effective_rollout is not None:
             yield self._rollout()
 
-    def _asked(self, shape: ModelShape, has_vocabulary: bool, count: int = 1) -> Moment:
+    def _frozen_memory(self, shape: ModelShape, has_vocabulary: bool, count: int = 1) -> MemoryPeak:
         backend = self.spec.trainer.backend.value
-        tokens = backend.microbatch_tokens if has_vocabulary else REWARD_TOKENS
-        return frozen(shape, backend.precision, tokens, self.machine.device, has_vocabulary, count)
+        tokens = backend.microbatch_tokens if has_vocabulary else REWARD_PASS_TOKENS
+        return frozen_model_memory(shape, backend.precision, tokens, self.machine.device, has_vocabulary, count)
 
     def _reference(self) -> ModelShape:
         reference = self.spec.effective_reference
         assert reference is not None and reference.model is not None
         if reference.model == self.spec.policy.model:
             return self.shape
-        return self.shapes.of(reference.model, "reference", "spec.reference.model")
+        return self.shapes.shape_of(reference.model, "reference", "spec.reference.model")
 
-    def _trainer(self) -> Need:
+    def _trainer(self) -> ProcessRequirements:
         """Return the trainer's memory. A reference WithTrainer is offloaded to the host and reloaded beside
         the trainer's states.
         """
         model, reference = self.policy(), self.spec.effective_reference
-        need = Need("trainer", model.trainer.ranks, 1, trained(model), self._host())
+        need = ProcessRequirements("trainer", model.trainer.ranks, 1, trainer_memory(model), self._host_memory())
         if reference is not None and reference.placement is ReferencePlacement.WITH_TRAINER:
-            need = self._beside(need, model, self._reference(), "reference", has_vocabulary=True)
+            need = self._add_idle_model(need, model, self._reference(), "reference", has_vocabulary=True)
         if self.spec.effective_rollout is not None:
-            sent = handover(model, 1, self.machine).snapshot
+            sent = estimate_weight_transfer(model, 1, self.machine).snapshot
             need = replace(need, host={**need.host, "snapshots": -(-sent // model.trainer.ranks)})
         return need
 
-    def _critic(self, model: TrainedModel) -> Need:
-        need = Need("critic", model.trainer.ranks, 1, trained(model), self._host())
+    def _critic(self, model: TrainedModel) -> ProcessRequirements:
+        need = ProcessRequirements("critic", model.trainer.ranks, 1, trainer_memory(model), self._host_memory())
         for reward in self.spec.rewards:
             if reward.placement is RewardPlacement.WITH_CRITIC and reward.model is not None:
-                shape = self.shapes.of(reward.model, reward.name, f"spec.rewards[{reward.name}].model")
-                need = self._beside(need, model, shape, reward.name, has_vocabulary=False)
+                shape = self.shapes.shape_of(reward.model, reward.name, f"spec.rewards[{reward.name}].model")
+                need = self._add_idle_model(need, model, shape, reward.name, has_vocabulary=False)
         return need
 
-    def _beside(
-        self, need: Need, model: TrainedModel, shape: ModelShape, name: str, has_vocabulary: bool
-    ) -> Need:
+    def _add_idle_model(
+        self, need: ProcessRequirements, model: TrainedModel, shape: ModelShape, name: str, has_vocabulary: bool
+    ) -> ProcessRequirements:
         """Add a model that is offloaded while idle. Megatron's ranks shard it like their own model; each rank
         of torch holds it unsharded.
         """
-        division = division_of(model.trainer)
+        division = trainer_layout(model.trainer)
         split = 1 if division.sharded else division.tensor * division.pipeline
-        frozen_peak = self._asked(shape, has_vocabulary)
+        frozen_peak = self._frozen_memory(shape, has_vocabulary)
         weights = -(-frozen_peak.parts["weights"] // split)
-        idle_parts = {part: need.moment.parts.get(part, 0) for part in ("process", "weights", "optimizer")}
-        active_peak = Moment(
+        idle_parts = {part: need.peak.parts.get(part, 0) for part in ("process", "weights", "optimizer")}
+        active_peak = MemoryPeak(
             f"forward pass of {name}",
             idle_parts | {name: weights, "activations": frozen_peak.parts["activations"] // division.tensor},
         )
-        moment = active_peak if active_peak.total > need.moment.total else need.moment
+        moment = active_peak if active_peak.total > need.peak.total else need.peak
         host = {**need.host, name: weights}
-        if self.machine.device is Device.CPU and moment is need.moment:
+        if self.machine.device is Device.CPU and moment is need.peak:
             # On a CPU the idle model stays in the same memory.
-            moment = Moment(moment.name, {**moment.parts, name: weights})
+            moment = MemoryPeak(moment.name, {**moment.parts, name: weights})
         return replace(need, moment=moment, host=host)
 
-    def _reward(self, name: str, count: int) -> Need:
+    def _reward(self, name: str, count: int) -> ProcessRequirements:
         reward = next(each for each in self.spec.rewards if each.name == name)
-        shape = self.shapes.of(reward.models[0], name, f"spec.rewards[{name}].model")
-        return Need(f"reward-{name}", 1, 1, self._asked(shape, False, count), self._host())
+        shape = self.shapes.shape_of(reward.models[0], name, f"spec.rewards[{name}].model")
+        return ProcessRequirements(f"reward-{name}", 1, 1, self._frozen_memory(shape, False, count), self._host_memory())
 
-    def _rollout(self) -> Need:
+    def _rollout(self) -> ProcessRequirements:
         rollout = self.spec.effective_rollout
         assert rollout is not None
-        memory = generation(self.shape, rollout.engine, rollout.sampling, self.work, self.machine)
+        memory = engine_memory(self.shape, rollout.engine, rollout.sampling, self.work, self.machine)
         notes = []
         if memory.sequences < memory.allowed:
             notes.append(
                 f"of maxSequences {memory.allowed} the cache holds {memory.sequences} of "
                 f"{self.work.sequence} tokens at once; the others wait"
             )
-        sent = width(self.spec.trainer.backend.value.precision) * parameters.total(self.shape)
+        sent = bytes_per_value(self.spec.trainer.backend.value.precision) * parameters.total(self.shape)
         host = (
-            {**self._host(), "incoming weights": sent} if self.spec.algorithm.value.trains else self._host()
+            {**self._host_memory(), "incoming weights": sent} if self.spec.algorithm.value.trains else self._host_memory()
         )
-        return Need("rollout", rollout.replicas, memory.devices, memory.moment, host, tuple(notes))
+        return ProcessRequirements("rollout", rollout.replicas, memory.devices, memory.peak, host, tuple(notes))
 
-    def _host(self) -> dict[str, int]:
-        return {"process": PROCESS} if self.machine.device is Device.GPU else {}
+    def _host_memory(self) -> dict[str, int]:
+        return {"process": PROCESS_BYTES} if self.machine.device is Device.GPU else {}

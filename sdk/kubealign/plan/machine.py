@@ -27,15 +27,15 @@ class Machine:
 
     memory: int = 80 * GIB
     devices: int = 8
-    link: float = 450e9
-    network: float = 50e9
-    copy: float = 10e9
+    link_rate: float = 450e9
+    network_rate: float = 50e9
+    copy_rate: float = 10e9
     device: Device = Device.GPU
 
 
 #: Resident host memory of a process that has imported torch, transformers and a role's modules, including its
 #: share of the libraries; measured (docs/scaling.md).
-PROCESS = 850 * MIB
+PROCESS_BYTES = 850 * MIB
 #: Device memory of a CUDA context, the libraries' workspaces and NCCL's buffers. An estimate, not measured on
 #: a GPU.
-CONTEXT = 1536 * MIB
+CUDA_CONTEXT_BYTES = 1536 * MIB

@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from kubealign.plan.errors import PlanError
-from kubealign.plan.shape import ModelShape, shape_of
+from kubealign.plan.shape import ModelShape, parse_model_shape
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.models import Model
 
 #: Assumed size of a character vocabulary, which depends on the data: more than most texts have.
-_CHARACTERS = 256
+_CHARACTER_VOCABULARY = 256
 
 
-class Shapes:
+class ModelShapes:
     """Shapes of the models of all jobs in one file.
 
     Args:
@@ -27,7 +27,7 @@ class Shapes:
         self._configs = configs
         self._jobs = {job.name: job for job in jobs}
 
-    def of(self, model: Model, name: str, field: str) -> ModelShape:
+    def shape_of(self, model: Model, name: str, field: str) -> ModelShape:
         """Return the shape of a model.
 
         Args:
@@ -38,25 +38,25 @@ class Shapes:
             PlanError: The model's size is unknown.
         """
         if name in self._configs:
-            return shape_of(self._configs[name], f"--config {name}")
+            return parse_model_shape(self._configs[name], f"--config {name}")
         if model.config is not None:
-            shape = shape_of(model.config.architecture, f"{field}.config.architecture")
-            tokens = self._vocabulary(model)
+            shape = parse_model_shape(model.config.architecture, f"{field}.config.architecture")
+            tokens = self._vocabulary_size(model)
             return shape if tokens is None else shape.with_vocabulary(tokens)
         if model.path is not None and (Path(model.path) / "config.json").is_file():
-            return shape_of(read_config(Path(model.path) / "config.json"), f"{field}.path")
+            return parse_model_shape(read_config(Path(model.path) / "config.json"), f"{field}.path")
         if model.job is not None and model.job.name in self._jobs:
             source = self._jobs[model.job.name].spec.policy.model
-            return self.of(source, "policy", f"spec.policy.model of {model.job.name}")
+            return self.shape_of(source, "policy", f"spec.policy.model of {model.job.name}")
         if "" in self._configs:
-            return shape_of(self._configs[""], "--config")
+            return parse_model_shape(self._configs[""], "--config")
         raise PlanError(
             f"{field} is {model.member}, whose config.json is not here: "
             f"give it with --config {name}=FILE, or for all models with --config FILE"
         )
 
     @staticmethod
-    def _vocabulary(model: Model) -> int | None:
+    def _vocabulary_size(model: Model) -> int | None:
         """Return the vocabulary size of a tokenizer trained by the job; None: the config states the size."""
         assert model.config is not None
         train = model.config.tokenizer.train
@@ -65,7 +65,7 @@ class Shapes:
         if train.byte_level_bpe is not None:
             return train.byte_level_bpe.vocabulary_size
         stated = model.config.architecture.get("vocab_size")
-        return stated if isinstance(stated, int) else _CHARACTERS
+        return stated if isinstance(stated, int) else _CHARACTER_VOCABULARY
 
 
 def read_config(path: Path) -> Mapping[str, Any]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from kubealign.plan.shape import ModelShape
-from kubealign.spec.training import Lora, TargetKind
+from kubealign.spec.training import Lora, LoraLayerKind
 
 _ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 
@@ -96,4 +96,4 @@ def _adapted(name: str, is_attention: bool, lora: Lora) -> bool:
     targets = lora.targets
     if targets.names is not None:
         return any(name.endswith(end) or end.endswith(name) for end in targets.names)
-    return targets.kind is TargetKind.ALL_LINEAR or is_attention == (targets.kind is TargetKind.ATTENTION)
+    return targets.kind is LoraLayerKind.ALL_LINEAR or is_attention == (targets.kind is LoraLayerKind.ATTENTION)

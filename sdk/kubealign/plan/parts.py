@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class Moment:
+class MemoryPeak:
     """Memory in use at one moment of a step. parts: bytes by name, in display order."""
 
     name: str
@@ -17,13 +17,13 @@ class Moment:
         return sum(self.parts.values())
 
 
-def highest(moments: Iterable[Moment]) -> Moment:
+def largest_peak(peaks: Iterable[MemoryPeak]) -> MemoryPeak:
     """Return the largest peak; the first one of equals."""
-    return max(moments, key=lambda moment: moment.total)
+    return max(peaks, key=lambda moment: moment.total)
 
 
 @dataclass(frozen=True)
-class Need:
+class ProcessRequirements:
     """Requirements of one process group.
 
     Attributes:
@@ -37,6 +37,6 @@ class Need:
     group: str
     processes: int
     devices: int
-    moment: Moment
+    peak: MemoryPeak
     host: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()

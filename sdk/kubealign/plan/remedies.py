@@ -4,20 +4,20 @@ from collections.abc import Callable, Iterator
 
 from kubealign.plan.errors import PlanError
 from kubealign.plan.job_plan import JobPlan
-from kubealign.plan.parts import Need
-from kubealign.spec.engines import TensorRTLLMEngine, TorchEngine, TritonEngine, VllmEngine
+from kubealign.plan.parts import ProcessRequirements
+from kubealign.spec.engines import TensorRTLLMEngineSpec, TorchEngineSpec, TritonEngineSpec, VllmEngineSpec
 from kubealign.spec.job import AlignmentJob
-from kubealign.spec.megatron import MegatronBackend, Recompute
+from kubealign.spec.megatron import MegatronBackendSpec, Recompute
 from kubealign.spec.precision import Precision
 from kubealign.spec.rewards import RewardPlacement
-from kubealign.spec.training import TorchBackend, Trainer
+from kubealign.spec.training import TorchBackendSpec, Trainer
 
 #: Path in the document -> new value.
 Changes = dict[str, object]
 
 
-def remedies(
-    job: AlignmentJob, found: JobPlan, again: Callable[[AlignmentJob], JobPlan], memory: int
+def find_remedies(
+    job: AlignmentJob, plan: JobPlan, replan: Callable[[AlignmentJob], JobPlan], memory: int
 ) -> dict[str, str]:
     """Return, by process group that does not fit, the field values that make the group fit.
 
@@ -25,35 +25,35 @@ def remedies(
         replan: Plans a changed job.
     """
     remedy_by_group = {}
-    for need in found.needs:
-        if need.moment.total > memory:
-            remedy_by_group[need.group] = _remedy(job, need, again, memory)
+    for need in plan.requirements:
+        if need.peak.total > memory:
+            remedy_by_group[need.group] = _find_remedy(job, need, replan, memory)
     return remedy_by_group
 
 
-def _remedy(job: AlignmentJob, need: Need, again: Callable[[AlignmentJob], JobPlan], memory: int) -> str:
+def _find_remedy(job: AlignmentJob, need: ProcessRequirements, again: Callable[[AlignmentJob], JobPlan], memory: int) -> str:
     for changes in _proposals(job, need):
         try:
-            changed = _changed(job, changes)
-            after = next(each for each in again(changed).needs if each.group == need.group)
+            changed = _apply_changes(job, changes)
+            after = next(each for each in again(changed).requirements if each.group == need.group)
         except (PlanError, ValueError, StopIteration):
             continue
-        if after.moment.total <= memory:
-            return "set " + ", ".join(f"{path}: {_word(value)}" for path, value in changes.items())
-    return f"no known change makes it fit: {_largest(need)}"
+        if after.peak.total <= memory:
+            return "set " + ", ".join(f"{path}: {_format_value(value)}" for path, value in changes.items())
+    return f"no known change makes it fit: {_largest_part(need)}"
 
 
-def _largest(need: Need) -> str:
-    parts = need.moment.parts
+def _largest_part(need: ProcessRequirements) -> str:
+    parts = need.peak.parts
     name = max(parts, key=lambda part: parts[part])
     return f"most of it is {name}"
 
 
-def _word(value: object) -> str:
+def _format_value(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _proposals(job: AlignmentJob, need: Need) -> Iterator[Changes]:
+def _proposals(job: AlignmentJob, need: ProcessRequirements) -> Iterator[Changes]:
     """Yield proposals in order of increasing cost."""
     spec = job.spec
     if need.group == "trainer":
@@ -75,19 +75,19 @@ def _proposals(job: AlignmentJob, need: Need) -> Iterator[Changes]:
 
 def _trainer_proposals(where: str, trainer: Trainer) -> Iterator[Changes]:
     backend = trainer.backend.value
-    assert isinstance(backend, TorchBackend | MegatronBackend)
+    assert isinstance(backend, TorchBackendSpec | MegatronBackendSpec)
     path = f"{where}.backend.{trainer.backend.member}"
     changes: Changes = {}
     if backend.precision is Precision.FLOAT32:
         changes[f"{path}.precision"] = Precision.BFLOAT16.value
         yield dict(changes)
-    recompute = _recompute(path, backend)
+    recompute = _recompute_changes(path, backend)
     if recompute:
         changes |= recompute
         yield dict(changes)
     if backend.microbatch_tokens > 2048:
         yield changes | {f"{path}.microbatchTokens": 2048}
-    if isinstance(backend, TorchBackend):
+    if isinstance(backend, TorchBackendSpec):
         for factor in (2, 4, 8, 16, 32, 64):
             yield changes | {f"{where}.ranks": trainer.ranks * factor}
         for tensor, pipeline in ((8, 1), (8, 2), (8, 4), (8, 8), (8, 16)):
@@ -117,8 +117,8 @@ def _trainer_proposals(where: str, trainer: Trainer) -> Iterator[Changes]:
                 }
 
 
-def _recompute(path: str, backend: TorchBackend | MegatronBackend) -> Changes:
-    if isinstance(backend, TorchBackend):
+def _recompute_changes(path: str, backend: TorchBackendSpec | MegatronBackendSpec) -> Changes:
+    if isinstance(backend, TorchBackendSpec):
         return {} if backend.gradient_checkpointing else {f"{path}.gradientCheckpointing": True}
     if backend.recompute is Recompute.LAYERS:
         return {}
@@ -127,40 +127,40 @@ def _recompute(path: str, backend: TorchBackend | MegatronBackend) -> Changes:
 
 def _engine_proposals(job: AlignmentJob) -> Iterator[Changes]:
     engine = job.spec.rollout.engine.value
-    path = f"spec.rollout.engine.{_alias(job)}"
+    path = f"spec.rollout.engine.{_engine_alias(job)}"
     changes: Changes = {}
     if engine.precision is Precision.FLOAT32:
         changes[f"{path}.precision"] = Precision.BFLOAT16.value
         yield dict(changes)
-    if isinstance(engine, TorchEngine | TritonEngine):
+    if isinstance(engine, TorchEngineSpec | TritonEngineSpec):
         for sequences in (64, 32, 16):
             if sequences < engine.max_sequences:
                 yield changes | {f"{path}.maxSequences": sequences}
-    if isinstance(engine, TorchEngine | TensorRTLLMEngine | VllmEngine):
+    if isinstance(engine, TorchEngineSpec | TensorRTLLMEngineSpec | VllmEngineSpec):
         for tensor in (2, 4, 8):
             if tensor > engine.tensor_parallel:
                 yield changes | {f"{path}.tensorParallel": tensor}
-    if isinstance(engine, TensorRTLLMEngine | VllmEngine):
+    if isinstance(engine, TensorRTLLMEngineSpec | VllmEngineSpec):
         for pipeline in (2, 4):
             yield changes | {f"{path}.tensorParallel": 8, f"{path}.pipelineParallel": pipeline}
 
 
-def _alias(job: AlignmentJob) -> str:
+def _engine_alias(job: AlignmentJob) -> str:
     member = job.spec.rollout.engine.member
     return "tensorrtLLM" if member == "tensorrt_llm" else str(member)
 
 
-def _changed(job: AlignmentJob, changes: Changes) -> AlignmentJob:
+def _apply_changes(job: AlignmentJob, changes: Changes) -> AlignmentJob:
     """Return the job with changed values, validated. Raises SpecErrors."""
-    from kubealign.spec.load import job_of_value
+    from kubealign.spec.load import job_from_document
 
     document = job.model_dump(mode="json", by_alias=True, exclude_unset=True)
     for path, value in changes.items():
-        _set(document, path.replace("[", ".").replace("]", "").split("."), value)
-    return job_of_value(document)
+        _set_value(document, path.replace("[", ".").replace("]", "").split("."), value)
+    return job_from_document(document)
 
 
-def _set(document: dict[str, object], names: list[str], value: object) -> None:
+def _set_value(document: dict[str, object], names: list[str], value: object) -> None:
     at: object = document
     for name in names[:-1]:
         if isinstance(at, list):

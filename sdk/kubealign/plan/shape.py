@@ -61,32 +61,32 @@ class ModelShape:
         return replace(self, vocabulary=tokens)
 
 
-_COMMON: Mapping[str, Any] = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32}
+_COMMON_DEFAULTS: Mapping[str, Any] = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32}
 #: Defaults of missing config keys by model_type, from the config classes of transformers.
-_DEFAULTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+_CONFIG_DEFAULTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
-        "llama": {**_COMMON, "intermediate_size": 11008, "vocab_size": 32000},
+        "llama": {**_COMMON_DEFAULTS, "intermediate_size": 11008, "vocab_size": 32000},
         "mistral": {
-            **_COMMON,
+            **_COMMON_DEFAULTS,
             "intermediate_size": 14336,
             "vocab_size": 32000,
             "num_key_value_heads": 8,
         },
         "qwen2": {
-            **_COMMON,
+            **_COMMON_DEFAULTS,
             "intermediate_size": 22016,
             "vocab_size": 151936,
             "num_key_value_heads": 32,
         },
         "qwen3": {
-            **_COMMON,
+            **_COMMON_DEFAULTS,
             "intermediate_size": 22016,
             "vocab_size": 151936,
             "num_key_value_heads": 32,
             "head_dim": 128,
         },
         "mixtral": {
-            **_COMMON,
+            **_COMMON_DEFAULTS,
             "intermediate_size": 14336,
             "vocab_size": 32000,
             "num_key_value_heads": 8,
@@ -113,10 +113,10 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     }
 )
 #: Supported model families.
-FAMILIES = tuple(_DEFAULTS)
+FAMILIES = tuple(_CONFIG_DEFAULTS)
 
 
-def shape_of(config: Mapping[str, Any], where: str) -> ModelShape:
+def parse_model_shape(config: Mapping[str, Any], where: str) -> ModelShape:
     """Parse the shape from a config.json or a spec's `architecture`.
 
     Args:
@@ -126,9 +126,9 @@ def shape_of(config: Mapping[str, Any], where: str) -> ModelShape:
         PlanError: Unknown model family, or a size that is not a whole number above 0.
     """
     family = config.get("model_type")
-    if not isinstance(family, str) or family not in _DEFAULTS:
+    if not isinstance(family, str) or family not in _CONFIG_DEFAULTS:
         raise PlanError(f"{where}: model_type is {family!r}; a plan knows {', '.join(FAMILIES)}")
-    sizes = _Sizes(where, {**_DEFAULTS[family], **{k: v for k, v in config.items() if v is not None}})
+    sizes = _ConfigSizes(where, {**_CONFIG_DEFAULTS[family], **{k: v for k, v in config.items() if v is not None}})
     hidden, heads = sizes.size("hidden_size"), sizes.size("num_attention_heads")
     if "head_dim" not in sizes.values and hidden % heads:
         raise PlanError(
@@ -156,7 +156,7 @@ def shape_of(config: Mapping[str, Any], where: str) -> ModelShape:
     return _with_experts(shape, sizes)
 
 
-def _with_experts(shape: ModelShape, sizes: "_Sizes") -> ModelShape:
+def _with_experts(shape: ModelShape, sizes: "_ConfigSizes") -> ModelShape:
     if shape.model_type == "mixtral":
         return replace(
             shape,
@@ -178,7 +178,7 @@ def _with_experts(shape: ModelShape, sizes: "_Sizes") -> ModelShape:
 
 
 @dataclass(frozen=True)
-class _Sizes:
+class _ConfigSizes:
     where: str
     values: Mapping[str, Any]
 

@@ -5,20 +5,20 @@ master copy of 4 (Rajbhandari et al. 2020, section 3.1). ZeRO shards these over 
 optimiser state, stage 3 everything.
 """
 
-from kubealign.plan.division import Division, Stage
+from kubealign.plan.division import TrainerLayout, StageParameters
 from kubealign.spec.precision import Precision
 from kubealign.spec.training import Trainer
 
-_MOMENTS = 8
-_WIDE = 4
+_ADAM_MOMENT_BYTES = 8
+_FP32_BYTES = 4
 
 
-def width(precision: Precision) -> int:
+def bytes_per_value(precision: Precision) -> int:
     """Return bytes per value of the computation's dtype."""
-    return 2 if precision is Precision.BFLOAT16 else _WIDE
+    return 2 if precision is Precision.BFLOAT16 else _FP32_BYTES
 
 
-def torch_states(weights: int, adapted: int | None, precision: Precision, ranks: int) -> dict[str, int]:
+def torch_state_bytes(weights: int, adapted: int | None, precision: Precision, ranks: int) -> dict[str, int]:
     """Return the bytes of the torch backend's states on one rank.
 
     The weights are the fp32 masters, whatever the precision of the computation; below an adapter they have
@@ -29,17 +29,17 @@ def torch_states(weights: int, adapted: int | None, precision: Precision, ranks:
         adapted: Weights of the adapter; None: all weights are trained.
     """
     if adapted is None:
-        return _shares({"weights": _WIDE * weights}, weights, ranks)
-    return _shares({"weights": width(precision) * weights + _WIDE * adapted}, adapted, ranks)
+        return _divide_over_ranks({"weights": _FP32_BYTES * weights}, weights, ranks)
+    return _divide_over_ranks({"weights": bytes_per_value(precision) * weights + _FP32_BYTES * adapted}, adapted, ranks)
 
 
-def _shares(weights: dict[str, int], trained: int, ranks: int) -> dict[str, int]:
-    parts = weights | {"gradients": _WIDE * trained, "optimizer": _MOMENTS * trained}
+def _divide_over_ranks(weights: dict[str, int], trained: int, ranks: int) -> dict[str, int]:
+    parts = weights | {"gradients": _FP32_BYTES * trained, "optimizer": _ADAM_MOMENT_BYTES * trained}
     return {name: -(-size // ranks) for name, size in parts.items()}
 
 
-def megatron_states(
-    stage: Stage, adapted: int | None, trainer: Trainer, division: Division
+def megatron_state_bytes(
+    stage: StageParameters, adapted: int | None, trainer: Trainer, division: TrainerLayout
 ) -> dict[str, int]:
     """Return the bytes of the megatron backend's states on one rank.
 
@@ -52,13 +52,13 @@ def megatron_states(
     """
     megatron = trainer.backend.megatron
     assert megatron is not None
-    size = width(megatron.precision)
-    masters = _WIDE if megatron.precision is Precision.BFLOAT16 else 0
+    size = bytes_per_value(megatron.precision)
+    masters = _FP32_BYTES if megatron.precision is Precision.BFLOAT16 else 0
     dense, experts = (stage.dense, stage.experts) if adapted is None else (adapted, 0)
     share = (division.replicas, division.expert_replicas) if megatron.distributed_optimizer else (1, 1)
     optimizer = -(-dense // share[0]) + -(-experts // share[1])
     return {
         "weights": size * (stage.weights + (adapted or 0)),
-        "gradients": _WIDE * (dense + experts),
-        "optimizer": (_MOMENTS + masters) * optimizer,
+        "gradients": _FP32_BYTES * (dense + experts),
+        "optimizer": (_ADAM_MOMENT_BYTES + masters) * optimizer,
     }

@@ -11,7 +11,7 @@ ASSUMED_RESPONSE = 1024
 
 
 @dataclass(frozen=True)
-class Work:
+class Workload:
     """Tokens and sequences of one step.
 
     Attributes:
@@ -46,7 +46,7 @@ class Work:
         return -(-self.tokens * self.epochs // self.updates)
 
 
-def work_of(spec: AlignmentJobSpec, prompt: int | None = None, response: int | None = None) -> Work:
+def workload_of(spec: AlignmentJobSpec, prompt: int | None = None, response: int | None = None) -> Workload:
     """Return the workload of a job.
 
     Args:
@@ -68,17 +68,17 @@ def work_of(spec: AlignmentJobSpec, prompt: int | None = None, response: int | N
     if response is None:
         response = ASSUMED_RESPONSE
         assumed.append(f"responses of {response} tokens in the rows, which no field limits")
-    return Work(
+    return Workload(
         prompt,
         response,
-        _sequences(algorithm),
+        _sequences_per_step(algorithm),
         int(getattr(algorithm, "epochs_per_step", 1)),
         int(algorithm.updates_per_step),
         tuple(assumed),
     )
 
 
-def _sequences(algorithm: object) -> int:
+def _sequences_per_step(algorithm: object) -> int:
     """Return the sequences of one step; each preference row has two."""
     prompts = getattr(algorithm, "prompts_per_step", None)
     if prompts is not None:

@@ -8,17 +8,17 @@ from typing import Any
 #: Timings differ from run to run.
 _TIMED = ("seconds/", "tokens_per_second", "refit/")
 #: Keys of a metrics.jsonl line that are not metrics.
-_NOT_FIGURES = frozenset({"step", "fence", "time"})
+_NOT_METRICS = frozenset({"step", "fence", "time"})
 #: Below this the relative difference of two metrics is meaningless: they are sums of cancelling terms.
-_NEXT_TO_NOTHING = 1e-6
+_NEGLIGIBLE = 1e-6
 
 
 @dataclass(frozen=True)
-class Difference:
+class MetricDifference:
     """One metric of one step that is not equal bit for bit."""
 
     step: int
-    figure: str
+    metric: str
     recorded: float
     replayed: float
 
@@ -29,36 +29,36 @@ class Difference:
         if not (math.isfinite(a) and math.isfinite(b)):
             return math.inf
         size = max(abs(a), abs(b))
-        return 0.0 if size < _NEXT_TO_NOTHING else abs(a - b) / size
+        return 0.0 if size < _NEGLIGIBLE else abs(a - b) / size
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ReplayComparison:
     """steps, metrics: numbers of compared steps and metrics. differences: in step order, by name within a
     step.
     """
 
     steps: int
-    figures: int
-    differences: Sequence[Difference]
+    metrics: int
+    differences: Sequence[MetricDifference]
 
     @property
-    def largest(self) -> Difference | None:
+    def largest(self) -> MetricDifference | None:
         return max(self.differences, key=lambda each: each.relative, default=None)
 
-    def beyond(self, tolerance: float) -> Difference | None:
+    def first_beyond(self, tolerance: float) -> MetricDifference | None:
         """Return the first difference that exceeds rounding."""
         return next((each for each in self.differences if each.relative > tolerance), None)
 
 
-def last_lines(lines: Iterable[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
+def last_line_per_step(lines: Iterable[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
     """Return the last line of each trained step of a metrics.jsonl."""
     return {int(line["step"]): line for line in lines if "seconds/step" in line}
 
 
-def compare(
+def compare_runs(
     recorded: Mapping[int, Mapping[str, Any]], replayed: Mapping[int, Mapping[str, Any]]
-) -> Comparison:
+) -> ReplayComparison:
     """Compare every metric of the replayed steps with the recorded step's; a metric missing there counts as
     NaN.
 
@@ -70,14 +70,14 @@ def compare(
     for step in sorted(replayed):
         recorded_step = recorded.get(step, {})
         for name, value in sorted(replayed[step].items()):
-            if name in _NOT_FIGURES or name.startswith(_TIMED):
+            if name in _NOT_METRICS or name.startswith(_TIMED):
                 continue
             figures += 1
-            difference = Difference(step, name, float(recorded_step.get(name, math.nan)), float(value))
-            if not _same(difference.recorded, difference.replayed):
+            difference = MetricDifference(step, name, float(recorded_step.get(name, math.nan)), float(value))
+            if not _is_same(difference.recorded, difference.replayed):
                 differences.append(difference)
-    return Comparison(len(replayed), figures, differences)
+    return ReplayComparison(len(replayed), figures, differences)
 
 
-def _same(a: float, b: float) -> bool:
+def _is_same(a: float, b: float) -> bool:
     return a == b or (math.isnan(a) and math.isnan(b))

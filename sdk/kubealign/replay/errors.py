@@ -1,5 +1,5 @@
 """Errors of replays."""
 
 
-class CannotReplay(Exception):
+class ReplayError(Exception):
     """Part of the recorded run is missing, or has changed. The message names the part."""

@@ -6,15 +6,15 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kubealign.process import Role
-from kubealign.replay.errors import CannotReplay
+from kubealign.replay.errors import ReplayError
 from kubealign.roles import PREPARE, Process, roles
 from kubealign.spec.job import AlignmentJob
 
 FILE = "replay.json"
-_WHO = (Role.TRAINER, Role.CRITIC, Role.DRIVER)
+_REPLAYED_ROLES = (Role.TRAINER, Role.CRITIC, Role.DRIVER)
 
 
-class Replay(BaseModel):
+class ReplayPlan(BaseModel):
     """RUN/replay.json of a run that generates no batches. run: directory of the recorded run.
 
     Steps first_step to last_step are trained again; with first_step above 1 from the checkpoint of the
@@ -34,21 +34,21 @@ class Replay(BaseModel):
         draft.replace(run_dir / FILE)
 
 
-def read_replay(run_dir: Path) -> Replay | None:
+def read_replay_plan(run_dir: Path) -> ReplayPlan | None:
     """Read the plan; None for a run with batches of its own. Raises ReplayError for an invalid file."""
     try:
-        return Replay.model_validate_json((run_dir / FILE).read_bytes())
+        return ReplayPlan.model_validate_json((run_dir / FILE).read_bytes())
     except FileNotFoundError:
         return None
     except ValidationError as error:
-        raise CannotReplay(f"{run_dir / FILE} is damaged ({error.errors()[0]['msg']})") from error
+        raise ReplayError(f"{run_dir / FILE} is damaged ({error.errors()[0]['msg']})") from error
 
 
-def replay_roles(job: AlignmentJob) -> tuple[Process, ...]:
+def replay_processes(job: AlignmentJob) -> tuple[Process, ...]:
     """Return the processes of a replay: trainer, critic and driver, without preparation, sampling and
     scoring.
     """
-    replayed = [process for process in roles(job) if process.role in _WHO and process.group != PREPARE]
+    replayed = [process for process in roles(job) if process.role in _REPLAYED_ROLES and process.group != PREPARE]
     groups = {process.group for process in replayed}
     return tuple(
         replace(process, after=tuple(group for group in process.after if group in groups))
@@ -56,6 +56,6 @@ def replay_roles(job: AlignmentJob) -> tuple[Process, ...]:
     )
 
 
-def processes_of(job: AlignmentJob, run_dir: Path) -> tuple[Process, ...]:
+def processes_for_run(job: AlignmentJob, run_dir: Path) -> tuple[Process, ...]:
     """Return the processes of the job with this run directory."""
-    return roles(job) if read_replay(run_dir) is None else replay_roles(job)
+    return roles(job) if read_replay_plan(run_dir) is None else replay_processes(job)

@@ -11,10 +11,10 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from kubealign.replay.errors import CannotReplay
+from kubealign.replay.errors import ReplayError
 
 FOLDER = "batches"
-_LINE = re.compile(r"step-(\d{8,})\.json")
+_RECORD_NAME = re.compile(r"step-(\d{8,})\.json")
 
 
 class RecordedStep(BaseModel):
@@ -47,33 +47,33 @@ def batch_path(folder: Path, step: int) -> Path:
     return folder / f"step-{step:08d}.safetensors"
 
 
-def line_path(folder: Path, step: int) -> Path:
+def record_path(folder: Path, step: int) -> Path:
     return folder / f"step-{step:08d}.json"
 
 
-def recorded_steps(folder: Path) -> list[int]:
+def list_recorded_steps(folder: Path) -> list[int]:
     """Return the steps that have a record, ascending."""
     if not folder.is_dir():
         return []
-    matches = (_LINE.fullmatch(path.name) for path in folder.iterdir())
+    matches = (_RECORD_NAME.fullmatch(path.name) for path in folder.iterdir())
     return sorted(int(match[1]) for match in matches if match)
 
 
-def read_line(folder: Path, step: int) -> RecordedStep:
+def read_record(folder: Path, step: int) -> RecordedStep:
     """Read the record of a step. Raises ReplayError, with the file that is missing or damaged."""
-    path = line_path(folder, step)
+    path = record_path(folder, step)
     try:
         line = RecordedStep.model_validate_json(path.read_bytes())
     except OSError as error:
-        raise CannotReplay(f"step {step}: {path} cannot be read ({error.strerror})") from error
+        raise ReplayError(f"step {step}: {path} cannot be read ({error.strerror})") from error
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"]) or "the whole file"
-        raise CannotReplay(
+        raise ReplayError(
             f"step {step}: {path} is not the record of a step ({field}: {first['msg']})"
         ) from error
     if line.step != step:
-        raise CannotReplay(f"step {step}: {path} is the record of step {line.step}")
+        raise ReplayError(f"step {step}: {path} is the record of step {line.step}")
     return line
 
 
@@ -86,10 +86,10 @@ def read_batch(folder: Path, line: RecordedStep) -> bytes:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise CannotReplay(f"step {line.step}: {path} cannot be read ({error.strerror})") from error
+        raise ReplayError(f"step {line.step}: {path} cannot be read ({error.strerror})") from error
     actual_digest = xxhash.xxh3_128_hexdigest(data)
     if actual_digest != line.digest:
-        raise CannotReplay(
+        raise ReplayError(
             f"step {line.step}: {path} has been altered: its checksum is {actual_digest}, "
             f"recorded was {line.digest}"
         )

@@ -22,7 +22,7 @@ from kubealign.process import Role, TlsFiles
 
 LOOPBACK = ("localhost", "127.0.0.1")
 # Certificates are valid from slightly before their creation, as machine clocks differ.
-_SKEW = timedelta(minutes=10)
+_CLOCK_SKEW = timedelta(minutes=10)
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class IssuedCertificate:
     key_pem: bytes
 
 
-class Authority:
+class CertificateAuthority:
     """Signs the certificates of one job. The private key stays with the process that starts the job."""
 
     def __init__(self, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
@@ -41,7 +41,7 @@ class Authority:
         self._key = key
 
     @classmethod
-    def create(cls, job_name: str, lifetime: timedelta) -> "Authority":
+    def create(cls, job_name: str, lifetime: timedelta) -> "CertificateAuthority":
         """Create a CA for a job. The CA and its certificates expire together, after `lifetime`.
 
         Raises ValueError if the lifetime is not positive.
@@ -57,7 +57,7 @@ class Authority:
             ]
         )
         builder = (
-            _unsigned(name, name, key.public_key(), now - _SKEW, now + lifetime)
+            _certificate_builder(name, name, key.public_key(), now - _CLOCK_SKEW, now + lifetime)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(_key_usage(signs_certificates=True), critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
@@ -79,13 +79,13 @@ class Authority:
         Raises ValueError for a host that is neither.
         """
         key = ec.generate_private_key(ec.SECP256R1())
-        identity = identity_of(self.job_name, role)
+        identity = spiffe_id(self.job_name, role)
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, str(role))])
         names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(identity)]
-        names += [_host(host) for host in hosts]
+        names += [_general_name(host) for host in hosts]
         issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
         builder = (
-            _unsigned(
+            _certificate_builder(
                 subject,
                 self._certificate.subject,
                 key.public_key(),
@@ -103,15 +103,15 @@ class Authority:
             .add_extension(issuer, critical=False)
         )
         certificate = builder.sign(self._key, hashes.SHA256())
-        return IssuedCertificate(certificate.public_bytes(serialization.Encoding.PEM), _private_pem(key))
+        return IssuedCertificate(certificate.public_bytes(serialization.Encoding.PEM), _private_key_pem(key))
 
     def save(self, directory: Path) -> None:
         """Write ca.pem and ca-key.pem, readable by their owner only."""
-        write_private(directory / "ca.pem", self.certificate_pem)
-        write_private(directory / "ca-key.pem", _private_pem(self._key))
+        write_private_file(directory / "ca.pem", self.certificate_pem)
+        write_private_file(directory / "ca-key.pem", _private_key_pem(self._key))
 
     @classmethod
-    def load(cls, directory: Path) -> "Authority":
+    def load(cls, directory: Path) -> "CertificateAuthority":
         """Read the files written by `save`. Raises FileNotFoundError, and ValueError if they are not a CA and
         its key.
         """
@@ -122,25 +122,25 @@ class Authority:
         return cls(certificate, key)
 
 
-def identity_of(job_name: str, role: Role) -> str:
+def spiffe_id(job_name: str, role: Role) -> str:
     """Return the URI in a role's certificate."""
     return f"spiffe://kubealign/{job_name}/{role}"
 
 
-def write_tls(directory: Path, authority: Authority, role: Role, hosts: Sequence[str] = LOOPBACK) -> TlsFiles:
+def write_tls(directory: Path, authority: CertificateAuthority, role: Role, hosts: Sequence[str] = LOOPBACK) -> TlsFiles:
     """Issue a certificate and write ca.pem, ROLE.pem and ROLE-key.pem, readable by their owner only."""
     issued = authority.issue(role, hosts)
     files = TlsFiles(
         ca=directory / "ca.pem", certificate=directory / f"{role}.pem", key=directory / f"{role}-key.pem"
     )
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_private(files.ca, authority.certificate_pem)
-    write_private(files.certificate, issued.certificate_pem)
-    write_private(files.key, issued.key_pem)
+    write_private_file(files.ca, authority.certificate_pem)
+    write_private_file(files.certificate, issued.certificate_pem)
+    write_private_file(files.key, issued.key_pem)
     return files
 
 
-def write_private(path: Path, content: bytes) -> None:
+def write_private_file(path: Path, content: bytes) -> None:
     """Write a file readable by its owner only. The write is atomic: no reader sees a partial file."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.unlink(missing_ok=True)
@@ -149,7 +149,7 @@ def write_private(path: Path, content: bytes) -> None:
     draft.replace(path)
 
 
-def _host(host: str) -> x509.GeneralName:
+def _general_name(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ip_address(host))
     except ValueError:
@@ -158,7 +158,7 @@ def _host(host: str) -> x509.GeneralName:
         return x509.DNSName(host)
 
 
-def _unsigned(
+def _certificate_builder(
     subject: x509.Name,
     issuer: x509.Name,
     public_key: ec.EllipticCurvePublicKey,
@@ -190,7 +190,7 @@ def _key_usage(signs_certificates: bool) -> x509.KeyUsage:
     )
 
 
-def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+def _private_key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )

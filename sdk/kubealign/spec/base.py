@@ -17,10 +17,10 @@ from pydantic import (
 from pydantic.alias_generators import to_camel, to_snake
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from kubealign.spec.paths import local_path
+from kubealign.spec.paths import resolve_path
 
 
-class Spec(BaseModel):
+class SpecModel(BaseModel):
     """Base class of spec models. Fields are camelCase in documents and snake_case in Python."""
 
     model_config = ConfigDict(
@@ -33,7 +33,7 @@ class Spec(BaseModel):
     )
 
 
-def incoherent(title: str, *problems: tuple[tuple[str | int, ...], Any, str]) -> ValidationError:
+def field_errors(title: str, *problems: tuple[tuple[str | int, ...], Any, str]) -> ValidationError:
     """Build the ValidationError of a model validator about fields below the model.
 
     Args:
@@ -50,23 +50,23 @@ def incoherent(title: str, *problems: tuple[tuple[str | int, ...], Any, str]) ->
     )
 
 
-def alias(model: type[BaseModel], name: str) -> str:
+def field_alias(model: type[BaseModel], name: str) -> str:
     """Return the name of a field in documents."""
     return model.model_fields[name].alias or name
 
 
-def exactly_one(model: Spec, names: list[str], example: str = "") -> None:
+def require_exactly_one(model: SpecModel, names: list[str], example: str = "") -> None:
     """Raise PydanticCustomError unless exactly one of the named fields of the model is set."""
     set_names = [name for name in names if getattr(model, name) is not None]
     if len(set_names) == 1:
         return
-    members = ", ".join(alias(type(model), name) for name in names)
+    members = ", ".join(field_alias(type(model), name) for name in names)
     empty = [
-        alias(type(model), name) for name in names if name in model.model_fields_set and name not in set_names
+        field_alias(type(model), name) for name in names if name in model.model_fields_set and name not in set_names
     ]
     if set_names:
         problem = (
-            " and ".join(alias(type(model), name) for name in set_names) + " are set: remove all but one"
+            " and ".join(field_alias(type(model), name) for name in set_names) + " are set: remove all but one"
         )
     elif empty:
         problem = f"{empty[0]} is null: give it a value, or {{}} for its defaults"
@@ -77,7 +77,7 @@ def exactly_one(model: Spec, names: list[str], example: str = "") -> None:
     )
 
 
-def unique(key: str) -> Any:
+def unique_by(key: str) -> Any:
     """Return a validator for lists of objects: the field `key` must differ in all entries.
 
     Kubernetes merges the list by this field. `key` is the camelCase name.
@@ -91,40 +91,40 @@ def unique(key: str) -> Any:
                 ((index, key), values[index], f"another entry has this {key}: change one")
                 for index in duplicates
             )
-            raise incoherent("list", *problems)
+            raise field_errors("list", *problems)
         return entries
 
     return AfterValidator(check)
 
 
-def merged_by(key: str) -> dict[str, Any]:
+def list_map_schema(key: str) -> dict[str, Any]:
     """Return the JSON schema keywords of a list that is merged by a key."""
     return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
 
 
-def _check_distinct(entries: list[str]) -> list[str]:
+def _require_distinct(entries: list[str]) -> list[str]:
     duplicates = [index for index, value in enumerate(entries) if value in entries[:index]]
     if duplicates:
-        raise incoherent(
+        raise field_errors(
             "list", *(((index,), entries[index], "occurs twice: remove one") for index in duplicates)
         )
     return entries
 
 
 #: Validator for lists of texts: all entries must differ.
-distinct = AfterValidator(_check_distinct)
+distinct_items = AfterValidator(_require_distinct)
 
 #: JSON schema keywords of a list with distinct entries.
-AS_SET = {"x-kubernetes-list-type": "set"}
+LIST_SET_SCHEMA = {"x-kubernetes-list-type": "set"}
 
 
 def _union_schema(schema: dict[str, Any], model: type[BaseModel]) -> None:
-    if issubclass(model, Union):
+    if issubclass(model, SpecUnion):
         default = model.default_member
-        schema["x-kubealign-union"] = {"default": None if default is None else alias(model, default)}
+        schema["x-kubealign-union"] = {"default": None if default is None else field_alias(model, default)}
 
 
-class Union(Spec):
+class SpecUnion(SpecModel):
     """Object of which exactly one field must be set: a union in the Kubernetes API convention.
 
     `member` is the snake_case name of the field that is set, and `value` is its value.
@@ -140,13 +140,13 @@ class Union(Spec):
     def _default(cls, data: Any) -> Any:
         """Replace an empty object by the default member."""
         if data == {} and cls.default_member is not None:
-            return {alias(cls, cls.default_member): {}}
+            return {field_alias(cls, cls.default_member): {}}
         return data
 
     @model_validator(mode="after")
-    def _exactly_one(self) -> "Union":
+    def _exactly_one(self) -> "SpecUnion":
         """Check that exactly one field is set."""
-        exactly_one(self, list(type(self).model_fields))
+        require_exactly_one(self, list(type(self).model_fields))
         return self
 
     @property
@@ -160,63 +160,63 @@ class Union(Spec):
         return getattr(self, self.member)
 
 
-def _absolute(value: str, info: ValidationInfo) -> str:
+def _resolve_path(value: str, info: ValidationInfo) -> str:
     """Make a path absolute from the folder in the validation context."""
     folder: Path | None = (info.context or {}).get("folder")
-    return value if folder is None else local_path(value, folder)
+    return value if folder is None else resolve_path(value, folder)
 
 
 #: A file or folder. Loading a job's file makes relative paths absolute from that file's folder.
-FilePath: TypeAlias = Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(_absolute)]
+FilePath: TypeAlias = Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(_resolve_path)]
 
-DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
-DNS_SUBDOMAIN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
-JOB_NAME = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
+DNS_LABEL_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+DNS_SUBDOMAIN_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+JOB_NAME_PATTERN = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
 # Character classes are written out, because \w is Unicode in some regular expression engines but not in all.
-PYTHON_NAME = r"^[A-Za-z_][A-Za-z0-9_]*$"
-MODULE_FUNCTION = r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$"
-ENV_NAME = r"^[A-Z_a-z][0-9A-Z_a-z]*$"
+PYTHON_NAME_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
+MODULE_FUNCTION_PATTERN = r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$"
+ENV_NAME_PATTERN = r"^[A-Z_a-z][0-9A-Z_a-z]*$"
 _SEGMENT = r"([^/.][^/]*|\.([^/.][^/]*)?|\.\.[^/]+)"
-VOLUME_PATH = rf"^({_SEGMENT}(/{_SEGMENT})*/?)?$"
+VOLUME_PATH_PATTERN = rf"^({_SEGMENT}(/{_SEGMENT})*/?)?$"
 
-FILE_KEY = r"^[-._a-zA-Z0-9]+$"
-ABSOLUTE_PATH = r"^/[^:]*$"
-HTTP_ADDRESS = r"^https?://[-._:A-Za-z0-9\[\]]+(/[!-~]*)?$"
-QUALIFIED_NAME = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
-TEMPLATE = r"^([^{}]|\{\{|\}\}|\{[^{}]+\})*$"
-QUANTITY = r"^[0-9]+(\.[0-9]+)?([numkMGTPE]|[KMGTPE]i)?$"
+FILE_KEY_PATTERN = r"^[-._a-zA-Z0-9]+$"
+ABSOLUTE_PATH_PATTERN = r"^/[^:]*$"
+HTTP_ADDRESS_PATTERN = r"^https?://[-._:A-Za-z0-9\[\]]+(/[!-~]*)?$"
+QUALIFIED_NAME_PATTERN = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
+TEMPLATE_PATTERN = r"^([^{}]|\{\{|\}\}|\{[^{}]+\})*$"
+QUANTITY_PATTERN = r"^[0-9]+(\.[0-9]+)?([numkMGTPE]|[KMGTPE]i)?$"
 
 #: Descriptions of the patterns for error messages and documentation.
-PATTERNS = {
-    JOB_NAME: "lower-case letters, digits and hyphens, with a letter first and a letter or digit last",
-    VOLUME_PATH: "a path within the volume, without a leading / and without ..",
-    DNS_SUBDOMAIN: "lower-case letters, digits, hyphens and dots, with a letter or digit at both ends",
-    ENV_NAME: "letters, digits and _, not beginning with a digit",
-    FILE_KEY: "letters, digits, hyphens, dots and _",
-    ABSOLUTE_PATH: "an absolute path without a colon",
-    HTTP_ADDRESS: "an address such as https://tracking.example, without a user or password in it",
-    QUALIFIED_NAME: "a Kubernetes name such as example.com/name",
-    QUANTITY: "an amount such as 8, 500m or 16Gi",
-    TEMPLATE: "a text with names in braces, and its own braces doubled",
-    DNS_LABEL: "lower-case letters, digits and hyphens, with a letter or digit at both ends",
-    PYTHON_NAME: "the name of a Python function",
-    MODULE_FUNCTION: "a module and a function in it, such as package.module:function",
+PATTERN_DESCRIPTIONS = {
+    JOB_NAME_PATTERN: "lower-case letters, digits and hyphens, with a letter first and a letter or digit last",
+    VOLUME_PATH_PATTERN: "a path within the volume, without a leading / and without ..",
+    DNS_SUBDOMAIN_PATTERN: "lower-case letters, digits, hyphens and dots, with a letter or digit at both ends",
+    ENV_NAME_PATTERN: "letters, digits and _, not beginning with a digit",
+    FILE_KEY_PATTERN: "letters, digits, hyphens, dots and _",
+    ABSOLUTE_PATH_PATTERN: "an absolute path without a colon",
+    HTTP_ADDRESS_PATTERN: "an address such as https://tracking.example, without a user or password in it",
+    QUALIFIED_NAME_PATTERN: "a Kubernetes name such as example.com/name",
+    QUANTITY_PATTERN: "an amount such as 8, 500m or 16Gi",
+    TEMPLATE_PATTERN: "a text with names in braces, and its own braces doubled",
+    DNS_LABEL_PATTERN: "lower-case letters, digits and hyphens, with a letter or digit at both ends",
+    PYTHON_NAME_PATTERN: "the name of a Python function",
+    MODULE_FUNCTION_PATTERN: "a module and a function in it, such as package.module:function",
 }
 
 #: Begins with a letter, as Service names must; at most 52 characters, so that derived names fit a DNS label.
-JobName: TypeAlias = Annotated[str, Field(pattern=JOB_NAME, max_length=52)]
+JobName: TypeAlias = Annotated[str, Field(pattern=JOB_NAME_PATTERN, max_length=52)]
 
 #: Names of rewards and scores; with the prefix reward- and the suffix -0 they still fit in a DNS label.
-Name: TypeAlias = Annotated[str, Field(pattern=DNS_LABEL, max_length=50)]
+EntryName: TypeAlias = Annotated[str, Field(pattern=DNS_LABEL_PATTERN, max_length=50)]
 
 #: Names of most Kubernetes objects.
-ObjectName: TypeAlias = Annotated[str, Field(pattern=DNS_SUBDOMAIN, max_length=253)]
+ObjectName: TypeAlias = Annotated[str, Field(pattern=DNS_SUBDOMAIN_PATTERN, max_length=253)]
 
 #: A file or folder within a volume; empty: the volume's root.
-VolumePath: TypeAlias = Annotated[str, Field(pattern=VOLUME_PATH, max_length=1024)]
+VolumePath: TypeAlias = Annotated[str, Field(pattern=VOLUME_PATH_PATTERN, max_length=1024)]
 
 #: Names, branches and the like.
 ShortText: TypeAlias = Annotated[str, Field(min_length=1, max_length=256)]
 
 #: Maximum of integer fields without a smaller bound.
-MOST = 2**31 - 1
+MAX_INT32 = 2**31 - 1

@@ -1,7 +1,7 @@
 """Fields of a job that may change after the job has been created."""
 
 #: Fields that may change between two runs on one machine. They affect how the job runs, not its result.
-HARMLESS = (
+MUTABLE_BETWEEN_RUNS = (
     "metadata.labels",
     "metadata.annotations",
     "spec.suspend",
@@ -13,11 +13,11 @@ HARMLESS = (
 )
 
 #: Field that may only increase between two runs on one machine.
-MAX_STEPS = "spec.maxSteps"
+MAX_STEPS_FIELD = "spec.maxSteps"
 
 #: Fields that may change at any time in a cluster, because only the operator reads them. The roles read all
 #: other fields from the document with which the job was started, so changes there would have no effect.
-IN_CLUSTER = (
+MUTABLE_IN_CLUSTER = (
     "spec.suspend",
     "spec.rollout.replicas",
     "spec.lifecycle.activeDeadlineSeconds",

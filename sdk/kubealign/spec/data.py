@@ -6,20 +6,20 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import AfterValidator, Field, ValidationInfo
 
 from kubealign.spec.base import (
-    AS_SET,
-    MOST,
-    TEMPLATE,
+    LIST_SET_SCHEMA,
+    MAX_INT32,
+    TEMPLATE_PATTERN,
     FilePath,
     JobName,
     ObjectName,
     ShortText,
-    Spec,
-    Union,
+    SpecModel,
+    SpecUnion,
     VolumePath,
-    distinct,
+    distinct_items,
 )
-from kubealign.spec.paths import local_path
-from kubealign.spec.placeholders import well_formed
+from kubealign.spec.paths import resolve_path
+from kubealign.spec.placeholders import check_placeholders
 
 #: Name of a column of the data set.
 Column: TypeAlias = ShortText
@@ -28,12 +28,12 @@ Column: TypeAlias = ShortText
 Template: TypeAlias = Annotated[
     str,
     # The pattern is for the API server only; the validator's error names the wrong brace.
-    Field(min_length=1, max_length=16384, json_schema_extra={"pattern": TEMPLATE}),
-    AfterValidator(well_formed),
+    Field(min_length=1, max_length=16384, json_schema_extra={"pattern": TEMPLATE_PATTERN}),
+    AfterValidator(check_placeholders),
 ]
 
 
-class Overlong(StrEnum):
+class OverlongPolicy(StrEnum):
     """Drop: the row is skipped and counted. Truncate: the prompt is cut on the left. Fail: the job fails."""
 
     DROP = "Drop"
@@ -41,17 +41,17 @@ class Overlong(StrEnum):
     FAIL = "Fail"
 
 
-def _folder_or_name(value: str, info: ValidationInfo) -> str:
+def _resolve_dataset_name(value: str, info: ValidationInfo) -> str:
     """Make the path of a data set folder absolute; names on the hub stay unchanged."""
     folder = (info.context or {}).get("folder")
     is_folder = value.startswith(("./", "../", "~/")) or value in {".", ".."}
-    return local_path(value, folder) if folder is not None and is_folder else value
+    return resolve_path(value, folder) if folder is not None and is_folder else value
 
 
-class HuggingFaceDataset(Spec):
+class HuggingFaceDataset(SpecModel):
     """A data set of the Hugging Face hub, or a folder that `datasets.load_dataset` reads."""
 
-    name: Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(_folder_or_name)] = Field(
+    name: Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(_resolve_dataset_name)] = Field(
         description="Name on the hub, such as openai/gsm8k; a folder begins with ./ or /."
     )
     config: ShortText | None = Field(None, description="Configuration of the data set.")
@@ -63,7 +63,7 @@ class HuggingFaceDataset(Spec):
     )
 
 
-class VolumeFile(Spec):
+class VolumeFileSource(SpecModel):
     """A file in a Kubernetes volume."""
 
     claim_name: ObjectName = Field(description="Name of the PersistentVolumeClaim.")
@@ -71,10 +71,10 @@ class VolumeFile(Spec):
 
 
 #: File in the result of a job that holds its rows: one JSON object per line.
-JOB_ROWS = "data.jsonl"
+RESULT_ROWS_FILE = "data.jsonl"
 
 
-class JobData(Spec):
+class JobDataSource(SpecModel):
     """The rows produced by another AlignmentJob of the same namespace.
 
     The other job (generate or annotate) must have succeeded.
@@ -83,7 +83,7 @@ class JobData(Spec):
     name: JobName = Field(description="metadata.name of the other job.")
 
 
-class DataSource(Union):
+class DataSource(SpecUnion):
     """Source of the rows."""
 
     path: FilePath | None = Field(
@@ -91,17 +91,17 @@ class DataSource(Union):
         description="A .jsonl, .json or .parquet file; relative to the job's file on one machine.",
     )
     hugging_face: HuggingFaceDataset | None = Field(None, description="A data set of the Hugging Face hub.")
-    volume: VolumeFile | None = Field(None, description="A file in a Kubernetes volume.")
-    job: JobData | None = Field(None, description="The rows produced by another job.")
+    volume: VolumeFileSource | None = Field(None, description="A file in a Kubernetes volume.")
+    job: JobDataSource | None = Field(None, description="The rows produced by another job.")
 
 
-class PromptText(Spec):
+class PromptText(SpecModel):
     """Prompts as plain text."""
 
     prompt: Column = Field("prompt", description="Column of the prompt.")
 
 
-class PromptMessages(Spec):
+class PromptMessages(SpecModel):
     """Prompts as chat messages."""
 
     messages: Column = Field(
@@ -109,21 +109,21 @@ class PromptMessages(Spec):
     )
 
 
-class PromptFormat(Union):
+class PromptFormat(SpecUnion):
     """Format of the prompts: `text` as it is, or `chat` through the tokenizer's chat template."""
 
     text: PromptText | None = Field(None, description="Plain text.")
     chat: PromptMessages | None = Field(None, description="Chat messages.")
 
 
-class DemonstrationText(Spec):
+class DemonstrationText(SpecModel):
     """Prompt and response as plain text."""
 
     prompt: Column = Field("prompt", description="Column of the prompt.")
     response: Column = Field("response", description="Column of the target response.")
 
 
-class Turns(StrEnum):
+class ImitatedTurns(StrEnum):
     """Last: the last message. All: every message. Weighted: every message without weight: 0."""
 
     LAST = "Last"
@@ -131,24 +131,24 @@ class Turns(StrEnum):
     WEIGHTED = "Weighted"
 
 
-class DemonstrationMessages(Spec):
+class DemonstrationMessages(SpecModel):
     """A conversation that ends with an assistant message."""
 
     messages: Column = Field(
         "messages",
         description="Column of a list of {role, content} messages that ends with an assistant message.",
     )
-    turns: Turns = Field(Turns.LAST, description="Assistant messages that are trained on.")
+    turns: ImitatedTurns = Field(ImitatedTurns.LAST, description="Assistant messages that are trained on.")
 
 
-class DemonstrationFormat(Union):
+class DemonstrationFormat(SpecUnion):
     """Format of a prompt and its target response."""
 
     text: DemonstrationText | None = Field(None, description="Plain text.")
     chat: DemonstrationMessages | None = Field(None, description="Chat messages.")
 
 
-class PreferenceText(Spec):
+class PreferenceText(SpecModel):
     """A prompt and two responses as plain text."""
 
     prompt: Column = Field("prompt", description="Column of the prompt.")
@@ -162,7 +162,7 @@ class PreferenceText(Spec):
     )
 
 
-class PreferenceMessages(Spec):
+class PreferenceMessages(SpecModel):
     """Two conversations that differ in their last message."""
 
     chosen: Column = Field(
@@ -181,7 +181,7 @@ class PreferenceMessages(Spec):
     )
 
 
-class PreferenceFormat(Union):
+class PreferenceFormat(SpecUnion):
     """Format of a prompt with a better and a worse response."""
 
     text: PreferenceText | None = Field(None, description="Plain text.")
@@ -190,11 +190,11 @@ class PreferenceFormat(Union):
 
 #: One column for each score that is trained; the columns name the scores.
 RatingColumns: TypeAlias = Annotated[
-    list[Column], Field(min_length=1, max_length=64, json_schema_extra=AS_SET), distinct
+    list[Column], Field(min_length=1, max_length=64, json_schema_extra=LIST_SET_SCHEMA), distinct_items
 ]
 
 
-class RatingText(Spec):
+class RatingText(SpecModel):
     """Prompt and response as plain text, with ratings."""
 
     prompt: Column = Field("prompt", description="Column of the prompt.")
@@ -205,7 +205,7 @@ class RatingText(Spec):
     )
 
 
-class RatingMessages(Spec):
+class RatingMessages(SpecModel):
     """A conversation whose last message is rated."""
 
     messages: Column = Field(
@@ -218,14 +218,14 @@ class RatingMessages(Spec):
     )
 
 
-class RatingFormat(Union):
+class RatingFormat(SpecUnion):
     """Format of a response with its ratings."""
 
     text: RatingText | None = Field(None, description="Plain text.")
     chat: RatingMessages | None = Field(None, description="Chat messages.")
 
 
-class UnpairedText(Spec):
+class UnpairedText(SpecModel):
     """Prompt and response as plain text, with a label for good or bad."""
 
     prompt: Column = Field("prompt", description="Column of the prompt.")
@@ -235,7 +235,7 @@ class UnpairedText(Spec):
     )
 
 
-class UnpairedMessages(Spec):
+class UnpairedMessages(SpecModel):
     """A conversation, with a label for its last message."""
 
     messages: Column = Field(
@@ -247,28 +247,28 @@ class UnpairedMessages(Spec):
     )
 
 
-class UnpairedFormat(Union):
+class UnpairedFormat(SpecUnion):
     """Format of a response labelled good or bad."""
 
     text: UnpairedText | None = Field(None, description="Plain text.")
     chat: UnpairedMessages | None = Field(None, description="Chat messages.")
 
 
-class _DataSet(Spec):
+class _Dataset(SpecModel):
     """Fields of all data sets."""
 
     source: DataSource = Field(description="Source of the rows.")
     max_tokens: int | None = Field(
         None,
         ge=1,
-        le=MOST,
+        le=MAX_INT32,
         description="Maximum prompt length in tokens; null: limited by the context length.",
     )
-    overlong: Overlong = Field(
-        Overlong.DROP, description="Treatment of rows with longer prompts; dropped rows are counted."
+    overlong: OverlongPolicy = Field(
+        OverlongPolicy.DROP, description="Treatment of rows with longer prompts; dropped rows are counted."
     )
     limit: int | None = Field(
-        None, ge=1, le=MOST, description="Use only the first rows of the source, this many."
+        None, ge=1, le=MAX_INT32, description="Use only the first rows of the source, this many."
     )
     shuffle: bool = Field(
         True,
@@ -288,7 +288,7 @@ class _DataSet(Spec):
     )
 
 
-class Prompts(_DataSet):
+class PromptDataset(_Dataset):
     """Rows with prompts. All other columns are passed to the rewards."""
 
     format: PromptFormat = Field(
@@ -296,7 +296,7 @@ class Prompts(_DataSet):
     )
 
 
-class Demonstrations(_DataSet):
+class DemonstrationDataset(_Dataset):
     """Rows with prompts and target responses."""
 
     format: DemonstrationFormat = Field(
@@ -304,7 +304,7 @@ class Demonstrations(_DataSet):
     )
 
 
-class Preferences(_DataSet):
+class PreferenceDataset(_Dataset):
     """Rows with a better and a worse response."""
 
     format: PreferenceFormat = Field(
@@ -312,7 +312,7 @@ class Preferences(_DataSet):
     )
 
 
-class Ratings(_DataSet):
+class RatingDataset(_Dataset):
     """Rows with a response and its ratings."""
 
     format: RatingFormat = Field(
@@ -320,7 +320,7 @@ class Ratings(_DataSet):
     )
 
 
-class Unpaired(_DataSet):
+class UnpairedDataset(_Dataset):
     """Rows with a response labelled good or bad."""
 
     format: UnpairedFormat = Field(
@@ -328,15 +328,15 @@ class Unpaired(_DataSet):
     )
 
 
-class Data(Union):
+class Data(SpecUnion):
     """Rows of one kind. The algorithm determines which member fits."""
 
-    prompts: Prompts | None = Field(None, description="For algorithms that sample.")
-    demonstrations: Demonstrations | None = Field(
+    prompts: PromptDataset | None = Field(None, description="For algorithms that sample.")
+    demonstrations: DemonstrationDataset | None = Field(
         None, description="For sft, distillation, spin and annotate."
     )
-    preferences: Preferences | None = Field(
+    preferences: PreferenceDataset | None = Field(
         None, description="For rewardModel with bradleyTerry, and for dpo, ipo, rpo, orpo and simpo."
     )
-    ratings: Ratings | None = Field(None, description="For rewardModel with regression.")
-    unpaired: Unpaired | None = Field(None, description="For kto.")
+    ratings: RatingDataset | None = Field(None, description="For rewardModel with regression.")
+    unpaired: UnpairedDataset | None = Field(None, description="For kto.")

@@ -4,22 +4,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
-from kubealign.spec.algorithms import Algorithm, Makes
-from kubealign.spec.algorithms.method import Method
+from kubealign.spec.algorithms import Algorithm, ResultKind
+from kubealign.spec.algorithms.method import AlgorithmSpec
 from kubealign.spec.data import Data, DataSource
 from kubealign.spec.errors import SpecError, SpecErrors
-from kubealign.spec.fields import allowed, model_of
+from kubealign.spec.fields import document_fields, nested_model
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.models import Model
-from kubealign.spec.paths import Place, dotted
+from kubealign.spec.paths import DocumentPath, format_path
 
 
-def dependencies(job: AlignmentJob) -> set[str]:
+def dependency_names(job: AlignmentJob) -> set[str]:
     """Return the names of the jobs whose results the job reads."""
-    return {name for _, name in references(job)}
+    return {name for _, name in result_references(job)}
 
 
-def order(jobs: Sequence[AlignmentJob], finished: Callable[[str], bool]) -> list[AlignmentJob]:
+def order_by_dependencies(jobs: Sequence[AlignmentJob], finished: Callable[[str], bool]) -> list[AlignmentJob]:
     """Sort the jobs so that each follows its dependencies; otherwise keep the given order.
 
     Args:
@@ -30,25 +30,25 @@ def order(jobs: Sequence[AlignmentJob], finished: Callable[[str], bool]) -> list
     """
     names = {job.name for job in jobs}
     errors = [
-        _unknown(job, path, name, names)
+        _unknown_job_error(job, path, name, names)
         for job in jobs
-        for path, name in references(job)
+        for path, name in result_references(job)
         if name not in names and not finished(name)
     ]
     by_name = {job.name: job for job in jobs}
     sorter: TopologicalSorter[str] = TopologicalSorter()
     for job in jobs:
-        sorter.add(job.name, *sorted(dependencies(job) & names))
+        sorter.add(job.name, *sorted(dependency_names(job) & names))
     try:
         sorter.prepare()
     except CycleError as error:
-        errors.append(_cycle([by_name[name] for name in reversed(error.args[1])]))
+        errors.append(_cycle_error([by_name[name] for name in reversed(error.args[1])]))
     if errors:
         raise SpecErrors(errors)
-    return [by_name[name] for name in _stable(sorter, [job.name for job in jobs])]
+    return [by_name[name] for name in _in_file_order(sorter, [job.name for job in jobs])]
 
 
-def _stable(sorter: "TopologicalSorter[str]", names: list[str]) -> Iterator[str]:
+def _in_file_order(sorter: "TopologicalSorter[str]", names: list[str]) -> Iterator[str]:
     """Yield names in topological order; among the ready jobs always the first one in the file."""
     ready: set[str] = set()
     while sorter.is_active():
@@ -59,17 +59,17 @@ def _stable(sorter: "TopologicalSorter[str]", names: list[str]) -> Iterator[str]
         yield following
 
 
-def references(job: AlignmentJob) -> Iterator[tuple[Place, str]]:
+def result_references(job: AlignmentJob) -> Iterator[tuple[DocumentPath, str]]:
     """Yield (path, name) of every other job whose result the job reads."""
-    for path, model in models(job):
+    for path, model in named_models(job):
         if model.job is not None:
             yield (*path, "job", "name"), model.job.name
-    for path, source in sources(job):
+    for path, source in named_sources(job):
         if source.job is not None:
             yield (*path, "job", "name"), source.job.name
 
 
-def models(job: AlignmentJob) -> Iterator[tuple[Place, Model]]:
+def named_models(job: AlignmentJob) -> Iterator[tuple[DocumentPath, Model]]:
     """Yield (path, model) of every model that the document names."""
     spec = job.spec
     yield ("spec", "policy", "model"), spec.policy.model
@@ -86,78 +86,78 @@ def models(job: AlignmentJob) -> Iterator[tuple[Place, Model]]:
             yield ("spec", "rewards", index, "ensemble", "models", member), model
 
 
-def sources(job: AlignmentJob) -> Iterator[tuple[Place, DataSource]]:
+def named_sources(job: AlignmentJob) -> Iterator[tuple[DocumentPath, DataSource]]:
     """Yield (path, source) of every data set that the document names."""
-    sets: list[tuple[Place, Data]] = [(("spec", "data"), job.spec.data)]
+    sets: list[tuple[DocumentPath, Data]] = [(("spec", "data"), job.spec.data)]
     if job.spec.validation is not None:
         sets.append((("spec", "validation", "data"), job.spec.validation.data))
     for path, data in sets:
         yield (*path, data.member, "source"), data.value.source
 
 
-def mismatches(jobs: Sequence[AlignmentJob]) -> Iterator[tuple[AlignmentJob, Place, str, str]]:
+def result_kind_errors(jobs: Sequence[AlignmentJob]) -> Iterator[tuple[AlignmentJob, DocumentPath, str, str]]:
     """Yield (job, path, value, message) of every reference to a result of the wrong kind."""
     by_name = {job.name: job for job in jobs}
     for job in jobs:
-        for path, name in references(job):
+        for path, name in result_references(job):
             if name not in by_name:
                 continue
-            message = misuse(path, name, by_name[name].spec.algorithm.value.makes)
+            message = result_kind_error(path, name, by_name[name].spec.algorithm.value.makes)
             if message is not None:
                 yield job, path, name, message
 
 
-def misuse(place: Place, name: str, makes: Makes) -> str | None:
+def result_kind_error(path: DocumentPath, name: str, kind: ResultKind) -> str | None:
     """Return the error if a job with this kind of result must not be named at this path; None: the kind is
     accepted.
     """
-    accepted = _wanted(place)
-    if makes in accepted:
+    accepted = _accepted_kinds(path)
+    if kind in accepted:
         return None
-    return f"must be a job that makes {' or '.join(_A[kind] for kind in accepted)}: {name} makes {_A[makes]}"
+    return f"must be a job that makes {' or '.join(_WITH_ARTICLE[kind] for kind in accepted)}: {name} makes {_WITH_ARTICLE[kind]}"
 
 
-def made_by(algorithm: Mapping[str, Any]) -> Makes | None:
+def result_kind_of(algorithm: Mapping[str, Any]) -> ResultKind | None:
     """Return the kind of result of a job from its raw spec.algorithm. None: the algorithm is missing or
     unknown.
     """
-    for name, entry in allowed(Algorithm).items():
-        method = model_of(entry.annotation)
-        if name in algorithm and method is not None and issubclass(method, Method):
+    for name, entry in document_fields(Algorithm).items():
+        method = nested_model(entry.annotation)
+        if name in algorithm and method is not None and issubclass(method, AlgorithmSpec):
             return method.makes
     return None
 
 
 #: Kinds of result with their articles.
-_A = {Makes.POLICY: "a policy", Makes.REWARD_MODEL: "a reward model", Makes.DATA: "data"}
+_WITH_ARTICLE = {ResultKind.POLICY: "a policy", ResultKind.REWARD_MODEL: "a reward model", ResultKind.DATA: "data"}
 
 
-def _wanted(path: Place) -> tuple[Makes, ...]:
+def _accepted_kinds(path: DocumentPath) -> tuple[ResultKind, ...]:
     """Return the kinds of result that are accepted at this path."""
     if "source" in path:
-        return (Makes.DATA,)
+        return (ResultKind.DATA,)
     if path[1] == "rewards":
-        return (Makes.REWARD_MODEL,)
-    return (Makes.POLICY, Makes.REWARD_MODEL) if path[1] == "critic" else (Makes.POLICY,)
+        return (ResultKind.REWARD_MODEL,)
+    return (ResultKind.POLICY, ResultKind.REWARD_MODEL) if path[1] == "critic" else (ResultKind.POLICY,)
 
 
-def _unknown(job: AlignmentJob, path: Place, name: str, names: set[str]) -> SpecError:
+def _unknown_job_error(job: AlignmentJob, path: DocumentPath, name: str, names: set[str]) -> SpecError:
     """Build the error of a reference to a job that does not exist."""
     others = ", ".join(sorted(names - {job.name})) or "no other"
     message = f"is not a finished job and not in this file, which has {others}: run {name} first, or add it"
-    return SpecError(message, dotted(path), name, job=job.name)
+    return SpecError(message, format_path(path), name, job=job.name)
 
 
-def _cycle(jobs: list[AlignmentJob]) -> SpecError:
+def _cycle_error(jobs: list[AlignmentJob]) -> SpecError:
     """Build the error of a dependency cycle.
 
     Args:
         jobs: Each job depends on the next one; the last job is the first again.
     """
     first, needed = jobs[0], jobs[1].name
-    path = next(path for path, name in references(first) if name == needed)
+    path = next(path for path, name in result_references(first) if name == needed)
     if len(jobs) == 2:
         message = "waits for its own result: name another job or another model"
     else:
         message = f"waits for itself: {' needs '.join(job.name for job in jobs)}"
-    return SpecError(message, dotted(path), needed, job=first.name)
+    return SpecError(message, format_path(path), needed, job=first.name)

@@ -6,13 +6,13 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from kubealign.generated import show_or_write
-from kubealign.spec.base import Union, alias
-from kubealign.spec.changes import IN_CLUSTER
-from kubealign.spec.fields import allowed, entry, model_of
+from kubealign.generated import print_or_write
+from kubealign.spec.base import SpecUnion, field_alias
+from kubealign.spec.changes import MUTABLE_IN_CLUSTER
+from kubealign.spec.fields import document_fields, item_type, nested_model
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.status import AlignmentJobStatus
-from kubealign.spec.words import bounds_words, default_words, meaning, type_words
+from kubealign.spec.words import describe_bounds, describe_default, describe_meaning, describe_type
 
 _INTRODUCTION = """\
 # The spec
@@ -78,51 +78,51 @@ Once a job exists:
 """
 
 
-def page() -> str:
+def render_page() -> str:
     """Return the text of docs/spec.md."""
     schemas = AlignmentJob.model_json_schema()
     definitions = {**schemas["$defs"], AlignmentJob.__name__: schemas}
-    models = list(dict.fromkeys(_models(AlignmentJob)))
-    sections = [_section(model, definitions[model.__name__]) for model in models]
-    return "\n".join([_INTRODUCTION, *sections, _in_a_cluster(), *_status()])
+    models = list(dict.fromkeys(_walk_models(AlignmentJob)))
+    sections = [_render_section(model, definitions[model.__name__]) for model in models]
+    return "\n".join([_INTRODUCTION, *sections, _cluster_section(), *_status_sections()])
 
 
-def _in_a_cluster() -> str:
+def _cluster_section() -> str:
     rules = [
-        *(f"`{path}` may change;" for path in IN_CLUSTER),
+        *(f"`{path}` may change;" for path in MUTABLE_IN_CLUSTER),
         "labels and annotations may change, and apply to pods that are created afterwards;",
         "all other fields are immutable.",
     ]
     return _CLUSTER + "".join(f"\n- {rule}" for rule in rules) + "\n"
 
 
-def _status() -> list[str]:
+def _status_sections() -> list[str]:
     schemas = AlignmentJobStatus.model_json_schema()
     definitions = {**schemas["$defs"], AlignmentJobStatus.__name__: schemas}
-    models = list(dict.fromkeys(_models(AlignmentJobStatus)))
-    return [_section(model, definitions[model.__name__]) for model in models]
+    models = list(dict.fromkeys(_walk_models(AlignmentJobStatus)))
+    return [_render_section(model, definitions[model.__name__]) for model in models]
 
 
-def _models(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
+def _walk_models(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
     yield model
     for field in model.model_fields.values():
-        below = _below(field)
+        below = _nested_model(field)
         if below is not None:
-            yield from _models(below)
+            yield from _walk_models(below)
 
 
-def _below(field: FieldInfo) -> type[BaseModel] | None:
-    return model_of(entry(field.annotation) or field.annotation)
+def _nested_model(field: FieldInfo) -> type[BaseModel] | None:
+    return nested_model(item_type(field.annotation) or field.annotation)
 
 
-def _section(model: type[BaseModel], schema: dict[str, Any]) -> str:
-    fields = allowed(model)
+def _render_section(model: type[BaseModel], schema: dict[str, Any]) -> str:
+    fields = document_fields(model)
     lines = [f"## {model.__name__}", "", " ".join((model.__doc__ or "").split()), ""]
     if not fields:
         return "\n".join([*lines, "No fields: `{}`.", ""])
-    if issubclass(model, Union):
+    if issubclass(model, SpecUnion):
         default = model.default_member
-        default_note = "" if default is None else f"; `{{}}` stands for `{{{alias(model, default)}: {{}}}}`"
+        default_note = "" if default is None else f"; `{{}}` stands for `{{{field_alias(model, default)}: {{}}}}`"
         lines += [
             f"Exactly one of{default_note}:",
             "",
@@ -134,12 +134,12 @@ def _section(model: type[BaseModel], schema: dict[str, Any]) -> str:
     for name, field in fields.items():
         cells = [
             f"`{name}`",
-            type_words(field.annotation, _link),
-            bounds_words(schema["properties"][name]),
-            meaning(field),
+            describe_type(field.annotation, _link),
+            describe_bounds(schema["properties"][name]),
+            describe_meaning(field),
         ]
-        if not issubclass(model, Union):
-            cells.insert(2, default_words(field))
+        if not issubclass(model, SpecUnion):
+            cells.insert(2, describe_default(field))
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join([*lines, ""])
 
@@ -149,4 +149,4 @@ def _link(model: str) -> str:
 
 
 if __name__ == "__main__":
-    show_or_write(page)
+    print_or_write(render_page)

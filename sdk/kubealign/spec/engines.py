@@ -5,29 +5,29 @@ from typing import Annotated
 
 from pydantic import Field
 
-from kubealign.spec.base import MOST, ShortText, Spec, Union
+from kubealign.spec.base import MAX_INT32, ShortText, SpecModel, SpecUnion
 from kubealign.spec.precision import Precision
 
-Share = Annotated[float, Field(gt=0, le=1)]
+MemoryFraction = Annotated[float, Field(gt=0, le=1)]
 
 
-class OwnEngine(Spec):
+class BuiltInEngineSpec(SpecModel):
     """Fields of kubealign's own engine."""
 
     precision: Precision = Field(
         Precision.FLOAT32, description="Precision of weights, KV cache and computation."
     )
     max_sequences: int = Field(
-        128, ge=1, le=MOST, description="Maximum number of sequences generated concurrently."
+        128, ge=1, le=MAX_INT32, description="Maximum number of sequences generated concurrently."
     )
     prefill_tokens: int = Field(
         4096,
         ge=1,
-        le=MOST,
+        le=MAX_INT32,
         description="Maximum number of prompt tokens per forward pass, in addition to the tokens of "
         "running sequences; longer prompts are prefilled in chunks.",
     )
-    cache_share: Share = Field(
+    cache_share: MemoryFraction = Field(
         0.85,
         description="Fraction of the free memory (of the accelerator, or of the machine) available to "
         "the KV cache; when the cache is full, the youngest sequences are preempted and "
@@ -38,7 +38,7 @@ class OwnEngine(Spec):
     )
 
 
-class TorchEngine(OwnEngine):
+class TorchEngineSpec(BuiltInEngineSpec):
     """kubealign's own engine on PyTorch: continuous batching with a paged KV cache."""
 
     tensor_parallel: int = Field(
@@ -46,7 +46,7 @@ class TorchEngine(OwnEngine):
     )
 
 
-class TritonEngine(OwnEngine):
+class TritonEngineSpec(BuiltInEngineSpec):
     """kubealign's own engine behind NVIDIA's Triton Inference Server, started beside each worker or already
     running.
     """
@@ -64,7 +64,7 @@ class TritonEngine(OwnEngine):
     )
 
 
-class BetweenPhases(StrEnum):
+class IdleMemoryPolicy(StrEnum):
     """Resident: the engine keeps its weights and KV cache. Freed: the engine frees its weights and KV cache
     and reloads them at the next refit.
     """
@@ -73,14 +73,14 @@ class BetweenPhases(StrEnum):
     FREED = "Freed"
 
 
-class TensorRTLLMEngine(Spec):
+class TensorRTLLMEngineSpec(SpecModel):
     """NVIDIA's TensorRT-LLM through its LLM API, refitted in place."""
 
     precision: Precision = Field(
         Precision.BFLOAT16, description="Precision of weights, KV cache and computation."
     )
     max_sequences: int = Field(
-        256, ge=1, le=MOST, description="Maximum number of sequences generated concurrently."
+        256, ge=1, le=MAX_INT32, description="Maximum number of sequences generated concurrently."
     )
     tensor_parallel: int = Field(
         1, ge=1, le=64, description="Accelerators that share each layer's matrices (tensor parallelism)."
@@ -88,20 +88,20 @@ class TensorRTLLMEngine(Spec):
     pipeline_parallel: int = Field(
         1, ge=1, le=64, description="Accelerators that share the layers (pipeline parallelism)."
     )
-    cache_share: Share = Field(0.85, description="Fraction of the free memory used for the KV cache.")
-    between_phases: BetweenPhases = Field(
-        BetweenPhases.RESIDENT, description="Memory kept while another process uses the accelerator."
+    cache_share: MemoryFraction = Field(0.85, description="Fraction of the free memory used for the KV cache.")
+    between_phases: IdleMemoryPolicy = Field(
+        IdleMemoryPolicy.RESIDENT, description="Memory kept while another process uses the accelerator."
     )
 
 
-class VllmEngine(Spec):
+class VllmEngineSpec(SpecModel):
     """vLLM, refitted in place."""
 
     precision: Precision = Field(
         Precision.BFLOAT16, description="Precision of weights, KV cache and computation."
     )
     max_sequences: int = Field(
-        256, ge=1, le=MOST, description="Maximum number of sequences generated concurrently."
+        256, ge=1, le=MAX_INT32, description="Maximum number of sequences generated concurrently."
     )
     tensor_parallel: int = Field(
         1, ge=1, le=64, description="Accelerators that share each layer's matrices (tensor parallelism)."
@@ -109,24 +109,24 @@ class VllmEngine(Spec):
     pipeline_parallel: int = Field(
         1, ge=1, le=64, description="Accelerators that share the layers (pipeline parallelism)."
     )
-    memory_share: Share = Field(
+    memory_share: MemoryFraction = Field(
         0.85, description="Fraction of the accelerator's memory that the engine may use in total."
     )
-    between_phases: BetweenPhases = Field(
-        BetweenPhases.RESIDENT, description="Memory kept while another process uses the accelerator."
+    between_phases: IdleMemoryPolicy = Field(
+        IdleMemoryPolicy.RESIDENT, description="Memory kept while another process uses the accelerator."
     )
 
 
-class Engine(Union):
+class Engine(SpecUnion):
     """Generation engine of the rollout workers."""
 
     default_member = "torch"
 
-    torch: TorchEngine | None = Field(None, description="kubealign's own engine on PyTorch.")
-    triton: TritonEngine | None = Field(
+    torch: TorchEngineSpec | None = Field(None, description="kubealign's own engine on PyTorch.")
+    triton: TritonEngineSpec | None = Field(
         None, description="kubealign's own engine behind a Triton Inference Server."
     )
-    tensorrt_llm: TensorRTLLMEngine | None = Field(
+    tensorrt_llm: TensorRTLLMEngineSpec | None = Field(
         None, alias="tensorrtLLM", description="NVIDIA's TensorRT-LLM."
     )
-    vllm: VllmEngine | None = Field(None, description="vLLM.")
+    vllm: VllmEngineSpec | None = Field(None, description="vLLM.")

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-_LONGEST = 60
+_MAX_VALUE_CHARACTERS = 60
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class SpecError:
     #: Path in the document, such as spec.algorithm.ppo.clip.low; empty: the document or file as a whole.
     path: str = ""
     #: The invalid value, shortened; empty: no value.
-    held: str = ""
+    value: str = ""
     #: None: the command line, or a text without a file.
     file: Path | None = None
     #: Index among the documents of the file, from 0.
@@ -42,7 +42,7 @@ class SpecError:
         if self.path:
             text += f"{self.path}: "
         text += self.message
-        notes = [f"it holds {self.held}"] if self.held else []
+        notes = [f"it holds {self.value}"] if self.value else []
         notes += [f"from {self.origin}"] if self.origin else []
         return text + (f" ({', '.join(notes)})" if notes else "")
 
@@ -55,18 +55,18 @@ class SpecErrors(ValueError):
         super().__init__("\n".join(str(error) for error in self.errors))
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Format a value briefly: scalars as JSON, objects by their fields, lists by their length."""
     if isinstance(value, BaseModel):
         value = value.model_dump(mode="json", by_alias=True, exclude_unset=True)
     if isinstance(value, Enum):
         value = value.value
     if isinstance(value, dict):
-        return f"an object with {_short(', '.join(map(str, value)))}" if value else "an empty object"
+        return f"an object with {_truncate(', '.join(map(str, value)))}" if value else "an empty object"
     if isinstance(value, list | tuple):
         return f"a list of {len(value)}" if value else "an empty list"
-    return _short(json.dumps(value, ensure_ascii=False, default=str))
+    return _truncate(json.dumps(value, ensure_ascii=False, default=str))
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+def _truncate(text: str) -> str:
+    return text if len(text) <= _MAX_VALUE_CHARACTERS else text[: _MAX_VALUE_CHARACTERS - 3] + "..."

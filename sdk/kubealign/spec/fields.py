@@ -10,16 +10,16 @@ from pydantic import BaseModel
 from pydantic.alias_generators import to_camel
 from pydantic.fields import FieldInfo
 
-from kubealign.spec.base import alias
-from kubealign.spec.paths import Place
+from kubealign.spec.base import field_alias
+from kubealign.spec.paths import DocumentPath
 
 
-def allowed(model: type[BaseModel]) -> dict[str, FieldInfo]:
+def document_fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
     """Return the fields of a model by their names in documents."""
-    return {alias(model, name): field for name, field in model.model_fields.items()}
+    return {field_alias(model, name): field for name, field in model.model_fields.items()}
 
 
-def inner(annotation: Any) -> Any:
+def strip_optional(annotation: Any) -> Any:
     """Strip None and bounds from an annotation."""
     while True:
         if get_origin(annotation) is Annotated:
@@ -32,53 +32,53 @@ def inner(annotation: Any) -> Any:
         return annotation
 
 
-def entry(annotation: Any) -> Any:
+def item_type(annotation: Any) -> Any:
     """Return the item type of a list or tuple annotation; None: neither a list nor a tuple."""
-    annotation = inner(annotation)
-    return inner(get_args(annotation)[0]) if get_origin(annotation) in (list, tuple) else None
+    annotation = strip_optional(annotation)
+    return strip_optional(get_args(annotation)[0]) if get_origin(annotation) in (list, tuple) else None
 
 
-def model_of(annotation: Any) -> type[BaseModel] | None:
+def nested_model(annotation: Any) -> type[BaseModel] | None:
     """Return the model class of an annotation; None: not a model."""
-    annotation = inner(annotation)
+    annotation = strip_optional(annotation)
     return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
 
 
-def field_at(root: type[BaseModel], place: Place) -> FieldInfo | None:
+def field_at(root: type[BaseModel], path: DocumentPath) -> FieldInfo | None:
     """Return the field at a path; for a list item, the list's field. None: no such field."""
     field: FieldInfo | None = None
     annotation: Any = root
-    for part in place:
+    for part in path:
         if isinstance(part, int):
-            annotation = entry(annotation)
+            annotation = item_type(annotation)
             continue
-        model = model_of(annotation)
-        field = None if model is None else allowed(model).get(part)
+        model = nested_model(annotation)
+        field = None if model is None else document_fields(model).get(part)
         if field is None:
             return None
         annotation = field.annotation
     return field
 
 
-def model_at(root: type[BaseModel], place: Place) -> type[BaseModel] | None:
+def model_at(root: type[BaseModel], path: DocumentPath) -> type[BaseModel] | None:
     """Return the model at a path. None: the value is not a model or does not exist."""
-    if not place:
+    if not path:
         return root
-    field = field_at(root, place)
+    field = field_at(root, path)
     if field is None:
         return None
-    return model_of(entry(field.annotation) if isinstance(place[-1], int) else field.annotation)
+    return nested_model(item_type(field.annotation) if isinstance(path[-1], int) else field.annotation)
 
 
 @cache
-def places_of(root: type[BaseModel], name: str) -> tuple[str, ...]:
+def paths_named(root: type[BaseModel], name: str) -> tuple[str, ...]:
     """Return every dotted path of a field with this name; lists are written as `rewards[]`."""
-    return tuple(".".join(path) for path in _walk(root) if path[-1] == name)
+    return tuple(".".join(path) for path in _walk_paths(root) if path[-1] == name)
 
 
-def places_shown(root: type[BaseModel], name: str) -> tuple[str, ...]:
+def condensed_paths_named(root: type[BaseModel], name: str) -> tuple[str, ...]:
     """Return `paths_named` with a field of many algorithms condensed to one path, spec.algorithm.*.NAME."""
-    places = places_of(root, name)
+    places = paths_named(root, name)
     if len(places) <= 3:
         return places
     return tuple(
@@ -86,16 +86,16 @@ def places_shown(root: type[BaseModel], name: str) -> tuple[str, ...]:
     )
 
 
-def _walk(model: type[BaseModel], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    for name, field in allowed(model).items():
+def _walk_paths(model: type[BaseModel], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for name, field in document_fields(model).items():
         yield (*above, name)
-        items = entry(field.annotation)
-        below = model_of(field.annotation if items is None else items)
+        items = item_type(field.annotation)
+        below = nested_model(field.annotation if items is None else items)
         if below is not None:
-            yield from _walk(below, (*above, name if items is None else f"{name}[]"))
+            yield from _walk_paths(below, (*above, name if items is None else f"{name}[]"))
 
 
-def nearest(word: str, names: list[str]) -> str | None:
+def closest_name(word: str, names: list[str]) -> str | None:
     """Return the name that the word is probably a misspelling of; None: no similar name."""
     if to_camel(word) in names:
         return to_camel(word)

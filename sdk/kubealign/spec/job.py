@@ -5,16 +5,16 @@ from typing import Annotated, Literal
 import yaml
 from pydantic import ConfigDict, Field, model_validator
 
-from kubealign.spec.algorithms import Algorithm, Makes
-from kubealign.spec.base import MOST, JobName, Spec, incoherent, merged_by, unique
-from kubealign.spec.coherence import problems
+from kubealign.spec.algorithms import Algorithm, ResultKind
+from kubealign.spec.base import MAX_INT32, JobName, SpecModel, field_errors, list_map_schema, unique_by
+from kubealign.spec.coherence import cross_field_problems
 from kubealign.spec.data import Data
 from kubealign.spec.lifecycle import Checkpoint, Lifecycle
 from kubealign.spec.models import Model, Policy
 from kubealign.spec.pod_template import PodTemplate
 from kubealign.spec.rewards import Reward
-from kubealign.spec.rollout import ENGINES_OF_OTHERS, InFlight, ReferencePlacement, Rollout, RolloutPlacement
-from kubealign.spec.trackers import Tracker
+from kubealign.spec.rollout import EXTERNAL_ENGINES, InFlightPolicy, ReferencePlacement, Rollout, RolloutPlacement
+from kubealign.spec.trackers import TrackerSpec
 from kubealign.spec.training import HeadInit, Trainer
 from kubealign.spec.validation import Validation, ValidationScore
 
@@ -31,7 +31,7 @@ class Critic(Trainer):
     head_init: HeadInit = Field(HeadInit.ZERO, description="Initialisation of the value head.")
 
 
-class Reference(Spec):
+class Reference(SpecModel):
     """Frozen reference model to which the policy is compared."""
 
     placement: ReferencePlacement = Field(
@@ -47,21 +47,21 @@ class Reference(Spec):
         """Check that the placement allows the pod template and the model."""
         if self.pod_template is not None and self.placement is not ReferencePlacement.OWN:
             remedy = f"a reference {self.placement} has no pod of its own: set trainer.podTemplate"
-            raise incoherent("Reference", (("podTemplate",), self.pod_template, remedy))
+            raise field_errors("Reference", (("podTemplate",), self.pod_template, remedy))
         if self.model is not None and self.placement is ReferencePlacement.ADAPTER_OFF:
             remedy = "a reference AdapterOff uses the policy's own first weights: remove it"
-            raise incoherent("Reference", (("model",), self.model, remedy))
+            raise field_errors("Reference", (("model",), self.model, remedy))
         return self
 
 
-class Teacher(Spec):
+class Teacher(SpecModel):
     """Frozen teacher model of a distillation."""
 
     model: Model = Field(description="Weights; the vocabulary must be the policy's.")
     pod_template: PodTemplate | None = Field(None, description="Patch of the teacher's pod.")
 
 
-class AlignmentJobSpec(Spec):
+class AlignmentJobSpec(SpecModel):
     """Desired alignment: algorithm, models, data and resources."""
 
     suspend: bool = Field(
@@ -71,7 +71,7 @@ class AlignmentJobSpec(Spec):
     )
     seed: int = Field(1, ge=0, lt=2**53, description="Seed of all random numbers of the job.")
     max_steps: int = Field(
-        ge=1, le=MOST, description="Number of training steps, each of which makes one weight version."
+        ge=1, le=MAX_INT32, description="Number of training steps, each of which makes one weight version."
     )
     algorithm: Algorithm = Field(description="Alignment algorithm.")
     policy: Policy = Field(description="The model to align.")
@@ -91,7 +91,7 @@ class AlignmentJobSpec(Spec):
     rewards: list[Reward] = Field(
         default_factory=list,
         max_length=32,
-        json_schema_extra=merged_by("name"),
+        json_schema_extra=list_map_schema("name"),
         description="Rewards of the responses; for algorithms that sample.",
     )
     rollout: Rollout = Field(
@@ -103,10 +103,10 @@ class AlignmentJobSpec(Spec):
     checkpoint: Checkpoint = Field(
         Checkpoint(), description="Checkpoints from which an interrupted job resumes."
     )
-    trackers: Annotated[list[Tracker], unique("name")] = Field(
+    trackers: Annotated[list[TrackerSpec], unique_by("name")] = Field(
         default_factory=list,
         max_length=8,
-        json_schema_extra=merged_by("name"),
+        json_schema_extra=list_map_schema("name"),
         description="Experiment trackers that receive the metrics, in addition to the run directory and "
         "the dashboard.",
     )
@@ -118,9 +118,9 @@ class AlignmentJobSpec(Spec):
     @model_validator(mode="after")
     def _coherent(self) -> "AlignmentJobSpec":
         """Check the rules that span several fields."""
-        invalid = list(problems({name: getattr(self, name) for name in type(self).model_fields}))
+        invalid = list(cross_field_problems({name: getattr(self, name) for name in type(self).model_fields}))
         if invalid:
-            raise incoherent("AlignmentJobSpec", *invalid)
+            raise field_errors("AlignmentJobSpec", *invalid)
         return self
 
     @property
@@ -144,19 +144,19 @@ class AlignmentJobSpec(Spec):
         return self.rollout if self.samples and own else None
 
     @property
-    def asynchronous(self) -> bool:
+    def is_asynchronous(self) -> bool:
         """True if samples are generated while the trainer trains."""
         return bool(getattr(self.algorithm.value, "max_staleness", 0) > 0)
 
     @property
-    def in_flight(self) -> InFlight:
+    def in_flight(self) -> InFlightPolicy:
         """Treatment of unfinished responses when new weights arrive."""
         configured = self.rollout.refit.in_flight
         if configured is not None:
             return configured
         # A synchronous job has no unfinished responses at a refit, so either policy works.
-        can_interrupt = self.asynchronous and self.rollout.engine.member not in ENGINES_OF_OTHERS
-        return InFlight.INTERRUPT if can_interrupt else InFlight.DRAIN
+        can_interrupt = self.is_asynchronous and self.rollout.engine.member not in EXTERNAL_ENGINES
+        return InFlightPolicy.INTERRUPT if can_interrupt else InFlightPolicy.DRAIN
 
     @property
     def rollout_with_trainer(self) -> bool:
@@ -176,9 +176,9 @@ class AlignmentJobSpec(Spec):
         return critic.model_copy(update={"model": next(r.model for r in self.rewards if r.model is not None)})
 
     @property
-    def learned_scores(self) -> tuple[str, ...]:
+    def reward_score_names(self) -> tuple[str, ...]:
         """Names of the scores of the reward model that the job trains; empty: no reward model is trained."""
-        if self.algorithm.value.makes is not Makes.REWARD_MODEL:
+        if self.algorithm.value.makes is not ResultKind.REWARD_MODEL:
             return ()
         return tuple(getattr(self.data.value.format.value, "ratings", ("score",)))
 
@@ -198,7 +198,7 @@ class AlignmentJobSpec(Spec):
         return reference if reference.model else reference.model_copy(update={"model": self.policy.model})
 
     @property
-    def scores(self) -> tuple[ValidationScore, ...]:
+    def validation_scores(self) -> tuple[ValidationScore, ...]:
         """Scores of sampled validation responses, in addition to the rewards."""
         sampling = None if self.validation is None else self.validation.sampling
         return () if sampling is None else tuple(sampling.scores)
@@ -209,7 +209,7 @@ class AlignmentJobSpec(Spec):
         Raises:
             LookupError: No reward or validation score has this name; the message lists the names.
         """
-        entries: list[Reward | ValidationScore] = [*self.rewards, *self.scores]
+        entries: list[Reward | ValidationScore] = [*self.rewards, *self.validation_scores]
         scorers = {entry.name: entry for entry in entries}
         if name not in scorers:
             raise LookupError(f"no reward or validation score {name}; there are {sorted(scorers)}")
@@ -217,7 +217,7 @@ class AlignmentJobSpec(Spec):
 
 
 #: Fields of Kubernetes' ObjectMeta that kubealign does not read.
-_OTHER_METADATA = frozenset(
+_IGNORED_METADATA = frozenset(
     {
         "annotations",
         "creationTimestamp",
@@ -235,7 +235,7 @@ _OTHER_METADATA = frozenset(
 )
 
 
-class Metadata(Spec):
+class Metadata(SpecModel):
     """Kubernetes object metadata. Fields that kubealign does not read are accepted."""
 
     model_config = ConfigDict(extra="allow")
@@ -249,15 +249,15 @@ class Metadata(Spec):
     def _known(self) -> "Metadata":
         """Reject fields that Kubernetes' ObjectMeta does not have."""
         unknown = {
-            name: value for name, value in (self.model_extra or {}).items() if name not in _OTHER_METADATA
+            name: value for name, value in (self.model_extra or {}).items() if name not in _IGNORED_METADATA
         }
         if unknown:
             remedy = "is no field of Kubernetes metadata: remove it"
-            raise incoherent("Metadata", *(((name,), value, remedy) for name, value in unknown.items()))
+            raise field_errors("Metadata", *(((name,), value, remedy) for name, value in unknown.items()))
         return self
 
 
-class AlignmentJob(Spec):
+class AlignmentJob(SpecModel):
     """One alignment job."""
 
     api_version: Literal["kubealign.dev/v1alpha1"] = Field(
@@ -275,9 +275,9 @@ class AlignmentJob(Spec):
     @classmethod
     def from_yaml(cls, text: str) -> "AlignmentJob":
         """Parse a text that holds one document. File paths are left as they are. Raises SpecErrors."""
-        from kubealign.spec.load import job_of_text
+        from kubealign.spec.load import parse_job
 
-        return job_of_text(text)
+        return parse_job(text)
 
     def to_yaml(self) -> str:
         """Return the job as a YAML document without its defaults."""

@@ -2,20 +2,20 @@
 
 from pydantic import Field
 
-from kubealign.spec.base import MOST, ObjectName, Spec, VolumePath
+from kubealign.spec.base import MAX_INT32, ObjectName, SpecModel, VolumePath
 
 
-class RunsVolume(Spec):
+class RunsVolume(SpecModel):
     """A Kubernetes volume that every pod of the job can write to."""
 
     claim_name: ObjectName = Field(description="Name of the PersistentVolumeClaim.")
     path: VolumePath = Field("", description="Folder within the volume; empty: the root.")
 
 
-class Checkpoint(Spec):
+class Checkpoint(SpecModel):
     """Checkpoints from which an interrupted job resumes. One is always written at the end."""
 
-    every_steps: int = Field(50, ge=1, le=MOST, description="Steps between checkpoints.")
+    every_steps: int = Field(50, ge=1, le=MAX_INT32, description="Steps between checkpoints.")
     keep: int = Field(2, ge=1, le=100, description="Number of newest checkpoints to keep.")
     volume: RunsVolume | None = Field(
         None,
@@ -29,17 +29,17 @@ class Checkpoint(Spec):
     )
 
 
-class Lifecycle(Spec):
+class Lifecycle(SpecModel):
     """Deadlines, restart and failure budgets."""
 
     active_deadline_seconds: float | None = Field(
-        None, gt=0, le=MOST, description="Maximum running time of the job before it fails; null: unlimited."
+        None, gt=0, le=MAX_INT32, description="Maximum running time of the job before it fails; null: unlimited."
     )
     max_restarts: int = Field(
-        10, ge=0, le=MOST, description="Restarts of crashed processes over the whole job before it fails."
+        10, ge=0, le=MAX_INT32, description="Restarts of crashed processes over the whole job before it fails."
     )
     max_failed_groups: int = Field(
-        16, ge=0, le=MOST, description="Prompts abandoned after their retries before the job fails."
+        16, ge=0, le=MAX_INT32, description="Prompts abandoned after their retries before the job fails."
     )
     grace_period_seconds: float = Field(
         30.0, gt=0, le=86_400, description="Time for a process to shut down gracefully."
@@ -47,6 +47,6 @@ class Lifecycle(Spec):
     ttl_seconds_after_finished: int | None = Field(
         None,
         ge=0,
-        le=MOST,
+        le=MAX_INT32,
         description="In a cluster: time after which a finished job is deleted; null: never.",
     )

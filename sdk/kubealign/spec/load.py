@@ -10,17 +10,17 @@ from typing import Any, cast
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from kubealign.spec.coherence import problems
-from kubealign.spec.dependencies import mismatches, order
-from kubealign.spec.documents import Document, documents, plain
-from kubealign.spec.errors import SpecError, SpecErrors, shown
-from kubealign.spec.explain import explain
-from kubealign.spec.fields import allowed, nearest
+from kubealign.spec.coherence import cross_field_problems
+from kubealign.spec.dependencies import result_kind_errors, order_by_dependencies
+from kubealign.spec.documents import YamlDocument, parse_documents, parse_scalar
+from kubealign.spec.errors import SpecError, SpecErrors, format_value
+from kubealign.spec.explain import error_message
+from kubealign.spec.fields import document_fields, closest_name
 from kubealign.spec.job import AlignmentJob, AlignmentJobSpec
-from kubealign.spec.overrides import BadOverride, Override
-from kubealign.spec.paths import Place, dotted
+from kubealign.spec.overrides import InvalidOverride, Override
+from kubealign.spec.paths import DocumentPath, format_path
 
-_OTHER_TYPE = ("string_type", "int_type", "float_type", "bool_type")
+_TYPE_ERRORS = ("string_type", "int_type", "float_type", "bool_type")
 _NO_PARAMETERS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -61,15 +61,15 @@ def load_files(
     for text in overrides:
         try:
             parsed.append(Override.parse(text))
-        except BadOverride as error:
+        except InvalidOverride as error:
             errors.append(SpecError(str(error), f"--set {text}"))
     used_parameters: set[str] = set()
-    documents_found: list[Document] = []
+    documents_found: list[YamlDocument] = []
     files = []
     for path in paths:
         file = JobFile(path)
-        file_documents = _documents(file, parameters, used_parameters)
-        _load(file, file_documents, parsed, file.path.absolute().parent)
+        file_documents = _read_documents(file, parameters, used_parameters)
+        _load_documents(file, file_documents, parsed, file.path.absolute().parent)
         documents_found += file_documents
         files.append(file)
     errors += _unused_parameters(parameters, used_parameters)
@@ -77,9 +77,9 @@ def load_files(
     return files, errors
 
 
-def job_of_text(text: str) -> AlignmentJob:
+def parse_job(text: str) -> AlignmentJob:
     """Parse a text that holds one document. File paths are left as they are. Raises SpecErrors."""
-    parsed, errors = documents(text, _NO_PARAMETERS, set())
+    parsed, errors = parse_documents(text, _NO_PARAMETERS, set())
     if not errors and len(parsed) != 1:
         errors = [SpecError(f"the text must hold one document, it holds {len(parsed)}")]
     if errors:
@@ -90,7 +90,7 @@ def job_of_text(text: str) -> AlignmentJob:
     return job
 
 
-def jobs_of_text(text: str, folder: Path | None = None) -> list[AlignmentJob]:
+def parse_jobs(text: str, folder: Path | None = None) -> list[AlignmentJob]:
     """Parse the jobs of a text, in its order.
 
     Args:
@@ -100,16 +100,16 @@ def jobs_of_text(text: str, folder: Path | None = None) -> list[AlignmentJob]:
         SpecErrors: All errors in the text.
     """
     file = JobFile(Path())
-    parsed, file.errors = documents(text, _NO_PARAMETERS, set())
+    parsed, file.errors = parse_documents(text, _NO_PARAMETERS, set())
     if not parsed and not file.errors:
         file.errors = [SpecError("is empty: it holds no job")]
-    _load(file, parsed, [], folder)
+    _load_documents(file, parsed, [], folder)
     if file.errors:
         raise SpecErrors(replace(error, file=None) for error in file.errors)
     return file.jobs
 
 
-def job_of_value(value: Mapping[str, Any], folder: Path | None = None) -> AlignmentJob:
+def job_from_document(value: Mapping[str, Any], folder: Path | None = None) -> AlignmentJob:
     """Validate a parsed document.
 
     Args:
@@ -118,13 +118,13 @@ def job_of_value(value: Mapping[str, Any], folder: Path | None = None) -> Alignm
     Raises:
         SpecErrors: All errors in the document.
     """
-    job, errors = _validate(Document(0, dict(value), {}), folder)
+    job, errors = _validate(YamlDocument(0, dict(value), {}), folder)
     if job is None or errors:
         raise SpecErrors(errors)
     return job
 
 
-def _documents(file: JobFile, parameters: Mapping[str, str], used_parameters: set[str]) -> list[Document]:
+def _read_documents(file: JobFile, parameters: Mapping[str, str], used_parameters: set[str]) -> list[YamlDocument]:
     try:
         text = file.path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
@@ -139,30 +139,30 @@ def _documents(file: JobFile, parameters: Mapping[str, str], used_parameters: se
     except OSError as error:
         file.errors.append(SpecError(f"cannot be read: {error.strerror}", file=file.path))
         return []
-    parsed, errors = documents(text, parameters, used_parameters)
+    parsed, errors = parse_documents(text, parameters, used_parameters)
     if not parsed and not errors:
         errors = [SpecError("is empty: it holds no job")]
     file.errors += [replace(error, file=file.path) for error in errors]
     return parsed
 
 
-def _load(file: JobFile, parsed: list[Document], overrides: list[Override], folder: Path | None) -> None:
+def _load_documents(file: JobFile, parsed: list[YamlDocument], overrides: list[Override], folder: Path | None) -> None:
     errors: list[SpecError] = []
-    valid: list[tuple[AlignmentJob, Document]] = []
-    names: dict[str, Document] = {}
+    valid: list[tuple[AlignmentJob, YamlDocument]] = []
+    names: dict[str, YamlDocument] = {}
     for document in parsed:
-        errors += _override(document, overrides, alone=len(parsed) == 1)
+        errors += _apply_overrides(document, overrides, alone=len(parsed) == 1)
         job, job_errors = _validate(document, folder)
         errors += job_errors
         if job is not None:
             valid.append((job, document))
         first = names.setdefault(document.name or "", document)
         if document.name and first is not document:
-            name_path: Place = ("metadata", "name")
-            message = f"another job of this file has this name, in line {first.line(name_path)}: rename one"
+            name_path: DocumentPath = ("metadata", "name")
+            message = f"another job of this file has this name, in line {first.line_of(name_path)}: rename one"
             errors.append(document.error(name_path, message, document.name))
     if not errors and not file.errors:
-        errors += _across([job for job, _ in valid], {job.name: document for job, document in valid})
+        errors += _cross_job_errors([job for job, _ in valid], {job.name: document for job, document in valid})
     # A value that could not be parsed is left unchanged: report only one error about it.
     reported = {(error.document, error.path) for error in file.errors if error.path}
     errors = [
@@ -174,85 +174,85 @@ def _load(file: JobFile, parsed: list[Document], overrides: list[Override], fold
     file.jobs = [] if file.errors else [job for job, _ in valid]
 
 
-def _override(document: Document, overrides: list[Override], *, alone: bool) -> Iterator[SpecError]:
+def _apply_overrides(document: YamlDocument, overrides: list[Override], *, alone: bool) -> Iterator[SpecError]:
     if not isinstance(document.value, dict):
         return
     for override in (override for override in overrides if override.applies(document)):
         try:
             override.apply(document)
-        except BadOverride as error:
+        except InvalidOverride as error:
             message = str(error)
             if override.job is None and not alone:
                 message += f"; for one job alone write --set JOB:{override.text}"
             yield SpecError(message, f"--set {override.text}", document=document.index, job=document.name)
 
 
-def _validate(document: Document, folder: Path | None) -> tuple[AlignmentJob | None, list[SpecError]]:
+def _validate(document: YamlDocument, folder: Path | None) -> tuple[AlignmentJob | None, list[SpecError]]:
     if not isinstance(document.value, dict):
         message = "must be an object that begins with apiVersion, kind, metadata and spec"
-        return None, [document.error((), message, shown(document.value))]
+        return None, [document.error((), message, format_value(document.value))]
     try:
-        return _job(document, folder), []
+        return _parse_job(document, folder), []
     except ValidationError as error:
-        if not _retyped(document, error.errors(include_url=False)):
-            return None, _errors(document, folder, error)
+        if not _retype_texts(document, error.errors(include_url=False)):
+            return None, _document_errors(document, folder, error)
     try:
-        return _job(document, folder), []
+        return _parse_job(document, folder), []
     except ValidationError as error:
-        return None, _errors(document, folder, error)
+        return None, _document_errors(document, folder, error)
 
 
-def _job(document: Document, folder: Path | None) -> AlignmentJob:
+def _parse_job(document: YamlDocument, folder: Path | None) -> AlignmentJob:
     # Validated as JSON, so that only input that Kubernetes accepts is accepted: no "5" for 5, no snake_case.
     return AlignmentJob.model_validate_json(
         json.dumps(document.value), strict=True, context={"folder": folder}, by_alias=True, by_name=False
     )
 
 
-def _retyped(document: Document, errors: Iterable[ErrorDetails]) -> bool:
+def _retype_texts(document: YamlDocument, errors: Iterable[ErrorDetails]) -> bool:
     """Convert text values from parameters and overrides to the type of their field. Return True if any
     changed.
     """
     changed = False
     for error in errors:
         path = error["loc"]
-        text = document.texts.get(path)
-        if text is None or error["type"] not in _OTHER_TYPE:
+        text = document.untyped_texts.get(path)
+        if text is None or error["type"] not in _TYPE_ERRORS:
             continue
-        value = text if error["type"] == "string_type" else plain(text)
+        value = text if error["type"] == "string_type" else parse_scalar(text)
         if type(value) is not type(error["input"]):
-            _put(document.value, path, value)
+            _set_value(document.value, path, value)
             changed = True
     return changed
 
 
-def _put(holder: Any, path: Place, value: Any) -> None:
+def _set_value(holder: Any, path: DocumentPath, value: Any) -> None:
     for part in path[:-1]:
         holder = holder[part]
     holder[path[-1]] = value
 
 
-def _errors(document: Document, folder: Path | None, error: ValidationError) -> list[SpecError]:
-    by_path_and_message: dict[tuple[Place, str], SpecError] = {}
+def _document_errors(document: YamlDocument, folder: Path | None, error: ValidationError) -> list[SpecError]:
+    by_path_and_message: dict[tuple[DocumentPath, str], SpecError] = {}
     for details in error.errors(include_url=False):
-        message, shown_value = explain(details, AlignmentJob)
+        message, shown_value = error_message(details, AlignmentJob)
         # For an invalid map key, pydantic appends a path part that the document does not have.
-        path: Place = details["loc"][:-1] if details["loc"][-1:] == ("[key]",) else details["loc"]
+        path: DocumentPath = details["loc"][:-1] if details["loc"][-1:] == ("[key]",) else details["loc"]
         by_path_and_message[path, message] = document.error(path, message, shown_value)
-    for below, held_value, message in problems(_sound_fields(document.value.get("spec"), folder)):
-        full_path: Place = ("spec", *below)
-        shown_value = "" if held_value is None else shown(held_value)
+    for below, held_value, message in cross_field_problems(_valid_fields(document.value.get("spec"), folder)):
+        full_path: DocumentPath = ("spec", *below)
+        shown_value = "" if held_value is None else format_value(held_value)
         by_path_and_message.setdefault((full_path, message), document.error(full_path, message, shown_value))
     return list(by_path_and_message.values())
 
 
-def _sound_fields(spec: Any, folder: Path | None) -> dict[str, Any]:
+def _valid_fields(spec: Any, folder: Path | None) -> dict[str, Any]:
     """Return the valid fields of the spec, so that they can be checked together while others are invalid."""
     valid: dict[str, Any] = {}
     if not isinstance(spec, dict):
         return valid
     names = {info.alias: name for name, info in AlignmentJobSpec.model_fields.items()}
-    for name, info in allowed(AlignmentJobSpec).items():
+    for name, info in document_fields(AlignmentJobSpec).items():
         if name not in spec:
             if not info.is_required():
                 valid[names[name]] = info.get_default(call_default_factory=True)
@@ -267,31 +267,31 @@ def _sound_fields(spec: Any, folder: Path | None) -> dict[str, Any]:
     return valid
 
 
-def _across(jobs: list[AlignmentJob], by_name: dict[str, Document]) -> list[SpecError]:
+def _cross_job_errors(jobs: list[AlignmentJob], by_name: dict[str, YamlDocument]) -> list[SpecError]:
     """Return the errors between the jobs of one file."""
     errors = [
         by_name[job.name].error(value_path, message, value)
-        for job, value_path, value, message in mismatches(jobs)
+        for job, value_path, value, message in result_kind_errors(jobs)
     ]
     try:
-        order(jobs, finished=lambda name: True)
+        order_by_dependencies(jobs, finished=lambda name: True)
     except SpecErrors as cycles:
         for error in cycles.errors:
             document = by_name[str(error.job)]
             errors.append(
-                replace(error, document=document.index, line=document.line(_place(document, error.path)))
+                replace(error, document=document.index, line=document.line_of(_find_path(document, error.path)))
             )
     return errors
 
 
-def _place(document: Document, path: str) -> Place:
-    return next((line_path for line_path in document.lines if dotted(line_path) == path), ())
+def _find_path(document: YamlDocument, path: str) -> DocumentPath:
+    return next((line_path for line_path in document.lines if format_path(line_path) == path), ())
 
 
 def _unused_parameters(parameters: Mapping[str, str], used: set[str]) -> Iterator[SpecError]:
     for name in parameters:
         if name not in used:
-            suggestion = nearest(name, sorted(used))
+            suggestion = closest_name(name, sorted(used))
             known_names = ", ".join(sorted(used)) or "none"
             guess = f"did you mean {suggestion}? " if suggestion else ""
             yield SpecError(
@@ -299,11 +299,11 @@ def _unused_parameters(parameters: Mapping[str, str], used: set[str]) -> Iterato
             )
 
 
-def _unused_overrides(overrides: list[Override], parsed: list[Document]) -> Iterator[SpecError]:
+def _unused_overrides(overrides: list[Override], parsed: list[YamlDocument]) -> Iterator[SpecError]:
     names = [document.name for document in parsed if document.name]
     for override in overrides:
         if override.job is not None and override.job not in names:
-            suggestion = nearest(override.job, names)
+            suggestion = closest_name(override.job, names)
             guess = f"did you mean {suggestion}? " if suggestion else ""
             message = f"there is no job {override.job}: {guess}there are {', '.join(names) or 'none'}"
             yield SpecError(message, f"--set {override.text}")

@@ -9,22 +9,22 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from kubealign.spec.base import Union
-from kubealign.spec.fields import allowed, entry, inner, model_of, nearest, places_shown
+from kubealign.spec.base import SpecUnion
+from kubealign.spec.fields import document_fields, item_type, strip_optional, nested_model, closest_name, condensed_paths_named
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.status import AlignmentJobStatus
-from kubealign.spec.words import bounds_words, default_words, meaning, type_words
+from kubealign.spec.words import describe_bounds, describe_default, describe_meaning, describe_type
 
 _INDEX = re.compile(r"\[[0-9]*\]|\.[0-9]+(?=\.|$)")
 _KINDS = ("alignmentjob", "alignmentjobs", "aj")
 
 
-class NoSuchField(LookupError):
+class UnknownField(LookupError):
     """No field has the given path. The message lists the fields that exist."""
 
 
 @dataclass(frozen=True)
-class FieldWords:
+class FieldDoc:
     """Description of a field. `default` is empty if a default has no meaning."""
 
     path: str
@@ -35,19 +35,19 @@ class FieldWords:
 
 
 @dataclass(frozen=True)
-class Explanation:
+class FieldExplanation:
     """Description of a field and of the fields below it.
 
     `one_of`: exactly one of the fields below must be set.
     """
 
-    field: FieldWords
+    field: FieldDoc
     about: str
-    below: Sequence[FieldWords]
+    below: Sequence[FieldDoc]
     one_of: bool
 
 
-def explanation(path: str) -> Explanation:
+def explain_field(path: str) -> FieldExplanation:
     """Explain the field at a path, such as spec.algorithm.ppo.kl, spec.rewards[0].weight or status.phase.
 
     An empty path explains the document. Raises UnknownField.
@@ -57,65 +57,65 @@ def explanation(path: str) -> Explanation:
         names = names[1:]
     model: type[BaseModel] = AlignmentJob
     field: FieldInfo | None = None
-    field_doc = FieldWords("AlignmentJob", "object", "", "", "One job.")
+    field_doc = FieldDoc("AlignmentJob", "object", "", "", "One job.")
     path_parts: list[str] = []
     if names[:1] == ["status"]:
         model, path_parts, names = AlignmentJobStatus, ["status"], names[1:]
-        field_doc = FieldWords(
+        field_doc = FieldDoc(
             "status", "object", "", "", "Observed state of the job, written by the operator."
         )
     below: type[BaseModel] | None = model
     for name in names:
-        if below is None or name not in allowed(below):
-            raise NoSuchField(_guess(path_parts, name, below))
-        field = allowed(below)[name]
+        if below is None or name not in document_fields(below):
+            raise UnknownField(_unknown_field_message(path_parts, name, below))
+        field = document_fields(below)[name]
         path_parts.append(name)
-        field_doc = _words(below, name, ".".join(path_parts))
-        below = model_of(entry(field.annotation) or field.annotation)
-    fields = () if below is None else tuple(_words(below, name, name) for name in allowed(below))
+        field_doc = _field_doc(below, name, ".".join(path_parts))
+        below = nested_model(item_type(field.annotation) or field.annotation)
+    fields = () if below is None else tuple(_field_doc(below, name, name) for name in document_fields(below))
     about = "" if below is None else " ".join((below.__doc__ or "").split())
-    return Explanation(field_doc, about, fields, below is not None and issubclass(below, Union))
+    return FieldExplanation(field_doc, about, fields, below is not None and issubclass(below, SpecUnion))
 
 
-def paths(beginning: str) -> list[str]:
+def complete_path(beginning: str) -> list[str]:
     """Return the paths that complete the given text, for shell completion."""
     above, _, last = beginning.rpartition(".")
     try:
-        names = [field.path for field in explanation(above).below]
-    except NoSuchField:
+        names = [field.path for field in explain_field(above).below]
+    except UnknownField:
         return []
     if not above:
         names = [*names, "status"]
     return [f"{above}.{name}" if above else name for name in names if name.startswith(last)]
 
 
-def _words(model: type[BaseModel], name: str, path: str) -> FieldWords:
-    field = allowed(model)[name]
-    schema = _properties(model)[name]
-    default = "" if issubclass(model, Union) else default_words(field)
-    return FieldWords(
+def _field_doc(model: type[BaseModel], name: str, path: str) -> FieldDoc:
+    field = document_fields(model)[name]
+    schema = _schema_properties(model)[name]
+    default = "" if issubclass(model, SpecUnion) else describe_default(field)
+    return FieldDoc(
         path,
-        type_words(inner(field.annotation), str).replace("`", ""),
+        describe_type(strip_optional(field.annotation), str).replace("`", ""),
         default.strip("`*"),
-        bounds_words(schema),
-        meaning(field).replace("`", ""),
+        describe_bounds(schema),
+        describe_meaning(field).replace("`", ""),
     )
 
 
 @cache
-def _properties(model: type[BaseModel]) -> Mapping[str, Any]:
+def _schema_properties(model: type[BaseModel]) -> Mapping[str, Any]:
     properties: Mapping[str, Any] = model.model_json_schema()["properties"]
     return properties
 
 
-def _guess(parents: Sequence[str], name: str, model: type[BaseModel] | None) -> str:
+def _unknown_field_message(parents: Sequence[str], name: str, model: type[BaseModel] | None) -> str:
     where = ".".join(parents) or "the document"
-    names = list(allowed(model)) if model is not None else []
+    names = list(document_fields(model)) if model is not None else []
     below = f"{where} has {', '.join(names)}" if names else f"{where} has no fields"
     root = AlignmentJobStatus if parents[:1] == ["status"] else AlignmentJob
     head = "status." if parents[:1] == ["status"] else ""
-    closest = nearest(name, names)
-    elsewhere = places_shown(root, name)
+    closest = closest_name(name, names)
+    elsewhere = condensed_paths_named(root, name)
     if closest is not None:
         suggestions = [".".join([*parents, closest])]
     else:

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from kubealign.spec.base import MOST, Spec
+from kubealign.spec.base import MAX_INT32, SpecModel
 from kubealign.spec.precision import Precision
 
 
@@ -18,7 +18,7 @@ class Recompute(StrEnum):
     LAYERS = "Layers"
 
 
-class MegatronBackend(Spec):
+class MegatronBackendSpec(SpecModel):
     """NVIDIA's megatron-core: the ranks are split into tensor x pipeline x context x data parallelism.
 
     Supports Llama, Qwen2, Qwen3 and Mistral, and their mixture-of-experts models.
@@ -28,7 +28,7 @@ class MegatronBackend(Spec):
     microbatch_tokens: int = Field(
         8192,
         ge=1,
-        le=MOST,
+        le=MAX_INT32,
         description="Maximum tokens per packed microbatch in the pipeline. Does not change the gradient.",
     )
     tensor_parallel: int = Field(

@@ -4,10 +4,10 @@ from typing import Any
 
 from pydantic import Field
 
-from kubealign.spec.base import FilePath, JobName, ObjectName, ShortText, Spec, Union, VolumePath
+from kubealign.spec.base import FilePath, JobName, ObjectName, ShortText, SpecModel, SpecUnion, VolumePath
 
 
-class HuggingFaceModel(Spec):
+class HuggingFaceModel(SpecModel):
     """A repository of the Hugging Face hub."""
 
     repo: ShortText = Field(description="Name on the hub, such as acme/sft-7b.")
@@ -16,24 +16,24 @@ class HuggingFaceModel(Spec):
     )
 
 
-class VolumeModel(Spec):
+class VolumeModel(SpecModel):
     """A folder in a Kubernetes volume."""
 
     claim_name: ObjectName = Field(description="Name of the PersistentVolumeClaim.")
     path: VolumePath = Field("", description="Folder within the volume; empty: the root.")
 
 
-class JobModel(Spec):
+class JobModel(SpecModel):
     """The result of another AlignmentJob of the same namespace, which must have succeeded."""
 
     name: JobName = Field(description="metadata.name of the other job.")
 
 
-class CharacterTokenizer(Spec):
+class CharacterTokenizer(SpecModel):
     """One token for every character in the data."""
 
 
-class ByteLevelBpeTokenizer(Spec):
+class ByteLevelBpeTokenizer(SpecModel):
     """Byte-level byte-pair encoding, trained on the job's data."""
 
     vocabulary_size: int = Field(
@@ -41,14 +41,14 @@ class ByteLevelBpeTokenizer(Spec):
     )
 
 
-class TrainedTokenizer(Union):
+class TrainedTokenizer(SpecUnion):
     """A tokenizer trained on the job's own data at the start of the job."""
 
     characters: CharacterTokenizer | None = Field(None, description="Character-level tokenizer.")
     byte_level_bpe: ByteLevelBpeTokenizer | None = Field(None, description="Byte-pair encoding.")
 
 
-class TokenizerSource(Union):
+class TokenizerSource(SpecUnion):
     """Source of the tokenizer of a model with random weights."""
 
     path: FilePath | None = Field(
@@ -58,7 +58,7 @@ class TokenizerSource(Union):
     train: TrainedTokenizer | None = Field(None, description="Train a tokenizer when the job starts.")
 
 
-class ModelFromConfig(Spec):
+class ModelFromConfig(SpecModel):
     """A model with random weights, seeded by the job, for which nothing is downloaded."""
 
     architecture: dict[str, Any] = Field(
@@ -69,7 +69,7 @@ class ModelFromConfig(Spec):
     tokenizer: TokenizerSource = Field(description="The model's tokenizer.")
 
 
-class Model(Union):
+class Model(SpecUnion):
     """A causal language model with its tokenizer in Hugging Face format."""
 
     path: FilePath | None = Field(
@@ -82,7 +82,7 @@ class Model(Union):
     config: ModelFromConfig | None = Field(None, description="Random weights of the given architecture.")
 
 
-class Policy(Spec):
+class Policy(SpecModel):
     """The model to align."""
 
     model: Model = Field(description="Initial weights.")

@@ -4,9 +4,9 @@ import re
 from collections.abc import Mapping
 
 #: Pattern of parameter names.
-NAME = r"[A-Za-z_][A-Za-z0-9_]*"
+PARAMETER_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 
-_REFERENCE = re.compile(rf"\$\$\{{|\$\{{(?P<name>{NAME})(?::-(?P<default>[^}}]*))?\}}|\$\{{[^}}]*\}}?")
+_REFERENCE = re.compile(rf"\$\$\{{|\$\{{(?P<name>{PARAMETER_NAME})(?::-(?P<default>[^}}]*))?\}}|\$\{{[^}}]*\}}?")
 
 
 class MissingParameter(LookupError):

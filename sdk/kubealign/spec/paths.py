@@ -6,17 +6,17 @@ from pathlib import Path
 from typing import TypeAlias
 
 #: Keys and indices from the root of a document to a value.
-Place: TypeAlias = tuple[str | int, ...]
+DocumentPath: TypeAlias = tuple[str | int, ...]
 
 
-def dotted(place: Sequence[str | int]) -> str:
+def format_path(path: Sequence[str | int]) -> str:
     """Format ("spec", "rewards", 0, "name") as spec.rewards[0].name."""
     text = ""
-    for part in place:
+    for part in path:
         text += f"[{part}]" if isinstance(part, int) else (f".{part}" if text else part)
     return text
 
 
-def local_path(value: str, folder: Path) -> str:
+def resolve_path(value: str, folder: Path) -> str:
     """Return the absolute path of a file named by a document in `folder`; ~ is the user's home."""
     return os.path.normpath(folder.absolute() / Path(value).expanduser())

@@ -6,7 +6,7 @@ from collections.abc import Callable
 _PART = re.compile(r"\{\{|\}\}|\{([^{}]+)\}|[{}]")
 
 
-def fill(template: str, value: Callable[[str], str]) -> str:
+def fill_placeholders(template: str, value: Callable[[str], str]) -> str:
     """Replace each placeholder by `value(name)`. Raises ValueError for an unmatched brace."""
 
     def put(found: re.Match[str]) -> str:
@@ -22,16 +22,16 @@ def fill(template: str, value: Callable[[str], str]) -> str:
     return _PART.sub(put, template)
 
 
-def names(template: str) -> list[str]:
+def placeholder_names(template: str) -> list[str]:
     """Return the distinct placeholder names of a template in order. Raises ValueError as `fill_placeholders`
     does.
     """
     ordered: dict[str, None] = {}
-    fill(template, lambda name: ordered.setdefault(name) or "")
+    fill_placeholders(template, lambda name: ordered.setdefault(name) or "")
     return list(ordered)
 
 
-def well_formed(template: str) -> str:
+def check_placeholders(template: str) -> str:
     """Return the template if its braces are valid. Raises ValueError as `fill_placeholders` does."""
-    names(template)
+    placeholder_names(template)
     return template

@@ -6,30 +6,30 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import Field, model_validator
 
 from kubealign.spec.base import (
-    ENV_NAME,
-    MOST,
-    QUALIFIED_NAME,
+    ENV_NAME_PATTERN,
+    MAX_INT32,
+    QUALIFIED_NAME_PATTERN,
     ObjectName,
-    Spec,
-    exactly_one,
-    incoherent,
-    merged_by,
-    unique,
+    SpecModel,
+    require_exactly_one,
+    field_errors,
+    list_map_schema,
+    unique_by,
 )
-from kubealign.spec.pod_volumes import ObjectKey, Volume, VolumeMount
+from kubealign.spec.pod_volumes import ObjectKeyRef, Volume, VolumeMount
 from kubealign.spec.quantities import Quantity
 
 #: Labels, label prefix and environment variable prefix that are reserved for the operator.
 RESERVED_LABELS = ("app.kubernetes.io/managed-by", "app.kubernetes.io/name")
-RESERVED_PREFIX = "kubealign.dev/"
-RESERVED_VARIABLES = "KUBEALIGN_"
+RESERVED_LABEL_PREFIX = "kubealign.dev/"
+RESERVED_VARIABLE_PREFIX = "KUBEALIGN_"
 
-Key: TypeAlias = Annotated[str, Field(pattern=QUALIFIED_NAME, max_length=317)]
+Key: TypeAlias = Annotated[str, Field(pattern=QUALIFIED_NAME_PATTERN, max_length=317)]
 Text: TypeAlias = Annotated[str, Field(max_length=4096)]
 LabelValue: TypeAlias = Annotated[str, Field(max_length=63)]
 
 
-class PodMetadata(Spec):
+class PodMetadata(SpecModel):
     """Labels and annotations of the pods, in addition to the operator's own."""
 
     labels: dict[Key, LabelValue] | None = Field(
@@ -43,10 +43,10 @@ class PodMetadata(Spec):
         taken = [
             (("labels", key), value, "is set by kubealign itself: remove it")
             for key, value in (self.labels or {}).items()
-            if key in RESERVED_LABELS or key.startswith(RESERVED_PREFIX)
+            if key in RESERVED_LABELS or key.startswith(RESERVED_LABEL_PREFIX)
         ]
         if taken:
-            raise incoherent("PodMetadata", *taken)
+            raise field_errors("PodMetadata", *taken)
         return self
 
 
@@ -65,7 +65,7 @@ class TaintEffect(StrEnum):
     NO_EXECUTE = "NoExecute"
 
 
-class Toleration(Spec):
+class Toleration(SpecModel):
     """A node taint that the pods tolerate."""
 
     key: Key | None = Field(None, description="Key of the taint; null: every taint, with operator Exists.")
@@ -73,11 +73,11 @@ class Toleration(Spec):
     value: LabelValue | None = Field(None, description="Value of the taint, with operator Equal.")
     effect: TaintEffect | None = Field(None, description="Effect that is tolerated; null: all effects.")
     toleration_seconds: int | None = Field(
-        None, ge=0, le=MOST, description="With NoExecute: duration of the toleration; null: unlimited."
+        None, ge=0, le=MAX_INT32, description="With NoExecute: duration of the toleration; null: unlimited."
     )
 
 
-class Affinity(Spec):
+class Affinity(SpecModel):
     """Node and pod affinity as in a Kubernetes pod. The nested fields are validated when the pods are
     created.
     """
@@ -94,7 +94,7 @@ class WhenUnsatisfiable(StrEnum):
     SCHEDULE_ANYWAY = "ScheduleAnyway"
 
 
-class LabelSelector(Spec):
+class LabelSelector(SpecModel):
     """Selection of pods by labels."""
 
     match_labels: dict[Key, LabelValue] | None = Field(
@@ -102,27 +102,27 @@ class LabelSelector(Spec):
     )
 
 
-class TopologySpread(Spec):
+class TopologySpreadConstraint(SpecModel):
     """Spread of the pods over topology domains such as nodes, racks or zones."""
 
     max_skew: int = Field(
-        ge=1, le=MOST, description="Maximum difference in the number of pods between two domains."
+        ge=1, le=MAX_INT32, description="Maximum difference in the number of pods between two domains."
     )
     topology_key: Key = Field(description="Node label that identifies the domain.")
     when_unsatisfiable: WhenUnsatisfiable = Field(
         description="Treatment of a pod that would exceed the maximum skew."
     )
     label_selector: LabelSelector | None = Field(None, description="Pods that are counted.")
-    min_domains: int | None = Field(None, ge=1, le=MOST, description="Minimum number of domains.")
+    min_domains: int | None = Field(None, ge=1, le=MAX_INT32, description="Minimum number of domains.")
 
 
-class SecretName(Spec):
+class SecretReference(SpecModel):
     """Reference to a Secret of the job's namespace."""
 
     name: ObjectName = Field(description="Name of the Secret.")
 
 
-class Resources(Spec):
+class ResourceRequirements(SpecModel):
     """Resource requests and limits of a process."""
 
     requests: dict[Key, Quantity] | None = Field(
@@ -133,7 +133,7 @@ class Resources(Spec):
     )
 
 
-class FieldPath(Spec):
+class PodFieldRef(SpecModel):
     """A field of the pod."""
 
     field_path: Annotated[str, Field(min_length=1, max_length=256)] = Field(
@@ -141,24 +141,24 @@ class FieldPath(Spec):
     )
 
 
-class EnvSource(Spec):
+class EnvSource(SpecModel):
     """Source of a variable's value; exactly one member must be set."""
 
-    secret_key_ref: ObjectKey | None = Field(None, description="Key of a Secret.")
-    config_map_key_ref: ObjectKey | None = Field(None, description="Key of a ConfigMap.")
-    field_ref: FieldPath | None = Field(None, description="Field of the pod.")
+    secret_key_ref: ObjectKeyRef | None = Field(None, description="Key of a Secret.")
+    config_map_key_ref: ObjectKeyRef | None = Field(None, description="Key of a ConfigMap.")
+    field_ref: PodFieldRef | None = Field(None, description="Field of the pod.")
 
     @model_validator(mode="after")
     def _one(self) -> "EnvSource":
         """Check that exactly one source is set."""
-        exactly_one(self, ["secret_key_ref", "config_map_key_ref", "field_ref"])
+        require_exactly_one(self, ["secret_key_ref", "config_map_key_ref", "field_ref"])
         return self
 
 
-class EnvVariable(Spec):
+class EnvVariable(SpecModel):
     """An environment variable of the process. Exactly one of value and valueFrom must be set."""
 
-    name: Annotated[str, Field(pattern=ENV_NAME, max_length=256)] = Field(
+    name: Annotated[str, Field(pattern=ENV_NAME_PATTERN, max_length=256)] = Field(
         description="Name of the variable; names that begin with KUBEALIGN_ are reserved."
     )
     value: Text | None = Field(None, description="Value of the variable.")
@@ -167,9 +167,9 @@ class EnvVariable(Spec):
     @model_validator(mode="after")
     def _sound(self) -> "EnvVariable":
         """Check that one value is set and that the name is not reserved."""
-        exactly_one(self, ["value", "value_from"], example='value: ""')
-        if self.name.startswith(RESERVED_VARIABLES):
-            raise incoherent("EnvVariable", (("name",), self.name, "is set by kubealign itself: remove it"))
+        require_exactly_one(self, ["value", "value_from"], example='value: ""')
+        if self.name.startswith(RESERVED_VARIABLE_PREFIX):
+            raise field_errors("EnvVariable", (("name",), self.name, "is set by kubealign itself: remove it"))
         return self
 
 
@@ -181,7 +181,7 @@ class PullPolicy(StrEnum):
     NEVER = "Never"
 
 
-class Container(Spec):
+class Container(SpecModel):
     """The process's container."""
 
     name: Literal["main"] = Field(description="Name of the single container of kubealign's pods.")
@@ -189,24 +189,24 @@ class Container(Spec):
         None, description="Container image with kubealign installed; null: the platform's image."
     )
     image_pull_policy: PullPolicy | None = Field(None, description="Image pull policy.")
-    resources: Resources | None = Field(
+    resources: ResourceRequirements | None = Field(
         None, description="CPU, memory, devices; null: the platform's defaults."
     )
-    env: Annotated[list[EnvVariable] | None, unique("name")] = Field(
+    env: Annotated[list[EnvVariable] | None, unique_by("name")] = Field(
         None,
         max_length=64,
-        json_schema_extra=merged_by("name"),
+        json_schema_extra=list_map_schema("name"),
         description="Environment variables, merged by name.",
     )
-    volume_mounts: Annotated[list[VolumeMount] | None, unique("mountPath")] = Field(
+    volume_mounts: Annotated[list[VolumeMount] | None, unique_by("mountPath")] = Field(
         None,
         max_length=32,
-        json_schema_extra=merged_by("mountPath"),
+        json_schema_extra=list_map_schema("mountPath"),
         description="Mounted volumes, merged by mountPath.",
     )
 
 
-class PodFields(Spec):
+class PodSpecPatch(SpecModel):
     """Fields of a pod's spec that a job may set."""
 
     node_selector: dict[Key, LabelValue] | None = Field(
@@ -216,7 +216,7 @@ class PodFields(Spec):
         None, max_length=32, description="Node taints that the pods tolerate."
     )
     affinity: Affinity | None = Field(None, description="Node and pod affinity.")
-    topology_spread_constraints: list[TopologySpread] | None = Field(
+    topology_spread_constraints: list[TopologySpreadConstraint] | None = Field(
         None, max_length=8, description="Topology spread constraints."
     )
     priority_class_name: ObjectName | None = Field(
@@ -224,18 +224,18 @@ class PodFields(Spec):
     )
     scheduler_name: ObjectName | None = Field(None, description="Name of the scheduler.")
     runtime_class_name: ObjectName | None = Field(None, description="Runtime class of the containers.")
-    image_pull_secrets: Annotated[list[SecretName] | None, unique("name")] = Field(
-        None, max_length=16, json_schema_extra=merged_by("name"), description="Secrets for pulling images."
+    image_pull_secrets: Annotated[list[SecretReference] | None, unique_by("name")] = Field(
+        None, max_length=16, json_schema_extra=list_map_schema("name"), description="Secrets for pulling images."
     )
-    volumes: Annotated[list[Volume] | None, unique("name")] = Field(
-        None, max_length=32, json_schema_extra=merged_by("name"), description="Volumes, merged by name."
+    volumes: Annotated[list[Volume] | None, unique_by("name")] = Field(
+        None, max_length=32, json_schema_extra=list_map_schema("name"), description="Volumes, merged by name."
     )
-    containers: Annotated[list[Container] | None, unique("name")] = Field(
-        None, max_length=1, json_schema_extra=merged_by("name"), description="The container `main`."
+    containers: Annotated[list[Container] | None, unique_by("name")] = Field(
+        None, max_length=1, json_schema_extra=list_map_schema("name"), description="The container `main`."
     )
 
 
-class PodTemplate(Spec):
+class PodTemplate(SpecModel):
     """A patch of the pods in the form of a Kubernetes pod template.
 
     Lists are merged by name (volumeMounts by mountPath; tolerations and spread constraints are appended),
@@ -243,4 +243,4 @@ class PodTemplate(Spec):
     """
 
     metadata: PodMetadata | None = Field(None, description="Labels and annotations.")
-    spec: PodFields | None = Field(None, description="Scheduling, volumes and container of the pods.")
+    spec: PodSpecPatch | None = Field(None, description="Scheduling, volumes and container of the pods.")

@@ -6,29 +6,29 @@ from typing import Annotated, TypeAlias
 from pydantic import Field, model_validator
 
 from kubealign.spec.base import (
-    ABSOLUTE_PATH,
-    DNS_LABEL,
-    FILE_KEY,
-    VOLUME_PATH,
+    ABSOLUTE_PATH_PATTERN,
+    DNS_LABEL_PATTERN,
+    FILE_KEY_PATTERN,
+    VOLUME_PATH_PATTERN,
     ObjectName,
-    Spec,
-    exactly_one,
-    incoherent,
-    merged_by,
-    unique,
+    SpecModel,
+    require_exactly_one,
+    field_errors,
+    list_map_schema,
+    unique_by,
 )
 from kubealign.spec.quantities import Quantity
 
 #: Volume name prefix and folders that are reserved for the operator.
-RESERVED_VOLUMES = "kubealign-"
+RESERVED_VOLUME_PREFIX = "kubealign-"
 RESERVED_FOLDERS = ("/etc/kubealign", "/run/kubealign", "/volumes", "/dev", "/proc", "/sys")
 
-VolumeName: TypeAlias = Annotated[str, Field(pattern=DNS_LABEL, max_length=63)]
-FileKey: TypeAlias = Annotated[str, Field(pattern=FILE_KEY, max_length=253)]
-RelativePath: TypeAlias = Annotated[str, Field(pattern=VOLUME_PATH, min_length=1, max_length=1024)]
+VolumeName: TypeAlias = Annotated[str, Field(pattern=DNS_LABEL_PATTERN, max_length=63)]
+FileKey: TypeAlias = Annotated[str, Field(pattern=FILE_KEY_PATTERN, max_length=253)]
+RelativePath: TypeAlias = Annotated[str, Field(pattern=VOLUME_PATH_PATTERN, min_length=1, max_length=1024)]
 
 
-class ObjectKey(Spec):
+class ObjectKeyRef(SpecModel):
     """One key of a ConfigMap or Secret of the job's namespace."""
 
     name: ObjectName = Field(description="Name of the object.")
@@ -36,21 +36,21 @@ class ObjectKey(Spec):
     optional: bool | None = Field(None, description="Allow the key to be missing; null: the key is required.")
 
 
-class KeyPath(Spec):
+class KeyPath(SpecModel):
     """A key and the file to which it is written."""
 
     key: FileKey = Field(description="The key.")
     path: RelativePath = Field(description="Path of the file below the mount path.")
 
 
-class ConfigMapVolume(Spec):
+class ConfigMapVolume(SpecModel):
     """The keys of a ConfigMap as files."""
 
     name: ObjectName = Field(description="Name of the ConfigMap.")
-    items: Annotated[list[KeyPath] | None, unique("key")] = Field(
+    items: Annotated[list[KeyPath] | None, unique_by("key")] = Field(
         None,
         max_length=64,
-        json_schema_extra=merged_by("key"),
+        json_schema_extra=list_map_schema("key"),
         description="Keys to project; null: all keys.",
     )
     optional: bool | None = Field(
@@ -58,20 +58,20 @@ class ConfigMapVolume(Spec):
     )
 
 
-class SecretVolume(Spec):
+class SecretVolume(SpecModel):
     """The keys of a Secret as files."""
 
     secret_name: ObjectName = Field(description="Name of the Secret.")
-    items: Annotated[list[KeyPath] | None, unique("key")] = Field(
+    items: Annotated[list[KeyPath] | None, unique_by("key")] = Field(
         None,
         max_length=64,
-        json_schema_extra=merged_by("key"),
+        json_schema_extra=list_map_schema("key"),
         description="Keys to project; null: all keys.",
     )
     optional: bool | None = Field(None, description="Allow the Secret to be missing; null: it is required.")
 
 
-class ClaimVolume(Spec):
+class ClaimVolume(SpecModel):
     """A PersistentVolumeClaim."""
 
     claim_name: ObjectName = Field(description="Name of the claim.")
@@ -84,37 +84,37 @@ class Medium(StrEnum):
     MEMORY = "Memory"
 
 
-class EmptyVolume(Spec):
+class EmptyDirVolume(SpecModel):
     """An empty folder with the lifetime of the pod."""
 
     medium: Medium | None = Field(None, description="Storage medium; null: the node's disk.")
     size_limit: Quantity | None = Field(None, description="Maximum size; null: unlimited.")
 
 
-class Volume(Spec):
+class Volume(SpecModel):
     """A volume of exactly one type."""
 
     name: VolumeName = Field(description="Name of the volume; names that begin with kubealign- are reserved.")
     config_map: ConfigMapVolume | None = Field(None, description="A ConfigMap.")
     secret: SecretVolume | None = Field(None, description="A Secret.")
     persistent_volume_claim: ClaimVolume | None = Field(None, description="A PersistentVolumeClaim.")
-    empty_dir: EmptyVolume | None = Field(None, description="An empty folder.")
+    empty_dir: EmptyDirVolume | None = Field(None, description="An empty folder.")
 
     @model_validator(mode="after")
     def _sound(self) -> "Volume":
         """Check that one type is set and that the name is not reserved."""
-        exactly_one(self, ["config_map", "secret", "persistent_volume_claim", "empty_dir"])
-        if self.name.startswith(RESERVED_VOLUMES):
+        require_exactly_one(self, ["config_map", "secret", "persistent_volume_claim", "empty_dir"])
+        if self.name.startswith(RESERVED_VOLUME_PREFIX):
             remedy = "names that begin with kubealign- are taken: choose another"
-            raise incoherent("Volume", (("name",), self.name, remedy))
+            raise field_errors("Volume", (("name",), self.name, remedy))
         return self
 
 
-class VolumeMount(Spec):
+class VolumeMount(SpecModel):
     """A mounted volume."""
 
     name: VolumeName = Field(description="Name of the volume.")
-    mount_path: Annotated[str, Field(pattern=ABSOLUTE_PATH, max_length=1024)] = Field(
+    mount_path: Annotated[str, Field(pattern=ABSOLUTE_PATH_PATTERN, max_length=1024)] = Field(
         description="Absolute path of the mount; not below a folder that kubealign mounts."
     )
     sub_path: RelativePath | None = Field(
@@ -131,5 +131,5 @@ class VolumeMount(Spec):
         ):
             taken = ", ".join(RESERVED_FOLDERS)
             remedy = f"must not be or lie below {taken}: choose another folder"
-            raise incoherent("VolumeMount", (("mountPath",), self.mount_path, remedy))
+            raise field_errors("VolumeMount", (("mountPath",), self.mount_path, remedy))
         return self

@@ -5,20 +5,20 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from kubealign.pod import FUNCTIONS
+from kubealign.pod import FUNCTIONS_FOLDER
 from kubealign.spec.base import (
-    FILE_KEY,
-    MODULE_FUNCTION,
-    MOST,
-    PYTHON_NAME,
+    FILE_KEY_PATTERN,
+    MODULE_FUNCTION_PATTERN,
+    MAX_INT32,
+    PYTHON_NAME_PATTERN,
     FilePath,
-    Name,
+    EntryName,
     ObjectName,
     ShortText,
-    Spec,
-    Union,
-    exactly_one,
-    incoherent,
+    SpecModel,
+    SpecUnion,
+    require_exactly_one,
+    field_errors,
 )
 from kubealign.spec.models import Model
 from kubealign.spec.pod_template import PodTemplate
@@ -33,35 +33,35 @@ class RewardPlacement(StrEnum):
     WITH_CRITIC = "WithCritic"
 
 
-class FileFunction(Spec):
+class FileFunction(SpecModel):
     """A function in a Python file."""
 
     path: FilePath = Field(description="Path of the file; relative to the job's file on one machine.")
-    name: str = Field("reward", pattern=PYTHON_NAME, max_length=253, description="Name of the function.")
+    name: str = Field("reward", pattern=PYTHON_NAME_PATTERN, max_length=253, description="Name of the function.")
 
 
-class ConfigMapFunction(Spec):
+class ConfigMapFunction(SpecModel):
     """A function in a Python file that is stored in a ConfigMap of the job's namespace."""
 
     name: ObjectName = Field(description="Name of the ConfigMap.")
     key: str = Field(
-        pattern=FILE_KEY, max_length=253, description="Key of the file in the ConfigMap, such as score.py."
+        pattern=FILE_KEY_PATTERN, max_length=253, description="Key of the file in the ConfigMap, such as score.py."
     )
-    function: str = Field("reward", pattern=PYTHON_NAME, max_length=253, description="Name of the function.")
+    function: str = Field("reward", pattern=PYTHON_NAME_PATTERN, max_length=253, description="Name of the function.")
 
     @property
     def path(self) -> str:
         """Path of the file in the pods that call the function."""
-        return f"{FUNCTIONS}/{self.name}/{self.key}"
+        return f"{FUNCTIONS_FOLDER}/{self.name}/{self.key}"
 
 
-class RewardFunction(Union):
+class RewardFunction(SpecUnion):
     """A Python function `f(prompts, responses, **columns) -> list of numbers`, with one number per response.
 
     The keyword arguments are the columns of the data set.
     """
 
-    module: Annotated[str, Field(pattern=MODULE_FUNCTION, max_length=512)] | None = Field(
+    module: Annotated[str, Field(pattern=MODULE_FUNCTION_PATTERN, max_length=512)] | None = Field(
         None, description="package.module:function, importable in the reward's process."
     )
     file: FileFunction | None = Field(None, description="A function in a Python file.")
@@ -71,37 +71,37 @@ class RewardFunction(Union):
 
 
 #: Fields of `Reward`, exactly one of which is set.
-SOURCES = ("model", "ensemble", "function", "plugin")
+REWARD_SOURCES = ("model", "ensemble", "function", "plugin")
 
 
-class FirstSteps(Spec):
+class FirstStepsMoments(SpecModel):
     """Mean and standard deviation of the rewards of the first steps, while the policy is near its initial
     weights.
     """
 
-    steps: int = Field(1, ge=1, le=MOST, description="Number of steps used to compute the moments.")
+    steps: int = Field(1, ge=1, le=MAX_INT32, description="Number of steps used to compute the moments.")
 
 
-class FixedMoments(Spec):
+class FixedMoments(SpecModel):
     """Constant mean and standard deviation."""
 
     mean: float = Field(0.0, description="Value that is subtracted from the reward.")
     std: float = Field(1.0, gt=0, description="Value by which the centred reward is divided.")
 
 
-class RunningMoments(Spec):
+class RunningMoments(SpecModel):
     """Running mean and standard deviation of all rewards of the job."""
 
 
-class Standardize(Union):
+class RewardStandardization(SpecUnion):
     """Standardisation of a reward: (reward - mean) / std, with the moments of this source's rewards."""
 
-    first_steps: FirstSteps | None = Field(None, description="Moments of the first steps.")
+    first_steps: FirstStepsMoments | None = Field(None, description="Moments of the first steps.")
     fixed: FixedMoments | None = Field(None, description="Constant moments.")
     running: RunningMoments | None = Field(None, description="Running moments.")
 
 
-class Aggregate(StrEnum):
+class EnsembleAggregation(StrEnum):
     """Mean: the mean of the models' scores. Minimum: the minimum of the models' scores, a conservative
     estimate.
     """
@@ -110,7 +110,7 @@ class Aggregate(StrEnum):
     MINIMUM = "Minimum"
 
 
-class Ensemble(Spec):
+class RewardEnsemble(SpecModel):
     """Several reward models combined into one reward, in one process."""
 
     models: list[Model] = Field(
@@ -118,10 +118,10 @@ class Ensemble(Spec):
         max_length=16,
         description="Sequence-classification checkpoints, or results of rewardModel jobs.",
     )
-    aggregate: Aggregate = Field(Aggregate.MEAN, description="Aggregation of the models' scores.")
+    aggregate: EnsembleAggregation = Field(EnsembleAggregation.MEAN, description="Aggregation of the models' scores.")
 
 
-class RewardPlugin(Spec):
+class RewardPlugin(SpecModel):
     """A reward of another package: a function as in `function`, or a factory of one."""
 
     name: ShortText = Field(description="Name of the reward's entry point in the group kubealign.rewards.")
@@ -130,18 +130,18 @@ class RewardPlugin(Spec):
     )
 
 
-class Reward(Spec):
+class Reward(SpecModel):
     """One reward source: exactly one of model, ensemble, function and plugin.
 
     The reward of a response is the weighted sum over the job's sources.
     """
 
-    name: Name = Field(description="Unique in the job; reported in the metrics as reward/NAME.")
+    name: EntryName = Field(description="Unique in the job; reported in the metrics as reward/NAME.")
     weight: float = Field(1.0, description="Weight in the sum of rewards.")
     model: Model | None = Field(
         None, description="A sequence-classification checkpoint, or the result of a rewardModel job."
     )
-    ensemble: Ensemble | None = Field(None, description="Several reward models combined into one reward.")
+    ensemble: RewardEnsemble | None = Field(None, description="Several reward models combined into one reward.")
     function: RewardFunction | None = Field(None, description="A Python function.")
     plugin: RewardPlugin | None = Field(None, description="A reward of another package.")
     attributes: dict[str, float] = Field(
@@ -154,7 +154,7 @@ class Reward(Spec):
     timeout_seconds: float = Field(
         30.0, gt=0, description="Timeout of a call of the function, after which the job fails."
     )
-    standardize: Standardize | None = Field(
+    standardize: RewardStandardization | None = Field(
         None, description="Standardisation to mean 0 and standard deviation 1; null: none."
     )
     clip: float | None = Field(
@@ -177,13 +177,13 @@ class Reward(Spec):
     @model_validator(mode="after")
     def _one_source(self) -> "Reward":
         """Check that one source is set and that the other fields fit it."""
-        exactly_one(self, list(SOURCES))
+        require_exactly_one(self, list(REWARD_SOURCES))
         if self.attributes and self.model is None and self.ensemble is None:
-            raise incoherent(
+            raise field_errors(
                 "Reward", (("attributes",), self.attributes, "is for models with several scores: remove it")
             )
         if self.model is None and self.placement is RewardPlacement.WITH_CRITIC:
-            raise incoherent(
+            raise field_errors(
                 "Reward",
                 (
                     ("placement",),
@@ -193,5 +193,5 @@ class Reward(Spec):
             )
         if self.pod_template is not None and self.placement is RewardPlacement.WITH_CRITIC:
             remedy = "a reward WithCritic has no pod of its own: set critic.podTemplate"
-            raise incoherent("Reward", (("podTemplate",), self.pod_template, remedy))
+            raise field_errors("Reward", (("podTemplate",), self.pod_template, remedy))
         return self

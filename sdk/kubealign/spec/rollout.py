@@ -5,20 +5,20 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from kubealign.spec.base import MOST, ShortText, Spec, incoherent
-from kubealign.spec.engines import Engine, TorchEngine
-from kubealign.spec.paths import Place
+from kubealign.spec.base import MAX_INT32, ShortText, SpecModel, field_errors
+from kubealign.spec.engines import Engine, TorchEngineSpec
+from kubealign.spec.paths import DocumentPath
 from kubealign.spec.pod_template import PodTemplate
-from kubealign.spec.workflow import ToolFunction, Workflow, WorkflowFunction
+from kubealign.spec.workflow import ToolFunction, WorkflowSpec, WorkflowFunction
 
 
-class Sampling(Spec):
+class SamplingSpec(SpecModel):
     """Sampling parameters."""
 
-    max_tokens: int = Field(256, ge=1, le=MOST, description="Maximum response length in tokens.")
-    min_tokens: int = Field(0, ge=0, le=MOST, description="Minimum response length in tokens.")
+    max_tokens: int = Field(256, ge=1, le=MAX_INT32, description="Maximum response length in tokens.")
+    min_tokens: int = Field(0, ge=0, le=MAX_INT32, description="Minimum response length in tokens.")
     temperature: float = Field(1.0, ge=0, description="Sampling temperature; 0: greedy decoding.")
-    top_k: int = Field(0, ge=0, le=MOST, description="Sample among the k most likely tokens; 0: among all.")
+    top_k: int = Field(0, ge=0, le=MAX_INT32, description="Sample among the k most likely tokens; 0: among all.")
     top_p: float = Field(
         1.0,
         gt=0,
@@ -29,7 +29,7 @@ class Sampling(Spec):
     stop: list[ShortText] = Field(
         default_factory=list, max_length=16, description="Stop strings: a response ends after any of them."
     )
-    stop_token_ids: list[Annotated[int, Field(ge=0, le=MOST)]] = Field(
+    stop_token_ids: list[Annotated[int, Field(ge=0, le=MAX_INT32)]] = Field(
         default_factory=list,
         max_length=64,
         description="Stop tokens: a response ends after any of them, in addition to the end-of-sequence "
@@ -37,17 +37,17 @@ class Sampling(Spec):
     )
 
     @model_validator(mode="after")
-    def _lengths(self) -> "Sampling":
+    def _lengths(self) -> "SamplingSpec":
         """Check that minTokens is at most maxTokens."""
         if self.min_tokens > self.max_tokens:
-            raise incoherent(
+            raise field_errors(
                 "Sampling",
                 (("minTokens",), self.min_tokens, f"must be at most maxTokens ({self.max_tokens})"),
             )
         return self
 
 
-class Transport(StrEnum):
+class WeightTransport(StrEnum):
     """Auto: shared memory on the same machine, otherwise a gRPC stream. Collective: NCCL between GPUs, gloo
     between CPUs; workers that cannot join use the stream.
     """
@@ -58,7 +58,7 @@ class Transport(StrEnum):
     COLLECTIVE = "Collective"
 
 
-class Encoding(StrEnum):
+class WeightEncoding(StrEnum):
     """Dense: all weights. Delta: only changed weights, lossless, sent to streaming workers that hold the
     previous version; such a worker keeps a copy of the weights in memory.
     """
@@ -67,7 +67,7 @@ class Encoding(StrEnum):
     DELTA = "Delta"
 
 
-class InFlight(StrEnum):
+class InFlightPolicy(StrEnum):
     """Drain: they are finished with the old weights before the refit. Interrupt: they continue with the new
     weights after their KV cache is recomputed. Continue: they continue with the new weights and the KV
     cache of the old weights.
@@ -80,15 +80,15 @@ class InFlight(StrEnum):
 
 #: External engines among the members of `rollout.engine`: they return only complete responses and cannot
 #: report the weight version of a token.
-ENGINES_OF_OTHERS = ("tensorrt_llm", "vllm")
+EXTERNAL_ENGINES = ("tensorrt_llm", "vllm")
 
 
-class Refit(Spec):
+class RefitSpec(SpecModel):
     """Refit: the broadcast of new weights to the rollout workers after each step."""
 
-    transport: Transport = Field(Transport.AUTO, description="Transport of the weights.")
-    encoding: Encoding = Field(Encoding.DENSE, description="Encoding of streamed weights.")
-    in_flight: InFlight | None = Field(
+    transport: WeightTransport = Field(WeightTransport.AUTO, description="Transport of the weights.")
+    encoding: WeightEncoding = Field(WeightEncoding.DENSE, description="Encoding of streamed weights.")
+    in_flight: InFlightPolicy | None = Field(
         None,
         description="Treatment of unfinished responses at a refit; each token records the version of "
         "its weights. null: Interrupt if maxStaleness is above 0 and the engine supports "
@@ -107,7 +107,7 @@ class Refit(Spec):
     )
 
 
-class MismatchGate(Spec):
+class MismatchGateSpec(SpecModel):
     """Limit on the difference between the engine's and the trainer's log-probabilities of the same tokens."""
 
     mean: float = Field(
@@ -126,7 +126,7 @@ class RolloutPlacement(StrEnum):
     WITH_TRAINER = "WithTrainer"
 
 
-class Rollout(Spec):
+class Rollout(SpecModel):
     """Rollout workers, which generate responses."""
 
     placement: RolloutPlacement = Field(
@@ -138,18 +138,18 @@ class Rollout(Spec):
     min_replicas: int = Field(
         1,
         ge=1,
-        le=MOST,
+        le=MAX_INT32,
         description="Minimum number of workers with the current weights (quorum): with fewer, the refit "
         "is retried once, then the job fails.",
     )
-    engine: Engine = Field(Engine(torch=TorchEngine()), description="Generation engine.")
-    sampling: Sampling = Field(Sampling(), description="Sampling parameters.")
-    refit: Refit = Field(Refit(), description="Broadcast of new weights after each step.")
-    mismatch_gate: MismatchGate = Field(
-        MismatchGate(),
+    engine: Engine = Field(Engine(torch=TorchEngineSpec()), description="Generation engine.")
+    sampling: SamplingSpec = Field(SamplingSpec(), description="Sampling parameters.")
+    refit: RefitSpec = Field(RefitSpec(), description="Broadcast of new weights after each step.")
+    mismatch_gate: MismatchGateSpec = Field(
+        MismatchGateSpec(),
         description="Limit on the mismatch between the engine's and the trainer's log-probabilities.",
     )
-    workflow: Workflow | None = Field(
+    workflow: WorkflowSpec | None = Field(
         None, description="Multi-turn responses; null: each response is generated in a single turn."
     )
     group_timeout_seconds: float = Field(
@@ -158,13 +158,13 @@ class Rollout(Spec):
     group_retries: int = Field(
         2,
         ge=0,
-        le=MOST,
+        le=MAX_INT32,
         description="Retries of a group before it is replaced by another prompt.",
     )
     pod_template: PodTemplate | None = Field(None, description="Patch of the workers' pods.")
 
     @property
-    def functions(self) -> list[tuple[Place, ToolFunction | WorkflowFunction]]:
+    def functions(self) -> list[tuple[DocumentPath, ToolFunction | WorkflowFunction]]:
         """(path below the rollout, function) of every Python function that the workers call."""
         if self.workflow is None:
             return []
@@ -179,13 +179,13 @@ class Rollout(Spec):
     def _quorum(self) -> "Rollout":
         """Check that minReplicas is at most replicas and that the placement allows the pod template."""
         if self.min_replicas > self.replicas:
-            raise incoherent(
+            raise field_errors(
                 "Rollout",
                 (("minReplicas",), self.min_replicas, f"must be at most replicas ({self.replicas})"),
             )
         if self.pod_template is not None and self.placement is not RolloutPlacement.OWN:
             remedy = f"workers {self.placement} have no pods of their own: set trainer.podTemplate"
-            raise incoherent("Rollout", (("podTemplate",), self.pod_template, remedy))
+            raise field_errors("Rollout", (("podTemplate",), self.pod_template, remedy))
         return self
 
 

@@ -6,10 +6,10 @@ from enum import StrEnum
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from kubealign.spec.base import merged_by
+from kubealign.spec.base import list_map_schema
 
 
-class _Status(BaseModel):
+class _StatusModel(BaseModel):
     """Base class of status models. Unknown fields, which a newer operator may write, are ignored."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True)
@@ -27,7 +27,7 @@ class JobPhase(StrEnum):
     FAILED = "Failed"
 
     @property
-    def final(self) -> bool:
+    def is_final(self) -> bool:
         """True if the job never runs again."""
         return self in (JobPhase.SUCCEEDED, JobPhase.FAILED)
 
@@ -40,7 +40,7 @@ class ConditionStatus(StrEnum):
     UNKNOWN = "Unknown"
 
 
-class Condition(_Status):
+class Condition(_StatusModel):
     """A condition of the job, with the time and reason of its last transition."""
 
     type: str = Field(max_length=316, description="Accepted, DependenciesReady, Ready, Complete, Failed ...")
@@ -53,7 +53,7 @@ class Condition(_Status):
     )
 
 
-class RoleStatus(_Status):
+class RoleStatus(_StatusModel):
     """Status of the processes of one group."""
 
     name: str = Field(max_length=63, description="prepare, trainer, critic, reference, reward-NAME, ...")
@@ -61,7 +61,7 @@ class RoleStatus(_Status):
     ready: int = Field(description="Number of processes that are ready or completed.")
 
 
-class Result(_Status):
+class ResultLocation(_StatusModel):
     """Location of the job's result, a Hugging Face folder."""
 
     claim_name: str = Field(max_length=253, description="Name of the PersistentVolumeClaim.")
@@ -69,13 +69,13 @@ class Result(_Status):
     path: str = Field(max_length=2048, description="Folder within the volume.")
 
 
-class Dependency(Result):
+class DependencyResult(ResultLocation):
     """Location of another job's result, as resolved when this job started."""
 
     name: str = Field(max_length=63, description="metadata.name of the other job.")
 
 
-class AlignmentJobStatus(_Status):
+class AlignmentJobStatus(_StatusModel):
     """Observed state of a job, written by the operator. Every field may be missing."""
 
     observed_generation: int | None = Field(
@@ -106,17 +106,17 @@ class AlignmentJobStatus(_Status):
         max_length=2048,
         description="Number of restarts of each group of ranks and of each other process.",
     )
-    dependencies: list[Dependency] | None = Field(
+    dependencies: list[DependencyResult] | None = Field(
         None,
         max_length=64,
-        json_schema_extra=merged_by("name"),
+        json_schema_extra=list_map_schema("name"),
         description="Results of other jobs that this job reads; recorded because those jobs may be "
         "deleted meanwhile.",
     )
     roles: list[RoleStatus] | None = Field(
         None,
         max_length=64,
-        json_schema_extra=merged_by("name"),
+        json_schema_extra=list_map_schema("name"),
         description="Status of the processes by group.",
     )
     rollout_replicas: int | None = Field(
@@ -126,6 +126,6 @@ class AlignmentJobStatus(_Status):
         None, max_length=1024, description="Label selector of the rollout workers; for kubectl scale."
     )
     conditions: list[Condition] | None = Field(
-        None, max_length=16, json_schema_extra=merged_by("type"), description="Conditions with reasons."
+        None, max_length=16, json_schema_extra=list_map_schema("type"), description="Conditions with reasons."
     )
-    result: Result | None = Field(None, description="Location of the result, once it exists.")
+    result: ResultLocation | None = Field(None, description="Location of the result, once it exists.")

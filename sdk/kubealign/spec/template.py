@@ -12,11 +12,11 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from kubealign.spec.algorithms import Algorithm, Use
-from kubealign.spec.base import Union
-from kubealign.spec.fields import allowed, entry, inner, model_of
+from kubealign.spec.algorithms import Algorithm, Requirement
+from kubealign.spec.base import SpecUnion
+from kubealign.spec.fields import document_fields, item_type, strip_optional, nested_model
 from kubealign.spec.job import API_VERSION, KIND, AlignmentJob
-from kubealign.spec.words import bounds_words, flow, meaning
+from kubealign.spec.words import describe_bounds, format_flow, describe_meaning
 
 _WIDTH = 100
 _HEAD = """\
@@ -31,7 +31,7 @@ _HEAD = """\
 #   kubealign submit FILE       submit the job to a cluster
 """
 _MODEL = {"path": "models/base"}
-_ROWS: dict[str, str] = {
+_EXAMPLE_FILES: dict[str, str] = {
     "demonstrations": "data/demonstrations.jsonl",
     "preferences": "data/preferences.jsonl",
     "prompts": "data/prompts.jsonl",
@@ -43,7 +43,7 @@ _FUNCTION = {"name": "correct", "function": {"file": {"path": "reward.py"}}}
 _SCORER = {"name": "helpful", "model": {"path": "models/reward"}}
 _TEACHER = {"model": {"path": "models/teacher"}}
 #: Batch size fields; the first one that the algorithm has is set.
-_SIZES = ("promptsPerStep", "rowsPerStep", "promptsPerRound")
+_BATCH_SIZE_FIELDS = ("promptsPerStep", "rowsPerStep", "promptsPerRound")
 _JUDGE = "How good is this answer?\n\n{prompt}\n\n{response}\n\nScore: "
 #: Required fields of algorithms, by member.
 _REQUIRED: dict[str, dict[str, Any]] = {
@@ -54,28 +54,28 @@ _REQUIRED: dict[str, dict[str, Any]] = {
 _RATED = {"text": {"chosenRating": "chosen_rating", "rejectedRating": "rejected_rating"}}
 
 
-def template(algorithm: str, name: str) -> str:
+def job_template(algorithm: str, name: str) -> str:
     """Return the template for an algorithm by its command line name: sft, reward-model, ppo, dr-grpo, ..."""
     head, *tail = algorithm.split("-")
     member = head + "".join(part.capitalize() for part in tail)
-    field = allowed(Algorithm)[member]
-    model = model_of(field.annotation)
+    field = document_fields(Algorithm)[member]
+    model = nested_model(field.annotation)
     assert model is not None
-    values, hidden = _given(member, model)
+    values, hidden = _required_values(member, model)
     document = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": values}
     summary = (model.__doc__ or "").split("\n")[0].rstrip(".")
-    lines = _Writer(hidden).fields(AlignmentJob, document, (), 0, active=True)
+    lines = _TemplateWriter(hidden).fields(AlignmentJob, document, (), 0, active=True)
     return _HEAD.format(what=summary + ".", path=f"spec.algorithm.{member}") + "\n" + "\n".join(lines) + "\n"
 
 
-def _given(member: str, kind: type[BaseModel]) -> tuple[dict[str, Any], frozenset[str]]:
+def _required_values(member: str, kind: type[BaseModel]) -> tuple[dict[str, Any], frozenset[str]]:
     """Return the required fields with plausible values, and the fields of the spec that the algorithm does
     not use.
     """
-    size = next(name for name in _SIZES if name in allowed(kind))
+    size = next(name for name in _BATCH_SIZE_FIELDS if name in document_fields(kind))
     entry = {size: 64} | _REQUIRED.get(member, {})
     algorithm: Any = kind.model_validate(entry)
-    rows: dict[str, Any] = {"source": {"path": _ROWS[algorithm.data]}}
+    rows: dict[str, Any] = {"source": {"path": _EXAMPLE_FILES[algorithm.data]}}
     if algorithm.rated:
         rows["format"] = _RATED
     spec: dict[str, Any] = {
@@ -86,13 +86,13 @@ def _given(member: str, kind: type[BaseModel]) -> tuple[dict[str, Any], frozense
     }
     if algorithm.teacher:
         spec["teacher"] = _TEACHER
-    if algorithm.rewards is Use.NEEDED:
+    if algorithm.rewards is Requirement.NEEDED:
         spec["rewards"] = [_SCORER if algorithm.critic else _FUNCTION]
     useful = {
         "critic": algorithm.critic,
         "reference": algorithm.uses_reference or algorithm.online,
         "teacher": algorithm.teacher,
-        "rewards": algorithm.rewards is not Use.NONE,
+        "rewards": algorithm.rewards is not Requirement.NONE,
         "rollout": algorithm.samples,
         "trainer": algorithm.trains,
         "validation": algorithm.trains,
@@ -100,7 +100,7 @@ def _given(member: str, kind: type[BaseModel]) -> tuple[dict[str, Any], frozense
     return spec, frozenset(name for name, is_used in useful.items() if not is_used)
 
 
-class _Writer:
+class _TemplateWriter:
     """Renders fields as lines. `hidden`: fields of the spec that are omitted."""
 
     def __init__(self, hidden: frozenset[str]) -> None:
@@ -109,8 +109,8 @@ class _Writer:
     def fields(
         self,
         model: type[BaseModel],
-        given: Mapping[str, Any],
-        place: tuple[str, ...],
+        values: Mapping[str, Any],
+        path: tuple[str, ...],
         depth: int,
         *,
         active: bool,
@@ -121,29 +121,29 @@ class _Writer:
             active: False inside an object that is commented out.
         """
         properties = model.model_json_schema()["properties"]
-        union = issubclass(model, Union)
-        for name, field in allowed(model).items():
-            if place == ("spec",) and name in self._hidden:
+        union = issubclass(model, SpecUnion)
+        for name, field in document_fields(model).items():
+            if path == ("spec",) and name in self._hidden:
                 continue
-            if len(place) == 1 and place[0] == "spec":
+            if len(path) == 1 and path[0] == "spec":
                 yield ""
-            at = (*place, name)
-            if name in given:
+            at = (*path, name)
+            if name in values:
                 # The head of a document needs no comment.
-                if place or name in ("metadata", "spec"):
-                    yield from self._words(field, properties[name], depth)
-                yield from self._value(field, given[name], at, depth, active=active)
+                if path or name in ("metadata", "spec"):
+                    yield from self._comment(field, properties[name], depth)
+                yield from self._value(field, values[name], at, depth, active=active)
                 if union:
-                    yield from self._others(model, name, place, depth)
+                    yield from self._alternatives(model, name, path, depth)
             elif not union:
-                yield from self._words(field, properties[name], depth)
+                yield from self._comment(field, properties[name], depth)
                 yield from self._default(field, at, depth)
 
-    def _words(self, field: FieldInfo, schema: dict[str, Any], depth: int) -> Iterator[str]:
+    def _comment(self, field: FieldInfo, schema: dict[str, Any], depth: int) -> Iterator[str]:
         # The maximum length of a text is of no interest to a beginner.
-        bounds = "" if inner(field.annotation) is str else bounds_words(schema)
+        bounds = "" if strip_optional(field.annotation) is str else describe_bounds(schema)
         text = (
-            meaning(field).replace("`", "").rstrip(".") + "." + (f" {bounds.capitalize()}." if bounds else "")
+            describe_meaning(field).replace("`", "").rstrip(".") + "." + (f" {bounds.capitalize()}." if bounds else "")
         )
         indent = "  " * depth
         for line in textwrap.wrap(text, _WIDTH - len(indent), break_long_words=False):
@@ -153,8 +153,8 @@ class _Writer:
         self, field: FieldInfo, value: Any, place: tuple[str, ...], depth: int, *, active: bool
     ) -> Iterator[str]:
         start = "  " * depth + ("" if active else "#") + place[-1] + ":"
-        below, item = model_of(field.annotation), model_of(entry(field.annotation))
-        if below is not None and allowed(below):
+        below, item = nested_model(field.annotation), nested_model(item_type(field.annotation))
+        if below is not None and document_fields(below):
             yield start
             yield from self.fields(below, value, place, depth + 1, active=active)
         elif item is not None and value:
@@ -167,13 +167,13 @@ class _Writer:
                 yield lead + lines[first].lstrip()
                 yield from lines[first + 1 :]
         else:
-            yield f"{start} {flow(value) if isinstance(value, dict | list) else _scalar(value)}"
+            yield f"{start} {format_flow(value) if isinstance(value, dict | list) else _scalar(value)}"
 
     def _default(self, field: FieldInfo, place: tuple[str, ...], depth: int) -> Iterator[str]:
         value = field.get_default(call_default_factory=True)
-        below = model_of(field.annotation)
+        below = nested_model(field.annotation)
         indent = "  " * depth
-        if value is None and (below is not None or entry(field.annotation) is not None):
+        if value is None and (below is not None or item_type(field.annotation) is not None):
             yield f"{indent}# {place[-1]} is not set: kubealign explain {'.'.join(place)}"
         elif isinstance(value, BaseModel):
             document = value.model_dump(mode="json", by_alias=True, exclude_unset=True)
@@ -182,10 +182,10 @@ class _Writer:
             plain = field.get_default(call_default_factory=True)
             yield f"{indent}#{place[-1]}: {_scalar(getattr(plain, 'value', plain))}"
 
-    def _others(
+    def _alternatives(
         self, model: type[BaseModel], chosen: str, place: tuple[str, ...], depth: int
     ) -> Iterator[str]:
-        others = [name for name in allowed(model) if name != chosen]
+        others = [name for name in document_fields(model) if name != chosen]
         if others:
             yield f"{'  ' * depth}# Alternatives: {', '.join(others)}; kubealign explain {'.'.join(place)}"
 
@@ -198,4 +198,4 @@ def _scalar(value: Any) -> str:
             if value and value.replace("/", "").replace(".", "").replace("-", "").isalnum()
             else json.dumps(value)
         )
-    return flow(value)
+    return format_flow(value)

@@ -5,12 +5,12 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import Field, model_validator
 
-from kubealign.spec.base import HTTP_ADDRESS, Name, ShortText, Spec, exactly_one
+from kubealign.spec.base import HTTP_ADDRESS_PATTERN, EntryName, ShortText, SpecModel, require_exactly_one
 
-HttpAddress: TypeAlias = Annotated[str, Field(pattern=HTTP_ADDRESS, max_length=1024)]
+HttpAddress: TypeAlias = Annotated[str, Field(pattern=HTTP_ADDRESS_PATTERN, max_length=1024)]
 
 
-class TensorBoard(Spec):
+class TensorBoardTracker(SpecModel):
     """Event files in trackers/NAME of the run directory, for `tensorboard --logdir`."""
 
 
@@ -23,7 +23,7 @@ class TrackerMode(StrEnum):
     OFFLINE = "Offline"
 
 
-class WeightsAndBiases(Spec):
+class WeightsAndBiasesTracker(SpecModel):
     """A run of Weights & Biases.
 
     The API key is read from WANDB_API_KEY in the driver's environment, never from the job.
@@ -40,7 +40,7 @@ class WeightsAndBiases(Spec):
     )
 
 
-class Mlflow(Spec):
+class MlflowTracker(SpecModel):
     """A run of MLflow.
 
     Credentials are read from the driver's environment (MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME
@@ -55,13 +55,13 @@ class Mlflow(Spec):
     )
 
 
-class JsonLines(Spec):
+class JsonLinesTracker(SpecModel):
     """A file trackers/NAME/metrics.jsonl in the run directory: one object per step, with the metrics under
     `metrics`.
     """
 
 
-class TrackerPlugin(Spec):
+class TrackerPlugin(SpecModel):
     """A tracker of another package."""
 
     name: ShortText = Field(description="Name of the tracker's entry point in the group kubealign.trackers.")
@@ -70,44 +70,44 @@ class TrackerPlugin(Spec):
     )
 
 
-class Tracker(Spec):
+class TrackerSpec(SpecModel):
     """One experiment tracker: exactly one of tensorBoard, weightsAndBiases, mlflow, jsonLines and plugin.
 
     A tracker that fails or hangs never delays the job.
     """
 
-    name: Name = Field(
+    name: EntryName = Field(
         description="Unique in the job; files are written to trackers/NAME of the run directory."
     )
-    tensor_board: TensorBoard | None = Field(None, description="TensorBoard event files.")
-    weights_and_biases: WeightsAndBiases | None = Field(None, description="Weights & Biases.")
-    mlflow: Mlflow | None = Field(None, description="MLflow.")
-    json_lines: JsonLines | None = Field(None, description="A JSON Lines file.")
+    tensor_board: TensorBoardTracker | None = Field(None, description="TensorBoard event files.")
+    weights_and_biases: WeightsAndBiasesTracker | None = Field(None, description="Weights & Biases.")
+    mlflow: MlflowTracker | None = Field(None, description="MLflow.")
+    json_lines: JsonLinesTracker | None = Field(None, description="A JSON Lines file.")
     plugin: TrackerPlugin | None = Field(None, description="A tracker of another package.")
 
     @model_validator(mode="after")
-    def _one_place(self) -> "Tracker":
+    def _one_place(self) -> "TrackerSpec":
         """Check that exactly one member is set."""
-        exactly_one(self, list(MEMBERS), example="tensorBoard: {}")
+        require_exactly_one(self, list(TRACKER_MEMBERS), example="tensorBoard: {}")
         return self
 
     @property
-    def value(self) -> TensorBoard | WeightsAndBiases | Mlflow | JsonLines | TrackerPlugin:
+    def value(self) -> TensorBoardTracker | WeightsAndBiasesTracker | MlflowTracker | JsonLinesTracker | TrackerPlugin:
         """The member that is set."""
-        tracker = next(getattr(self, member) for member in MEMBERS if getattr(self, member) is not None)
-        assert isinstance(tracker, TensorBoard | WeightsAndBiases | Mlflow | JsonLines | TrackerPlugin)
+        tracker = next(getattr(self, member) for member in TRACKER_MEMBERS if getattr(self, member) is not None)
+        assert isinstance(tracker, TensorBoardTracker | WeightsAndBiasesTracker | MlflowTracker | JsonLinesTracker | TrackerPlugin)
         return tracker
 
     @property
-    def online(self) -> bool:
+    def sends_online(self) -> bool:
         """True if the tracker sends data out of the job's volume."""
         tracker = self.value
-        if isinstance(tracker, WeightsAndBiases):
+        if isinstance(tracker, WeightsAndBiasesTracker):
             return tracker.mode is TrackerMode.ONLINE
         return isinstance(tracker, TrackerPlugin) or (
-            isinstance(tracker, Mlflow) and tracker.tracking_uri is not None
+            isinstance(tracker, MlflowTracker) and tracker.tracking_uri is not None
         )
 
 
 #: Fields of `TrackerSpec`, exactly one of which is set.
-MEMBERS = ("tensor_board", "weights_and_biases", "mlflow", "json_lines", "plugin")
+TRACKER_MEMBERS = ("tensor_board", "weights_and_biases", "mlflow", "json_lines", "plugin")

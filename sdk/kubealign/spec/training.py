@@ -7,22 +7,22 @@ from typing import Annotated, TypeAlias
 
 from pydantic import Field, model_validator
 
-from kubealign.spec.base import MOST, Spec, Union, incoherent
-from kubealign.spec.megatron import MegatronBackend
+from kubealign.spec.base import MAX_INT32, SpecModel, SpecUnion, field_errors
+from kubealign.spec.megatron import MegatronBackendSpec
 from kubealign.spec.pod_template import PodTemplate
 from kubealign.spec.precision import Precision
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
-class TorchBackend(Spec):
+class TorchBackendSpec(SpecModel):
     """Plain PyTorch; several ranks shard the model with FSDP2 (NCCL on GPUs, gloo on CPUs)."""
 
     precision: Precision = Field(Precision.FLOAT32, description="Precision of weights and computation.")
     microbatch_tokens: int = Field(
         8192,
         ge=1,
-        le=MOST,
+        le=MAX_INT32,
         description="Maximum tokens per packed microbatch on one rank. Does not change the gradient.",
     )
     gradient_checkpointing: bool = Field(
@@ -30,16 +30,16 @@ class TorchBackend(Spec):
     )
 
 
-class Backend(Union):
+class Backend(SpecUnion):
     """Training backend."""
 
     default_member = "torch"
 
-    torch: TorchBackend | None = Field(None, description="Plain PyTorch.")
-    megatron: MegatronBackend | None = Field(None, description="NVIDIA's megatron-core.")
+    torch: TorchBackendSpec | None = Field(None, description="Plain PyTorch.")
+    megatron: MegatronBackendSpec | None = Field(None, description="NVIDIA's megatron-core.")
 
 
-class AdamW(Spec):
+class AdamW(SpecModel):
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019)."""
 
     learning_rate: float = Field(1.0e-6, gt=0, description="Peak learning rate.")
@@ -52,16 +52,16 @@ class AdamW(Spec):
     )
 
 
-class ConstantSchedule(Spec):
+class ConstantSchedule(SpecModel):
     """Linear warm-up, then a constant learning rate."""
 
-    warmup_steps: int = Field(0, ge=0, le=MOST, description="Warm-up in optimiser steps.")
+    warmup_steps: int = Field(0, ge=0, le=MAX_INT32, description="Warm-up in optimiser steps.")
 
 
-class LinearSchedule(Spec):
+class LinearSchedule(SpecModel):
     """Linear warm-up, a constant phase, then a linear decay to the floor at the end of the job."""
 
-    warmup_steps: int = Field(0, ge=0, le=MOST, description="Warm-up in optimiser steps.")
+    warmup_steps: int = Field(0, ge=0, le=MAX_INT32, description="Warm-up in optimiser steps.")
     decay_fraction: Fraction = Field(
         1.0,
         description="Fraction of the optimiser steps after warm-up over which the learning rate decays; "
@@ -70,14 +70,14 @@ class LinearSchedule(Spec):
     floor: Fraction = Field(0.0, description="Final learning rate as a fraction of the peak.")
 
 
-class CosineSchedule(Spec):
+class CosineSchedule(SpecModel):
     """Linear warm-up, then a half-cosine decay to the floor."""
 
-    warmup_steps: int = Field(0, ge=0, le=MOST, description="Warm-up in optimiser steps.")
+    warmup_steps: int = Field(0, ge=0, le=MAX_INT32, description="Warm-up in optimiser steps.")
     floor: Fraction = Field(0.1, description="Final learning rate as a fraction of the peak.")
 
 
-class Schedule(Union):
+class LearningRateSchedule(SpecUnion):
     """Learning rate schedule over the optimiser steps of the job."""
 
     default_member = "constant"
@@ -87,17 +87,17 @@ class Schedule(Union):
     cosine: CosineSchedule | None = Field(None, description="Cosine decay.")
 
 
-class Optimizer(Spec):
+class Optimizer(SpecModel):
     """Optimiser, learning rate schedule and gradient clipping."""
 
     adam_w: AdamW = Field(AdamW(), alias="adamW", description="Parameters of AdamW.")
-    schedule: Schedule = Field(Schedule(constant=ConstantSchedule()), description="Learning rate schedule.")
+    schedule: LearningRateSchedule = Field(LearningRateSchedule(constant=ConstantSchedule()), description="Learning rate schedule.")
     gradient_clip_norm: float = Field(
         1.0, ge=0, description="Maximum global L2 norm of the gradient; 0: no clipping."
     )
 
 
-class TargetKind(StrEnum):
+class LoraLayerKind(StrEnum):
     """AllLinear: all linear layers except the heads. Attention: the linear layers of the attention. Mlp: the
     other linear layers of the blocks. Experts stacked in one tensor are not adapted.
     """
@@ -111,31 +111,31 @@ class TargetKind(StrEnum):
 LayerName: TypeAlias = Annotated[str, Field(min_length=1, max_length=256)]
 
 
-class LoraTargets(Union):
+class LoraTargetLayers(SpecUnion):
     """Layers that are adapted."""
 
-    kind: TargetKind | None = Field(None, description="A kind of layers.")
+    kind: LoraLayerKind | None = Field(None, description="A kind of layers.")
     names: Annotated[list[LayerName], Field(min_length=1, max_length=256)] | None = Field(
         None,
         description="Suffixes of layer names in the Hugging Face model, such as q_proj.",
     )
 
 
-class Lora(Spec):
+class Lora(SpecModel):
     """Low-rank adaptation (Hu et al. 2021): W + alpha / rank * B A, where only A and B are trained."""
 
     rank: int = Field(16, ge=1, le=65536, description="Rank of the adapter.")
     alpha: float = Field(32.0, gt=0, description="Scale of the adapter, divided by the rank.")
     dropout: Fraction = Field(0.0, description="Dropout probability of the adapter's inputs in training.")
-    targets: LoraTargets = Field(
-        LoraTargets(kind=TargetKind.ALL_LINEAR), description="Layers that are adapted."
+    targets: LoraTargetLayers = Field(
+        LoraTargetLayers(kind=LoraLayerKind.ALL_LINEAR), description="Layers that are adapted."
     )
     dora: bool = Field(
         False, description="Separate magnitude and direction (Liu et al. 2024, DoRA), as in peft."
     )
 
 
-class Trainer(Spec):
+class Trainer(SpecModel):
     """Training of a model, and its number of ranks."""
 
     ranks: int = Field(
@@ -145,7 +145,7 @@ class Trainer(Spec):
         description="Processes that share the training; each holds a shard of the model and the "
         "optimiser state.",
     )
-    backend: Backend = Field(Backend(torch=TorchBackend()), description="Training backend.")
+    backend: Backend = Field(Backend(torch=TorchBackendSpec()), description="Training backend.")
     optimizer: Optimizer = Field(
         Optimizer(), description="Optimiser, learning rate schedule and gradient clipping."
     )
@@ -172,15 +172,15 @@ class Trainer(Spec):
                 "must be a multiple of tensorParallel x pipelineParallel x contextParallel "
                 f"({megatron.model_parallel})"
             )
-            raise incoherent("Trainer", (("ranks",), self.ranks, text))
+            raise field_errors("Trainer", (("ranks",), self.ranks, text))
         if self.ranks % (megatron.tensor_parallel * megatron.pipeline_parallel * megatron.expert_parallel):
             text = "x tensorParallel x pipelineParallel must divide trainer.ranks"
             path = ("backend", "megatron", "expertParallel")
-            raise incoherent("Trainer", (path, megatron.expert_parallel, f"{text} ({self.ranks})"))
+            raise field_errors("Trainer", (path, megatron.expert_parallel, f"{text} ({self.ranks})"))
         if megatron.expert_parallel > 1 and megatron.tensor_parallel > 1 and not megatron.sequence_parallel:
             path = ("backend", "megatron", "sequenceParallel")
             text = "must be true where both expertParallel and tensorParallel are above 1"
-            raise incoherent("Trainer", (path, megatron.sequence_parallel, text))
+            raise field_errors("Trainer", (path, megatron.sequence_parallel, text))
         return self
 
 

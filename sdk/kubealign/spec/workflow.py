@@ -6,14 +6,14 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from kubealign.spec.base import (
-    MODULE_FUNCTION,
-    MOST,
-    PYTHON_NAME,
+    MODULE_FUNCTION_PATTERN,
+    MAX_INT32,
+    PYTHON_NAME_PATTERN,
     ShortText,
-    Spec,
-    Union,
-    incoherent,
-    unique,
+    SpecModel,
+    SpecUnion,
+    field_errors,
+    unique_by,
 )
 from kubealign.spec.rewards import ConfigMapFunction, FileFunction
 
@@ -21,19 +21,19 @@ from kubealign.spec.rewards import ConfigMapFunction, FileFunction
 class ToolFile(FileFunction):
     """A function in a Python file."""
 
-    name: str = Field("tool", pattern=PYTHON_NAME, max_length=253, description="Name of the function.")
+    name: str = Field("tool", pattern=PYTHON_NAME_PATTERN, max_length=253, description="Name of the function.")
 
 
 class ToolConfigMap(ConfigMapFunction):
     """A function in a Python file that is stored in a ConfigMap of the job's namespace."""
 
-    function: str = Field("tool", pattern=PYTHON_NAME, max_length=253, description="Name of the function.")
+    function: str = Field("tool", pattern=PYTHON_NAME_PATTERN, max_length=253, description="Name of the function.")
 
 
-class ToolFunction(Union):
+class ToolFunction(SpecUnion):
     """A Python function `f(argument) -> answer`, text to text, in a process of its own."""
 
-    module: Annotated[str, Field(pattern=MODULE_FUNCTION, max_length=512)] | None = Field(
+    module: Annotated[str, Field(pattern=MODULE_FUNCTION_PATTERN, max_length=512)] | None = Field(
         None, description="package.module:function, importable in the rollout workers."
     )
     file: ToolFile | None = Field(None, description="A function in a Python file.")
@@ -45,25 +45,25 @@ class ToolFunction(Union):
 class WorkflowFile(FileFunction):
     """A function in a Python file."""
 
-    name: str = Field("workflow", pattern=PYTHON_NAME, max_length=253, description="Name of the function.")
+    name: str = Field("workflow", pattern=PYTHON_NAME_PATTERN, max_length=253, description="Name of the function.")
 
 
 class WorkflowConfigMap(ConfigMapFunction):
     """A function in a Python file that is stored in a ConfigMap of the job's namespace."""
 
     function: str = Field(
-        "workflow", pattern=PYTHON_NAME, max_length=253, description="Name of the function."
+        "workflow", pattern=PYTHON_NAME_PATTERN, max_length=253, description="Name of the function."
     )
 
 
-class WorkflowFunction(Union):
+class WorkflowFunction(SpecUnion):
     """A Python function `async def f(episode)`, called for each response.
 
     The function lets the policy generate and inserts the environment's text
     (`kubealign_services.rollout.workflow.episode.Episode`). It runs in the rollout worker's process.
     """
 
-    module: Annotated[str, Field(pattern=MODULE_FUNCTION, max_length=512)] | None = Field(
+    module: Annotated[str, Field(pattern=MODULE_FUNCTION_PATTERN, max_length=512)] | None = Field(
         None, description="package.module:function, importable in the rollout workers."
     )
     file: WorkflowFile | None = Field(None, description="A function in a Python file.")
@@ -72,24 +72,24 @@ class WorkflowFunction(Union):
     )
 
 
-class Tool(Spec):
+class ToolSpec(SpecModel):
     """A tool that the policy can call."""
 
-    name: str = Field(pattern=PYTHON_NAME, max_length=64, description="Name of the tool in calls.")
+    name: str = Field(pattern=PYTHON_NAME_PATTERN, max_length=64, description="Name of the tool in calls.")
     function: ToolFunction = Field(description="Function that answers the call.")
     timeout_seconds: float = Field(
         10.0, gt=0, description="Timeout of a call, after which the answer is an error."
     )
 
 
-class ToolUse(Spec):
+class ToolUseSpec(SpecModel):
     """Tool calls of the policy within a response.
 
     A call ends with `end`; the tool's answer is appended, and generation continues. Answers are excluded
     from the loss. maxTokens limits calls and answers together.
     """
 
-    tools: Annotated[list[Tool], unique("name")] = Field(
+    tools: Annotated[list[ToolSpec], unique_by("name")] = Field(
         min_length=1, max_length=64, description="Available tools."
     )
     end: ShortText = Field("</tool>", description="Stop string that ends a call.")
@@ -110,12 +110,12 @@ class ToolUse(Spec):
     max_calls: int = Field(
         4,
         ge=1,
-        le=MOST,
+        le=MAX_INT32,
         description="Maximum number of calls; a response with more calls ends after the last allowed one.",
     )
 
     @model_validator(mode="after")
-    def _readable(self) -> "ToolUse":
+    def _readable(self) -> "ToolUseSpec":
         """Check the placeholders of the answer and the groups of the pattern."""
         problems = [(("pattern",), self.pattern, problem)] if (problem := self._pattern_problem()) else []
         if "{result}" not in self.answer:
@@ -123,7 +123,7 @@ class ToolUse(Spec):
                 (("answer",), self.answer, "must have {result} in it, which is replaced by the answer")
             )
         if problems:
-            raise incoherent("ToolUse", *problems)
+            raise field_errors("ToolUse", *problems)
         return self
 
     def _pattern_problem(self) -> str | None:
@@ -139,8 +139,8 @@ class ToolUse(Spec):
         return None
 
 
-class Workflow(Union):
+class WorkflowSpec(SpecUnion):
     """Workflow that produces a multi-turn response."""
 
-    tools: ToolUse | None = Field(None, description="Tool calls of the policy.")
+    tools: ToolUseSpec | None = Field(None, description="Tool calls of the policy.")
     function: WorkflowFunction | None = Field(None, description="A custom function.")

@@ -26,7 +26,7 @@ _DOWN, _UP, _MAGNITUDE = ".lora_A.weight", ".lora_B.weight", ".lora_magnitude_ve
 
 
 @dataclass(frozen=True)
-class LowRank:
+class LowRankAdapter:
     """The adapter of one layer.
 
     Attributes:
@@ -39,14 +39,14 @@ class LowRank:
     up: Tensor
     magnitude: Tensor | None
 
-    def named(self, layer: str) -> Iterator[tuple[str, Tensor]]:
+    def named_tensors(self, layer: str) -> Iterator[tuple[str, Tensor]]:
         """Yield (name, tensor) of each part."""
         yield layer + _DOWN, self.down
         yield layer + _UP, self.up
         if self.magnitude is not None:
             yield layer + _MAGNITUDE, self.magnitude
 
-    def merged(
+    def merge_into(
         self,
         weight: Tensor,
         scale: float,
@@ -69,7 +69,7 @@ class LowRank:
         return adapted.T if transposed else adapted
 
 
-def by_layer(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, LowRank]:
+def group_by_layer(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, LowRankAdapter]:
     """Group named tensors, in any order, into the adapter of each layer. Raises ValueError for a name that
     belongs to no
     adapter, or for a missing part.
@@ -88,4 +88,4 @@ def by_layer(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, LowRank]:
                 raise ValueError(
                     f"adapter: {layer + suffix!r} is missing; the layer has {sorted(group)}"
                 )
-    return {layer: LowRank(group[_DOWN], group[_UP], group.get(_MAGNITUDE)) for layer, group in parts.items()}
+    return {layer: LowRankAdapter(group[_DOWN], group[_UP], group.get(_MAGNITUDE)) for layer, group in parts.items()}

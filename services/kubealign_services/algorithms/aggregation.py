@@ -7,7 +7,7 @@ from kubealign_services.algorithms.weights import token_mean_shares
 from kubealign_services.batch.packed import Batch, sequence_sums
 
 
-def counted_tokens(batch: Batch, mask_truncated: bool) -> Tensor:
+def loss_token_mask(batch: Batch, mask_truncated: bool) -> Tensor:
     """Return the mask of response tokens that are trained on, bool [T].
 
     With mask_truncated, responses that did not end (column truncated) are left out.

@@ -1,11 +1,11 @@
 """CISPO: clipped importance-sampling policy optimisation."""
 
 from kubealign.spec import algorithms as spec
-from kubealign_services.algorithms.online import Online
+from kubealign_services.algorithms.online import OnlineAlgorithm
 from kubealign_services.algorithms.surrogate import BoundedWeight
 
 
-class CISPO(Online):
+class CISPOAlgorithm(OnlineAlgorithm):
     """MiniMax 2025, "MiniMax-M1: Scaling Test-Time Compute Efficiently with Lightning Attention", eq. 4, 5.
 
     Clips the importance weights of the tokens instead of their updates: rare tokens that turn a line of
@@ -16,7 +16,7 @@ class CISPO(Online):
         loss = mean over all response tokens of -sg[clip(r_t, ratio_floor, ratio_cap)] A_i log p_t
     """
 
-    def __init__(self, entry: spec.CISPO) -> None:
+    def __init__(self, entry: spec.CISPOSpec) -> None:
         super().__init__(entry)
         self._spec = entry
 

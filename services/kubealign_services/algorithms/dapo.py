@@ -1,9 +1,9 @@
 """DAPO: decoupled clip and dynamic sampling policy optimisation."""
 
-from kubealign_services.algorithms.online import ClippedOnline
+from kubealign_services.algorithms.online import ClippedOnlineAlgorithm
 
 
-class DAPO(ClippedOnline):
+class DAPOAlgorithm(ClippedOnlineAlgorithm):
     """Yu et al. 2025, "DAPO: An Open-Source LLM Reinforcement Learning System at Scale", eq. 8 to 13.
 
     GRPO with four changes, each a field:

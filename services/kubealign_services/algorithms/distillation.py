@@ -19,8 +19,8 @@ from torch import Tensor
 
 from kubealign.spec import algorithms as spec
 from kubealign_services.algorithms.contract import LossTerms, ModelOutputs
-from kubealign_services.algorithms.offline import Offline
-from kubealign_services.algorithms.outputs import required
+from kubealign_services.algorithms.offline import OfflineAlgorithm
+from kubealign_services.algorithms.outputs import require_output
 from kubealign_services.algorithms.weights import token_mean_shares
 from kubealign_services.batch.packed import Batch
 
@@ -33,9 +33,9 @@ class DistillationObjective:
 
     unit = 1
 
-    def __init__(self, entry: spec.Distillation) -> None:
+    def __init__(self, entry: spec.DistillationSpec) -> None:
         self._scale = entry.temperature**2
-        self._forward = entry.divergence is spec.Divergence.FORWARD
+        self._forward = entry.divergence is spec.DistillationDivergence.FORWARD
         self._coefficient = entry.cross_entropy_coefficient
         hard = {"logprobs"} if self._coefficient > 0 else set()
         self.outputs = frozenset({"candidate_logprobs"} | hard)
@@ -44,7 +44,7 @@ class DistillationObjective:
         minibatch.token_columns["token_shares"] = token_mean_shares(minibatch.token("loss_mask"))
 
     def loss(self, outputs: ModelOutputs, microbatch: Batch) -> LossTerms:
-        student = required(outputs.candidate_logprobs, "candidate_logprobs")
+        student = require_output(outputs.candidate_logprobs, "candidate_logprobs")
         mask = microbatch.token("loss_mask").bool().to(student.device)
         shares = microbatch.token("token_shares").to(student)[mask]
         student = student[mask]
@@ -59,17 +59,17 @@ class DistillationObjective:
             "distillation/teacher_mass": (shares * teacher.exp().sum(-1)).sum(),
         }
         if self._coefficient > 0:
-            logprobs = required(outputs.logprobs, "logprobs")[mask]
+            logprobs = require_output(outputs.logprobs, "logprobs")[mask]
             cross_entropy = -(shares * logprobs).sum()
             loss = loss + self._coefficient * cross_entropy
             sums["distillation/cross_entropy"] = cross_entropy.detach()
         return LossTerms(loss=loss, sums={"distillation/loss": loss.detach(), **sums})
 
 
-class Distillation(Offline):
+class DistillationAlgorithm(OfflineAlgorithm):
     """Training of a student to imitate a teacher's distribution at each response token."""
 
-    def __init__(self, entry: spec.Distillation) -> None:
+    def __init__(self, entry: spec.DistillationSpec) -> None:
         self._spec = entry
 
     def policy_objective(self) -> DistillationObjective:

@@ -3,11 +3,11 @@
 from torch.nn.functional import logsigmoid
 
 from kubealign.spec import algorithms as spec
-from kubealign_services.algorithms.offline import Offline
-from kubealign_services.algorithms.pairs import Compared, PairObjective, Pairs
+from kubealign_services.algorithms.offline import OfflineAlgorithm
+from kubealign_services.algorithms.pairs import PairTerms, PairwiseObjective, PreferencePairs
 
 
-class DPO(Offline):
+class DPOAlgorithm(OfflineAlgorithm):
     """Rafailov et al. 2023, "Direct Preference Optimization", eq. 7. The implicit reward of a policy is
 
         r(y) = beta (log p(y) - log p_ref(y))
@@ -24,20 +24,20 @@ class DPO(Offline):
 
     needs_reference = True
 
-    def __init__(self, entry: spec.DPO) -> None:
+    def __init__(self, entry: spec.DPOSpec) -> None:
         self._spec = entry
 
-    def policy_objective(self) -> PairObjective:
-        return PairObjective(self._compare, reference=True)
+    def policy_objective(self) -> PairwiseObjective:
+        return PairwiseObjective(self._pair_loss, reference=True)
 
-    def _compare(self, pairs: Pairs) -> Compared:
+    def _pair_loss(self, pairs: PreferencePairs) -> PairTerms:
         chosen = self._spec.beta * pairs.chosen.log_ratio
         rejected = self._spec.beta * pairs.rejected.log_ratio
         margin, smoothing = chosen - rejected, self._spec.label_smoothing
         loss = -(1 - smoothing) * logsigmoid(margin) - smoothing * logsigmoid(-margin)
         if self._spec.nll_coefficient == 0:
-            return Compared(loss, chosen, rejected)
+            return PairTerms(loss, chosen, rejected)
         nll = -pairs.chosen.mean_logprob
-        return Compared(
+        return PairTerms(
             loss + self._spec.nll_coefficient * nll, chosen, rejected, {"preference/nll_loss": nll}
         )

@@ -1,9 +1,9 @@
 """Dr. GRPO: GRPO done right."""
 
-from kubealign_services.algorithms.online import ClippedOnline
+from kubealign_services.algorithms.online import ClippedOnlineAlgorithm
 
 
-class DrGRPO(ClippedOnline):
+class DrGRPOAlgorithm(ClippedOnlineAlgorithm):
     """Liu et al. 2025, "Understanding R1-Zero-Like Training: A Critical Perspective", section 3.2.
 
     GRPO without its two divisions: by the group's standard deviation, which over-weights prompts that are

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 
-def advantage_figures(advantages: Tensor, returns: Tensor) -> dict[str, float]:
+def advantage_metrics(advantages: Tensor, returns: Tensor) -> dict[str, float]:
     """Return the metrics of advantages and returns of the response tokens, or of the responses: both [N]."""
     return {
         "advantage/mean": float(advantages.mean()),

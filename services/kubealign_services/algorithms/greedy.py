@@ -3,17 +3,17 @@
 import torch
 from torch import Tensor
 
-from kubealign_services.batch.companions import is_learned
+from kubealign_services.batch.companions import trainable_mask
 from kubealign_services.batch.packed import Batch
 
 
-def greedy_rewards(rewards: Tensor, batch: Batch) -> Tensor:
+def greedy_baseline(rewards: Tensor, batch: Batch) -> Tensor:
     """Return for each sequence the reward of its group's auxiliary sequence, the greedily decoded response.
 
     Several auxiliary sequences are averaged. `rewards` and the result: [S]. Raises ValueError for a group
     without an auxiliary sequence.
     """
-    is_baseline = ~is_learned(batch)
+    is_baseline = ~trainable_mask(batch)
     numbers, group_index = torch.unique(batch.sequence("group"), return_inverse=True)
     counts = torch.zeros(len(numbers), dtype=rewards.dtype)
     counts = counts.index_add(0, group_index, is_baseline.to(rewards.dtype))

@@ -1,9 +1,9 @@
 """GRPO: group relative policy optimisation."""
 
-from kubealign_services.algorithms.online import ClippedOnline
+from kubealign_services.algorithms.online import ClippedOnlineAlgorithm
 
 
-class GRPO(ClippedOnline):
+class GRPOAlgorithm(ClippedOnlineAlgorithm):
     """Shao et al. 2024, "DeepSeekMath: Pushing the Limits of Mathematical Reasoning in Open Language Models",
     eq. 3 and 4.
 

@@ -1,9 +1,9 @@
 """GSPO: group sequence policy optimisation."""
 
-from kubealign_services.algorithms.online import ClippedOnline
+from kubealign_services.algorithms.online import ClippedOnlineAlgorithm
 
 
-class GSPO(ClippedOnline):
+class GSPOAlgorithm(ClippedOnlineAlgorithm):
     """Zheng et al. 2025, "Group Sequence Policy Optimization", eq. 5 to 7.
 
     The reward is given per response, so the ratio is the response's, as the geometric mean over its n_i

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kubealign.spec.algorithms import Importance, ImportanceLevel, OutOfBounds
+from kubealign.spec.algorithms import ImportanceCorrection, ImportanceLevel, OutOfBoundsWeights
 from kubealign_services.algorithms.ratio import response_sums
 from kubealign_services.algorithms.surrogate import bounded_ratio
 
 
 @dataclass(frozen=True)
-class Weights:
+class ImportanceWeights:
     """Importance weights, all [N], one entry per response token.
 
     applied: factor of the policy loss. raw: before the bounds. outside: 1.0 where the bounds changed the
@@ -25,7 +25,7 @@ class Weights:
     outside: Tensor
 
 
-def importance_weights(difference: Tensor, sequence: Tensor, spec: Importance) -> Weights:
+def importance_weights(difference: Tensor, sequence: Tensor, spec: ImportanceCorrection) -> ImportanceWeights:
     """Compute w = p_old / p_behaviour: the proximal policy over the behaviour policy (Hilton et al. 2022; Fu
     et al.
     2025, "AReaL", eq. 5; for engine and trainer Yao et al. 2025).
@@ -48,9 +48,9 @@ def importance_weights(difference: Tensor, sequence: Tensor, spec: Importance) -
     raw = bounded_ratio(difference)
     bounded = raw.clamp(spec.low, spec.high)
     outside = bounded != raw
-    if spec.outside is OutOfBounds.MASK:
+    if spec.outside is OutOfBoundsWeights.MASK:
         bounded = bounded.where(~outside, bounded.new_zeros(()))
-    return Weights(applied=bounded, raw=raw, outside=outside.to(raw.dtype))
+    return ImportanceWeights(applied=bounded, raw=raw, outside=outside.to(raw.dtype))
 
 
 def behaviour_kl(old: Tensor, behaviour: Tensor) -> Tensor:

@@ -1,11 +1,11 @@
 """IPO: identity preference optimisation."""
 
 from kubealign.spec import algorithms as spec
-from kubealign_services.algorithms.offline import Offline
-from kubealign_services.algorithms.pairs import Compared, PairObjective, Pairs
+from kubealign_services.algorithms.offline import OfflineAlgorithm
+from kubealign_services.algorithms.pairs import PairTerms, PairwiseObjective, PreferencePairs
 
 
-class IPO(Offline):
+class IPOAlgorithm(OfflineAlgorithm):
     """Azar et al. 2023, "A General Theoretical Paradigm to Understand Learning from Human Preferences", eq.
     17. With h the chosen's mean log-ratio less the rejected's,
 
@@ -21,14 +21,14 @@ class IPO(Offline):
 
     needs_reference = True
 
-    def __init__(self, entry: spec.IPO) -> None:
+    def __init__(self, entry: spec.IPOSpec) -> None:
         self._beta = entry.beta
 
-    def policy_objective(self) -> PairObjective:
-        return PairObjective(self._compare, reference=True)
+    def policy_objective(self) -> PairwiseObjective:
+        return PairwiseObjective(self._pair_loss, reference=True)
 
-    def _compare(self, pairs: Pairs) -> Compared:
+    def _pair_loss(self, pairs: PreferencePairs) -> PairTerms:
         chosen = pairs.chosen.log_ratio / pairs.chosen.length
         rejected = pairs.rejected.log_ratio / pairs.rejected.length
         loss = (chosen - rejected - 1 / (2 * self._beta)).square()
-        return Compared(loss, self._beta * chosen, self._beta * rejected)
+        return PairTerms(loss, self._beta * chosen, self._beta * rejected)

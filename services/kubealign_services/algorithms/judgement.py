@@ -8,7 +8,7 @@ from statistics import fmean
 
 
 @dataclass(frozen=True)
-class Verdict:
+class JudgeScore:
     """Parsed score of one response.
 
     answers: number of judge responses. unparsed: number of those without a score.
@@ -19,16 +19,16 @@ class Verdict:
     unparsed: int
 
 
-def verdict(answers: Sequence[str], pattern: str) -> Verdict:
+def parse_judge_scores(answers: Sequence[str], pattern: str) -> JudgeScore:
     """Return the mean of the scores found in the judge responses.
 
     The score of a judge response is the first match of the pattern's group that is a finite number.
     """
-    scores = [score for answer in answers if (score := _score(answer, pattern)) is not None]
-    return Verdict(fmean(scores) if scores else None, len(answers), len(answers) - len(scores))
+    scores = [score for answer in answers if (score := _parse_score(answer, pattern)) is not None]
+    return JudgeScore(fmean(scores) if scores else None, len(answers), len(answers) - len(scores))
 
 
-def _score(answer: str, pattern: str) -> float | None:
+def _parse_score(answer: str, pattern: str) -> float | None:
     match = re.search(pattern, answer)
     try:
         score = float(match.group(1)) if match is not None and match.group(1) is not None else math.nan

@@ -6,7 +6,7 @@ from torch import Tensor
 from kubealign.spec.algorithms import KLEstimator
 
 
-def kl_estimate(logprobs: Tensor, reference: Tensor, estimator: KLEstimator) -> Tensor:
+def estimate_kl(logprobs: Tensor, reference: Tensor, estimator: KLEstimator) -> Tensor:
     """Compute Schulman's estimators ("Approximating KL divergence", 2020), element by element, with d = log p
     - log p_ref.
 
@@ -35,12 +35,12 @@ def kl_loss(logprobs: Tensor, reference: Tensor, estimator: KLEstimator) -> Tens
     and the gradient K2's.
     """
     if estimator is KLEstimator.K1:
-        squared = kl_estimate(logprobs, reference, KLEstimator.K2)
-        return kl_estimate(logprobs, reference, KLEstimator.K1).detach() + squared - squared.detach()
-    return kl_estimate(logprobs, reference, estimator)
+        squared = estimate_kl(logprobs, reference, KLEstimator.K2)
+        return estimate_kl(logprobs, reference, KLEstimator.K1).detach() + squared - squared.detach()
+    return estimate_kl(logprobs, reference, estimator)
 
 
-def adapted_coefficient(
+def adapt_coefficient(
     coefficient: float, observed: float, sequences: int, target: float, horizon: float
 ) -> float:
     """Return the adaptive coefficient after a step of `sequences` sequences (Ziegler et al. 2019, section

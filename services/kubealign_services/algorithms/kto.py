@@ -5,11 +5,11 @@ from torch import Tensor
 
 from kubealign.spec import algorithms as spec
 from kubealign_services.algorithms.contract import LossTerms, ModelOutputs
-from kubealign_services.algorithms.offline import Offline
-from kubealign_services.algorithms.outputs import required
-from kubealign_services.algorithms.responses import responses, told_apart
+from kubealign_services.algorithms.offline import OfflineAlgorithm
+from kubealign_services.algorithms.outputs import require_output
+from kubealign_services.algorithms.responses import response_logprobs, pairwise_accuracy
 from kubealign_services.algorithms.weights import sequence_shares
-from kubealign_services.batch.companions import COMPANION
+from kubealign_services.batch.companions import IS_BASELINE
 from kubealign_services.batch.packed import Batch
 
 _BASELINE = "kl_baseline"
@@ -25,7 +25,7 @@ class KTOObjective:
     outputs = frozenset({"logprobs"})
     unit = 1
 
-    def __init__(self, entry: spec.KTO) -> None:
+    def __init__(self, entry: spec.KTOSpec) -> None:
         self._spec = entry
 
     def prepare(self, minibatch: Batch) -> None:
@@ -35,7 +35,7 @@ class KTOObjective:
             minibatch.sequence_columns[name] = kind.double() / kind.sum().clamp(min=1)
 
     def loss(self, outputs: ModelOutputs, microbatch: Batch) -> LossTerms:
-        policy = responses(required(outputs.logprobs, "logprobs"), microbatch, reference=True)
+        policy = response_logprobs(require_output(outputs.logprobs, "logprobs"), microbatch, reference=True)
 
         def column(name: str) -> Tensor:
             return microbatch.sequence(name).to(policy.logprob)
@@ -54,7 +54,7 @@ class KTOObjective:
         detached_reward = reward.detach()
         sums = {
             "preference/loss": loss.detach(),
-            "preference/accuracy": (share * told_apart(value.detach())).sum(),
+            "preference/accuracy": (share * pairwise_accuracy(value.detach())).sum(),
             "preference/margin": ((good_share - bad_share) * detached_reward).sum(),
             "preference/chosen_reward": (good_share * detached_reward).sum(),
             "preference/rejected_reward": (bad_share * detached_reward).sum(),
@@ -65,7 +65,7 @@ class KTOObjective:
         return LossTerms(loss, sums)
 
 
-class KTO(Offline):
+class KTOAlgorithm(OfflineAlgorithm):
     """Ethayarajh et al. 2024, "KTO: Model Alignment as Prospect Theoretic Optimization", eq. 7 and 8, from
     single responses that are good or bad:
 
@@ -80,7 +80,7 @@ class KTO(Offline):
     needs_reference = True
     needs_old_logprobs = True
 
-    def __init__(self, entry: spec.KTO) -> None:
+    def __init__(self, entry: spec.KTOSpec) -> None:
         self._spec = entry
 
     def policy_objective(self) -> KTOObjective:
@@ -92,9 +92,9 @@ class KTO(Offline):
         Reads the token columns loss_mask, old_logprobs and reference_logprobs and the sequence column
         companion, not 0 for the mismatched pairs. Raises ValueError without a mismatched pair.
         """
-        mismatched = batch.sequence(COMPANION) != 0
+        mismatched = batch.sequence(IS_BASELINE) != 0
         if not bool(mismatched.any()):
             raise ValueError("the KL baseline needs mismatched pairs, and the batch has none")
-        ratios = responses(batch.token("old_logprobs"), batch, reference=True).log_ratio[mismatched]
+        ratios = response_logprobs(batch.token("old_logprobs"), batch, reference=True).log_ratio[mismatched]
         batch.scalars[_BASELINE] = max(0.0, float(ratios.double().mean()))
         return {"preference/kl_baseline": batch.scalars[_BASELINE]}

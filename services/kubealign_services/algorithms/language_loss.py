@@ -5,7 +5,7 @@ from torch import Tensor
 from kubealign_services.batch.packed import Batch
 
 
-def language_loss(logprobs: Tensor, microbatch: Batch) -> Tensor:
+def lm_loss(logprobs: Tensor, microbatch: Batch) -> Tensor:
     """Return the microbatch's part of -log p(token), weighted by the token column language_shares.
 
     Scalar, with gradient.

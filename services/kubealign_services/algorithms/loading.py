@@ -2,7 +2,7 @@
 
 from kubealign.spec import algorithms as spec
 from kubealign_services.algorithms.contract import Algorithm, load_algorithm
-from kubealign_services.plugins import ALGORITHMS, PluginError, imported, made
+from kubealign_services.plugins import ALGORITHMS, PluginError, load_entry_point, instantiate
 
 
 def make_algorithm(chosen: spec.Algorithm) -> Algorithm:
@@ -19,6 +19,6 @@ def make_algorithm(chosen: spec.Algorithm) -> Algorithm:
         raise PluginError(
             f"{path}.name: {entry.plugin} is a built-in algorithm: set spec.algorithm.{entry.plugin}"
         )
-    algorithm = imported(ALGORITHMS, entry.plugin, f"{path}.name")
-    instance: Algorithm = made(lambda: algorithm(entry), f"{path}.parameters")
+    algorithm = load_entry_point(ALGORITHMS, entry.plugin, f"{path}.name")
+    instance: Algorithm = instantiate(lambda: algorithm(entry), f"{path}.parameters")
     return instance

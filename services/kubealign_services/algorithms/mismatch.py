@@ -9,13 +9,13 @@ from torch import Tensor
 
 from kubealign_services.algorithms.contract import LossTerms
 from kubealign_services.algorithms.weights import token_mean_shares
-from kubealign_services.batch.companions import is_learned
+from kubealign_services.batch.companions import trainable_mask
 from kubealign_services.batch.packed import Batch
 
 _SHARES = "gap_shares"
 
 
-def comparable(batch: Batch) -> Tensor:
+def comparable_tokens(batch: Batch) -> Tensor:
     """Return the mask of response tokens on which engine and trainer should agree, bool [T].
 
     These are the tokens generated with the weights that train on them (column weight_version, scalar
@@ -23,7 +23,7 @@ def comparable(batch: Batch) -> Tensor:
     only complete responses of one weight version count: later tokens of a response begun by older weights
     depend on keys and values that no single set of weights produces.
     """
-    mask = batch.token("loss_mask").bool() & is_learned(batch)[batch.sequence_of_token]
+    mask = batch.token("loss_mask").bool() & trainable_mask(batch)[batch.sequence_of_token]
     if "version" in batch.scalars and "weight_version" in batch.token_columns:
         older = mask & (batch.token("weight_version") != int(batch.scalars["version"]))
         mask = mask & ~older
@@ -34,15 +34,15 @@ def comparable(batch: Batch) -> Tensor:
     return mask
 
 
-def prepare_gap(minibatch: Batch) -> None:
+def add_gap_columns(minibatch: Batch) -> None:
     """Add each response token's share of the mean gap, where the gap is to be measured."""
     if "engine_logprobs" in minibatch.token_columns and "old_logprobs" not in minibatch.token_columns:
-        mask = comparable(minibatch)
+        mask = comparable_tokens(minibatch)
         if bool(mask.any()):
             minibatch.token_columns[_SHARES] = token_mean_shares(mask)
 
 
-def add_gap(terms: LossTerms, logprobs: Tensor, microbatch: Batch) -> LossTerms:
+def add_gap_metrics(terms: LossTerms, logprobs: Tensor, microbatch: Batch) -> LossTerms:
     """Add rollout/logprob_gap_mean and rollout/logprob_gap_max, in nats, where the gap is to be measured.
 
     Args:

@@ -3,7 +3,7 @@
 from kubealign_services.batch.packed import Batch
 
 
-class Offline:
+class OfflineAlgorithm:
     """Base of the algorithms without rollouts."""
 
     needs_old_logprobs = False

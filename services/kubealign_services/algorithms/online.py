@@ -9,19 +9,19 @@ import torch
 from torch import Tensor
 
 from kubealign.spec import algorithms as spec
-from kubealign_services.algorithms.baselines import constant_share
+from kubealign_services.algorithms.baselines import constant_group_share
 from kubealign_services.algorithms.contract import Objective
-from kubealign_services.algorithms.figures import advantage_figures
-from kubealign_services.algorithms.normalization import normalized
+from kubealign_services.algorithms.figures import advantage_metrics
+from kubealign_services.algorithms.normalization import normalize
 from kubealign_services.algorithms.overlong import overlong_penalty
 from kubealign_services.algorithms.policy_objective import PolicyObjective
 from kubealign_services.algorithms.reference_kl import ReferenceKL
 from kubealign_services.algorithms.surrogate import ClippedRatio, Surrogate
-from kubealign_services.batch.companions import is_learned, learned
+from kubealign_services.batch.companions import trainable_mask, trainable
 from kubealign_services.batch.packed import Batch, sequence_sums
 
 
-class Online(ABC):
+class OnlineAlgorithm(ABC):
     """Base of the algorithms with rollouts.
 
     The response is rewarded as a whole, and each of its tokens has its advantage:
@@ -32,12 +32,12 @@ class Online(ABC):
 
     needs_critic = False
 
-    def __init__(self, entry: spec.OnPolicy) -> None:
+    def __init__(self, entry: spec.OnPolicySpec) -> None:
         self._entry = entry
         self._kl = ReferenceKL(entry.kl)
-        self.needs_reference = self._kl.active
+        self.needs_reference = self._kl.is_active
         # With one update the step's own forward pass is the old policy, whichever policy sampled.
-        self.needs_old_logprobs = self._kl.before_step or entry.updates_per_step > 1
+        self.needs_old_logprobs = self._kl.is_measured_before_step or entry.updates_per_step > 1
 
     @abstractmethod
     def surrogate(self) -> Surrogate:
@@ -56,21 +56,21 @@ class Online(ABC):
         old_logprobs and reference_logprobs) and the sequence columns rewards, group. Auxiliary sequences
         enter no metric either.
         """
-        metrics = self.shape(batch)
-        trainable = learned(batch)
+        metrics = self.shape_rewards(batch)
+        trainable = trainable(batch)
         rewards = trainable.sequence("shaped_rewards")
         divergence = self._kl.measure(trainable, state)
         if self._entry.samples_per_prompt > 1 and not self.needs_critic:
-            metrics["reward/constant_groups"] = constant_share(rewards, trainable.sequence("group"))
-        columns, advantage_metrics = self.judge(trainable, rewards, divergence.penalty)
-        everywhere = is_learned(batch)[batch.sequence_of_token]
+            metrics["reward/constant_groups"] = constant_group_share(rewards, trainable.sequence("group"))
+        columns, advantage_metrics = self.compute_advantages(trainable, rewards, divergence.penalty)
+        everywhere = trainable_mask(batch)[batch.sequence_of_token]
         for name, column in columns.items():
             full_column = torch.zeros(len(batch.tokens), dtype=column.dtype)
             full_column[everywhere] = column
             batch.token_columns[name] = full_column
         return metrics | divergence.metrics | advantage_metrics
 
-    def shape(self, batch: Batch) -> dict[str, float]:
+    def shape_rewards(self, batch: Batch) -> dict[str, float]:
         """Add the sequence column shaped_rewards, for auxiliary sequences too: rewards less the length
         penalty.
         """
@@ -78,11 +78,11 @@ class Online(ABC):
         if self._entry.overlong is not None:
             penalty = overlong_penalty(batch, self._entry.overlong)
             rewards = rewards - penalty
-            metrics["reward/overlong_penalty"] = float(penalty[is_learned(batch)].mean())
+            metrics["reward/overlong_penalty"] = float(penalty[trainable_mask(batch)].mean())
         batch.sequence_columns["shaped_rewards"] = rewards
         return metrics
 
-    def judge(
+    def compute_advantages(
         self, batch: Batch, rewards: Tensor, penalty: Tensor
     ) -> tuple[dict[str, Tensor], dict[str, float]]:
         """Return the token columns [T] to add, advantages among them, and their metrics.
@@ -92,17 +92,17 @@ class Online(ABC):
             penalty: [T], KL penalty subtracted from the reward at each token.
         """
         returns = rewards - sequence_sums(penalty, batch)
-        return spread(self.compared(returns, batch), returns, batch)
+        return broadcast_to_tokens(self.compared(returns, batch), returns, batch)
 
     def compared(self, returns: Tensor, batch: Batch) -> Tensor:
         """Map the returns of responses to their advantages, [S]."""
-        return normalized(returns, batch.sequence("group"), self._entry.advantage)
+        return normalize(returns, batch.sequence("group"), self._entry.advantage)
 
 
-class ClippedOnline(Online):
+class ClippedOnlineAlgorithm(OnlineAlgorithm):
     """Base of the algorithms with a clipped ratio, of tokens or of responses."""
 
-    def __init__(self, entry: spec.Clipped) -> None:
+    def __init__(self, entry: spec.ClippedRatioSpec) -> None:
         super().__init__(entry)
         self._clipped = entry
 
@@ -113,8 +113,8 @@ class ClippedOnline(Online):
         return PolicyObjective(self._entry, self.surrogate(), self._clipped.ratio)
 
 
-def spread(advantages: Tensor, returns: Tensor, batch: Batch) -> tuple[dict[str, Tensor], dict[str, float]]:
+def broadcast_to_tokens(advantages: Tensor, returns: Tensor, batch: Batch) -> tuple[dict[str, Tensor], dict[str, float]]:
     """Broadcast advantages of responses [S] to their tokens, and return them with their metrics."""
     tokens = advantages[batch.sequence_of_token].to(batch.token("behaviour_logprobs").dtype)
     tokens = tokens.where(batch.token("loss_mask").bool(), tokens.new_zeros(()))
-    return {"advantages": tokens}, advantage_figures(advantages, returns)
+    return {"advantages": tokens}, advantage_metrics(advantages, returns)

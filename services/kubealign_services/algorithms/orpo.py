@@ -5,11 +5,11 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from kubealign.spec import algorithms as spec
-from kubealign_services.algorithms.offline import Offline
-from kubealign_services.algorithms.pairs import Compared, PairObjective, Pairs
+from kubealign_services.algorithms.offline import OfflineAlgorithm
+from kubealign_services.algorithms.pairs import PairTerms, PairwiseObjective, PreferencePairs
 
 
-class ORPO(Offline):
+class ORPOAlgorithm(OfflineAlgorithm):
     """Hong et al. 2024, "ORPO: Monolithic Preference Optimization without Reference Model", eq. 6 and 7.
 
         p(y)    = exp(log-probability of y / its tokens)        odds(y) = p(y) / (1 - p(y))
@@ -19,18 +19,18 @@ class ORPO(Offline):
     fine-tuning nor a reference model is needed. Rewards are reported as log odds.
     """
 
-    def __init__(self, entry: spec.ORPO) -> None:
+    def __init__(self, entry: spec.ORPOSpec) -> None:
         self._coefficient = entry.coefficient
 
-    def policy_objective(self) -> PairObjective:
-        return PairObjective(self._compare, reference=False)
+    def policy_objective(self) -> PairwiseObjective:
+        return PairwiseObjective(self._pair_loss, reference=False)
 
-    def _compare(self, pairs: Pairs) -> Compared:
+    def _pair_loss(self, pairs: PreferencePairs) -> PairTerms:
         nll = -pairs.chosen.mean_logprob
         chosen, rejected = log_odds(pairs.chosen.mean_logprob), log_odds(pairs.rejected.mean_logprob)
         ratio = -logsigmoid(chosen - rejected)
         extra_metrics = {"preference/nll_loss": nll, "preference/odds_ratio_loss": ratio}
-        return Compared(nll + self._coefficient * ratio, chosen, rejected, extra_metrics)
+        return PairTerms(nll + self._coefficient * ratio, chosen, rejected, extra_metrics)
 
 
 def log_odds(logprob: Tensor) -> Tensor:

@@ -6,26 +6,26 @@ from typing import Protocol
 from torch import Tensor
 
 from kubealign_services.algorithms.contract import LossTerms, ModelOutputs
-from kubealign_services.algorithms.outputs import required
-from kubealign_services.algorithms.responses import Responses, responses, told_apart
+from kubealign_services.algorithms.outputs import require_output
+from kubealign_services.algorithms.responses import ResponseLogprobs, response_logprobs, pairwise_accuracy
 from kubealign_services.algorithms.weights import sequence_shares
 from kubealign_services.batch.packed import Batch
 
 
 @dataclass(frozen=True)
-class Pairs:
+class PreferencePairs:
     """A batch of P preference pairs.
 
     rating_gap: [P], rating of the chosen less that of the rejected; None where the rows have no ratings.
     """
 
-    chosen: Responses
-    rejected: Responses
+    chosen: ResponseLogprobs
+    rejected: ResponseLogprobs
     rating_gap: Tensor | None
 
 
 @dataclass(frozen=True)
-class Compared:
+class PairTerms:
     """Loss and rewards of each pair, [P] each.
 
     chosen_reward, rejected_reward: implicit rewards on the method's own scale. extra_metrics: further
@@ -35,16 +35,16 @@ class Compared:
     loss: Tensor
     chosen_reward: Tensor
     rejected_reward: Tensor
-    also: dict[str, Tensor] = field(default_factory=dict)
+    extra_metrics: dict[str, Tensor] = field(default_factory=dict)
 
 
-class Comparison(Protocol):
+class PairLossFunction(Protocol):
     """Loss function of one preference method."""
 
-    def __call__(self, pairs: Pairs) -> Compared: ...
+    def __call__(self, pairs: PreferencePairs) -> PairTerms: ...
 
 
-class PairObjective:
+class PairwiseObjective:
     """Mean over pairs of the method's pair loss. Sequences come as consecutive pairs: chosen, rejected.
 
     Reads the token columns loss_mask and, with `reference`, reference_logprobs; with `rated`, the sequence
@@ -54,8 +54,8 @@ class PairObjective:
     outputs = frozenset({"logprobs"})
     unit = 2
 
-    def __init__(self, compare: Comparison, *, reference: bool, rated: bool = False) -> None:
-        self._compare = compare
+    def __init__(self, pair_loss: PairLossFunction, *, reference: bool, rated: bool = False) -> None:
+        self._pair_loss = pair_loss
         self._reference = reference
         self._rated = rated
 
@@ -66,27 +66,27 @@ class PairObjective:
         minibatch.sequence_columns["sequence_shares"] = sequence_shares(minibatch)
 
     def loss(self, outputs: ModelOutputs, microbatch: Batch) -> LossTerms:
-        logprobs = required(outputs.logprobs, "logprobs")
-        both = responses(logprobs, microbatch, self._reference)
+        logprobs = require_output(outputs.logprobs, "logprobs")
+        both = response_logprobs(logprobs, microbatch, self._reference)
         each = microbatch.sequence("sequence_shares").to(both.logprob)
         share = each[0::2] + each[1::2]
         gap = None
         if self._rated:
             ratings = microbatch.sequence("rating").to(both.logprob)
             gap = ratings[0::2] - ratings[1::2]
-        pairs = Pairs(both.every_second(0), both.every_second(1), gap)
-        terms = self._compare(pairs)
+        pairs = PreferencePairs(both.every_other(0), both.every_other(1), gap)
+        terms = self._pair_loss(pairs)
         loss = (share * terms.loss).sum()
         margin = terms.chosen_reward - terms.rejected_reward
         means = {
             "preference/loss": terms.loss,
-            "preference/accuracy": told_apart(margin),
+            "preference/accuracy": pairwise_accuracy(margin),
             "preference/margin": margin,
             "preference/chosen_reward": terms.chosen_reward,
             "preference/rejected_reward": terms.rejected_reward,
             "preference/chosen_logprob": pairs.chosen.mean_logprob,
             "preference/rejected_logprob": pairs.rejected.mean_logprob,
-            **terms.also,
+            **terms.extra_metrics,
         }
         if self._reference:
             # The margin can grow while both log-probabilities fall: visible here before it shows in samples.

@@ -2,21 +2,21 @@
 
 from torch import Tensor
 
-from kubealign.spec.algorithms import LossAggregation, OnPolicy, RatioLevel
-from kubealign_services.algorithms.aggregation import aggregation_shares, counted_tokens
+from kubealign.spec.algorithms import LossAggregation, OnPolicySpec, RatioLevel
+from kubealign_services.algorithms.aggregation import aggregation_shares, loss_token_mask
 from kubealign_services.algorithms.contract import LossTerms, ModelOutputs
 from kubealign_services.algorithms.importance import behaviour_kl, importance_weights
 from kubealign_services.algorithms.kl import kl_loss
-from kubealign_services.algorithms.mismatch import add_gap, prepare_gap
-from kubealign_services.algorithms.outputs import required
-from kubealign_services.algorithms.ratio import log_ratios
+from kubealign_services.algorithms.mismatch import add_gap_metrics, add_gap_columns
+from kubealign_services.algorithms.outputs import require_output
+from kubealign_services.algorithms.ratio import compute_log_ratios
 from kubealign_services.algorithms.reference_kl import loss_coefficient
-from kubealign_services.algorithms.step_kl import add_kl, prepare_kl
-from kubealign_services.algorithms.surrogate import LOG_RATIO_BOUND, Actions, Surrogate
+from kubealign_services.algorithms.step_kl import add_kl_metrics, add_kl_columns
+from kubealign_services.algorithms.surrogate import LOG_RATIO_BOUND, PolicyActions, Surrogate
 from kubealign_services.algorithms.weights import token_mean_shares
 from kubealign_services.batch.packed import Batch
 
-_LOSS, _FIGURES, _TOKENS = "loss_shares", "figure_shares", "token_shares"
+_LOSS, _METRICS, _TOKENS = "loss_shares", "figure_shares", "token_shares"
 
 
 class PolicyObjective:
@@ -35,7 +35,7 @@ class PolicyObjective:
     outputs = frozenset({"logprobs", "entropy"})
     unit = 1
 
-    def __init__(self, entry: OnPolicy, surrogate: Surrogate, level: RatioLevel = RatioLevel.TOKEN) -> None:
+    def __init__(self, entry: OnPolicySpec, surrogate: Surrogate, level: RatioLevel = RatioLevel.TOKEN) -> None:
         self._spec = entry
         self._surrogate = surrogate
         self._level = level
@@ -43,32 +43,32 @@ class PolicyObjective:
         self._beta = loss_coefficient(entry.kl)
 
     def prepare(self, minibatch: Batch) -> None:
-        counted = counted_tokens(minibatch, self._spec.mask_truncated)
+        counted = loss_token_mask(minibatch, self._spec.mask_truncated)
         columns = minibatch.token_columns
         columns[_LOSS] = aggregation_shares(minibatch, counted, self._spec.aggregation)
-        columns[_TOKENS] = columns[_FIGURES] = token_mean_shares(counted)
+        columns[_TOKENS] = columns[_METRICS] = token_mean_shares(counted)
         if self._level is not RatioLevel.TOKEN:
-            columns[_FIGURES] = aggregation_shares(minibatch, counted, LossAggregation.SEQUENCE_MEAN)
-        prepare_kl(minibatch, self._spec.kl)
-        prepare_gap(minibatch)
+            columns[_METRICS] = aggregation_shares(minibatch, counted, LossAggregation.SEQUENCE_MEAN)
+        add_kl_columns(minibatch, self._spec.kl)
+        add_gap_columns(minibatch)
 
     def loss(self, outputs: ModelOutputs, microbatch: Batch) -> LossTerms:
-        logprobs = required(outputs.logprobs, "logprobs")
+        logprobs = require_output(outputs.logprobs, "logprobs")
         counted = microbatch.token(_TOKENS) > 0
         counted_on_device = counted.to(logprobs.device)
 
         def column(name: str) -> Tensor:
             return microbatch.token(name)[counted].to(logprobs)
 
-        new, shares, metric_shares = logprobs[counted_on_device], column(_LOSS), column(_FIGURES)
+        new, shares, metric_shares = logprobs[counted_on_device], column(_LOSS), column(_METRICS)
         has_old_logprobs = "old_logprobs" in microbatch.token_columns
         old = column("old_logprobs") if has_old_logprobs else new.detach()
         sequence = microbatch.sequence_of_token[counted].to(logprobs.device)
-        ratio = log_ratios(new - old, sequence, self._level)
-        terms = self._surrogate(Actions(new, ratio.value, column("advantages")))
+        ratio = compute_log_ratios(new - old, sequence, self._level)
+        terms = self._surrogate(PolicyActions(new, ratio.value, column("advantages")))
 
-        policy = terms.loss * ratio.part
-        entropy = (column(_TOKENS) * required(outputs.entropy, "entropy")[counted_on_device]).sum()
+        policy = terms.loss * ratio.action_share
+        entropy = (column(_TOKENS) * require_output(outputs.entropy, "entropy")[counted_on_device]).sum()
         log_ratio = ratio.value.detach().clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
         sums = {name: (metric_shares * each).sum() for name, each in terms.shares.items()}
         sums |= {
@@ -76,7 +76,7 @@ class PolicyObjective:
             "policy/approx_kl": (metric_shares * (log_ratio.expm1() - log_ratio)).sum(),
             "policy/entropy": entropy.detach(),
         }
-        maxima = {"policy/ratio_max": _largest(log_ratio.exp())}
+        maxima = {"policy/ratio_max": _max_or_zero(log_ratio.exp())}
         if self._importance is not None:
             behaviour = column("behaviour_logprobs")
             weights = importance_weights(old - behaviour, sequence, self._importance)
@@ -87,7 +87,7 @@ class PolicyObjective:
                 "importance/outside_share": (metric_shares * weights.outside).sum(),
                 "policy/behaviour_kl": (column(_TOKENS) * behaviour_divergence).sum(),
             }
-            maxima["importance/max"] = _largest(weights.raw)
+            maxima["importance/max"] = _max_or_zero(weights.raw)
         loss = (shares * policy).sum()
         sums["policy/loss"] = loss.detach()
         if self._spec.entropy_coefficient != 0:  # skip the gradient of a term without effect
@@ -96,9 +96,9 @@ class PolicyObjective:
             divergence = (shares * kl_loss(new, column("reference_logprobs"), self._spec.kl.estimator)).sum()
             loss = loss + self._beta * divergence
             sums["policy/kl_loss"] = divergence.detach()
-        terms_with_kl = add_kl(LossTerms(loss, sums, maxima), logprobs, microbatch, self._spec.kl)
-        return add_gap(terms_with_kl, logprobs, microbatch)
+        terms_with_kl = add_kl_metrics(LossTerms(loss, sums, maxima), logprobs, microbatch, self._spec.kl)
+        return add_gap_metrics(terms_with_kl, logprobs, microbatch)
 
 
-def _largest(values: Tensor) -> Tensor:
+def _max_or_zero(values: Tensor) -> Tensor:
     return values.max() if len(values) else values.sum()

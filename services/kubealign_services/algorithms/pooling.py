@@ -2,11 +2,11 @@
 
 from torch import Tensor
 
-from kubealign.spec.algorithms import Pooling
+from kubealign.spec.algorithms import ScorePooling
 from kubealign_services.batch.packed import Batch, sequence_sums
 
 
-def pooled(values: Tensor, batch: Batch, pooling: Pooling) -> Tensor:
+def pool_outputs(values: Tensor, batch: Batch, pooling: ScorePooling) -> Tensor:
     """Pool token outputs to [S], or [S, N] of N scores, with gradient.
 
     LastToken: the output at each sequence's last token. ResponseSum: the sum of the outputs over its
@@ -17,7 +17,7 @@ def pooled(values: Tensor, batch: Batch, pooling: Pooling) -> Tensor:
 
     Raises KeyError where ResponseSum finds no `loss_mask`.
     """
-    if pooling is Pooling.LAST_TOKEN:
+    if pooling is ScorePooling.LAST_TOKEN:
         return values[(batch.cu_seqlens[1:].long() - 1).to(values.device)]
     counted = batch.token("loss_mask").bool().to(values.device)
     counted = counted if values.dim() == 1 else counted[:, None]

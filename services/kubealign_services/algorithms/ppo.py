@@ -3,17 +3,17 @@
 from torch import Tensor
 
 from kubealign.spec import algorithms as spec
-from kubealign_services.algorithms.figures import advantage_figures
+from kubealign_services.algorithms.figures import advantage_metrics
 from kubealign_services.algorithms.gae import gae, last_response_tokens
 from kubealign_services.algorithms.moments import masked_mean
-from kubealign_services.algorithms.normalization import normalized
-from kubealign_services.algorithms.online import ClippedOnline
+from kubealign_services.algorithms.normalization import normalize
+from kubealign_services.algorithms.online import ClippedOnlineAlgorithm
 from kubealign_services.algorithms.value_loss import explained_variance
 from kubealign_services.algorithms.value_objective import ValueObjective
 from kubealign_services.batch.packed import Batch
 
 
-class PPO(ClippedOnline):
+class PPOAlgorithm(ClippedOnlineAlgorithm):
     """Schulman et al. 2017, "Proximal Policy Optimization Algorithms"; for language models as in Ziegler et
     al. 2019 and Ouyang et al. 2022.
 
@@ -32,7 +32,7 @@ class PPO(ClippedOnline):
 
     needs_critic = True
 
-    def __init__(self, entry: spec.PPO) -> None:
+    def __init__(self, entry: spec.PPOSpec) -> None:
         super().__init__(entry)
         self._spec = entry
 
@@ -41,7 +41,7 @@ class PPO(ClippedOnline):
             self._spec.value_clip or None, self._spec.value_coefficient, self._spec.mask_truncated
         )
 
-    def judge(
+    def compute_advantages(
         self, batch: Batch, rewards: Tensor, penalty: Tensor
     ) -> tuple[dict[str, Tensor], dict[str, float]]:
         """Return advantages, returns and old_values; reads the token column values too.
@@ -59,8 +59,8 @@ class PPO(ClippedOnline):
         )
         group = batch.sequence("group")[batch.sequence_of_token]
         advantages = estimated.clone()
-        advantages[mask] = normalized(estimated[mask], group[mask], self._spec.advantage)
-        return {"advantages": advantages, "returns": returns, "old_values": values}, advantage_figures(
+        advantages[mask] = normalize(estimated[mask], group[mask], self._spec.advantage)
+        return {"advantages": advantages, "returns": returns, "old_values": values}, advantage_metrics(
             estimated[mask], returns[mask]
         ) | {
             "value/mean": float(masked_mean(values, mask)),

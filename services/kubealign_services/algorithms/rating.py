@@ -7,9 +7,9 @@ from torch import Tensor
 
 from kubealign.spec import algorithms as spec
 from kubealign_services.algorithms.contract import LossTerms, ModelOutputs
-from kubealign_services.algorithms.language_loss import language_loss
-from kubealign_services.algorithms.outputs import required
-from kubealign_services.algorithms.pooling import pooled
+from kubealign_services.algorithms.language_loss import lm_loss
+from kubealign_services.algorithms.outputs import require_output
+from kubealign_services.algorithms.pooling import pool_outputs
 from kubealign_services.algorithms.weights import token_mean_shares
 from kubealign_services.batch.packed import Batch
 
@@ -29,7 +29,7 @@ class RatingObjective:
 
     unit = 1
 
-    def __init__(self, entry: spec.RewardModel, names: Sequence[str] = ()) -> None:
+    def __init__(self, entry: spec.RewardModelSpec, names: Sequence[str] = ()) -> None:
         """Initialise the objective.
 
         Args:
@@ -50,7 +50,7 @@ class RatingObjective:
         minibatch.token_columns["language_shares"] = token_mean_shares(minibatch.token("loss_mask"))
 
     def loss(self, outputs: ModelOutputs, microbatch: Batch) -> LossTerms:
-        scores = _by_attribute(pooled(required(outputs.values, "values"), microbatch, self._spec.pooling))
+        scores = _attribute_columns(pool_outputs(require_output(outputs.values, "values"), microbatch, self._spec.pooling))
         ratings = _ratings(microbatch).to(scores)
         if scores.shape != ratings.shape:
             raise ValueError(
@@ -75,16 +75,16 @@ class RatingObjective:
             if not bool(error.isnan()):
                 sums[f"rm/absolute_error/{name}"] = error
         if "logprobs" in self.outputs:
-            language = language_loss(required(outputs.logprobs, "logprobs"), microbatch)
+            language = lm_loss(require_output(outputs.logprobs, "logprobs"), microbatch)
             loss = loss + self._spec.language_model_coefficient * language
             sums["rm/language_loss"] = language.detach()
         return LossTerms(loss=loss, sums=sums)
 
 
 def _ratings(batch: Batch) -> Tensor:
-    return _by_attribute(batch.sequence("ratings"))
+    return _attribute_columns(batch.sequence("ratings"))
 
 
-def _by_attribute(column: Tensor) -> Tensor:
+def _attribute_columns(column: Tensor) -> Tensor:
     """Reshape [S] or [S, N] to [S, N]."""
     return column[:, None] if column.dim() == 1 else column

@@ -9,7 +9,7 @@ from kubealign.spec.algorithms import RatioLevel
 
 
 @dataclass(frozen=True)
-class LogRatio:
+class ActionLogRatio:
     """Log ratios, both [N], one entry per response token.
 
     value: the logarithm of the ratio, with gradient. action_share: the token's share of its response's
@@ -17,10 +17,10 @@ class LogRatio:
     """
 
     value: Tensor
-    part: Tensor
+    action_share: Tensor
 
 
-def log_ratios(difference: Tensor, sequence: Tensor, level: RatioLevel) -> LogRatio:
+def compute_log_ratios(difference: Tensor, sequence: Tensor, level: RatioLevel) -> ActionLogRatio:
     """Compute log ratios from d_t = log p - log p_old of each token of responses of n tokens:
 
         Token           d_t
@@ -38,13 +38,13 @@ def log_ratios(difference: Tensor, sequence: Tensor, level: RatioLevel) -> LogRa
     """
     ones = torch.ones_like(difference.detach())
     if level is RatioLevel.TOKEN:
-        return LogRatio(difference, ones)
+        return ActionLogRatio(difference, ones)
     own = difference.detach()
     zero_with_gradient = difference - own
     lengths, total = response_sums(ones, sequence), response_sums(own, sequence)
     if level is RatioLevel.SEQUENCE:
-        return LogRatio(total + lengths * zero_with_gradient, 1 / lengths)
-    return LogRatio(total / lengths + zero_with_gradient, ones)
+        return ActionLogRatio(total + lengths * zero_with_gradient, 1 / lengths)
+    return ActionLogRatio(total / lengths + zero_with_gradient, ones)
 
 
 def response_sums(values: Tensor, sequence: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from kubealign.spec.algorithms import KL, KLPlacement
-from kubealign_services.algorithms.kl import adapted_coefficient, kl_estimate
+from kubealign_services.algorithms.kl import adapt_coefficient, estimate_kl
 from kubealign_services.algorithms.moments import masked_mean
 from kubealign_services.batch.packed import Batch, sequence_sums
 
@@ -22,7 +22,7 @@ def loss_coefficient(spec: KL) -> float:
 
 
 @dataclass(frozen=True)
-class Divergence:
+class MeasuredKL:
     """Divergence of one step.
 
     penalty: [T], subtracted from the reward at each token (0 where the KL penalty is part of the loss, or
@@ -41,15 +41,15 @@ class ReferenceKL:
         self._spec = spec
 
     @property
-    def active(self) -> bool:
+    def is_active(self) -> bool:
         return self._spec.active
 
     @property
-    def before_step(self) -> bool:
+    def is_measured_before_step(self) -> bool:
         """True if the advantages need the divergence, so that it has to be measured before the step."""
-        return self.active and self._spec.placement is KLPlacement.REWARD
+        return self.is_active and self._spec.placement is KLPlacement.REWARD
 
-    def measure(self, batch: Batch, state: dict[str, float]) -> Divergence:
+    def measure(self, batch: Batch, state: dict[str, float]) -> MeasuredKL:
         """Multiply the step's divergence by the current coefficient, then update an adaptive one (kept in
         `state`).
 
@@ -59,18 +59,18 @@ class ReferenceKL:
         """
         mask = batch.token("loss_mask")
         nothing = torch.zeros_like(batch.token("behaviour_logprobs"))
-        if not self.active:
-            return Divergence(nothing, {})
-        if not self.before_step and "old_logprobs" not in batch.token_columns:
-            return Divergence(nothing, {"kl/coefficient": loss_coefficient(self._spec)})
-        estimate = kl_estimate(
+        if not self.is_active:
+            return MeasuredKL(nothing, {})
+        if not self.is_measured_before_step and "old_logprobs" not in batch.token_columns:
+            return MeasuredKL(nothing, {"kl/coefficient": loss_coefficient(self._spec)})
+        estimate = estimate_kl(
             batch.token("old_logprobs"), batch.token("reference_logprobs"), self._spec.estimator
         )
         divergence = torch.where(mask.bool(), estimate, torch.zeros_like(estimate))
         observed = float(sequence_sums(divergence, batch).mean())
-        coefficient = self._lead(state, observed, len(batch))
+        coefficient = self._adapt_coefficient(state, observed, len(batch))
         in_reward = self._spec.placement is KLPlacement.REWARD
-        return Divergence(
+        return MeasuredKL(
             penalty=divergence * (coefficient if in_reward else 0.0),
             metrics={
                 "kl/reference": float(masked_mean(divergence, mask)),
@@ -79,13 +79,13 @@ class ReferenceKL:
             },
         )
 
-    def _lead(self, state: dict[str, float], observed: float, sequences: int) -> float:
+    def _adapt_coefficient(self, state: dict[str, float], observed: float, sequences: int) -> float:
         """Return the coefficient for this step and store the next one in the state."""
         adaptive = self._spec.adaptive
         if adaptive is None:
             return self._spec.fixed.coefficient if self._spec.fixed is not None else 0.0
         current = state.get(COEFFICIENT, adaptive.initial_coefficient)
-        state[COEFFICIENT] = adapted_coefficient(
+        state[COEFFICIENT] = adapt_coefficient(
             current, observed, sequences, adaptive.target, adaptive.horizon
         )
         return current

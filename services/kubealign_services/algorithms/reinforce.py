@@ -1,10 +1,10 @@
 """REINFORCE: policy gradient with a batch-mean baseline."""
 
-from kubealign_services.algorithms.online import Online
+from kubealign_services.algorithms.online import OnlineAlgorithm
 from kubealign_services.algorithms.surrogate import LogLikelihood
 
 
-class Reinforce(Online):
+class ReinforceAlgorithm(OnlineAlgorithm):
     """Williams 1992, "Simple statistical gradient-following algorithms for connectionist reinforcement
     learning"; for language models as one action per response (Ahmadian et al. 2024).
 

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from kubealign.spec import algorithms as spec
-from kubealign_services.algorithms.offline import Offline
-from kubealign_services.algorithms.rounds import Prompt, RoundRows, Row, reward_mean, rewarded
+from kubealign_services.algorithms.offline import OfflineAlgorithm
+from kubealign_services.algorithms.rounds import RoundPrompt, RoundRows, RoundRow, mean_reward, rank_by_reward
 from kubealign_services.algorithms.sft import CrossEntropyObjective
 
 
-class RejectionSampling(Offline):
+class RejectionSamplingAlgorithm(OfflineAlgorithm):
     """Touvron et al. 2023, "Llama 2", section 3.2.3; Dong et al. 2023, "RAFT", algorithm 1. Of the n
     responses y_i to a prompt, sampled from the round's initial weights, those with the highest rewards
     r(y_i) >= minimumReward are imitated, keepPerPrompt of them:
@@ -18,22 +18,22 @@ class RejectionSampling(Offline):
     Of equal rewards the response sampled first is kept.
     """
 
-    def __init__(self, entry: spec.RejectionSampling) -> None:
+    def __init__(self, entry: spec.RejectionSamplingSpec) -> None:
         self._spec = entry
 
     def policy_objective(self) -> CrossEntropyObjective:
         return CrossEntropyObjective()
 
-    def rows(self, prompts: Sequence[Prompt]) -> RoundRows:
+    def rows(self, prompts: Sequence[RoundPrompt]) -> RoundRows:
         all_responses = [response for prompt in prompts for response in prompt.responses]
         minimum = self._spec.minimum_reward
         rows = [
-            Row(prompt, (response,))
+            RoundRow(prompt, (response,))
             for prompt in prompts
-            for response in rewarded(prompt)[: self._spec.keep_per_prompt]
+            for response in rank_by_reward(prompt)[: self._spec.keep_per_prompt]
             if minimum is None or (response.reward or 0.0) >= minimum
         ]
-        figures = {"round/reward_mean": reward_mean(all_responses)}
+        figures = {"round/reward_mean": mean_reward(all_responses)}
         if not rows:
             best = max(response.reward for response in all_responses if response.reward is not None)
             return RoundRows(
@@ -42,5 +42,5 @@ class RejectionSampling(Offline):
                 f"the best of {len(all_responses)} rewards is {best:.4g}, below "
                 f"minimumReward ({minimum:g}): lower it, or sample more",
             )
-        figures["round/chosen_reward"] = reward_mean([row.responses[0] for row in rows])
+        figures["round/chosen_reward"] = mean_reward([row.responses[0] for row in rows])
         return RoundRows(rows, figures)

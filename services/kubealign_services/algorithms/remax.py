@@ -2,13 +2,13 @@
 
 from torch import Tensor
 
-from kubealign_services.algorithms.greedy import greedy_rewards
-from kubealign_services.algorithms.online import Online
+from kubealign_services.algorithms.greedy import greedy_baseline
+from kubealign_services.algorithms.online import OnlineAlgorithm
 from kubealign_services.algorithms.surrogate import LogLikelihood
 from kubealign_services.batch.packed import Batch
 
 
-class ReMax(Online):
+class ReMaxAlgorithm(OnlineAlgorithm):
     """Li et al. 2023, "ReMax: A Simple, Effective, and Efficient Reinforcement Learning Method for Aligning
     Large Language Models", algorithm 1.
 
@@ -26,10 +26,10 @@ class ReMax(Online):
     def surrogate(self) -> LogLikelihood:
         return LogLikelihood()
 
-    def shape(self, batch: Batch) -> dict[str, float]:
+    def shape_rewards(self, batch: Batch) -> dict[str, float]:
         """Add the sequence column baseline as well."""
-        metrics = super().shape(batch)
-        batch.sequence_columns["baseline"] = greedy_rewards(batch.sequence("shaped_rewards"), batch)
+        metrics = super().shape_rewards(batch)
+        batch.sequence_columns["baseline"] = greedy_baseline(batch.sequence("shaped_rewards"), batch)
         return metrics
 
     def compared(self, returns: Tensor, batch: Batch) -> Tensor:

@@ -9,7 +9,7 @@ from kubealign_services.batch.packed import Batch, sequence_sums
 
 
 @dataclass(frozen=True)
-class Responses:
+class ResponseLogprobs:
     """Log-probabilities of N responses, [N] each.
 
     logprob: summed over the response's tokens, with gradient. reference: the reference policy's sum, 0
@@ -30,12 +30,12 @@ class Responses:
         """Log-probability per token."""
         return self.logprob / self.length
 
-    def every_second(self, first: int) -> "Responses":
+    def every_other(self, first: int) -> "ResponseLogprobs":
         """Return the responses at first, first + 2, ..."""
-        return Responses(self.logprob[first::2], self.reference[first::2], self.length[first::2])
+        return ResponseLogprobs(self.logprob[first::2], self.reference[first::2], self.length[first::2])
 
 
-def responses(logprobs: Tensor, batch: Batch, reference: bool) -> Responses:
+def response_logprobs(logprobs: Tensor, batch: Batch, reference: bool) -> ResponseLogprobs:
     """Sum the log-probabilities of the batch's S responses.
 
     Reads the token columns loss_mask and, with `reference`, reference_logprobs. Raises KeyError for a
@@ -49,7 +49,7 @@ def responses(logprobs: Tensor, batch: Batch, reference: bool) -> Responses:
     def total(column: Tensor) -> Tensor:
         return sequence_sums(column.to(logprobs).where(mask, logprobs.new_zeros(())), batch)
 
-    return Responses(
+    return ResponseLogprobs(
         logprob=total(logprobs),
         reference=total(batch.token("reference_logprobs"))
         if reference
@@ -58,7 +58,7 @@ def responses(logprobs: Tensor, batch: Batch, reference: bool) -> Responses:
     )
 
 
-def told_apart(margin: Tensor) -> Tensor:
+def pairwise_accuracy(margin: Tensor) -> Tensor:
     """Return 1 where the margin is above 0, 0.5 where it is 0: a policy equal to its reference has no
     preference.
     """

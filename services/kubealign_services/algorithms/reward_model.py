@@ -6,10 +6,10 @@ import torch
 
 from kubealign.spec import algorithms as spec
 from kubealign_services.algorithms.contract import LossTerms, ModelOutputs, Objective
-from kubealign_services.algorithms.language_loss import language_loss
-from kubealign_services.algorithms.offline import Offline
-from kubealign_services.algorithms.outputs import required
-from kubealign_services.algorithms.pooling import pooled
+from kubealign_services.algorithms.language_loss import lm_loss
+from kubealign_services.algorithms.offline import OfflineAlgorithm
+from kubealign_services.algorithms.outputs import require_output
+from kubealign_services.algorithms.pooling import pool_outputs
 from kubealign_services.algorithms.preference import bradley_terry_loss
 from kubealign_services.algorithms.rating import RatingObjective
 from kubealign_services.algorithms.weights import sequence_shares, token_mean_shares
@@ -28,7 +28,7 @@ class PreferenceObjective:
 
     unit = 2
 
-    def __init__(self, entry: spec.RewardModel) -> None:
+    def __init__(self, entry: spec.RewardModelSpec) -> None:
         self._spec = entry
         language = entry.language_model_coefficient > 0
         self.outputs = frozenset({"values", "logprobs"} if language else {"values"})
@@ -43,7 +43,7 @@ class PreferenceObjective:
         )
 
     def loss(self, outputs: ModelOutputs, microbatch: Batch) -> LossTerms:
-        scores = pooled(required(outputs.values, "values"), microbatch, self._spec.pooling)
+        scores = pool_outputs(require_output(outputs.values, "values"), microbatch, self._spec.pooling)
         chosen, rejected = scores[0::2], scores[1::2]
         each = microbatch.sequence("sequence_shares").to(scores)
         pair = each[0::2] + each[1::2]
@@ -59,19 +59,19 @@ class PreferenceObjective:
             "rm/score_square": size.detach(),
         }
         if "logprobs" in self.outputs:
-            language = language_loss(required(outputs.logprobs, "logprobs"), microbatch)
+            language = lm_loss(require_output(outputs.logprobs, "logprobs"), microbatch)
             loss = loss + self._spec.language_model_coefficient * language
             sums["rm/language_loss"] = language.detach()
         return LossTerms(loss=loss, sums=sums)
 
 
-class RewardModel(Offline):
+class RewardModelAlgorithm(OfflineAlgorithm):
     """Score heads on a language model (Ouyang et al. 2022, step 2): one from preferences by Bradley-Terry, or
     one for each rated attribute, by least squares. Scores are pooled as the spec says: at the last token,
     or summed over the response.
     """
 
-    def __init__(self, entry: spec.RewardModel) -> None:
+    def __init__(self, entry: spec.RewardModelSpec) -> None:
         self._spec = entry
 
     def policy_objective(self) -> Objective:

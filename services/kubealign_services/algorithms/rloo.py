@@ -1,9 +1,9 @@
 """RLOO: REINFORCE leave-one-out."""
 
-from kubealign_services.algorithms.online import ClippedOnline
+from kubealign_services.algorithms.online import ClippedOnlineAlgorithm
 
 
-class RLOO(ClippedOnline):
+class RLOOAlgorithm(ClippedOnlineAlgorithm):
     """Ahmadian et al. 2024, "Back to Basics: Revisiting REINFORCE Style Optimization for Learning from Human
     Feedback in LLMs".
 

@@ -16,7 +16,7 @@ from kubealign_services.batch.packed import Batch, pack
 
 
 @dataclass(frozen=True)
-class Response:
+class RoundResponse:
     """A response to a prompt.
 
     name: unique in the round. tokens: at least one. reward: None where it could not be scored.
@@ -28,21 +28,21 @@ class Response:
 
 
 @dataclass(frozen=True)
-class Prompt:
+class RoundPrompt:
     """A prompt with the responses sampled to it, and its demonstration where the data has one."""
 
     name: str
     tokens: Sequence[int]
-    responses: Sequence[Response]
+    responses: Sequence[RoundResponse]
     demonstration: Sequence[int] | None = None
 
 
 @dataclass(frozen=True)
-class Row:
+class RoundRow:
     """Responses to one prompt that are learned together, in the order in which the objective reads them."""
 
-    prompt: Prompt
-    responses: tuple[Response, ...]
+    prompt: RoundPrompt
+    responses: tuple[RoundResponse, ...]
 
 
 @dataclass(frozen=True)
@@ -53,10 +53,10 @@ class RoundRows:
     learn.
     """
 
-    rows: list[Row]
-    figures: dict[str, float] = field(default_factory=dict)
-    why_none: str = ""
-    learned_out: bool = False
+    rows: list[RoundRow]
+    metrics: dict[str, float] = field(default_factory=dict)
+    empty_reason: str = ""
+    is_converged: bool = False
 
 
 class RoundAlgorithm(Algorithm, Protocol):
@@ -64,22 +64,22 @@ class RoundAlgorithm(Algorithm, Protocol):
     the weights at the start of the round.
     """
 
-    def rows(self, prompts: Sequence[Prompt]) -> RoundRows:
+    def rows(self, prompts: Sequence[RoundPrompt]) -> RoundRows:
         """Return the rows of a round. The prompts are in the order of their requests."""
 
 
-def rewarded(prompt: Prompt) -> list[Response]:
+def rank_by_reward(prompt: RoundPrompt) -> list[RoundResponse]:
     """Return the responses with a reward, the best first; among equals the one sampled first."""
     known = [response for response in prompt.responses if response.reward is not None]
     return sorted(known, key=lambda response: -float(response.reward or 0.0))
 
 
-def reward_mean(responses: Sequence[Response]) -> float:
+def mean_reward(responses: Sequence[RoundResponse]) -> float:
     """Return the mean of the known rewards, of which there is at least one."""
     return fmean(response.reward for response in responses if response.reward is not None)
 
 
-def pack_rows(rows: Sequence[Row]) -> Batch:
+def pack_rows(rows: Sequence[RoundRow]) -> Batch:
     """Pack the rows' sequences, named after their responses.
 
     Token column loss_mask: uint8 [T], 1 on the responses' tokens.

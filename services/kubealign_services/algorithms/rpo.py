@@ -4,11 +4,11 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from kubealign.spec import algorithms as spec
-from kubealign_services.algorithms.offline import Offline
-from kubealign_services.algorithms.pairs import Compared, PairObjective, Pairs
+from kubealign_services.algorithms.offline import OfflineAlgorithm
+from kubealign_services.algorithms.pairs import PairTerms, PairwiseObjective, PreferencePairs
 
 
-class RPO(Offline):
+class RPOAlgorithm(OfflineAlgorithm):
     """Nvidia 2024, "Nemotron-4 340B Technical Report", section 3.3.2. The policy's reward gap is fitted to
     the rated gap, so that a chosen response that is hardly better is not learned as if it were much
     better:
@@ -25,22 +25,22 @@ class RPO(Offline):
 
     needs_reference = True
 
-    def __init__(self, entry: spec.RPO) -> None:
+    def __init__(self, entry: spec.RPOSpec) -> None:
         self._spec = entry
 
-    def policy_objective(self) -> PairObjective:
-        return PairObjective(self._compare, reference=True, rated=True)
+    def policy_objective(self) -> PairwiseObjective:
+        return PairwiseObjective(self._pair_loss, reference=True, rated=True)
 
-    def _compare(self, pairs: Pairs) -> Compared:
+    def _pair_loss(self, pairs: PreferencePairs) -> PairTerms:
         assert pairs.rating_gap is not None
         chosen = self._spec.beta * pairs.chosen.log_ratio
         rejected = self._spec.beta * pairs.rejected.log_ratio
         gap = self._spec.reward_scale * pairs.rating_gap
-        loss = distance(chosen - rejected, gap, self._spec.distance)
-        return Compared(loss, chosen, rejected, {"preference/given_margin": gap})
+        loss = reward_gap_distance(chosen - rejected, gap, self._spec.distance)
+        return PairTerms(loss, chosen, rejected, {"preference/given_margin": gap})
 
 
-def distance(gap: Tensor, given: Tensor, kind: spec.RPODistance) -> Tensor:
+def reward_gap_distance(gap: Tensor, given: Tensor, kind: spec.RPODistance) -> Tensor:
     """Compute the distance of two reward gaps, element by element, with a gradient through `gap`.
 
     0 where both are equal, else above 0.

@@ -3,20 +3,20 @@
 from collections.abc import Sequence
 
 from kubealign.spec import algorithms as spec
-from kubealign_services.algorithms.dpo import DPO
-from kubealign_services.algorithms.offline import Offline
-from kubealign_services.algorithms.pairs import PairObjective
+from kubealign_services.algorithms.dpo import DPOAlgorithm
+from kubealign_services.algorithms.offline import OfflineAlgorithm
+from kubealign_services.algorithms.pairs import PairwiseObjective
 from kubealign_services.algorithms.rounds import (
-    Prompt,
-    Response,
+    RoundPrompt,
+    RoundResponse,
     RoundRows,
-    Row,
-    reward_mean,
-    rewarded,
+    RoundRow,
+    mean_reward,
+    rank_by_reward,
 )
 
 
-class SelfRewarding(Offline):
+class SelfRewardingAlgorithm(OfflineAlgorithm):
     """Yuan et al. 2024, "Self-Rewarding Language Models", section 2. The policy judges each of its n
     responses to a prompt with the judge's prompt; a response's reward is the mean of its judgements'
     scores. The best and the worst response of each prompt form a pair, where they differ by more than
@@ -30,14 +30,14 @@ class SelfRewarding(Offline):
 
     needs_reference = True
 
-    def __init__(self, entry: spec.SelfRewarding) -> None:
+    def __init__(self, entry: spec.SelfRewardingSpec) -> None:
         self._spec = entry
 
-    def policy_objective(self) -> PairObjective:
-        return DPO(spec.DPO(beta=self._spec.beta)).policy_objective()
+    def policy_objective(self) -> PairwiseObjective:
+        return DPOAlgorithm(spec.DPOSpec(beta=self._spec.beta)).policy_objective()
 
-    def rows(self, prompts: Sequence[Prompt]) -> RoundRows:
-        ranked = [(prompt, rewarded(prompt)) for prompt in prompts]
+    def rows(self, prompts: Sequence[RoundPrompt]) -> RoundRows:
+        ranked = [(prompt, rank_by_reward(prompt)) for prompt in prompts]
         judged = [response for _, responses in ranked for response in responses]
         response_count = sum(len(prompt.responses) for prompt in prompts)
         figures = {"round/unjudged_share": 1 - len(judged) / max(1, response_count)}
@@ -48,21 +48,21 @@ class SelfRewarding(Offline):
                 f"none of {response_count} responses got a score from the judge: check that the "
                 "policy's answers to judge.prompt match judge.pattern",
             )
-        figures["round/reward_mean"] = reward_mean(judged)
-        rows = [Row(prompt, (best[0], best[-1])) for prompt, best in ranked if self._differ(best)]
+        figures["round/reward_mean"] = mean_reward(judged)
+        rows = [RoundRow(prompt, (best[0], best[-1])) for prompt, best in ranked if self._differ(best)]
         if not rows:
             return RoundRows(
                 [],
                 figures,
                 f"no prompt's best and worst scores differ by more than minimumMargin "
                 f"({self._spec.minimum_margin:g})",
-                learned_out=True,
+                is_converged=True,
             )
-        figures["round/chosen_reward"] = reward_mean([row.responses[0] for row in rows])
-        figures["round/rejected_reward"] = reward_mean([row.responses[1] for row in rows])
+        figures["round/chosen_reward"] = mean_reward([row.responses[0] for row in rows])
+        figures["round/rejected_reward"] = mean_reward([row.responses[1] for row in rows])
         return RoundRows(rows, figures)
 
-    def _differ(self, ranked: Sequence[Response]) -> bool:
+    def _differ(self, ranked: Sequence[RoundResponse]) -> bool:
         if len(ranked) < 2:
             return False
         best, worst = ranked[0].reward, ranked[-1].reward

@@ -2,8 +2,8 @@
 
 from kubealign.spec import algorithms as spec
 from kubealign_services.algorithms.contract import LossTerms, ModelOutputs
-from kubealign_services.algorithms.offline import Offline
-from kubealign_services.algorithms.outputs import required
+from kubealign_services.algorithms.offline import OfflineAlgorithm
+from kubealign_services.algorithms.outputs import require_output
 from kubealign_services.algorithms.weights import token_mean_shares
 from kubealign_services.batch.packed import Batch
 
@@ -18,20 +18,20 @@ class CrossEntropyObjective:
         minibatch.token_columns["token_shares"] = token_mean_shares(minibatch.token("loss_mask"))
 
     def loss(self, outputs: ModelOutputs, microbatch: Batch) -> LossTerms:
-        logprobs = required(outputs.logprobs, "logprobs")
+        logprobs = require_output(outputs.logprobs, "logprobs")
         mask = microbatch.token("loss_mask").bool().to(logprobs.device)
         shares = microbatch.token("token_shares").to(logprobs)
         loss = -(shares[mask] * logprobs[mask]).sum()
         return LossTerms(loss=loss, sums={"sft/loss": loss.detach()})
 
 
-class SFT(Offline):
+class SFTAlgorithm(OfflineAlgorithm):
     """Cross-entropy on the demonstrations' responses, with equal weight for every response token (Ouyang et
     al.
     2022, step 1).
     """
 
-    def __init__(self, entry: spec.SFT) -> None:
+    def __init__(self, entry: spec.SFTSpec) -> None:
         self._spec = entry
 
     def policy_objective(self) -> CrossEntropyObjective:

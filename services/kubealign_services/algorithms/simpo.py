@@ -1,12 +1,12 @@
 """SimPO: simple preference optimisation."""
 
 from kubealign.spec import algorithms as spec
-from kubealign_services.algorithms.offline import Offline
-from kubealign_services.algorithms.pairs import Compared, PairObjective, Pairs
+from kubealign_services.algorithms.offline import OfflineAlgorithm
+from kubealign_services.algorithms.pairs import PairTerms, PairwiseObjective, PreferencePairs
 from kubealign_services.algorithms.preference import bradley_terry_loss
 
 
-class SimPO(Offline):
+class SimPOAlgorithm(OfflineAlgorithm):
     """Meng et al. 2024, "SimPO: Simple Preference Optimization with a Reference-Free Reward", eq. 6.
 
         r(y) = beta log p(y) / tokens of y
@@ -16,13 +16,13 @@ class SimPO(Offline):
     being shorter; margin (the paper's gamma) is the target lead of the chosen response.
     """
 
-    def __init__(self, entry: spec.SimPO) -> None:
+    def __init__(self, entry: spec.SimPOSpec) -> None:
         self._spec = entry
 
-    def policy_objective(self) -> PairObjective:
-        return PairObjective(self._compare, reference=False)
+    def policy_objective(self) -> PairwiseObjective:
+        return PairwiseObjective(self._pair_loss, reference=False)
 
-    def _compare(self, pairs: Pairs) -> Compared:
+    def _pair_loss(self, pairs: PreferencePairs) -> PairTerms:
         chosen = self._spec.beta * pairs.chosen.mean_logprob
         rejected = self._spec.beta * pairs.rejected.mean_logprob
-        return Compared(bradley_terry_loss(chosen, rejected + self._spec.margin), chosen, rejected)
+        return PairTerms(bradley_terry_loss(chosen, rejected + self._spec.margin), chosen, rejected)

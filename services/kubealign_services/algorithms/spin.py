@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 
 from kubealign.spec import algorithms as spec
-from kubealign_services.algorithms.dpo import DPO
-from kubealign_services.algorithms.offline import Offline
-from kubealign_services.algorithms.pairs import PairObjective
-from kubealign_services.algorithms.rounds import Prompt, Response, RoundRows, Row
+from kubealign_services.algorithms.dpo import DPOAlgorithm
+from kubealign_services.algorithms.offline import OfflineAlgorithm
+from kubealign_services.algorithms.pairs import PairwiseObjective
+from kubealign_services.algorithms.rounds import RoundPrompt, RoundResponse, RoundRows, RoundRow
 
 
-class SPIN(Offline):
+class SPINAlgorithm(OfflineAlgorithm):
     """Chen et al. 2024, "Self-Play Fine-Tuning Converts Weak Language Models to Strong Language Models", eq.
     4.7. In round k, with y a demonstration and y' a response of the weights p_k at the start of the round,
     the loss of a pair is
@@ -22,15 +22,15 @@ class SPIN(Offline):
 
     needs_reference = True
 
-    def __init__(self, entry: spec.SPIN) -> None:
+    def __init__(self, entry: spec.SPINSpec) -> None:
         self._spec = entry
 
-    def policy_objective(self) -> PairObjective:
-        return DPO(spec.DPO(beta=self._spec.beta)).policy_objective()
+    def policy_objective(self) -> PairwiseObjective:
+        return DPOAlgorithm(spec.DPOSpec(beta=self._spec.beta)).policy_objective()
 
-    def rows(self, prompts: Sequence[Prompt]) -> RoundRows:
+    def rows(self, prompts: Sequence[RoundPrompt]) -> RoundRows:
         rows = [
-            Row(prompt, (_demonstration(prompt, response), response))
+            RoundRow(prompt, (_demonstration(prompt, response), response))
             for prompt in prompts
             for response in prompt.responses
         ]
@@ -38,10 +38,10 @@ class SPIN(Offline):
         return RoundRows(rows, {"round/alike_share": alike / max(1, len(rows))}, "no response was sampled")
 
 
-def _demonstration(prompt: Prompt, response: Response) -> Response:
+def _demonstration(prompt: RoundPrompt, response: RoundResponse) -> RoundResponse:
     """Return the demonstration, named after the response that it is paired with. Raises ValueError where
     there is none.
     """
     if prompt.demonstration is None:
         raise ValueError(f"prompt {prompt.name} has no demonstration")
-    return Response(f"{response.name}/demonstration", prompt.demonstration)
+    return RoundResponse(f"{response.name}/demonstration", prompt.demonstration)

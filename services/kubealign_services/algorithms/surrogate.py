@@ -13,7 +13,7 @@ LOG_RATIO_BOUND = 20.0
 
 
 @dataclass(frozen=True)
-class Actions:
+class PolicyActions:
     """Actions of the policy, all [N], one entry per response token.
 
     logprobs: of the trained policy, with gradient. log_ratio: to the old policy, with gradient.
@@ -26,7 +26,7 @@ class Actions:
 
 
 @dataclass(frozen=True)
-class Terms:
+class SurrogateTerms:
     """Surrogate losses.
 
     loss: [N], with gradient. shares: metric -> [N], 1.0 where an entry counts for the metric.
@@ -39,7 +39,7 @@ class Terms:
 class Surrogate(Protocol):
     """Maps actions and their advantages to losses whose descent makes good actions likelier."""
 
-    def __call__(self, actions: Actions) -> Terms: ...
+    def __call__(self, actions: PolicyActions) -> SurrogateTerms: ...
 
 
 def bounded_ratio(log_ratio: Tensor) -> Tensor:
@@ -60,7 +60,7 @@ class ClippedRatio:
 
     clip: Clip
 
-    def __call__(self, actions: Actions) -> Terms:
+    def __call__(self, actions: PolicyActions) -> SurrogateTerms:
         ratio, advantages = bounded_ratio(actions.log_ratio), actions.advantages
         unclipped = ratio * advantages
         bounded = ratio.clamp(1 - self.clip.low, 1 + self.clip.high) * advantages
@@ -76,7 +76,7 @@ class ClippedRatio:
             loss = torch.where(beyond, limit, loss)
             shares["policy/clip_dual_fraction"] = beyond.to(ratio.dtype)
             clipped = clipped | beyond
-        return Terms(loss, {"policy/clip_fraction": clipped.to(ratio.dtype), **shares})
+        return SurrogateTerms(loss, {"policy/clip_fraction": clipped.to(ratio.dtype), **shares})
 
 
 @dataclass(frozen=True)
@@ -90,16 +90,16 @@ class BoundedWeight:
     floor: float
     cap: float
 
-    def __call__(self, actions: Actions) -> Terms:
+    def __call__(self, actions: PolicyActions) -> SurrogateTerms:
         ratio = bounded_ratio(actions.log_ratio.detach())
         weight = ratio.clamp(self.floor, self.cap)
         loss = -weight * actions.advantages * actions.logprobs
-        return Terms(loss, {"policy/clip_fraction": (weight != ratio).to(ratio.dtype)})
+        return SurrogateTerms(loss, {"policy/clip_fraction": (weight != ratio).to(ratio.dtype)})
 
 
 @dataclass(frozen=True)
 class LogLikelihood:
     """Policy gradient loss of Williams 1992: -A log p."""
 
-    def __call__(self, actions: Actions) -> Terms:
-        return Terms(-actions.advantages * actions.logprobs, {})
+    def __call__(self, actions: PolicyActions) -> SurrogateTerms:
+        return SurrogateTerms(-actions.advantages * actions.logprobs, {})

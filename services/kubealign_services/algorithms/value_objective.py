@@ -2,9 +2,9 @@
 
 from torch import Tensor
 
-from kubealign_services.algorithms.aggregation import counted_tokens
+from kubealign_services.algorithms.aggregation import loss_token_mask
 from kubealign_services.algorithms.contract import LossTerms, ModelOutputs
-from kubealign_services.algorithms.outputs import required
+from kubealign_services.algorithms.outputs import require_output
 from kubealign_services.algorithms.value_loss import clipped_value_loss
 from kubealign_services.algorithms.weights import token_mean_shares
 from kubealign_services.batch.packed import Batch
@@ -27,11 +27,11 @@ class ValueObjective:
 
     def prepare(self, minibatch: Batch) -> None:
         minibatch.token_columns["token_shares"] = token_mean_shares(
-            counted_tokens(minibatch, self._mask_truncated)
+            loss_token_mask(minibatch, self._mask_truncated)
         )
 
     def loss(self, outputs: ModelOutputs, microbatch: Batch) -> LossTerms:
-        values = required(outputs.values, "values")
+        values = require_output(outputs.values, "values")
         mask = (microbatch.token("token_shares") > 0).to(values.device)
 
         def response(name: str) -> Tensor:

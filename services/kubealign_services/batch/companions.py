@@ -9,23 +9,23 @@ from torch import Tensor
 from kubealign_services.batch.packed import Batch
 
 #: Column uint8 [S]: nonzero for an auxiliary sequence. A batch without the column has no auxiliary sequences.
-COMPANION = "companion"
+IS_BASELINE = "companion"
 
 
-def is_learned(batch: Batch) -> Tensor:
+def trainable_mask(batch: Batch) -> Tensor:
     """Return bool [S]: True for sequences that are trained on."""
-    flags = batch.sequence_columns.get(COMPANION)
+    flags = batch.sequence_columns.get(IS_BASELINE)
     return torch.ones(len(batch), dtype=torch.bool) if flags is None else flags == 0
 
 
-def learned(batch: Batch) -> Batch:
+def trainable(batch: Batch) -> Batch:
     """Return the sequences that are trained on; the batch itself when all sequences are."""
-    mask = is_learned(batch)
+    mask = trainable_mask(batch)
     return batch if bool(mask.all()) else batch.select(mask.nonzero().flatten().tolist())
 
 
-def without_companions(batch: Batch) -> Batch:
+def drop_auxiliary(batch: Batch) -> Batch:
     """Return the sequences that are trained on, without the column `companion`."""
-    result = learned(batch)
-    result.sequence_columns.pop(COMPANION, None)
+    result = trainable(batch)
+    result.sequence_columns.pop(IS_BASELINE, None)
     return result

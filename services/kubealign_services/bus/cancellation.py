@@ -13,28 +13,28 @@ from typing import Any, Self, TypeVar
 T = TypeVar("T")
 
 
-class Heeded:
+class ReraiseCancellation:
     """Context manager that raises at its end a cancellation which arrived within the block and was swallowed
     by an awaited call.
     """
 
     def __enter__(self) -> Self:
-        self._before = _cancellations()
+        self._before = _cancellation_count()
         return self
 
-    def check(self) -> None:
+    def raise_if_cancelled(self) -> None:
         """Raise CancelledError when the task was cancelled since the block began."""
-        if _cancellations() > self._before:
+        if _cancellation_count() > self._before:
             raise asyncio.CancelledError
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None or issubclass(kind, Exception):
-            self.check()
+            self.raise_if_cancelled()
 
 
-async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
+async def run_with_timeout(seconds: float, work: Coroutine[Any, Any, T]) -> T:
     """Return the result of `work`. Raises TimeoutError after `seconds`; `work` is then cancelled until it
     ends.
     """
@@ -45,16 +45,16 @@ async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
             raise TimeoutError
         return task.result()
     finally:
-        await end(task)
+        await cancel_until_done(task)
 
 
-async def end(task: asyncio.Task[Any]) -> None:
+async def cancel_until_done(task: asyncio.Task[Any]) -> None:
     """Cancel a task repeatedly until it has ended."""
     while not task.done():
         task.cancel()
         await asyncio.wait({task}, timeout=0.1)
 
 
-def _cancellations() -> int:
+def _cancellation_count() -> int:
     task = asyncio.current_task()
     return 0 if task is None else task.cancelling()

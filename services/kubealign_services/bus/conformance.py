@@ -13,7 +13,7 @@ from kubealign_services.bus.bounds import Bounds
 from kubealign_services.bus.contract import Bus, BusUnavailable, Delivery, PayloadTooLarge
 
 
-class Make(Protocol):
+class BusFactory(Protocol):
     """Connects to the bus under test as process `name`."""
 
     def __call__(
@@ -21,10 +21,10 @@ class Make(Protocol):
     ) -> Awaitable[Bus]: ...
 
 
-Check = Callable[[Make], Awaitable[None]]
+BusCheck = Callable[[BusFactory], Awaitable[None]]
 
 
-async def members_of_a_consumer_share_and_consumers_do_not(make: Make) -> None:
+async def check_consumer_members_share_messages(make: BusFactory) -> None:
     """Each message reaches one member of each consumer."""
     bus, second_bus = await make(), await make("two")
     for index in range(6):
@@ -36,7 +36,7 @@ async def members_of_a_consumer_share_and_consumers_do_not(make: Make) -> None:
     assert await bus.pull("work", "rollout", 1, 0.05) == []
 
 
-async def what_came_before_a_consumer_is_its_too(make: Make) -> None:
+async def check_late_consumer_gets_earlier_messages(make: BusFactory) -> None:
     """A consumer named for the first time gets all retained messages, and acknowledged messages never return.
     """
     bus = await make(ack_wait=0.5)
@@ -48,7 +48,7 @@ async def what_came_before_a_consumer_is_its_too(make: Make) -> None:
     assert await bus.pull("scores", "driver", 8, 1.2) == []
 
 
-async def an_id_is_taken_once(make: Make) -> None:
+async def check_message_ids_are_deduplicated(make: BusFactory) -> None:
     """A second message with the same id is dropped, also after a purge; ids are separate for each subject."""
     bus = await make()
     await bus.publish("work", b"first", "1:g:0")
@@ -62,7 +62,7 @@ async def an_id_is_taken_once(make: Make) -> None:
     assert texts(await bus.pull("work", "rollout", 8, 5.0)) == ["fifth"]
 
 
-async def the_unsettled_comes_back(make: Make) -> None:
+async def check_unsettled_deliveries_return(make: BusFactory) -> None:
     """An unsettled delivery returns after the acknowledgement wait, to another member, with a higher attempt.
     """
     bus, second_bus = await make(ack_wait=1.0), await make("two", ack_wait=1.0)
@@ -73,7 +73,7 @@ async def the_unsettled_comes_back(make: Make) -> None:
     assert (again.data, lost.attempt, again.attempt) == (b"item", 1, 2)
 
 
-async def progress_keeps_it(make: Make) -> None:
+async def check_in_progress_extends_ack_wait(make: BusFactory) -> None:
     """Work longer than the acknowledgement wait is not redelivered while its worker reports progress."""
     bus, second_bus = await make(ack_wait=1.0), await make("two", ack_wait=1.0)
     await bus.publish("work", b"long", "1")
@@ -85,7 +85,7 @@ async def progress_keeps_it(make: Make) -> None:
     assert await second_bus.pull("work", "rollout", 1, 1.5) == []
 
 
-async def given_back_and_rejected(make: Make) -> None:
+async def check_retry_and_reject(make: BusFactory) -> None:
     """Retry redelivers a message, after a delay if requested; reject does not redeliver it to this consumer.
     """
     bus = await make()
@@ -104,7 +104,7 @@ async def given_back_and_rejected(make: Make) -> None:
     assert texts(await bus.pull("work", "auditor", 1, 5.0)) == ["item"]
 
 
-async def a_pull_waits_for_the_first_alone(make: Make) -> None:
+async def check_pull_returns_at_first_message(make: BusFactory) -> None:
     """A pull of many returns with the first message, and takes no later message."""
     bus, second_bus = await make(), await make("two")
     pulling = asyncio.create_task(bus.pull("work", "rollout", 16, 30.0))
@@ -115,7 +115,7 @@ async def a_pull_waits_for_the_first_alone(make: Make) -> None:
     assert texts(await second_bus.pull("work", "rollout", 16, 5.0)) == ["second"]
 
 
-async def many_wait_at_once(make: Make) -> None:
+async def check_concurrent_pulls(make: BusFactory) -> None:
     """Several pulls of one process wait concurrently; each message reaches one of them."""
     bus, second_bus = await make(), await make("two")
     pulls = [asyncio.create_task(bus.pull("work", "rollout", 4, 20.0)) for _ in range(4)]
@@ -126,7 +126,7 @@ async def many_wait_at_once(make: Make) -> None:
     assert sorted(received, key=int) == [str(index) for index in range(40)], received
 
 
-async def a_cancelled_pull_keeps_nothing(make: Make) -> None:
+async def check_cancelled_pull_returns_messages(make: BusFactory) -> None:
     """The messages of a cancelled pull go to another member at once, without the acknowledgement wait."""
     bus, second_bus = await make(), await make("two")
     assert await bus.pull("work", "rollout", 1, 0.05) == []
@@ -143,7 +143,7 @@ async def a_cancelled_pull_keeps_nothing(make: Make) -> None:
         await deliveries[0].ack()
 
 
-async def a_cancelled_loop_ends(make: Make) -> None:
+async def check_cancelled_loop_ends(make: BusFactory) -> None:
     """A pull or publish that succeeds at the moment of a cancellation does not swallow the cancellation."""
     bus, second_bus = await make(), await make("two")
     await bus.publish("work", b"", "first")
@@ -166,7 +166,7 @@ async def a_cancelled_loop_ends(make: Make) -> None:
         assert not stuck, f"turn {turn}: {stuck} went on after it was cancelled"
 
 
-async def the_newest_is_kept_for_late_joiners(make: Make) -> None:
+async def check_latest_reaches_late_joiners(make: BusFactory) -> None:
     """`refit` keeps one message; a late follower gets it, and then each newer one."""
     bus, second_bus = await make(), await make("two")
     await bus.publish("refit", b"v1", "1")
@@ -186,7 +186,7 @@ async def the_newest_is_kept_for_late_joiners(make: Make) -> None:
     assert seen.empty()
 
 
-async def a_follower_can_leave(make: Make) -> None:
+async def check_follower_can_leave(make: BusFactory) -> None:
     """Closing the iterator ends it; another follower can start on the same connection."""
     bus = await make()
     await bus.publish("refit", b"v1", "1")
@@ -195,7 +195,7 @@ async def a_follower_can_leave(make: Make) -> None:
             assert await asyncio.wait_for(anext(newest), 10.0) == b"v1"
 
 
-async def bounds_hold(make: Make) -> None:
+async def check_bounds_evict_oldest(make: BusFactory) -> None:
     """The oldest messages are removed to make room for new ones."""
     bounds = {"work": Bounds(messages=3, size_bytes=1 << 20), "scores": Bounds(1000, size_bytes=4096)}
     bus = await make(bounds=bounds)
@@ -208,7 +208,7 @@ async def bounds_hold(make: Make) -> None:
     assert 1 <= len(remaining) <= 4, len(remaining)
 
 
-async def purged_is_gone(make: Make) -> None:
+async def check_purge_removes_messages(make: BusFactory) -> None:
     """A purge removes messages for every consumer; later messages are delivered."""
     bus = await make()
     await bus.publish("rollouts", b"old", "1")
@@ -223,7 +223,7 @@ async def purged_is_gone(make: Make) -> None:
     assert texts(await bus.pull("scores", "driver", 8, 5.0)) == ["other"]
 
 
-async def sizes_are_checked(make: Make) -> None:
+async def check_payload_size_limit(make: BusFactory) -> None:
     """The largest allowed message arrives complete; one byte more is refused, with both sizes in the error.
     """
     bus = await make(bounds={"work": Bounds(messages=4, size_bytes=64 << 20)})
@@ -239,7 +239,7 @@ async def sizes_are_checked(make: Make) -> None:
         raise AssertionError("a message above max_payload was accepted")
 
 
-async def misuse_is_told(make: Make) -> None:
+async def check_misuse_raises(make: BusFactory) -> None:
     """An unknown subject is refused with the known ones; a closed bus says so; closing ends a waiting pull.
     """
     bus = await make()
@@ -267,21 +267,21 @@ def texts(deliveries: list[Delivery]) -> list[str]:
     return [delivery.data.decode() for delivery in deliveries]
 
 
-CHECKS: list[Check] = [
-    members_of_a_consumer_share_and_consumers_do_not,
-    what_came_before_a_consumer_is_its_too,
-    an_id_is_taken_once,
-    the_unsettled_comes_back,
-    progress_keeps_it,
-    given_back_and_rejected,
-    a_pull_waits_for_the_first_alone,
-    many_wait_at_once,
-    a_cancelled_pull_keeps_nothing,
-    a_cancelled_loop_ends,
-    the_newest_is_kept_for_late_joiners,
-    a_follower_can_leave,
-    bounds_hold,
-    purged_is_gone,
-    sizes_are_checked,
-    misuse_is_told,
+CHECKS: list[BusCheck] = [
+    check_consumer_members_share_messages,
+    check_late_consumer_gets_earlier_messages,
+    check_message_ids_are_deduplicated,
+    check_unsettled_deliveries_return,
+    check_in_progress_extends_ack_wait,
+    check_retry_and_reject,
+    check_pull_returns_at_first_message,
+    check_concurrent_pulls,
+    check_cancelled_pull_returns_messages,
+    check_cancelled_loop_ends,
+    check_latest_reaches_late_joiners,
+    check_follower_can_leave,
+    check_bounds_evict_oldest,
+    check_purge_removes_messages,
+    check_payload_size_limit,
+    check_misuse_raises,
 ]

@@ -67,7 +67,7 @@ class Bus(Protocol):
         Ends with close().
         """
 
-    def losses(self, subject: str) -> AsyncIterator[None]:
+    def watch_data_loss(self, subject: str) -> AsyncIterator[None]:
         """Yield once each time the server has lost the stored messages of the subject, from this call on.
 
         This connection detects the loss when it next publishes to the subject, purges it or pulls from it.

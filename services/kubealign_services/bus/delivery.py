@@ -16,8 +16,8 @@ class JetStreamDelivery:
             its messages from 1 again, so an acknowledgement would settle another message.
     """
 
-    def __init__(self, message: Msg, there: Callable[[], bool]) -> None:
-        self._there = there
+    def __init__(self, message: Msg, is_current: Callable[[], bool]) -> None:
+        self._is_current = is_current
         self.data = message.data
         self.attempt = int(message.metadata.num_delivered or 1)
         self._message = message
@@ -27,8 +27,8 @@ class JetStreamDelivery:
         await self._settle(self._message.ack)
 
     async def in_progress(self) -> None:
-        if not self._settled and self._there():
-            await _sent(self._message.in_progress())
+        if not self._settled and self._is_current():
+            await _send_ignoring_disconnect(self._message.in_progress())
 
     async def reject(self) -> None:
         await self._settle(self._message.term)
@@ -39,11 +39,11 @@ class JetStreamDelivery:
     async def _settle(self, send: Callable[[], Coroutine[Any, Any, None]]) -> None:
         if not self._settled:
             self._settled = True
-            if self._there():
-                await _sent(send())
+            if self._is_current():
+                await _send_ignoring_disconnect(send())
 
 
-async def _sent(sending: Coroutine[Any, Any, None]) -> None:
+async def _send_ignoring_disconnect(sending: Coroutine[Any, Any, None]) -> None:
     """Send now, or with the next connection. A lost acknowledgement is no error: the message is redelivered.
     """
     try:

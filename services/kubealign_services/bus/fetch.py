@@ -20,11 +20,11 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
-from kubealign_services.bus.cancellation import Heeded
+from kubealign_services.bus.cancellation import ReraiseCancellation
 
 # The server answers a request without waiting at once; after this time the answer counts as lost.
 _ANSWER_SECONDS = 5.0
-_NOTHING = ("404", "408")
+_NO_MESSAGE_STATUSES = ("404", "408")
 # Messages in flight at the unsubscribe arrive after its confirmation (measured: 1.3 ms, on a busy machine);
 # they are received for this long.
 _LATE_SECONDS = 0.5
@@ -34,7 +34,7 @@ class ConsumerMissing(Exception):
     """The server does not have the consumer, or refused the request."""
 
 
-class Fetch:
+class ConsumerFetch:
     """One pull request. `on_disconnect` may be called while it runs; the pull then ends with the messages
     received.
 
@@ -55,12 +55,12 @@ class Fetch:
         self._spawn = spawn
         # None: the connection was lost.
         self._arrived: asyncio.Queue[Msg | None] = asyncio.Queue()
-        self._over = False
+        self._finished = False
         # Number of messages that the server may still send for the last request.
-        self._owed = 0
-        self._nothing_owed = asyncio.Event()
+        self._outstanding = 0
+        self._all_received = asyncio.Event()
 
-    def lost(self) -> None:
+    def on_disconnect(self) -> None:
         self._arrived.put_nowait(None)
 
     async def run(self, count: int, timeout: float) -> list[Msg]:
@@ -70,31 +70,31 @@ class Fetch:
         """
         messages: list[Msg] = []
         returned = False
-        with Heeded() as cancellation:
-            subscription = await self._client.subscribe(self._inbox, cb=self._take_in)
+        with ReraiseCancellation() as cancellation:
+            subscription = await self._client.subscribe(self._inbox, cb=self._on_message)
             try:
                 deadline, left = time.monotonic() + timeout, max(0.0, timeout)
                 while await self._request(messages, count, left) and not messages:
                     left = deadline - time.monotonic()
                     if left <= 0:
                         break
-                cancellation.check()
+                cancellation.raise_if_cancelled()
                 returned = True
             finally:
-                self._over = True
+                self._finished = True
                 if not returned:
-                    self._give_back(messages)
-                late = self._owed and self._client.is_connected
-                self._spawn(self._leave(subscription) if late else subscription.unsubscribe())
+                    self._return_messages(messages)
+                late = self._outstanding and self._client.is_connected
+                self._spawn(self._drain_and_unsubscribe(subscription) if late else subscription.unsubscribe())
             return messages
 
-    async def _leave(self, subscription: Subscription) -> None:
+    async def _drain_and_unsubscribe(self, subscription: Subscription) -> None:
         """Return messages that are still in flight as they arrive, then unsubscribe."""
         # nats-py's own drain stops receiving as soon as the server confirms the unsubscribe.
         await self._client._send_unsubscribe(subscription._id)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LATE_SECONDS):
-                await self._nothing_owed.wait()
+                await self._all_received.wait()
         await subscription.drain()  # type: ignore[no-untyped-call]
 
     async def _request(self, messages: list[Msg], count: int, wait: float) -> bool:
@@ -104,7 +104,7 @@ class Fetch:
         request: dict[str, Any] = {"batch": count, "no_wait": True}
         if wait > 0:
             request["expires"] = max(1, int(wait * 1e9))
-        self._owed = count
+        self._outstanding = count
         await self._client.publish(self._subject, json.dumps(request).encode(), reply=self._inbox)
         while len(messages) < count:
             try:
@@ -114,36 +114,36 @@ class Fetch:
                 return False
             if message is None:
                 return False
-            if self._carries(message):
+            if self._is_stream_message(message):
                 messages.append(message)
                 continue
             status = (message.headers or {}).get("Status", "")
-            if status in _NOTHING:
+            if status in _NO_MESSAGE_STATUSES:
                 return True
             if messages:
                 return False
             raise ConsumerMissing(f"the server answered {status} to a pull")
         return True
 
-    async def _take_in(self, message: Msg) -> None:
-        self._owed = self._owed - 1 if self._carries(message) else 0
-        if self._over:
-            if not self._owed:
-                self._nothing_owed.set()
-            self._give_back([message])
+    async def _on_message(self, message: Msg) -> None:
+        self._outstanding = self._outstanding - 1 if self._is_stream_message(message) else 0
+        if self._finished:
+            if not self._outstanding:
+                self._all_received.set()
+            self._return_messages([message])
         else:
             self._arrived.put_nowait(message)
 
-    def _give_back(self, messages: list[Msg]) -> None:
+    def _return_messages(self, messages: list[Msg]) -> None:
         while not self._arrived.empty():
             late = self._arrived.get_nowait()
             if late is not None:
                 messages.append(late)
         for message in messages:
-            if self._carries(message):
+            if self._is_stream_message(message):
                 self._spawn(_nak(message))
 
-    def _carries(self, message: Msg) -> bool:
+    def _is_stream_message(self, message: Msg) -> bool:
         """Return True for a message of the stream, False for a status of the request."""
         return message.subject != self._inbox
 

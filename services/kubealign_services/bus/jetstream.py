@@ -14,14 +14,14 @@ from nats.js import JetStreamContext, api
 
 from kubealign.process import NatsAccess, TlsFiles
 from kubealign_services.bus.bounds import Bounds, bounds_for
-from kubealign_services.bus.cancellation import Heeded
+from kubealign_services.bus.cancellation import ReraiseCancellation
 from kubealign_services.bus.contract import BusUnavailable, Delivery, PayloadTooLarge
 from kubealign_services.bus.delivery import JetStreamDelivery
-from kubealign_services.bus.fetch import ConsumerMissing, Fetch
-from kubealign_services.bus.link import Link
-from kubealign_services.bus.losses import Losses
-from kubealign_services.bus.memory import too_large, unknown_subject
-from kubealign_services.bus.streams import Streams
+from kubealign_services.bus.fetch import ConsumerMissing, ConsumerFetch
+from kubealign_services.bus.link import NatsConnection
+from kubealign_services.bus.losses import StreamLossTracker
+from kubealign_services.bus.memory import payload_too_large_text, unknown_subject_text
+from kubealign_services.bus.streams import StreamRegistry
 
 #: Deliveries of a process that died are redelivered after this time. Longer work extends the deadline.
 ACK_WAIT_SECONDS = 10.0
@@ -32,7 +32,7 @@ _PAUSE_SECONDS = 0.1
 _IN_FLIGHT = 64
 # Bytes that the server counts as payload besides the data: the headers with the message id.
 _HEADER_BYTES = 1024
-_LATEST_SECONDS = 30.0
+_LATEST_PULL_SECONDS = 30.0
 # The server removes the consumer of a vanished `latest` follower after this time.
 _FOLLOWER_SECONDS = 300.0
 
@@ -41,16 +41,16 @@ class JetStreamBus:
     """Bus of one job. Create with `connect`."""
 
     def __init__(
-        self, link: Link, max_payload: int, ack_wait: float, publish_timeout: float, dedup_window: float
+        self, link: NatsConnection, max_payload: int, ack_wait: float, publish_timeout: float, dedup_window: float
     ) -> None:
         self.max_payload = max_payload
         self.ack_wait = ack_wait
-        self._link = link
+        self._connection = link
         self._publish_timeout = publish_timeout
-        self._losses = Losses()
-        self._streams = Streams(self._losses, dedup_window)
+        self._loss_tracker = StreamLossTracker()
+        self._streams = StreamRegistry(self._loss_tracker, dedup_window)
         self._in_flight = asyncio.Semaphore(_IN_FLIGHT)
-        self._fetches: set[Fetch] = set()
+        self._fetches: set[ConsumerFetch] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._followers = 0
 
@@ -83,9 +83,9 @@ class JetStreamBus:
         bus: Self
 
         def lost() -> None:
-            bus._lost()
+            bus._on_disconnect()
 
-        link = Link(access, tls, name, lost)
+        link = NatsConnection(access, tls, name, lost)
         bus = cls(link, 0, ack_wait, publish_timeout, dedup_window)
         bus._streams.bounds = bounds_for(1, 1, 1, 1) if bounds is None else bounds
         await link.open(timeout)
@@ -95,10 +95,10 @@ class JetStreamBus:
     async def publish(self, subject: str, data: bytes, message_id: str) -> None:
         self._check(subject)
         if len(data) > self.max_payload:
-            raise PayloadTooLarge(too_large(subject, len(data), self.max_payload))
+            raise PayloadTooLarge(payload_too_large_text(subject, len(data), self.max_payload))
 
         async def attempt(context: JetStreamContext) -> None:
-            await self._streams.stream(context, subject)
+            await self._streams.ensure_stream(context, subject)
             headers: dict[str, Any] = {"Nats-Msg-Id": message_id}
             await context.publish(subject, data, timeout=_ATTEMPT_SECONDS, stream=subject, headers=headers)
 
@@ -107,9 +107,9 @@ class JetStreamBus:
             async with asyncio.timeout(self._publish_timeout):
                 await self._in_flight.acquire()
         except TimeoutError:
-            raise self._gave_up(what, f"{_IN_FLIGHT} other messages were in flight") from None
+            raise self._deadline_error(what, f"{_IN_FLIGHT} other messages were in flight") from None
         try:
-            await self._until_done(what, deadline, attempt)
+            await self._retry_until_done(what, deadline, attempt)
         finally:
             self._in_flight.release()
 
@@ -124,17 +124,17 @@ class JetStreamBus:
             max_deliver=-1,
         )
         messages = await self._fetch(subject, consumer, config, count, timeout)
-        loss_count = self._losses.count(subject)
+        loss_count = self._loss_tracker.count(subject)
 
         def there() -> bool:
-            return self._losses.count(subject) == loss_count
+            return self._loss_tracker.count(subject) == loss_count
 
         return [JetStreamDelivery(message, there) for message in messages]
 
     async def latest(self, subject: str) -> AsyncIterator[bytes]:
         self._check(subject)
         self._followers += 1
-        follower = f"latest-{self._link.client.new_inbox().rsplit('.', 1)[-1]}-{self._followers}"
+        follower = f"latest-{self._connection.client.new_inbox().rsplit('.', 1)[-1]}-{self._followers}"
         config = api.ConsumerConfig(
             durable_name=follower,
             ack_policy=api.AckPolicy.NONE,
@@ -143,8 +143,8 @@ class JetStreamBus:
         )
         seen: tuple[int, object] | None = None
         try:
-            while not self._link.closed:
-                messages = await self._fetch(subject, follower, config, _IN_FLIGHT, _LATEST_SECONDS)
+            while not self._connection.closed:
+                messages = await self._fetch(subject, follower, config, _IN_FLIGHT, _LATEST_PULL_SECONDS)
                 if not messages:
                     continue
                 newest = messages[-1].metadata
@@ -154,58 +154,58 @@ class JetStreamBus:
                     seen = mark
                     yield messages[-1].data
         finally:
-            if not self._link.closed:
-                self._spawn(self._forget(subject, follower))
+            if not self._connection.closed:
+                self._spawn(self._delete_consumer(subject, follower))
 
-    def losses(self, subject: str) -> AsyncIterator[None]:
+    def watch_data_loss(self, subject: str) -> AsyncIterator[None]:
         self._check(subject)
-        return self._losses.follow(subject)
+        return self._loss_tracker.follow(subject)
 
     async def purge(self, subject: str) -> None:
         self._check(subject)
 
         async def attempt(context: JetStreamContext) -> None:
-            await self._streams.stream(context, subject)
+            await self._streams.ensure_stream(context, subject)
             await context.purge_stream(subject)
 
-        await self._until_done(f"purge {subject}", time.monotonic() + self._publish_timeout, attempt)
+        await self._retry_until_done(f"purge {subject}", time.monotonic() + self._publish_timeout, attempt)
 
     async def close(self) -> None:
-        if self._link.closed:
+        if self._connection.closed:
             return
         # End pulls before the connection, so that their messages in flight are returned.
-        self._link.closed = True
-        self._lost()
-        await self._losses.end()
+        self._connection.closed = True
+        self._on_disconnect()
+        await self._loss_tracker.close()
         deadline = time.monotonic() + _ATTEMPT_SECONDS
         # Tasks may spawn further tasks that return messages.
         while self._tasks and (left := deadline - time.monotonic()) > 0:
             await asyncio.wait(self._tasks, timeout=left)
-        await self._link.close()
+        await self._connection.close()
 
     def _check(self, subject: str) -> None:
-        if self._link.closed:
+        if self._connection.closed:
             raise BusUnavailable("the bus is closed")
         if subject not in self._streams.bounds:
-            raise ValueError(unknown_subject(subject, self._streams.bounds))
+            raise ValueError(unknown_subject_text(subject, self._streams.bounds))
 
     async def _fetch(
         self, subject: str, consumer: str, config: api.ConsumerConfig, count: int, timeout: float
     ) -> list[Msg]:
         deadline = time.monotonic() + timeout
-        while not self._link.closed:
+        while not self._connection.closed:
             left = deadline - time.monotonic()
             if left <= 0 and timeout > 0:
                 return []
             try:
                 async with asyncio.timeout(max(left, _PAUSE_SECONDS)):
-                    await self._link.connected.wait()
-                context = self._link.client.jetstream(timeout=_ATTEMPT_SECONDS)
-                with Heeded():
-                    await self._streams.consumer(context, subject, consumer, config)
-                return await self._run(Fetch(self._link.client, subject, consumer, self._spawn), count, left)
+                    await self._connection.connected.wait()
+                context = self._connection.client.jetstream(timeout=_ATTEMPT_SECONDS)
+                with ReraiseCancellation():
+                    await self._streams.ensure_consumer(context, subject, consumer, config)
+                return await self._run_fetch(ConsumerFetch(self._connection.client, subject, consumer, self._spawn), count, left)
             except ConsumerMissing:
-                self._streams.doubt()
+                self._streams.invalidate()
             except (nats.errors.Error, OSError):
                 # Not connected, or JetStream has not started yet.
                 pass
@@ -214,62 +214,62 @@ class JetStreamBus:
             await asyncio.sleep(min(_PAUSE_SECONDS, max(0.0, deadline - time.monotonic())))
         return []
 
-    async def _run(self, fetch: Fetch, count: int, timeout: float) -> list[Msg]:
+    async def _run_fetch(self, fetch: ConsumerFetch, count: int, timeout: float) -> list[Msg]:
         self._fetches.add(fetch)
         try:
             return await fetch.run(count, timeout)
         finally:
             self._fetches.discard(fetch)
 
-    async def _until_done(
-        self, what: str, deadline: float, attempt: Callable[[JetStreamContext], Awaitable[None]]
+    async def _retry_until_done(
+        self, operation: str, deadline: float, attempt: Callable[[JetStreamContext], Awaitable[None]]
     ) -> None:
         """Retry until the attempt succeeds. Raises BusUnavailable at the deadline, with the last reason."""
         reason = "not connected"
         while (left := deadline - time.monotonic()) > 0:
-            if self._link.closed:
-                raise BusUnavailable(f"the bus was closed before it could {what}")
+            if self._connection.closed:
+                raise BusUnavailable(f"the bus was closed before it could {operation}")
             try:
                 async with asyncio.timeout(left):
-                    await self._link.connected.wait()
-                context = self._link.client.jetstream(timeout=_ATTEMPT_SECONDS)
+                    await self._connection.connected.wait()
+                context = self._connection.client.jetstream(timeout=_ATTEMPT_SECONDS)
                 async with asyncio.timeout(3 * _ATTEMPT_SECONDS):
-                    with Heeded():
+                    with ReraiseCancellation():
                         return await attempt(context)
             except (nats.errors.Error, OSError) as error:
                 if isinstance(error, nats.js.errors.Error):
                     # The stream may have been lost with the server's store.
-                    self._streams.doubt()
+                    self._streams.invalidate()
                     reason = str(error)
-                elif self._link.connected.is_set():
+                elif self._connection.connected.is_set():
                     reason = str(error) or type(error).__name__
             await asyncio.sleep(_PAUSE_SECONDS)
-        raise self._gave_up(what, reason)
+        raise self._deadline_error(operation, reason)
 
-    def _gave_up(self, what: str, reason: str) -> BusUnavailable:
+    def _deadline_error(self, operation: str, reason: str) -> BusUnavailable:
         return BusUnavailable(
-            f"the bus at {self._link.address} did not {what} within {self._publish_timeout:g} s: {reason}"
+            f"the bus at {self._connection.address} did not {operation} within {self._publish_timeout:g} s: {reason}"
         )
 
-    async def _forget(self, subject: str, consumer: str) -> None:
+    async def _delete_consumer(self, subject: str, consumer: str) -> None:
         try:
-            await self._link.client.jetstream(timeout=_ATTEMPT_SECONDS).delete_consumer(subject, consumer)
+            await self._connection.client.jetstream(timeout=_ATTEMPT_SECONDS).delete_consumer(subject, consumer)
         except (nats.errors.Error, OSError):
             # The server removes the consumer by itself.
             return
 
-    def _lost(self) -> None:
-        self._streams.reconnecting()
+    def _on_disconnect(self) -> None:
+        self._streams.on_disconnect()
         for fetch in self._fetches:
-            fetch.lost()
+            fetch.on_disconnect()
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
-        task = asyncio.create_task(_quietly(work))
+        task = asyncio.create_task(_ignore_disconnect(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
 
-async def _quietly(work: Coroutine[Any, Any, Any]) -> None:
+async def _ignore_disconnect(work: Coroutine[Any, Any, Any]) -> None:
     """Ignore connection errors of cleanup work: without a connection nothing has to be cleaned up."""
     try:
         await work

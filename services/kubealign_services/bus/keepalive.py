@@ -8,7 +8,7 @@ from kubealign_services.bus.contract import Delivery
 
 
 @asynccontextmanager
-async def in_hand(deliveries: Sequence[Delivery], ack_wait: float) -> AsyncIterator[None]:
+async def extend_ack_deadline(deliveries: Sequence[Delivery], ack_wait: float) -> AsyncIterator[None]:
     """Extend the acknowledgement deadline of each delivery every third of `ack_wait` while the block runs."""
 
     async def remind() -> None:

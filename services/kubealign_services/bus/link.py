@@ -12,7 +12,7 @@ import nats.aio.client
 import nats.errors
 
 from kubealign.process import NatsAccess, TlsFiles
-from kubealign_services.bus.cancellation import end, within
+from kubealign_services.bus.cancellation import cancel_until_done, run_with_timeout
 from kubealign_services.bus.contract import BusUnavailable
 
 log = logging.getLogger(__name__)
@@ -24,21 +24,21 @@ _CLOSE_SECONDS = 2
 _NEVER_FLUSH_BYTES = 1 << 40
 
 
-class Link:
+class NatsConnection:
     """Connection to the NATS server. `connected` is set while the connection is up; `on_disconnect` is called
     each time it is lost.
     """
 
-    def __init__(self, access: NatsAccess, tls: TlsFiles, name: str, lost: Callable[[], None]) -> None:
+    def __init__(self, access: NatsAccess, tls: TlsFiles, name: str, on_disconnect: Callable[[], None]) -> None:
         self.address = urlsplit(access.url).netloc
         self.connected = asyncio.Event()
         self.closed = False
         self._access = access
-        self._tls = _client_context(tls)
+        self._tls = _ssl_context(tls)
         self._name = name
-        self._lost = lost
+        self._disconnect_callback = on_disconnect
         self._client: nats.aio.client.Client | None = None
-        self._redial: asyncio.Task[None] | None = None
+        self._redial_task: asyncio.Task[None] | None = None
 
     @property
     def client(self) -> nats.aio.client.Client:
@@ -51,7 +51,7 @@ class Link:
         """Connect. Raises BusUnavailable after `timeout` seconds, with the last errors."""
         failures: list[str] = []
         try:
-            await within(timeout, self._dial(failures))
+            await run_with_timeout(timeout, self._dial(failures))
         except TimeoutError:
             reason = ": " + "; ".join(failures[-3:]) if failures else ""
             raise BusUnavailable(
@@ -60,8 +60,8 @@ class Link:
 
     async def close(self) -> None:
         self.closed = True
-        if self._redial is not None:
-            await end(self._redial)
+        if self._redial_task is not None:
+            await cancel_until_done(self._redial_task)
         client = self._client
         if client is not None and not client.is_closed:
             try:
@@ -75,7 +75,7 @@ class Link:
                 async with asyncio.timeout(_CLOSE_SECONDS):
                     await client.close()
             except (nats.errors.Error, OSError) as error:
-                log.debug("closing the bus connection failed", extra={"error": _reason(error)})
+                log.debug("closing the bus connection failed", extra={"error": _error_text(error)})
         self.connected.clear()
 
     async def _dial(self, failures: list[str]) -> None:
@@ -95,29 +95,29 @@ class Link:
                     ping_interval=10,
                     max_outstanding_pings=2,
                     pending_size=_NEVER_FLUSH_BYTES,
-                    error_cb=_keep(failures),
-                    disconnected_cb=self._on_lost,
-                    reconnected_cb=self._on_back,
+                    error_cb=_error_collector(failures),
+                    disconnected_cb=self._on_disconnected,
+                    reconnected_cb=self._on_reconnected,
                     closed_cb=self._on_closed,
                 )
             except (OSError, nats.errors.Error) as error:
-                await _keep(failures)(error)
+                await _error_collector(failures)(error)
                 await asyncio.sleep(_RETRY_SECONDS)
                 continue
             self._client = client
             self.connected.set()
             return
 
-    async def _on_lost(self) -> None:
+    async def _on_disconnected(self) -> None:
         self.connected.clear()
         if not self.closed:
             log.warning("lost the connection to the bus", extra={"address": self.address})
             reconnecting = asyncio.current_task()
             assert reconnecting is not None
-            reconnecting.add_done_callback(self._see_to_it)
-        self._lost()
+            reconnecting.add_done_callback(self._redial_if_abandoned)
+        self._disconnect_callback()
 
-    def _see_to_it(self, reconnecting: asyncio.Task[None]) -> None:
+    def _redial_if_abandoned(self, reconnecting: asyncio.Task[None]) -> None:
         """Connect again when nats-py has stopped reconnecting: it gives up silently at an unexpected error.
         """
         client = self._client
@@ -128,26 +128,26 @@ class Link:
             return
         cause = None if reconnecting.cancelled() else reconnecting.exception()
         log.warning("the bus client gave up; connecting again", extra={"cause": repr(cause)})
-        self._redial = asyncio.create_task(self._dial([]))
+        self._redial_task = asyncio.create_task(self._dial([]))
 
-    async def _on_back(self) -> None:
+    async def _on_reconnected(self) -> None:
         log.info("connected to the bus again", extra={"address": self.address})
         self.connected.set()
 
     async def _on_closed(self) -> None:
         self.connected.clear()
-        self._lost()
+        self._disconnect_callback()
         if not self.closed and self._client is not None:
             # The server closed the connection (a slow reader, say): nats-py does not reconnect in that case.
             log.warning("the bus closed the connection; connecting again", extra={"address": self.address})
-            self._redial = asyncio.create_task(self._dial([]))
+            self._redial_task = asyncio.create_task(self._dial([]))
 
 
-def _keep(failures: list[str]) -> Callable[[Exception], Awaitable[None]]:
+def _error_collector(failures: list[str]) -> Callable[[Exception], Awaitable[None]]:
     """Return an error callback that collects each distinct error once."""
 
     async def keep(error: Exception) -> None:
-        reason = _reason(error)
+        reason = _error_text(error)
         if reason not in failures:
             failures.append(reason)
         log.debug("the bus client reports an error", extra={"error": reason})
@@ -155,11 +155,11 @@ def _keep(failures: list[str]) -> Callable[[Exception], Awaitable[None]]:
     return keep
 
 
-def _reason(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-def _client_context(tls: TlsFiles) -> ssl.SSLContext:
+def _ssl_context(tls: TlsFiles) -> ssl.SSLContext:
     for path in (tls.ca, tls.certificate, tls.key):
         if not Path(path).is_file():
             raise FileNotFoundError(f"there is no {path}, which the connection to the bus needs")

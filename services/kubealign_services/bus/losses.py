@@ -6,23 +6,23 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 
-class Losses:
+class StreamLossTracker:
     """Records the creation time of each subject's stream and notifies followers when it changes."""
 
     def __init__(self) -> None:
-        self._births: dict[str, Any] = {}
+        self._created_at: dict[str, Any] = {}
         self._counts: Counter[str] = Counter()
         self._change = asyncio.Condition()
-        self._over = False
+        self._closed = False
 
-    async def born(self, subject: str, birth: object) -> None:
+    async def record_creation(self, subject: str, birth: object) -> None:
         """Record the creation time of the subject's present stream."""
-        before = self._births.setdefault(subject, birth)
+        before = self._created_at.setdefault(subject, birth)
         if birth != before:
-            self._births[subject] = birth
-            await self.lost(subject)
+            self._created_at[subject] = birth
+            await self.record_loss(subject)
 
-    async def lost(self, subject: str) -> None:
+    async def record_loss(self, subject: str) -> None:
         """Record that the stored messages of the subject were lost."""
         self._counts[subject] += 1
         async with self._change:
@@ -32,22 +32,22 @@ class Losses:
         """Return how often the subject was lost."""
         return self._counts[subject]
 
-    async def end(self) -> None:
+    async def close(self) -> None:
         """End all followers."""
-        self._over = True
+        self._closed = True
         async with self._change:
             self._change.notify_all()
 
     def follow(self, subject: str) -> AsyncIterator[None]:
         """Yield once for the losses since the last item, or since this call."""
-        return self._after(subject, self._counts[subject])
+        return self._follow_from(subject, self._counts[subject])
 
-    async def _after(self, subject: str, seen: int) -> AsyncIterator[None]:
+    async def _follow_from(self, subject: str, seen: int) -> AsyncIterator[None]:
         while True:
             async with self._change:
-                while not self._over and self._counts[subject] == seen:
+                while not self._closed and self._counts[subject] == seen:
                     await self._change.wait()
-            if self._over:
+            if self._closed:
                 return
             seen = self._counts[subject]
             yield

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from kubealign_services.bus.bounds import Bounds, bounds_for
 from kubealign_services.bus.contract import BusUnavailable, Delivery, PayloadTooLarge
-from kubealign_services.bus.losses import Losses
+from kubealign_services.bus.losses import StreamLossTracker
 
 
 @dataclass
@@ -20,7 +20,7 @@ class _Pending:
 
 
 @dataclass
-class _Stream:
+class _MemoryStream:
     bounds: Bounds
     # By sequence number, oldest first.
     messages: dict[int, bytes] = field(default_factory=dict)
@@ -52,29 +52,29 @@ class MemoryBus:
         self.ack_wait = ack_wait
         self._dedup_window = dedup_window
         every = bounds_for(1, 1, 1, 1) if bounds is None else bounds
-        self._streams = {subject: _Stream(limit) for subject, limit in every.items()}
+        self._streams = {subject: _MemoryStream(limit) for subject, limit in every.items()}
         self._change = asyncio.Condition()
-        self._losses = Losses()
+        self._loss_tracker = StreamLossTracker()
         self._closed = False
 
-    def another(self, ack_wait: float | None = None) -> "MemoryBus":
+    def new_connection(self, ack_wait: float | None = None) -> "MemoryBus":
         """Return a second connection to the same bus, which is closed separately."""
         bus = MemoryBus(self.max_payload, self.ack_wait if ack_wait is None else ack_wait, self._dedup_window)
         bus._streams = self._streams
         bus._change = self._change
-        bus._losses = self._losses
+        bus._loss_tracker = self._loss_tracker
         return bus
 
-    async def lose(self) -> None:
+    async def simulate_data_loss(self) -> None:
         """Drop all messages, as a server that restarts with an empty store does."""
         for subject, stream in self._streams.items():
             await self.purge(subject)
             stream.seen.clear()
-            await self._losses.lost(subject)
+            await self._loss_tracker.record_loss(subject)
 
     async def publish(self, subject: str, data: bytes, message_id: str) -> None:
         if len(data) > self.max_payload:
-            raise PayloadTooLarge(too_large(subject, len(data), self.max_payload))
+            raise PayloadTooLarge(payload_too_large_text(subject, len(data), self.max_payload))
         stream = self._stream(subject)
         now = asyncio.get_running_loop().time()
         # Oldest first.
@@ -89,7 +89,7 @@ class MemoryBus:
         for pending in stream.consumers.values():
             pending[stream.last] = _Pending(data)
         while len(stream.messages) > stream.bounds.messages or stream.size_bytes > stream.bounds.size_bytes:
-            self._forget(stream, next(iter(stream.messages)))
+            self._remove(stream, next(iter(stream.messages)))
         await self._notify()
         # Let other tasks run, as a round trip to a server would.
         await asyncio.sleep(0)
@@ -136,28 +136,28 @@ class MemoryBus:
                 while not self._closed and not (stream.last > seen and stream.messages):
                     await self._change.wait()
 
-    def losses(self, subject: str) -> AsyncIterator[None]:
+    def watch_data_loss(self, subject: str) -> AsyncIterator[None]:
         self._stream(subject)
-        return self._losses.follow(subject)
+        return self._loss_tracker.follow(subject)
 
     async def purge(self, subject: str) -> None:
         stream = self._stream(subject)
         for sequence in list(stream.messages):
-            self._forget(stream, sequence)
+            self._remove(stream, sequence)
         await self._notify()
 
     async def close(self) -> None:
         self._closed = True
         await self._notify()
 
-    def _stream(self, subject: str) -> _Stream:
+    def _stream(self, subject: str) -> _MemoryStream:
         if self._closed:
             raise BusUnavailable("the bus is closed")
         if subject not in self._streams:
-            raise ValueError(unknown_subject(subject, self._streams))
+            raise ValueError(unknown_subject_text(subject, self._streams))
         return self._streams[subject]
 
-    def _forget(self, stream: _Stream, sequence: int) -> None:
+    def _remove(self, stream: _MemoryStream, sequence: int) -> None:
         stream.size_bytes -= len(stream.messages.pop(sequence))
         for pending in stream.consumers.values():
             pending.pop(sequence, None)
@@ -201,11 +201,11 @@ class _MemoryDelivery:
             self._pending.pop(self._sequence, None)
 
 
-def too_large(subject: str, size: int, limit: int) -> str:
+def payload_too_large_text(subject: str, size: int, limit: int) -> str:
     """Return the text of PayloadTooLarge."""
     return f"a message on {subject} has {size} bytes: the bus accepts at most {limit}"
 
 
-def unknown_subject(subject: str, known: Mapping[str, object]) -> str:
+def unknown_subject_text(subject: str, subjects: Mapping[str, object]) -> str:
     """Return the error text for a subject that the bus does not have."""
-    return f"the bus has no subject {subject!r}; there are {', '.join(sorted(known))}"
+    return f"the bus has no subject {subject!r}; there are {', '.join(sorted(subjects))}"

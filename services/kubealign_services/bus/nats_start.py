@@ -6,12 +6,12 @@ import socket
 import sys
 from typing import NoReturn
 
-from kubealign.nats_config import NatsConfig, find_nats
+from kubealign.nats_config import NatsConfig, find_nats_server
 from kubealign.pod import NATS_PASSWORD_FILE, NATS_PORT
-from kubealign.process import Exit
+from kubealign.process import ExitCode
 from kubealign_services.process.failures import PermanentFailure
 from kubealign_services.process.mounts import Mounts
-from kubealign_services.process.termination import write_termination
+from kubealign_services.process.termination import write_termination_message
 from kubealign_services.telemetry.logs import set_up_logs
 
 log = logging.getLogger(__name__)
@@ -23,16 +23,16 @@ def main(mounts: Mounts | None = None, port: int = NATS_PORT) -> NoReturn:
     """
     mounts = mounts or Mounts()
     try:
-        command = _command(mounts, port)
+        command = _build_command(mounts, port)
     except (PermanentFailure, OSError) as error:
         set_up_logs("", "nats", "nats", sys.stdout)
         log.error(str(error), extra={"permanent": True})
-        write_termination(mounts.termination, str(error))
-        sys.exit(Exit.PERMANENT)
+        write_termination_message(mounts.termination, str(error))
+        sys.exit(ExitCode.PERMANENT)
     os.execv(command[0], command)
 
 
-def _command(mounts: Mounts, port: int) -> list[str]:
+def _build_command(mounts: Mounts, port: int) -> list[str]:
     config = NatsConfig(
         listen=f"0.0.0.0:{port}",
         name=socket.gethostname(),
@@ -43,4 +43,4 @@ def _command(mounts: Mounts, port: int) -> list[str]:
     # Written to a memory volume, because the file holds the password.
     path = mounts.runtime / "nats.conf"
     config.write(path)
-    return [str(find_nats()), "-c", str(path)]
+    return [str(find_nats_server()), "-c", str(path)]

@@ -6,36 +6,36 @@ import nats.js.errors
 from nats.js import JetStreamContext, api
 
 from kubealign_services.bus.bounds import Bounds
-from kubealign_services.bus.losses import Losses
+from kubealign_services.bus.losses import StreamLossTracker
 
 _OTHER_CONFIGURATION = 10058
 
 
-class Streams:
+class StreamRegistry:
     """Streams and consumers that exist on the server, as far as checked since the last connect. Reports
     recreated streams to the loss tracker.
     """
 
-    def __init__(self, losses: Losses, dedup_window: float) -> None:
+    def __init__(self, losses: StreamLossTracker, dedup_window: float) -> None:
         self.bounds: Mapping[str, Bounds] = {}
-        self._losses = losses
+        self._loss_tracker = losses
         self._dedup_window = dedup_window
         # Existing streams by subject, and consumers as SUBJECT.NAME.
-        self._there: set[str] = set()
+        self._existing: set[str] = set()
         self._connections = 0
 
-    def reconnecting(self) -> None:
+    def on_disconnect(self) -> None:
         """Forget all checks after a lost connection: the next server may have other streams."""
         self._connections += 1
-        self.doubt()
+        self.invalidate()
 
-    def doubt(self) -> None:
+    def invalidate(self) -> None:
         """Forget all checks, so that streams and consumers are created again."""
-        self._there.clear()
+        self._existing.clear()
 
-    async def stream(self, context: JetStreamContext, subject: str) -> None:
+    async def ensure_stream(self, context: JetStreamContext, subject: str) -> None:
         """Create the subject's stream unless it exists. Raises nats.errors.Error."""
-        if subject in self._there:
+        if subject in self._existing:
             return
         limit = self.bounds[subject]
         config = api.StreamConfig(
@@ -58,20 +58,20 @@ class Streams:
             stream = await context.stream_info(subject)
         if connection == self._connections:
             # Otherwise the answer came from an earlier connection, whose server may have been replaced.
-            self._there.add(subject)
-            await self._losses.born(subject, stream.created)
+            self._existing.add(subject)
+            await self._loss_tracker.record_creation(subject, stream.created)
 
-    async def consumer(
+    async def ensure_consumer(
         self, context: JetStreamContext, subject: str, name: str, config: api.ConsumerConfig
     ) -> None:
         """Create a consumer of the subject's stream, and the stream, unless they exist. Raises
         nats.errors.Error.
         """
-        await self.stream(context, subject)
+        await self.ensure_stream(context, subject)
         key = f"{subject}.{name}"
-        if key in self._there:
+        if key in self._existing:
             return
         connection = self._connections
         await context.add_consumer(subject, config)
         if connection == self._connections:
-            self._there.add(key)
+            self._existing.add(key)

@@ -3,13 +3,13 @@
 import torch
 
 from kubealign.spec.job import AlignmentJob
-from kubealign_services.batch.companions import COMPANION
+from kubealign_services.batch.companions import IS_BASELINE
 from kubealign_services.batch.packed import Batch, pack
 
 _SEED = 20_261
 
 
-def made_batch(
+def synthetic_batch(
     prompts: list[list[int]], lengths: list[int], samples: int, vocabulary: int, job: AlignmentJob
 ) -> Batch:
     """Build a batch with one sequence for each length, `samples` consecutive ones per prompt, and the columns
@@ -40,7 +40,7 @@ def made_batch(
     }
     if algorithm.greedy_baseline:
         last = torch.arange(count) % samples == samples - 1
-        batch.sequence_columns[COMPANION] = last.to(torch.uint8)
+        batch.sequence_columns[IS_BASELINE] = last.to(torch.uint8)
     batch.scalars |= {
         "temperature": rollout.sampling.temperature or 1.0,
         "max_tokens": float(rollout.sampling.max_tokens),
@@ -49,7 +49,7 @@ def made_batch(
     return batch
 
 
-def some_groups(lengths: list[int], samples: int, groups: int) -> list[int]:
+def spread_groups(lengths: list[int], samples: int, groups: int) -> list[int]:
     """Return the lengths of a representative part of a step: groups at even distances."""
     total = len(lengths) // samples
     picked = [int((i + 0.5) * total / groups) for i in range(groups)]

@@ -13,34 +13,34 @@ from pathlib import Path
 
 import torch
 
-from kubealign.bench.figures import Figures, StepShape
-from kubealign.bench.lengths import Lengths
+from kubealign.bench.figures import SizingMeasurements, StepShape
+from kubealign.bench.lengths import ResponseLengths
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.rollout import ReferencePlacement
 from kubealign.spec.training import Trainer
 from kubealign_services.algorithms.loading import make_algorithm
 from kubealign_services.batch.packed import Batch
-from kubealign_services.calibration.batches import made_batch, some_groups
-from kubealign_services.calibration.budget import Budget
-from kubealign_services.calibration.decoding import Decoding, measure_decoding, room_for_passes
-from kubealign_services.calibration.handover import measure_handover
-from kubealign_services.calibration.steps import StepSeconds, Trained, measure_step
+from kubealign_services.calibration.batches import synthetic_batch, spread_groups
+from kubealign_services.calibration.budget import TimeBudget
+from kubealign_services.calibration.decoding import DecodingTiming, measure_decoding, min_response_tokens
+from kubealign_services.calibration.handover import measure_weight_sync
+from kubealign_services.calibration.steps import StepTiming, MeasuredModel, measure_step
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.preparation import prepare
-from kubealign_services.data.prepared import Prepared
+from kubealign_services.data.prepared import PreparedJob
 from kubealign_services.generation.contract import SamplingParameters
-from kubealign_services.generation.torch_engine.engine import TorchEngine
+from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
 from kubealign_services.training.backends import create_backend
 from kubealign_services.training.contract import Head, TrainingBackend
 
 #: Shares of the time budget for the engine and for the weight sync; the trainer gets the rest.
-_ENGINE, _REFIT = 0.4, 0.1
+_ENGINE_SHARE, _WEIGHT_SYNC_SHARE = 0.4, 0.1
 #: Largest number of prompts that are used.
-_PROMPTS = 64
+_MAX_PROMPTS = 64
 NOT_MEASURED = 1
 
 
-def measure(job: AlignmentJob, folder: Path, mean: float | None, seconds: float, threads: int) -> Figures:
+def measure(job: AlignmentJob, folder: Path, mean: float | None, seconds: float, threads: int) -> SizingMeasurements:
     """Return the measurements that `kubealign bench` needs for a job whose steps sample, prepared in the
     folder.
 
@@ -49,29 +49,29 @@ def measure(job: AlignmentJob, folder: Path, mean: float | None, seconds: float,
     Args:
         mean: Mean length of a response; None: a quarter of the longest.
     """
-    shape = StepShape.of(job)
+    shape = StepShape.from_job(job)
     torch.set_num_threads(threads)
     prepared = prepare(job, folder, {})
     longest = job.spec.rollout.sampling.max_tokens
     assumed = [] if mean is not None else [f"responses of {max(1.0, longest / 4):g} tokens, as a mean"]
-    lengths = Lengths(mean or max(1.0, longest / 4), longest)
-    prompts = [row.prompt_tokens for row in prepared.train[:_PROMPTS]]
-    policy = _model(job, prepared, "policy")
+    lengths = ResponseLengths(mean or max(1.0, longest / 4), longest)
+    prompts = [row.prompt_tokens for row in prepared.train[:_MAX_PROMPTS]]
+    policy = _load_model(job, prepared, "policy")
     engine_spec = job.spec.rollout.engine.torch
     assert engine_spec is not None
-    engine = TorchEngine.create(prepared.model("policy"), engine_spec)
-    handover = asyncio.run(measure_handover(policy.backend, engine, Budget(_REFIT * seconds)))
-    decoding = _decoding(job, engine, prompts, lengths, shape, Budget(_ENGINE * seconds), prepared)
+    engine = TorchRolloutEngine.create(prepared.model_folder("policy"), engine_spec)
+    handover = asyncio.run(measure_weight_sync(policy.backend, engine, TimeBudget(_WEIGHT_SYNC_SHARE * seconds)))
+    decoding = _measure_decoding(job, engine, prompts, lengths, shape, TimeBudget(_ENGINE_SHARE * seconds), prepared)
     del engine
-    trained = _steps(job, prepared, policy, prompts, lengths, shape, Budget((1 - _ENGINE - _REFIT) * seconds))
-    assumed += trained.assumed
+    trained = _measure_steps(job, prepared, policy, prompts, lengths, shape, TimeBudget((1 - _ENGINE_SHARE - _WEIGHT_SYNC_SHARE) * seconds))
+    assumed += trained.assumptions
     # A reference costs what the policy's own log-probabilities cost.
     reference = job.spec.effective_reference
     scored_by_trainer = reference is not None and reference.placement is not ReferencePlacement.OWN
     before = trained.values + trained.logprobs * (2 if scored_by_trainer else 1)
     if job.spec.trainer.ranks > 1:
         assumed.append(f"{job.spec.trainer.ranks} ranks of the trainer, as many times as fast as one")
-    return Figures(
+    return SizingMeasurements(
         source=f"measured here, with {threads} threads each",
         passes=decoding.passes,
         prompt_tokens_per_second=decoding.prompt_tokens_per_second,
@@ -88,22 +88,22 @@ def measure(job: AlignmentJob, folder: Path, mean: float | None, seconds: float,
     )
 
 
-def _decoding(
+def _measure_decoding(
     job: AlignmentJob,
-    engine: TorchEngine,
+    engine: TorchRolloutEngine,
     prompts: list[list[int]],
-    lengths: Lengths,
+    lengths: ResponseLengths,
     shape: StepShape,
-    budget: Budget,
-    prepared: Prepared,
-) -> Decoding:
+    budget: TimeBudget,
+    prepared: PreparedJob,
+) -> DecodingTiming:
     sampling = job.spec.rollout.sampling
     most = min(shape.max_sequences, shape.sequences * (shape.staleness + 1))
     context = prepared.report.context
     # In the middle of its response a sequence is as long as its prompt and half of the response.
     partial = [[*prompt, *(prompt[-1:] * round(lengths.mean / 2))] for prompt in prompts]
     prefill = job.spec.rollout.engine.torch.prefill_tokens if job.spec.rollout.engine.torch else 1
-    tokens = room_for_passes(most, max(map(len, partial)), prefill)
+    tokens = min_response_tokens(most, max(map(len, partial)), prefill)
     if context is not None:
         partial = [prompt[: max(1, context - tokens)] for prompt in partial]
     parameters = SamplingParameters(
@@ -116,32 +116,32 @@ def _decoding(
     return measure_decoding(engine, partial, parameters, most, budget)
 
 
-def _steps(
+def _measure_steps(
     job: AlignmentJob,
-    prepared: Prepared,
-    policy: Trained,
+    prepared: PreparedJob,
+    policy: MeasuredModel,
     prompts: list[list[int]],
-    lengths: Lengths,
+    lengths: ResponseLengths,
     shape: StepShape,
-    budget: Budget,
-) -> StepSeconds:
-    vocabulary, step_lengths = len(prepared.tokenizer), lengths.of(shape.sequences)
-    critic = None if job.spec.effective_critic is None else _model(job, prepared, "critic")
+    budget: TimeBudget,
+) -> StepTiming:
+    vocabulary, step_lengths = len(prepared.tokenizer), lengths.quantiles(shape.sequences)
+    critic = None if job.spec.effective_critic is None else _load_model(job, prepared, "critic")
 
     def make(groups: int) -> Batch:
-        part = some_groups(step_lengths, shape.samples, groups)
-        return made_batch(prompts, part, shape.samples, vocabulary, job)
+        part = spread_groups(step_lengths, shape.samples, groups)
+        return synthetic_batch(prompts, part, shape.samples, vocabulary, job)
 
     return measure_step(policy, critic, make_algorithm(job.spec.algorithm), make, shape.prompts, budget)
 
 
-def _model(job: AlignmentJob, prepared: Prepared, role: str) -> Trained:
+def _load_model(job: AlignmentJob, prepared: PreparedJob, role: str) -> MeasuredModel:
     """Load the policy or the critic as its own process does, on one rank."""
     algorithm, entry = make_algorithm(job.spec.algorithm), job.spec.algorithm.value
     critic = job.spec.effective_critic if role == "critic" else None
     trainer: Trainer = critic or job.spec.trainer
     backend: TrainingBackend = create_backend(
-        prepared.model(role),
+        prepared.model_folder(role),
         Head.LANGUAGE_MODEL if critic is None else Head.VALUE,
         trainer.model_copy(update={"ranks": 1}),
         total_updates=max(1, job.spec.max_steps) * entry.updates_per_step,
@@ -149,7 +149,7 @@ def _model(job: AlignmentJob, prepared: Prepared, role: str) -> Trained:
     )
     objective = algorithm.policy_objective() if critic is None else algorithm.value_objective()
     assert objective is not None
-    return Trained(
+    return MeasuredModel(
         backend, objective, getattr(entry, "epochs_per_step", 1), getattr(entry, "minibatch_sequences", None)
     )
 

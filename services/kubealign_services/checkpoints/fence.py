@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from kubealign_services.checkpoints.durable import sync, write_new
+from kubealign_services.checkpoints.durable import fsync_path, create_file
 
 
-def next_fence(run_dir: Path) -> int:
+def acquire_fence(run_dir: Path) -> int:
     """Acquire the next fence number, from 1. Two drivers that ask at the same time get different numbers.
 
     Each number is an empty file, created exclusively and never deleted. Nothing can be torn, and a listing
@@ -19,10 +19,10 @@ def next_fence(run_dir: Path) -> int:
     number = max((int(path.name) for path in folder.iterdir() if path.name.isdecimal()), default=0) + 1
     while True:
         try:
-            write_new(folder / str(number), b"")
+            create_file(folder / str(number), b"")
         except FileExistsError:
             number += 1
             continue
-        sync(folder)
-        sync(run_dir)
+        fsync_path(folder)
+        fsync_path(run_dir)
         return number

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from kubealign_services.checkpoints.durable import replace, sync
+from kubealign_services.checkpoints.durable import replace_file, fsync_path
 
 
 class CorruptHistory(ValueError):
@@ -23,7 +23,7 @@ class TrainedStep(BaseModel):
     prompts: list[str]
 
 
-class History:
+class StepHistory:
     """The file `history.jsonl`. A crash during an append leaves a torn last line, which counts as not
     written.
     """
@@ -36,7 +36,7 @@ class History:
         new = not self._path.exists()
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            end = _whole_bytes(descriptor)
+            end = _complete_bytes(descriptor)
             os.ftruncate(descriptor, end)
             rest = memoryview(line.model_dump_json().encode() + b"\n")
             while rest:
@@ -47,7 +47,7 @@ class History:
         finally:
             os.close(descriptor)
         if new:
-            sync(self._path.parent)
+            fsync_path(self._path.parent)
 
     def read(self) -> list[TrainedStep]:
         """Return all steps in the order of writing. Raises CorruptHistory."""
@@ -66,10 +66,10 @@ class History:
         """Remove the steps after `step`, as after a rollback. Raises CorruptHistory, OSError."""
         remaining = [line for line in self.read() if line.step <= step]
         if self._path.exists():
-            replace(self._path, (line.model_dump_json().encode() + b"\n" for line in remaining))
+            replace_file(self._path, (line.model_dump_json().encode() + b"\n" for line in remaining))
 
 
-def _whole_bytes(descriptor: int) -> int:
+def _complete_bytes(descriptor: int) -> int:
     """Return the number of bytes up to and including the last newline."""
     end = os.fstat(descriptor).st_size
     while end > 0:

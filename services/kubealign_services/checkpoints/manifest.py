@@ -10,7 +10,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, JsonValue
 from kubealign_services.checkpoints.shards import ShardFile
 
 
-class CommitManifest(BaseModel):
+class CheckpointManifest(BaseModel):
     """State of a job at the end of a step, and the files that hold it.
 
     shards: role -> files that the role wrote into its folder of the checkpoint.

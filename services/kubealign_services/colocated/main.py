@@ -14,65 +14,65 @@ import torch
 
 from kubealign.process import Role
 from kubealign.spec.engines import Engine
-from kubealign.spec.engines import TorchEngine as EngineSpec
-from kubealign_services.colocated.side_by_side import side_by_side
+from kubealign.spec.engines import TorchEngineSpec as EngineSpec
+from kubealign_services.colocated.side_by_side import run_together
 from kubealign_services.generation.contract import Generator
-from kubealign_services.generation.leased_engine import GENERATION, EngineTenant, LeasedEngine
-from kubealign_services.generation.torch_engine.engine import DTYPES, TorchEngine
+from kubealign_services.generation.leased_engine import GENERATION_TENANT, EngineTenant, SharedAcceleratorEngine
+from kubealign_services.generation.torch_engine.engine import DTYPES, TorchRolloutEngine
 from kubealign_services.generation.torch_engine.model import CausalModel
-from kubealign_services.generation.torch_engine.movable_passes import MovablePasses
-from kubealign_services.process.context import Context
+from kubealign_services.generation.torch_engine.movable_passes import OffloadableModelRunner
+from kubealign_services.process.context import ProcessContext
 from kubealign_services.process.failures import PermanentFailure
-from kubealign_services.process.run import run
-from kubealign_services.residence.lease import Lease
+from kubealign_services.process.run import run_role
+from kubealign_services.residence.lease import AcceleratorLock
 from kubealign_services.rollout.generator import SteppedGenerator
 from kubealign_services.rollout.main import serve as serve_worker
-from kubealign_services.rollout.token_counter import token_counter
+from kubealign_services.rollout.token_counter import make_token_counter
 from kubealign_services.trainer.main import serve as serve_trainer
-from kubealign_services.training.shared_accelerator import TRAINING, SharedAccelerator, TrainingTenant
+from kubealign_services.training.shared_accelerator import TRAINING, SharedAccelerator, TrainingOffloadable
 from kubealign_services.training.torch_backend.precision import compute_device
 
 
-async def serve(context: Context) -> None:
+async def serve(context: ProcessContext) -> None:
     """Train and generate until stopped. The worker of rank N is named rollout-N."""
     rank = context.settings.rank
-    training, generation = TrainingTenant(), EngineTenant()
-    lease = Lease({TRAINING: training, GENERATION: generation}, context.job.spec.trainer.step_timeout_seconds)
+    training, generation = TrainingOffloadable(), EngineTenant()
+    lease = AcceleratorLock({TRAINING: training, GENERATION_TENANT: generation}, context.job.spec.trainer.step_timeout_seconds)
 
     @asynccontextmanager
-    async def opened(worker: Context, engine: Engine, folder: Path) -> AsyncIterator[Generator]:
+    async def opened(worker: ProcessContext, engine: Engine, folder: Path) -> AsyncIterator[Generator]:
         if engine.torch is None:
             raise PermanentFailure(
                 f"rollout.placement is WithTrainer: engine {engine.member} is not supported, use torch"
             )
-        shared_engine = await worker.compute(_engine, folder, engine.torch, rank, lease, generation)
-        yield SteppedGenerator(shared_engine, worker.compute, token_counter(worker.metrics))
+        shared_engine = await worker.compute(_create_engine, folder, engine.torch, rank, lease, generation)
+        yield SteppedGenerator(shared_engine, worker.compute, make_token_counter(worker.metrics))
 
-    worker = context.beside(f"{Role.ROLLOUT}-{rank}", Role.ROLLOUT)
-    await side_by_side(
+    worker = context.sub_context(f"{Role.ROLLOUT}-{rank}", Role.ROLLOUT)
+    await run_together(
         serve_trainer(context, SharedAccelerator(lease, training)),
         serve_worker(worker, opened),
         # The other ranks follow rank 0 in a thread that cannot be cancelled.
-        patient=rank == 0,
+        graceful=rank == 0,
     )
 
 
-def _engine(folder: Path, spec: EngineSpec, rank: int, lease: Lease, tenant: EngineTenant) -> LeasedEngine:
+def _create_engine(folder: Path, spec: EngineSpec, rank: int, lock: AcceleratorLock, tenant: EngineTenant) -> SharedAcceleratorEngine:
     """Create the engine on the accelerator of the trainer's rank, in the worker's thread."""
     device = compute_device(rank)
     if device.type == "cuda":
         torch.cuda.set_device(device)
 
-    def passes(config: Any) -> MovablePasses:
-        tenant.memory = movable = MovablePasses(CausalModel(config, DTYPES[spec.precision], device))
+    def passes(config: Any) -> OffloadableModelRunner:
+        tenant.memory = movable = OffloadableModelRunner(CausalModel(config, DTYPES[spec.precision], device))
         return movable
 
-    with lease.held(GENERATION, "creating the engine"):
-        return LeasedEngine(TorchEngine.over(folder, spec, passes), lease, tenant)
+    with lock.hold(GENERATION_TENANT, "creating the engine"):
+        return SharedAcceleratorEngine(TorchRolloutEngine.with_runner(folder, spec, passes), lock, tenant)
 
 
 def main(argv: list[str]) -> int:
-    return run(serve, argv)
+    return run_role(serve, argv)
 
 
 if __name__ == "__main__":

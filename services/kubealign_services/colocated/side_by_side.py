@@ -4,14 +4,14 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from kubealign_services.process.until_stopped import end_all
+from kubealign_services.process.until_stopped import cancel_and_wait
 
 #: Seconds for the leading component to end gracefully after the other one has failed.
-_PARTING_SECONDS = 5.0
+_SHUTDOWN_SECONDS = 5.0
 
 
-async def side_by_side(
-    leading: Coroutine[Any, Any, None], other: Coroutine[Any, Any, None], *, patient: bool
+async def run_together(
+    leading: Coroutine[Any, Any, None], follower: Coroutine[Any, Any, None], *, graceful: bool
 ) -> None:
     """Run both until `leading` ends; then cancel `follower` and wait for it. `follower` may end earlier.
 
@@ -21,16 +21,16 @@ async def side_by_side(
         graceful: Cancel `leading` and give it some seconds to end if `follower` fails; else leave it to
             the end of the process.
     """
-    leading_task, follower_task = asyncio.create_task(leading), asyncio.create_task(other)
+    leading_task, follower_task = asyncio.create_task(leading), asyncio.create_task(follower)
     try:
         await asyncio.wait([leading_task, follower_task], return_when=asyncio.FIRST_COMPLETED)
         if follower_task.done() and not follower_task.cancelled() and follower_task.exception() is not None:
             leading_task.cancel()
-            if patient:
-                await asyncio.wait([leading_task], timeout=_PARTING_SECONDS)
+            if graceful:
+                await asyncio.wait([leading_task], timeout=_SHUTDOWN_SECONDS)
             follower_task.result()
         await leading_task
     finally:
         if not leading_task.done():
             leading_task.cancel()
-        await end_all({follower_task})
+        await cancel_and_wait({follower_task})

@@ -9,18 +9,18 @@ from kubealign_services.algorithms.loading import make_algorithm
 from kubealign_services.critic.rewards import ScoreCommand
 from kubealign_services.critic.servicer import CriticServicer
 from kubealign_services.data.model_roles import reward_roles
-from kubealign_services.data.prepared import Prepared, load_prepared
-from kubealign_services.process.context import Context
+from kubealign_services.data.prepared import PreparedJob, load_prepared
+from kubealign_services.process.context import ProcessContext
 from kubealign_services.process.failures import PermanentFailure
-from kubealign_services.process.run import run
-from kubealign_services.scoring.models import reward_of
+from kubealign_services.process.run import run_role
+from kubealign_services.scoring.models import build_reward
 from kubealign_services.training.backends import create_backend, load_frozen
 from kubealign_services.training.contract import Head, TrainingBackend
 from kubealign_services.training.core import StepPlan, TrainingCore
-from kubealign_services.training.serving import Handler, core_handlers, handler, serve_group
+from kubealign_services.training.serving import Handler, core_handlers, make_handler, serve_group
 
 
-async def serve(context: Context) -> None:
+async def serve(context: ProcessContext) -> None:
     """Serve until stopped; ranks above 0 follow rank 0 until it ends."""
     settings, spec = context.settings, context.job.spec
     critic = spec.effective_critic
@@ -30,7 +30,7 @@ async def serve(context: Context) -> None:
         raise PermanentFailure(f"{spec.algorithm.member} has no critic")
     prepared = load_prepared(settings.run_dir)
     core = TrainingCore(
-        create=lambda: _backend(context, prepared),
+        create=lambda: _create_backend(context, prepared),
         objective=objective,
         plan=StepPlan(spec.algorithm.value.epochs_per_step, spec.algorithm.value.minibatch_sequences),
         seed=spec.seed,
@@ -39,10 +39,10 @@ async def serve(context: Context) -> None:
     )
     handlers: dict[str, Handler] = core_handlers(core)
     rewards = {
-        reward.name: reward_of(
+        reward.name: build_reward(
             await context.compute(
                 partial(load_frozen, rank=settings.rank, world_size=settings.world_size),
-                prepared.model(*reward_roles(reward)),
+                prepared.model_folder(*reward_roles(reward)),
                 Head.SCORE,
                 critic,
             ),
@@ -51,16 +51,16 @@ async def serve(context: Context) -> None:
         for reward in spec.rewards
         if reward.placement is RewardPlacement.WITH_CRITIC
     }
-    handlers["Score"] = handler(training_pb2.ForwardRequest, ScoreCommand(core, rewards))
+    handlers["Score"] = make_handler(training_pb2.ForwardRequest, ScoreCommand(core, rewards))
     await serve_group(context, critic, handlers, CriticServicer)
 
 
-def _backend(context: Context, prepared: Prepared) -> TrainingBackend:
+def _create_backend(context: ProcessContext, prepared: PreparedJob) -> TrainingBackend:
     spec = context.job.spec
     critic = spec.effective_critic
     assert critic is not None
     return create_backend(
-        prepared.model("critic"),
+        prepared.model_folder("critic"),
         Head.VALUE,
         critic,
         total_updates=spec.max_steps * spec.algorithm.value.updates_per_step,
@@ -72,7 +72,7 @@ def _backend(context: Context, prepared: Prepared) -> TrainingBackend:
 
 
 def main(argv: list[str]) -> int:
-    return run(serve, argv)
+    return run_role(serve, argv)
 
 
 if __name__ == "__main__":

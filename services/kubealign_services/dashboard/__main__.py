@@ -25,7 +25,7 @@ def main() -> int:
     except SettingsError as error:
         sys.stderr.write(f"{error}\n")
         return _USAGE
-    logs.set_up(settings.log_level)
+    logs.configure_logging(settings.log_level)
     try:
         asyncio.run(service.run(settings))
     except (SettingsError, KubealignError) as error:

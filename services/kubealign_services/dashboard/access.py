@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from kubealign.client.records import JobRecord, JobRef
-from kubealign.client.site import Site
+from kubealign.client.site import JobBackend
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Caller:
 
 
 @runtime_checkable
-class TellsChanges(Protocol):
+class ChangeSource(Protocol):
     """An optional capability of a reader: a stream of changes, so that nobody has to poll lists."""
 
     def changes(self) -> AsyncIterator[Sequence[JobRecord | JobRef]]:
@@ -41,9 +41,9 @@ class Access(Protocol):
     read_only: bool
     #: Reads with the platform's own rights: call `authorize` first. It honours `ListQuery.namespaces` and may
     #: be a ChangeSource.
-    reader: Site
+    reader: JobBackend
 
-    async def caller(self, token: str) -> Caller:
+    async def authenticate(self, token: str) -> Caller:
         """Return the caller of a token.
 
         Raises:
@@ -51,7 +51,7 @@ class Access(Protocol):
             Unavailable: It cannot be verified.
         """
 
-    async def allow(
+    async def authorize(
         self,
         caller: Caller,
         verb: str,
@@ -70,7 +70,7 @@ class Access(Protocol):
             Forbidden: The caller does not have the right.
         """
 
-    def writer(self, caller: Caller) -> Site:
+    def backend_for(self, caller: Caller) -> JobBackend:
         """Return a backend that acts with the caller's own rights."""
 
     async def namespaces(self, caller: Caller) -> Sequence[str]:

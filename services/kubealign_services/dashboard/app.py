@@ -8,9 +8,9 @@ from fastapi import APIRouter, FastAPI, Request, Response
 from kubealign import __version__
 from kubealign_services.dashboard import documentation, page_files, problems
 from kubealign_services.dashboard.access import Access
-from kubealign_services.dashboard.authentication import Authentication
-from kubealign_services.dashboard.measures import Measured, Measures
-from kubealign_services.dashboard.parameters import API
+from kubealign_services.dashboard.authentication import AuthenticationMiddleware
+from kubealign_services.dashboard.measures import MetricsMiddleware, DashboardMetrics
+from kubealign_services.dashboard.parameters import API_PREFIX
 from kubealign_services.dashboard.recent_steps import RecentSteps
 from kubealign_services.dashboard.routes import (
     changes,
@@ -21,10 +21,10 @@ from kubealign_services.dashboard.routes import (
     session,
     streams,
 )
-from kubealign_services.dashboard.security import KnownHosts, SecurityHeaders
-from kubealign_services.dashboard.streams.hub import MOST_STREAMS, Hub
-from kubealign_services.dashboard.streams.job_feed import Pace
-from kubealign_services.dashboard.wire import answer
+from kubealign_services.dashboard.security import KnownHostsMiddleware, SecurityHeadersMiddleware
+from kubealign_services.dashboard.streams.hub import MAX_STREAMS, Hub
+from kubealign_services.dashboard.streams.job_feed import PollIntervals
+from kubealign_services.dashboard.wire import json_response
 
 _ABOUT = """AlignmentJobs as Kubernetes stores them, with the metrics, samples and logs of running jobs.
 
@@ -40,8 +40,8 @@ def create_app(
     *,
     hosts: Collection[str] | None = None,
     ready: Callable[[], Awaitable[str]] = _always_ready,
-    pace: Pace | None = None,
-    most_streams: int = MOST_STREAMS,
+    poll_intervals: PollIntervals | None = None,
+    max_streams: int = MAX_STREAMS,
 ) -> FastAPI:
     """Create the application.
 
@@ -73,39 +73,39 @@ def create_app(
         openapi_url=None,
         redirect_slashes=False,
     )
-    hub = Hub(access.reader, pace, most_streams)
-    measures = Measures(hub)
+    hub = Hub(access.reader, poll_intervals, max_streams)
+    measures = DashboardMetrics(hub)
     app.state.access = access
     app.state.hub = hub
     app.state.measures = measures
     app.state.recent_steps = RecentSteps(access.reader)
-    app.include_router(_machines(measures, ready))
-    app.include_router(_api())
+    app.include_router(_monitoring_router(measures, ready))
+    app.include_router(_api_router())
     page_files.install(app)
     problems.install(app)
     documentation.install(app)
     # The middleware added last sees a request first.
-    app.add_middleware(Authentication, access=access)
+    app.add_middleware(AuthenticationMiddleware, access=access)
     if hosts is not None:
-        app.add_middleware(KnownHosts, hosts=hosts)
-    app.add_middleware(SecurityHeaders)
-    app.add_middleware(Measured, measures=measures)
+        app.add_middleware(KnownHostsMiddleware, hosts=hosts)
+    app.add_middleware(SecurityHeadersMiddleware)
+    app.add_middleware(MetricsMiddleware, measures=measures)
     return app
 
 
-def _api() -> APIRouter:
-    api = APIRouter(dependencies=documentation.AUTHENTICATED)
+def _api_router() -> APIRouter:
+    api = APIRouter(dependencies=documentation.SECURITY_SCHEMES)
     for part in (session, jobs, changes, figures, processes, health, streams):
         api.include_router(part.router)
 
-    @api.get(f"{API}/openapi.json", include_in_schema=False)
+    @api.get(f"{API_PREFIX}/openapi.json", include_in_schema=False)
     async def openapi(request: Request) -> Response:
-        return answer(request.app.openapi())
+        return json_response(request.app.openapi())
 
     return api
 
 
-def _machines(measures: Measures, ready: Callable[[], Awaitable[str]]) -> APIRouter:
+def _monitoring_router(measures: DashboardMetrics, ready: Callable[[], Awaitable[str]]) -> APIRouter:
     """Routes for kubelets and Prometheus."""
     router = APIRouter(include_in_schema=False)
 
@@ -120,6 +120,6 @@ def _machines(measures: Measures, ready: Callable[[], Awaitable[str]]) -> APIRou
 
     @router.get("/metrics")
     async def metrics() -> Response:
-        return measures.page()
+        return measures.render()
 
     return router

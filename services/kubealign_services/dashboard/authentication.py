@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kubealign.client.errors import KubealignError, Unauthenticated
 from kubealign_services.dashboard.access import Access, Caller
-from kubealign_services.dashboard.problems import of_error, problem
+from kubealign_services.dashboard.problems import problem_from_error, problem
 
 #: Used through the API server's service proxy, which consumes the Authorization header.
 TOKEN_HEADER = "X-Kubealign-Token"
@@ -20,13 +20,13 @@ TOKEN_COOKIE = "kubealign-token"
 SCRIPT_HEADER = "X-Requested-With"
 SCRIPT = "kubealign"
 
-_OPEN = re.compile(r"/|/(jobs|static)(/.*)?|/favicon\.ico|/healthz|/readyz|/metrics")
-_READING = ("GET", "HEAD", "OPTIONS")
+_PUBLIC_PATHS = re.compile(r"/|/(jobs|static)(/.*)?|/favicon\.ico|/healthz|/readyz|/metrics")
+_SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 # Longer than any Kubernetes token, shorter than the header limit of servers.
-_LONGEST_TOKEN = 16_384
+_MAX_TOKEN_LENGTH = 16_384
 
 
-class Authentication:
+class AuthenticationMiddleware:
     """Middleware that stores the Caller in the request's state, or answers 401.
 
     A token in the URL of the page becomes a cookie, so that it is neither displayed nor kept in the
@@ -42,23 +42,23 @@ class Authentication:
             await self._app(scope, receive, send)
             return
         handler: ASGIApp = self._app
-        if _OPEN.fullmatch(scope["path"]):
+        if _PUBLIC_PATHS.fullmatch(scope["path"]):
             handler = await self._sign_in(scope) or self._app
         else:
-            handler = await self._known(scope) or self._app
+            handler = await self._authenticate(scope) or self._app
         await handler(scope, receive, send)
 
-    async def _known(self, scope: Scope) -> Response | None:
+    async def _authenticate(self, scope: Scope) -> Response | None:
         """Authenticate the request. None: it may proceed."""
         path, headers = scope["path"], Headers(scope=scope)
-        token, by_cookie = _token(headers)
-        if by_cookie and scope["method"] not in _READING and headers.get(SCRIPT_HEADER) != SCRIPT:
+        token, by_cookie = _request_token(headers)
+        if by_cookie and scope["method"] not in _SAFE_METHODS and headers.get(SCRIPT_HEADER) != SCRIPT:
             detail = f"a change that is authenticated by a cookie needs the header {SCRIPT_HEADER}: {SCRIPT}"
             return problem(path, 403, "not-from-the-page", detail)
         try:
             scope.setdefault("state", {})["caller"] = await self._caller(token)
         except KubealignError as error:
-            return of_error(path, error)
+            return problem_from_error(path, error)
         return None
 
     async def _caller(self, token: str) -> Caller:
@@ -66,9 +66,9 @@ class Authentication:
             raise Unauthenticated(
                 f"the request has no token: send `Authorization: Bearer TOKEN`, or the token as {TOKEN_HEADER}"
             )
-        if len(token) > _LONGEST_TOKEN:
+        if len(token) > _MAX_TOKEN_LENGTH:
             raise Unauthenticated(f"the token is longer than {_LONGEST_TOKEN} characters")
-        caller = await self._access.caller(token)
+        caller = await self._access.authenticate(token)
         if caller.expires is not None and caller.expires <= time.time():
             raise Unauthenticated("the token has expired: get a new one")
         return caller
@@ -89,12 +89,12 @@ class Authentication:
             # The page itself shows the sign-in form.
             return response
         except KubealignError as error:
-            return of_error(path, error)
-        keep(response, caller, Headers(scope=scope), secure=scope["scheme"] == "https")
+            return problem_from_error(path, error)
+        set_token_cookie(response, caller, Headers(scope=scope), secure=scope["scheme"] == "https")
         return response
 
 
-def keep(response: Response, caller: Caller, headers: Headers, *, secure: bool) -> None:
+def set_token_cookie(response: Response, caller: Caller, headers: Headers, *, secure: bool) -> None:
     """Set a cookie with the caller's token until the token expires or the browser is closed."""
     left = None if caller.expires is None else max(0, int(caller.expires - time.time()))
     response.set_cookie(
@@ -111,7 +111,7 @@ def cookie_name(headers: Headers) -> str:
     return f"{TOKEN_COOKIE}-{port[1]}" if port else TOKEN_COOKIE
 
 
-def _token(headers: Headers) -> tuple[str, bool]:
+def _request_token(headers: Headers) -> tuple[str, bool]:
     """Return the token and True if it came in a cookie."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer" and token.strip():

@@ -11,14 +11,14 @@ import socket
 import sys
 from pathlib import Path
 
-from kubealign.local.death import die_with_parent, name_process
+from kubealign.local.death import die_with_parent, set_process_name
 
 
 def main() -> None:
     """Serve the dashboard until the parent process ends."""
     settings = json.loads(sys.stdin.readline())
     die_with_parent(settings["parent"])
-    name_process("ka:dashboard")
+    set_process_name("ka:dashboard")
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     from kubealign_services.dashboard.serve import serve_runs
 

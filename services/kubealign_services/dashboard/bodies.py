@@ -8,27 +8,27 @@ from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ValidationError
 
-from kubealign_services.dashboard.problems import Refused
+from kubealign_services.dashboard.problems import RequestRejected
 from kubealign_services.dashboard.wire import JSON
 
 MERGE_PATCH = "application/merge-patch+json"
 #: Slightly below etcd's limit for one object.
-LONGEST = 1_048_576
-_DEEPEST = 100
+MAX_BODY_BYTES = 1_048_576
+_MAX_DEPTH = 100
 
 Model = TypeVar("Model", bound=BaseModel)
 
 
-def document(*media_types: str) -> Callable[[Request], Any]:
+def json_object_body(*media_types: str) -> Callable[[Request], Any]:
     """Return a dependency that parses the body as a JSON object of one of these media types."""
 
     async def read(request: Request) -> dict[str, Any]:
-        return _object(await _body(request, media_types or (JSON,)))
+        return _parse_object(await _body(request, media_types or (JSON,)))
 
     return read
 
 
-async def read_as(model: type[Model], request: Request) -> Model:
+async def parse_body(model: type[Model], request: Request) -> Model:
     """Parse the body as this model.
 
     Raises:
@@ -36,7 +36,7 @@ async def read_as(model: type[Model], request: Request) -> Model:
         RequestValidationError: The body is invalid.
     """
     try:
-        return model.model_validate(_object(await _body(request, (JSON,))))
+        return model.model_validate(_parse_object(await _body(request, (JSON,))))
     except ValidationError as error:
         raise RequestValidationError(
             [{**details, "loc": ("body", *details["loc"])} for details in error.errors(include_url=False)]
@@ -47,24 +47,24 @@ async def _body(request: Request, media_types: Sequence[str]) -> bytes:
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type not in media_types:
         detail = f"the body's media type is {media_type or 'missing'}: send {' or '.join(media_types)}"
-        raise Refused(415, "unsupported-media-type", detail, {"Accept": ", ".join(media_types)})
+        raise RequestRejected(415, "unsupported-media-type", detail, {"Accept": ", ".join(media_types)})
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
-        if len(body) > LONGEST:
-            raise Refused(413, "too-long", f"the body is longer than {LONGEST} bytes")
+        if len(body) > MAX_BODY_BYTES:
+            raise RequestRejected(413, "too-long", f"the body is longer than {MAX_BODY_BYTES} bytes")
     return bytes(body)
 
 
-def _object(body: bytes) -> dict[str, Any]:
+def _parse_object(body: bytes) -> dict[str, Any]:
     try:
         document = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise _unreadable(f"the body is not JSON: {error}") from None
+        raise _invalid_body(f"the body is not JSON: {error}") from None
     if not isinstance(document, dict):
-        raise _unreadable("the body must be a JSON object")
-    if _depth(document) > _DEEPEST:
-        raise _unreadable(f"the body is nested more than {_DEEPEST} deep")
+        raise _invalid_body("the body must be a JSON object")
+    if _depth(document) > _MAX_DEPTH:
+        raise _invalid_body(f"the body is nested more than {_MAX_DEPTH} deep")
     return document
 
 
@@ -81,5 +81,5 @@ def _depth(value: Any) -> int:
     return deepest
 
 
-def _unreadable(detail: str) -> RequestValidationError:
+def _invalid_body(detail: str) -> RequestValidationError:
     return RequestValidationError([{"type": "json", "loc": ("body",), "msg": detail, "input": None}])

@@ -11,11 +11,11 @@ from pydantic.json_schema import models_json_schema
 
 from kubealign.spec.job import API_VERSION, KIND, AlignmentJob
 from kubealign_services.dashboard.authentication import TOKEN_COOKIE, TOKEN_HEADER
-from kubealign_services.dashboard.models import Suspension, WantedScale
+from kubealign_services.dashboard.models import SuspendRequest, ScaleRequest
 from kubealign_services.dashboard.problems import PROBLEM, Problem
 
 _COMPONENT = "#/components/schemas/{model}"
-_MEANINGS = {
+_STATUS_DESCRIPTIONS = {
     400: "The request cannot be parsed.",
     401: "The token is missing, invalid or expired.",
     403: "The caller does not have this right.",
@@ -29,7 +29,7 @@ _MEANINGS = {
 }
 
 #: For documentation only: AuthenticationMiddleware verifies the token.
-AUTHENTICATED = [
+SECURITY_SCHEMES = [
     Security(HTTPBearer(auto_error=False, scheme_name="bearer", description="A bearer token.")),
     Security(
         APIKeyHeader(
@@ -63,21 +63,21 @@ EXAMPLE_JOB: dict[str, Any] = {
 }
 
 
-def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
+def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return the error responses of a route: these statuses and those of every route."""
     schema = {"$ref": _COMPONENT.format(model="Problem")}
     return {
-        status: {"description": _MEANINGS[status], "content": {PROBLEM: {"schema": schema}}}
+        status: {"description": _STATUS_DESCRIPTIONS[status], "content": {PROBLEM: {"schema": schema}}}
         for status in sorted({401, 403, 422, 503, *statuses})
     }
 
 
-def answers(model: type[BaseModel], description: str, status: int = 200) -> dict[int | str, dict[str, Any]]:
+def success_response(model: type[BaseModel], description: str, status: int = 200) -> dict[int | str, dict[str, Any]]:
     """Return the success response of a route that writes its response itself."""
     return {status: {"model": model, "description": description}}
 
 
-def stream(
+def stream_response(
     media_type: str, description: str, schema: Mapping[str, Any], example: Any
 ) -> dict[int | str, dict[str, Any]]:
     """Return the success response of a streaming route.
@@ -90,7 +90,7 @@ def stream(
     return {200: {"description": description, "content": content}}
 
 
-def server_sent(*names: str) -> dict[str, Any]:
+def sse_schema(*names: str) -> dict[str, Any]:
     """Return the schema of server-sent events with these names. The data of each event is JSON."""
     return {
         "type": "object",
@@ -103,7 +103,7 @@ def server_sent(*names: str) -> dict[str, Any]:
     }
 
 
-def body(media_type: str, schema: Mapping[str, Any], example: Any) -> dict[str, Any]:
+def request_body(media_type: str, schema: Mapping[str, Any], example: Any) -> dict[str, Any]:
     """Return the `openapi_extra` of a route that reads its body itself."""
     return {
         "requestBody": {
@@ -113,7 +113,7 @@ def body(media_type: str, schema: Mapping[str, Any], example: Any) -> dict[str, 
     }
 
 
-def component(model: type[BaseModel]) -> dict[str, str]:
+def schema_ref(model: type[BaseModel]) -> dict[str, str]:
     """Return a reference to the schema of a model."""
     return {"$ref": _COMPONENT.format(model=model.__name__)}
 
@@ -127,7 +127,7 @@ def install(app: FastAPI) -> None:
                 title=app.title, version=app.version, description=app.description, routes=app.routes
             )
             _, schemas = models_json_schema(
-                [(model, "validation") for model in (AlignmentJob, WantedScale, Suspension, Problem)],
+                [(model, "validation") for model in (AlignmentJob, ScaleRequest, SuspendRequest, Problem)],
                 ref_template=_COMPONENT,
             )
             components = document.setdefault("components", {}).setdefault("schemas", {})

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from kubealign.client.errors import Unauthenticated
 from kubealign.client.records import ListQuery
-from kubealign.client.site import Site
+from kubealign.client.site import JobBackend
 from kubealign_services.dashboard.access import Caller
 
-_PAGE = 500
+_PAGE_SIZE = 500
 
 
 class LocalAccess:
@@ -19,18 +19,18 @@ class LocalAccess:
     read_only = False
 
     def __init__(self, runs_dir: Path, token: str) -> None:
-        from kubealign.client.local_site import LocalSite
+        from kubealign.client.local_site import LocalBackend
 
         self._token = token.encode()
-        self.reader: Site = LocalSite(runs_dir)
+        self.reader: JobBackend = LocalBackend(runs_dir)
 
-    async def caller(self, token: str) -> Caller:
+    async def authenticate(self, token: str) -> Caller:
         # Constant time, which does not reveal a correct prefix.
         if not hmac.compare_digest(token.encode(), self._token):
             raise Unauthenticated("the token is not valid for this dashboard: open the address that it printed")
-        return Caller(_owner(), token)
+        return Caller(_user_name(), token)
 
-    async def allow(
+    async def authorize(
         self,
         caller: Caller,
         verb: str,
@@ -40,21 +40,21 @@ class LocalAccess:
     ) -> None:
         """Grant every right."""
 
-    def writer(self, caller: Caller) -> Site:
+    def backend_for(self, caller: Caller) -> JobBackend:
         return self.reader
 
     async def namespaces(self, caller: Caller) -> Sequence[str]:
         names = {self.reader.namespace}
-        query = ListQuery(limit=_PAGE, sort="name")
+        query = ListQuery(limit=_PAGE_SIZE, sort="name")
         while True:
             page = await self.reader.list(query)
             names |= {job.namespace for job in page.jobs}
             if not page.next:
                 return sorted(names)
-            query = ListQuery(limit=_PAGE, sort="name", after=page.next)
+            query = ListQuery(limit=_PAGE_SIZE, sort="name", after=page.next)
 
 
-def _owner() -> str:
+def _user_name() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError):

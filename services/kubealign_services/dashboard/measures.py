@@ -10,10 +10,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kubealign_services.dashboard.streams.hub import Hub
 
-_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 2.5, 5.0, 10.0)
+_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
-class Measures:
+class DashboardMetrics:
     """The metrics of one application."""
 
     def __init__(self, hub: Hub) -> None:
@@ -29,28 +29,28 @@ class Measures:
             "kubealign_dashboard_request_seconds",
             "Duration from a request to the start of its response.",
             ("route",),
-            buckets=_SECONDS,
+            buckets=_BUCKETS,
             registry=self._registry,
         )
-        self.watch("streams", "Open streams.", lambda: hub.streams)
-        self.watch("followed_jobs", "Jobs that are followed by a stream.", lambda: hub.feeds)
+        self.add_gauge("streams", "Open streams.", lambda: hub.streams)
+        self.add_gauge("followed_jobs", "Jobs that are followed by a stream.", lambda: hub.followed_jobs)
 
-    def watch(self, name: str, text: str, read: Callable[[], float]) -> None:
+    def add_gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
         """Add a gauge kubealign_dashboard_NAME whose value is read at each scrape."""
         Gauge(f"kubealign_dashboard_{name}", text, registry=self._registry).set_function(read)
 
-    def answered(self, method: str, route: str, status: int, seconds: float) -> None:
+    def record_response(self, method: str, route: str, status: int, seconds: float) -> None:
         self._answers.labels(method, route, status).inc()
         self._seconds.labels(route).observe(seconds)
 
-    def page(self) -> Response:
+    def render(self) -> Response:
         return Response(generate_latest(self._registry), media_type=CONTENT_TYPE_LATEST)
 
 
-class Measured:
+class MetricsMiddleware:
     """Middleware that counts and times the responses."""
 
-    def __init__(self, app: ASGIApp, measures: Measures) -> None:
+    def __init__(self, app: ASGIApp, measures: DashboardMetrics) -> None:
         self._app = app
         self._measures = measures
 
@@ -65,7 +65,7 @@ class Measured:
                 # The route's pattern, never the path: names must not make new series.
                 route = str(getattr(scope.get("route"), "path", "") or "none")
                 seconds = time.perf_counter() - started
-                self._measures.answered(scope["method"], route, message["status"], seconds)
+                self._measures.record_response(scope["method"], route, message["status"], seconds)
             await send(message)
 
         await self._app(scope, receive, counted)

@@ -9,13 +9,13 @@ from pydantic.alias_generators import to_camel
 from kubealign.spec.job import API_VERSION, KIND
 
 
-class Answer(BaseModel):
+class ApiModel(BaseModel):
     """Base of the response models."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
 
 
-class Resource(Answer):
+class JobDocument(ApiModel):
     """An AlignmentJob. A local run has the same shape as a job of a cluster."""
 
     model_config = ConfigDict(extra="allow")
@@ -34,7 +34,7 @@ class Resource(Answer):
     )
 
 
-class ListMetadata(Answer):
+class ListMetadata(ApiModel):
     """Metadata of a page of jobs."""
 
     continue_: str = Field("", alias="continue", description="Token of the next page; empty on the last page.")
@@ -43,16 +43,16 @@ class ListMetadata(Answer):
     resource_version: str = Field("", description="resourceVersion of the list.")
 
 
-class ResourceList(Answer):
+class JobDocumentList(ApiModel):
     """A page of jobs."""
 
     api_version: str = Field(examples=[API_VERSION])
     kind: Literal["AlignmentJobList"] = Field(examples=[f"{KIND}List"])
     metadata: ListMetadata
-    items: list[Resource]
+    items: list[JobDocument]
 
 
-class Session(Answer):
+class SessionInfo(ApiModel):
     """The caller and the site."""
 
     user: str = Field(examples=["jane"])
@@ -62,13 +62,13 @@ class Session(Answer):
     version: str = Field(description="Version of kubealign.", examples=["0.1.0"])
 
 
-class Namespaces(Answer):
+class NamespaceList(ApiModel):
     """Namespaces whose jobs the caller may list."""
 
     items: list[str] = Field(examples=[["default", "research"]])
 
 
-class ScaleMetadata(Answer):
+class ScaleMetadata(ApiModel):
     """Metadata of a scale."""
 
     name: str = Field(examples=["sums"])
@@ -76,23 +76,23 @@ class ScaleMetadata(Answer):
     resource_version: str = ""
 
 
-class ScaleSpec(Answer):
+class ScaleSpec(ApiModel):
     """The desired scale."""
 
     replicas: int = Field(ge=0, le=2**31 - 1, description="Desired rollout workers.", examples=[4])
 
 
-class ScaleStatus(Answer):
+class ScaleStatus(ApiModel):
     """The observed scale."""
 
     replicas: int = Field(description="Running rollout workers.", examples=[2])
 
 
-class Nothing(Answer):
+class EmptyObject(ApiModel):
     """An empty object."""
 
 
-class Scale(Answer):
+class ScaleDocument(ApiModel):
     """Number of rollout workers: autoscaling/v1."""
 
     api_version: Literal["autoscaling/v1"] = "autoscaling/v1"
@@ -102,13 +102,13 @@ class Scale(Answer):
     status: ScaleStatus
 
 
-class WantedScale(Answer):
+class ScaleRequest(ApiModel):
     """A request to change the number of rollout workers; a complete Scale is accepted as well."""
 
     spec: ScaleSpec
 
 
-class Suspension(Answer):
+class SuspendRequest(ApiModel):
     """A request to suspend or resume a job."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -116,7 +116,7 @@ class Suspension(Answer):
     suspend: bool = Field(description="true: save a checkpoint, stop and release all resources; false: resume.")
 
 
-class StepFigures(Answer):
+class StepMetricsItem(ApiModel):
     """Metrics of one step, see docs/metrics.md."""
 
     entry: str = Field(description="Id of the entry in the stream.", examples=["1763740800000-0"])
@@ -128,16 +128,16 @@ class StepFigures(Answer):
     )
 
 
-class Figures(Answer):
+class StepMetricsList(ApiModel):
     """Steps in the order in which they were reported."""
 
-    items: list[StepFigures]
+    items: list[StepMetricsItem]
     next: str = Field(
         description="Value of `after` for the next request.", examples=["1763740800000-0"]
     )
 
 
-class SampleFigures(Answer):
+class SampleItem(ApiModel):
     """A response that the policy generated."""
 
     entry: str = Field(examples=["1763740800000-3"])
@@ -163,14 +163,14 @@ class SampleFigures(Answer):
     )
 
 
-class Samples(Answer):
+class SampleList(ApiModel):
     """A page of samples."""
 
-    items: list[SampleFigures]
+    items: list[SampleItem]
     next: str = Field(description="Value of `after` for newer samples.", examples=["1763740800000-3"])
 
 
-class ProcessFigures(Answer):
+class ProcessItem(ApiModel):
     """One process of a job."""
 
     name: str = Field(examples=["rollout-0"])
@@ -191,13 +191,13 @@ class ProcessFigures(Answer):
     where: str = Field(description="The pod, or the process id.", examples=["sums-rollout-0"])
 
 
-class Processes(Answer):
+class ProcessList(ApiModel):
     """The processes of a job."""
 
-    items: list[ProcessFigures]
+    items: list[ProcessItem]
 
 
-class Event(Answer):
+class EventItem(ApiModel):
     """A Kubernetes event of a job."""
 
     time: datetime = Field(examples=["2026-11-21T12:00:00Z"])
@@ -207,13 +207,13 @@ class Event(Answer):
     count: int = Field(examples=[1])
 
 
-class Events(Answer):
+class EventList(ApiModel):
     """Events of a job, oldest first."""
 
-    items: list[Event]
+    items: list[EventItem]
 
 
-class Finding(Answer):
+class HealthFindingItem(ApiModel):
     """A symptom of an unhealthy job, with a remedy."""
 
     severity: str = Field(description="Critical, Warning or Info.", examples=["Warning"])
@@ -224,7 +224,7 @@ class Finding(Answer):
     anchor: str = Field(description="Anchor in docs/cookbook.md.", examples=["kl-running-away"])
 
 
-class Health(Answer):
+class HealthReport(ApiModel):
     """Findings about a job; empty when it is healthy."""
 
-    items: list[Finding]
+    items: list[HealthFindingItem]

@@ -16,11 +16,11 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from kubealign.spec.algorithms import Algorithm
-from kubealign.spec.base import alias
+from kubealign.spec.base import field_alias
 
 PAGE = Path(__file__).with_name("page")
-_FOREVER = "public, max-age=31536000, immutable"
-_ASK_AGAIN = "no-cache"
+_CACHE_FOREVER = "public, max-age=31536000, immutable"
+_REVALIDATE = "no-cache"
 # Not every system knows these types, and browsers do not run a module of an unknown type.
 for _type, _suffix in (("text/javascript", ".js"), ("text/css", ".css"), ("image/svg+xml", ".svg")):
     mimetypes.add_type(_type, _suffix)
@@ -28,12 +28,12 @@ for _type, _suffix in (("text/javascript", ".js"), ("text/css", ".css"), ("image
 router = APIRouter(include_in_schema=False)
 
 
-class _Files(StaticFiles):
+class _RevalidatedFiles(StaticFiles):
     """Static files that browsers revalidate: no page mixes files of two versions after an upgrade."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         response = await super().get_response(path, scope)
-        response.headers["Cache-Control"] = _ASK_AGAIN
+        response.headers["Cache-Control"] = _REVALIDATE
         return response
 
 
@@ -44,7 +44,7 @@ async def index() -> Response:
     """Return the page for any of its views."""
     if not (PAGE / "index.html").is_file():
         raise HTTPException(404)
-    return FileResponse(PAGE / "index.html", headers={"Cache-Control": _ASK_AGAIN})
+    return FileResponse(PAGE / "index.html", headers={"Cache-Control": _REVALIDATE})
 
 
 @router.api_route("/favicon.ico", methods=["GET", "HEAD"])
@@ -56,15 +56,15 @@ async def favicon() -> Response:
 @router.api_route("/static/js/algorithms.js", methods=["GET", "HEAD"])
 async def algorithms() -> Response:
     """Return the algorithm names of the spec as a JavaScript module."""
-    names = [alias(Algorithm, member) for member in Algorithm.model_fields]
+    names = [field_alias(Algorithm, member) for member in Algorithm.model_fields]
     script = f"export const ALGORITHMS = {json.dumps(names)};\n"
-    return Response(script, media_type="text/javascript", headers={"Cache-Control": _ASK_AGAIN})
+    return Response(script, media_type="text/javascript", headers={"Cache-Control": _REVALIDATE})
 
 
 @router.api_route("/static/plotly.min.js", methods=["GET", "HEAD"])
 def plotly(request: Request) -> Response:
     """Return Plotly; cached forever when the URL contains its version (`?v=`)."""
-    cache_control = _FOREVER if request.query_params.get("v") == version("plotly") else _ASK_AGAIN
+    cache_control = _CACHE_FOREVER if request.query_params.get("v") == version("plotly") else _REVALIDATE
     is_gzip = "gzip" in request.headers.get("accept-encoding", "")
     body, tag = _plotly(is_gzip)
     headers = {"Cache-Control": cache_control, "ETag": tag, "Vary": "Accept-Encoding"}
@@ -79,7 +79,7 @@ def install(app: FastAPI) -> None:
     """Serve the page from this application."""
     app.include_router(router)
     if PAGE.is_dir():
-        app.mount("/static", _Files(directory=PAGE), name="page")
+        app.mount("/static", _RevalidatedFiles(directory=PAGE), name="page")
 
 
 @cache

@@ -4,21 +4,21 @@ from typing import Annotated, TypeAlias
 
 from fastapi import Path, Query
 
-from kubealign.spec.base import DNS_LABEL, JOB_NAME
+from kubealign.spec.base import DNS_LABEL_PATTERN, JOB_NAME_PATTERN
 
-API = "/api/v1"
-ENTRY = r"^\d{1,19}-\d{1,19}$"
+API_PREFIX = "/api/v1"
+ENTRY_PATTERN = r"^\d{1,19}-\d{1,19}$"
 
 Namespace: TypeAlias = Annotated[
-    str, Path(pattern=DNS_LABEL, max_length=63, description="The job's namespace.", examples=["default"])
+    str, Path(pattern=DNS_LABEL_PATTERN, max_length=63, description="The job's namespace.", examples=["default"])
 ]
 JobName: TypeAlias = Annotated[
-    str, Path(pattern=JOB_NAME, max_length=52, description="metadata.name of the job.", examples=["sums"])
+    str, Path(pattern=JOB_NAME_PATTERN, max_length=52, description="metadata.name of the job.", examples=["sums"])
 ]
 After: TypeAlias = Annotated[
     str,
     Query(
-        pattern=ENTRY,
+        pattern=ENTRY_PATTERN,
         description="Return entries after this one: `next` of the previous response. 0-0: from the first.",
         examples=["0-0"],
     ),

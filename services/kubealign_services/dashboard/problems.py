@@ -14,8 +14,8 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from kubealign.client import errors
-from kubealign.spec.errors import SpecError, shown
-from kubealign_services.dashboard.wire import answer
+from kubealign.spec.errors import SpecError, format_value
+from kubealign_services.dashboard.wire import json_response
 
 PROBLEM = "application/problem+json"
 RETRY_SECONDS = 5
@@ -32,7 +32,7 @@ _STATUS: dict[type[errors.KubealignError], int] = {
 }
 
 
-class Place(BaseModel):
+class InvalidField(BaseModel):
     """One invalid part of a request."""
 
     path: str = Field(
@@ -60,11 +60,11 @@ class Problem(BaseModel):
     instance: str = Field(
         description="Path of the request.", examples=["/api/v1/namespaces/default/alignmentjobs/sums"]
     )
-    errors: list[Place] = Field(default_factory=list, description="The invalid parts, if known.")
+    errors: list[InvalidField] = Field(default_factory=list, description="The invalid parts, if known.")
 
 
 @dataclass
-class Refused(Exception):
+class RequestRejected(Exception):
     """A request that is rejected before a job is accessed. `kind`: name of the problem."""
 
     status: int
@@ -91,36 +91,36 @@ def problem(
     }
     if places:
         content["errors"] = [
-            {"path": field.path, "message": field.message, "held": field.held} for field in places
+            {"path": field.path, "message": field.message, "held": field.value} for field in places
         ]
     headers = dict(headers or {})
     if status == 401:
         headers.setdefault("WWW-Authenticate", 'Bearer realm="kubealign"')
     if status in (429, 503):
         headers.setdefault("Retry-After", str(RETRY_SECONDS))
-    return answer(content, status, headers, PROBLEM)
+    return json_response(content, status, headers, PROBLEM)
 
 
-def of_error(instance: str, error: errors.KubealignError) -> Response:
+def problem_from_error(instance: str, error: errors.KubealignError) -> Response:
     """Return the response for an error that a backend or access has raised."""
     kind = next((candidate for candidate in type(error).__mro__ if candidate in _STATUS), None)
     status = _STATUS[kind] if kind is not None else 500
     fields = error.errors if isinstance(error, errors.JobInvalid) else ()
-    return problem(instance, status, _kebab(type(error).__name__), str(error), fields)
+    return problem(instance, status, _kebab_case(type(error).__name__), str(error), fields)
 
 
 def install(app: FastAPI) -> None:
     """Make the application answer every error as a problem."""
 
     async def known(request: Request, error: Exception) -> Response:
-        return of_error(request.url.path, cast(errors.KubealignError, error))
+        return problem_from_error(request.url.path, cast(errors.KubealignError, error))
 
     async def refused(request: Request, error: Exception) -> Response:
-        rejected = cast(Refused, error)
+        rejected = cast(RequestRejected, error)
         return problem(request.url.path, rejected.status, rejected.kind, rejected.detail, headers=rejected.headers)
 
     async def unread(request: Request, error: Exception) -> Response:
-        fields = [_place(details) for details in cast(RequestValidationError, error).errors()]
+        fields = [_invalid_field(details) for details in cast(RequestValidationError, error).errors()]
         detail = "; ".join(str(field) for field in fields)
         return problem(request.url.path, 422, "invalid-request", detail, fields)
 
@@ -130,10 +130,10 @@ def install(app: FastAPI) -> None:
         detail = f"{request.url.path} does not exist" if http_error.status_code == 404 else str(http_error.detail)
         if http_error.status_code == 405:
             # The router lists the methods of one route; a path may have several routes.
-            allowed = ", ".join(sorted(_methods(app, request.scope)))
+            allowed = ", ".join(sorted(_allowed_methods(app, request.scope)))
             headers["Allow"] = allowed
             detail = f"{request.method} is not supported here: use {allowed}"
-        kind = _kebab(HTTPStatus(http_error.status_code).phrase.replace(" ", ""))
+        kind = _kebab_case(HTTPStatus(http_error.status_code).phrase.replace(" ", ""))
         return problem(request.url.path, http_error.status_code, kind, detail, headers=headers)
 
     async def broken(request: Request, error: Exception) -> Response:
@@ -141,13 +141,13 @@ def install(app: FastAPI) -> None:
         return problem(request.url.path, 500, "internal", detail)
 
     app.add_exception_handler(errors.KubealignError, known)
-    app.add_exception_handler(Refused, refused)
+    app.add_exception_handler(RequestRejected, refused)
     app.add_exception_handler(RequestValidationError, unread)
     app.add_exception_handler(HTTPException, unrouted)
     app.add_exception_handler(Exception, broken)
 
 
-def _methods(app: FastAPI, scope: Scope) -> set[str]:
+def _allowed_methods(app: FastAPI, scope: Scope) -> set[str]:
     allowed: set[str] = set()
     for route in iter_route_contexts(app.routes):
         pattern = route.path_regex
@@ -156,15 +156,15 @@ def _methods(app: FastAPI, scope: Scope) -> set[str]:
     return allowed
 
 
-def _place(error: Mapping[str, Any]) -> SpecError:
+def _invalid_field(error: Mapping[str, Any]) -> SpecError:
     path_parts = [str(part) for part in error.get("loc", ())]
     value = error.get("input")
     return SpecError(
         str(error.get("msg", "is not valid")),
         path=".".join(path_parts[1:] or path_parts),
-        held="" if value is None or error.get("type") == "missing" else shown(value),
+        value="" if value is None or error.get("type") == "missing" else format_value(value),
     )
 
 
-def _kebab(name: str) -> str:
+def _kebab_case(name: str) -> str:
     return "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("-")

@@ -34,7 +34,7 @@ _HEADERS = {
 }
 
 
-class SecurityHeaders:
+class SecurityHeadersMiddleware:
     """Adds security headers. Data responses must not be executed, sniffed, framed or cached."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -59,7 +59,7 @@ class SecurityHeaders:
         await self._app(scope, receive, protected)
 
 
-class KnownHosts:
+class KnownHostsMiddleware:
     """Rejects requests for unknown host names.
 
     A foreign site can resolve its own name to this machine (DNS rebinding) and would then share the page's

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 _GRACE_SECONDS = 10
 
 
-class Server(uvicorn.Server):
+class DashboardServer(uvicorn.Server):
     """The server of one application. SIGTERM and SIGINT stop it, a second signal at once."""
 
     def __init__(self, app: FastAPI, *, log_level: str = "warning", **settings: object) -> None:
@@ -41,5 +41,5 @@ class Server(uvicorn.Server):
 
 def serve(app: FastAPI, sockets: Sequence[socket.socket], **settings: object) -> None:
     """Serve on these listening sockets until a signal arrives."""
-    server = Server(app, **settings)  # type: ignore[arg-type]
+    server = DashboardServer(app, **settings)  # type: ignore[arg-type]
     asyncio.run(server.serve(list(sockets)))

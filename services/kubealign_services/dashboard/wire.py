@@ -15,12 +15,12 @@ def encode(value: Any) -> bytes:
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except ValueError:
-        text = json.dumps(_finite(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        text = json.dumps(_replace_non_finite(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     # JSON escapes can spell a lone surrogate, which UTF-8 cannot encode.
     return text.encode("utf-8", "replace")
 
 
-def answer(
+def json_response(
     value: Any, status: int = 200, headers: Mapping[str, str] | None = None, media_type: str = JSON
 ) -> Response:
     """Return a response with this value as JSON."""
@@ -32,11 +32,11 @@ def finite(number: float | None) -> float | None:
     return number if number is not None and math.isfinite(number) else None
 
 
-def _finite(value: Any) -> Any:
+def _replace_non_finite(value: Any) -> Any:
     if isinstance(value, float):
         return finite(value)
     if isinstance(value, Mapping):
-        return {str(name): _finite(item) for name, item in value.items()}
+        return {str(name): _replace_non_finite(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [_replace_non_finite(item) for item in value]
     return value

@@ -17,14 +17,14 @@ from transformers import (
 from transformers.utils.logging import disable_progress_bar
 
 from kubealign_services.data.errors import DataError
-from kubealign_services.data.tokenizers import vocabulary_end
+from kubealign_services.data.tokenizers import min_vocabulary_size
 
 _FROM_TOKENIZER = ("vocab_size", "bos_token_id", "eos_token_id", "pad_token_id")
 # Accepted besides the config's fields: older spellings of rope_parameters.
-_ROPE = ("rope_theta", "rope_scaling")
+_LEGACY_ROPE_FIELDS = ("rope_theta", "rope_scaling")
 
 
-def make_model(
+def build_model(
     architecture: dict[str, Any], tokenizer: PreTrainedTokenizerBase, seed: int, folder: Path, place: str
 ) -> None:
     """Write a Hugging Face folder: safetensors in float32, config, tokenizer. The same seed gives the same
@@ -36,7 +36,7 @@ def make_model(
     Raises DataError for an unknown model_type, a field that its config does not have, inconsistent sizes,
     or a model that is not a causal language model.
     """
-    config = make_config(architecture, tokenizer, place)
+    config = build_config(architecture, tokenizer, place)
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(xxhash.xxh3_64_intdigest(f"{seed}:weights".encode()) >> 1)
@@ -44,13 +44,13 @@ def make_model(
                 config, dtype=torch.float32
             )
     except Exception as error:
-        raise DataError(f"{place}: no causal language model can be built from it: {_brief(error)}") from error
+        raise DataError(f"{place}: no causal language model can be built from it: {_summarize_error(error)}") from error
     disable_progress_bar()  # type: ignore[no-untyped-call]
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
 
-def make_config(
+def build_config(
     architecture: dict[str, Any], tokenizer: PreTrainedTokenizerBase, place: str
 ) -> PretrainedConfig:
     """Build the config, with the vocabulary size and the special token ids of the tokenizer.
@@ -68,13 +68,13 @@ def make_config(
         return AutoConfig.for_model(
             model_type,
             **sizes,
-            vocab_size=vocabulary_end(tokenizer),
+            vocab_size=min_vocabulary_size(tokenizer),
             bos_token_id=tokenizer.bos_token_id,
             eos_token_id=tokenizer.eos_token_id,
             pad_token_id=tokenizer.pad_token_id,
         )
     except Exception as error:
-        raise DataError(f"{place}: no {model_type} config can be built from it: {_brief(error)}") from error
+        raise DataError(f"{place}: no {model_type} config can be built from it: {_summarize_error(error)}") from error
 
 
 def _check_names(
@@ -82,7 +82,7 @@ def _check_names(
 ) -> None:
     fields = {field.name for field in dataclasses.fields(config)} | set(config.attribute_map)
     if "rope_parameters" in fields:
-        fields |= set(_ROPE)
+        fields |= set(_LEGACY_ROPE_FIELDS)
     for name in sizes:
         if name in _FROM_TOKENIZER:
             raise DataError(f"{spec_path}.{name}: it is taken from the tokenizer: remove it")
@@ -92,6 +92,6 @@ def _check_names(
             raise DataError(f"{spec_path}.{name}: {model_type} configs have no such field{hint}")
 
 
-def _brief(error: Exception) -> str:
+def _summarize_error(error: Exception) -> str:
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text if len(text) <= 300 else text[:297] + '...'}"

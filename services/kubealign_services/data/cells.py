@@ -8,7 +8,7 @@ from kubealign_services.data.errors import DataError
 from kubealign_services.data.example import Message
 
 
-class Cells:
+class RowReader:
     """The columns of row `number` (from 0).
 
     Every method raises DataError for a column that is missing or has another type.
@@ -28,14 +28,14 @@ class Cells:
     def text(self, column: str) -> str:
         value = self.value(column)
         if not isinstance(value, str):
-            raise DataError(f"{self._holds(column)}, not text")
+            raise DataError(f"{self._describe_cell(column)}, not text")
         return value
 
     def number(self, column: str) -> float:
         """Return a finite number."""
         value = self.value(column)
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise DataError(f"{self._holds(column)}, not a finite number")
+            raise DataError(f"{self._describe_cell(column)}, not a finite number")
         return float(value)
 
     def ratings(self, columns: Sequence[str]) -> list[float | None]:
@@ -49,10 +49,10 @@ class Cells:
         """Return a boolean; 1 and 0 are accepted too."""
         value = self.value(column)
         if not isinstance(value, int | float) or value not in (0, 1):
-            raise DataError(f"{self._holds(column)}, not true or false (nor 1 or 0)")
+            raise DataError(f"{self._describe_cell(column)}, not true or false (nor 1 or 0)")
         return bool(value)
 
-    def plain(self, column: str) -> str:
+    def template_text(self, column: str) -> str:
         """Return the value as template text: text as is, 4 rather than 4.0, true or false."""
         value = self.value(column)
         if isinstance(value, str):
@@ -63,13 +63,13 @@ class Cells:
             return str(value)
         if isinstance(value, float) and math.isfinite(value):
             return str(int(value)) if value.is_integer() else repr(value)
-        raise DataError(f"{self._holds(column)}, not a text or a number to be put into the template")
+        raise DataError(f"{self._describe_cell(column)}, not a text or a number to be put into the template")
 
     def messages(self, column: str, last_role: str) -> list[Message]:
         """Return a list of messages that ends with this role; an assistant's message has one before it."""
         value = self.value(column)
         if not isinstance(value, list) or not value:
-            raise DataError(f"{self._holds(column)}, not a list of messages")
+            raise DataError(f"{self._describe_cell(column)}, not a list of messages")
         messages = [self._message(column, index, item) for index, item in enumerate(value)]
         last = messages[-1]["role"]
         if last != last_role:
@@ -87,16 +87,16 @@ class Cells:
             isinstance(item.get(key), str) for key in ("role", "content")
         ):
             raise DataError(
-                f"{self._row_name}: column {column!r}, message {index + 1} is {_shown(item)}, "
+                f"{self._row_name}: column {column!r}, message {index + 1} is {_describe_value(item)}, "
                 "not {role: text, content: text}"
             )
         # Parquet gives every message the union of all keys, with null for missing ones.
         return {key: field for key, field in item.items() if field is not None}
 
-    def _holds(self, column: str) -> str:
-        return f"{self._row_name}: column {column!r} holds {_shown(self._row[column])}"
+    def _describe_cell(self, column: str) -> str:
+        return f"{self._row_name}: column {column!r} holds {_describe_value(self._row[column])}"
 
 
-def _shown(value: Any) -> str:
+def _describe_value(value: Any) -> str:
     shown = repr(value)
     return f"{shown if len(shown) <= 60 else shown[:57] + '...'} ({type(value).__name__})"

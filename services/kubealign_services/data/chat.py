@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerBase
 
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.example import Message
-from kubealign_services.data.tokenizers import begins_with
+from kubealign_services.data.tokenizers import prefix_ids
 
 # Plain words and no special tokens: the vocabulary is unchanged. Line breaks are inside expressions, because
 # jinja strips those that follow a block.
@@ -21,7 +21,7 @@ _MESSAGES = (
 )
 
 
-def ensure_template(tokenizer: PreTrainedTokenizerBase) -> bool:
+def ensure_chat_template(tokenizer: PreTrainedTokenizerBase) -> bool:
     """Give the tokenizer the plain template where it has none; return True if it did not have one.
 
     The plain template writes each message as `Role:`, a new line, the content, the end-of-sequence token
@@ -29,12 +29,12 @@ def ensure_template(tokenizer: PreTrainedTokenizerBase) -> bool:
     """
     if tokenizer.chat_template:
         return False
-    beginning = "{{ bos_token }}" if tokenizer.bos_token_id in begins_with(tokenizer) else ""
+    beginning = "{{ bos_token }}" if tokenizer.bos_token_id in prefix_ids(tokenizer) else ""
     tokenizer.chat_template = beginning + _MESSAGES
     return True
 
 
-def written(
+def render_messages(
     tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], number: int, opening: bool = False
 ) -> str:
     """Render the messages with the chat template.
@@ -44,20 +44,20 @@ def written(
 
     Raises DataError for row `number` where the template rejects the messages.
     """
-    with refused(number):
+    with template_errors(number):
         text = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=opening)
     return str(text)
 
 
-def prompt_text(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], number: int) -> str:
+def render_prompt(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], number: int) -> str:
     """Render the messages up to where the assistant's answer begins. Raises DataError where the template
     rejects them.
     """
-    return written(tokenizer, messages, number, opening=True)
+    return render_messages(tokenizer, messages, number, opening=True)
 
 
 @contextmanager
-def refused(number: int) -> Iterator[None]:
+def template_errors(number: int) -> Iterator[None]:
     """Convert template errors to a DataError of row `number`."""
     try:
         yield
@@ -65,6 +65,6 @@ def refused(number: int) -> Iterator[None]:
         raise DataError(f"row {number + 1}: the chat template rejects its messages: {error}") from error
 
 
-def template_texts(messages: Iterable[Message]) -> list[str]:
+def plain_template_texts(messages: Iterable[Message]) -> list[str]:
     """Return the plain template's text of these messages, as training text for a tokenizer."""
     return [f"{message['role'].capitalize()}:\n{message['content']}\n\n" for message in messages]

@@ -33,7 +33,7 @@ def collate(rows: Sequence[PreparedRow], names: Sequence[str], kind: str) -> Bat
             mask += [0] * len(row.prompt_tokens) + (row.response_mask or [1] * len(tokens))
     batch = pack([prompt + response for _, prompt, response in sequences], [name for name, _, _ in sequences])
     batch.token_columns["loss_mask"] = torch.tensor(mask, dtype=torch.uint8)
-    batch.sequence_columns |= _said(rows, kind)
+    batch.sequence_columns |= _annotation_columns(rows, kind)
     return batch
 
 
@@ -46,7 +46,7 @@ def _responses(row: PreparedRow, name: str, kind: str) -> list[tuple[str, list[i
     ]
 
 
-def _said(rows: Sequence[PreparedRow], kind: str) -> dict[str, Tensor]:
+def _annotation_columns(rows: Sequence[PreparedRow], kind: str) -> dict[str, Tensor]:
     """Return the sequence columns of ratings or labels."""
     if kind == "ratings":
         rows_of_ratings = [

@@ -7,7 +7,7 @@ from datetime import date, time
 from typing import Any
 
 
-def to_json(columns: Mapping[str, Any]) -> tuple[str, list[str]]:
+def columns_to_json(columns: Mapping[str, Any]) -> tuple[str, list[str]]:
     """Encode columns as a JSON object.
 
     Returns (JSON object, names of columns left out because JSON cannot represent them, such as images and
@@ -17,18 +17,18 @@ def to_json(columns: Mapping[str, Any]) -> tuple[str, list[str]]:
     left_out: list[str] = []
     for name, value in columns.items():
         try:
-            encoded[name] = json.dumps(_plain(value), ensure_ascii=False, allow_nan=False)
+            encoded[name] = json.dumps(_json_value(value), ensure_ascii=False, allow_nan=False)
         except TypeError:
             left_out.append(name)
     body = ", ".join(f"{json.dumps(name, ensure_ascii=False)}: {value}" for name, value in encoded.items())
     return "{" + body + "}", left_out
 
 
-def _plain(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _json_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_json_value(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, date | time):

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 
 import torch
 
-from kubealign_services.batch.companions import COMPANION
+from kubealign_services.batch.companions import IS_BASELINE
 from kubealign_services.batch.packed import Batch, concatenate, pack
 from kubealign_services.data.prepared import PreparedRow
 
-_TRIES = 64
+_MAX_ATTEMPTS = 64
 
 
-def with_mismatched(batch: Batch, indices: Sequence[int], rows: Sequence[PreparedRow]) -> Batch:
+def add_mismatched_pairs(batch: Batch, indices: Sequence[int], rows: Sequence[PreparedRow]) -> Batch:
     """Append as many auxiliary sequences to the batch: the same rows with other rows' responses, named
     NAME/mismatched.
 
@@ -24,7 +24,7 @@ def with_mismatched(batch: Batch, indices: Sequence[int], rows: Sequence[Prepare
     Args:
         indices: Index in `rows` of each sequence of the batch.
     """
-    pairs = [(rows[index].prompt_tokens, _response(rows[partner(index, rows)])) for index in indices]
+    pairs = [(rows[index].prompt_tokens, _response(rows[mismatched_row(index, rows)])) for index in indices]
     auxiliary = pack(
         [prompt + response for prompt, response in pairs], [f"{name}/mismatched" for name in batch.sample_ids]
     )
@@ -35,12 +35,12 @@ def with_mismatched(batch: Batch, indices: Sequence[int], rows: Sequence[Prepare
     }
     auxiliary.token_columns["loss_mask"] = torch.tensor(mask, dtype=torch.uint8)
     auxiliary.sequence_columns = {name: torch.zeros_like(c) for name, c in batch.sequence_columns.items()}
-    batch.sequence_columns[COMPANION] = torch.zeros(len(batch), dtype=torch.uint8)
-    auxiliary.sequence_columns[COMPANION] = torch.ones(len(batch), dtype=torch.uint8)
+    batch.sequence_columns[IS_BASELINE] = torch.zeros(len(batch), dtype=torch.uint8)
+    auxiliary.sequence_columns[IS_BASELINE] = torch.ones(len(batch), dtype=torch.uint8)
     return concatenate([batch, auxiliary])
 
 
-def partner(index: int, rows: Sequence[PreparedRow]) -> int:
+def mismatched_row(index: int, rows: Sequence[PreparedRow]) -> int:
     """Return the row, of two or more, whose response is paired with the prompt of row `index`.
 
     Among many consecutive rows with the same prompt it may have that prompt too, but is never the row
@@ -49,7 +49,7 @@ def partner(index: int, rows: Sequence[PreparedRow]) -> int:
     count = len(rows)
     first = (index + count // 2) % count
     prompt = rows[index].prompt_tokens
-    for offset in range(min(count, _TRIES)):
+    for offset in range(min(count, _MAX_ATTEMPTS)):
         candidate = (first + offset) % count
         if rows[candidate].prompt_tokens != prompt:
             return candidate

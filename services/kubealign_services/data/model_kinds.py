@@ -7,7 +7,7 @@ from pathlib import Path
 
 from transformers import PretrainedConfig
 
-from kubealign.spec.algorithms import Makes
+from kubealign.spec.algorithms import ResultKind
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.training import HeadInit
 from kubealign_services.data.errors import DataError
@@ -19,10 +19,10 @@ from kubealign_services.data.models import (
     require_scores,
     score_names,
 )
-from kubealign_services.scoring.attributes import UnknownAttribute, attribute_weights, check_alike
+from kubealign_services.scoring.attributes import UnknownAttribute, attribute_weights, check_same_scores
 
 
-def check_kind(job: AlignmentJob, role: str, config: PretrainedConfig, folder: Path, place: str) -> None:
+def check_model_kind(job: AlignmentJob, role: str, config: PretrainedConfig, folder: Path, place: str) -> None:
     """Check the model of one role. Raises DataError.
 
     Args:
@@ -35,15 +35,15 @@ def check_kind(job: AlignmentJob, role: str, config: PretrainedConfig, folder: P
         if spec.critic is not None and spec.critic.head_init is HeadInit.REWARD_MODEL:
             require_reward_model(config, folder, place)
             require_scores(config, ["value"], folder, place)
-    elif role == "policy" and spec.algorithm.value.makes is Makes.REWARD_MODEL:
+    elif role == "policy" and spec.algorithm.value.makes is ResultKind.REWARD_MODEL:
         if is_reward_model(config):
-            require_scores(config, spec.learned_scores, folder, place)
+            require_scores(config, spec.reward_score_names, folder, place)
     elif role != "policy" or spec.algorithm.value.trains or spec.algorithm.value.samples:
         # Without training or sampling only the policy's tokenizer is used, so any model will do.
         require_language_model(config, folder, place)
 
 
-def check_attributes(job: AlignmentJob, configs: Mapping[str, PretrainedConfig]) -> None:
+def check_reward_attributes(job: AlignmentJob, configs: Mapping[str, PretrainedConfig]) -> None:
     """Check that weighted attributes exist and that the models of an ensemble have the same scores.
 
     Args:
@@ -56,7 +56,7 @@ def check_attributes(job: AlignmentJob, configs: Mapping[str, PretrainedConfig])
         if not scores:
             continue
         try:
-            check_alike(scores)
+            check_same_scores(scores)
         except UnknownAttribute as error:
             raise DataError(f"spec.rewards[{index}].ensemble: {error}") from error
         try:

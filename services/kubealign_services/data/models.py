@@ -9,14 +9,14 @@ from transformers import AutoConfig, PretrainedConfig
 
 from kubealign.spec.models import HuggingFaceModel, Model
 from kubealign_services.data.errors import DataError
-from kubealign_services.data.volumes import mounted
+from kubealign_services.data.volumes import mounted_path
 
 # No *.bin files: these are pickles.
 _FILES = ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model"]
 _CLASSIFICATION = "ForSequenceClassification"
 
 
-def existing_folder(model: Model, place: str, results: Mapping[str, Path]) -> Path:
+def find_model_folder(model: Model, place: str, results: Mapping[str, Path]) -> Path:
     """Return the folder of a model that is not built from a config.
 
     Sources are a path, a hub repository (downloaded, or in the local cache), a mounted volume, and another
@@ -29,23 +29,23 @@ def existing_folder(model: Model, place: str, results: Mapping[str, Path]) -> Pa
     Raises DataError where the folder is missing or holds no safetensors, or the hub does not respond.
     """
     if model.hugging_face is not None:
-        return _checked(_fetched(model.hugging_face, f"{place}.huggingFace"), f"{place}.huggingFace")
+        return _check_folder(_download(model.hugging_face, f"{place}.huggingFace"), f"{place}.huggingFace")
     if model.volume is not None:
         place = f"{place}.volume"
-        return _checked(mounted(model.volume.claim_name, model.volume.path, place), place)
+        return _check_folder(mounted_path(model.volume.claim_name, model.volume.path, place), place)
     if model.job is not None:
         if model.job.name not in results:
             available = ", ".join(sorted(results)) or "none"
             raise DataError(
                 f"{place}.job.name: there is no result of a job {model.job.name}; known are: {available}"
             )
-        return _checked(results[model.job.name], f"{place}.job")
+        return _check_folder(results[model.job.name], f"{place}.job")
     if model.path is None:
         raise DataError(f"{place}: a model built from a config has no folder yet")
-    return _checked(Path(model.path), f"{place}.path")
+    return _check_folder(Path(model.path), f"{place}.path")
 
 
-def model_config(folder: Path, place: str) -> PretrainedConfig:
+def load_model_config(folder: Path, place: str) -> PretrainedConfig:
     """Load the folder's config. Raises DataError where it cannot be read."""
     try:
         config: PretrainedConfig = AutoConfig.from_pretrained(folder, local_files_only=True)
@@ -54,7 +54,7 @@ def model_config(folder: Path, place: str) -> PretrainedConfig:
     return config
 
 
-def context_tokens(config: PretrainedConfig) -> int | None:
+def context_length(config: PretrainedConfig) -> int | None:
     """Return the maximum sequence length in tokens; None if the config has no bound."""
     bound = getattr(config.get_text_config(), "max_position_embeddings", None)
     return int(bound) if isinstance(bound, int) and bound > 0 else None
@@ -69,7 +69,7 @@ def require_reward_model(config: PretrainedConfig, folder: Path, place: str) -> 
     """Raise DataError unless the checkpoint scores sequences."""
     if not is_reward_model(config):
         raise DataError(
-            f"{place}: {folder} holds {_what(config)}, not a reward model: name a sequence-classification "
+            f"{place}: {folder} holds {_describe_architecture(config)}, not a reward model: name a sequence-classification "
             "checkpoint, or the result of a rewardModel job"
         )
 
@@ -95,14 +95,14 @@ def score_names(config: PretrainedConfig) -> tuple[str, ...]:
 def require_language_model(config: PretrainedConfig, folder: Path, place: str) -> None:
     """Raise DataError for a reward model: it has no language-model head."""
     if is_reward_model(config):
-        raise DataError(f"{place}: {folder} holds {_what(config)}, a reward model, not a language model")
+        raise DataError(f"{place}: {folder} holds {_describe_architecture(config)}, a reward model, not a language model")
 
 
-def _what(config: PretrainedConfig) -> str:
+def _describe_architecture(config: PretrainedConfig) -> str:
     return " and ".join(config.architectures or [f"a {config.model_type} of no named class"])
 
 
-def _checked(folder: Path, spec_path: str) -> Path:
+def _check_folder(folder: Path, spec_path: str) -> Path:
     if not folder.is_dir():
         raise DataError(f"{spec_path}: there is no folder {folder}")
     if not (folder / "config.json").is_file():
@@ -116,7 +116,7 @@ def _checked(folder: Path, spec_path: str) -> Path:
     return folder
 
 
-def _fetched(spec: HuggingFaceModel, spec_path: str) -> Path:
+def _download(spec: HuggingFaceModel, spec_path: str) -> Path:
     try:
         return Path(snapshot_download(spec.repo, revision=spec.revision, allow_patterns=_FILES))
     except (OSError, ValueError, HfHubHTTPError) as error:

@@ -7,27 +7,27 @@ from pathlib import Path
 from kubealign.spec.data import Data
 from kubealign.spec.job import AlignmentJob
 from kubealign_services.data.errors import DataError
-from kubealign_services.data.fields import named_columns, prompt_column, read
+from kubealign_services.data.fields import referenced_columns, prompt_column, read_example
 from kubealign_services.data.rendering import training_texts
-from kubealign_services.data.sources import Source, open_source, require_columns
-from kubealign_services.data.templates import check_columns
+from kubealign_services.data.sources import RowDataset, open_source, require_columns
+from kubealign_services.data.templates import check_template_columns
 
 
 @dataclass(frozen=True)
-class OpenedData:
+class JobDatasets:
     """Training rows, and validation rows where the job has them."""
 
-    train: Source
-    validation: Source | None
+    train: RowDataset
+    validation: RowDataset | None
     spec: Data
 
     def texts(self) -> Iterator[str]:
         """Yield all training texts, as a tokenizer is trained on them."""
         for number, row in enumerate(self.train):
-            yield from training_texts(read(self.spec.value, row, number))
+            yield from training_texts(read_example(self.spec.value, row, number))
 
 
-def open_data(job: AlignmentJob, cache: Path, results: Mapping[str, Path]) -> OpenedData:
+def open_datasets(job: AlignmentJob, cache: Path, results: Mapping[str, Path]) -> JobDatasets:
     """Open the job's datasets.
 
     Args:
@@ -36,24 +36,24 @@ def open_data(job: AlignmentJob, cache: Path, results: Mapping[str, Path]) -> Op
     Raises DataError where a source is missing or empty, or lacks a named column.
     """
     spec = job.spec
-    train = _opened(spec.data, "spec.data", cache, results)
+    train = _open_dataset(spec.data, "spec.data", cache, results)
     if spec.validation is None:
-        return OpenedData(train, None, spec.data)
-    validation_rows = _opened(spec.validation.data, "spec.validation.data", cache, results)
+        return JobDatasets(train, None, spec.data)
+    validation_rows = _open_dataset(spec.validation.data, "spec.validation.data", cache, results)
     if spec.validation.group_by is not None:
         require_columns(validation_rows, {"spec.validation.groupBy": spec.validation.group_by})
         if spec.validation.group_by == prompt_column(spec.validation.data.value):
             raise DataError(
                 f"spec.validation.groupBy: {spec.validation.group_by!r} is the prompt: name another column"
             )
-    return OpenedData(train, validation_rows, spec.data)
+    return JobDatasets(train, validation_rows, spec.data)
 
 
-def _opened(data: Data, path: str, cache: Path, results: Mapping[str, Path]) -> Source:
+def _open_dataset(data: Data, path: str, cache: Path, results: Mapping[str, Path]) -> RowDataset:
     rows = data.value
     path = f"{path}.{data.member}"
-    source = open_source(rows.source, f"{path}.source", cache, rows.limit, results).having(rows.values)
-    require_columns(source, named_columns(rows, path))
+    source = open_source(rows.source, f"{path}.source", cache, rows.limit, results).with_columns(rows.values)
+    require_columns(source, referenced_columns(rows, path))
     if rows.template is not None:
-        check_columns(rows.template, source.columns, f"{path}.template")
+        check_template_columns(rows.template, source.columns, f"{path}.template")
     return source

@@ -12,14 +12,14 @@ import xxhash
 
 
 @dataclass(frozen=True)
-class Cursor:
+class EpochCursor:
     """Position of the next row: its epoch, and its index in that epoch's order. Both from 0."""
 
     epoch: int = 0
     position: int = 0
 
 
-class Draw(NamedTuple):
+class RowDraw(NamedTuple):
     """One drawn row: its epoch, and its index among the rows (0 to rows - 1)."""
 
     epoch: int
@@ -31,9 +31,9 @@ def permutation(rows: int, seed: int, epoch: int) -> tuple[int, ...]:
     return _permutation(rows, seed, epoch)
 
 
-def take(
-    cursor: Cursor, count: int, rows: int, seed: int, shuffle: bool = True, max_epochs: int | None = None
-) -> tuple[list[Draw], Cursor]:
+def take_rows(
+    cursor: EpochCursor, count: int, rows: int, seed: int, shuffle: bool = True, max_epochs: int | None = None
+) -> tuple[list[RowDraw], EpochCursor]:
     """Return the next `count` rows and the cursor after them; fewer, finally none, once `max_epochs` are
     done.
 
@@ -46,14 +46,14 @@ def take(
         raise ValueError(
             f"{cursor} does not fit {rows} rows: the data has changed since the cursor was saved"
         )
-    taken: list[Draw] = []
+    taken: list[RowDraw] = []
     epoch, position = cursor.epoch, cursor.position
     while len(taken) < count and (max_epochs is None or epoch < max_epochs):
         end = min(rows, position + count - len(taken))
         indices = permutation(rows, seed, epoch)[position:end] if shuffle else range(position, end)
-        taken.extend(Draw(epoch, index) for index in indices)
+        taken.extend(RowDraw(epoch, index) for index in indices)
         epoch, position = (epoch + 1, 0) if end == rows else (epoch, end)
-    return taken, Cursor(epoch, position)
+    return taken, EpochCursor(epoch, position)
 
 
 # Two entries: a step may span two epochs.

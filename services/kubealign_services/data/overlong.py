@@ -3,19 +3,19 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kubealign.spec.data import Overlong
+from kubealign.spec.data import OverlongPolicy
 from kubealign_services.data.errors import DataError
 
 
 @dataclass(frozen=True)
-class Room:
+class TokenBudget:
     """Maximum tokens of a prompt, and of a prompt with its response; None: unbounded."""
 
     prompt: int | None = None
     sequence: int | None = None
 
 
-def room(context: int | None, max_tokens: int | None, sampled_tokens: int | None) -> Room:
+def token_budget(context: int | None, max_tokens: int | None, sampled_tokens: int | None) -> TokenBudget:
     """Compute the token budget that the models' context leaves.
 
     Args:
@@ -26,18 +26,18 @@ def room(context: int | None, max_tokens: int | None, sampled_tokens: int | None
     Raises DataError where responses leave no room for a prompt.
     """
     if context is None:
-        return Room(prompt=max_tokens)
+        return TokenBudget(prompt=max_tokens)
     rest = context - (sampled_tokens or 0)
     if rest < 1:
         raise DataError(
             f"spec.rollout.sampling.maxTokens ({sampled_tokens}) leaves no room for a prompt: "
             f"the context is {context} tokens"
         )
-    return Room(prompt=rest if max_tokens is None else min(rest, max_tokens), sequence=context)
+    return TokenBudget(prompt=rest if max_tokens is None else min(rest, max_tokens), sequence=context)
 
 
-def fit(
-    prompt: Sequence[int], response: int, space: Room, overlong: Overlong, beginning: int, number: int
+def fit_prompt(
+    prompt: Sequence[int], response: int, space: TokenBudget, overlong: OverlongPolicy, beginning: int, number: int
 ) -> list[int] | None:
     """Return the prompt's tokens, truncated where requested; None: the row is dropped.
 
@@ -56,18 +56,18 @@ def fit(
         allowed = min(allowed, space.sequence - response)
     if allowed == len(prompt):
         return list(prompt)
-    if overlong is Overlong.FAIL:
+    if overlong is OverlongPolicy.FAIL:
         raise DataError(
             f"row {number + 1} is too long: a prompt of {len(prompt)} tokens"
             + (f" and a response of {response}" if response else "")
-            + f"; there is room for {_bounds(space)} (overlong: Drop or Truncate accepts it)"
+            + f"; there is room for {_describe_budget(space)} (overlong: Drop or Truncate accepts it)"
         )
-    if overlong is Overlong.DROP or allowed <= beginning:
+    if overlong is OverlongPolicy.DROP or allowed <= beginning:
         return None
     return [*prompt[:beginning], *prompt[len(prompt) - (allowed - beginning) :]]
 
 
-def _bounds(space: Room) -> str:
+def _describe_budget(space: TokenBudget) -> str:
     parts = []
     if space.prompt is not None:
         parts.append(f"{space.prompt} in a prompt")

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from kubealign.spec.job import AlignmentJob
-from kubealign.spec.paths import dotted
+from kubealign.spec.paths import format_path
 from kubealign_services.data.errors import DataError
-from kubealign_services.data.opened import OpenedData, open_data
-from kubealign_services.data.overlong import room
+from kubealign_services.data.opened import JobDatasets, open_datasets
+from kubealign_services.data.overlong import token_budget
 from kubealign_services.data.prepared import (
     FOLDER,
     INPUTS,
@@ -26,17 +26,17 @@ from kubealign_services.data.prepared import (
     REPORT,
     TRAIN,
     VALIDATION,
-    Prepared,
-    Report,
+    PreparedJob,
+    PreparationReport,
     load_prepared,
 )
-from kubealign_services.data.resolution import Models, resolve_models
+from kubealign_services.data.resolution import ResolvedModels, resolve_models
 from kubealign_services.data.writing import write_rows
 
 log = logging.getLogger(__name__)
 
 
-def prepare(job: AlignmentJob, run_dir: Path, results: Mapping[str, Path]) -> Prepared:
+def prepare(job: AlignmentJob, run_dir: Path, results: Mapping[str, Path]) -> PreparedJob:
     """Prepare the job in run_dir/prepared, or reuse an existing preparation.
 
     Args:
@@ -45,23 +45,23 @@ def prepare(job: AlignmentJob, run_dir: Path, results: Mapping[str, Path]) -> Pr
     Raises DataError for data, a tokenizer or a model that cannot be used as the job asks, and where
     prepared/ was made for another spec.
     """
-    inputs = inputs_of(job)
+    inputs = preparation_inputs(job)
     folder = run_dir / FOLDER
     if folder.exists():
         _check_inputs(folder, inputs)
         return load_prepared(run_dir)
-    with _made_whole(folder) as draft:
-        data = open_data(job, draft / "cache", results)
+    with _atomic_folder(folder) as draft:
+        data = open_datasets(job, draft / "cache", results)
         models = resolve_models(job, data, draft, results)
-        report = _write(job, data, models, draft)
+        report = _write_datasets(job, data, models, draft)
         shutil.rmtree(draft / "cache", ignore_errors=True)
-        model_paths = {role: _place(path, draft) for role, path in models.folders.items()}
+        model_paths = {role: _stored_path(path, draft) for role, path in models.folders.items()}
         for name, content in {MODELS: model_paths, INPUTS: inputs, REPORT: report.model_dump()}.items():
             (draft / name).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
     return load_prepared(run_dir)
 
 
-def inputs_of(job: AlignmentJob) -> dict[str, Any]:
+def preparation_inputs(job: AlignmentJob) -> dict[str, Any]:
     """Return the part of the spec that the preparation depends on, as JSON."""
     spec = job.spec
     dumped = spec.model_dump(mode="json", by_alias=True)
@@ -104,10 +104,10 @@ def _differences(before: Any, now: Any, path: tuple[str | int, ...]) -> Iterator
         for key in before.keys() | now.keys():
             yield from _differences(before.get(key), now.get(key), (*path, key))
     elif before != now:
-        yield f"{dotted(('spec', *path))} was {json.dumps(before)}, is {json.dumps(now)}"
+        yield f"{format_path(('spec', *path))} was {json.dumps(before)}, is {json.dumps(now)}"
 
 
-def _write(job: AlignmentJob, data: OpenedData, models: Models, folder: Path) -> Report:
+def _write_datasets(job: AlignmentJob, data: JobDatasets, models: ResolvedModels, folder: Path) -> PreparationReport:
     spec = job.spec
     rollout = spec.effective_rollout
     sampled = None if rollout is None else rollout.sampling.max_tokens
@@ -117,7 +117,7 @@ def _write(job: AlignmentJob, data: OpenedData, models: Models, folder: Path) ->
         spec.data,
         tokenizer,
         # Rows used only to measure a loss need no room for a sampled response.
-        room(models.context, spec.data.value.max_tokens, sampled if spec.algorithm.value.samples else None),
+        token_budget(models.context, spec.data.value.max_tokens, sampled if spec.algorithm.value.samples else None),
         folder / TRAIN,
         "spec.data",
     )
@@ -127,20 +127,20 @@ def _write(job: AlignmentJob, data: OpenedData, models: Models, folder: Path) ->
             data.validation,
             spec.validation.data,
             tokenizer,
-            room(models.context, spec.validation.data.value.max_tokens, sampled),
+            token_budget(models.context, spec.validation.data.value.max_tokens, sampled),
             folder / VALIDATION,
             "spec.validation.data",
             spec.validation.group_by,
         )
-    return Report(context=models.context, train=train, validation=validation)
+    return PreparationReport(context=models.context, train=train, validation=validation)
 
 
-def _place(folder: Path, draft: Path) -> str:
+def _stored_path(folder: Path, draft: Path) -> str:
     return str(folder.relative_to(draft)) if folder.is_relative_to(draft) else str(folder.absolute())
 
 
 @contextmanager
-def _made_whole(folder: Path) -> Iterator[Path]:
+def _atomic_folder(folder: Path) -> Iterator[Path]:
     """Yield a temporary sibling folder that is renamed to `folder` at the end; remains of earlier attempts
     are removed.
     """
@@ -153,13 +153,13 @@ def _made_whole(folder: Path) -> Iterator[Path]:
         yield draft
         for path in draft.rglob("*"):
             if path.is_file() and not path.is_symlink():
-                _flush(path)
+                _fsync(path)
         draft.rename(folder)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def _flush(path: Path) -> None:
+def _fsync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

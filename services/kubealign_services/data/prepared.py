@@ -25,7 +25,7 @@ MODELS, REPORT, INPUTS = "models.json", "report.json", "inputs.json"
 TRAIN, VALIDATION = "train.parquet", "validation.parquet"
 
 
-class DataReport(BaseModel):
+class DatasetReport(BaseModel):
     """Statistics of one prepared dataset. Lengths in tokens, end-of-sequence included."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -50,7 +50,7 @@ class DataReport(BaseModel):
     columns_left_out: list[str]
 
 
-class Report(BaseModel):
+class PreparationReport(BaseModel):
     """Report of a preparation. context: maximum sequence length of all the job's models, in tokens; None:
     unbounded.
     """
@@ -58,8 +58,8 @@ class Report(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     context: int | None
-    train: DataReport
-    validation: DataReport | None
+    train: DatasetReport
+    validation: DatasetReport | None
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class PreparedRow:
     rejected_rating: float | None = None
 
 
-class Rows(Sequence[PreparedRow]):
+class PreparedRows(Sequence[PreparedRow]):
     """The kept rows, by index from 0. Read on first access."""
 
     def __init__(self, path: Path, kind: str) -> None:
@@ -127,17 +127,17 @@ class Rows(Sequence[PreparedRow]):
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedJob:
     """A prepared job. Weights, tokenizer and rows are loaded on first access."""
 
     folder: Path
     #: policy, and where the job has them reference, teacher, critic, reward-NAME -> Hugging Face folder.
     models: dict[str, Path]
-    report: Report
-    train: Rows
-    validation: Rows | None
+    report: PreparationReport
+    train: PreparedRows
+    validation: PreparedRows | None
 
-    def model(self, role: str) -> Path:
+    def model_folder(self, role: str) -> Path:
         """Return the Hugging Face folder of a role. Raises DataError where the job has no such model, or it
         is missing.
         """
@@ -151,10 +151,10 @@ class Prepared:
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """The policy's tokenizer, which all models of the job share."""
-        return load_tokenizer(self.model("policy"), "spec.policy.model")
+        return load_tokenizer(self.model_folder("policy"), "spec.policy.model")
 
 
-def load_prepared(run_dir: Path) -> Prepared:
+def load_prepared(run_dir: Path) -> PreparedJob:
     """Load the result of `prepare`. Raises DataError where the job is not prepared, or its files cannot be
     read.
     """
@@ -162,14 +162,14 @@ def load_prepared(run_dir: Path) -> Prepared:
     if not folder.is_dir():
         raise DataError(f"the job is not prepared: there is no {folder}")
     try:
-        report = Report.model_validate_json((folder / REPORT).read_text())
+        report = PreparationReport.model_validate_json((folder / REPORT).read_text())
         models = json.loads((folder / MODELS).read_text())
     except (OSError, ValueError) as error:
         raise DataError(f"{folder} cannot be read: {error}; delete it to prepare the job again") from error
-    return Prepared(
+    return PreparedJob(
         folder=folder,
         models={role: folder / path for role, path in models.items()},
         report=report,
-        train=Rows(folder / TRAIN, report.train.kind),
-        validation=None if report.validation is None else Rows(folder / VALIDATION, report.validation.kind),
+        train=PreparedRows(folder / TRAIN, report.train.kind),
+        validation=None if report.validation is None else PreparedRows(folder / VALIDATION, report.validation.kind),
     )

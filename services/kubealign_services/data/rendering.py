@@ -20,15 +20,15 @@ from itertools import pairwise
 
 from transformers import PreTrainedTokenizerBase
 
-from kubealign_services.data.chat import prompt_text, template_texts
+from kubealign_services.data.chat import render_prompt, plain_template_texts
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.example import Dialogue, Example
-from kubealign_services.data.tokenizers import begins_with
-from kubealign_services.data.turn_spans import own_spans
+from kubealign_services.data.tokenizers import prefix_ids
+from kubealign_services.data.turn_spans import assistant_spans
 
 
 @dataclass(frozen=True)
-class Rendered:
+class TokenizedExample:
     """A tokenised example.
 
     responses: name -> ids, end-of-sequence included. prompt_text: text of the prompt's ids (for messages:
@@ -43,39 +43,39 @@ class Rendered:
     response_mask: list[int] | None = None
 
 
-class Renderer:
+class ExampleTokenizer:
     """Tokenises examples in batches, which is fastest."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._tokenizer = tokenizer
-        self._beginning = begins_with(tokenizer)
+        self._prefix_ids = prefix_ids(tokenizer)
 
-    def render(self, examples: Sequence[Example]) -> list[Rendered]:
+    def tokenize(self, examples: Sequence[Example]) -> list[TokenizedExample]:
         """Tokenise examples, in their order. Raises DataError for a prompt without a token."""
         texts = [self._texts(example) for example in examples]
         encoded = iter(self._encode([text for parts in texts for text in parts]))
         return [
-            self._rendered(example, parts, [next(encoded) for _ in parts])
+            self._assemble(example, parts, [next(encoded) for _ in parts])
             for example, parts in zip(examples, texts, strict=True)
         ]
 
     def _texts(self, example: Example) -> list[str]:
         """Return the prompt and the responses, each to be tokenised separately."""
         if example.dialogue is not None:
-            return self._turns(example.dialogue, example.number)
+            return self._turn_texts(example.dialogue, example.number)
         if isinstance(example.prompt, str):
             return [example.prompt, *example.responses.values()]
-        rendered = prompt_text(self._tokenizer, example.prompt, example.number)
+        rendered = render_prompt(self._tokenizer, example.prompt, example.number)
         return [rendered, *example.responses.values()]
 
-    def _turns(self, dialogue: Dialogue, number: int) -> list[str]:
+    def _turn_texts(self, dialogue: Dialogue, number: int) -> list[str]:
         """Return alternating context and imitated texts. Text after the last imitated turn is left off."""
-        text, spans = own_spans(self._tokenizer, dialogue, number)
+        text, spans = assistant_spans(self._tokenizer, dialogue, number)
         ends = [0, *(position for span in spans for position in span)]
         return [text[first:last] for first, last in pairwise(ends)]
 
-    def _rendered(self, example: Example, texts: Sequence[str], ids: Sequence[list[int]]) -> Rendered:
-        prefix = self._beginning if isinstance(example.prompt, str) else []
+    def _assemble(self, example: Example, texts: Sequence[str], ids: Sequence[list[int]]) -> TokenizedExample:
+        prefix = self._prefix_ids if isinstance(example.prompt, str) else []
         prompt = prefix + ids[0]
         if not prompt:
             raise DataError(
@@ -84,13 +84,13 @@ class Renderer:
         end = self._tokenizer.eos_token_id
         if example.dialogue is None:
             responses = {name: [*part, end] for name, part in zip(example.responses, ids[1:], strict=True)}
-            return Rendered(example, texts[0], prompt, responses)
+            return TokenizedExample(example, texts[0], prompt, responses)
         response = [token for part in ids[1:] for token in part]
         mask = [1 - index % 2 for index, part in enumerate(ids[1:]) for _ in part]
         # Sampling stops at this token, even if the template ends a turn differently.
         if response[-1:] != [end]:
             response, mask = [*response, end], [*mask, 1]
-        return Rendered(example, texts[0], prompt, {"response": response}, mask)
+        return TokenizedExample(example, texts[0], prompt, {"response": response}, mask)
 
     def _encode(self, texts: Sequence[str]) -> list[list[int]]:
         if not texts:
@@ -104,9 +104,9 @@ class Renderer:
 def training_texts(example: Example) -> list[str]:
     """Return all text of an example, for a tokenizer to be trained on."""
     if example.dialogue is not None:
-        return template_texts(example.dialogue.messages)
+        return plain_template_texts(example.dialogue.messages)
     if isinstance(example.prompt, str):
         return [example.prompt, *example.responses.values()]
     answers = [{"role": "assistant", "content": text} for text in example.responses.values()]
     # The opening of an answer is rendered for every prompt, with or without an answer.
-    return template_texts([*example.prompt, *(answers or [{"role": "assistant", "content": ""}])])
+    return plain_template_texts([*example.prompt, *(answers or [{"role": "assistant", "content": ""}])])

@@ -9,30 +9,30 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.models import Model, ModelFromConfig
-from kubealign_services.data.architecture import make_model
-from kubealign_services.data.chat import ensure_template
-from kubealign_services.data.model_kinds import check_attributes, check_kind
+from kubealign_services.data.architecture import build_model
+from kubealign_services.data.chat import ensure_chat_template
+from kubealign_services.data.model_kinds import check_reward_attributes, check_model_kind
 from kubealign_services.data.model_roles import reward_roles
 from kubealign_services.data.models import (
-    context_tokens,
-    existing_folder,
-    model_config,
+    context_length,
+    find_model_folder,
+    load_model_config,
 )
-from kubealign_services.data.opened import OpenedData
+from kubealign_services.data.opened import JobDatasets
 from kubealign_services.data.tokenizers import (
     check_same_vocabulary,
     check_vocabulary,
     ensure_pad_token,
     load_tokenizer,
-    train_byte_level_bpe,
-    train_characters,
+    train_bpe_tokenizer,
+    train_character_tokenizer,
 )
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Models:
+class ResolvedModels:
     """Resolved models.
 
     folders: role -> Hugging Face folder. context: the shortest context of the models, in tokens; None:
@@ -44,33 +44,33 @@ class Models:
     context: int | None
 
 
-def resolve_models(job: AlignmentJob, data: OpenedData, folder: Path, results: Mapping[str, Path]) -> Models:
+def resolve_models(job: AlignmentJob, data: JobDatasets, folder: Path, results: Mapping[str, Path]) -> ResolvedModels:
     """Locate or build every model of the job; built ones are written to `folder`.
 
     Roles are policy, and where the job has them reference, teacher, critic, and those of `reward_roles`. A
     model named twice is one folder. Raises DataError where one cannot be found, is of the wrong kind, or
     does not fit the policy's tokenizer.
     """
-    required = _wanted(job)
+    required = _required_models(job)
     resolved: dict[str, Path] = {}
     folders: dict[str, Path] = {}
     for role, (path, model) in required.items():
         key = model.model_dump_json()
         if key not in resolved:
-            resolved[key] = _folder(job, model, path, data, folder / role, results)
+            resolved[key] = _resolve_folder(job, model, path, data, folder / role, results)
             if role == "policy":
-                resolved[key] = _with_usable_tokenizer(resolved[key], path, _chats(job), folder / role)
+                resolved[key] = _with_complete_tokenizer(resolved[key], path, _uses_chat(job), folder / role)
         folders[role] = resolved[key]
     tokenizer = load_tokenizer(folders["policy"], "spec.policy.model")
-    configs = {role: model_config(folders[role], path) for role, (path, _) in required.items()}
+    configs = {role: load_model_config(folders[role], path) for role, (path, _) in required.items()}
     for role, (path, _) in required.items():
-        _check(job, role, configs[role], folders[role], path, tokenizer)
-    check_attributes(job, configs)
-    contexts = [bound for config in configs.values() if (bound := context_tokens(config)) is not None]
-    return Models(folders, tokenizer, min(contexts, default=None))
+        _check_model(job, role, configs[role], folders[role], path, tokenizer)
+    check_reward_attributes(job, configs)
+    contexts = [bound for config in configs.values() if (bound := context_length(config)) is not None]
+    return ResolvedModels(folders, tokenizer, min(contexts, default=None))
 
 
-def _wanted(job: AlignmentJob) -> dict[str, tuple[str, Model]]:
+def _required_models(job: AlignmentJob) -> dict[str, tuple[str, Model]]:
     """Return role -> (path in the spec, model), the policy first.
 
     A model that defaults to another entry's has that entry's path.
@@ -97,41 +97,41 @@ def _wanted(job: AlignmentJob) -> dict[str, tuple[str, Model]]:
     return required
 
 
-def _folder(
+def _resolve_folder(
     job: AlignmentJob,
     model: Model,
     spec_path: str,
-    data: OpenedData,
+    data: JobDatasets,
     folder: Path,
     results: Mapping[str, Path],
 ) -> Path:
     if model.config is None:
-        return existing_folder(model, spec_path, results)
-    tokenizer = _tokenizer(model.config, f"{spec_path}.config.tokenizer", data)
-    make_model(
+        return find_model_folder(model, spec_path, results)
+    tokenizer = _build_tokenizer(model.config, f"{spec_path}.config.tokenizer", data)
+    build_model(
         model.config.architecture, tokenizer, job.spec.seed, folder, f"{spec_path}.config.architecture"
     )
     return folder
 
 
-def _tokenizer(spec: ModelFromConfig, spec_path: str, data: OpenedData) -> PreTrainedTokenizerBase:
+def _build_tokenizer(spec: ModelFromConfig, spec_path: str, data: JobDatasets) -> PreTrainedTokenizerBase:
     if spec.tokenizer.path is not None:
         return load_tokenizer(Path(spec.tokenizer.path), f"{spec_path}.path")
     assert spec.tokenizer.train is not None
     bpe = spec.tokenizer.train.byte_level_bpe
     return (
-        train_characters(data.texts())
+        train_character_tokenizer(data.texts())
         if bpe is None
-        else train_byte_level_bpe(data.texts(), bpe.vocabulary_size)
+        else train_bpe_tokenizer(data.texts(), bpe.vocabulary_size)
     )
 
 
-def _chats(job: AlignmentJob) -> bool:
+def _uses_chat(job: AlignmentJob) -> bool:
     sets = [job.spec.data, *([job.spec.validation.data] if job.spec.validation else [])]
     return any(getattr(data.value.format, "chat", None) is not None for data in sets)
 
 
-def _with_usable_tokenizer(source: Path, spec_path: str, chats: bool, folder: Path) -> Path:
+def _with_complete_tokenizer(source: Path, spec_path: str, chats: bool, folder: Path) -> Path:
     """Return the source, or a folder of links to its files with a completed tokenizer.
 
     The tokenizer is completed where it lacks a pad token or a required chat template. Results inherit that
@@ -141,7 +141,7 @@ def _with_usable_tokenizer(source: Path, spec_path: str, chats: bool, folder: Pa
     lacks_pad = ensure_pad_token(tokenizer)
     if lacks_pad:
         log.info("the tokenizer has no pad token: its end-of-sequence token is used")
-    lacks_template = chats and ensure_template(tokenizer)
+    lacks_template = chats and ensure_chat_template(tokenizer)
     if lacks_template:
         log.info("the tokenizer has no chat template: the plain template is used")
     if not lacks_pad and not lacks_template:
@@ -154,7 +154,7 @@ def _with_usable_tokenizer(source: Path, spec_path: str, chats: bool, folder: Pa
     return folder
 
 
-def _check(
+def _check_model(
     job: AlignmentJob,
     role: str,
     config: PretrainedConfig,
@@ -163,6 +163,6 @@ def _check(
     tokenizer: PreTrainedTokenizerBase,
 ) -> None:
     check_vocabulary(config, tokenizer, spec_path)
-    check_kind(job, role, config, folder, spec_path)
+    check_model_kind(job, role, config, folder, spec_path)
     if role != "policy" and (folder / "tokenizer.json").is_file():
         check_same_vocabulary(load_tokenizer(folder, spec_path), tokenizer, spec_path)

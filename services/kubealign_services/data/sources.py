@@ -17,12 +17,12 @@ from typing import Any, TypeAlias
 import pyarrow
 import pyarrow.parquet
 
-from kubealign.spec.data import JOB_ROWS, DataSource, HuggingFaceDataset
+from kubealign.spec.data import RESULT_ROWS_FILE, DataSource, HuggingFaceDataset
 from kubealign_services.data.errors import DataError
-from kubealign_services.data.volumes import mounted
+from kubealign_services.data.volumes import mounted_path
 
 #: One row: column -> any JSON value (or Parquet value).
-Row: TypeAlias = Mapping[str, Any]
+SourceRow: TypeAlias = Mapping[str, Any]
 
 _JSON = (".jsonl", ".ndjson", ".json")
 _PARQUET = (".parquet",)
@@ -32,26 +32,26 @@ _ENCODING = "utf-8-sig"
 
 
 @dataclass(frozen=True)
-class Source:
+class RowDataset:
     """Rows that can be iterated repeatedly. `name`: for errors; `columns`: those of the first row."""
 
     name: str
     columns: tuple[str, ...]
-    _read: Callable[[], Iterable[Row]]
+    _read: Callable[[], Iterable[SourceRow]]
     _limit: int | None
 
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Iterator[SourceRow]:
         return islice(iter(self._read()), self._limit)
 
-    def having(self, values: Mapping[str, Any]) -> "Source":
+    def with_columns(self, values: Mapping[str, Any]) -> "RowDataset":
         """Return the same rows, each with these values in the columns of these names."""
         if not values:
             return self
 
-        def read() -> Iterator[Row]:
+        def read() -> Iterator[SourceRow]:
             return ({**row, **values} for row in self._read())
 
-        return Source(self.name, tuple(dict.fromkeys((*self.columns, *values))), read, self._limit)
+        return RowDataset(self.name, tuple(dict.fromkeys((*self.columns, *values))), read, self._limit)
 
 
 def open_source(
@@ -60,7 +60,7 @@ def open_source(
     cache: Path,
     limit: int | None = None,
     results: Mapping[str, Path] = _NO_RESULTS,
-) -> Source:
+) -> RowDataset:
     """Open the rows of a source, at most `limit`.
 
     Args:
@@ -73,15 +73,15 @@ def open_source(
     if source.hugging_face is not None:
         name, read = source.hugging_face.name, _hugging_face(source.hugging_face, place, cache)
     else:
-        path = _file(source, place, results)
-        name, read = str(path), _reader(path, place)
+        path = _source_file(source, place, results)
+        name, read = str(path), _file_reader(path, place)
     first = next(iter(read()), None)
     if first is None:
         raise DataError(f"{place}: {name} has no rows")
-    return Source(name, tuple(first), read, limit)
+    return RowDataset(name, tuple(first), read, limit)
 
 
-def require_columns(source: Source, columns: Mapping[str, str]) -> None:
+def require_columns(source: RowDataset, columns: Mapping[str, str]) -> None:
     """Raise DataError unless the rows have these columns.
 
     Args:
@@ -97,11 +97,11 @@ def require_columns(source: Source, columns: Mapping[str, str]) -> None:
             )
 
 
-def _file(source: DataSource, spec_path: str, results: Mapping[str, Path]) -> Path:
+def _source_file(source: DataSource, spec_path: str, results: Mapping[str, Path]) -> Path:
     if source.job is not None:
-        return _made_by(source.job.name, f"{spec_path}.job.name", results)
+        return _job_result_rows(source.job.name, f"{spec_path}.job.name", results)
     if source.volume is not None:
-        path = mounted(source.volume.claim_name, source.volume.path, f"{spec_path}.volume")
+        path = mounted_path(source.volume.claim_name, source.volume.path, f"{spec_path}.volume")
         spec_path = f"{spec_path}.volume.path"
     else:
         path = Path(str(source.path))
@@ -115,11 +115,11 @@ def _file(source: DataSource, spec_path: str, results: Mapping[str, Path]) -> Pa
     return path
 
 
-def _made_by(name: str, spec_path: str, results: Mapping[str, Path]) -> Path:
+def _job_result_rows(name: str, spec_path: str, results: Mapping[str, Path]) -> Path:
     if name not in results:
         available = ", ".join(sorted(results)) or "none"
         raise DataError(f"{spec_path}: there is no result of a job {name}; known are: {available}")
-    path = results[name] / JOB_ROWS
+    path = results[name] / RESULT_ROWS_FILE
     if not path.is_file():
         raise DataError(
             f"{spec_path}: the result of {name} has no rows: there is no {path}; "
@@ -128,34 +128,34 @@ def _made_by(name: str, spec_path: str, results: Mapping[str, Path]) -> Path:
     return path
 
 
-def _reader(path: Path, spec_path: str) -> Callable[[], Iterable[Row]]:
+def _file_reader(path: Path, spec_path: str) -> Callable[[], Iterable[SourceRow]]:
     suffix = path.suffix.lower()
     if suffix in _JSON:
-        return lambda: _explained(_json_rows(path), path, spec_path)
+        return lambda: _wrap_read_errors(_json_rows(path), path, spec_path)
     if suffix in _PARQUET:
-        return lambda: _explained(_parquet_rows(path), path, spec_path)
+        return lambda: _wrap_read_errors(_parquet_rows(path), path, spec_path)
     raise DataError(
         f"{spec_path}: {path} ends in {suffix or 'nothing'}; "
         f"rows are read from {', '.join(_JSON + _PARQUET)} files"
     )
 
 
-def _explained(rows: Iterator[Row], path: Path, spec_path: str) -> Iterator[Row]:
+def _wrap_read_errors(rows: Iterator[SourceRow], path: Path, spec_path: str) -> Iterator[SourceRow]:
     try:
         yield from rows
     except (OSError, UnicodeDecodeError, pyarrow.ArrowException) as error:
         raise DataError(f"{spec_path}: {path} cannot be read: {error}") from error
 
 
-def _json_rows(path: Path) -> Iterator[Row]:
+def _json_rows(path: Path) -> Iterator[SourceRow]:
     if _is_list(path):
-        for number, row in enumerate(_parsed(path, 1, path.read_text(_ENCODING)), start=1):
-            yield _object(row, f"{path}, row {number}")
+        for number, row in enumerate(_parse_json(path, 1, path.read_text(_ENCODING)), start=1):
+            yield _require_object(row, f"{path}, row {number}")
         return
     with path.open(encoding=_ENCODING) as file:
         for number, line in enumerate(file, start=1):
             if line.strip():
-                yield _object(_parsed(path, number, line.rstrip("\r\n")), f"{path}, line {number}")
+                yield _require_object(_parse_json(path, number, line.rstrip("\r\n")), f"{path}, line {number}")
 
 
 def _is_list(path: Path) -> bool:
@@ -163,7 +163,7 @@ def _is_list(path: Path) -> bool:
         return next((line for line in file if line.strip()), "").lstrip().startswith("[")
 
 
-def _parsed(path: Path, number: int, text: str) -> Any:
+def _parse_json(path: Path, number: int, text: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
@@ -171,19 +171,19 @@ def _parsed(path: Path, number: int, text: str) -> Any:
         raise DataError(f"{path}, line {line}, column {error.colno}: not JSON: {error.msg}") from error
 
 
-def _object(row: Any, where: str) -> Row:
+def _require_object(row: Any, where: str) -> SourceRow:
     if not isinstance(row, dict):
-        raise DataError(f"{where}: a row is an object, not {_kind(row)}")
+        raise DataError(f"{where}: a row is an object, not {_json_type(row)}")
     return row
 
 
-def _parquet_rows(path: Path) -> Iterator[Row]:
+def _parquet_rows(path: Path) -> Iterator[SourceRow]:
     with pyarrow.parquet.ParquetFile(path) as file:
         for batch in file.iter_batches(1024):
             yield from batch.to_pylist()
 
 
-def _hugging_face(spec: HuggingFaceDataset, spec_path: str, cache: Path) -> Callable[[], Iterable[Row]]:
+def _hugging_face(spec: HuggingFaceDataset, spec_path: str, cache: Path) -> Callable[[], Iterable[SourceRow]]:
     # Imported late: two seconds that rows in files do not need.
     import datasets
 
@@ -200,5 +200,5 @@ def _hugging_face(spec: HuggingFaceDataset, spec_path: str, cache: Path) -> Call
     return lambda: loaded
 
 
-def _kind(value: Any) -> str:
+def _json_type(value: Any) -> str:
     return {list: "a list", str: "text", type(None): "null"}.get(type(value), type(value).__name__)

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
-from kubealign.spec.placeholders import fill, names
-from kubealign_services.data.cells import Cells
+from kubealign.spec.placeholders import fill_placeholders, placeholder_names
+from kubealign_services.data.cells import RowReader
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.example import Message
 
@@ -11,14 +11,14 @@ from kubealign_services.data.example import Message
 PROMPT = "prompt"
 
 
-def check_columns(template: str, columns: Iterable[str], place: str) -> None:
+def check_template_columns(template: str, columns: Iterable[str], place: str) -> None:
     """Raise DataError unless the rows have every column that the template names.
 
     Args:
         place: Path of the template in the spec.
     """
     available = [PROMPT, *(column for column in columns if column != PROMPT)]
-    for name in names(template):
+    for name in placeholder_names(template):
         if name not in available:
             raise DataError(
                 f"{place}: {{{name}}} is no column; there are {', '.join(map(repr, available))} "
@@ -26,14 +26,14 @@ def check_columns(template: str, columns: Iterable[str], place: str) -> None:
             )
 
 
-def filled(template: str, prompt: str, cells: Cells) -> str:
+def fill_template(template: str, prompt: str, cells: RowReader) -> str:
     """Fill the template with the row's columns. Raises DataError for a column that is missing, or neither
     text nor number.
     """
-    return fill(template, lambda name: prompt if name == PROMPT else cells.plain(name))
+    return fill_placeholders(template, lambda name: prompt if name == PROMPT else cells.template_text(name))
 
 
-def with_user_filled(template: str, messages: Sequence[Message], cells: Cells, column: str) -> list[Message]:
+def fill_last_user_message(template: str, messages: Sequence[Message], cells: RowReader, column: str) -> list[Message]:
     """Replace the user's last message by the filled template.
 
     Raises DataError as `fill_template`, and where no user message exists.
@@ -42,5 +42,5 @@ def with_user_filled(template: str, messages: Sequence[Message], cells: Cells, c
     if last is None:
         raise cells.error(column, "the template replaces the user's last message, and there is none")
     message = messages[last]
-    filled_message = {**message, "content": filled(template, message["content"], cells)}
+    filled_message = {**message, "content": fill_template(template, message["content"], cells)}
     return [*messages[:last], filled_message, *messages[last + 1 :]]

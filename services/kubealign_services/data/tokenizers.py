@@ -17,7 +17,7 @@ from kubealign_services.data.errors import DataError
 PAD, EOS, UNKNOWN = "<pad>", "<eos>", "<unk>"
 
 #: Class names that transformers writes for a tokenizer of tokenizer.json alone.
-_PLAIN = ("PreTrainedTokenizerFast", "TokenizersBackend")
+_FAST_ONLY_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
 
 
 def load_tokenizer(folder: Path, place: str) -> PreTrainedTokenizerBase:
@@ -26,7 +26,7 @@ def load_tokenizer(folder: Path, place: str) -> PreTrainedTokenizerBase:
     Raises DataError where none can be loaded, or it has no end-of-sequence token.
     """
     try:
-        tokenizer: PreTrainedTokenizerBase = _loader(folder).from_pretrained(folder, local_files_only=True)
+        tokenizer: PreTrainedTokenizerBase = _loader_class(folder).from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise DataError(
             f"{place}: {folder} holds no tokenizer that can be loaded: {_first_line(error)}"
@@ -39,7 +39,7 @@ def load_tokenizer(folder: Path, place: str) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def _loader(folder: Path) -> Any:
+def _loader_class(folder: Path) -> Any:
     """Return the loader class.
 
     For a folder with a plain fast tokenizer, AutoTokenizer would still follow the model's type (Qwen2's,
@@ -49,7 +49,7 @@ def _loader(folder: Path) -> Any:
         class_name = json.loads((folder / "tokenizer_config.json").read_text()).get("tokenizer_class")
     except (OSError, ValueError):
         class_name = None
-    return PreTrainedTokenizerFast if class_name in _PLAIN else AutoTokenizer
+    return PreTrainedTokenizerFast if class_name in _FAST_ONLY_CLASSES else AutoTokenizer
 
 
 def ensure_pad_token(tokenizer: PreTrainedTokenizerBase) -> bool:
@@ -60,7 +60,7 @@ def ensure_pad_token(tokenizer: PreTrainedTokenizerBase) -> bool:
     return True
 
 
-def train_characters(texts: Iterable[str]) -> PreTrainedTokenizerFast:
+def train_character_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
     """Train a tokenizer with one token per character (code point), after <pad>, <eos> and <unk>; ids in
     character order.
     """
@@ -70,10 +70,10 @@ def train_characters(texts: Iterable[str]) -> PreTrainedTokenizerFast:
     vocabulary = {token: index for index, token in enumerate([PAD, EOS, UNKNOWN, *characters])}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token=UNKNOWN))
     tokenizer.decoder = decoders.Fuse()
-    return _for_transformers(tokenizer, unk_token=UNKNOWN)
+    return _wrap_tokenizer(tokenizer, unk_token=UNKNOWN)
 
 
-def train_byte_level_bpe(texts: Iterable[str], vocabulary_size: int) -> PreTrainedTokenizerFast:
+def train_bpe_tokenizer(texts: Iterable[str], vocabulary_size: int) -> PreTrainedTokenizerFast:
     """Train byte-level byte-pair encoding (Radford et al. 2019) with <pad>, <eos>, the 256 bytes and learned
     merges.
 
@@ -90,10 +90,10 @@ def train_byte_level_bpe(texts: Iterable[str], vocabulary_size: int) -> PreTrain
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    return _for_transformers(tokenizer)
+    return _wrap_tokenizer(tokenizer)
 
 
-def vocabulary_end(tokenizer: PreTrainedTokenizerBase) -> int:
+def min_vocabulary_size(tokenizer: PreTrainedTokenizerBase) -> int:
     """Return the largest token id plus one."""
     return max(tokenizer.get_vocab().values()) + 1
 
@@ -103,7 +103,7 @@ def check_vocabulary(config: PretrainedConfig, tokenizer: PreTrainedTokenizerBas
     allowed.
     """
     size = config.get_text_config().vocab_size
-    end = vocabulary_end(tokenizer)
+    end = min_vocabulary_size(tokenizer)
     if end > size:
         raise DataError(
             f"{place}: the tokenizer has ids up to {end - 1}, the model's vocabulary has {size} entries "
@@ -126,7 +126,7 @@ def check_same_vocabulary(
         )
 
 
-def begins_with(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+def prefix_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Return the ids that the tokenizer puts before a text, such as a beginning-of-sequence token; often
     none.
     """
@@ -140,7 +140,7 @@ def begins_with(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     return []
 
 
-def _for_transformers(tokenizer: Tokenizer, **special: str) -> PreTrainedTokenizerFast:
+def _wrap_tokenizer(tokenizer: Tokenizer, **special: str) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer,
         pad_token=PAD,

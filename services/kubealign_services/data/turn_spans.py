@@ -12,35 +12,35 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from kubealign_services.data.chat import refused, written
+from kubealign_services.data.chat import template_errors, render_messages
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.example import Dialogue, Message
 
-_MARKS = re.compile(r"\{%-?\s*generation\s*-?%\}")
+_GENERATION_MARKER = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
 #: Start and end offset in characters, end exclusive.
 Span = tuple[int, int]
 
 
-def own_spans(tokenizer: PreTrainedTokenizerBase, dialogue: Dialogue, number: int) -> tuple[str, list[Span]]:
+def assistant_spans(tokenizer: PreTrainedTokenizerBase, dialogue: Dialogue, number: int) -> tuple[str, list[Span]]:
     """Return (rendered conversation, span of each imitated message with the end of its turn).
 
     Raises DataError for row `number` where the template rejects the messages, or the turns cannot be
     separated.
     """
     template = tokenizer.get_chat_template()
-    if _MARKS.search(template):
-        return _marked(tokenizer, template, dialogue, number)
-    text = written(tokenizer, dialogue.messages, number)
+    if _GENERATION_MARKER.search(template):
+        return _marked_spans(tokenizer, template, dialogue, number)
+    text = render_messages(tokenizer, dialogue.messages, number)
     messages = dialogue.messages
-    return text, [_by_prefix(tokenizer, messages, index, text, number) for index in dialogue.imitated]
+    return text, [_span_by_prefix(tokenizer, messages, index, text, number) for index in dialogue.imitated]
 
 
-def _marked(
+def _marked_spans(
     tokenizer: PreTrainedTokenizerBase, template: str, dialogue: Dialogue, number: int
 ) -> tuple[str, list[Span]]:
     special: dict[str, Any] = tokenizer.special_tokens_map
-    with refused(number):
+    with template_errors(number):
         # Annotated as returning text; in fact returns texts and the spans of their marks.
         rendered: Any = render_jinja_template(
             [dialogue.messages], chat_template=template, return_assistant_tokens_mask=True, **special
@@ -56,11 +56,11 @@ def _marked(
     return text, [spans[assistant.index(index)] for index in dialogue.imitated]
 
 
-def _by_prefix(
+def _span_by_prefix(
     tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], index: int, text: str, number: int
 ) -> Span:
-    before = written(tokenizer, messages[:index], number, opening=True)
-    through = written(tokenizer, messages[: index + 1], number)
+    before = render_messages(tokenizer, messages[:index], number, opening=True)
+    through = render_messages(tokenizer, messages[: index + 1], number)
     turn_text = through[len(before) :]
     end = len(before) + _end_of_turn(turn_text, str(messages[index]["content"]), str(tokenizer.eos_token))
     if not through.startswith(before) or not text.startswith(through[:end]):

@@ -2,23 +2,23 @@
 
 from collections.abc import Sequence
 
-from kubealign.spec.data import Turns
-from kubealign_services.data.cells import Cells
+from kubealign.spec.data import ImitatedTurns
+from kubealign_services.data.cells import RowReader
 from kubealign_services.data.example import Message
 
 
-def imitated(messages: Sequence[Message], turns: Turns, cells: Cells, column: str) -> list[int]:
+def select_imitated_turns(messages: Sequence[Message], turns: ImitatedTurns, cells: RowReader, column: str) -> list[int]:
     """Return the indices of the imitated messages, at least one.
 
     Raises DataError for a weight that is neither 0 nor 1, where all are 0, and for an assistant that
     speaks first.
     """
     assistant = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
-    if turns is Turns.LAST:
+    if turns is ImitatedTurns.LAST:
         return assistant[-1:]
-    weighted = turns is Turns.WEIGHTED
+    weighted = turns is ImitatedTurns.WEIGHTED
     selected = [
-        index for index in assistant if not weighted or _weighs(messages[index], index, cells, column)
+        index for index in assistant if not weighted or _has_weight(messages[index], index, cells, column)
     ]
     if not selected:
         raise cells.error(column, "every message of the assistant has weight: 0: none is left to imitate")
@@ -27,7 +27,7 @@ def imitated(messages: Sequence[Message], turns: Turns, cells: Cells, column: st
     return selected
 
 
-def _weighs(message: Message, index: int, cells: Cells, column: str) -> bool:
+def _has_weight(message: Message, index: int, cells: RowReader, column: str) -> bool:
     weight = message.get("weight", 1)
     if weight not in (0, 1):
         raise cells.error(column, f"message {index + 1} has weight: {weight!r}; it may be 0 or 1")

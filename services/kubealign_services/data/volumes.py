@@ -8,7 +8,7 @@ from kubealign_services.data.errors import DataError
 VOLUMES = Path("/volumes")
 
 
-def mounted(claim_name: str, path: str, place: str) -> Path:
+def mounted_path(claim_name: str, path: str, place: str) -> Path:
     """Return a path in a volume. Raises DataError where the claim is not mounted, as on a laptop."""
     root = VOLUMES / claim_name
     if not root.is_dir():

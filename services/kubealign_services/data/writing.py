@@ -11,21 +11,21 @@ import pyarrow.parquet
 from transformers import PreTrainedTokenizerBase
 
 from kubealign.spec.data import Data
-from kubealign_services.data.columns import to_json
+from kubealign_services.data.columns import columns_to_json
 from kubealign_services.data.errors import DataError
-from kubealign_services.data.fields import prompt_column, read
-from kubealign_services.data.overlong import Room, fit
-from kubealign_services.data.prepared import DataReport
-from kubealign_services.data.rendering import Rendered, Renderer
-from kubealign_services.data.sources import Row, Source
-from kubealign_services.data.tokenizers import begins_with
+from kubealign_services.data.fields import prompt_column, read_example
+from kubealign_services.data.overlong import TokenBudget, fit_prompt
+from kubealign_services.data.prepared import DatasetReport
+from kubealign_services.data.rendering import TokenizedExample, ExampleTokenizer
+from kubealign_services.data.sources import SourceRow, RowDataset
+from kubealign_services.data.tokenizers import prefix_ids
 
 log = logging.getLogger(__name__)
 
-_BLOCK = 512
+_BLOCK_ROWS = 512
 _TOKENS = pyarrow.list_(pyarrow.int32())
 #: Columns of each kind of row besides its prompt: fields of PreparedRow.
-_OWN: dict[str, dict[str, pyarrow.DataType]] = {
+_KIND_COLUMNS: dict[str, dict[str, pyarrow.DataType]] = {
     "prompts": {},
     "demonstrations": {"response_tokens": _TOKENS, "response_mask": pyarrow.list_(pyarrow.int8())},
     "preferences": {
@@ -38,20 +38,20 @@ _OWN: dict[str, dict[str, pyarrow.DataType]] = {
     "unpaired": {"response_tokens": _TOKENS, "label": pyarrow.bool_()},
 }
 #: Columns taken from the example itself.
-_SAID = ("ratings", "label", "chosen_rating", "rejected_rating")
+_ANNOTATION_FIELDS = ("ratings", "label", "chosen_rating", "rejected_rating")
 
 Item = TypeVar("Item")
 
 
 def write_rows(
-    source: Source,
+    source: RowDataset,
     data: Data,
     tokenizer: PreTrainedTokenizerBase,
-    room: Room,
+    room: TokenBudget,
     path: Path,
     place: str,
     group_by: str | None = None,
-) -> DataReport:
+) -> DatasetReport:
     """Tokenise the source, write the kept rows and return the statistics.
 
     Args:
@@ -60,10 +60,10 @@ def write_rows(
 
     Raises DataError for a row that cannot be used, or when no row is kept.
     """
-    writer = _Writer(source, data, tokenizer, room, group_by)
+    writer = _RowEncoder(source, data, tokenizer, room, group_by)
     with pyarrow.parquet.ParquetWriter(path, _schema(data.member)) as file:
-        for block in _blocks(enumerate(source), _BLOCK):
-            file.write_batch(pyarrow.RecordBatch.from_pylist(writer.kept(block), schema=_schema(data.member)))
+        for block in _blocks(enumerate(source), _BLOCK_ROWS):
+            file.write_batch(pyarrow.RecordBatch.from_pylist(writer.encode(block), schema=_schema(data.member)))
     report = writer.report()
     if report.rows_kept == 0:
         raise DataError(
@@ -82,7 +82,7 @@ def _schema(kind: str) -> pyarrow.Schema:
         "prompt_text": pyarrow.string(),
         "columns": pyarrow.string(),
     }
-    return pyarrow.schema(list((columns | _OWN[kind]).items()))
+    return pyarrow.schema(list((columns | _KIND_COLUMNS[kind]).items()))
 
 
 def _blocks(items: Iterator[Item], size: int) -> Iterator[list[Item]]:
@@ -90,21 +90,21 @@ def _blocks(items: Iterator[Item], size: int) -> Iterator[list[Item]]:
         yield block
 
 
-class _Writer:
+class _RowEncoder:
     """Converts rows to records and collects statistics."""
 
     def __init__(
         self,
-        source: Source,
+        source: RowDataset,
         data: Data,
         tokenizer: PreTrainedTokenizerBase,
-        room: Room,
+        room: TokenBudget,
         group_by: str | None,
     ) -> None:
         self._source, self._kind, self._data, self._room = source, data.member, data.value, room
         self._group_by = group_by
-        self._renderer = Renderer(tokenizer)
-        self._beginning = len(begins_with(tokenizer))
+        self._renderer = ExampleTokenizer(tokenizer)
+        self._beginning = len(prefix_ids(tokenizer))
         self._unknown_id = tokenizer.unk_token_id
         # A prompt from a template differs from its column.
         self._prompt_column = None if data.value.template else prompt_column(data.value)
@@ -112,16 +112,16 @@ class _Writer:
         self._prompt = self._response = self._sequence = self._context = 0
         self._left_out: set[str] = set()
 
-    def kept(self, rows: Sequence[tuple[int, Row]]) -> list[dict[str, Any]]:
+    def encode(self, rows: Sequence[tuple[int, SourceRow]]) -> list[dict[str, Any]]:
         """Return the records of the rows that are kept."""
         self._read += len(rows)
-        rendered = self._renderer.render([read(self._data, row, number) for number, row in rows])
+        rendered = self._renderer.tokenize([read_example(self._data, row, number) for number, row in rows])
         records = [self._record(item, row) for item, (_, row) in zip(rendered, rows, strict=True)]
         return [record for record in records if record is not None]
 
-    def _record(self, item: Rendered, row: Row) -> dict[str, Any] | None:
+    def _record(self, item: TokenizedExample, row: SourceRow) -> dict[str, Any] | None:
         response = max((len(tokens) for tokens in item.responses.values()), default=0)
-        prompt = fit(
+        prompt = fit_prompt(
             item.prompt_tokens,
             response,
             self._room,
@@ -132,7 +132,7 @@ class _Writer:
         if prompt is None:
             self._dropped += 1
             return None
-        columns, left_out = to_json(
+        columns, left_out = columns_to_json(
             {name: value for name, value in row.items() if name != self._prompt_column}
         )
         self._left_out.update(left_out)
@@ -149,11 +149,11 @@ class _Writer:
             "columns": columns,
         }
         kind_values: dict[str, Any] = {f"{name}_tokens": tokens for name, tokens in item.responses.items()}
-        kind_values |= {name: getattr(item.example, name) for name in _SAID}
+        kind_values |= {name: getattr(item.example, name) for name in _ANNOTATION_FIELDS}
         kind_values["response_mask"] = item.response_mask
-        return record | {name: kind_values.get(name) for name in _OWN[self._kind]}
+        return record | {name: kind_values.get(name) for name in _KIND_COLUMNS[self._kind]}
 
-    def _count_tokens(self, prompt: list[int], response: int, item: Rendered) -> None:
+    def _count_tokens(self, prompt: list[int], response: int, item: TokenizedExample) -> None:
         self._prompt = max(self._prompt, len(prompt))
         self._response = max(self._response, response)
         self._sequence = max(self._sequence, len(prompt) + response)
@@ -162,8 +162,8 @@ class _Writer:
                 tokens.count(self._unknown_id) for tokens in [prompt, *item.responses.values()]
             )
 
-    def report(self) -> DataReport:
-        return DataReport(
+    def report(self) -> DatasetReport:
+        return DatasetReport(
             kind=self._kind,
             source=self._source.name,
             rows_read=self._read,

@@ -6,60 +6,60 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
-from kubealign.replay.plan import Replay, read_replay
+from kubealign.replay.plan import ReplayPlan, read_replay_plan
 from kubealign.replay.record import FOLDER
-from kubealign.spec.algorithms import Rounds
+from kubealign.spec.algorithms import IterativeSpec
 from kubealign_services.bus.contract import Bus
-from kubealign_services.checkpoints.store import CommitStore, CorruptCommit
-from kubealign_services.data.prepared import Prepared
-from kubealign_services.driver.beat import beat
+from kubealign_services.checkpoints.store import CheckpointStore, CorruptCheckpoint
+from kubealign_services.data.prepared import PreparedJob
+from kubealign_services.driver.beat import heartbeat_payload
 from kubealign_services.driver.build import (
-    asked_ahead,
+    build_prefetchers,
     build_algorithm,
     build_source,
     build_validation,
-    build_weights,
+    build_weight_sync,
 )
-from kubealign_services.driver.commits import Commits, TrainedPrompts
-from kubealign_services.driver.exchange import Exchange
-from kubealign_services.driver.failures import JobFailed, Stopping
-from kubealign_services.driver.frozen import build_frozen
-from kubealign_services.driver.grace import Grace
-from kubealign_services.driver.loop import align
-from kubealign_services.driver.members import Gate, Policy, Values
-from kubealign_services.driver.previews import Previews
-from kubealign_services.driver.progress import Progress
+from kubealign_services.driver.commits import CheckpointWriter, TrainingHistory
+from kubealign_services.driver.exchange import RolloutCollector
+from kubealign_services.driver.failures import UnrecoverableError, ShutdownRequested
+from kubealign_services.driver.frozen import build_frozen_models
+from kubealign_services.driver.grace import ShutdownDeadline
+from kubealign_services.driver.loop import run_training_loop
+from kubealign_services.driver.members import LogprobGapGate, OldLogprobs, CriticValues
+from kubealign_services.driver.previews import SamplePreviews
+from kubealign_services.driver.progress import ProgressTracker
 from kubealign_services.driver.recording import BatchRecorder, RecordingSource
-from kubealign_services.driver.replaying import ReplaySource, first_commit
-from kubealign_services.driver.report import Report, Sink
-from kubealign_services.driver.results import Results
-from kubealign_services.driver.resume import resume
-from kubealign_services.driver.rounds.build import build_rounds
-from kubealign_services.driver.run import Run
-from kubealign_services.driver.source import Source
+from kubealign_services.driver.replaying import ReplaySource, load_initial_checkpoint
+from kubealign_services.driver.report import MetricsReport, MetricSink
+from kubealign_services.driver.results import ResultExporter
+from kubealign_services.driver.resume import restore_state
+from kubealign_services.driver.rounds.build import build_round_source
+from kubealign_services.driver.run import TrainingRun
+from kubealign_services.driver.source import BatchSource
 from kubealign_services.driver.state import JobState
-from kubealign_services.driver.stopping import save_in_time, told_to_stop
-from kubealign_services.driver.token_texts import TokenTexts, decoder
+from kubealign_services.driver.stopping import checkpoint_before_deadline, wait_for_shutdown
+from kubealign_services.driver.token_texts import TokenSplitter, make_decoder
 from kubealign_services.driver.training_client import CriticClient, TrainerClient, TrainingClient
-from kubealign_services.driver.watched import unless
-from kubealign_services.driver.weights import NoWeights, OnDemand, Weights
-from kubealign_services.process.context import Context
+from kubealign_services.driver.watched import run_until_any
+from kubealign_services.driver.weights import NoSync, SyncOnDemand, WeightSync
+from kubealign_services.process.context import ProcessContext
 from kubealign_services.refit.broadcast import RefitFailed
 from kubealign_services.rpc.client import Peer
 from kubealign_services.rpc.errors import RemoteFailure, StorageFull
-from kubealign_services.training.contract import Diverged
+from kubealign_services.training.contract import ModelDiverged
 
 
-async def attempt(
-    context: Context,
-    prepared: Prepared,
+async def run_attempt(
+    context: ProcessContext,
+    prepared: PreparedJob,
     bus: Bus,
     trainer_peer: Peer,
     critic_peer: Peer | None,
     fence: int,
-    sinks: list[Sink],
-    progress: Progress,
-    grace: Grace,
+    sinks: list[MetricSink],
+    progress: ProgressTracker,
+    deadline: ShutdownDeadline,
 ) -> None:
     """Run the job to its end.
 
@@ -75,17 +75,17 @@ async def attempt(
     critic = None if critic_peer is None else CriticClient(critic_peer, fence, timeout)
     members: list[TrainingClient] = [trainer] if critic is None else [trainer, critic]
     peers = [trainer_peer] if critic_peer is None else [trainer_peer, critic_peer]
-    store = CommitStore(run_dir / "commits", spec.checkpoint.keep)
-    replay = read_replay(run_dir)
+    store = CheckpointStore(run_dir / "commits", spec.checkpoint.keep)
+    replay = read_replay_plan(run_dir)
     try:
         async with AsyncExitStack() as stack:
 
-            async def open_run() -> Run:
-                initial_checkpoint = None if replay is None else await asyncio.to_thread(first_commit, replay)
-                state = await resume(store, members, initial_checkpoint)
-                exchange = Exchange(bus, fence, grace.stop, progress.waits)
+            async def open_run() -> TrainingRun:
+                initial_checkpoint = None if replay is None else await asyncio.to_thread(load_initial_checkpoint, replay)
+                state = await restore_state(store, members, initial_checkpoint)
+                exchange = RolloutCollector(bus, fence, deadline.stop, progress.report_wait)
                 await stack.enter_async_context(exchange)
-                run = await _build(
+                run = await _build_run(
                     context,
                     prepared,
                     bus,
@@ -100,98 +100,98 @@ async def attempt(
                     stack,
                     replay,
                 )
-                context.heartbeat.describe(lambda: beat(progress, exchange, run.report))
+                context.heartbeat.set_fields(lambda: heartbeat_payload(progress, exchange, run.report))
                 return run
 
-            run = await unless(open_run(), grace.told())
-            await _work(run, peers, grace)
+            run = await run_until_any(open_run(), deadline.wait_for_request())
+            await _run_until_stopped(run, peers, deadline)
     except RefitFailed as error:
-        if grace.stop.is_set():
+        if deadline.stop.is_set():
             # The workers that receive the weights may be shutting down as well.
-            raise Stopping from error
-        raise JobFailed(str(error)) from error
-    except (CorruptCommit, RemoteFailure, StorageFull) as error:
-        raise JobFailed(str(error)) from error
+            raise ShutdownRequested from error
+        raise UnrecoverableError(str(error)) from error
+    except (CorruptCheckpoint, RemoteFailure, StorageFull) as error:
+        raise UnrecoverableError(str(error)) from error
 
 
-async def _work(run: Run, peers: Sequence[Peer], grace: Grace) -> None:
+async def _run_until_stopped(run: TrainingRun, peers: Sequence[Peer], deadline: ShutdownDeadline) -> None:
     """Run the training loop until it ends, shutdown is requested, a peer is lost or a refit fails."""
-    losses = [run.weights.broken(), *(peer.lost() for peer in peers)]
+    losses = [run.weight_sync.wait_for_failure(), *(peer.wait_until_unreachable() for peer in peers)]
     try:
         try:
-            await unless(align(run, run.state), grace.over(), told_to_stop(run, grace), *losses)
-        except Stopping:
-            await save_in_time(run, grace)
+            await run_until_any(run_training_loop(run, run.state), deadline.wait_for_expiry(), wait_for_shutdown(run, deadline), *losses)
+        except ShutdownRequested:
+            await checkpoint_before_deadline(run, deadline)
             raise
-    except Diverged as error:
-        raise run.no_numbers(run.state.step, error) from error
+    except ModelDiverged as error:
+        raise run.non_finite_failure(run.state.step, error) from error
 
 
-async def _build(
-    context: Context,
-    prepared: Prepared,
+async def _build_run(
+    context: ProcessContext,
+    prepared: PreparedJob,
     bus: Bus,
-    exchange: Exchange,
+    collector: RolloutCollector,
     trainer: TrainerClient,
     critic: CriticClient | None,
-    store: CommitStore,
+    store: CheckpointStore,
     members: list[TrainingClient],
     fence: int,
-    sinks: list[Sink],
+    sinks: list[MetricSink],
     state: JobState,
     stack: AsyncExitStack,
-    replay: Replay | None,
-) -> Run:
+    replay: ReplayPlan | None,
+) -> TrainingRun:
     """Wire up everything that the training loop uses."""
     job, run_dir = context.job, context.settings.run_dir
     algorithm = build_algorithm(job)
-    report = Report(run_dir / "metrics.jsonl", fence, sinks)
-    previews = Previews(TokenTexts(lambda: decoder(prepared.tokenizer)), job.spec.seed)
-    weights: Weights = NoWeights()
+    report = MetricsReport(run_dir / "metrics.jsonl", fence, sinks)
+    previews = SamplePreviews(TokenSplitter(lambda: make_decoder(prepared.tokenizer)), job.spec.seed)
+    weights: WeightSync = NoSync()
     if replay is None:
-        weights = await build_weights(job, bus, trainer, stack)
-    history = TrainedPrompts(run_dir / "history.jsonl", fence)
+        weights = await build_weight_sync(job, bus, trainer, stack)
+    history = TrainingHistory(run_dir / "history.jsonl", fence)
     history.resume_at(state)
     rollout = job.spec.effective_rollout if job.spec.algorithm.value.online else None
-    frozen = build_frozen(job, exchange, trainer, run_dir / "frozen")
-    policy, values = Policy(trainer, algorithm.needs_old_logprobs), Values(critic)
-    ahead = asked_ahead(job, policy, values)
+    frozen = build_frozen_models(job, collector, trainer, run_dir / "frozen")
+    policy, values = OldLogprobs(trainer, algorithm.needs_old_logprobs), CriticValues(critic)
+    ahead = build_prefetchers(job, policy, values)
     for prefetcher in ahead:
         stack.push_async_callback(prefetcher.close)
-    source: Source
+    source: BatchSource
     if replay is not None:
         source = ReplaySource(replay, algorithm, context.stop)
-    elif isinstance(job.spec.algorithm.value, Rounds):
+    elif isinstance(job.spec.algorithm.value, IterativeSpec):
         # Weights are published when a round begins, not at every step.
-        assert isinstance(weights, OnDemand)
-        source = build_rounds(
-            job, prepared, exchange, trainer, weights, algorithm, previews, run_dir, context.stop
+        assert isinstance(weights, SyncOnDemand)
+        source = build_round_source(
+            job, prepared, collector, trainer, weights, algorithm, previews, run_dir, context.stop
         )
     else:
-        source = build_source(job, prepared, state, exchange, trainer, critic, context.stop, frozen, ahead)
+        source = build_source(job, prepared, state, collector, trainer, critic, context.stop, frozen, ahead)
     if job.spec.checkpoint.record_batches:
         recorder = BatchRecorder(run_dir / FOLDER, fence, job.spec.seed)
         recorder.resume_at(state.step)
         source = RecordingSource(source, recorder)
-    return Run(
+    return TrainingRun(
         run_dir=run_dir,
         # A replay keeps the recorded job's number of steps, because schedules depend on it.
         max_steps=job.spec.max_steps if replay is None else replay.last_step,
-        commit_every=job.spec.checkpoint.every_steps,
+        checkpoint_every=job.spec.checkpoint.every_steps,
         critic_warmup_steps=getattr(job.spec.algorithm.value, "critic_warmup_steps", 0),
         algorithm=algorithm,
         source=source,
         trainer_client=trainer,
         critic_client=critic,
-        trainer=policy,
-        critic=values,
-        gate=Gate(rollout.mismatch_gate if rollout else None),
-        weights=weights,
+        old_logprobs=policy,
+        critic_values=values,
+        logprob_gap_gate=LogprobGapGate(rollout.mismatch_gate if rollout else None),
+        weight_sync=weights,
         previews=previews,
         validation=build_validation(
             job,
             prepared,
-            exchange,
+            collector,
             trainer,
             critic,
             weights,
@@ -201,9 +201,9 @@ async def _build(
             algorithm,
             frozen,
         ),
-        commits=Commits(job.name, fence, store, members),
+        checkpoints=CheckpointWriter(job.name, fence, store, members),
         history=history,
-        results=Results(trainer, run_dir / "result"),
+        result_exporter=ResultExporter(trainer, run_dir / "result"),
         report=report,
         state=state,
     )

@@ -3,12 +3,12 @@
 import time
 from typing import Any
 
-from kubealign_services.driver.exchange import Exchange
-from kubealign_services.driver.progress import Progress
-from kubealign_services.driver.report import Report
+from kubealign_services.driver.exchange import RolloutCollector
+from kubealign_services.driver.progress import ProgressTracker
+from kubealign_services.driver.report import MetricsReport
 
 #: Heartbeat field -> metric of the latest step.
-_OF_THE_STEP = {
+_STEP_METRICS = {
     "staleness": "rollout/staleness",
     "refit_seconds": "seconds/refit",
     "refit_bytes": "refit/bytes",
@@ -18,19 +18,19 @@ _OF_THE_STEP = {
 }
 
 
-def beat(progress: Progress, exchange: Exchange, report: Report) -> dict[str, Any]:
+def heartbeat_payload(progress: ProgressTracker, collector: RolloutCollector, report: MetricsReport) -> dict[str, Any]:
     """Return the heartbeat payload (docs/metrics.md). Metrics that the latest step did not measure are left
     out.
     """
     step_metrics = {
-        name: report.newest[metric] for name, metric in _OF_THE_STEP.items() if metric in report.newest
+        name: report.latest_metrics[metric] for name, metric in _STEP_METRICS.items() if metric in report.latest_metrics
     }
     return {
         "step": progress.step,
         "fence": progress.fence,
-        "weight_version": progress.version,
+        "weight_version": progress.weight_version,
         "waiting_for": progress.waiting_for,
-        "seconds_since_step": round(time.monotonic() - report.newest_at, 1),
-        **exchange.outstanding(),
+        "seconds_since_step": round(time.monotonic() - report.latest_step_time, 1),
+        **collector.count_outstanding(),
         **step_metrics,
     }

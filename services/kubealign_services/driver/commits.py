@@ -3,11 +3,11 @@
 
 from pathlib import Path
 
-from kubealign_services.checkpoints.history import History, TrainedStep
-from kubealign_services.checkpoints.manifest import CommitManifest
+from kubealign_services.checkpoints.history import StepHistory, TrainedStep
+from kubealign_services.checkpoints.manifest import CheckpointManifest
 from kubealign_services.checkpoints.shards import ShardFile
-from kubealign_services.checkpoints.store import CommitFailed, CommitStore
-from kubealign_services.driver.failures import JobFailed
+from kubealign_services.checkpoints.store import CheckpointFailed, CheckpointStore
+from kubealign_services.driver.failures import UnrecoverableError
 from kubealign_services.driver.state import JobState
 from kubealign_services.driver.training_client import TrainingClient
 from kubealign_services.rpc.errors import RemoteFailure, StorageFull
@@ -15,38 +15,38 @@ from kubealign_services.rpc.errors import RemoteFailure, StorageFull
 _REMEDY = "Fix the cause; the same command then continues from the newest checkpoint"
 
 
-class Commits:
+class CheckpointWriter:
     """Writes a job's checkpoints under one fence."""
 
-    def __init__(self, job_name: str, fence: int, store: CommitStore, members: list[TrainingClient]) -> None:
+    def __init__(self, job_name: str, fence: int, store: CheckpointStore, members: list[TrainingClient]) -> None:
         self._job_name = job_name
         self._fence = fence
         self._store = store
         self._members = members
-        self._committed = -1
+        self._last_saved_step = -1
 
-    def holds(self, state: JobState) -> bool:
+    def is_saved(self, state: JobState) -> bool:
         """Return True if a checkpoint contains the step of `state`, or no step was made yet."""
-        return state.step == max(self._committed, self._store.newest_step() or 0)
+        return state.step == max(self._last_saved_step, self._store.latest_step() or 0)
 
-    async def commit(self, state: JobState) -> None:
+    async def save(self, state: JobState) -> None:
         """Save a checkpoint of `state` unless one exists. Raises UnrecoverableError if the disk refuses;
         earlier checkpoints are intact.
         """
-        if state.step == self._committed:
+        if state.step == self._last_saved_step:
             return
         try:
             folder = self._store.begin(state.step)
             try:
                 shards = {
-                    member.role: await self._save(member, state.step, folder) for member in self._members
+                    member.role: await self._save_shards(member, state.step, folder) for member in self._members
                 }
             except BaseException:
-                self._store.abandon(folder)
+                self._store.discard(folder)
                 raise
             self._store.commit(
                 folder,
-                CommitManifest(
+                CheckpointManifest(
                     job=self._job_name,
                     step=state.step,
                     weight_version=state.version,
@@ -55,15 +55,15 @@ class Commits:
                     driver_state=state.model_dump(mode="json"),
                 ),
             )
-        except CommitFailed as error:
-            raise JobFailed(f"{error}. {_REMEDY}") from error
+        except CheckpointFailed as error:
+            raise UnrecoverableError(f"{error}. {_REMEDY}") from error
         except (StorageFull, RemoteFailure) as error:
-            raise JobFailed(
+            raise UnrecoverableError(
                 f"step {state.step} was not committed: {error}; earlier commits are intact. {_REMEDY}"
             ) from error
-        self._committed = state.step
+        self._last_saved_step = state.step
 
-    async def _save(self, member: TrainingClient, step: int, folder: Path) -> list[ShardFile]:
+    async def _save_shards(self, member: TrainingClient, step: int, folder: Path) -> list[ShardFile]:
         """Write the shards of one role and return their records."""
         role_folder = folder / member.role
         try:
@@ -76,11 +76,11 @@ class Commits:
         ]
 
 
-class TrainedPrompts:
+class TrainingHistory:
     """History file of trained prompts, kept consistent with the state."""
 
     def __init__(self, path: Path, fence: int) -> None:
-        self._history = History(path)
+        self._history = StepHistory(path)
         self._fence = fence
 
     def resume_at(self, state: JobState) -> None:
@@ -90,9 +90,9 @@ class TrainedPrompts:
         self._history.truncate_after(state.step)
         recorded = self._history.read()
         if state.step > 0 and (not recorded or recorded[-1].step < state.step):
-            self.add(state)
+            self.append(state)
 
-    def add(self, state: JobState) -> None:
+    def append(self, state: JobState) -> None:
         """Append the step that produced `state`."""
         self._history.append(
             TrainedStep(fence=self._fence, step=state.step, version=state.version, prompts=state.trained)

@@ -6,7 +6,7 @@ from kubealign_services.batch.codec import encode
 from kubealign_services.batch.packed import Batch
 
 
-def save_evidence(run_dir: Path, step: int, batch: Batch) -> Path:
+def dump_batch(run_dir: Path, step: int, batch: Batch) -> Path:
     """Write the step's batch as safetensors (columns as in batch.proto) and its sample ids as a text file;
     return the path.
     """

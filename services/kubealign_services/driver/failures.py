@@ -2,9 +2,9 @@
 """
 
 
-class JobFailed(Exception):
+class UnrecoverableError(Exception):
     """The job cannot succeed, and a retry would not help. The message is the cause in plain English."""
 
 
-class Stopping(Exception):
+class ShutdownRequested(Exception):
     """The driver was asked to stop: leave the step, save a checkpoint of verified weights, end."""

@@ -5,16 +5,16 @@ from pathlib import Path
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.rollout import ReferencePlacement
 from kubealign_services.driver.assembly import REFERENCE
-from kubealign_services.driver.exchange import Exchange
-from kubealign_services.driver.frozen_cache import FrozenCache
-from kubealign_services.driver.frozen_reference import Ask, FrozenReference, from_bus
+from kubealign_services.driver.exchange import RolloutCollector
+from kubealign_services.driver.frozen_cache import FrozenScoreCache
+from kubealign_services.driver.frozen_reference import LogprobsRequest, FrozenReference, request_over_bus
 from kubealign_services.driver.frozen_teacher import TEACHER, FrozenTeacher
-from kubealign_services.driver.row_scores import RowScores
+from kubealign_services.driver.row_scores import RowScorer
 from kubealign_services.driver.source import FrozenModels, NoFrozenModels
 from kubealign_services.driver.training_client import TrainerClient
 
 
-def build_frozen(job: AlignmentJob, exchange: Exchange, trainer: TrainerClient, folder: Path) -> FrozenModels:
+def build_frozen_models(job: AlignmentJob, collector: RolloutCollector, trainer: TrainerClient, folder: Path) -> FrozenModels:
     """Create the reference or teacher client of a job that trains on given rows. Scores are cached in
     `folder`.
     """
@@ -22,15 +22,15 @@ def build_frozen(job: AlignmentJob, exchange: Exchange, trainer: TrainerClient, 
     reference = spec.effective_reference
     if spec.teacher is not None:
         rollout = spec.rollout
-        scores = RowScores(exchange, [TEACHER], rollout.group_timeout_seconds, rollout.group_retries)
-        cache = FrozenCache(folder, TEACHER, exchange.fence)
+        scores = RowScorer(collector, [TEACHER], rollout.group_timeout_seconds, rollout.group_retries)
+        cache = FrozenScoreCache(folder, TEACHER, collector.fence)
         return FrozenTeacher(scores, cache, spec.algorithm.value.temperature)
     if reference is None or spec.algorithm.value.samples:
         return NoFrozenModels()
-    request_logprobs: Ask = trainer.reference_logprobs
+    request_logprobs: LogprobsRequest = trainer.reference_logprobs
     if reference.placement is ReferencePlacement.OWN:
         rollout = spec.rollout
-        request_logprobs = from_bus(
-            RowScores(exchange, [REFERENCE], rollout.group_timeout_seconds, rollout.group_retries)
+        request_logprobs = request_over_bus(
+            RowScorer(collector, [REFERENCE], rollout.group_timeout_seconds, rollout.group_retries)
         )
-    return FrozenReference(request_logprobs, FrozenCache(folder, REFERENCE, exchange.fence))
+    return FrozenReference(request_logprobs, FrozenScoreCache(folder, REFERENCE, collector.fence))

@@ -23,62 +23,62 @@ from torch import Tensor
 from kubealign_services.batch.codec import CorruptBatch, decode_columns, encode_columns
 from kubealign_services.batch.packed import Batch
 
-_HEAD = struct.Struct("<16s16sI")
+_RECORD_HEADER = struct.Struct("<16s16sI")
 
 log = logging.getLogger(__name__)
 
 
-class _Place(NamedTuple):
+class _RecordLocation(NamedTuple):
     path: Path
     offset: int
     length: int
     digest: str
 
 
-class FrozenCache:
+class FrozenScoreCache:
     """Disk cache of one frozen model's scores. `name`: of the model. Only the records' locations are held in
     memory.
     """
 
     def __init__(self, folder: Path, name: str, fence: int) -> None:
         self._path = folder / f"{name}-{fence}.cache"
-        self._places: dict[bytes, _Place] = {}
+        self._locations: dict[bytes, _RecordLocation] = {}
         folder.mkdir(parents=True, exist_ok=True)
         for path in sorted(folder.glob(f"{name}-*.cache")):
-            self._index(path)
+            self._index_file(path)
 
     def __len__(self) -> int:
         """Return the number of cached sequences."""
-        return len(self._places)
+        return len(self._locations)
 
     @property
     def size_bytes(self) -> int:
         """Size of all cached columns in bytes."""
-        return sum(location.length for location in self._places.values())
+        return sum(location.length for location in self._locations.values())
 
     def find(self, batch: Batch) -> list[dict[str, Tensor] | None]:
         """Return the cached token columns of each sequence, one entry per token; None: not cached."""
-        return [self._read(key) for key in _keys(batch)]
+        return [self._read_record(key) for key in _content_keys(batch)]
 
     def add(self, batch: Batch, columns: Mapping[str, Tensor]) -> None:
         """Append the token columns of all the batch's sequences."""
         records = bytearray()
         bounds = batch.cu_seqlens.tolist()
         start = self._path.stat().st_size if self._path.exists() else 0
-        added: dict[bytes, _Place] = {}
-        for index, key in enumerate(_keys(batch)):
+        added: dict[bytes, _RecordLocation] = {}
+        for index, key in enumerate(_content_keys(batch)):
             part = {name: column[bounds[index] : bounds[index + 1]] for name, column in columns.items()}
             blob, digest = encode_columns(part)
-            records += _HEAD.pack(key, bytes.fromhex(digest), len(blob))
-            added[key] = _Place(self._path, start + len(records), len(blob), digest)
+            records += _RECORD_HEADER.pack(key, bytes.fromhex(digest), len(blob))
+            added[key] = _RecordLocation(self._path, start + len(records), len(blob), digest)
             records += blob
         with self._path.open("ab") as file:
             file.write(records)
-        self._places |= added
+        self._locations |= added
 
-    def _read(self, key: bytes) -> dict[str, Tensor] | None:
+    def _read_record(self, key: bytes) -> dict[str, Tensor] | None:
         """Read and verify one record; None if it is missing or damaged."""
-        location = self._places.get(key)
+        location = self._locations.get(key)
         if location is None:
             return None
         try:
@@ -87,32 +87,32 @@ class FrozenCache:
                 return decode_columns(blob, location.digest)
         except (OSError, CorruptBatch) as error:
             log.warning("a cached record is damaged", extra={"file": str(location.path), "error": str(error)})
-            del self._places[key]
+            del self._locations[key]
             return None
 
-    def _index(self, path: Path) -> None:
+    def _index_file(self, path: Path) -> None:
         """Add the locations of a file's complete records."""
         size = path.stat().st_size
         with path.open("rb") as file:
-            while len(head := file.read(_HEAD.size)) == _HEAD.size:
-                key, digest, length = _HEAD.unpack(head)
+            while len(head := file.read(_RECORD_HEADER.size)) == _RECORD_HEADER.size:
+                key, digest, length = _RECORD_HEADER.unpack(head)
                 offset = file.tell()
                 if offset + length > size:
                     return
-                self._places[key] = _Place(path, offset, length, digest.hex())
+                self._locations[key] = _RecordLocation(path, offset, length, digest.hex())
                 file.seek(length, os.SEEK_CUR)
 
 
-def first_of_each(batch: Batch, among: Sequence[int]) -> list[int]:
+def select_unique(batch: Batch, indices: Sequence[int]) -> list[int]:
     """Return those of the sequences `indices` whose content no earlier one has."""
-    keys = _keys(batch)
+    keys = _content_keys(batch)
     seen: dict[bytes, int] = {}
-    for index in among:
+    for index in indices:
         seen.setdefault(keys[index], index)
     return list(seen.values())
 
 
-def _keys(batch: Batch) -> list[bytes]:
+def _content_keys(batch: Batch) -> list[bytes]:
     """Return a 16-byte key for each sequence, from its tokens and loss mask."""
     tokens, mask = batch.tokens.to(torch.int32).numpy(), batch.token("loss_mask").to(torch.uint8).numpy()
     bounds = batch.cu_seqlens.tolist()

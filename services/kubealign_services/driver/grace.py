@@ -4,15 +4,15 @@ dropped; the last checkpoint remains valid.
 
 import asyncio
 
-from kubealign_services.driver.failures import Stopping
+from kubealign_services.driver.failures import ShutdownRequested
 
 # Part of the grace period that is reserved to close the message bus, the server and the logs after the last
 # checkpoint.
-_CLOSING_SHARE = 0.25
+_CLOSING_FRACTION = 0.25
 _CLOSING_SECONDS = 10.0
 
 
-class Grace:
+class ShutdownDeadline:
     """Deadline of a graceful shutdown.
 
     Args:
@@ -22,19 +22,19 @@ class Grace:
 
     def __init__(self, stop: asyncio.Event, seconds: float) -> None:
         self.stop = stop
-        self._seconds = seconds - min(_CLOSING_SECONDS, seconds * _CLOSING_SHARE)
-        self._end: float | None = None
+        self._seconds = seconds - min(_CLOSING_SECONDS, seconds * _CLOSING_FRACTION)
+        self._expires_at: float | None = None
 
-    async def told(self) -> None:
+    async def wait_for_request(self) -> None:
         """Wait for a shutdown request. Raises ShutdownRequested."""
         await self.stop.wait()
-        raise Stopping
+        raise ShutdownRequested
 
-    async def over(self) -> None:
+    async def wait_for_expiry(self) -> None:
         """Sleep until the shutdown deadline. Raises ShutdownRequested."""
         await self.stop.wait()
         now = asyncio.get_running_loop().time()
-        if self._end is None:
-            self._end = now + self._seconds
-        await asyncio.sleep(self._end - now)
-        raise Stopping
+        if self._expires_at is None:
+            self._expires_at = now + self._seconds
+        await asyncio.sleep(self._expires_at - now)
+        raise ShutdownRequested

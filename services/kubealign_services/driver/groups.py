@@ -19,18 +19,18 @@ from dataclasses import dataclass
 from itertools import islice
 
 from kubealign.v1 import rollout_pb2
-from kubealign_services.driver.assembly import oldest_version
-from kubealign_services.driver.exchange import Exchange, new_group
-from kubealign_services.driver.failures import JobFailed
-from kubealign_services.driver.informative import DynamicSampling
-from kubealign_services.driver.items import context_json, sample_seed
-from kubealign_services.driver.ledger import Failure, Group, Ledger
-from kubealign_services.driver.supply import Supply
+from kubealign_services.driver.assembly import find_oldest_version
+from kubealign_services.driver.exchange import RolloutCollector, create_group
+from kubealign_services.driver.failures import UnrecoverableError
+from kubealign_services.driver.informative import DynamicSamplingFilter
+from kubealign_services.driver.items import encode_scoring_context, derive_sample_seed
+from kubealign_services.driver.ledger import GroupFailure, RolloutGroup, GroupTracker
+from kubealign_services.driver.supply import PromptSource
 
 log = logging.getLogger(__name__)
 
 #: Called with the groups of the next batch whose samples have arrived, and the number of missing groups.
-Coming = Callable[[Sequence[Group], int], None]
+OnGenerated = Callable[[Sequence[RolloutGroup], int], None]
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class GroupPlan:
     greedy_samples: int = 0
 
     @property
-    def samples(self) -> int:
+    def total_samples(self) -> int:
         """Samples per prompt, greedy ones included."""
         return self.samples_per_prompt + self.greedy_samples
 
@@ -65,14 +65,14 @@ class GroupBuffer:
 
     def __init__(
         self,
-        exchange: Exchange,
-        supply: Supply,
+        collector: RolloutCollector,
+        prompts: PromptSource,
         plan: GroupPlan,
         purpose: str,
         sources: tuple[str, ...],
-        failures: int = 0,
-        dynamic: DynamicSampling | None = None,
-        given: Mapping[str, Sequence[Sequence[int]]] | None = None,
+        failure_count: int = 0,
+        dynamic_sampling: DynamicSamplingFilter | None = None,
+        continuations: Mapping[str, Sequence[Sequence[int]]] | None = None,
     ) -> None:
         """Register with the collector.
 
@@ -80,48 +80,48 @@ class GroupBuffer:
             continuations: Prompt -> tokens of responses that are not sampled but scored for their
                 log-probability.
         """
-        self._given = given or {}
-        self._dynamic = dynamic or DynamicSampling((), 0)
-        self._exchange = exchange
-        self._supply = supply
+        self._continuations = continuations or {}
+        self._dynamic_sampling = dynamic_sampling or DynamicSamplingFilter((), 0)
+        self._collector = collector
+        self._prompts = prompts
         self._plan = plan
         self._purpose = purpose
-        self._ledger = Ledger(exchange.fence, purpose, sources)
-        exchange.register(self._ledger, self._ask_for_the_missing)
-        self.given_up: list[str] = []
-        self.failures = failures
-        self.discarded = 0
+        self._tracker = GroupTracker(collector.fence, purpose, sources)
+        collector.register(self._tracker, self._republish_missing)
+        self.failed_prompts: list[str] = []
+        self.failure_count = failure_count
+        self.discarded_groups = 0
         self._capacity = (plan.max_staleness + 1) * plan.prompts_per_step
 
     @property
-    def uninformative(self) -> int:
+    def uninformative_groups(self) -> int:
         """Number of groups dropped for this step because all their rewards are equal."""
-        return self._dynamic.dropped
+        return self._dynamic_sampling.dropped
 
     @property
-    def outstanding(self) -> list[str]:
+    def outstanding_prompts(self) -> list[str]:
         """Prompts requested and not handed out in a batch, oldest first."""
-        return list(self._ledger.groups)
+        return list(self._tracker.groups)
 
     @property
-    def in_flight(self) -> int:
+    def groups_in_flight(self) -> int:
         """Number of requested groups that are incomplete."""
-        return len(self._ledger.unfinished())
+        return len(self._tracker.list_incomplete())
 
     @property
-    def waiting(self) -> int:
+    def groups_waiting(self) -> int:
         """Number of complete groups that no batch has taken yet."""
-        return len(self._ledger.ready())
+        return len(self._tracker.list_complete())
 
     def close(self) -> None:
         """Abandon outstanding requests: results that still arrive are dropped."""
-        self._exchange.unregister(self._ledger)
+        self._collector.unregister(self._tracker)
 
-    def waiting_for(self) -> str:
+    def describe_missing(self) -> str:
         """Describe in plain English what the incomplete groups lack."""
-        return self._ledger.waiting_for()
+        return self._tracker.describe_missing()
 
-    async def take(self, version: int, coming: Coming | None = None) -> list[Group]:
+    async def take_batch(self, version: int, on_generated: OnGenerated | None = None) -> list[RolloutGroup]:
         """Return the oldest prompts_per_step groups once they are complete, none older than max_staleness.
 
         Returns fewer groups once the prompts have run out, and none when nothing is left.
@@ -134,95 +134,95 @@ class GroupBuffer:
             UnrecoverableError: Too many prompts have failed, or a failure is permanent.
             ShutdownRequested: The driver was asked to stop.
         """
-        self._dynamic.next_step()
+        self._dynamic_sampling.reset()
         while True:
-            await self._refill(version)
-            uninformative = [group for group in self._ledger.ready() if self._dynamic.drops(group)]
+            await self._request_new_groups(version)
+            uninformative = [group for group in self._tracker.list_complete() if self._dynamic_sampling.should_drop(group)]
             if uninformative:
                 for group in uninformative:
-                    self._ledger.close(group.group_id)
+                    self._tracker.remove(group.group_id)
                 continue  # other prompts replace them
-            oldest = list(islice(self._ledger.groups.values(), self._plan.prompts_per_step))
+            oldest = list(islice(self._tracker.groups.values(), self._plan.prompts_per_step))
             if all(group.completed_at is not None for group in oldest):
                 stale = [group for group in oldest if self._is_stale(group, version)]
                 if not stale:
                     for group in oldest:
-                        self._ledger.close(group.group_id)
+                        self._tracker.remove(group.group_id)
                     return oldest
                 for group in stale:
-                    await self._ask_anew(group, version)
-            elif coming is not None:
-                generated = [group for group in oldest if self._comes(group)]
-                coming(generated, len(oldest) - len(generated))
-            failed = {failure.group_id: failure for failure in await self._exchange.wait(self._ledger)}
+                    await self._resample(group, version)
+            elif on_generated is not None:
+                generated = [group for group in oldest if self._is_generated(group)]
+                on_generated(generated, len(oldest) - len(generated))
+            failed = {failure.group_id: failure for failure in await self._collector.wait_for_updates(self._tracker)}
             for failure in failed.values():
-                await self._failed(failure)
+                await self._handle_failure(failure)
 
-    def _comes(self, group: Group) -> bool:
+    def _is_generated(self, group: RolloutGroup) -> bool:
         """Return True if all samples have arrived and the batch is certain to contain the group.
 
         Where groups are dropped for their rewards, only the rewards decide that.
         """
-        return (group.generated_at if self._dynamic.keeps_all else group.completed_at) is not None
+        return (group.generated_at if self._dynamic_sampling.is_disabled else group.completed_at) is not None
 
-    async def _refill(self, version: int) -> None:
+    async def _request_new_groups(self, version: int) -> None:
         """Request new groups up to the capacity."""
         new_groups = []
-        while len(self._ledger.groups) < self._capacity and (group_id := self._supply.next()) is not None:
-            group = new_group(group_id, self._plan.samples, version, self._plan.group_timeout)
-            self._ledger.open(group)
+        while len(self._tracker.groups) < self._capacity and (group_id := self._prompts.next_prompt()) is not None:
+            group = create_group(group_id, self._plan.total_samples, version, self._plan.group_timeout)
+            self._tracker.add(group)
             new_groups.append(group)
         await asyncio.gather(*(self._publish(group) for group in new_groups))
 
-    async def _ask_for_the_missing(self) -> None:
+    async def _republish_missing(self) -> None:
         """Publish again what unfinished groups lack, on a bus that has lost its data.
 
         The attempt number stays, so results that workers still hold count when they arrive.
         """
-        for group in self._ledger.unfinished():
+        for group in self._tracker.list_incomplete():
             group.deadline = time.monotonic() + self._plan.group_timeout
-            for rollout in group.unscored(self._ledger.sources):
-                await self._exchange.ask_scores(rollout)
+            for rollout in group.list_unscored(self._tracker.sources):
+                await self._collector.request_scores(rollout)
             if len(group.rollouts) < group.samples:
                 await self._publish(group)
 
-    async def _publish(self, group: Group) -> None:
+    async def _publish(self, group: RolloutGroup) -> None:
         """Publish the work item of a group."""
-        row = self._supply.row(group.group_id)
-        await self._exchange.ask(
+        row = self._prompts.row(group.group_id)
+        await self._collector.submit(
             rollout_pb2.WorkItem(
                 group_id=group.group_id,
                 attempt=group.attempt,
                 prompt_tokens=row.prompt_tokens,
                 samples=group.samples,
                 seeds=[
-                    sample_seed(self._plan.job_seed, self._purpose, group.group_id, group.attempt, sample)
+                    derive_sample_seed(self._plan.job_seed, self._purpose, group.group_id, group.attempt, sample)
                     for sample in range(group.samples)
                 ],
                 min_version=group.min_version,
                 sampling=self._plan.sampling,
                 greedy_samples=self._plan.greedy_samples,
                 continuations=[
-                    rollout_pb2.Continuation(tokens=tokens) for tokens in self._given.get(group.group_id, ())
+                    rollout_pb2.Continuation(tokens=tokens) for tokens in self._continuations.get(group.group_id, ())
                 ],
-                columns=context_json(row.prompt_text, row.columns),
+                columns=encode_scoring_context(row.prompt_text, row.columns),
                 deadline=time.time() + self._plan.group_timeout,
                 purpose=self._purpose,
             )
         )
 
-    def _is_stale(self, group: Group, version: int) -> bool:
-        return version - oldest_version(group) > self._plan.max_staleness
+    def _is_stale(self, group: RolloutGroup, version: int) -> bool:
+        return version - find_oldest_version(group) > self._plan.max_staleness
 
-    async def _ask_anew(self, group: Group, version: int) -> None:
+    async def _resample(self, group: RolloutGroup, version: int) -> None:
         """Discard the results of a stale group and request it again with the current weights."""
-        self.discarded += 1
-        self._ledger.groups[group.group_id].min_version = version
-        await self._publish(self._ledger.again(group.group_id, time.monotonic() + self._plan.group_timeout))
+        self.discarded_groups += 1
+        self._tracker.groups[group.group_id].min_version = version
+        await self._publish(self._tracker.reset_for_retry(group.group_id, time.monotonic() + self._plan.group_timeout))
 
-    async def _failed(self, failure: Failure) -> None:
+    async def _handle_failure(self, failure: GroupFailure) -> None:
         """Retry a failed group, or give its prompt up after the last retry."""
-        group = self._ledger.groups.get(failure.group_id)
+        group = self._tracker.groups.get(failure.group_id)
         if group is None:
             return
         log.warning(
@@ -231,15 +231,15 @@ class GroupBuffer:
         )
         if group.attempt < self._plan.group_retries:
             await self._publish(
-                self._ledger.again(failure.group_id, time.monotonic() + self._plan.group_timeout)
+                self._tracker.reset_for_retry(failure.group_id, time.monotonic() + self._plan.group_timeout)
             )
             return
-        self._ledger.close(failure.group_id)
-        self.given_up.append(failure.group_id)
-        self.failures += 1
-        if self.failures > self._plan.max_failed_groups:
-            raise JobFailed(
-                f"{self.failures} prompts were given up after {group.attempt + 1} tries each, more than "
+        self._tracker.remove(failure.group_id)
+        self.failed_prompts.append(failure.group_id)
+        self.failure_count += 1
+        if self.failure_count > self._plan.max_failed_groups:
+            raise UnrecoverableError(
+                f"{self.failure_count} prompts were given up after {group.attempt + 1} tries each, more than "
                 f"lifecycle.maxFailedGroups ({self._plan.max_failed_groups}) allows; "
                 f"the last one ({failure.group_id}): {failure.cause}"
             )

@@ -3,49 +3,49 @@
 from collections.abc import Sequence
 
 from kubealign.spec.rewards import Reward
-from kubealign_services.driver.ledger import Group
+from kubealign_services.driver.ledger import RolloutGroup
 
 # Smaller differences between rewards are rounding errors.
-_ALIKE = 1e-9
+_REWARD_TOLERANCE = 1e-9
 
 
-class DynamicSampling:
+class DynamicSamplingFilter:
     """Drops complete groups whose samples all have the same reward, up to a maximum per step.
 
     The reward is the weighted sum of the sources' raw scores, before standardisation. `dropped` counts the
     groups dropped since the last reset.
     """
 
-    def __init__(self, rewards: Sequence[Reward], most: int) -> None:
+    def __init__(self, rewards: Sequence[Reward], max_dropped: int) -> None:
         """Set up the filter.
 
         Args:
             max_dropped: Most groups dropped per step; 0: every group is trained on.
         """
         self._rewards = rewards
-        self._most = most
+        self._max_dropped = max_dropped
         self.dropped = 0
 
     @property
-    def keeps_all(self) -> bool:
+    def is_disabled(self) -> bool:
         """True if no group is ever dropped."""
-        return self._most == 0
+        return self._max_dropped == 0
 
-    def next_step(self) -> None:
+    def reset(self) -> None:
         """Reset the count at the start of a step."""
         self.dropped = 0
 
-    def drops(self, group: Group) -> bool:
+    def should_drop(self, group: RolloutGroup) -> bool:
         """Return True if this group must be dropped, and count it."""
-        if self.dropped >= self._most or not self._constant(group):
+        if self.dropped >= self._max_dropped or not self._has_constant_reward(group):
             return False
         self.dropped += 1
         return True
 
-    def _constant(self, group: Group) -> bool:
+    def _has_constant_reward(self, group: RolloutGroup) -> bool:
         """Return True if all samples of the group have the same total reward."""
         totals = [
             sum(reward.weight * group.score(sample, reward.name).reward for reward in self._rewards)
             for sample in group.rollouts
         ]
-        return max(totals) - min(totals) <= _ALIKE
+        return max(totals) - min(totals) <= _REWARD_TOLERANCE

@@ -5,11 +5,11 @@ from typing import Any
 
 import xxhash
 
-from kubealign.spec.rollout import Sampling
+from kubealign.spec.rollout import SamplingSpec
 from kubealign.v1 import rollout_pb2
 
 
-def sample_seed(job_seed: int, purpose: str, group_id: str, attempt: int, sample: int) -> int:
+def derive_sample_seed(job_seed: int, purpose: str, group_id: str, attempt: int, sample: int) -> int:
     """Return a 64-bit seed for each (job, purpose, group, attempt, sample).
 
     A group's id contains its epoch and row, so no two steps share one.
@@ -17,7 +17,7 @@ def sample_seed(job_seed: int, purpose: str, group_id: str, attempt: int, sample
     return xxhash.xxh3_64_intdigest(f"{job_seed}:{purpose}:{group_id}:{attempt}:{sample}".encode())
 
 
-def sampling_message(sampling: Sampling, temperature: float | None = None) -> rollout_pb2.Sampling:
+def to_sampling_proto(sampling: SamplingSpec, temperature: float | None = None) -> rollout_pb2.Sampling:
     """Return the spec's sampling parameters as a protobuf message, with another temperature if one is given.
     """
     return rollout_pb2.Sampling(
@@ -31,6 +31,6 @@ def sampling_message(sampling: Sampling, temperature: float | None = None) -> ro
     )
 
 
-def context_json(prompt: str, columns: dict[str, Any]) -> bytes:
+def encode_scoring_context(prompt: str, columns: dict[str, Any]) -> bytes:
     """Encode the prompt's text and the row's other columns, which the rewards receive with a group."""
     return json.dumps({"prompt": prompt, "columns": columns}, ensure_ascii=False).encode()

@@ -13,14 +13,14 @@ from kubealign.v1 import rollout_pb2, scoring_pb2
 
 
 @dataclass
-class Group:
+class RolloutGroup:
     """Samples of one prompt that have arrived so far."""
 
     group_id: str
     samples: int
     min_version: int
     deadline: float
-    asked_at: float
+    requested_at: float
     attempt: int = 0
     rollouts: dict[int, rollout_pb2.Rollout] = field(default_factory=dict)
     #: (sample, digest, source) -> score; a score may arrive before its rollout.
@@ -32,11 +32,11 @@ class Group:
         """Return the score of the kept copy of a sample. Raises KeyError if it has not arrived."""
         return self.scores[sample, self.rollouts[sample].sequence.digest, source]
 
-    def complete(self, sources: Sequence[str]) -> bool:
+    def is_complete(self, sources: Sequence[str]) -> bool:
         """Return True if all samples and their scores from `sources` have arrived."""
-        return len(self.rollouts) == self.samples and not self.unscored(sources)
+        return len(self.rollouts) == self.samples and not self.list_unscored(sources)
 
-    def unscored(self, sources: Sequence[str]) -> list[rollout_pb2.Rollout]:
+    def list_unscored(self, sources: Sequence[str]) -> list[rollout_pb2.Rollout]:
         """Return the arrived rollouts that lack a score from one of `sources`."""
         return [
             rollout
@@ -46,7 +46,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Failure:
+class GroupFailure:
     """Cause of a failed attempt at a group. permanent: a retry would not help."""
 
     group_id: str
@@ -55,23 +55,23 @@ class Failure:
     permanent: bool = False
 
 
-class Ledger:
+class GroupTracker:
     """Groups of one purpose under one fence."""
 
     def __init__(self, fence: int, purpose: str, sources: Iterable[str]) -> None:
         self.fence = fence
         self.purpose = purpose
         self.sources = tuple(sources)
-        self.groups: dict[str, Group] = {}
-        self.dropped = 0
+        self.groups: dict[str, RolloutGroup] = {}
+        self.dropped_messages = 0
 
-    def open(self, group: Group) -> None:
+    def add(self, group: RolloutGroup) -> None:
         """Add a requested group. Groups are taken in the order in which they are added."""
         if group.group_id in self.groups:
             raise ValueError(f"group {group.group_id} is requested already")
         self.groups[group.group_id] = group
 
-    def again(self, group_id: str, deadline: float) -> Group:
+    def reset_for_retry(self, group_id: str, deadline: float) -> RolloutGroup:
         """Discard the results of a group and count one more attempt."""
         group = self.groups[group_id]
         group.attempt += 1
@@ -81,22 +81,22 @@ class Ledger:
         group.generated_at = group.completed_at = None
         return group
 
-    def close(self, group_id: str) -> Group:
+    def remove(self, group_id: str) -> RolloutGroup:
         """Remove a group and return it."""
         return self.groups.pop(group_id)
 
-    def add_rollout(self, rollout: rollout_pb2.Rollout, now: float) -> Failure | None:
+    def add_rollout(self, rollout: rollout_pb2.Rollout, now: float) -> GroupFailure | None:
         """Add a rollout. Return the failure of its group, if any."""
-        group = self._current(rollout.fence, rollout.purpose, rollout.group_id, rollout.attempt)
+        group = self._find_current(rollout.fence, rollout.purpose, rollout.group_id, rollout.attempt)
         if group is None or rollout.sample in group.rollouts:
-            self.dropped += 1
+            self.dropped_messages += 1
             return None
         if rollout.finish_reason == rollout_pb2.FINISH_REASON_FAILED:
-            return Failure(
+            return GroupFailure(
                 rollout.group_id, rollout.attempt, f"rollout worker {rollout.worker}: {rollout.error}"
             )
         if rollout.sample >= group.samples:
-            return Failure(
+            return GroupFailure(
                 rollout.group_id,
                 rollout.attempt,
                 f"rollout worker {rollout.worker} sent sample {rollout.sample} of {group.samples}",
@@ -104,41 +104,41 @@ class Ledger:
         group.rollouts[rollout.sample] = rollout
         if len(group.rollouts) == group.samples:
             group.generated_at = now
-        self._note_completion(group, now)
+        self._mark_if_complete(group, now)
         return None
 
-    def add_score(self, score: scoring_pb2.Score, now: float) -> Failure | None:
+    def add_score(self, score: scoring_pb2.Score, now: float) -> GroupFailure | None:
         """Add a score. Return the failure of its group, if any."""
-        group = self._current(score.fence, self.purpose, score.group_id, score.attempt)
+        group = self._find_current(score.fence, self.purpose, score.group_id, score.attempt)
         key = (score.sample, score.digest, score.source)
         if group is None or score.source not in self.sources or key in group.scores:
-            self.dropped += 1
+            self.dropped_messages += 1
             return None
         if score.error:
-            return Failure(score.group_id, score.attempt, score.error, permanent=score.permanent)
+            return GroupFailure(score.group_id, score.attempt, score.error, permanent=score.permanent)
         group.scores[key] = score
-        self._note_completion(group, now)
+        self._mark_if_complete(group, now)
         return None
 
-    def ready(self) -> list[Group]:
+    def list_complete(self) -> list[RolloutGroup]:
         """Return the complete groups, oldest first."""
         return [group for group in self.groups.values() if group.completed_at is not None]
 
-    def unfinished(self) -> list[Group]:
+    def list_incomplete(self) -> list[RolloutGroup]:
         """Return the incomplete groups, oldest first."""
         return [group for group in self.groups.values() if group.completed_at is None]
 
-    def overdue(self, now: float) -> list[Failure]:
+    def list_overdue(self, now: float) -> list[GroupFailure]:
         """Return the failures of groups that are incomplete at their deadline, each with what is missing."""
         return [
-            Failure(
-                group.group_id, group.attempt, f"after {now - group.asked_at:.0f} s {self._missing(group)}"
+            GroupFailure(
+                group.group_id, group.attempt, f"after {now - group.requested_at:.0f} s {self._describe_group(group)}"
             )
             for group in self.groups.values()
             if group.completed_at is None and now >= group.deadline
         ]
 
-    def concerns(self, failure: Failure) -> bool:
+    def is_current(self, failure: GroupFailure) -> bool:
         """Return True if a failure belongs to the current attempt of its group.
 
         Several samples of one attempt may fail, and the later failures say nothing about the next attempt.
@@ -146,13 +146,13 @@ class Ledger:
         group = self.groups.get(failure.group_id)
         return group is not None and group.attempt == failure.attempt
 
-    def next_deadline(self) -> float | None:
+    def find_next_deadline(self) -> float | None:
         """Return the earliest deadline of an incomplete group, or None."""
         return min(
             (group.deadline for group in self.groups.values() if group.completed_at is None), default=None
         )
 
-    def waiting_for(self) -> str:
+    def describe_missing(self) -> str:
         """Describe in plain English what the incomplete groups lack."""
         open_groups = [group for group in self.groups.values() if group.completed_at is None]
         missing = sum(group.samples - len(group.rollouts) for group in open_groups)
@@ -171,19 +171,19 @@ class Ledger:
             return ""
         return f"scores of {', '.join(missing_sources)} for {len(open_groups)} groups"
 
-    def _current(self, fence: int, purpose: str, group_id: str, attempt: int) -> Group | None:
+    def _find_current(self, fence: int, purpose: str, group_id: str, attempt: int) -> RolloutGroup | None:
         """Return the group if the message belongs to its current attempt, else None."""
         group = self.groups.get(group_id)
         if fence != self.fence or purpose != self.purpose or group is None or attempt != group.attempt:
             return None
         return group
 
-    def _note_completion(self, group: Group, now: float) -> None:
+    def _mark_if_complete(self, group: RolloutGroup, now: float) -> None:
         """Record the completion time of a group that has just become complete."""
-        if group.completed_at is None and group.complete(self.sources):
+        if group.completed_at is None and group.is_complete(self.sources):
             group.completed_at = now
 
-    def _missing(self, group: Group) -> str:
+    def _describe_group(self, group: RolloutGroup) -> str:
         """Describe what one overdue group lacks."""
         if len(group.rollouts) < group.samples:
             missing_count = group.samples - len(group.rollouts)

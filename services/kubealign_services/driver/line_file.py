@@ -3,7 +3,7 @@
 from pathlib import Path
 
 
-def append(path: Path, lines: str) -> None:
+def append_lines(path: Path, lines: str) -> None:
     """Append complete lines. A partial last line is terminated first, so that it does not corrupt the next
     line.
     """

@@ -2,12 +2,12 @@
 
 import asyncio
 
-from kubealign_services.batch.companions import without_companions
-from kubealign_services.driver.run import Run
+from kubealign_services.batch.companions import drop_auxiliary
+from kubealign_services.driver.run import TrainingRun
 from kubealign_services.driver.state import JobState
 
 
-async def align(run: Run, state: JobState) -> JobState:
+async def run_training_loop(run: TrainingRun, state: JobState) -> JobState:
     """Run the job from `state` to its end. Return the last state, with its checkpoint saved and its result
     exported.
 
@@ -19,31 +19,31 @@ async def align(run: Run, state: JobState) -> JobState:
         ShutdownRequested: The driver was asked to stop; `run.state` is then the last complete step.
         Unreachable, OutOfOrder, BusUnavailable: The connection to a role or to the message bus was lost.
     """
-    await run.weights.publish(state.version)
-    await run.validation.at_start(state)
+    await run.weight_sync.publish(state.version)
+    await run.validation.measure_at_start(state)
     while not state.finished and state.step < run.max_steps:
-        with run.report.step(state.step + 1) as step:
-            batch = await run.source.take(state, step)  # publishes prompts, joins rollouts with scores
+        with run.report.measure_step(state.step + 1) as step:
+            batch = await run.source.next_batch(state, step)  # publishes prompts, joins rollouts with scores
             if batch is None:
                 state.finished = state.finished or "the data ran out"
                 break
             await asyncio.gather(
-                run.critic.values(batch, step),  # only if the algorithm has a critic
-                run.trainer.old_logprobs(batch, step),  # only if a KL penalty or several updates need them
+                run.critic_values.add_to(batch, step),  # only if the algorithm has a critic
+                run.old_logprobs.add_to(batch, step),  # only if a KL penalty or several updates need them
             )
-            run.gate.check(batch, step)
+            run.logprob_gap_gate.check(batch, step)
             step.add(run.algorithm.advantages(batch, state.algorithm))
-            batch = without_companions(batch)  # drop auxiliary sequences, which only inform the advantages
-            run.previews.take(batch, step)  # a few samples with per-token values, for displays
-            await run.weights.released(step)  # on policy, a refit that lost its quorum fails here
-            state = await run.step_both(batch, run.source.after(state), step)
-            run.gate.check(batch, step)
-            await run.weights.publish_soon(state.version, step)
-        if run.validation.due(state.step):
+            batch = drop_auxiliary(batch)  # drop auxiliary sequences, which only inform the advantages
+            run.previews.add_previews(batch, step)  # a few samples with per-token values, for displays
+            await run.weight_sync.wait_until_snapshot_taken(step)  # on policy, a refit that lost its quorum fails here
+            state = await run.train_step(batch, run.source.state_after(state), step)
+            run.logprob_gap_gate.check(batch, step)
+            await run.weight_sync.publish_in_background(state.version, step)
+        if run.validation.is_due(state.step):
             await run.validation.measure(state)
-        if run.commits_at(state.step):
-            await run.commit(state)
-    await run.validation.at_end(state)
-    await run.commit(state)
-    await run.results.export(state)
+        if run.is_checkpoint_due(state.step):
+            await run.save_checkpoint(state)
+    await run.validation.measure_at_end(state)
+    await run.save_checkpoint(state)
+    await run.result_exporter.export(state)
     return state

@@ -8,62 +8,62 @@ from typing import Any
 
 from kubealign.v1 import critic_pb2_grpc, trainer_pb2_grpc
 from kubealign_services.bus.contract import Bus, BusUnavailable
-from kubealign_services.checkpoints.fence import next_fence
+from kubealign_services.checkpoints.fence import acquire_fence
 from kubealign_services.data.prepared import load_prepared
-from kubealign_services.driver.attempt import attempt
-from kubealign_services.driver.failures import JobFailed, Stopping
-from kubealign_services.driver.grace import Grace
-from kubealign_services.driver.making.attempt import make_data
-from kubealign_services.driver.payload import check_payload
-from kubealign_services.driver.progress import DriverServicer, Progress
-from kubealign_services.driver.report import Sink
+from kubealign_services.driver.attempt import run_attempt
+from kubealign_services.driver.failures import UnrecoverableError, ShutdownRequested
+from kubealign_services.driver.grace import ShutdownDeadline
+from kubealign_services.driver.making.attempt import generate_data
+from kubealign_services.driver.payload import check_payload_limits
+from kubealign_services.driver.progress import DriverServicer, ProgressTracker
+from kubealign_services.driver.report import MetricSink
 from kubealign_services.driver.sample_file import SampleFile
-from kubealign_services.driver.tracking import tracked
-from kubealign_services.driver.watched import unless
-from kubealign_services.process.context import Context
+from kubealign_services.driver.tracking import run_trackers
+from kubealign_services.driver.watched import run_until_any
+from kubealign_services.process.context import ProcessContext
 from kubealign_services.process.failures import PermanentFailure
-from kubealign_services.process.run import run
+from kubealign_services.process.run import run_role
 from kubealign_services.rpc.client import Peer
 from kubealign_services.rpc.errors import OutOfOrder, Unreachable
 
 #: Errors that a restart from the last checkpoint may fix: a role that was restarted, or a message bus that
 #: was unreachable.
-LOST = (Unreachable, OutOfOrder, BusUnavailable)
-_READY_SECONDS = 300.0
+RECOVERABLE_ERRORS = (Unreachable, OutOfOrder, BusUnavailable)
+_READY_TIMEOUT_SECONDS = 300.0
 #: Consecutive attempts without a finished step before the job fails.
-_FRUITLESS = 5
+_MAX_FRUITLESS_ATTEMPTS = 5
 
 log = logging.getLogger(__name__)
 
 
-class Telemetry:
+class TelemetrySink:
     """Metric sink for Prometheus and the read model of the displays. `latest_step` is the newest step
     reported.
     """
 
-    def __init__(self, context: Context, progress: Progress) -> None:
+    def __init__(self, context: ProcessContext, progress: ProgressTracker) -> None:
         self._context = context
         self._progress = progress
-        self.reached = -1
+        self.latest_step = -1
 
     def step(self, step: int, fence: int, metrics: Mapping[str, float]) -> None:
         """Publish the metrics of a step."""
-        self.reached = max(self.reached, step)
+        self.latest_step = max(self.latest_step, step)
         self._context.metrics.set_step(metrics)
-        self._context.read_model.metrics(step, fence, metrics)
-        self._progress.reached(step)
+        self._context.read_model.add_metrics(step, fence, metrics)
+        self._progress.report_step(step)
 
     def samples(self, step: int, samples: Sequence[Mapping[str, Any]]) -> None:
         """Publish a few samples of a step to the read model."""
         for sample in samples:
-            self._context.read_model.sample(step, sample)
+            self._context.read_model.add_sample(step, sample)
 
 
-async def serve(context: Context) -> None:
+async def serve(context: ProcessContext) -> None:
     """Run the job to its end. Restarts from the last checkpoint whenever the connection to a role is lost."""
     settings, spec = context.settings, context.job.spec
-    progress = Progress(spec.max_steps, context.read_model, trains=spec.algorithm.value.trains)
-    grace = Grace(context.stop, spec.lifecycle.grace_period_seconds)
+    progress = ProgressTracker(spec.max_steps, context.read_model, trains=spec.algorithm.value.trains)
+    grace = ShutdownDeadline(context.stop, spec.lifecycle.grace_period_seconds)
     try:
         async with AsyncExitStack() as stack:
             trainer = None
@@ -76,19 +76,19 @@ async def serve(context: Context) -> None:
                 critic = await stack.enter_async_context(
                     Peer("critic", settings.peers["critic"], settings.tls, critic_pb2_grpc.CriticStub)
                 )
-            bus = await unless(stack.enter_async_context(context.bus()), grace.told())
+            bus = await run_until_any(stack.enter_async_context(context.bus()), grace.wait_for_request())
             await stack.enter_async_context(context.serve([DriverServicer(progress)]))
-            await until_ended(context, bus, trainer, critic, progress, grace)
-        progress.ended("Succeeded")
-    except Stopping:
-        progress.ended("Stopped")
-    except JobFailed as error:
-        progress.ended("Failed", str(error))
+            await run_job(context, bus, trainer, critic, progress, grace)
+        progress.report_end("Succeeded")
+    except ShutdownRequested:
+        progress.report_end("Stopped")
+    except UnrecoverableError as error:
+        progress.report_end("Failed", str(error))
         raise PermanentFailure(str(error)) from error
 
 
-async def until_ended(
-    context: Context, bus: Bus, trainer: Peer | None, critic: Peer | None, progress: Progress, grace: Grace
+async def run_job(
+    context: ProcessContext, bus: Bus, trainer: Peer | None, critic: Peer | None, progress: ProgressTracker, deadline: ShutdownDeadline
 ) -> None:
     """Open the trackers and run attempts until the job ends.
 
@@ -99,54 +99,54 @@ async def until_ended(
         ShutdownRequested: The driver was asked to stop.
         UnrecoverableError: The job cannot succeed.
     """
-    async with tracked(context) as trackers:
-        telemetry = Telemetry(context, progress)
+    async with run_trackers(context) as trackers:
+        telemetry = TelemetrySink(context, progress)
         samples = SampleFile(context.settings.run_dir / "samples.jsonl")
-        await _attempts(context, bus, trainer, critic, progress, grace, telemetry, [samples, *trackers])
+        await _run_attempts(context, bus, trainer, critic, progress, deadline, telemetry, [samples, *trackers])
 
 
-async def _attempts(
-    context: Context,
+async def _run_attempts(
+    context: ProcessContext,
     bus: Bus,
     trainer: Peer | None,
     critic: Peer | None,
-    progress: Progress,
-    grace: Grace,
-    telemetry: Telemetry,
-    others: Sequence[Sink],
+    progress: ProgressTracker,
+    deadline: ShutdownDeadline,
+    telemetry: TelemetrySink,
+    other_sinks: Sequence[MetricSink],
 ) -> None:
     """Run one attempt after another, each under a new fence, until one ends without a recoverable error."""
     prepared = load_prepared(context.settings.run_dir)
-    sinks: list[Sink] = [telemetry, *others]
+    sinks: list[MetricSink] = [telemetry, *other_sinks]
     fruitless = 0
     while True:
-        fence = next_fence(context.settings.run_dir)
-        before = telemetry.reached
-        progress.begin(fence)
+        fence = acquire_fence(context.settings.run_dir)
+        before = telemetry.latest_step
+        progress.report_attempt(fence)
         try:
-            check_payload(context.job, prepared.report, bus.max_payload)
+            check_payload_limits(context.job, prepared.report, bus.max_payload)
             for peer in (trainer, critic):
                 if peer is not None:
-                    await unless(peer.ready(_READY_SECONDS), grace.told())
+                    await run_until_any(peer.wait_until_ready(_READY_TIMEOUT_SECONDS), deadline.wait_for_request())
             if trainer is None:
-                await make_data(context, prepared, bus, fence, sinks, progress, grace)
+                await generate_data(context, prepared, bus, fence, sinks, progress, deadline)
             else:
-                await attempt(context, prepared, bus, trainer, critic, fence, sinks, progress, grace)
+                await run_attempt(context, prepared, bus, trainer, critic, fence, sinks, progress, deadline)
             return
-        except LOST as error:
+        except RECOVERABLE_ERRORS as error:
             if context.stop.is_set():
                 log.warning("stopped at the last checkpoint", extra={"cause": str(error), "fence": fence})
-                raise Stopping from error
-            fruitless = 0 if telemetry.reached > before else fruitless + 1
+                raise ShutdownRequested from error
+            fruitless = 0 if telemetry.latest_step > before else fruitless + 1
             log.warning("restarting from the last checkpoint", extra={"cause": str(error), "fence": fence})
-            if fruitless >= _FRUITLESS:
-                raise JobFailed(
+            if fruitless >= _MAX_FRUITLESS_ATTEMPTS:
+                raise UnrecoverableError(
                     f"{fruitless} consecutive attempts finished no step; the last error: {error}"
                 ) from error
 
 
 def main(argv: list[str]) -> int:
-    return run(serve, argv)
+    return run_role(serve, argv)
 
 
 if __name__ == "__main__":

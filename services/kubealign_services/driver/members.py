@@ -7,50 +7,50 @@ from functools import partial
 
 from torch import Tensor
 
-from kubealign.spec.rollout import MismatchGate
-from kubealign_services.batch.companions import is_learned
+from kubealign.spec.rollout import MismatchGateSpec
+from kubealign_services.batch.companions import trainable_mask
 from kubealign_services.batch.packed import Batch
-from kubealign_services.driver.ahead import Ahead
-from kubealign_services.driver.mismatch import check_mismatch, mismatch
-from kubealign_services.driver.report import StepFigures
+from kubealign_services.driver.ahead import ForwardPrefetcher
+from kubealign_services.driver.mismatch import check_logprob_gap, measure_logprob_gap
+from kubealign_services.driver.report import StepRecord
 from kubealign_services.driver.state import JobState
 from kubealign_services.driver.training_client import CriticClient, TrainerClient
 
 
-class Policy:
+class OldLogprobs:
     """Old log-probabilities from the trainer, only where the algorithm needs them. `prefetcher` may request
     them before the batch is complete.
     """
 
     def __init__(self, client: TrainerClient, needs_old_logprobs: bool) -> None:
-        self.ahead = Ahead(partial(_to_learn, client)) if needs_old_logprobs else None
+        self.prefetcher = ForwardPrefetcher(partial(_logprobs_for_training, client)) if needs_old_logprobs else None
 
-    async def old_logprobs(self, batch: Batch, step: StepFigures) -> None:
+    async def add_to(self, batch: Batch, step: StepRecord) -> None:
         """Add the column old_logprobs (float32 [T])."""
-        if self.ahead is not None:
+        if self.prefetcher is not None:
             with step.phase("logprobs"):
-                batch.token_columns["old_logprobs"] = await self.ahead.column(batch)
+                batch.token_columns["old_logprobs"] = await self.prefetcher.get_column(batch)
 
 
-class Values:
+class CriticValues:
     """Values from the critic, where one exists. `prefetcher` may request them before the batch is complete.
     """
 
     def __init__(self, client: CriticClient | None) -> None:
-        self.ahead = None if client is None else Ahead(client.values)
+        self.prefetcher = None if client is None else ForwardPrefetcher(client.values)
 
-    async def values(self, batch: Batch, step: StepFigures) -> None:
+    async def add_to(self, batch: Batch, step: StepRecord) -> None:
         """Add the column values (float32 [T])."""
-        if self.ahead is not None:
+        if self.prefetcher is not None:
             with step.phase("values"):
-                batch.token_columns["values"] = await self.ahead.column(batch)
+                batch.token_columns["values"] = await self.prefetcher.get_column(batch)
 
 
-async def _to_learn(client: TrainerClient, batch: Batch) -> Tensor:
-    return await client.logprobs(batch, learned=bool(is_learned(batch).all()))
+async def _logprobs_for_training(client: TrainerClient, batch: Batch) -> Tensor:
+    return await client.logprobs(batch, keep_graph=bool(trainable_mask(batch).all()))
 
 
-class Colocated:
+class ColocatedScorer:
     """Scorers hosted by other roles: reward models by the critic, the reference by the trainer."""
 
     def __init__(
@@ -61,7 +61,7 @@ class Colocated:
         self._rewards = rewards
         self._reference = reference
 
-    async def score(self, batch: Batch, step: StepFigures) -> None:
+    async def score(self, batch: Batch, step: StepRecord) -> None:
         """Add the columns reward.NAME (float64 [S]) and reference_logprobs (float32 [T])."""
         with step.phase("score"):
             if self._rewards and self._critic is not None:
@@ -71,31 +71,31 @@ class Colocated:
                 batch.token_columns["reference_logprobs"] = await self._trainer.reference_logprobs(batch)
 
 
-class Gate:
+class LogprobGapGate:
     """Check that stops a job whose engine and trainer disagree on log-probabilities.
 
     With one update per step and no KL penalty the trainer measures the gap within the step.
     """
 
-    def __init__(self, spec: MismatchGate | None) -> None:
+    def __init__(self, spec: MismatchGateSpec | None) -> None:
         self._spec = spec
 
-    def check(self, batch: Batch, step: StepFigures) -> None:
+    def check(self, batch: Batch, step: StepRecord) -> None:
         """Raise UnrecoverableError if the mean log-probability gap exceeds the spec's bound."""
         if self._spec is None:
             return
         if "old_logprobs" in batch.token_columns and "rollout/logprob_gap_mean" not in step.metrics:
-            step.add(mismatch(batch))
+            step.add(measure_logprob_gap(batch))
         if "rollout/logprob_gap_mean" in step.metrics:
-            check_mismatch(step.metrics, self._spec.mean)
+            check_logprob_gap(step.metrics, self._spec.mean)
 
 
-async def step_both(
+async def run_train_step(
     trainer: TrainerClient,
     critic: CriticClient | None,
     batch: Batch,
     after: JobState,
-    step: StepFigures,
+    step: StepRecord,
     critic_warmup_steps: int,
 ) -> JobState:
     """Send one TrainStep to trainer and critic concurrently; return `after` once both have finished.
@@ -111,12 +111,12 @@ async def step_both(
             policy, values = await asyncio.gather(
                 trainer.train_step(batch, after, update), critic.train_step(batch, after, update=True)
             )
-    step.add(_named(policy, "trainer"))
-    step.add(_named(values, "critic"))
+    step.add(_prefix_metrics(policy, "trainer"))
+    step.add(_prefix_metrics(values, "critic"))
     return after
 
 
-def _named(metrics: dict[str, float], role: str) -> dict[str, float]:
+def _prefix_metrics(metrics: dict[str, float], role: str) -> dict[str, float]:
     """Prefix optimiser metrics with the role's name; metrics of the objective keep their names and win.
 
     A map from the wire has no order that could decide between the critic's own loss and its objective's

@@ -3,10 +3,10 @@
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.rollout import Rollout
 from kubealign_services.driver.groups import GroupPlan
-from kubealign_services.driver.items import sampling_message
+from kubealign_services.driver.items import to_sampling_proto
 
 
-def group_plan(
+def build_group_plan(
     job: AlignmentJob, rollout: Rollout, prompts: int, samples: int, temperature: float | None = None
 ) -> GroupPlan:
     """Return the plan to request `prompts` groups at a time, each of `samples` responses.
@@ -18,7 +18,7 @@ def group_plan(
         job_seed=job.spec.seed,
         prompts_per_step=prompts,
         samples_per_prompt=samples,
-        sampling=sampling_message(rollout.sampling, temperature),
+        sampling=to_sampling_proto(rollout.sampling, temperature),
         group_timeout=rollout.group_timeout_seconds,
         group_retries=rollout.group_retries,
         max_failed_groups=job.spec.lifecycle.max_failed_groups,

@@ -2,7 +2,7 @@
 
 from kubealign.spec.job import AlignmentJob
 from kubealign_services.algorithms.loading import make_algorithm
-from kubealign_services.scoring.plugin import check_installed
+from kubealign_services.scoring.plugin import check_plugin_installed
 from kubealign_services.trackers.plugin import check_parameters
 
 
@@ -16,7 +16,7 @@ def check_plugins(job: AlignmentJob) -> None:
         make_algorithm(job.spec.algorithm)
     for reward in job.spec.rewards:
         if reward.plugin is not None:
-            check_installed(reward.plugin.name, reward.name)
+            check_plugin_installed(reward.plugin.name, reward.name)
     for tracker in job.spec.trackers:
         if tracker.plugin is not None:
             check_parameters(tracker.plugin, tracker.name)

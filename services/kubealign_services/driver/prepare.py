@@ -7,20 +7,20 @@ import os
 import sys
 
 from kubealign.process import ProcessSettings
-from kubealign_services.checkpoints.durable import replace
+from kubealign_services.checkpoints.durable import replace_file
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.preparation import prepare
 from kubealign_services.driver.plugins import check_plugins
-from kubealign_services.process.context import Context
+from kubealign_services.process.context import ProcessContext
 from kubealign_services.process.failures import PermanentFailure
-from kubealign_services.process.run import run
+from kubealign_services.process.run import run_role
 
-_NOT_OURS = (errno.EACCES, errno.EPERM, errno.EROFS)
+_PERMISSION_ERRNOS = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
-async def serve(context: Context) -> None:
+async def serve(context: ProcessContext) -> None:
     """Resolve the models, create those defined by a config, check and tokenise the data."""
-    make_run_folder(context.settings)
+    create_run_dir(context.settings)
     try:
         check_plugins(context.job)
         await context.compute(prepare, context.job, context.settings.run_dir, context.settings.results)
@@ -28,7 +28,7 @@ async def serve(context: Context) -> None:
         raise PermanentFailure(str(error)) from error
 
 
-def make_run_folder(settings: ProcessSettings) -> None:
+def create_run_dir(settings: ProcessSettings) -> None:
     """Create the run directory and the job's document in it if they do not exist.
 
     In a cluster the directory is on a volume that only pods can reach, so nobody else can create it.
@@ -40,9 +40,9 @@ def make_run_folder(settings: ProcessSettings) -> None:
     try:
         settings.run_dir.mkdir(parents=True, exist_ok=True)
         if not document.exists():
-            replace(document, [settings.job.read_bytes()])
+            replace_file(document, [settings.job.read_bytes()])
     except OSError as error:
-        if error.errno not in _NOT_OURS:
+        if error.errno not in _PERMISSION_ERRNOS:
             raise
         raise PermanentFailure(
             f"the run's folder {settings.run_dir} cannot be written: {error.strerror} at {error.filename}; "
@@ -51,7 +51,7 @@ def make_run_folder(settings: ProcessSettings) -> None:
 
 
 def main(argv: list[str]) -> int:
-    return run(serve, argv)
+    return run_role(serve, argv)
 
 
 if __name__ == "__main__":

@@ -6,15 +6,15 @@ from collections.abc import Callable
 import grpc
 
 from kubealign.v1 import driver_pb2, driver_pb2_grpc
-from kubealign_services.telemetry.read_model import ReadModel
+from kubealign_services.telemetry.read_model import ReadModelWriter
 
-_TELL_SECONDS = 1.0
+_REPORT_INTERVAL_SECONDS = 1.0
 
 
-class Progress:
+class ProgressTracker:
     """Current fence, step and wait. Wait texts are created and published at most once a second."""
 
-    def __init__(self, max_steps: int, read_model: ReadModel, trains: bool = True) -> None:
+    def __init__(self, max_steps: int, read_model: ReadModelWriter, trains: bool = True) -> None:
         """Set up the tracker.
 
         Args:
@@ -26,50 +26,50 @@ class Progress:
         self.max_steps = max_steps
         self._read_model = read_model
         self._trains = trains
-        self._told = 0.0
+        self._last_report = 0.0
 
     @property
-    def version(self) -> int:
+    def weight_version(self) -> int:
         """Version of the newest weights."""
         return self.step if self._trains else 0
 
-    def begin(self, fence: int) -> None:
+    def report_attempt(self, fence: int) -> None:
         """Publish the start of an attempt."""
         self.fence = fence
-        self._read_model.status(
+        self._read_model.set_status(
             phase="Starting", max_steps=self.max_steps, fence=fence, started_at=time.time()
         )
 
-    def reached(self, step: int) -> None:
+    def report_step(self, step: int) -> None:
         """Publish a finished step."""
         self.step, self.waiting_for = step, ""
-        self._read_model.status(
+        self._read_model.set_status(
             phase="Running",
             step=step,
             max_steps=self.max_steps,
             fence=self.fence,
-            weight_version=self.version,
+            weight_version=self.weight_version,
             waiting_for="",
         )
 
-    def waits(self, text: Callable[[], str]) -> None:
+    def report_wait(self, text: Callable[[], str]) -> None:
         """Publish the current wait, described by `text`."""
         now = time.monotonic()
-        if now - self._told >= _TELL_SECONDS:
-            self._told = now
+        if now - self._last_report >= _REPORT_INTERVAL_SECONDS:
+            self._last_report = now
             self.waiting_for = text()
-            self._read_model.status(phase="Running", waiting_for=self.waiting_for)
+            self._read_model.set_status(phase="Running", waiting_for=self.waiting_for)
 
-    def ended(self, phase: str, message: str = "") -> None:
+    def report_end(self, phase: str, message: str = "") -> None:
         """Publish the final phase of the driver."""
         self.waiting_for = ""
-        self._read_model.status(phase=phase, message=message, waiting_for="")
+        self._read_model.set_status(phase=phase, message=message, waiting_for="")
 
 
 class DriverServicer(driver_pb2_grpc.DriverServicer):
     """gRPC service Driver."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: ProgressTracker) -> None:
         self._progress = progress
 
     async def Progress(

@@ -3,17 +3,17 @@
 import asyncio
 import logging
 
-from kubealign.replay.errors import CannotReplay
-from kubealign.replay.plan import Replay
-from kubealign.replay.record import FOLDER, RecordedStep, read_batch, read_line
+from kubealign.replay.errors import ReplayError
+from kubealign.replay.plan import ReplayPlan
+from kubealign.replay.record import FOLDER, RecordedStep, read_batch, read_record
 from kubealign.v1 import batch_pb2
 from kubealign_services.algorithms.contract import Algorithm
 from kubealign_services.batch.codec import CorruptBatch, decode
 from kubealign_services.batch.packed import Batch
-from kubealign_services.checkpoints.store import Commit, CommitStore
-from kubealign_services.driver.failures import JobFailed, Stopping
-from kubealign_services.driver.recording import state_digest
-from kubealign_services.driver.report import StepFigures
+from kubealign_services.checkpoints.store import StoredCheckpoint, CheckpointStore
+from kubealign_services.driver.failures import UnrecoverableError, ShutdownRequested
+from kubealign_services.driver.recording import digest_algorithm_state
+from kubealign_services.driver.report import StepRecord
 from kubealign_services.driver.state import JobState
 
 log = logging.getLogger(__name__)
@@ -22,14 +22,14 @@ log = logging.getLogger(__name__)
 class ReplaySource:
     """Batch source that returns the recorded batch of each step, bit for bit."""
 
-    def __init__(self, replay: Replay, algorithm: Algorithm, stop: asyncio.Event) -> None:
+    def __init__(self, replay: ReplayPlan, algorithm: Algorithm, stop: asyncio.Event) -> None:
         self._folder = replay.run / FOLDER
         self._last_step = replay.last_step
         self._needs_reference = algorithm.needs_reference
         self._stop = stop
         self._trained: list[str] = []
 
-    async def take(self, state: JobState, step: StepFigures) -> Batch | None:
+    async def next_batch(self, state: JobState, step: StepRecord) -> Batch | None:
         """Return the recorded batch of the next step, or None after the last one.
 
         Raises:
@@ -38,19 +38,19 @@ class ReplaySource:
             ShutdownRequested: The driver was asked to stop.
         """
         if self._stop.is_set():
-            raise Stopping
+            raise ShutdownRequested
         if state.step >= self._last_step:
             return None
         try:
-            line, batch = await asyncio.to_thread(self._read, state.step + 1)
-        except (CannotReplay, CorruptBatch) as error:
-            raise JobFailed(str(error)) from error
+            line, batch = await asyncio.to_thread(self._read_step, state.step + 1)
+        except (ReplayError, CorruptBatch) as error:
+            raise UnrecoverableError(str(error)) from error
         if self._needs_reference and "reference_logprobs" not in batch.token_columns:
-            raise JobFailed(
+            raise UnrecoverableError(
                 f"step {line.step}: the batch was recorded without a reference's log-probabilities, which "
                 "spec.algorithm needs"
             )
-        if line.algorithm_state != state_digest(state.algorithm):
+        if line.algorithm_state != digest_algorithm_state(state.algorithm):
             log.warning(
                 "the algorithm's state differs from the recorded run's", extra={"step": line.step}
             )
@@ -58,19 +58,19 @@ class ReplaySource:
         step.add({"batch/tokens": len(batch.tokens), "batch/sequences": len(batch)})
         return batch
 
-    def after(self, state: JobState) -> JobState:
-        following = state.next()
+    def state_after(self, state: JobState) -> JobState:
+        following = state.copy_for_next_step()
         following.trained = self._trained
         return following
 
-    def _read(self, step: int) -> tuple[RecordedStep, Batch]:
-        line = read_line(self._folder, step)
+    def _read_step(self, step: int) -> tuple[RecordedStep, Batch]:
+        line = read_record(self._folder, step)
         columns = read_batch(self._folder, line)
         message = batch_pb2.PackedBatch(sample_ids=line.sample_ids, columns=columns, digest=line.digest)
         return line, decode(message)
 
 
-def first_commit(replay: Replay) -> Commit | None:
+def load_initial_checkpoint(replay: ReplayPlan) -> StoredCheckpoint | None:
     """Return the checkpoint that the first replayed step starts from; None: the initial weights.
 
     Raises:
@@ -80,7 +80,7 @@ def first_commit(replay: Replay) -> Commit | None:
     if replay.first_step == 1:
         return None
     folder = replay.run / "commits"
-    commit = CommitStore(folder, keep=1).at(replay.first_step - 1)
+    commit = CheckpointStore(folder, keep=1).at_step(replay.first_step - 1)
     if commit is None:
-        raise JobFailed(f"the commit of step {replay.first_step - 1} in {folder} has gone")
+        raise UnrecoverableError(f"the commit of step {replay.first_step - 1} in {folder} has gone")
     return commit

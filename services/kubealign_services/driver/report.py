@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from kubealign_services.driver.line_file import append
+from kubealign_services.driver.line_file import append_lines
 
 log = logging.getLogger(__name__)
 
 
-class Sink(Protocol):
+class MetricSink(Protocol):
     """Destination of step metrics: the read model, Prometheus, a tracker."""
 
     def step(self, step: int, fence: int, metrics: Mapping[str, float]) -> None:
@@ -25,14 +25,14 @@ class Sink(Protocol):
 
 
 @dataclass(frozen=True)
-class Answer:
+class SampleText:
     """Texts of a sample, which a batch does not contain."""
 
     prompt: str
     response: str
 
 
-class StepFigures:
+class StepRecord:
     """Metrics and previews that one step has collected so far.
 
     `sample_texts`: texts of the batch by sample id; `previews`: samples for displays, in the read model's
@@ -42,8 +42,8 @@ class StepFigures:
     def __init__(self, step: int) -> None:
         self.step = step
         self.metrics: dict[str, float] = {}
-        self.answers: dict[str, Answer] = {}
-        self.samples: list[dict[str, Any]] = []
+        self.sample_texts: dict[str, SampleText] = {}
+        self.previews: list[dict[str, Any]] = []
         self.attempts: dict[str, int] = {}
         self._started = time.perf_counter()
 
@@ -61,12 +61,12 @@ class StepFigures:
             key = f"seconds/{name}"
             self.metrics[key] = self.metrics.get(key, 0.0) + time.perf_counter() - begun
 
-    def seconds(self) -> float:
+    def elapsed_seconds(self) -> float:
         """Return the seconds since the step began."""
         return time.perf_counter() - self._started
 
 
-class Report:
+class MetricsReport:
     """Writes each step's metrics as a line of `metrics.jsonl` and to every sink.
 
     After a rollback a step is reported again under a higher fence: readers keep the last line of a step.
@@ -74,29 +74,29 @@ class Report:
     creation (time.monotonic()).
     """
 
-    def __init__(self, path: Path, fence: int, sinks: list[Sink]) -> None:
+    def __init__(self, path: Path, fence: int, sinks: list[MetricSink]) -> None:
         self._path = path
         self._fence = fence
         self._sinks = sinks
-        self.newest: Mapping[str, float] = {}
-        self.newest_at = time.monotonic()
+        self.latest_metrics: Mapping[str, float] = {}
+        self.latest_step_time = time.monotonic()
 
     @contextmanager
-    def step(self, step: int) -> Iterator[StepFigures]:
+    def measure_step(self, step: int) -> Iterator[StepRecord]:
         """Measure a step. Its metrics are written if the step ends without an error and has any."""
-        record = StepFigures(step)
+        record = StepRecord(step)
         yield record
         if not record.metrics:
             return
-        seconds = record.seconds()
+        seconds = record.elapsed_seconds()
         record.metrics["seconds/step"] = seconds
         if "batch/tokens" in record.metrics:
             record.metrics["tokens_per_second"] = record.metrics["batch/tokens"] / seconds
-        self.newest, self.newest_at = record.metrics, time.monotonic()
+        self.latest_metrics, self.latest_step_time = record.metrics, time.monotonic()
         self.write(step, record.metrics)
-        self.samples(step, record.samples)
+        self.write_samples(step, record.previews)
 
-    def samples(self, step: int, samples: Sequence[Mapping[str, Any]]) -> None:
+    def write_samples(self, step: int, samples: Sequence[Mapping[str, Any]]) -> None:
         """Send samples of a step to every sink."""
         for sink in self._sinks:
             sink.samples(step, samples)
@@ -104,7 +104,7 @@ class Report:
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write one line of metrics and send them to every sink."""
         line = {"step": step, "fence": self._fence, "time": time.time(), **metrics}
-        append(self._path, json.dumps(line) + "\n")
+        append_lines(self._path, json.dumps(line) + "\n")
         for sink in self._sinks:
             sink.step(step, self._fence, metrics)
         log.info("step", extra={"step": step, "metrics": dict(metrics)})

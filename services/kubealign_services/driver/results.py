@@ -6,7 +6,7 @@ from kubealign_services.driver.state import JobState
 from kubealign_services.driver.training_client import TrainerClient
 
 
-class Results:
+class ResultExporter:
     """Exporter of the trained model."""
 
     def __init__(self, trainer: TrainerClient, directory: Path) -> None:

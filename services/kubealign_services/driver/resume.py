@@ -3,14 +3,14 @@
 import asyncio
 import logging
 
-from kubealign_services.checkpoints.store import Commit, CommitStore
+from kubealign_services.checkpoints.store import StoredCheckpoint, CheckpointStore
 from kubealign_services.driver.state import JobState
 from kubealign_services.driver.training_client import TrainingClient
 
 log = logging.getLogger(__name__)
 
 
-async def resume(store: CommitStore, members: list[TrainingClient], first: Commit | None = None) -> JobState:
+async def restore_state(store: CheckpointStore, members: list[TrainingClient], initial_checkpoint: StoredCheckpoint | None = None) -> JobState:
     """Return the state from which the job continues, after trainer and critic hold it.
 
     A driver that died alone finds both roles at the same step with its own state, and nothing is repeated.
@@ -34,7 +34,7 @@ async def resume(store: CommitStore, members: list[TrainingClient], first: Commi
             )
             return state
     # Reads every file of the checkpoint, so it must not run on the event loop.
-    commit = await asyncio.to_thread(store.newest) or first
+    commit = await asyncio.to_thread(store.latest) or initial_checkpoint
     state = JobState() if commit is None else JobState.model_validate(commit.manifest.driver_state)
     for member in members:
         await member.load(state, None if commit is None else commit.path / member.role)

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from kubealign_services.batch.packed import Batch
 from kubealign_services.data.collate import collate
-from kubealign_services.data.mismatched import with_mismatched
+from kubealign_services.data.mismatched import add_mismatched_pairs
 from kubealign_services.data.prepared import PreparedRow
-from kubealign_services.driver.failures import JobFailed
+from kubealign_services.driver.failures import UnrecoverableError
 
 
 class RowBatches:
@@ -20,17 +20,17 @@ class RowBatches:
         UnrecoverableError: Mismatched pairs are needed and there is no other row.
     """
 
-    def __init__(self, rows: Sequence[PreparedRow], kind: str, mismatched: bool) -> None:
-        if mismatched and len(rows) < 2:
-            raise JobFailed(
+    def __init__(self, rows: Sequence[PreparedRow], kind: str, mismatched_pairs: bool) -> None:
+        if mismatched_pairs and len(rows) < 2:
+            raise UnrecoverableError(
                 f"spec.data.{kind}: at least 2 rows are needed, found {len(rows)}: each row's prompt is "
                 "also paired with another row's response"
             )
         self._rows = rows
         self._kind = kind
-        self._mismatched = mismatched
+        self._mismatched_pairs = mismatched_pairs
 
-    def of(self, names: Sequence[str]) -> Batch:
+    def build(self, names: Sequence[str]) -> Batch:
         """Return the batch of the rows with these names.
 
         Args:
@@ -39,4 +39,4 @@ class RowBatches:
         """
         indices = [int(name.rpartition("/")[2]) for name in names]
         batch = collate([self._rows[index] for index in indices], names, self._kind)
-        return with_mismatched(batch, indices, self._rows) if self._mismatched else batch
+        return add_mismatched_pairs(batch, indices, self._rows) if self._mismatched_pairs else batch

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kubealign_services.driver.line_file import append
+from kubealign_services.driver.line_file import append_lines
 from kubealign_services.telemetry.plain import to_json
 
-BOUND_BYTES = 64 * 2**20
+MAX_FILE_BYTES = 64 * 2**20
 
 
 class SampleFile:
@@ -23,9 +23,9 @@ class SampleFile:
     steps one is kept: all until the file is half full, every second until three quarters, and so on.
     """
 
-    def __init__(self, path: Path, bound: int = BOUND_BYTES) -> None:
+    def __init__(self, path: Path, max_bytes: int = MAX_FILE_BYTES) -> None:
         self._path = path
-        self._bound = bound
+        self._max_bytes = max_bytes
 
     def step(self, step: int, fence: int, metrics: Mapping[str, float]) -> None:
         """Ignore metrics: `metrics.jsonl` contains them."""
@@ -34,9 +34,9 @@ class SampleFile:
         """Append a step's samples, or drop them if the step is not among those kept."""
         size = self._path.stat().st_size if self._path.exists() else 0
         lines = "".join(to_json({"step": step, **sample}) + "\n" for sample in samples)
-        if size + len(lines.encode()) < self._bound and step % self._stride(size) == 0:
-            append(self._path, lines)
+        if size + len(lines.encode()) < self._max_bytes and step % self._stride(size) == 0:
+            append_lines(self._path, lines)
 
     def _stride(self, size: int) -> int:
         """Return the number of steps of which one is kept at this file size."""
-        return int(2 ** math.floor(math.log2(self._bound / (self._bound - size))))
+        return int(2 ** math.floor(math.log2(self._max_bytes / (self._max_bytes - size))))

@@ -6,7 +6,7 @@ from statistics import fmean
 from kubealign.v1 import scoring_pb2
 
 
-def score_figures(scores: Iterable[scoring_pb2.Score]) -> dict[str, float]:
+def reward_model_metrics(scores: Iterable[scoring_pb2.Score]) -> dict[str, float]:
     """Return the mean attributes and ensemble disagreement of the scores.
 
     reward/NAME/ATTRIBUTE: mean of each score of a model with several. reward/NAME/disagreement: mean over

@@ -9,30 +9,30 @@ from typing import Protocol
 import torch
 
 from kubealign.spec.rewards import Reward
-from kubealign_services.batch.companions import learned
+from kubealign_services.batch.companions import trainable
 from kubealign_services.batch.packed import Batch
-from kubealign_services.driver.ahead import Ahead
-from kubealign_services.driver.assembly import Sampled, assemble, mixed, sample_id, staleness
-from kubealign_services.driver.failures import Stopping
+from kubealign_services.driver.ahead import ForwardPrefetcher
+from kubealign_services.driver.assembly import SamplingInfo, assemble_batch, has_mixed_versions, make_sample_id, compute_staleness
+from kubealign_services.driver.failures import ShutdownRequested
 from kubealign_services.driver.groups import GroupBuffer
-from kubealign_services.driver.ledger import Group
-from kubealign_services.driver.report import Answer, StepFigures
+from kubealign_services.driver.ledger import RolloutGroup
+from kubealign_services.driver.report import SampleText, StepRecord
 from kubealign_services.driver.row_batches import RowBatches
-from kubealign_services.driver.score_figures import score_figures
+from kubealign_services.driver.score_figures import reward_model_metrics
 from kubealign_services.driver.state import JobState
-from kubealign_services.driver.supply import EpochSupply
-from kubealign_services.scoring.combination import combine
+from kubealign_services.driver.supply import EpochPrompts
+from kubealign_services.scoring.combination import combine_rewards
 
 
-class Source(Protocol):
+class BatchSource(Protocol):
     """Source of one batch per step."""
 
-    async def take(self, state: JobState, step: StepFigures) -> Batch | None:
+    async def next_batch(self, state: JobState, step: StepRecord) -> Batch | None:
         """Return the next batch; None when the data has run out. Raises UnrecoverableError,
         ShutdownRequested.
         """
 
-    def after(self, state: JobState) -> JobState:
+    def state_after(self, state: JobState) -> JobState:
         """Return the state that follows once the batch just taken is trained on."""
 
 
@@ -41,7 +41,7 @@ class FrozenModels(Protocol):
     (candidates).
     """
 
-    async def read(self, batch: Batch, step: StepFigures) -> None:
+    async def add_columns(self, batch: Batch, step: StepRecord) -> None:
         """Add the models' columns. The batch's sample ids are the rows' names. Raises UnrecoverableError,
         ShutdownRequested.
         """
@@ -50,7 +50,7 @@ class FrozenModels(Protocol):
 class NoFrozenModels:
     """No-op client for an algorithm that trains on the rows alone."""
 
-    async def read(self, batch: Batch, step: StepFigures) -> None:
+    async def add_columns(self, batch: Batch, step: StepRecord) -> None:
         return None
 
 
@@ -59,47 +59,47 @@ class RowSource:
 
     def __init__(
         self,
-        supply: EpochSupply,
-        dropped: int,
+        prompts: EpochPrompts,
+        dropped_rows: int,
         rows_per_step: int,
         batches: RowBatches,
         stop: asyncio.Event,
-        frozen: FrozenModels,
+        frozen_models: FrozenModels,
     ) -> None:
-        self._frozen = frozen
-        self._supply = supply
-        self._dropped = dropped
+        self._frozen_models = frozen_models
+        self._prompts = prompts
+        self._dropped_rows = dropped_rows
         self._stop = stop
         self._rows_per_step = rows_per_step
         self._batches = batches
-        self._taken: list[str] = []
+        self._batch_prompts: list[str] = []
 
-    async def take(self, state: JobState, step: StepFigures) -> Batch | None:
+    async def next_batch(self, state: JobState, step: StepRecord) -> Batch | None:
         if self._stop.is_set():
-            raise Stopping
+            raise ShutdownRequested
         names: list[str] = []
-        while len(names) < self._rows_per_step and (name := self._supply.next()) is not None:
+        while len(names) < self._rows_per_step and (name := self._prompts.next_prompt()) is not None:
             names.append(name)
-        self._taken = names
+        self._batch_prompts = names
         if not names:
             return None
-        batch = self._batches.of(names)
-        await self._frozen.read(batch, step)
+        batch = self._batches.build(names)
+        await self._frozen_models.add_columns(batch, step)
         step.add({"batch/tokens": len(batch.tokens), "batch/sequences": len(batch)})
-        step.add(data_figures(self._supply, self._dropped))
+        step.add(data_metrics(self._prompts, self._dropped_rows))
         return batch
 
-    def after(self, state: JobState) -> JobState:
-        following = state.next()
-        following.cursor = self._supply.cursor
-        following.trained = self._taken
+    def state_after(self, state: JobState) -> JobState:
+        following = state.copy_for_next_step()
+        following.cursor = self._prompts.cursor
+        following.trained = self._batch_prompts
         return following
 
 
-class ColocatedScorers(Protocol):
+class BatchScorer(Protocol):
     """Scorers hosted by critic or trainer, called once the groups are complete."""
 
-    async def score(self, batch: Batch, step: StepFigures) -> None:
+    async def score(self, batch: Batch, step: StepRecord) -> None:
         """Add the columns reward.NAME and reference_logprobs."""
 
 
@@ -108,46 +108,46 @@ class GroupSource:
 
     def __init__(
         self,
-        supply: EpochSupply,
-        dropped: int,
+        prompts: EpochPrompts,
+        dropped_rows: int,
         buffer: GroupBuffer,
         rewards: Sequence[Reward],
         bus_rewards: Sequence[str],
         bus_reference: bool,
-        colocated: ColocatedScorers,
-        sampled: Sampled,
-        ahead: Sequence[Ahead],
+        colocated: BatchScorer,
+        sampling: SamplingInfo,
+        prefetchers: Sequence[ForwardPrefetcher],
     ) -> None:
         """Set up the source.
 
         Args:
             prefetchers: Prefetch columns of generated groups while others are still generated or scored.
         """
-        self._supply = supply
-        self._dropped = dropped
+        self._prompts = prompts
+        self._dropped_rows = dropped_rows
         self._buffer = buffer
         self._rewards = rewards
         self._bus_rewards = bus_rewards
         self._bus_reference = bus_reference
         self._colocated = colocated
-        self._sampled = sampled
-        self._ahead = ahead
-        self._taken: list[str] = []
+        self._sampling = sampling
+        self._prefetchers = prefetchers
+        self._batch_prompts: list[str] = []
 
-    async def take(self, state: JobState, step: StepFigures) -> Batch | None:
-        requested_at, discarded = time.monotonic(), self._buffer.discarded
+    async def next_batch(self, state: JobState, step: StepRecord) -> Batch | None:
+        requested_at, discarded = time.monotonic(), self._buffer.discarded_groups
 
-        def pack_unscored(part: Sequence[Group]) -> Batch:
-            return assemble(part, (), self._sampled, state.version, reference=False)
+        def pack_unscored(part: Sequence[RolloutGroup]) -> Batch:
+            return assemble_batch(part, (), self._sampling, state.version, reference=False)
 
-        def submit_ready(generated_groups: Sequence[Group], missing: int) -> None:
-            for prefetcher in self._ahead:
-                prefetcher.offer(generated_groups, missing, pack_unscored)
+        def submit_ready(generated_groups: Sequence[RolloutGroup], missing: int) -> None:
+            for prefetcher in self._prefetchers:
+                prefetcher.submit_ready(generated_groups, missing, pack_unscored)
 
-        groups = await self._buffer.take(state.version, submit_ready)
+        groups = await self._buffer.take_batch(state.version, submit_ready)
         if not groups:
             return None
-        self._taken = [group.group_id for group in groups]
+        self._batch_prompts = [group.group_id for group in groups]
         taken_at = time.monotonic()
         last_generated_at = max(requested_at, *(group.generated_at or requested_at for group in groups))
         step.add(
@@ -156,54 +156,54 @@ class GroupSource:
                 "seconds/score": taken_at - last_generated_at,
             }
         )
-        step.add(waits(groups, requested_at, taken_at))
-        batch = assemble(groups, self._bus_rewards, self._sampled, state.version, self._bus_reference)
+        step.add(wait_metrics(groups, requested_at, taken_at))
+        batch = assemble_batch(groups, self._bus_rewards, self._sampling, state.version, self._bus_reference)
         await self._colocated.score(batch, step)
         step.add(
-            score_figures(
+            reward_model_metrics(
                 group.score(sample, name)
                 for group in groups
                 for sample in group.rollouts
                 for name in self._bus_rewards
             )
         )
-        step.add(combine(batch, self._rewards, state.step + 1, state.rewards))
-        step.add(response_figures(batch, state.version))
-        step.add(data_figures(self._supply, self._dropped))
-        step.answers = answers(groups)
+        step.add(combine_rewards(batch, self._rewards, state.step + 1, state.rewards))
+        step.add(response_metrics(batch, state.version))
+        step.add(data_metrics(self._prompts, self._dropped_rows))
+        step.sample_texts = collect_sample_texts(groups)
         step.attempts = {group.group_id: group.attempt for group in groups}
         step.add(
             {
-                "rollout/groups_in_flight": self._buffer.in_flight,
-                "rollout/groups_waiting": self._buffer.waiting,
-                "rollout/groups_discarded": self._buffer.discarded - discarded,
-                "data/discarded_groups": self._buffer.discarded,
-                "data/uninformative_groups": self._buffer.uninformative,
-                "data/given_up_prompts": len(state.given_up) + len(self._buffer.given_up),
+                "rollout/groups_in_flight": self._buffer.groups_in_flight,
+                "rollout/groups_waiting": self._buffer.groups_waiting,
+                "rollout/groups_discarded": self._buffer.discarded_groups - discarded,
+                "data/discarded_groups": self._buffer.discarded_groups,
+                "data/uninformative_groups": self._buffer.uninformative_groups,
+                "data/given_up_prompts": len(state.given_up) + len(self._buffer.failed_prompts),
             }
         )
         return batch
 
-    def after(self, state: JobState) -> JobState:
-        following = state.next()
-        following.cursor = self._supply.cursor
-        following.unfinished = [*self._buffer.outstanding, *self._supply.left_over]
-        following.trained = self._taken
-        following.given_up = [*state.given_up, *self._buffer.given_up]
-        self._buffer.given_up.clear()
+    def state_after(self, state: JobState) -> JobState:
+        following = state.copy_for_next_step()
+        following.cursor = self._prompts.cursor
+        following.unfinished = [*self._buffer.outstanding_prompts, *self._prompts.unfinished]
+        following.trained = self._batch_prompts
+        following.given_up = [*state.given_up, *self._buffer.failed_prompts]
+        self._buffer.failed_prompts.clear()
         return following
 
 
-def answers(groups: Sequence[Group]) -> dict[str, Answer]:
+def collect_sample_texts(groups: Sequence[RolloutGroup]) -> dict[str, SampleText]:
     """Return sample id (as in the batch) -> texts of the sample."""
     return {
-        sample_id(group.group_id, sample): Answer(json.loads(rollout.columns)["prompt"], rollout.response)
+        make_sample_id(group.group_id, sample): SampleText(json.loads(rollout.columns)["prompt"], rollout.response)
         for group in groups
         for sample, rollout in group.rollouts.items()
     }
 
 
-def waits(groups: Sequence[Group], asked: float, taken: float) -> dict[str, float]:
+def wait_metrics(groups: Sequence[RolloutGroup], asked: float, taken: float) -> dict[str, float]:
     """Return how long trainer and groups waited for each other, in seconds.
 
     The trainer waited for this batch's groups from `asked` to `taken` (time.monotonic()); a complete group
@@ -216,22 +216,22 @@ def waits(groups: Sequence[Group], asked: float, taken: float) -> dict[str, floa
     }
 
 
-def data_figures(supply: EpochSupply, dropped: int) -> dict[str, float]:
+def data_metrics(prompts: EpochPrompts, dropped_rows: int) -> dict[str, float]:
     """Return the position in the data as metrics.
 
     Args:
         dropped_rows: Rows left out for their length during preparation.
     """
-    return {"data/epoch": supply.cursor.epoch, "data/dropped_prompts": dropped}
+    return {"data/epoch": prompts.cursor.epoch, "data/dropped_prompts": dropped_rows}
 
 
-def response_figures(batch: Batch, version: int) -> dict[str, float]:
+def response_metrics(batch: Batch, version: int) -> dict[str, float]:
     """Return lengths, truncation, staleness and weight version of a batch of samples, without auxiliary
     sequences.
     """
-    batch = learned(batch)
+    batch = trainable(batch)
     lengths = torch.zeros(len(batch)).index_add(0, batch.sequence_of_token, batch.token("loss_mask").float())
-    age = staleness(batch, version)
+    age = compute_staleness(batch, version)
     workflow_metrics = {
         f"rollout/{name}": float(batch.sequence(name).float().mean())
         for name in ("turns", "tool_errors")
@@ -246,5 +246,5 @@ def response_figures(batch: Batch, version: int) -> dict[str, float]:
         "weights/version": version,
         "rollout/staleness": float(age.float().mean()),
         "rollout/staleness_max": float(age.max()),
-        "rollout/mixed_versions_share": float(mixed(batch).float().mean()),
+        "rollout/mixed_versions_share": float(has_mixed_versions(batch).float().mean()),
     }

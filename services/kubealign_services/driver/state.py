@@ -2,8 +2,8 @@
 
 from pydantic import BaseModel, ConfigDict
 
-from kubealign_services.data.order import Cursor
-from kubealign_services.driver.rounds.place import RoundPlace
+from kubealign_services.data.order import EpochCursor
+from kubealign_services.driver.rounds.place import RoundProgress
 
 
 class JobState(BaseModel):
@@ -16,7 +16,7 @@ class JobState(BaseModel):
 
     step: int = 0
     #: Position of the next prompt (or row) in the data.
-    cursor: Cursor = Cursor()
+    cursor: EpochCursor = EpochCursor()
     #: Prompts taken from the cursor and not trained on yet, oldest first. A restart requests them first.
     unfinished: list[str] = []
     #: Prompts of the step that made this state.
@@ -28,7 +28,7 @@ class JobState(BaseModel):
     #: Prompts that failed after all retries, since the start of the job.
     given_up: list[str] = []
     #: Progress within the rounds of an iterative algorithm.
-    round: RoundPlace = RoundPlace()
+    round: RoundProgress = RoundProgress()
     #: The latest validation metrics and the step of their measurement.
     validation: dict[str, float] = {}
     validated_step: int | None = None
@@ -40,6 +40,6 @@ class JobState(BaseModel):
         """Version of the policy's weights."""
         return self.step
 
-    def next(self) -> "JobState":
+    def copy_for_next_step(self) -> "JobState":
         """Return a copy for the next step."""
         return self.model_copy(deep=True, update={"step": self.step + 1})

@@ -3,37 +3,37 @@
 
 import logging
 
-from kubealign_services.driver.failures import Stopping
-from kubealign_services.driver.grace import Grace
-from kubealign_services.driver.run import Run
-from kubealign_services.driver.watched import unless
+from kubealign_services.driver.failures import ShutdownRequested
+from kubealign_services.driver.grace import ShutdownDeadline
+from kubealign_services.driver.run import TrainingRun
+from kubealign_services.driver.watched import run_until_any
 from kubealign_services.refit.broadcast import RefitFailed
 
 log = logging.getLogger(__name__)
 
 
-async def told_to_stop(run: Run, grace: Grace) -> None:
+async def wait_for_shutdown(run: TrainingRun, deadline: ShutdownDeadline) -> None:
     """Wait for a shutdown request, then for any TrainStep or checkpoint in progress. Raises
     ShutdownRequested.
     """
-    await grace.stop.wait()
-    async with run.undivided:
-        raise Stopping
+    await deadline.stop.wait()
+    async with run.critical_section:
+        raise ShutdownRequested
 
 
-async def save_in_time(run: Run, grace: Grace) -> None:
+async def checkpoint_before_deadline(run: TrainingRun, deadline: ShutdownDeadline) -> None:
     """Save a checkpoint of the run's state unless one exists.
 
     Gives up if the weights are not verified, or the checkpoint not written, before the grace period ends.
     Raises as `TrainingRun.save_checkpoint` does.
     """
-    if run.commits.holds(run.state):
+    if run.checkpoints.is_saved(run.state):
         return
     cause = "the grace period ended before the weights were verified and the checkpoint was saved"
     try:
-        await unless(run.commit(run.state), grace.over())
+        await run_until_any(run.save_checkpoint(run.state), deadline.wait_for_expiry())
         return
-    except Stopping:
+    except ShutdownRequested:
         pass
     except RefitFailed as error:
         cause = str(error)

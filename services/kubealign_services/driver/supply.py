@@ -3,29 +3,29 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from kubealign_services.data.order import Cursor, take
-from kubealign_services.data.prepared import PreparedRow, Rows
+from kubealign_services.data.order import EpochCursor, take_rows
+from kubealign_services.data.prepared import PreparedRow, PreparedRows
 
 
-class Supply(Protocol):
+class PromptSource(Protocol):
     """Sequence of named prompts."""
 
-    def next(self) -> str | None:
+    def next_prompt(self) -> str | None:
         """Return the next prompt's name; None when none is left."""
 
     def row(self, group_id: str) -> PreparedRow:
         """Return the row of a prompt name."""
 
 
-class EpochSupply:
+class EpochPrompts:
     """Rows in epoch order, after the prompts that an earlier run left unfinished. Names are EPOCH/ROW."""
 
     def __init__(
         self,
-        rows: Rows,
+        rows: PreparedRows,
         seed: int,
         shuffle: bool,
-        cursor: Cursor,
+        cursor: EpochCursor,
         unfinished: Sequence[str],
         max_epochs: int | None = None,
     ) -> None:
@@ -34,12 +34,12 @@ class EpochSupply:
         self._shuffle = shuffle
         self._max_epochs = max_epochs
         self.cursor = cursor
-        self.left_over = list(unfinished)
+        self.unfinished = list(unfinished)
 
-    def next(self) -> str | None:
-        if self.left_over:
-            return self.left_over.pop(0)
-        taken, self.cursor = take(
+    def next_prompt(self) -> str | None:
+        if self.unfinished:
+            return self.unfinished.pop(0)
+        taken, self.cursor = take_rows(
             self.cursor, 1, len(self._rows), self._seed, self._shuffle, self._max_epochs
         )
         return f"{taken[0].epoch}/{taken[0].row}" if taken else None
@@ -48,15 +48,15 @@ class EpochSupply:
         return self._rows[int(group_id.rpartition("/")[2])]
 
 
-class ListSupply:
+class ListPrompts:
     """All rows once, in order. Names are PREFIX/ROW."""
 
-    def __init__(self, rows: Rows, prefix: str) -> None:
+    def __init__(self, rows: PreparedRows, prefix: str) -> None:
         self._rows = rows
         self._prefix = prefix
         self._position = 0
 
-    def next(self) -> str | None:
+    def next_prompt(self) -> str | None:
         if self._position >= len(self._rows):
             return None
         self._position += 1

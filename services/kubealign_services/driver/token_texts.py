@@ -12,14 +12,14 @@ from kubealign_services.data.errors import DataError
 Decode = Callable[[Sequence[int]], str]
 
 # Decoders write this for bytes that are not (yet) a character.
-_UNDECODABLE = "\N{REPLACEMENT CHARACTER}"
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 # A character has four bytes at most, so a token this many positions back cannot be incomplete any more.
-_MOST_PENDING = 8
+_MAX_PENDING_TOKENS = 8
 
 log = logging.getLogger(__name__)
 
 
-def pieces(tokens: Sequence[int], text: str, decode: Decode) -> list[str]:
+def split_by_token(tokens: Sequence[int], text: str, decode: Decode) -> list[str]:
     """Return one piece per token. Joined, the pieces are `text`, which ends at a stop string or a special
     token.
 
@@ -31,15 +31,15 @@ def pieces(tokens: Sequence[int], text: str, decode: Decode) -> list[str]:
     for end in range(1, len(tokens) + 1):
         settled_text = decode(tokens[begin:settled])
         new_text = decode(tokens[begin:end])[len(settled_text) :]
-        if new_text.endswith(_UNDECODABLE) and end - settled < _MOST_PENDING:
+        if new_text.endswith(_REPLACEMENT) and end - settled < _MAX_PENDING_TOKENS:
             texts.append("")
             continue
         texts.append(new_text)
         begin, settled = settled, end
-    return _fitted(texts, text)
+    return _fit_to_text(texts, text)
 
 
-def _fitted(parts: list[str], text: str) -> list[str]:
+def _fit_to_text(parts: list[str], text: str) -> list[str]:
     """Cut the pieces at the end of the text; the last piece takes the text that partial decoding has left
     over.
     """
@@ -53,7 +53,7 @@ def _fitted(parts: list[str], text: str) -> list[str]:
     return fitted
 
 
-def decoder(tokenizer: PreTrainedTokenizerBase) -> Decode:
+def make_decoder(tokenizer: PreTrainedTokenizerBase) -> Decode:
     """Return a decode function that works like the rollout engine's."""
 
     def decode(tokens: Sequence[int]) -> str:
@@ -64,7 +64,7 @@ def decoder(tokenizer: PreTrainedTokenizerBase) -> Decode:
     return decode
 
 
-class TokenTexts:
+class TokenSplitter:
     """Splits responses by token with the job's tokenizer, which `load` reads for the first response."""
 
     def __init__(self, load: Callable[[], Decode]) -> None:
@@ -74,7 +74,7 @@ class TokenTexts:
         """Return the pieces as `split_by_token`; none if the tokenizer cannot be read, since previews must
         not fail a job.
         """
-        return [] if self._decode is None else pieces(tokens, text, self._decode)
+        return [] if self._decode is None else split_by_token(tokens, text, self._decode)
 
     @cached_property
     def _decode(self) -> Decode | None:

@@ -17,7 +17,7 @@ class TrainingClient:
     """Calls that trainer and critic share. `timeout` is the deadline of computing calls in seconds."""
 
     def __init__(self, peer: Peer, fence: int, timeout: float) -> None:
-        self.role = peer.what
+        self.role = peer.name
         self.fence = fence
         self._peer = peer
         self._timeout = timeout
@@ -59,11 +59,11 @@ class TrainingClient:
     async def _call(self, method: str, request: Message) -> Any:
         return await self._peer.call(method, request, self._timeout)
 
-    async def _columns(
-        self, method: str, batch: Batch, outputs: list[str], learned: bool = False
+    async def _forward_columns(
+        self, method: str, batch: Batch, outputs: list[str], keep_graph: bool = False
     ) -> dict[str, Tensor]:
         request = training_pb2.ForwardRequest(
-            fence=self.fence, batch=encode(batch), outputs=outputs, learned=learned
+            fence=self.fence, batch=encode(batch), outputs=outputs, learned=keep_graph
         )
         reply = await self._call(method, request)
         return decode_columns(reply.columns, reply.digest)
@@ -72,18 +72,18 @@ class TrainingClient:
 class TrainerClient(TrainingClient):
     """Client of the policy's trainer."""
 
-    async def logprobs(self, batch: Batch, learned: bool = False) -> Tensor:
+    async def logprobs(self, batch: Batch, keep_graph: bool = False) -> Tensor:
         """Return the policy's log-probabilities of the tokens, float32 [T].
 
         Args:
             keep_graph: The next update trains on these sequences, so the forward pass may be kept.
         """
-        columns = await self._columns("Logprobs", batch, ["logprobs"], learned)
+        columns = await self._forward_columns("Logprobs", batch, ["logprobs"], keep_graph)
         return columns["token.logprobs"]
 
     async def reference_logprobs(self, batch: Batch) -> Tensor:
         """Return the log-probabilities of the reference that the trainer hosts, float32 [T]."""
-        columns = await self._columns("ReferenceLogprobs", batch, ["logprobs"])
+        columns = await self._forward_columns("ReferenceLogprobs", batch, ["logprobs"])
         return columns["token.logprobs"]
 
     async def evaluate(self, batch: Batch) -> dict[str, float]:
@@ -111,10 +111,10 @@ class CriticClient(TrainingClient):
         """Return the value of the state before each token, float32 [T]. The next update trains on these
         sequences.
         """
-        columns = await self._columns("Values", batch, ["values"], learned=True)
+        columns = await self._forward_columns("Values", batch, ["values"], keep_graph=True)
         return columns["token.values"]
 
     async def scores(self, batch: Batch, names: list[str]) -> dict[str, Tensor]:
         """Return the scores of the critic's reward models by name, each float32 [S]."""
-        columns = await self._columns("Score", batch, names)
+        columns = await self._forward_columns("Score", batch, names)
         return {name: columns[f"sequence.{name}"] for name in names}

@@ -8,7 +8,7 @@ from typing import Any
 
 from kubealign.v1 import rollout_pb2
 from kubealign_services.batch.codec import decode
-from kubealign_services.driver.ledger import Group
+from kubealign_services.driver.ledger import RolloutGroup
 
 
 @dataclass(frozen=True)
@@ -27,14 +27,14 @@ class ValidationSample:
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
 
-    def as_json(self) -> str:
+    def to_json(self) -> str:
         """Return the sample as JSON, without tokens and log-probabilities."""
         fields = asdict(self)
         del fields["tokens"], fields["logprobs"]
         return json.dumps(fields, ensure_ascii=False)
 
 
-def samples_of(groups: Sequence[Group], sources: Sequence[str]) -> list[ValidationSample]:
+def collect_validation_samples(groups: Sequence[RolloutGroup], sources: Sequence[str]) -> list[ValidationSample]:
     """Return every sample of the groups with the score of each source."""
     samples = []
     for group in groups:
@@ -59,8 +59,8 @@ def samples_of(groups: Sequence[Group], sources: Sequence[str]) -> list[Validati
     return samples
 
 
-def figures(
-    samples: Sequence[ValidationSample], names: Mapping[str, str], group_by: str | None
+def summarize_samples(
+    samples: Sequence[ValidationSample], metric_names: Mapping[str, str], group_by: str | None
 ) -> dict[str, float]:
     """Return the mean score of each source, the mean length and the share of truncated responses.
 
@@ -68,18 +68,18 @@ def figures(
         metric_names: Source -> val/...
         group_by: Column; means are also returned under NAME/VALUE for each of its values.
     """
-    measured = _means(samples, names)
+    measured = _mean_metrics(samples, metric_names)
     if group_by is not None:
         for value in sorted({str(sample.columns[group_by]) for sample in samples}):
             subset = [sample for sample in samples if str(sample.columns[group_by]) == value]
-            measured.update({f"{name}/{value}": mean for name, mean in _means(subset, names).items()})
+            measured.update({f"{name}/{value}": mean for name, mean in _mean_metrics(subset, metric_names).items()})
     return measured
 
 
-def _means(samples: Sequence[ValidationSample], names: Mapping[str, str]) -> dict[str, float]:
+def _mean_metrics(samples: Sequence[ValidationSample], metric_names: Mapping[str, str]) -> dict[str, float]:
     if not samples:
         return {}
-    means = {name: fmean(sample.scores[source] for sample in samples) for source, name in names.items()}
+    means = {name: fmean(sample.scores[source] for sample in samples) for source, name in metric_names.items()}
     means["val/response_length"] = fmean(sample.length for sample in samples)
     means["val/truncated_share"] = fmean(sample.truncated for sample in samples)
     return means

@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from kubealign_services.process.until_stopped import end_all
+from kubealign_services.process.until_stopped import cancel_and_wait
 
 T = TypeVar("T")
 
 
-async def unless(work: Coroutine[Any, Any, T], *watches: Coroutine[Any, Any, None]) -> T:
+async def run_until_any(work: Coroutine[Any, Any, T], *watches: Coroutine[Any, Any, None]) -> T:
     """Return the result of `work`, or cancel it as soon as one of the watches raises.
 
     A watch ends by raising, and its exception is then raised here. Work that ends at the same moment
@@ -25,7 +25,7 @@ async def unless(work: Coroutine[Any, Any, T], *watches: Coroutine[Any, Any, Non
                     watch.result()
                     raise RuntimeError("a watch returned without raising an exception")
     finally:
-        await end_all({work_task, *watch_tasks})
+        await cancel_and_wait({work_task, *watch_tasks})
         # All tasks have ended; retrieve the other exceptions so that asyncio does not log them.
         await asyncio.gather(work_task, *watch_tasks, return_exceptions=True)
     return work_task.result()

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from kubealign.spec.rollout import InFlight
+from kubealign.spec.rollout import InFlightPolicy
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class GenerationRequest:
     sampling: SamplingParameters
 
 
-class Finish(StrEnum):
+class FinishReason(StrEnum):
     """Reason for the end of a response."""
 
     STOP = "stop"
@@ -62,7 +62,7 @@ class GeneratedSample:
     behaviour_logprobs: list[float]
     engine_logprobs: list[float]
     versions: list[int]
-    finish: Finish
+    finish: FinishReason
     text: str
     seconds: float = 0.0
 
@@ -110,7 +110,7 @@ class Generator(Protocol):
     async def run(self) -> None:
         """Work for ever. Raises the error that ends the engine for good."""
 
-    async def lost(self) -> str:
+    async def wait_for_weight_loss(self) -> str:
         """Return, with the cause, each time that the engine has lost its weights: it restarts without
         weights.
 
@@ -125,7 +125,7 @@ class Generator(Protocol):
         failed.
         """
 
-    def quiet(self, in_flight: InFlight) -> AbstractAsyncContextManager[None]:
+    def paused(self, in_flight: InFlightPolicy) -> AbstractAsyncContextManager[None]:
         """Generate no token and start no request within the block.
 
         Drain: running requests finish first. Interrupt, Continue: running requests stop between two tokens
@@ -134,7 +134,7 @@ class Generator(Protocol):
         """
 
     async def refit(
-        self, tensors: Iterable[tuple[str, Tensor]], version: int, in_flight: InFlight = InFlight.DRAIN
+        self, tensors: Iterable[tuple[str, Tensor]], version: int, in_flight: InFlightPolicy = InFlightPolicy.DRAIN
     ) -> None:
         """Load new weights; see `RolloutEngine.refit`. Call within `paused` of the same kind."""
 
@@ -143,11 +143,11 @@ class Generator(Protocol):
         tensors: Iterable[tuple[str, Tensor]],
         scale: float,
         version: int,
-        in_flight: InFlight = InFlight.DRAIN,
+        in_flight: InFlightPolicy = InFlightPolicy.DRAIN,
     ) -> None:
         """Load a new adapter; see `RolloutEngine.adapt`. Call within `paused` of the same kind."""
 
-    async def proven_by(self, proof: asyncio.Future[None]) -> None:
+    async def hold_output_until(self, proof: asyncio.Future[None]) -> None:
         """Hold back the output of the weights of the last `refit` or `adapt` until `proof` is done.
 
         Where `proof` fails, all requests in flight end with EngineLost. An engine that cannot hold back
@@ -199,7 +199,7 @@ class RolloutEngine(Protocol):
     def load(self) -> EngineLoad: ...
 
     def refit(
-        self, tensors: Iterable[tuple[str, Tensor]], version: int, in_flight: InFlight = InFlight.DRAIN
+        self, tensors: Iterable[tuple[str, Tensor]], version: int, in_flight: InFlightPolicy = InFlightPolicy.DRAIN
     ) -> None:
         """Load all weights by Hugging Face name and flush every cached prefix.
 
@@ -218,7 +218,7 @@ class RolloutEngine(Protocol):
         tensors: Iterable[tuple[str, Tensor]],
         scale: float,
         version: int,
-        in_flight: InFlight = InFlight.DRAIN,
+        in_flight: InFlightPolicy = InFlightPolicy.DRAIN,
     ) -> None:
         """Merge a low-rank adapter, named as in `adapters.low_rank`, into the weights of the last `refit`.
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 
-class Gate:
+class AdmissionGate:
     """Admits work while it is open and counts it until it is done. Starts open."""
 
     def __init__(self) -> None:
@@ -15,7 +15,7 @@ class Gate:
         self._idle.set()
         #: Set while any work runs.
         self.busy = asyncio.Event()
-        self._inside = 0
+        self._active_count = 0
 
     @property
     def idle(self) -> asyncio.Event:
@@ -23,23 +23,23 @@ class Gate:
         return self._idle
 
     @asynccontextmanager
-    async def entered(self) -> AsyncIterator[None]:
+    async def enter(self) -> AsyncIterator[None]:
         """Wait until the gate is open; the block counts as work."""
         while not self._open.is_set():
             await self._open.wait()
-        self._inside += 1
+        self._active_count += 1
         self._idle.clear()
         self.busy.set()
         try:
             yield
         finally:
-            self._inside -= 1
-            if not self._inside:
+            self._active_count -= 1
+            if not self._active_count:
                 self.busy.clear()
                 self._idle.set()
 
     @asynccontextmanager
-    async def closed(self, *, drained: bool) -> AsyncIterator[None]:
+    async def close(self, *, drain: bool) -> AsyncIterator[None]:
         """Close the gate within the block, after any other closer has left: no new work starts.
 
         Args:
@@ -49,7 +49,7 @@ class Gate:
             await self._open.wait()
         self._open.clear()
         try:
-            if drained:
+            if drain:
                 await self._idle.wait()
             yield
         finally:

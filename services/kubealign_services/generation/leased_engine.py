@@ -8,21 +8,21 @@ from typing import Protocol
 
 from torch import Tensor
 
-from kubealign.spec.rollout import InFlight
+from kubealign.spec.rollout import InFlightPolicy
 from kubealign_services.generation.contract import (
     EngineLoad,
     GeneratedSample,
     GenerationRequest,
     RolloutEngine,
 )
-from kubealign_services.residence.contract import Movable
-from kubealign_services.residence.lease import Lease
+from kubealign_services.residence.contract import Offloadable
+from kubealign_services.residence.lease import AcceleratorLock
 
 #: Name of the engine as a tenant of the accelerator lock.
-GENERATION = "generation"
+GENERATION_TENANT = "generation"
 
 
-class EngineMemory(Movable, Protocol):
+class EngineMemory(Offloadable, Protocol):
     """Accelerator memory of an engine."""
 
     def reload_empty(self) -> None:
@@ -35,73 +35,73 @@ class EngineTenant:
 
     def __init__(self) -> None:
         self.memory: EngineMemory | None = None
-        self._renewed = False
+        self._replaces_weights = False
 
-    def leave(self) -> None:
+    def offload(self) -> None:
         if self.memory is not None:
             self.memory.offload()
 
-    def enter(self) -> None:
+    def reload(self) -> None:
         if self.memory is None:
             return
-        if self._renewed:
+        if self._replaces_weights:
             self.memory.reload_empty()
         else:
             self.memory.reload()
 
     @contextmanager
-    def renewed(self) -> Iterator[None]:
+    def replacing_weights(self) -> Iterator[None]:
         """Within the block, reload the memory without the old weights, because all weights are about to be
         replaced.
         """
-        self._renewed = True
+        self._replaces_weights = True
         try:
             yield
         finally:
-            self._renewed = False
+            self._replaces_weights = False
 
 
-class LeasedEngine:
+class SharedAcceleratorEngine:
     """A RolloutEngine that acquires the accelerator lock before it computes.
 
     Like the wrapped engine it is called by one thread; waiting for the lock blocks that thread, which has
     no other work.
     """
 
-    def __init__(self, engine: RolloutEngine, lease: Lease, tenant: EngineTenant) -> None:
+    def __init__(self, engine: RolloutEngine, lease: AcceleratorLock, tenant: EngineTenant) -> None:
         self.version = engine.version
         self._engine = engine
-        self._lease = lease
+        self._lock = lease
         self._tenant = tenant
-        self._holds = False
+        self._has_lock = False
 
     def add(self, request: GenerationRequest) -> None:
         self._engine.add(request)
 
     def abort(self, request_id: str) -> None:
         self._engine.abort(request_id)
-        self._let_go_if_idle()
+        self._release_if_idle()
 
     def step(self) -> list[GeneratedSample]:
         """Run one step; see `RolloutEngine.step`. Raises LeaseTimeout."""
-        if self._idle():
+        if self._is_idle():
             return []
-        if not self._holds:
-            self._lease.take(GENERATION, "samples")
-            self._holds = True
+        if not self._has_lock:
+            self._lock.acquire(GENERATION_TENANT, "samples")
+            self._has_lock = True
         try:
             return self._engine.step()
         finally:
-            self._let_go_if_idle()
+            self._release_if_idle()
 
     def load(self) -> EngineLoad:
         return self._engine.load()
 
     def refit(
-        self, tensors: Iterable[tuple[str, Tensor]], version: int, in_flight: InFlight = InFlight.DRAIN
+        self, tensors: Iterable[tuple[str, Tensor]], version: int, in_flight: InFlightPolicy = InFlightPolicy.DRAIN
     ) -> None:
         """Load new weights; see `RolloutEngine.refit`. Raises LeaseTimeout."""
-        with self._tenant.renewed(), self._held("a refit"):
+        with self._tenant.replacing_weights(), self._hold_lock("a refit"):
             self._engine.refit(tensors, version, in_flight)
         self.version = self._engine.version
 
@@ -110,31 +110,31 @@ class LeasedEngine:
         tensors: Iterable[tuple[str, Tensor]],
         scale: float,
         version: int,
-        in_flight: InFlight = InFlight.DRAIN,
+        in_flight: InFlightPolicy = InFlightPolicy.DRAIN,
     ) -> None:
         """Load a new adapter; see `RolloutEngine.adapt`. Raises LeaseTimeout."""
-        with self._held("a refit of the adapter"):
+        with self._hold_lock("a refit of the adapter"):
             self._engine.adapt(tensors, scale, version, in_flight)
         self.version = self._engine.version
 
     def sequence_logprobs(self, tokens: list[int]) -> list[float]:
         """Return log-probabilities; see `RolloutEngine.sequence_logprobs`. Raises LeaseTimeout."""
-        with self._held("log-probabilities"):
+        with self._hold_lock("log-probabilities"):
             return self._engine.sequence_logprobs(tokens)
 
     @contextmanager
-    def _held(self, purpose: str) -> Iterator[None]:
-        if self._holds:
+    def _hold_lock(self, purpose: str) -> Iterator[None]:
+        if self._has_lock:
             yield
             return
-        with self._lease.held(GENERATION, purpose):
+        with self._lock.hold(GENERATION_TENANT, purpose):
             yield
 
-    def _idle(self) -> bool:
+    def _is_idle(self) -> bool:
         load = self._engine.load()
         return not (load.running or load.waiting)
 
-    def _let_go_if_idle(self) -> None:
-        if self._holds and self._idle():
-            self._holds = False
-            self._lease.release(GENERATION)
+    def _release_if_idle(self) -> None:
+        if self._has_lock and self._is_idle():
+            self._has_lock = False
+            self._lock.release(GENERATION_TENANT)

@@ -11,8 +11,8 @@ import torch.distributed as dist
 from torch.distributed import DistError, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 _LOOPBACK = "127.0.0.1"
-_TRY_SECONDS = 2.0
-_PAUSE_SECONDS = 0.1
+_CONNECT_SECONDS = 2.0
+_RETRY_SECONDS = 0.1
 
 
 class GroupLost(RuntimeError):
@@ -21,7 +21,7 @@ class GroupLost(RuntimeError):
     """
 
 
-def meet(rank: int, world_size: int, rendezvous: str, timeout: float) -> Store:
+def join_process_group(rank: int, world_size: int, rendezvous: str, timeout: float) -> Store:
     """Join the group at host:port and create the default process group. Returns the store.
 
     Rank 0 listens at the address, or, for a host name, at all addresses of its machine.
@@ -41,12 +41,12 @@ def meet(rank: int, world_size: int, rendezvous: str, timeout: float) -> Store:
         raise ValueError(f"rendezvous is {rendezvous!r}; it is host:port")
     deadline = datetime.timedelta(seconds=timeout)
     try:
-        store = _store(rank, host, int(port), deadline)
+        store = _open_rank_store(rank, host, int(port), deadline)
         if store.add(f"joined/{rank}", 1) > 1:
             raise GroupLost(
                 f"the group at {rendezvous} has a rank {rank} already: a group restarts as a whole"
             )
-        _keep_to_loopback(host)
+        _pin_gloo_to_loopback(host)
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",
             store=PrefixStore("ranks", store.clone()),
@@ -61,14 +61,14 @@ def meet(rank: int, world_size: int, rendezvous: str, timeout: float) -> Store:
     return store
 
 
-def opened_store(host: str, timeout: float) -> tuple[Store, int]:
+def open_store(host: str, timeout: float) -> tuple[Store, int]:
     """Open a store of this process at a free port, for other processes to connect to. Returns (store, port).
 
     Args:
         host: An address of this machine, or a name that stands for it.
         timeout: Seconds that clients of the store wait.
     """
-    listener = socket.create_server((host, 0), family=_family(host)) if _is_address(host) else _everywhere(0)
+    listener = socket.create_server((host, 0), family=_address_family(host)) if _is_address(host) else _listen_on_all_addresses(0)
     port = listener.getsockname()[1]
     own = host if _is_address(host) else _LOOPBACK
     deadline = datetime.timedelta(seconds=timeout)
@@ -78,35 +78,35 @@ def opened_store(host: str, timeout: float) -> tuple[Store, int]:
     return store, port
 
 
-def reach_store(host: str, port: int, timeout: float) -> Store:
+def connect_store(host: str, port: int, timeout: float) -> Store:
     """Connect to the store that another process has opened. Raises TimeoutError, DistError."""
-    address = _reached(host, port, timeout)
+    address = _resolve_and_probe(host, port, timeout)
     return TCPStore(address, port, None, False, datetime.timedelta(seconds=timeout), wait_for_workers=False)
 
 
-def _store(rank: int, host: str, port: int, deadline: datetime.timedelta) -> TCPStore:
+def _open_rank_store(rank: int, host: str, port: int, deadline: datetime.timedelta) -> TCPStore:
     if rank > 0:
-        address = _reached(host, port, deadline.total_seconds())
+        address = _resolve_and_probe(host, port, deadline.total_seconds())
         return TCPStore(address, port, None, False, deadline, wait_for_workers=False)
     if _is_address(host):
-        listener = socket.create_server((host, port), family=_family(host))
+        listener = socket.create_server((host, port), family=_address_family(host))
         own = host
     else:
         # In a cluster the name of a new pod resolves to nothing at first, or to the previous pod.
-        listener = _everywhere(port)
+        listener = _listen_on_all_addresses(port)
         own = _LOOPBACK
     return TCPStore(
         own, port, None, True, deadline, wait_for_workers=False, master_listen_fd=listener.detach()
     )
 
 
-def _everywhere(port: int) -> socket.socket:
+def _listen_on_all_addresses(port: int) -> socket.socket:
     if socket.has_dualstack_ipv6():
         return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
     return socket.create_server(("", port))
 
 
-def _reached(host: str, port: int, timeout: float) -> str:
+def _resolve_and_probe(host: str, port: int, timeout: float) -> str:
     """Return the address at which rank 0 listens. Raises TimeoutError when nothing listens within `timeout`
     seconds.
 
@@ -117,16 +117,16 @@ def _reached(host: str, port: int, timeout: float) -> str:
     deadline = time.monotonic() + timeout
     while True:
         try:
-            with socket.create_connection((host, port), timeout=_TRY_SECONDS) as connection:
+            with socket.create_connection((host, port), timeout=_CONNECT_SECONDS) as connection:
                 return str(connection.getpeername()[0])
         except OSError as error:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"rank 0 was not reached: {error}") from error
         # Neither name resolution nor a socket that starts to listen can be waited for: poll.
-        time.sleep(_PAUSE_SECONDS)
+        time.sleep(_RETRY_SECONDS)
 
 
-def _family(host: str) -> socket.AddressFamily:
+def _address_family(host: str) -> socket.AddressFamily:
     return socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
 
 
@@ -138,7 +138,7 @@ def _is_address(host: str) -> bool:
     return True
 
 
-def _keep_to_loopback(host: str) -> None:
+def _pin_gloo_to_loopback(host: str) -> None:
     """Restrict ranks of one machine to its loopback interface; gloo would use the address that the machine's
     name resolves
     to, which is right between machines only.

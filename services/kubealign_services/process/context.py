@@ -13,12 +13,12 @@ from kubealign.spec.job import AlignmentJob
 from kubealign_services.bus.bounds import Bounds, bounds_for
 from kubealign_services.bus.contract import Bus
 from kubealign_services.bus.jetstream import JetStreamBus
-from kubealign_services.rpc.server import Server
+from kubealign_services.rpc.server import RpcServer
 from kubealign_services.telemetry.heartbeat import Heartbeat
-from kubealign_services.telemetry.metered_bus import MeteredBus
-from kubealign_services.telemetry.metrics import Metrics
+from kubealign_services.telemetry.metered_bus import InstrumentedBus
+from kubealign_services.telemetry.metrics import ProcessMetrics
 from kubealign_services.telemetry.pace import BusyShare
-from kubealign_services.telemetry.read_model import ReadModel
+from kubealign_services.telemetry.read_model import ReadModelWriter
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -26,11 +26,11 @@ R = TypeVar("R")
 # Part of the grace period for calls in progress when a server closes.
 _SERVER_GRACE_SECONDS = 5.0
 # Assumed prompt length, in tokens, of jobs that do not set data.maxTokens.
-_LONGEST_PROMPT = 8192
+_DEFAULT_PROMPT_TOKENS = 8192
 
 
 @dataclass
-class Context:
+class ProcessContext:
     """Everything that a role's main receives from the process. `stop` is set when the process receives
     SIGTERM or SIGINT.
     """
@@ -39,27 +39,27 @@ class Context:
     job: AlignmentJob
     logger: logging.Logger
     stop: asyncio.Event
-    metrics: Metrics
-    read_model: ReadModel
+    metrics: ProcessMetrics
+    read_model: ReadModelWriter
     heartbeat: Heartbeat
     #: True while the role works: it serves, or follows the rank that serves.
     ready: bool = False
     #: Further readiness conditions, such as a healthy engine server.
     conditions: list[Callable[[], bool]] = field(default_factory=list)
     #: Description of a thread that cannot be ended; the process exits without it.
-    left_behind: str = ""
+    abandoned_thread: str = ""
     #: Busy share of the compute thread.
-    busy: BusyShare = field(default_factory=BusyShare)
+    busy_share: BusyShare = field(default_factory=BusyShare)
     #: Name of the function that the compute thread runs; empty when idle.
-    computing: str = ""
+    current_computation: str = ""
     _executor: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(max_workers=1, thread_name_prefix="compute")
     )
 
     #: Contexts of other parts of the same process.
-    _others: list["Context"] = field(default_factory=list)
+    _sub_contexts: list["ProcessContext"] = field(default_factory=list)
 
-    def beside(self, name: str, role: Role) -> "Context":
+    def sub_context(self, name: str, role: Role) -> "ProcessContext":
         """Return the context of another part of this process, with its own name and compute thread.
 
         The part has no server address, and its heartbeat fields are sent with this part's heartbeats.
@@ -69,23 +69,23 @@ class Context:
         part = replace(
             self,
             settings=self.settings.model_copy(update={**overrides, "rendezvous": None}),
-            heartbeat=self.heartbeat.beside(),
+            heartbeat=self.heartbeat.sub_heartbeat(),
             computing="",
             _executor=ThreadPoolExecutor(max_workers=1, thread_name_prefix=name),
             _others=[],
         )
-        self._others.append(part)
+        self._sub_contexts.append(part)
         return part
 
     @property
-    def unfinished(self) -> str:
+    def running_computation(self) -> str:
         """Computation that runs in a thread of the process and prevents a plain exit; empty when none runs.
         """
-        own = self.computing or self.left_behind
-        return own or next((other.unfinished for other in self._others if other.unfinished), "")
+        own = self.current_computation or self.abandoned_thread
+        return own or next((other.running_computation for other in self._sub_contexts if other.running_computation), "")
 
     @property
-    def answers(self) -> bool:
+    def is_healthy(self) -> bool:
         """True when the process is ready and all its conditions hold."""
         return self.ready and all(holds() for holds in self.conditions)
 
@@ -98,17 +98,17 @@ class Context:
         """
 
         def named() -> R:
-            self.computing = getattr(function, "__qualname__", type(function).__qualname__)
+            self.current_computation = getattr(function, "__qualname__", type(function).__qualname__)
             try:
-                with self.busy.working():
+                with self.busy_share.measure():
                     return function(*args, **kwargs)
             finally:
-                self.computing = ""
+                self.current_computation = ""
 
         return await asyncio.get_running_loop().run_in_executor(self._executor, named)
 
     @asynccontextmanager
-    async def serve(self, servicers: Sequence[object]) -> AsyncIterator[Server]:
+    async def serve(self, servicers: Sequence[object]) -> AsyncIterator[RpcServer]:
         """Serve the servicers at the process's address as SERVING while the context is open.
 
         Raises:
@@ -119,7 +119,7 @@ class Context:
         if settings.listen is None:
             raise ValueError(f"{settings.name} serves, but its settings hold no listen address")
         grace = min(_SERVER_GRACE_SECONDS, self.job.spec.lifecycle.grace_period_seconds / 2)
-        async with Server(
+        async with RpcServer(
             settings.listen, settings.tls, servicers, self.metrics.observe_rpc, grace
         ) as server:
             await server.set_serving(True)
@@ -134,20 +134,20 @@ class Context:
         """Connect to the job's bus while the context is open. Raises BusUnavailable."""
         settings = self.settings
         bus = await JetStreamBus.connect(
-            settings.nats, settings.tls, name=settings.name, bounds=bounds_of(self.job)
+            settings.nats, settings.tls, name=settings.name, bounds=bus_bounds(self.job)
         )
         try:
-            yield MeteredBus(bus, self.metrics.bus_messages)
+            yield InstrumentedBus(bus, self.metrics.bus_messages)
         finally:
             await bus.close()
 
     def close(self) -> None:
         """Accept no more computations. A running computation goes on."""
-        for part in (self, *self._others):
+        for part in (self, *self._sub_contexts):
             part._executor.shutdown(wait=False, cancel_futures=True)
 
 
-def bounds_of(job: AlignmentJob) -> dict[str, Bounds]:
+def bus_bounds(job: AlignmentJob) -> dict[str, Bounds]:
     """Return the retention bounds of each bus subject for a job."""
     spec = job.spec
     algorithm = spec.algorithm.value
@@ -162,7 +162,7 @@ def bounds_of(job: AlignmentJob) -> dict[str, Bounds]:
     return bounds_for(
         groups=groups,
         samples_per_group=samples,
-        sources=len(spec.rewards) + len(spec.scores) + 1,
-        longest_sequence=(spec.data.value.max_tokens or _LONGEST_PROMPT) + response,
+        sources=len(spec.rewards) + len(spec.validation_scores) + 1,
+        longest_sequence=(spec.data.value.max_tokens or _DEFAULT_PROMPT_TOKENS) + response,
         score_bytes_a_token=8 * algorithm.candidates if spec.teacher is not None else 0,
     )

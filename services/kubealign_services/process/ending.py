@@ -11,7 +11,7 @@ from typing import Any
 log = logging.getLogger(__name__)
 
 
-class Deadline:
+class ExitWatchdog:
     """Exits the process after a timeout from a thread of its own, so a blocked event loop does not delay the
     exit.
     """
@@ -25,7 +25,7 @@ class Deadline:
         Only the first call has an effect.
         """
         if self._timer is None:
-            self._timer = threading.Timer(seconds, _give_up, (seconds, code, waits_for))
+            self._timer = threading.Timer(seconds, _force_exit, (seconds, code, waits_for))
             self._timer.daemon = True
             self._timer.start()
 
@@ -34,14 +34,14 @@ class Deadline:
             self._timer.cancel()
 
 
-def _give_up(seconds: float, code: int, waits_for: Callable[[], str]) -> None:
+def _force_exit(seconds: float, code: int, waits_for: Callable[[], str]) -> None:
     """Log the pending work and exit."""
     extra = {"grace_seconds": seconds, "waited_for": waits_for()}
     log.error("did not end within the grace period", extra=extra)
-    end_now(code)
+    exit_immediately(code)
 
 
-def end_now(code: int) -> None:
+def exit_immediately(code: int) -> None:
     """Exit without waiting for any thread."""
     logging.shutdown()
     sys.stdout.flush()
@@ -49,7 +49,7 @@ def end_now(code: int) -> None:
     os._exit(code)
 
 
-def awaited(coroutine: Any) -> str:
+def awaited_functions(coroutine: Any) -> str:
     """Return the functions that a suspended coroutine is in, outermost first, as `serve > pull > wait`."""
     names = []
     while isinstance(coroutine, CoroutineType):

@@ -10,7 +10,7 @@ class PermanentFailure(Exception):
     """
 
 
-def permanent_cause(error: BaseException) -> PermanentFailure | None:
+def find_permanent_failure(error: BaseException) -> PermanentFailure | None:
     """Return the error, or the first error of a group, as a PermanentFailure; None when it is transient.
 
     A full disk is permanent: a restart deletes nothing.
@@ -21,6 +21,6 @@ def permanent_cause(error: BaseException) -> PermanentFailure | None:
         location = f" at {error.filename}" if error.filename else ""
         return PermanentFailure(f"{error.strerror}{location}; once there is room, the same command goes on")
     if isinstance(error, BaseExceptionGroup):
-        causes = (permanent_cause(inner) for inner in error.exceptions)
+        causes = (find_permanent_failure(inner) for inner in error.exceptions)
         return next((cause for cause in causes if cause is not None), None)
     return None

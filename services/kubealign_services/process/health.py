@@ -46,7 +46,7 @@ class HealthServer:
     async def __aenter__(self) -> Self:
         try:
             self._server = await asyncio.start_server(
-                self._answer, self._host, self._port, limit=_REQUEST_BYTES
+                self._handle_request, self._host, self._port, limit=_REQUEST_BYTES
             )
         except OSError as error:
             raise PortInUse(
@@ -62,7 +62,7 @@ class HealthServer:
             self._server.close()
             self._server = None
 
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _handle_request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             # A probe that disconnects, or never sends a request, is not worth a log line.
             with contextlib.suppress(

@@ -16,35 +16,35 @@ class Mounts:
 
     @property
     def secrets(self) -> Path:
-        return self._at(pod.SECRETS)
+        return self._path(pod.SECRETS_FOLDER)
 
     @property
     def document(self) -> Path:
-        return self._at(pod.DOCUMENT)
+        return self._path(pod.JOB_DOCUMENT)
 
     @property
     def runtime(self) -> Path:
-        return self._at(pod.RUNTIME)
+        return self._path(pod.RUNTIME_FOLDER)
 
     @property
     def shared_memory(self) -> Path:
-        return self._at(pod.SHARED_MEMORY)
+        return self._path(pod.SHARED_MEMORY_FOLDER)
 
     @property
     def termination(self) -> Path:
-        return self._at(pod.TERMINATION)
+        return self._path(pod.TERMINATION_FILE)
 
     @property
     def nats_data(self) -> Path:
-        return self._at(pod.NATS_DATA)
+        return self._path(pod.NATS_DATA_FOLDER)
 
     @property
     def tls(self) -> TlsFiles:
         """Files of the pod's own certificate. Raises PermanentFailure when one of them is missing."""
         return TlsFiles(
-            ca=self._there(pod.CA_FILE),
-            certificate=self._there(pod.CERTIFICATE_FILE),
-            key=self._there(pod.KEY_FILE),
+            ca=self._require_file(pod.CA_FILE),
+            certificate=self._require_file(pod.CERTIFICATE_FILE),
+            key=self._require_file(pod.KEY_FILE),
         )
 
     @property
@@ -55,7 +55,7 @@ class Mounts:
 
     def secret(self, name: str) -> str:
         """Return a password. Raises PermanentFailure when its file is missing, empty or unreadable."""
-        path = self._there(name)
+        path = self._require_file(name)
         try:
             password = path.read_text().strip()
         except (OSError, UnicodeDecodeError) as error:
@@ -64,7 +64,7 @@ class Mounts:
             raise PermanentFailure(f"{path} is empty: it holds a password, from the job's Secret")
         return password
 
-    def _there(self, name: str) -> Path:
+    def _require_file(self, name: str) -> Path:
         path = self.secrets / name
         if not path.is_file():
             raise PermanentFailure(
@@ -72,5 +72,5 @@ class Mounts:
             )
         return path
 
-    def _at(self, path: str) -> Path:
+    def _path(self, path: str) -> Path:
         return self.root / path.lstrip("/")

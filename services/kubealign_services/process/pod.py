@@ -15,20 +15,20 @@ from types import ModuleType
 
 from pydantic import ValidationError
 
-from kubealign.libraries import environment as libraries
+from kubealign.libraries import library_environment as libraries
 from kubealign.pod import ENV_CPUS, ENV_SETTINGS, PodSettings
-from kubealign.process import Exit, ProcessSettings
+from kubealign.process import ExitCode, ProcessSettings
 from kubealign.spec.job import AlignmentJob
 from kubealign_services.process.failures import PermanentFailure
 from kubealign_services.process.mounts import Mounts
-from kubealign_services.process.pod_settings import check_fits_pods, settings_of
-from kubealign_services.process.reaper import run_reaped
-from kubealign_services.process.termination import write_termination
+from kubealign_services.process.pod_settings import check_runs_in_pods, build_process_settings
+from kubealign_services.process.reaper import run_with_reaper
+from kubealign_services.process.termination import write_termination_message
 from kubealign_services.telemetry.logs import set_up_logs
 
 log = logging.getLogger(__name__)
 
-_FIRST_PROCESS = 1
+_INIT_PID = 1
 
 
 def main(
@@ -42,23 +42,23 @@ def main(
     try:
         if len(argv) != 2:
             raise PermanentFailure("a role's container needs one argument, the role's module")
-        settings = _settings(mounts, environment)
+        settings = _load_settings(mounts, environment)
         _set_up_libraries(settings, environment)
-        path = _write(settings, mounts.runtime)
+        path = _write_settings(settings, mounts.runtime)
         try:
-            module = _imported(argv[1])
+            module = _import_module(argv[1])
         except ImportError as error:
             raise PermanentFailure(f"the image cannot import {argv[1]}: {error}") from error
     except PermanentFailure as failure:
         set_up_logs("", "", argv[1] if len(argv) > 1 else "", sys.stdout)
         log.error(str(failure), extra={"permanent": True})
-        write_termination(mounts.termination, str(failure))
-        return Exit.PERMANENT
+        write_termination_message(mounts.termination, str(failure))
+        return ExitCode.PERMANENT
     code: int = module.main([argv[1], str(path)])
     return code
 
 
-def _imported(name: str) -> ModuleType:
+def _import_module(name: str) -> ModuleType:
     """Import a module with garbage collection disabled: collecting would take a seventh of the import time,
     and the imported objects stay anyway.
     """
@@ -69,27 +69,27 @@ def _imported(name: str) -> ModuleType:
         gc.enable()
 
 
-def _settings(mounts: Mounts, environment: MutableMapping[str, str]) -> ProcessSettings:
+def _load_settings(mounts: Mounts, environment: MutableMapping[str, str]) -> ProcessSettings:
     text = environment.get(ENV_SETTINGS)
     if text is None:
         raise PermanentFailure(f"the environment has no {ENV_SETTINGS}: the operator sets it in every pod")
     try:
         pod = PodSettings.model_validate_json(text)
     except ValidationError as error:
-        raise PermanentFailure(f"{ENV_SETTINGS} cannot be used: {_first(error)}") from error
+        raise PermanentFailure(f"{ENV_SETTINGS} cannot be used: {_first_error(error)}") from error
     try:
         job = AlignmentJob.model_validate_json(mounts.document.read_text())
     except OSError as error:
         raise PermanentFailure(f"the job cannot be read from {mounts.document}: {error.strerror}") from error
     except ValidationError as error:
         raise PermanentFailure(
-            f"{mounts.document} is not a job that this image knows: {_first(error)}"
+            f"{mounts.document} is not a job that this image knows: {_first_error(error)}"
         ) from error
-    check_fits_pods(job)
-    return settings_of(pod, mounts, _threads(environment.get(ENV_CPUS)))
+    check_runs_in_pods(job)
+    return build_process_settings(pod, mounts, _parse_threads(environment.get(ENV_CPUS)))
 
 
-def _threads(text: str | None) -> int | None:
+def _parse_threads(text: str | None) -> int | None:
     if text is None:
         return None
     if not text.isdecimal() or int(text) < 1:
@@ -100,7 +100,7 @@ def _threads(text: str | None) -> int | None:
 def _set_up_libraries(settings: ProcessSettings, environment: MutableMapping[str, str]) -> None:
     """Set the environment variables that libraries read at import. Existing variables are kept."""
     # CPUs that the pod requests are reserved for it, so its threads may spin.
-    for name, value in libraries(alone=settings.threads is not None).items():
+    for name, value in libraries(exclusive_cores=settings.threads is not None).items():
         environment.setdefault(name, value)
     if settings.threads is not None:
         # Otherwise the libraries would start a thread for each core of the node.
@@ -109,7 +109,7 @@ def _set_up_libraries(settings: ProcessSettings, environment: MutableMapping[str
     environment.setdefault("HF_HOME", str(settings.run_dir.parent / ".huggingface"))
 
 
-def _write(settings: ProcessSettings, folder: Path) -> Path:
+def _write_settings(settings: ProcessSettings, folder: Path) -> Path:
     path = folder / "settings.json"
     try:
         path.touch(mode=0o600)
@@ -119,15 +119,15 @@ def _write(settings: ProcessSettings, folder: Path) -> Path:
     return path
 
 
-def _first(error: ValidationError) -> str:
+def _first_error(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
     return f"{'.'.join(map(str, first['loc'])) or 'the document'}: {first['msg']}"
 
 
 def run(argv: Sequence[str]) -> int:
     """Run `main`, with a reaper as init process when this is the container's first process."""
-    if os.getpid() == _FIRST_PROCESS:
-        return run_reaped(lambda: main(argv))
+    if os.getpid() == _INIT_PID:
+        return run_with_reaper(lambda: main(argv))
     return main(argv)
 
 

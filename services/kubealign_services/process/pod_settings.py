@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from kubealign.nats_config import USER
+from kubealign.nats_config import NATS_USER
 from kubealign.pod import NATS_PASSWORD_FILE, REDIS_PASSWORD_FILE, PodSettings
 from kubealign.process import NatsAccess, ProcessSettings, RedisAccess
 from kubealign.spec.job import AlignmentJob
-from kubealign.spec.rollout import Transport
+from kubealign.spec.rollout import WeightTransport
 from kubealign_services.process.failures import PermanentFailure
 from kubealign_services.process.mounts import Mounts
 
@@ -14,7 +14,7 @@ from kubealign_services.process.mounts import Mounts
 _EVERY_ADDRESS = "0.0.0.0"
 
 
-def settings_of(pod: PodSettings, mounts: Mounts, threads: int | None) -> ProcessSettings:
+def build_process_settings(pod: PodSettings, mounts: Mounts, threads: int | None) -> ProcessSettings:
     """Return the settings of this pod's process. Raises PermanentFailure for an incomplete Secret."""
     ports = pod.ports
     return ProcessSettings(
@@ -33,7 +33,7 @@ def settings_of(pod: PodSettings, mounts: Mounts, threads: int | None) -> Proces
         health=f"{_EVERY_ADDRESS}:{ports.health}",
         tls=mounts.tls,
         nats=NatsAccess(
-            url=f"tls://{pod.nats_host}:{ports.nats}", user=USER, password=mounts.secret(NATS_PASSWORD_FILE)
+            url=f"tls://{pod.nats_host}:{ports.nats}", user=NATS_USER, password=mounts.secret(NATS_PASSWORD_FILE)
         ),
         redis=RedisAccess(
             host=pod.redis.host,
@@ -51,10 +51,10 @@ def settings_of(pod: PodSettings, mounts: Mounts, threads: int | None) -> Proces
     )
 
 
-def check_fits_pods(job: AlignmentJob) -> None:
+def check_runs_in_pods(job: AlignmentJob) -> None:
     """Raise PermanentFailure for options that are only supported on one machine."""
     rollout = job.spec.effective_rollout
-    if rollout is not None and rollout.refit.transport is Transport.SHARED_MEMORY:
+    if rollout is not None and rollout.refit.transport is WeightTransport.SHARED_MEMORY:
         raise PermanentFailure(
             "spec.rollout.refit.transport is SharedMemory, but pods share no memory: set Auto or Stream"
         )

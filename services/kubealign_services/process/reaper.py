@@ -13,7 +13,7 @@ from types import FrameType
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
-def run_reaped(work: Callable[[], int]) -> int:
+def run_with_reaper(work: Callable[[], int]) -> int:
     """Run `work` in a child process, forward signals to it, and reap orphans until it ends.
 
     Returns the child's exit code; 128 + the signal's number when a signal ended it. Must be called before

@@ -18,134 +18,134 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from kubealign.process import Exit, ProcessSettings
+from kubealign.process import ExitCode, ProcessSettings
 from kubealign.spec.job import AlignmentJob
-from kubealign_services.process.context import Context
-from kubealign_services.process.ending import Deadline, awaited, end_now
-from kubealign_services.process.failures import permanent_cause
+from kubealign_services.process.context import ProcessContext
+from kubealign_services.process.ending import ExitWatchdog, awaited_functions, exit_immediately
+from kubealign_services.process.failures import find_permanent_failure
 from kubealign_services.process.health import HealthServer
-from kubealign_services.process.standing_back import session_stands_back, stand_back
-from kubealign_services.process.termination import write_termination
+from kubealign_services.process.standing_back import lower_session_priority, lower_priority
+from kubealign_services.process.termination import write_termination_message
 from kubealign_services.rpc.server import PortInUse
 from kubealign_services.telemetry.heartbeat import Heartbeat
 from kubealign_services.telemetry.last_error import LastError
 from kubealign_services.telemetry.logs import set_up_logs
-from kubealign_services.telemetry.metrics import Metrics, MetricsServer
+from kubealign_services.telemetry.metrics import ProcessMetrics, MetricsServer
 from kubealign_services.telemetry.pace import BusyShare
-from kubealign_services.telemetry.read_model import ReadModel
+from kubealign_services.telemetry.read_model import ReadModelWriter
 
 log = logging.getLogger(__name__)
 
-Main = Callable[[Context], Awaitable[None]]
+RoleMain = Callable[[ProcessContext], Awaitable[None]]
 
 #: Exit code of a crash, after which the process is restarted: any code that is not an Exit.
 CRASHED = 1
 
 
-def run(main: Main, argv: Sequence[str]) -> int:
+def run_role(main: RoleMain, argv: Sequence[str]) -> int:
     """Run `main` with the settings in the file argv[1]; return the exit code, an Exit or CRASHED.
 
     SIGTERM and SIGINT set `context.stop`; from then on `main` has the job's grace period. A second signal
     exits the process at once. A PermanentFailure is written to the termination message.
     """
     try:
-        settings, job = _read(argv)
+        settings, job = _load_settings(argv)
     except (OSError, ValidationError, ValueError) as error:
         sys.stderr.write(f"{argv[0] if argv else 'a role process'}: {error}\n")
-        return Exit.PERMANENT
+        return ExitCode.PERMANENT
     set_up_logs(job.name, settings.role, settings.name, sys.stdout)
     last_error = LastError()
     logging.getLogger().addHandler(last_error)
     if settings.yields:
-        stand_back()
+        lower_priority()
     if settings.threads is not None:
         import torch
 
         torch.set_num_threads(settings.threads)
     log.info("started", extra={"rank": settings.rank, "threads": settings.threads})
-    deadline = Deadline()
-    code = asyncio.run(_run(main, settings, job, deadline, last_error))
+    deadline = ExitWatchdog()
+    code = asyncio.run(_run_with_context(main, settings, job, deadline, last_error))
     deadline.cancel()
     return code
 
 
-def _read(argv: Sequence[str]) -> tuple[ProcessSettings, AlignmentJob]:
+def _load_settings(argv: Sequence[str]) -> tuple[ProcessSettings, AlignmentJob]:
     if len(argv) != 2:
         raise ValueError("needs one argument, the file with its settings")
     settings = ProcessSettings.model_validate_json(Path(argv[1]).read_text())
     return settings, AlignmentJob.model_validate_json(settings.job.read_text())
 
 
-async def _run(
-    main: Main, settings: ProcessSettings, job: AlignmentJob, deadline: Deadline, last_error: LastError
+async def _run_with_context(
+    main: RoleMain, settings: ProcessSettings, job: AlignmentJob, deadline: ExitWatchdog, last_error: LastError
 ) -> int:
-    read_model = ReadModel(settings.redis)
+    read_model = ReadModelWriter(settings.redis)
     busy = BusyShare()
 
     def common_fields() -> dict[str, Any]:
-        return {"busy_share": round(busy.since_asked(), 3), "last_error": last_error.text}
+        return {"busy_share": round(busy.read_and_reset(), 3), "last_error": last_error.text}
 
-    context = Context(
+    context = ProcessContext(
         settings=settings,
         job=job,
         logger=logging.getLogger(f"kubealign_services.{settings.role}"),
         stop=asyncio.Event(),
-        metrics=Metrics(job.name, settings.role, settings.name),
+        metrics=ProcessMetrics(job.name, settings.role, settings.name),
         read_model=read_model,
         heartbeat=Heartbeat(read_model, settings.name, settings.role, common=common_fields),
-        busy=busy,
+        busy_share=busy,
     )
-    work = _outcome(main, context)
+    work = _run_main(main, context)
     grace = job.spec.lifecycle.grace_period_seconds
 
     def start_watchdog(code: int) -> None:
-        deadline.start(grace, code, lambda: _waits_for(context, work))
+        deadline.start(grace, code, lambda: _describe_pending_work(context, work))
 
-    with _signals(context.stop, lambda: start_watchdog(CRASHED)):
+    with _handle_signals(context.stop, lambda: start_watchdog(CRASHED)):
         code = await work
         start_watchdog(code)
     log.info("ended", extra={"code": int(code)})
-    if context.unfinished:
+    if context.running_computation:
         # No caller waits for its result; its thread, or its exit handlers, would keep the process alive.
-        log.warning("exited during a computation", extra={"computation": context.unfinished})
-        end_now(code)
+        log.warning("exited during a computation", extra={"computation": context.running_computation})
+        exit_immediately(code)
     return code
 
 
-async def _outcome(main: Main, context: Context) -> int:
+async def _run_main(main: RoleMain, context: ProcessContext) -> int:
     """Run the main function within its context. Maps every way to end to an exit code."""
     settings = context.settings
     try:
         async with AsyncExitStack() as stack:
             stack.callback(context.close)
             if settings.health is not None:
-                await stack.enter_async_context(HealthServer(settings.health, lambda: context.answers))
+                await stack.enter_async_context(HealthServer(settings.health, lambda: context.is_healthy))
             if settings.metrics is not None:
                 stack.enter_context(MetricsServer(settings.metrics, settings.tls, context.metrics))
             await stack.enter_async_context(context.read_model)
-            await stack.enter_async_context(context.heartbeat.beating())
+            await stack.enter_async_context(context.heartbeat.run())
             if settings.yields:
-                standing_back = asyncio.create_task(session_stands_back(), name="standing back")
+                standing_back = asyncio.create_task(lower_session_priority(), name="standing back")
                 stack.callback(standing_back.cancel)
             await main(context)
     except PortInUse as error:
         log.error(str(error))
         return CRASHED
     except Exception as error:
-        cause = permanent_cause(error)
+        cause = find_permanent_failure(error)
         if cause is None:
             log.exception("crashed: %s", error)
             return CRASHED
-        write_termination(settings.termination, str(cause))
+        write_termination_message(settings.termination, str(cause))
         log.error(str(cause), extra={"permanent": True})
-        return Exit.PERMANENT
-    return Exit.STOPPED if context.stop.is_set() else Exit.DONE
+        return ExitCode.PERMANENT
+    return ExitCode.STOPPED if context.stop.is_set() else ExitCode.DONE
 
 
-def _waits_for(context: Context, work: object) -> str:
-    if context.computing:
-        return f"the computation {context.computing}"
-    chain = awaited(work)
+def _describe_pending_work(context: ProcessContext, work: object) -> str:
+    if context.current_computation:
+        return f"the computation {context.current_computation}"
+    chain = awaited_functions(work)
     if chain:
         return chain
     threads = [thread.name for thread in threading.enumerate() if not thread.daemon]
@@ -153,7 +153,7 @@ def _waits_for(context: Context, work: object) -> str:
 
 
 @contextmanager
-def _signals(stop: asyncio.Event, on_stop: Callable[[], None]) -> Iterator[None]:
+def _handle_signals(stop: asyncio.Event, on_stop: Callable[[], None]) -> Iterator[None]:
     """Set `stop` on SIGTERM and SIGINT. Handled with `signal.signal`, not by the event loop, which may be
     blocked.
     """
@@ -164,7 +164,7 @@ def _signals(stop: asyncio.Event, on_stop: Callable[[], None]) -> Iterator[None]
         nonlocal is_stopping
         if is_stopping:
             # Not logged: the signal may have interrupted the logging itself.
-            os._exit(Exit.STOPPED)
+            os._exit(ExitCode.STOPPED)
         is_stopping = True
         on_stop()
         loop.call_soon_threadsafe(stop.set)

@@ -12,32 +12,32 @@ log = logging.getLogger(__name__)
 NICE = 5
 # Linux may divide the cores among sessions before processes (sched(7), "The autogroup feature"), and
 # accepts at most ten changes a second from a session.
-_SESSION = Path("/proc/self/autogroup")
-_AGAIN_SECONDS, _TRIALS = 0.15, 40
+_AUTOGROUP = Path("/proc/self/autogroup")
+_RETRY_SECONDS, _ATTEMPTS = 0.15, 40
 
 
-def stand_back() -> None:
+def lower_priority() -> None:
     """Lower the priority of the calling thread and of all threads and processes that it starts from now on.
     """
     os.nice(max(0, NICE - os.nice(0)))
 
 
-async def session_stands_back() -> None:
+async def lower_session_priority() -> None:
     """Lower the priority of this process's session, where the kernel schedules by session. Errors are
     ignored.
     """
-    for _ in range(_TRIALS):
+    for _ in range(_ATTEMPTS):
         try:
-            _change_share()
+            _write_autogroup()
         except BlockingIOError:
-            await asyncio.sleep(_AGAIN_SECONDS)
+            await asyncio.sleep(_RETRY_SECONDS)
         except OSError as error:
             log.debug("the kernel does not schedule by session", extra={"cause": str(error)})
             return
         else:
             return
-    log.debug("the session's priority could not be lowered", extra={"trials": _TRIALS})
+    log.debug("the session's priority could not be lowered", extra={"trials": _ATTEMPTS})
 
 
-def _change_share() -> None:
-    _SESSION.write_text(str(NICE))
+def _write_autogroup() -> None:
+    _AUTOGROUP.write_text(str(NICE))

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-_AGAIN_SECONDS = 1.0
+_CANCEL_RETRY_SECONDS = 1.0
 
 
-async def until_stopped(stop: asyncio.Event, *work: Coroutine[Any, Any, Any]) -> None:
+async def run_until_stopped(stop: asyncio.Event, *work: Coroutine[Any, Any, Any]) -> None:
     """Run all coroutines concurrently until `stop` is set or one of them ends; then cancel the others and
     wait for them.
 
@@ -19,12 +19,12 @@ async def until_stopped(stop: asyncio.Event, *work: Coroutine[Any, Any, Any]) ->
         await asyncio.wait([stopping, *tasks], return_when=asyncio.FIRST_COMPLETED)
         ended = [task for task in tasks if task.done()]
     finally:
-        await end_all({stopping, *tasks})
+        await cancel_and_wait({stopping, *tasks})
     for task in ended:
         task.result()
 
 
-async def end_all(tasks: set[asyncio.Task[Any]]) -> None:
+async def cancel_and_wait(tasks: set[asyncio.Task[Any]]) -> None:
     """Cancel the tasks until all have ended. Cancels repeatedly: a task whose result arrives together with
     its cancellation may lose the cancellation.
     """
@@ -32,4 +32,4 @@ async def end_all(tasks: set[asyncio.Task[Any]]) -> None:
     while left:
         for task in left:
             task.cancel()
-        _, left = await asyncio.wait(left, timeout=_AGAIN_SECONDS)
+        _, left = await asyncio.wait(left, timeout=_CANCEL_RETRY_SECONDS)

@@ -8,9 +8,9 @@ from torch import Tensor
 from kubealign.v1 import rollout_pb2, scoring_pb2
 from kubealign_services.batch.codec import decode
 from kubealign_services.batch.packed import Batch, concatenate
-from kubealign_services.process.context import Context
-from kubealign_services.scoring.worker import score_for
-from kubealign_services.training.torch_backend.frozen import FrozenModel
+from kubealign_services.process.context import ProcessContext
+from kubealign_services.scoring.worker import empty_score
+from kubealign_services.training.torch_backend.frozen import FrozenTorchModel
 
 SOURCE = "reference"
 
@@ -20,7 +20,7 @@ class ReferenceScorer:
     pass.
     """
 
-    def __init__(self, worker: str, context: Context, model: FrozenModel, temperature: float) -> None:
+    def __init__(self, worker: str, context: ProcessContext, model: FrozenTorchModel, temperature: float) -> None:
         self._worker = worker
         self._context = context
         self._model = model
@@ -35,7 +35,7 @@ class ReferenceScorer:
         scores = []
         offsets = batch.cu_seqlens.tolist()
         for index, rollout in enumerate(rollouts):
-            score = score_for(rollout, SOURCE, self._worker)
+            score = empty_score(rollout, SOURCE, self._worker)
             score.logprobs = logprobs[offsets[index] : offsets[index + 1]].numpy().astype("<f4").tobytes()
             score.seconds = (time.monotonic() - started_at) / len(rollouts)
             scores.append(score)

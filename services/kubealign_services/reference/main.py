@@ -3,22 +3,22 @@
 import sys
 
 from kubealign_services.data.prepared import load_prepared
-from kubealign_services.process.context import Context
-from kubealign_services.process.run import run
+from kubealign_services.process.context import ProcessContext
+from kubealign_services.process.run import run_role
 from kubealign_services.reference.core import SOURCE, ReferenceScorer
 from kubealign_services.reference.servicer import ReferenceServicer
 from kubealign_services.scoring.serving import serve_scorer
 from kubealign_services.training.contract import Head
-from kubealign_services.training.torch_backend.frozen import FrozenModel
+from kubealign_services.training.torch_backend.frozen import FrozenTorchModel
 
 
-async def serve(context: Context) -> None:
+async def serve(context: ProcessContext) -> None:
     """Score until stopped."""
     spec = context.job.spec
     backend = spec.trainer.backend.value
-    folder = load_prepared(context.settings.run_dir).model("reference")
+    folder = load_prepared(context.settings.run_dir).model_folder("reference")
     model = await context.compute(
-        FrozenModel.load, folder, Head.LANGUAGE_MODEL, backend.precision, backend.microbatch_tokens
+        FrozenTorchModel.load, folder, Head.LANGUAGE_MODEL, backend.precision, backend.microbatch_tokens
     )
     # Given rows were not sampled, so the temperature of validation sampling does not apply to them.
     temperature = spec.rollout.sampling.temperature if spec.algorithm.value.online else 1.0
@@ -27,7 +27,7 @@ async def serve(context: Context) -> None:
 
 
 def main(argv: list[str]) -> int:
-    return run(serve, argv)
+    return run_role(serve, argv)
 
 
 if __name__ == "__main__":

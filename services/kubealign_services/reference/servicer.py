@@ -4,14 +4,14 @@ import grpc
 
 from kubealign.v1 import scoring_pb2_grpc, training_pb2
 from kubealign_services.batch.codec import decode, encode_columns
-from kubealign_services.process.context import Context
+from kubealign_services.process.context import ProcessContext
 from kubealign_services.reference.core import ReferenceScorer
 
 
 class ReferenceServicer(scoring_pb2_grpc.ReferenceServicer):
     """gRPC service of the reference."""
 
-    def __init__(self, context: Context, scorer: ReferenceScorer) -> None:
+    def __init__(self, context: ProcessContext, scorer: ReferenceScorer) -> None:
         self._context = context
         self._scorer = scorer
 

@@ -12,7 +12,7 @@ from kubealign.v1 import batch_pb2, refit_pb2
 from kubealign_services.refit.manifest import weights_digest
 
 
-def announcement_of(
+def build_announcement(
     parts: Sequence[refit_pb2.WeightsPart],
     *,
     fence: int,
@@ -45,18 +45,18 @@ def announcement_of(
 
 
 # About the size of an announcement of a thousand pieces; longer ones compress to a third.
-_PLAIN_BYTES = 64 << 10
+_COMPRESS_ABOVE_BYTES = 64 << 10
 # A byte that no protobuf message begins with, then the uncompressed size.
-_PACKED = struct.Struct("<BI")
-_MARK = 0
-_MOST_UNPACKED = 1 << 30
+_COMPRESSED_HEADER = struct.Struct("<BI")
+_COMPRESSED_MARK = 0
+_MAX_UNPACKED_BYTES = 1 << 30
 
 
 class AnnouncementTooLarge(ValueError):
     """The announcement exceeds the message size limit of the bus. Names the remedies."""
 
 
-def on_the_bus(announcement: refit_pb2.WeightsAnnouncement, most: int) -> bytes:
+def encode_announcement(announcement: refit_pb2.WeightsAnnouncement, max_bytes: int) -> bytes:
     """Encode an announcement for the bus; long ones are compressed with zstd.
 
     Args:
@@ -66,29 +66,29 @@ def on_the_bus(announcement: refit_pb2.WeightsAnnouncement, most: int) -> bytes:
         AnnouncementTooLarge: The encoded announcement is longer.
     """
     data = announcement.SerializeToString()
-    if len(data) > _PLAIN_BYTES:
-        head = _PACKED.pack(_MARK, len(data))
+    if len(data) > _COMPRESS_ABOVE_BYTES:
+        head = _COMPRESSED_HEADER.pack(_COMPRESSED_MARK, len(data))
         data = head + pyarrow.Codec("zstd").compress(data, asbytes=True)
-    if len(data) > most:
+    if len(data) > max_bytes:
         pieces = sum(len(part.tensors) for part in announcement.parts)
         raise AnnouncementTooLarge(
             f"the announcement of weights version {announcement.weights.version} names {pieces} pieces of "
-            f"{len(announcement.parts)} ranks and takes {len(data)} bytes, the bus accepts {most}: "
+            f"{len(announcement.parts)} ranks and takes {len(data)} bytes, the bus accepts {max_bytes}: "
             "fewer ranks (spec.trainer.ranks) make fewer pieces, and an adapter (spec.trainer.lora) has few"
         )
     return data
 
 
-def from_the_bus(data: bytes) -> refit_pb2.WeightsAnnouncement:
+def decode_announcement(data: bytes) -> refit_pb2.WeightsAnnouncement:
     """Decode the result of `encode_announcement`. Raises DecodeError for anything else."""
-    if data[:1] == bytes([_MARK]):
-        if len(data) < _PACKED.size:
+    if data[:1] == bytes([_COMPRESSED_MARK]):
+        if len(data) < _COMPRESSED_HEADER.size:
             raise DecodeError(f"{len(data)} bytes are no announcement of weights")
-        _, size = _PACKED.unpack(data[: _PACKED.size])
-        if size > _MOST_UNPACKED:
-            raise DecodeError(f"an announcement of weights takes {size} bytes, at most {_MOST_UNPACKED}")
+        _, size = _COMPRESSED_HEADER.unpack(data[: _COMPRESSED_HEADER.size])
+        if size > _MAX_UNPACKED_BYTES:
+            raise DecodeError(f"an announcement of weights takes {size} bytes, at most {_MAX_UNPACKED_BYTES}")
         try:
-            data = pyarrow.Codec("zstd").decompress(data[_PACKED.size :], size, asbytes=True)
+            data = pyarrow.Codec("zstd").decompress(data[_COMPRESSED_HEADER.size :], size, asbytes=True)
         except OSError as error:
             raise DecodeError(f"an announcement of weights cannot be decompressed: {error}") from error
     return refit_pb2.WeightsAnnouncement.FromString(data)

@@ -7,11 +7,11 @@ from torch import Tensor
 
 from kubealign.v1 import refit_pb2
 from kubealign_services.refit.manifest import DTYPES, piece_view
-from kubealign_services.refit.plan import Assembly, Plan
+from kubealign_services.refit.plan import TensorAssembly, TransferPlan
 from kubealign_services.training.slices import WeightSlice
 
 
-class Assembled:
+class AssembledTensors:
     """The tensor ranges of a transfer plan; iterating yields (name, tensor), and may be repeated.
 
     A range within a single piece is a view; other ranges are assembled when the iteration reaches them, so
@@ -26,7 +26,7 @@ class Assembled:
     def __init__(
         self,
         announcement: refit_pb2.WeightsAnnouncement,
-        plan: Plan,
+        plan: TransferPlan,
         snapshots: Mapping[int, memoryview],
         lasts: bool = False,
     ) -> None:
@@ -54,14 +54,14 @@ class Assembled:
         """Yield the tensors with the position of each range in its full tensor."""
         for range_ in self._plan.assemblies:
             yield WeightSlice(
-                range_.name, range_.whole_shape, range_.box.start, put_together(range_, self._piece)
+                range_.name, range_.whole_shape, range_.box.start, assemble_tensor(range_, self._piece)
             )
 
     def _piece(self, part: int, index: int) -> Tensor:
         return piece_view(self._snapshots[part], self._announcement.parts[part].tensors[index])
 
 
-def put_together(assembly: Assembly, piece: Callable[[int, int], Tensor]) -> Tensor:
+def assemble_tensor(assembly: TensorAssembly, get_piece: Callable[[int, int], Tensor]) -> Tensor:
     """Return the tensor of a range: a view when a single piece holds it, else a new tensor.
 
     Args:
@@ -69,8 +69,8 @@ def put_together(assembly: Assembly, piece: Callable[[int, int], Tensor]) -> Ten
     """
     if len(assembly.copies) == 1:
         (only,) = assembly.copies
-        return piece(only.part, only.entry)[only.source]
+        return get_piece(only.part, only.entry)[only.source]
     assembled = torch.empty(assembly.box.shape, dtype=DTYPES[assembly.dtype])
     for copy in assembly.copies:
-        assembled[copy.target].copy_(piece(copy.part, copy.entry)[copy.source])
+        assembled[copy.target].copy_(get_piece(copy.part, copy.entry)[copy.source])
     return assembled

@@ -46,10 +46,10 @@ class BroadcastGroup:
         self._device = torch.device("cuda") if accelerator else torch.device("cpu")
         group_store = PrefixStore(name, store)
         deadline = timedelta(seconds=timeout)
-        make_group = _nccl if accelerator else _gloo
+        make_group = _make_nccl_group if accelerator else _make_gloo_group
         self._group = make_group(group_store, rank, world_size, deadline, address)
 
-    def broadcast(self, stretch: Tensor) -> None:
+    def broadcast(self, bucket: Tensor) -> None:
         """Fill the bucket with rank 0's bytes.
 
         Args:
@@ -59,19 +59,19 @@ class BroadcastGroup:
             RuntimeError: A member failed or timed out.
         """
         if self._device.type == "cpu":
-            self._group.broadcast(stretch, 0).wait()
+            self._group.broadcast(bucket, 0).wait()
             return
-        staged = stretch.to(self._device)
+        staged = bucket.to(self._device)
         self._group.broadcast(staged, 0).wait()
-        stretch.copy_(staged)
+        bucket.copy_(staged)
 
-    def end(self) -> None:
+    def leave(self) -> None:
         """Leave the group; the other members notice at once."""
         with contextlib.suppress(RuntimeError):
             self._group.abort()
 
 
-def _gloo(store: Store, rank: int, size: int, timeout: timedelta, address: str) -> Any:
+def _make_gloo_group(store: Store, rank: int, size: int, timeout: timedelta, address: str) -> Any:
     gloo: Any = dist.ProcessGroupGloo
     options = gloo._Options()
     options._timeout = timeout
@@ -81,13 +81,13 @@ def _gloo(store: Store, rank: int, size: int, timeout: timedelta, address: str) 
     return gloo(store, rank, size, options)
 
 
-def _nccl(store: Store, rank: int, size: int, timeout: timedelta, address: str) -> Any:
+def _make_nccl_group(store: Store, rank: int, size: int, timeout: timedelta, address: str) -> Any:
     """Create an NCCL group. NCCL determines the addresses itself."""
     nccl: Any = dist.ProcessGroupNCCL
     return nccl(store, rank, size, timeout)
 
 
-def address_towards(host: str, port: int, timeout: float) -> str:
+def local_address_towards(host: str, port: int, timeout: float) -> str:
     """Return this machine's address on the route to host:port. Raises OSError."""
     with socket.create_connection((host, port), timeout=timeout) as connection:
         return str(connection.getsockname()[0])

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 import torch
 
 from kubealign.v1 import batch_pb2, refit_pb2
-from kubealign_services.group.rendezvous import reach_store
-from kubealign_services.refit.broadcast_group import BroadcastGroup, address_towards
+from kubealign_services.group.rendezvous import connect_store
+from kubealign_services.refit.broadcast_group import BroadcastGroup, local_address_towards
 from kubealign_services.rpc.errors import Unreachable
 
 #: (host:port, request, seconds) -> the reply. Raises rpc.errors.
-Join = Callable[[str, refit_pb2.JoinBroadcastRequest, float], Awaitable[refit_pb2.JoinBroadcastReply]]
+JoinBroadcast = Callable[[str, refit_pb2.JoinBroadcastRequest, float], Awaitable[refit_pb2.JoinBroadcastReply]]
 
 
 @dataclass
@@ -24,7 +24,7 @@ class BroadcastReceiver:
         timeout: Seconds for one version; a bucket may take a quarter of it.
     """
 
-    join: Join
+    join: JoinBroadcast
     asker: str
     timeout: float
     # Idle groups by sender address; groups in use and failed groups are not listed.
@@ -48,11 +48,11 @@ class BroadcastReceiver:
             reply = await self.join(address, request, self.timeout)
         except BaseException:
             if group is not None:
-                group.end()
+                group.leave()
             raise
-        return await asyncio.to_thread(self._take, address, group, reply, size_bytes)
+        return await asyncio.to_thread(self._receive_part, address, group, reply, size_bytes)
 
-    def _take(
+    def _receive_part(
         self,
         address: str,
         group: BroadcastGroup | None,
@@ -63,29 +63,29 @@ class BroadcastReceiver:
         part = torch.empty(size_bytes, dtype=torch.uint8)
         try:
             if group is not None and group.name != reply.group:
-                group.end()
+                group.leave()
                 group = None
             if group is None:
-                group = self._joined(reply)
+                group = self._join_group(reply)
             for start in range(0, size_bytes, reply.bucket_bytes):
                 group.broadcast(part[start : start + reply.bucket_bytes])
         except (RuntimeError, OSError) as error:
             if group is not None:
-                group.end()
+                group.leave()
             raise Unreachable(f"the broadcast from {address} broke: {error}") from error
         self._groups[address] = group
         view: memoryview = part.numpy().data
         return view
 
-    def _joined(self, reply: refit_pb2.JoinBroadcastReply) -> BroadcastGroup:
+    def _join_group(self, reply: refit_pb2.JoinBroadcastReply) -> BroadcastGroup:
         host, _, port = reply.store.rpartition(":")
         wait = self.timeout / 4
         return BroadcastGroup(
-            reach_store(host, int(port), wait),
+            connect_store(host, int(port), wait),
             reply.group,
             reply.rank,
             reply.world_size,
             wait,
-            address=address_towards(host, int(port), wait),
+            address=local_address_towards(host, int(port), wait),
             accelerator=reply.accelerator,
         )

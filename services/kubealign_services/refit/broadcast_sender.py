@@ -21,24 +21,24 @@ from torch import Tensor
 from torch.distributed import Store  # type: ignore[attr-defined]
 
 from kubealign.process import ProcessSettings
-from kubealign.spec.rollout import Rollout, Transport
+from kubealign.spec.rollout import Rollout, WeightTransport
 from kubealign.v1 import batch_pb2, refit_pb2
-from kubealign_services.group.rendezvous import opened_store
+from kubealign_services.group.rendezvous import open_store
 from kubealign_services.refit.broadcast_group import BUCKET_BYTES, BroadcastGroup
-from kubealign_services.refit.manifest import identity
+from kubealign_services.refit.manifest import describe_weights
 from kubealign_services.refit.publisher import WeightsPublisher
 from kubealign_services.rpc.errors import NotFound
 
 log = logging.getLogger(__name__)
 
 # Seconds that a round waits for the members of the last round.
-_WINDOW_SECONDS = 5.0
+_JOIN_WINDOW_SECONDS = 5.0
 # Rounds that are kept: of the served versions and of some earlier ones.
-_ROUNDS = 4
+_MAX_ROUNDS = 4
 
 
 @dataclass(frozen=True)
-class _Begun:
+class _StartedRound:
     """A started round. group: its name. members: in the order of their ranks, from 1."""
 
     weights: batch_pb2.WeightsId
@@ -48,11 +48,11 @@ class _Begun:
 
 
 @dataclass
-class _Round:
+class _BroadcastRound:
     """Broadcast round of one version."""
 
     weights: batch_pb2.WeightsId
-    begun: asyncio.Future["_Begun"]
+    started: asyncio.Future["_StartedRound"]
     joined: dict[str, refit_pb2.JoinBroadcastRequest] = field(default_factory=dict)
     late: set[str] = field(default_factory=set)
 
@@ -73,9 +73,9 @@ class BroadcastSender:
         self._host = host
         self._expected = expected
         self._timeout = timeout
-        self._rounds: dict[bytes, _Round] = {}
+        self._rounds: dict[bytes, _BroadcastRound] = {}
         self._store: tuple[Store, int] | None = None
-        self._names = 0
+        self._group_count = 0
         # The idle group, and its members.
         self._group: tuple[BroadcastGroup, list[str]] | None = None
 
@@ -84,19 +84,19 @@ class BroadcastSender:
         not served.
         """
         self._publisher.check_served(request.weights)
-        round_ = self._round(request.weights)
-        if round_.begun.done():
+        round_ = self._get_round(request.weights)
+        if round_.started.done():
             if request.asker not in round_.late:
                 round_.late.add(request.asker)
                 self._expected += 1
-            raise NotFound(f"the broadcast of weights {identity(request.weights)} has begun already")
+            raise NotFound(f"the broadcast of weights {describe_weights(request.weights)} has begun already")
         round_.joined[request.asker] = request
         if len(round_.joined) >= self._expected:
-            self._begin(round_)
+            self._start_round(round_)
         try:
-            begun = await asyncio.shield(round_.begun)
+            begun = await asyncio.shield(round_.started)
         except asyncio.CancelledError:
-            if not round_.begun.done():
+            if not round_.started.done():
                 del round_.joined[request.asker]
             raise
         assert self._store is not None
@@ -112,21 +112,21 @@ class BroadcastSender:
     def close(self) -> None:
         """End the group; no receiver is sent anything any more."""
         if self._group is not None:
-            self._group[0].end()
+            self._group[0].leave()
             self._group = None
 
-    def _round(self, weights: batch_pb2.WeightsId) -> _Round:
+    def _get_round(self, weights: batch_pb2.WeightsId) -> _BroadcastRound:
         key = weights.SerializeToString(deterministic=True)
         if key not in self._rounds:
             loop = asyncio.get_running_loop()
-            self._rounds[key] = opened = _Round(weights, loop.create_future())
-            loop.call_later(min(_WINDOW_SECONDS, self._timeout / 8), self._begin, opened)
-            while len(self._rounds) > _ROUNDS:
+            self._rounds[key] = opened = _BroadcastRound(weights, loop.create_future())
+            loop.call_later(min(_JOIN_WINDOW_SECONDS, self._timeout / 8), self._start_round, opened)
+            while len(self._rounds) > _MAX_ROUNDS:
                 del self._rounds[next(iter(self._rounds))]
         return self._rounds[key]
 
-    def _begin(self, round_: _Round) -> None:
-        if round_.begun.done():
+    def _start_round(self, round_: _BroadcastRound) -> None:
+        if round_.started.done():
             return
         if not round_.joined:
             # All members have left again: the next one to join opens a new round.
@@ -135,21 +135,21 @@ class BroadcastSender:
         members = sorted(round_.joined)
         self._expected = len(members)
         if self._store is None:
-            self._store = opened_store(self._host, self._timeout)
-        group = self._reused(members, round_)
+            self._store = open_store(self._host, self._timeout)
+        group = self._reusable_group(members, round_)
         if group is None:
-            self._names += 1
-        started = _Begun(
+            self._group_count += 1
+        started = _StartedRound(
             round_.weights,
-            f"broadcast-{self._names}" if group is None else group.name,
+            f"broadcast-{self._group_count}" if group is None else group.name,
             members,
             torch.cuda.is_available() and all(request.accelerator for request in round_.joined.values()),
         )
-        round_.begun.set_result(started)
-        send = partial(self._send, asyncio.get_running_loop(), self._store[0], started, group)
+        round_.started.set_result(started)
+        send = partial(self._broadcast_part, asyncio.get_running_loop(), self._store[0], started, group)
         threading.Thread(target=send, name=started.group, daemon=True).start()
 
-    def _reused(self, members: list[str], round_: _Round) -> BroadcastGroup | None:
+    def _reusable_group(self, members: list[str], round_: _BroadcastRound) -> BroadcastGroup | None:
         """Return the group of the previous version if its members are exactly those of this round."""
         idle, self._group = self._group, None
         if idle is None:
@@ -158,14 +158,14 @@ class BroadcastSender:
         names = {request.group for request in round_.joined.values()}
         if previous_members == members and names == {group.name}:
             return group
-        group.end()
+        group.leave()
         return None
 
-    def _send(
+    def _broadcast_part(
         self,
         loop: asyncio.AbstractEventLoop,
         store: Store,
-        begun: _Begun,
+        begun: _StartedRound,
         group: BroadcastGroup | None,
     ) -> None:
         try:
@@ -176,7 +176,7 @@ class BroadcastSender:
                     0,
                     1 + len(begun.members),
                     self._timeout / 4,
-                    address=_own(self._host),
+                    address=_bind_address(self._host),
                     accelerator=begun.accelerator,
                 )
             for bucket in self._buckets(begun.weights):
@@ -184,20 +184,20 @@ class BroadcastSender:
         except (RuntimeError, OSError, LookupError) as error:
             log.warning(
                 "a weights broadcast failed; receivers stream instead",
-                extra={"weights": identity(begun.weights), "members": begun.members, "cause": str(error)},
+                extra={"weights": describe_weights(begun.weights), "members": begun.members, "cause": str(error)},
             )
             if group is not None:
-                group.end()
+                group.leave()
             return
         try:
-            loop.call_soon_threadsafe(self._keep, group, begun.members)
+            loop.call_soon_threadsafe(self._keep_group, group, begun.members)
         except RuntimeError:
             # The loop is closed, so the process is shutting down.
-            group.end()
+            group.leave()
 
-    def _keep(self, group: BroadcastGroup, members: list[str]) -> None:
+    def _keep_group(self, group: BroadcastGroup, members: list[str]) -> None:
         if self._group is not None:
-            self._group[0].end()
+            self._group[0].leave()
         self._group = group, members
 
     def _buckets(self, weights: batch_pb2.WeightsId) -> Iterator[Tensor]:
@@ -218,7 +218,7 @@ class BroadcastSender:
             yield bucket[:filled]
 
 
-def _own(host: str) -> str:
+def _bind_address(host: str) -> str:
     """Return the address to bind to; empty for a host name, which is resolved on this machine."""
     try:
         return str(ipaddress.ip_address(host))
@@ -226,12 +226,12 @@ def _own(host: str) -> str:
         return "127.0.0.1" if host == "localhost" else ""
 
 
-def broadcast_sender(
+def make_broadcast_sender(
     settings: ProcessSettings, publisher: WeightsPublisher, rollout: Rollout
 ) -> BroadcastSender | None:
     """Return the broadcast sender of a trainer rank, or None when the job's spec uses another transport."""
     address = settings.advertise or settings.listen
-    if rollout.refit.transport is not Transport.COLLECTIVE or address is None:
+    if rollout.refit.transport is not WeightTransport.COLLECTIVE or address is None:
         return None
     engine = rollout.engine.torch
     expected = rollout.replicas * (1 if engine is None else engine.tensor_parallel)

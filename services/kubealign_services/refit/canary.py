@@ -43,7 +43,7 @@ class Canary:
         ]
         return cls(tokens, max(TOLERANCES[precision] for precision in precisions))
 
-    def message(self, logprobs: Sequence[float]) -> refit_pb2.Canary:
+    def to_proto(self, logprobs: Sequence[float]) -> refit_pb2.Canary:
         """Return the canary for an announcement.
 
         Args:
@@ -54,7 +54,7 @@ class Canary:
         return refit_pb2.Canary(tokens=self.tokens, logprobs=logprobs, tolerance=self.tolerance)
 
 
-def gap(sender: Sequence[float], receiver: Sequence[float]) -> float:
+def max_logprob_gap(sender: Sequence[float], receiver: Sequence[float]) -> float:
     """Return the largest absolute difference in nats; infinite when a value is not finite or missing."""
     if len(sender) != len(receiver):
         return math.inf

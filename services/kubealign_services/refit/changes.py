@@ -7,20 +7,20 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 
 from kubealign.v1 import refit_pb2
-from kubealign_services.refit.delta import encode
+from kubealign_services.refit.delta import encode_delta
 from kubealign_services.refit.manifest import DTYPES
 from kubealign_services.refit.snapshot import SnapshotFile
 
 # Deltas of more than half of the dense bytes do not pay off; decided after this many bytes of a part.
-_TELLING_BYTES = 64 << 20
+_DECISION_BYTES = 64 << 20
 
 
-def alike(one: Sequence[refit_pb2.TensorEntry], other: Sequence[refit_pb2.TensorEntry]) -> bool:
+def have_same_layout(first: Sequence[refit_pb2.TensorEntry], second: Sequence[refit_pb2.TensorEntry]) -> bool:
     """Return True when two parts have the same pieces at the same offsets, whatever their bytes."""
-    return [_place(entry) for entry in one] == [_place(entry) for entry in other]
+    return [_layout_key(entry) for entry in first] == [_layout_key(entry) for entry in second]
 
 
-def write_changes(
+def write_deltas(
     target: SnapshotFile, old: SnapshotFile, new: SnapshotFile, tensors: Sequence[refit_pb2.TensorEntry]
 ) -> list[int]:
     """Replace the contents of `target` by the deltas from `old` to `new`, piece after piece; return their
@@ -42,7 +42,7 @@ def write_changes(
     def encode_entry(entry: refit_pb2.TensorEntry) -> bytes:
         if not_worthwhile.is_set():
             return b""
-        return encode(_bytes_of(old, entry), _bytes_of(new, entry), DTYPES[entry.dtype].itemsize)
+        return encode_delta(_piece_bytes(old, entry), _piece_bytes(new, entry), DTYPES[entry.dtype].itemsize)
 
     # Uses all compute threads: the process does not compute meanwhile.
     with ThreadPoolExecutor(torch.get_num_threads(), "changes") as threads:
@@ -50,21 +50,21 @@ def write_changes(
         for entry, delta in zip(tensors, threads.map(encode_entry, tensors), strict=True):
             if not_worthwhile.is_set():
                 continue
-            target.put(delta, offset)
+            target.write_at(delta, offset)
             sizes.append(len(delta))
             offset += len(delta)
             seen += entry.size_bytes
-            if seen >= _TELLING_BYTES and 2 * offset > seen:
+            if seen >= _DECISION_BYTES and 2 * offset > seen:
                 not_worthwhile.set()
     return [] if not_worthwhile.is_set() or offset >= seen else sizes
 
 
-def _bytes_of(file: SnapshotFile, entry: refit_pb2.TensorEntry) -> memoryview | bytes:
+def _piece_bytes(file: SnapshotFile, entry: refit_pb2.TensorEntry) -> memoryview | bytes:
     """Return the bytes of a piece, without a copy where the file is mapped."""
-    mapped = file.mapped(entry.offset_bytes, entry.size_bytes)
+    mapped = file.mapped_view(entry.offset_bytes, entry.size_bytes)
     return file.read(entry.offset_bytes, entry.size_bytes) if mapped is None else mapped.data
 
 
-def _place(entry: refit_pb2.TensorEntry) -> tuple[object, ...]:
+def _layout_key(entry: refit_pb2.TensorEntry) -> tuple[object, ...]:
     shapes = (tuple(entry.shape), tuple(entry.start), tuple(entry.whole_shape))
     return entry.name, entry.dtype, entry.offset_bytes, shapes

@@ -8,19 +8,19 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from kubealign_services.compiled import compiled_at_once
+from kubealign_services.compiled import numba_eager
 from kubealign_services.refit.stripes import (
     BLOCK,
-    LAST_KEY,
+    LAST_KEY_OFFSET,
     SECRET,
-    SHORT,
+    SHORT_INPUT_BYTES,
     STRIPE,
-    absorbing,
-    as_they_are,
-    beginning,
-    ended,
-    fence,
-    narrowed,
+    absorb_stripes,
+    copy_op,
+    init_lanes,
+    finalize,
+    store_fence,
+    narrow_op,
 )
 
 Bytes = NDArray[np.uint8]
@@ -29,46 +29,46 @@ _KEYS = np.frombuffer(SECRET, np.uint8)
 _PER_BLOCK = BLOCK // STRIPE
 
 
-def checked_copy(target: Bytes, source: Bytes) -> str:
+def copy_with_checksum(target: Bytes, source: Bytes) -> str:
     """Copy contiguous bytes to a target of equal length; return their xxh3-64, hexadecimal."""
     size = len(source)
-    if size <= SHORT or target.ctypes.data % STRIPE:
+    if size <= SHORT_INPUT_BYTES or target.ctypes.data % STRIPE:
         np.copyto(target, source)
         return str(xxhash.xxh3_64_hexdigest(target.data))
-    lanes = beginning()
-    _copy(target.ctypes.data, source.ctypes.data, size, lanes.ctypes.data, _KEYS.ctypes.data)
+    lanes = init_lanes()
+    _copy_stripes(target.ctypes.data, source.ctypes.data, size, lanes.ctypes.data, _KEYS.ctypes.data)
     stored = (size - 1) // STRIPE * STRIPE
     np.copyto(target[stored:], source[stored:])
-    return f"{ended(lanes.tolist(), size):016x}"
+    return f"{finalize(lanes.tolist(), size):016x}"
 
 
-def checked_narrowing(target: Bytes, source: NDArray[np.float32]) -> str:
+def narrow_with_checksum(target: Bytes, source: NDArray[np.float32]) -> str:
     """Write contiguous float32 [n] as bfloat16, 2 n bytes; return the xxh3-64 of the result, hexadecimal."""
     size = len(target)
-    if size <= SHORT or target.ctypes.data % STRIPE:
+    if size <= SHORT_INPUT_BYTES or target.ctypes.data % STRIPE:
         _narrow(source.view(np.uint32), target.view(np.uint16))
         return str(xxhash.xxh3_64_hexdigest(target.data))
     # The last stripe is written first, because it may overlap the stripes that are streamed.
     last = (size - STRIPE) // 2
     _narrow(source.view(np.uint32)[last:], target.view(np.uint16)[last:])
-    lanes = beginning()
+    lanes = init_lanes()
     _narrow_stripes(target.ctypes.data, source.ctypes.data, size, lanes.ctypes.data, _KEYS.ctypes.data)
-    return f"{ended(lanes.tolist(), size):016x}"
+    return f"{finalize(lanes.tolist(), size):016x}"
 
 
-_read_stripe = absorbing(as_they_are, 1, stores=False, mixes=False)
-_copy_block = absorbing(as_they_are, _PER_BLOCK, stores=True, mixes=True)
-_copy_stripe = absorbing(as_they_are, 1, stores=True, mixes=False)
-_narrow_block = absorbing(narrowed, _PER_BLOCK, stores=True, mixes=True)
-_narrow_stripe = absorbing(narrowed, 1, stores=True, mixes=False)
-_read_narrowed = absorbing(narrowed, 1, stores=False, mixes=False)
+_read_stripe = absorb_stripes(copy_op, 1, stores=False, mixes=False)
+_copy_block = absorb_stripes(copy_op, _PER_BLOCK, stores=True, mixes=True)
+_copy_stripe = absorb_stripes(copy_op, 1, stores=True, mixes=False)
+_narrow_block = absorb_stripes(narrow_op, _PER_BLOCK, stores=True, mixes=True)
+_narrow_stripe = absorb_stripes(narrow_op, 1, stores=True, mixes=False)
+_read_narrowed = absorb_stripes(narrow_op, 1, stores=False, mixes=False)
 
 # Stores all stripes but the last one, which may overlap stored bytes; the lanes accumulate all stripes.
 # Arguments are addresses; size is the number of target bytes.
 
 
-@compiled_at_once("void(uintp, uintp, uintp, uintp, uintp)")
-def _copy(target: Any, source: Any, size: Any, lanes: Any, keys: Any) -> None:
+@numba_eager("void(uintp, uintp, uintp, uintp, uintp)")
+def _copy_stripes(target: Any, source: Any, size: Any, lanes: Any, keys: Any) -> None:
     blocks = (size - 1) // BLOCK
     for block in range(blocks):
         _copy_block(target + block * BLOCK, source + block * BLOCK, lanes, keys)
@@ -76,11 +76,11 @@ def _copy(target: Any, source: Any, size: Any, lanes: Any, keys: Any) -> None:
     for stripe in range((size - 1 - begun) // STRIPE):
         offset = begun + stripe * STRIPE
         _copy_stripe(target + offset, source + offset, lanes, keys + 8 * stripe)
-    _read_stripe(source, source + size - STRIPE, lanes, keys + LAST_KEY)
-    fence()  # type: ignore[call-arg]
+    _read_stripe(source, source + size - STRIPE, lanes, keys + LAST_KEY_OFFSET)
+    store_fence()  # type: ignore[call-arg]
 
 
-@compiled_at_once("void(uintp, uintp, uintp, uintp, uintp)")
+@numba_eager("void(uintp, uintp, uintp, uintp, uintp)")
 def _narrow_stripes(target: Any, source: Any, size: Any, lanes: Any, keys: Any) -> None:
     blocks = (size - 1) // BLOCK
     for block in range(blocks):
@@ -89,11 +89,11 @@ def _narrow_stripes(target: Any, source: Any, size: Any, lanes: Any, keys: Any) 
     for stripe in range((size - 1 - begun) // STRIPE):
         offset = begun + stripe * STRIPE
         _narrow_stripe(target + offset, source + 2 * offset, lanes, keys + 8 * stripe)
-    _read_narrowed(source, source + 2 * (size - STRIPE), lanes, keys + LAST_KEY)
-    fence()  # type: ignore[call-arg]
+    _read_narrowed(source, source + 2 * (size - STRIPE), lanes, keys + LAST_KEY_OFFSET)
+    store_fence()  # type: ignore[call-arg]
 
 
-@compiled_at_once("void(uint32[::1], uint16[::1])")
+@numba_eager("void(uint32[::1], uint16[::1])")
 def _narrow(bits: Any, out: Any) -> None:
     """Convert float32 bits to bfloat16 bits, like `narrow_op`, one element at a time."""
     for index in range(out.size):

@@ -12,7 +12,7 @@ from kubealign.v1 import refit_pb2
 from kubealign_services.refit.manifest import CorruptTransfer
 
 
-def verify(snapshot: memoryview, tensors: Sequence[refit_pb2.TensorEntry], source: str) -> None:
+def verify_checksums(snapshot: memoryview, tensors: Sequence[refit_pb2.TensorEntry], source: str) -> None:
     """Raise CorruptTransfer, naming every tensor of the part whose checksum differs."""
 
     def is_corrupt(index: int) -> bool:
@@ -23,7 +23,7 @@ def verify(snapshot: memoryview, tensors: Sequence[refit_pb2.TensorEntry], sourc
     def corrupt_of(indices: Sequence[int]) -> list[int]:
         return [index for index in indices if is_corrupt(index)]
 
-    shares = _shares([entry.size_bytes for entry in tensors], torch.get_num_threads())
+    shares = _balance([entry.size_bytes for entry in tensors], torch.get_num_threads())
     with ThreadPoolExecutor(len(shares), "verify") as threads:
         corrupt_indices = [index for indices in threads.map(corrupt_of, shares) for index in indices]
     if corrupt_indices:
@@ -34,7 +34,7 @@ def verify(snapshot: memoryview, tensors: Sequence[refit_pb2.TensorEntry], sourc
         )
 
 
-def _shares(sizes: Sequence[int], count: int) -> list[list[int]]:
+def _balance(sizes: Sequence[int], count: int) -> list[list[int]]:
     """Distribute the indices of these sizes among `count` threads evenly: largest first, each to the thread
     with the least.
     """

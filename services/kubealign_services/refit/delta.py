@@ -23,17 +23,17 @@ import numpy.typing as npt
 import pyarrow
 import xxhash
 
-from kubealign_services.refit.delta_kernels import BITS, BLOCK, COLLECT, SPREAD, room
+from kubealign_services.refit.delta_kernels import BIT_DTYPES, BLOCK, COLLECT_CHANGES, APPLY_CHANGES, max_changes
 
 _CODEC = "zstd"
 _LEVEL = 1
 _CHECKSUM = struct.Struct("<Q")
-_CHANGES, _ITSELF = b"\0", b"\1"
+_KIND_CHANGES, _KIND_NEW_STATE = b"\0", b"\1"
 _HEAD_BYTES = _CHECKSUM.size + 1
 # Number of bytes that the compiled loops compare at once.
 _WORD_BYTES = 8
 
-Numbers = npt.NDArray[Any]
+BitArray = npt.NDArray[Any]
 Buffer = bytes | bytearray | memoryview
 
 
@@ -41,30 +41,30 @@ class BadDelta(ValueError):
     """The bytes are not a delta of a piece of this size."""
 
 
-def encode(old: Buffer, new: Buffer, itemsize: int) -> bytes:
+def encode_delta(old: Buffer, new: Buffer, itemsize: int) -> bytes:
     """Encode the changes from `old` to `new`: two states of as many elements of 2 or 4 bytes.
 
     Contains the new state itself when more than a quarter of the elements changed (detected early), or
     when that is smaller.
     """
-    before, after = _elements(old, itemsize), _elements(new, itemsize)
+    before, after = _as_elements(old, itemsize), _as_elements(new, itemsize)
     if before.size != after.size:
         raise ValueError(f"the old state has {before.size} elements, the new one {after.size}")
-    counts = np.zeros(_blocks(before.size), np.uint32)
-    planes = np.empty((2 + itemsize, room(before.size)), np.uint8)
-    total = COLLECT[itemsize](_words(before), _words(after), before, after, counts, planes)
+    counts = np.zeros(_block_count(before.size), np.uint32)
+    planes = np.empty((2 + itemsize, max_changes(before.size)), np.uint8)
+    total = COLLECT_CHANGES[itemsize](_as_words(before), _as_words(after), before, after, counts, planes)
     if total < 0:
-        return _sealed(_ITSELF, after.data)
+        return _with_checksum(_KIND_NEW_STATE, after.data)
     if total == 0:
-        return _sealed(_CHANGES, counts.data)
+        return _with_checksum(_KIND_CHANGES, counts.data)
     codec = pyarrow.Codec(_CODEC, compression_level=_LEVEL)
     packed = codec.compress(np.ascontiguousarray(planes[:, :total]).reshape(-1))
     if counts.nbytes + packed.size >= after.nbytes:
-        return _sealed(_ITSELF, after.data)
-    return _sealed(_CHANGES, counts.data, memoryview(packed))
+        return _with_checksum(_KIND_NEW_STATE, after.data)
+    return _with_checksum(_KIND_CHANGES, counts.data, memoryview(packed))
 
 
-def check(delta: Buffer) -> None:
+def check_delta(delta: Buffer) -> None:
     """Raise BadDelta when the checksum shows that the bytes are not a result of `encode_delta`."""
     if len(delta) < _HEAD_BYTES:
         raise BadDelta(f"{len(delta)} bytes are too few for a delta")
@@ -73,26 +73,26 @@ def check(delta: Buffer) -> None:
         raise BadDelta(f"the checksum of {len(delta)} bytes of changes is wrong")
 
 
-def apply(state: memoryview, delta: memoryview, itemsize: int) -> None:
+def apply_delta(state: memoryview, delta: memoryview, itemsize: int) -> None:
     """Change the old state into the new one, in place.
 
     Raises BadDelta. When the checksum is right but the contents are invalid, part of the state may have
     changed by then.
     """
-    check(delta)
+    check_delta(delta)
     kind, body = bytes(delta[_CHECKSUM.size : _HEAD_BYTES]), delta[_HEAD_BYTES:]
-    if kind == _ITSELF:
+    if kind == _KIND_NEW_STATE:
         if len(body) != len(state):
             raise BadDelta(f"{len(body)} bytes cannot replace {len(state)}")
         state[:] = body
-    elif kind == _CHANGES:
-        _change(_elements(state, itemsize), body, itemsize)
+    elif kind == _KIND_CHANGES:
+        _apply_changes(_as_elements(state, itemsize), body, itemsize)
     else:
         raise BadDelta(f"the kind is {kind[0]}; it may be 0 or 1")
 
 
-def _change(elements: Numbers, body: memoryview, itemsize: int) -> None:
-    blocks = _blocks(elements.size)
+def _apply_changes(elements: BitArray, body: memoryview, itemsize: int) -> None:
+    blocks = _block_count(elements.size)
     if len(body) < 4 * blocks:
         raise BadDelta(f"{len(body)} bytes are too few for the changes of {elements.size} elements")
     counts = np.frombuffer(body[: 4 * blocks], "<u4").astype(np.uint32)
@@ -101,39 +101,39 @@ def _change(elements: Numbers, body: memoryview, itemsize: int) -> None:
     total = int(counts.sum(dtype=np.int64))
     if not total:
         return
-    planes = _unpacked(body[4 * blocks :], total * (2 + itemsize)).reshape(2 + itemsize, total)
-    overrun = SPREAD[itemsize](elements, counts, planes)
+    planes = _decompress(body[4 * blocks :], total * (2 + itemsize)).reshape(2 + itemsize, total)
+    overrun = APPLY_CHANGES[itemsize](elements, counts, planes)
     if overrun >= 0:
         raise BadDelta(f"a change of element {overrun}, beyond its block: there are {elements.size}")
 
 
-def _sealed(*contents: bytes | memoryview) -> bytes:
+def _with_checksum(*contents: bytes | memoryview) -> bytes:
     checksum = xxhash.xxh3_64()
     for content in contents:
         checksum.update(content)
     return b"".join((_CHECKSUM.pack(checksum.intdigest()), *contents))
 
 
-def _elements(state: Buffer, itemsize: int) -> Numbers:
+def _as_elements(state: Buffer, itemsize: int) -> BitArray:
     """Return the state as unsigned integers. Raises ValueError for a buffer that is not aligned to 8 bytes; a
     snapshot's pieces are.
     """
-    elements = np.frombuffer(state, BITS[itemsize])
+    elements = np.frombuffer(state, BIT_DTYPES[itemsize])
     if elements.size and elements.ctypes.data % _WORD_BYTES:
         raise ValueError("the state does not begin at a multiple of 8 bytes in memory")
     return elements
 
 
-def _words(elements: Numbers) -> Numbers:
+def _as_words(elements: BitArray) -> BitArray:
     word_bytes = elements.nbytes // _WORD_BYTES * _WORD_BYTES
     return elements.view(np.uint8)[:word_bytes].view(np.uint64)
 
 
-def _blocks(size: int) -> int:
+def _block_count(size: int) -> int:
     return -(-size // BLOCK)
 
 
-def _unpacked(data: memoryview, size: int) -> Numbers:
+def _decompress(data: memoryview, size: int) -> BitArray:
     try:
         plain = pyarrow.Codec(_CODEC, compression_level=_LEVEL).decompress(data, size, asbytes=True)
     except OSError as error:

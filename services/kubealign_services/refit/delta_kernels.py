@@ -10,24 +10,24 @@ from typing import Any
 import numpy as np
 from numba import int64, types, uint8, uint16, uint32, uint64
 
-from kubealign_services.compiled import compiled_at_once
+from kubealign_services.compiled import numba_eager
 
 #: Elements. A block stays in the cache, and a distance within one takes 16 bits.
 BLOCK = 1 << 16
 #: A delta is given up when more than one in this many elements changes: it would be large and slow.
-DENSEST = 4
+MIN_ELEMENTS_PER_CHANGE = 4
 # Additional changes that are allowed early, because changes may be unevenly distributed.
 _HEAD_START = 4 * BLOCK
 
 Kernel = Callable[..., int]
 
 
-def room(size: int) -> int:
+def max_changes(size: int) -> int:
     """Return the maximum number of changes that are collected for `size` elements."""
-    return size // DENSEST + _HEAD_START
+    return size // MIN_ELEMENTS_PER_CHANGE + _HEAD_START
 
 
-def _collector(bits: Any, lanes: int) -> Kernel:
+def _compile_collect(bits: Any, lanes: int) -> Kernel:
     """Compile the collect loop.
 
     Args:
@@ -37,7 +37,7 @@ def _collector(bits: Any, lanes: int) -> Kernel:
     words = BLOCK // lanes
     is_short = lanes == 4
 
-    @compiled_at_once(
+    @numba_eager(
         int64(
             types.Array(uint64, 1, "C", readonly=True),
             types.Array(uint64, 1, "C", readonly=True),
@@ -79,7 +79,7 @@ def _collector(bits: Any, lanes: int) -> Kernel:
                 differences[count] = after - before_bits
                 count += np.uint64(before_bits != after)
             counts[block] = count
-            if total + int64(count) > min(planes.shape[1], (first + size) // DENSEST + _HEAD_START):
+            if total + int64(count) > min(planes.shape[1], (first + size) // MIN_ELEMENTS_PER_CHANGE + _HEAD_START):
                 return -1
             before = np.uint32(0xFFFFFFFF)
             for index in range(count):
@@ -106,12 +106,12 @@ def _collector(bits: Any, lanes: int) -> Kernel:
     return kernel
 
 
-def _spreader(bits: Any, lanes: int) -> Kernel:
+def _compile_apply(bits: Any, lanes: int) -> Kernel:
     """Compile the apply loop. Arguments as for `_compile_collect`."""
     is_short = lanes == 4
     one = np.uint32(1)
 
-    @compiled_at_once(
+    @numba_eager(
         int64(
             bits[::1],
             types.Array(uint32, 1, "C", readonly=True),
@@ -142,15 +142,15 @@ def _spreader(bits: Any, lanes: int) -> Kernel:
 
 
 #: Bytes of an element -> unsigned integer type of its bits.
-BITS: Mapping[int, type[Any]] = {2: np.uint16, 4: np.uint32}
+BIT_DTYPES: Mapping[int, type[Any]] = {2: np.uint16, 4: np.uint32}
 
 #: Bytes of an element -> collect(old words of 8 bytes, new words, old, new, counts, planes): writes the
 #: number of changes of each block to counts [blocks] and their bytes to the first columns of planes
 #: [2 + itemsize, max_changes(size)]. Returns the total, or -1 when the changes are too dense. old and new
 #: have the same size; the words cover their full words.
-COLLECT: Mapping[int, Kernel] = {2: _collector(uint16, 4), 4: _collector(uint32, 2)}
+COLLECT_CHANGES: Mapping[int, Kernel] = {2: _compile_collect(uint16, 4), 4: _compile_collect(uint32, 2)}
 
 #: Bytes of an element -> apply(elements, counts, planes): applies the changes in place. Returns -1, or the
 #: first index beyond its block, before anything is written there. counts [blocks] are at most BLOCK each, and
 #: their sum is the number of columns of planes [2 + itemsize, changes].
-SPREAD: Mapping[int, Kernel] = {2: _spreader(uint16, 4), 4: _spreader(uint32, 2)}
+APPLY_CHANGES: Mapping[int, Kernel] = {2: _compile_apply(uint16, 4), 4: _compile_apply(uint32, 2)}

@@ -14,13 +14,13 @@ import xxhash
 from torch import Tensor
 
 from kubealign.v1 import batch_pb2, refit_pb2
-from kubealign_services.refit.tiling import Box, overlap, uncovered
+from kubealign_services.refit.tiling import Box, find_overlap, find_uncovered
 
 ALIGNMENT = 64
 
 #: Dtypes by their safetensors names.
 DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
-_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+_DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 class BadManifest(ValueError):
@@ -31,7 +31,7 @@ class CorruptTransfer(RuntimeError):
     """Received bytes differ from the announced ones. Names the tensors."""
 
 
-def aligned(offset: int) -> int:
+def align_offset(offset: int) -> int:
     """Round up to a multiple of ALIGNMENT."""
     return -(-offset // ALIGNMENT) * ALIGNMENT
 
@@ -45,9 +45,9 @@ def dtype_name(name: str, dtype: torch.dtype) -> str:
     Raises:
         ValueError: The dtype is not allowed for weights, such as integers.
     """
-    if dtype not in _NAMES:
+    if dtype not in _DTYPE_NAMES:
         raise ValueError(f"{name} has dtype {dtype}; weights are broadcast as {', '.join(DTYPES)}")
-    return _NAMES[dtype]
+    return _DTYPE_NAMES[dtype]
 
 
 def weights_digest(parts: Iterable[refit_pb2.WeightsPart]) -> str:
@@ -58,18 +58,18 @@ def weights_digest(parts: Iterable[refit_pb2.WeightsPart]) -> str:
     return str(digest.hexdigest())
 
 
-def identity(weights: batch_pb2.WeightsId) -> str:
+def describe_weights(weights: batch_pb2.WeightsId) -> str:
     """Return a readable name of the weights."""
     return f"version {weights.version} (fence {weights.fence}, digest {weights.digest[:12]})"
 
 
-def box_of(entry: refit_pb2.TensorEntry) -> Box:
+def piece_box(entry: refit_pb2.TensorEntry) -> Box:
     """Return the position of the piece in its tensor."""
     shape = tuple(entry.shape)
     return Box(tuple(entry.start), shape) if entry.start else Box.whole(shape)
 
 
-def whole_shape(entry: refit_pb2.TensorEntry) -> tuple[int, ...]:
+def tensor_shape(entry: refit_pb2.TensorEntry) -> tuple[int, ...]:
     """Return the shape of the full tensor that the piece belongs to."""
     return tuple(entry.whole_shape) or tuple(entry.shape)
 
@@ -108,8 +108,8 @@ def _check_part(part: refit_pb2.WeightsPart) -> None:
             raise BadManifest(
                 f"{entry.name}: {entry.dtype} {shape} takes {size} bytes, not {entry.size_bytes}"
             )
-        if entry.offset_bytes != aligned(end):
-            raise BadManifest(f"{entry.name}: starts at {entry.offset_bytes}, not at {aligned(end)}")
+        if entry.offset_bytes != align_offset(end):
+            raise BadManifest(f"{entry.name}: starts at {entry.offset_bytes}, not at {align_offset(end)}")
         end = entry.offset_bytes + size
     if part.size_bytes != end:
         raise BadManifest(
@@ -123,37 +123,37 @@ def _check_part(part: refit_pb2.WeightsPart) -> None:
         )
 
 
-def _check_tensor(name: str, held: Sequence[tuple[int, refit_pb2.TensorEntry]]) -> None:
+def _check_tensor(name: str, pieces: Sequence[tuple[int, refit_pb2.TensorEntry]]) -> None:
     """Check that the pieces cover one tensor completely and without overlap."""
-    first = held[0][1]
-    if len(held) == 1 and not first.start and not first.whole_shape:
+    first = pieces[0][1]
+    if len(pieces) == 1 and not first.start and not first.whole_shape:
         return
-    full = Box.whole(whole_shape(first))
-    for rank, entry in held:
+    full = Box.whole(tensor_shape(first))
+    for rank, entry in pieces:
         if entry.dtype != first.dtype:
-            raise BadManifest(f"{name}: dtype is {first.dtype} at rank {held[0][0]}, {entry.dtype} at {rank}")
-        if whole_shape(entry) != full.shape:
+            raise BadManifest(f"{name}: dtype is {first.dtype} at rank {pieces[0][0]}, {entry.dtype} at {rank}")
+        if tensor_shape(entry) != full.shape:
             raise BadManifest(
-                f"{name}: whole_shape is {list(full.shape)} at rank {held[0][0]}, "
-                f"{list(whole_shape(entry))} at {rank}"
+                f"{name}: whole_shape is {list(full.shape)} at rank {pieces[0][0]}, "
+                f"{list(tensor_shape(entry))} at {rank}"
             )
         dimensions = len(entry.start) or len(entry.shape)
         if not dimensions == len(entry.shape) == len(full.shape):
             raise BadManifest(f"{name}: start, shape and whole_shape of rank {rank} differ in dimensions")
-        if any(end > size for end, size in zip(box_of(entry).end, full.shape, strict=True)):
+        if any(end > size for end, size in zip(piece_box(entry).end, full.shape, strict=True)):
             raise BadManifest(
-                f"{name}: {box_of(entry)} of rank {rank} reaches beyond the shape {list(full.shape)}"
+                f"{name}: {piece_box(entry)} of rank {rank} reaches beyond the shape {list(full.shape)}"
             )
-    boxes = [box_of(entry) for _, entry in held]
-    pair = overlap(boxes)
+    boxes = [piece_box(entry) for _, entry in pieces]
+    pair = find_overlap(boxes)
     if pair is not None:
         first_index, second_index = pair
         raise BadManifest(
-            f"{name}: {boxes[first_index]} of rank {held[first_index][0]} and "
-            f"{boxes[second_index]} of rank {held[second_index][0]} overlap"
+            f"{name}: {boxes[first_index]} of rank {pieces[first_index][0]} and "
+            f"{boxes[second_index]} of rank {pieces[second_index][0]} overlap"
         )
     if sum(box.size for box in boxes) != full.size:
-        raise BadManifest(f"{name}: {uncovered(full, boxes)} of {list(full.shape)} is in no part")
+        raise BadManifest(f"{name}: {find_uncovered(full, boxes)} of {list(full.shape)} is in no part")
 
 
 def piece_view(snapshot: memoryview, entry: refit_pb2.TensorEntry) -> Tensor:

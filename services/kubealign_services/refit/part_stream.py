@@ -9,7 +9,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from kubealign.v1 import refit_pb2
-from kubealign_services.refit.incoming import Incoming
+from kubealign_services.refit.incoming import PartAssembler
 from kubealign_services.refit.manifest import CorruptTransfer
 from kubealign_services.refit.relay import Relay
 from kubealign_services.refit.stream import OpenStream
@@ -18,11 +18,11 @@ from kubealign_services.rpc.errors import NotFound, Unreachable
 log = logging.getLogger(__name__)
 
 # A relay sends a keepalive chunk every two seconds.
-_SILENT_SECONDS = 10.0
+_SILENCE_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
-class PartStreams:
+class PartStreamer:
     """Streams of this process.
 
     timeout: seconds for one stream. asker: unique to the process; empty to stream from senders only.
@@ -35,7 +35,7 @@ class PartStreams:
     relay: Relay | None = None
 
     async def fill(
-        self, sender: str, request: refit_pb2.FetchWeightsRequest, incoming: Incoming, tries: int
+        self, sender: str, request: refit_pb2.FetchWeightsRequest, incoming: PartAssembler, tries: int
     ) -> None:
         """Fetch the missing pieces.
 
@@ -51,14 +51,14 @@ class PartStreams:
         failed_relays: list[str] = []
         causes: list[str] = []
         source = sender
-        while not incoming.whole:
+        while not incoming.is_complete:
             attempt = refit_pb2.FetchWeightsRequest()
             attempt.CopyFrom(request)
-            attempt.asker, attempt.skip = self.asker, incoming.done
+            attempt.asker, attempt.skip = self.asker, incoming.verified_count
             attempt.address = "" if self.relay is None else self.relay.address
             attempt.lost.extend(failed_relays)
             try:
-                source = await self._from(source, sender, attempt, incoming)
+                source = await self._stream_from(source, sender, attempt, incoming)
             except (CorruptTransfer, NotFound, Unreachable) as error:
                 if source == sender:
                     causes.append(str(error))
@@ -69,29 +69,29 @@ class PartStreams:
                 failed_relays.append(source)
                 source = sender
 
-    async def _from(
-        self, source: str, sender: str, asked: refit_pb2.FetchWeightsRequest, incoming: Incoming
+    async def _stream_from(
+        self, source: str, sender: str, request: refit_pb2.FetchWeightsRequest, incoming: PartAssembler
     ) -> str:
         """Receive from one source. Returns the source to use next."""
         incoming.restart()
-        silent = None if source == sender else min(_SILENT_SECONDS, self.timeout / 4)
+        silent = None if source == sender else min(_SILENCE_SECONDS, self.timeout / 4)
         before = incoming.received_bytes
-        async with aclosing(self.open_stream(source, asked, self.timeout)) as chunks:
-            while (chunk := await _next(chunks, source, silent)) is not None:
+        async with aclosing(self.open_stream(source, request, self.timeout)) as chunks:
+            while (chunk := await _next_chunk(chunks, source, silent)) is not None:
                 if chunk.instead:
                     if source != sender:
                         raise CorruptTransfer(f"{source} is a relay and redirected the request")
                     return chunk.instead
                 if chunk.data:
                     incoming.put(chunk.offset_bytes, chunk.data, source)
-        if not incoming.whole:
+        if not incoming.is_complete:
             received = incoming.received_bytes - before
-            missing = len(incoming.pieces) - incoming.done
+            missing = len(incoming.pieces) - incoming.verified_count
             raise CorruptTransfer(f"{source} sent {received} bytes and ended; {missing} pieces are missing")
         return source
 
 
-async def _next(
+async def _next_chunk(
     chunks: AsyncGenerator[refit_pb2.WeightsChunk], source: str, silent: float | None
 ) -> refit_pb2.WeightsChunk | None:
     """Return the next chunk, or None at the end. Raises Unreachable after `silent` seconds without a message.

@@ -20,54 +20,54 @@ import xxhash
 from torch import Tensor
 
 from kubealign.v1 import refit_pb2
-from kubealign_services.refit.checked_copy import Bytes, checked_copy, checked_narrowing
+from kubealign_services.refit.checked_copy import Bytes, copy_with_checksum, narrow_with_checksum
 
 #: (offset within the piece, count) -> bytes, which are valid until the next call
-Stretches = Callable[[int, int], Bytes]
+ChunkReader = Callable[[int, int], Bytes]
 
-_STRETCH_BYTES = 1 << 19
+_CHUNK_BYTES = 1 << 19
 # Bytes of a batch for one thread: a handover takes as long as copying half a MiB.
-_HANDFUL_BYTES = 1 << 24
+_BATCH_BYTES = 1 << 24
 # Fewer than torch's threshold for its own threads, as this code runs in threads already. A multiple of 64.
 _CONVERTED_ELEMENTS = 32704
 
 
-class Target(Protocol):
+class SnapshotTarget(Protocol):
     """Destination of a snapshot's bytes."""
 
-    def mapped(self, offset: int, count: int) -> Bytes | None:
+    def mapped_view(self, offset: int, count: int) -> Bytes | None:
         """Return the bytes at this range, to be written in place; None when they have to be written with
         `write_at`.
         """
 
-    def put(self, data: memoryview, offset: int) -> None:
+    def write_at(self, data: memoryview, offset: int) -> None:
         """Write bytes at an offset. Raises OSError when the disk is full."""
 
 
-def copied(source: Tensor, dtype: torch.dtype, target: Target, offset: int) -> str:
+def copy_tensor(source: Tensor, dtype: torch.dtype, target: SnapshotTarget, offset: int) -> str:
     """Write a tensor in this dtype at an offset; return its xxh3-64, hexadecimal. Raises OSError."""
-    flat = _flat(source, dtype)
+    flat = _flatten(source, dtype)
     size = flat.numel() * dtype.itemsize
-    mapped_target = target.mapped(offset, size)
+    mapped_target = target.mapped_view(offset, size)
     if mapped_target is not None and flat.dtype == dtype:
-        return checked_copy(mapped_target, _bytes(flat))
+        return copy_with_checksum(mapped_target, _as_bytes(flat))
     if mapped_target is not None and (flat.dtype, dtype) == (torch.float32, torch.bfloat16):
-        return checked_narrowing(mapped_target, flat.numpy())
-    stretches = _stretches(flat, dtype)
+        return narrow_with_checksum(mapped_target, flat.numpy())
+    stretches = _chunk_reader(flat, dtype)
     checksum = xxhash.xxh3_64()
-    for start in range(0, size, _STRETCH_BYTES):
-        count = min(_STRETCH_BYTES, size - start)
+    for start in range(0, size, _CHUNK_BYTES):
+        count = min(_CHUNK_BYTES, size - start)
         stretch = stretches(start, count)
         checksum.update(stretch.data)
-        mapped = target.mapped(offset + start, count)
+        mapped = target.mapped_view(offset + start, count)
         if mapped is not None:
             np.copyto(mapped, stretch)
         else:
-            target.put(stretch.data, offset + start)
+            target.write_at(stretch.data, offset + start)
     return str(checksum.hexdigest())
 
 
-def _flat(source: Tensor, dtype: torch.dtype) -> Tensor:
+def _flatten(source: Tensor, dtype: torch.dtype) -> Tensor:
     """Return the elements as a contiguous 1-D tensor on the CPU."""
     tensor = source.detach()
     if tensor.device.type != "cpu":
@@ -80,17 +80,17 @@ def _flat(source: Tensor, dtype: torch.dtype) -> Tensor:
     return flat
 
 
-def _bytes(flat: Tensor) -> Bytes:
+def _as_bytes(flat: Tensor) -> Bytes:
     return flat.view(torch.uint8).numpy() if flat.numel() else np.empty(0, np.uint8)
 
 
-def _stretches(flat: Tensor, dtype: torch.dtype) -> Stretches:
+def _chunk_reader(flat: Tensor, dtype: torch.dtype) -> ChunkReader:
     if flat.dtype == dtype:
-        data = _bytes(flat)
+        data = _as_bytes(flat)
         return lambda start, count: data[start : start + count]
 
     size = flat.numel() * dtype.itemsize
-    scratch = torch.empty(min(size, _STRETCH_BYTES) // dtype.itemsize, dtype=dtype)
+    scratch = torch.empty(min(size, _CHUNK_BYTES) // dtype.itemsize, dtype=dtype)
 
     def stretch(start: int, count: int) -> Bytes:
         into, source = scratch[: count // dtype.itemsize], flat[start // dtype.itemsize :]
@@ -103,20 +103,20 @@ def _stretches(flat: Tensor, dtype: torch.dtype) -> Stretches:
 
 
 @dataclass(frozen=True)
-class _Piece:
+class _PieceCopyTask:
     entry: refit_pb2.TensorEntry
     source: Tensor
     dtype: torch.dtype
-    target: Target
+    target: SnapshotTarget
 
     def copy(self) -> None:
-        self.entry.checksum = copied(self.source, self.dtype, self.target, self.entry.offset_bytes)
+        self.entry.checksum = copy_tensor(self.source, self.dtype, self.target, self.entry.offset_bytes)
 
 
-class PieceCopies:
+class PieceCopier:
     """Copies in progress. Each fills in its entry's checksum."""
 
-    def __init__(self, threads: ThreadPoolExecutor | None, most: int) -> None:
+    def __init__(self, threads: ThreadPoolExecutor | None, max_batches: int) -> None:
         """Create the copier.
 
         Args:
@@ -124,55 +124,55 @@ class PieceCopies:
             max_batches: Maximum number of batches in progress, so that temporary pieces do not pile up.
         """
         self._threads = threads
-        self._room = threading.Semaphore(most)
-        self._handful: list[_Piece] = []
-        self._handful_bytes = 0
+        self._room = threading.Semaphore(max_batches)
+        self._batch: list[_PieceCopyTask] = []
+        self._batch_bytes = 0
         self._pending: deque[Future[None]] = deque()
 
-    def begin(self, entry: refit_pb2.TensorEntry, source: Tensor, dtype: torch.dtype, target: Target) -> None:
+    def submit(self, entry: refit_pb2.TensorEntry, source: Tensor, dtype: torch.dtype, target: SnapshotTarget) -> None:
         """Submit a copy, after waiting for a free slot. Raises the exception of an earlier copy, or of this
         one.
         """
-        piece = _Piece(entry, source, dtype, target)
+        piece = _PieceCopyTask(entry, source, dtype, target)
         if self._threads is None:
             piece.copy()
             return
-        self._handful.append(piece)
-        self._handful_bytes += entry.size_bytes
-        if self._handful_bytes >= _HANDFUL_BYTES:
-            self._hand_over(self._threads)
+        self._batch.append(piece)
+        self._batch_bytes += entry.size_bytes
+        if self._batch_bytes >= _BATCH_BYTES:
+            self._submit_batch(self._threads)
 
     def finish(self) -> None:
         """Wait for all copies. Raises the exception of one of them."""
-        if self._threads is not None and self._handful:
-            self._hand_over(self._threads)
+        if self._threads is not None and self._batch:
+            self._submit_batch(self._threads)
         while self._pending:
             self._pending.popleft().result()
 
-    def _hand_over(self, threads: ThreadPoolExecutor) -> None:
-        handful, self._handful, self._handful_bytes = self._handful, [], 0
+    def _submit_batch(self, threads: ThreadPoolExecutor) -> None:
+        handful, self._batch, self._batch_bytes = self._batch, [], 0
         # A semaphore, so that a large piece in one thread does not block the others.
         self._room.acquire()
-        copies = threads.submit(_copy_all, handful)
+        copies = threads.submit(_copy_batch, handful)
         copies.add_done_callback(lambda _: self._room.release())
         self._pending.append(copies)
         while self._pending and self._pending[0].done():
             self._pending.popleft().result()
 
 
-def _copy_all(pieces: list[_Piece]) -> None:
+def _copy_batch(pieces: list[_PieceCopyTask]) -> None:
     for piece in pieces:
         piece.copy()
 
 
 @contextmanager
-def piece_copies() -> Iterator[PieceCopies]:
+def piece_copier() -> Iterator[PieceCopier]:
     """Yield a copier whose copies have all ended when the block ends, however it ends."""
     count = torch.get_num_threads()
     if count == 1:
-        yield PieceCopies(None, 0)
+        yield PieceCopier(None, 0)
         return
     with ThreadPoolExecutor(count, "snapshot") as threads:
-        copies = PieceCopies(threads, most=2 * count)
+        copies = PieceCopier(threads, max_batches=2 * count)
         yield copies
         copies.finish()

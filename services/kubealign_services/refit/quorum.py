@@ -14,7 +14,7 @@ from enum import Enum, auto
 from kubealign.v1 import batch_pb2, refit_pb2
 
 
-class Verdict(Enum):
+class QuorumVerdict(Enum):
     REACHED = auto()
     WAITING = auto()
     LOST = auto()
@@ -30,11 +30,11 @@ class Quorum:
     weights: batch_pb2.WeightsId
     min_replicas: int
     replicas: int
-    known: frozenset[str] = frozenset()
+    known_workers: frozenset[str] = frozenset()
     committed: dict[str, refit_pb2.RefitAcknowledgement] = field(default_factory=dict)
     failed: dict[str, refit_pb2.RefitAcknowledgement] = field(default_factory=dict)
 
-    def add(self, answer: refit_pb2.RefitAcknowledgement) -> bool:
+    def add_ack(self, answer: refit_pb2.RefitAcknowledgement) -> bool:
         """Count an acknowledgement. Returns False, without counting it, when it is about other weights."""
         if answer.weights != self.weights:
             return False
@@ -45,17 +45,17 @@ class Quorum:
     @property
     def absent(self) -> frozenset[str]:
         """Known workers that have not answered."""
-        return self.known - self.committed.keys() - self.failed.keys()
+        return self.known_workers - self.committed.keys() - self.failed.keys()
 
-    def verdict(self, deadline_passed: bool) -> Verdict:
+    def verdict(self, deadline_passed: bool) -> QuorumVerdict:
         if len(self.committed) >= self.min_replicas:
-            return Verdict.REACHED
-        expected = max(self.replicas, len(self.known | self.committed.keys() | self.failed.keys()))
+            return QuorumVerdict.REACHED
+        expected = max(self.replicas, len(self.known_workers | self.committed.keys() | self.failed.keys()))
         if deadline_passed or expected - len(self.failed) < self.min_replicas:
-            return Verdict.LOST
-        return Verdict.WAITING
+            return QuorumVerdict.LOST
+        return QuorumVerdict.WAITING
 
-    def causes(self, seconds: float) -> str:
+    def failure_reasons(self, seconds: float) -> str:
         """Return the reasons for a missing quorum after so many seconds, worker by worker."""
         waited = f"{round(seconds, 1):g} s"
         failures = [f"{name}: {self.failed[name].error}" for name in sorted(self.failed)]

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from kubealign.process import ProcessSettings
-from kubealign.spec.rollout import Refit, Transport
+from kubealign.spec.rollout import RefitSpec, WeightTransport
 from kubealign_services.refit.broadcast_receiver import BroadcastReceiver
-from kubealign_services.refit.plan import Wanted
+from kubealign_services.refit.plan import RangeSelector
 from kubealign_services.refit.receiver import WeightsReceiver
 from kubealign_services.refit.relay import Relay
 from kubealign_services.refit.servicer import RelayServicer
@@ -17,7 +17,7 @@ from kubealign_services.refit.stream import PeerStreams
 
 
 @dataclass(frozen=True)
-class Receiving:
+class ReceiverSetup:
     """servicers: to be served at the process's address, so that it relays received weights."""
 
     receiver: WeightsReceiver
@@ -25,9 +25,9 @@ class Receiving:
 
 
 @asynccontextmanager
-async def receiving(
-    settings: ProcessSettings, refit: Refit, wanted: Wanted | None
-) -> AsyncIterator[Receiving]:
+async def open_receiver(
+    settings: ProcessSettings, refit: RefitSpec, select_ranges: RangeSelector | None
+) -> AsyncIterator[ReceiverSetup]:
     """Open the receiver of this process.
 
     Args:
@@ -37,13 +37,13 @@ async def receiving(
         asker = f"{settings.name}-{secrets.token_hex(4)}"
         address = settings.advertise or settings.listen
         relay = None if refit.fan_out is None or address is None else Relay(address)
-        collective = refit.transport is Transport.COLLECTIVE
-        yield Receiving(
+        collective = refit.transport is WeightTransport.COLLECTIVE
+        yield ReceiverSetup(
             WeightsReceiver(
                 settings.shared_memory,
                 streams,
                 refit.timeout_seconds,
-                wanted,
+                select_ranges,
                 refit.encoding,
                 asker,
                 relay,

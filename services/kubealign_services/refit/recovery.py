@@ -10,10 +10,10 @@ from kubealign_services.refit.worker import RefitWorker
 log = logging.getLogger(__name__)
 
 #: Waits until the target has lost its weights; returns the cause.
-Lost = Callable[[], Awaitable[str]]
+WaitForLoss = Callable[[], Awaitable[str]]
 
 
-async def recovered(worker: RefitWorker, lost: Lost, base: Callable[[], Awaitable[None]]) -> None:
+async def recover_weights(worker: RefitWorker, wait_for_loss: WaitForLoss, load_base: Callable[[], Awaitable[None]]) -> None:
     """Restore lost weights forever, concurrently with `worker.run`. The worker is quarantined from the loss
     until a transfer succeeds.
 
@@ -24,13 +24,13 @@ async def recovered(worker: RefitWorker, lost: Lost, base: Callable[[], Awaitabl
         Exception: Any error of `load_base`, except a repeated loss (ConnectionError).
     """
     while True:
-        await worker.lose(await lost())
+        await worker.mark_weights_lost(await wait_for_loss())
         tries, based = 0, False
         while worker.lacks_weights or not based:
             try:
-                await base()
+                await load_base()
                 based = True
-                await worker.take_again()
+                await worker.retry()
             except ConnectionError as error:
                 # Lost again; wait_for_loss reports that too.
                 log.warning("restoring lost weights failed", extra={"cause": str(error)})

@@ -18,7 +18,7 @@ SENDER = ""
 
 
 @dataclass(frozen=True)
-class Ask:
+class RelayRequest:
     """Request of a receiver.
 
     asker: unique to a process. address: where it relays; empty when it does not. pieces: indices of the
@@ -31,18 +31,18 @@ class Ask:
     pieces: frozenset[int] | None = None
     delta: bool = False
 
-    def has(self, other: "Ask") -> bool:
+    def can_serve(self, request: "RelayRequest") -> bool:
         """Return True when this receiver can relay the other request. A receiver of deltas also has the
         resulting weights.
         """
-        if not self.address or (other.delta and not self.delta):
+        if not self.address or (request.delta and not self.delta):
             return False
-        return self.pieces is None or (other.pieces is not None and other.pieces <= self.pieces)
+        return self.pieces is None or (request.pieces is not None and request.pieces <= self.pieces)
 
 
 @dataclass(frozen=True)
 class _Node:
-    ask: Ask
+    request: RelayRequest
     parent: str
 
 
@@ -54,42 +54,42 @@ class RelayTree:
     _nodes: dict[str, _Node] = field(default_factory=dict)
     _lost: set[str] = field(default_factory=set)
 
-    def parent_of(self, ask: Ask, lost: Iterable[str] = ()) -> str:
+    def assign_parent(self, request: RelayRequest, lost: Iterable[str] = ()) -> str:
         """Return the address that serves the request; SENDER for the sender itself.
 
         Args:
             lost: Addresses that failed the asker; only its own parent is then marked as lost.
         """
         failed = set(lost)
-        previous = self._nodes.pop(ask.asker, None)
+        previous = self._nodes.pop(request.asker, None)
         if previous is not None and previous.parent in failed:
             self._lost.add(previous.parent)
         # An asker is alive, even if other receivers reported it as lost.
-        self._lost.discard(ask.address)
-        parent = self._nearest(ask, failed)
-        self._nodes[ask.asker] = _Node(ask, parent)
+        self._lost.discard(request.address)
+        parent = self._nearest_parent(request, failed)
+        self._nodes[request.asker] = _Node(request, parent)
         return parent
 
-    def _nearest(self, ask: Ask, failed: set[str]) -> str:
+    def _nearest_parent(self, ask: RelayRequest, failed: set[str]) -> str:
         # Children that are lost do not count.
-        children = Counter(node.parent for node in self._nodes.values() if node.ask.address not in self._lost)
+        children = Counter(node.parent for node in self._nodes.values() if node.request.address not in self._lost)
         if children[SENDER] < self.fan_out:
             return SENDER
-        parents = {node.ask.address: node.parent for node in self._nodes.values() if node.ask.address}
+        parents = {node.request.address: node.parent for node in self._nodes.values() if node.request.address}
         avoided = failed | self._lost | {ask.address}
         nearest, shortest = SENDER, len(parents) + 1
         for node in self._nodes.values():
-            address = node.ask.address
-            if address in avoided or children[address] >= self.fan_out or not node.ask.has(ask):
+            address = node.request.address
+            if address in avoided or children[address] >= self.fan_out or not node.request.can_serve(ask):
                 continue
-            ancestors = _above(address, parents)
+            ancestors = _ancestors(address, parents)
             # A descendant of the asker would wait for the asker.
             if len(ancestors) < shortest and not (ask.address and ask.address in ancestors):
                 nearest, shortest = address, len(ancestors)
         return nearest
 
 
-def _above(address: str, parents: Mapping[str, str]) -> list[str]:
+def _ancestors(address: str, parents: Mapping[str, str]) -> list[str]:
     """Return the parent, its parent and so on, as far as known."""
     ancestors: list[str] = []
     while address in parents and len(ancestors) <= len(parents):

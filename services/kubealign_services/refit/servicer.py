@@ -8,11 +8,11 @@ from kubealign.v1 import refit_pb2, sender_pb2_grpc
 from kubealign_services.refit.broadcast_sender import BroadcastSender
 from kubealign_services.refit.publisher import WeightsPublisher
 from kubealign_services.refit.relay import Relay
-from kubealign_services.refit.relay_tree import SENDER, Ask, RelayTree
+from kubealign_services.refit.relay_tree import SENDER, RelayRequest, RelayTree
 from kubealign_services.rpc.errors import NotFound
 
 # Trees that are kept: of the served versions, and of some that are requested late.
-_TREES = 4
+_MAX_TREES = 4
 
 
 class WeightsSenderServicer(sender_pb2_grpc.WeightsSenderServicer):
@@ -39,7 +39,7 @@ class WeightsSenderServicer(sender_pb2_grpc.WeightsSenderServicer):
     async def FetchWeights(
         self, request: refit_pb2.FetchWeightsRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[refit_pb2.WeightsChunk]:
-        instead = self._instead(request)
+        instead = self._redirect_address(request)
         if instead != SENDER:
             yield refit_pb2.WeightsChunk(instead=instead)
             return
@@ -53,17 +53,17 @@ class WeightsSenderServicer(sender_pb2_grpc.WeightsSenderServicer):
             raise NotFound("rollout.refit.transport is not Collective: this process broadcasts nothing")
         return await self._broadcasts.join(request)
 
-    def _instead(self, request: refit_pb2.FetchWeightsRequest) -> str:
+    def _redirect_address(self, request: refit_pb2.FetchWeightsRequest) -> str:
         """Return the address that serves the asker; SENDER for this process."""
         if self._fan_out is None or not request.asker:
             return SENDER
         key = request.weights.SerializeToString(deterministic=True)
         tree = self._trees.pop(key, None) or RelayTree(self._fan_out)
         self._trees[key] = tree
-        while len(self._trees) > _TREES:
+        while len(self._trees) > _MAX_TREES:
             del self._trees[next(iter(self._trees))]
         pieces = frozenset(request.tensors) or None
-        return tree.parent_of(Ask(request.asker, request.address, pieces, request.delta), request.lost)
+        return tree.assign_parent(RelayRequest(request.asker, request.address, pieces, request.delta), request.lost)
 
 
 class RelayServicer(sender_pb2_grpc.WeightsSenderServicer):

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from kubealign.v1 import batch_pb2
-from kubealign_services.refit.manifest import identity
-from kubealign_services.refit.snapshot import HEADER_BYTES, header_of
+from kubealign_services.refit.manifest import describe_weights
+from kubealign_services.refit.snapshot import HEADER_BYTES, encode_header
 from kubealign_services.rpc.errors import NotFound
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -44,18 +44,18 @@ class SnapshotMaps:
         self._maps: dict[tuple[int, int], tuple[Path, mmap.mmap]] = {}
         self._lock = threading.Lock()
 
-    def of(self, path: Path, file: int, size: int) -> mmap.mmap:
+    def map_file(self, path: Path, file: int, size: int) -> mmap.mmap:
         """Return a map of the first `size` bytes of an open file, or more. Raises ValueError when the file is
         shorter.
 
         Files that their writer has removed are dropped, so that their memory is freed with the last view.
         """
-        key = _key(os.fstat(file))
+        key = _inode_key(os.fstat(file))
         with self._lock:
             self._maps = {
                 cached_key: cached
                 for cached_key, cached in self._maps.items()
-                if _key_at(cached[0]) == cached_key
+                if _inode_key_at(cached[0]) == cached_key
             }
             cached = self._maps.get(key)
             if cached is None or len(cached[1]) < size:
@@ -64,7 +64,7 @@ class SnapshotMaps:
                 self._maps[key] = cached
             return cached[1]
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Drop all maps, so that files are mapped anew."""
         with self._lock:
             self._maps = {}
@@ -102,39 +102,39 @@ class MappedSnapshot:
         try:
             file = _OpenFile(path)
         except FileNotFoundError:
-            raise self._gone(path) from None
+            raise self._gone_error(path) from None
         self._file: _OpenFile | None = file
         try:
             self.lasts = file.lock()
-            self._check()
-            mapped_file = (maps or SnapshotMaps()).of(path, file.descriptor, HEADER_BYTES + size_bytes)
+            self._check_header()
+            mapped_file = (maps or SnapshotMaps()).map_file(path, file.descriptor, HEADER_BYTES + size_bytes)
         except (BlockingIOError, ValueError, SnapshotGone):
-            raise self._gone(path) from None
+            raise self._gone_error(path) from None
         contents = np.frombuffer(mapped_file, np.uint8)[HEADER_BYTES : HEADER_BYTES + size_bytes]
         data = contents.view(_LockedBytes)
         data.file = file
         self.snapshot: memoryview = data.data if size_bytes else memoryview(b"")
 
-    def confirm(self) -> None:
+    def check_valid(self) -> None:
         """Raise SnapshotGone when a later publication has started to overwrite the bytes; never when `lasts`.
         """
         if not self.lasts:
-            self._check()
+            self._check_header()
 
     def close(self) -> None:
         """Release the file; the lock is held until the last view is gone."""
         self.snapshot = memoryview(b"")
         self._file = None
 
-    def _check(self) -> None:
+    def _check_header(self) -> None:
         if self._file is None:
             raise ValueError("the snapshot has been closed")
-        if os.pread(self._file.descriptor, HEADER_BYTES, 0) != header_of(self._weights):
-            raise self._gone(None)
+        if os.pread(self._file.descriptor, HEADER_BYTES, 0) != encode_header(self._weights):
+            raise self._gone_error(None)
 
-    def _gone(self, path: Path | None) -> SnapshotGone:
+    def _gone_error(self, path: Path | None) -> SnapshotGone:
         return SnapshotGone(
-            f"weights {identity(self._weights)} have been overwritten by later ones"
+            f"weights {describe_weights(self._weights)} have been overwritten by later ones"
             + (f" or never were in {path}" if path else "")
         )
 
@@ -144,7 +144,7 @@ class _OpenFile:
 
     def __init__(self, path: Path) -> None:
         self.descriptor = os.open(path, os.O_RDONLY)
-        weakref.finalize(self, _unlock, self.descriptor)
+        weakref.finalize(self, _unlock_and_close, self.descriptor)
 
     def lock(self) -> bool:
         """Take a shared lock. Returns False when the file system has no locks. Raises BlockingIOError while
@@ -165,19 +165,19 @@ class _LockedBytes(np.ndarray[Any, np.dtype[np.uint8]]):
     file: _OpenFile
 
 
-def _unlock(descriptor: int) -> None:
+def _unlock_and_close(descriptor: int) -> None:
     # Unlock explicitly: a map keeps the file open beyond the close.
     with suppress(OSError):  # There are no locks.
         fcntl.flock(descriptor, fcntl.LOCK_UN)
     os.close(descriptor)
 
 
-def _key(status: os.stat_result) -> tuple[int, int]:
+def _inode_key(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _key_at(path: Path) -> tuple[int, int] | None:
+def _inode_key_at(path: Path) -> tuple[int, int] | None:
     try:
-        return _key(path.stat())
+        return _inode_key(path.stat())
     except FileNotFoundError:
         return None

@@ -23,8 +23,8 @@ import numpy as np
 
 from kubealign.v1 import batch_pb2, refit_pb2
 from kubealign_services.refit.checked_copy import Bytes
-from kubealign_services.refit.manifest import DTYPES, aligned, dtype_name
-from kubealign_services.refit.piece_copy import piece_copies
+from kubealign_services.refit.manifest import DTYPES, align_offset, dtype_name
+from kubealign_services.refit.piece_copy import piece_copier
 from kubealign_services.training.slices import WeightSlice
 
 HEADER_BYTES = 64
@@ -35,7 +35,7 @@ _BLANK = bytes(HEADER_BYTES)
 _MADV_POPULATE_WRITE = 23
 
 
-def header_of(weights: batch_pb2.WeightsId) -> bytes:
+def encode_header(weights: batch_pb2.WeightsId) -> bytes:
     """Return the first HEADER_BYTES of a file that completely holds these weights."""
     packed = _HEADER.pack(_MAGIC, weights.fence, weights.version, bytes.fromhex(weights.digest))
     return packed.ljust(HEADER_BYTES, b"\0")
@@ -50,7 +50,7 @@ class SnapshotFile:
         self._closing = weakref.finalize(self, os.close, self._file)
         self._map: Bytes = np.empty(0, np.uint8)
 
-    def claim(self) -> bool:
+    def try_lock(self) -> bool:
         """Lock the file exclusively until `seal`. Returns False when a reader uses it, or when the file
         system has no locks.
         """
@@ -67,31 +67,31 @@ class SnapshotFile:
             ValueError: A dtype is not supported, or a piece is given twice.
             OSError: The disk is full.
         """
-        self.blank()
+        self.clear_header()
         entries: dict[tuple[str, tuple[int, ...]], refit_pb2.TensorEntry] = {}
         end = 0
-        with piece_copies() as copies:
+        with piece_copier() as copies:
             for piece in slices:
                 if (piece.name, piece.start) in entries:
                     raise ValueError(f"{piece.name} occurs twice among the weights")
-                entry = _entry(piece, aligned(end))
+                entry = _tensor_entry(piece, align_offset(end))
                 if entry.offset_bytes > end:
-                    self.put(bytes(entry.offset_bytes - end), end)
-                copies.begin(entry, piece.tensor, DTYPES[entry.dtype], self)
+                    self.write_at(bytes(entry.offset_bytes - end), end)
+                copies.submit(entry, piece.tensor, DTYPES[entry.dtype], self)
                 entries[piece.name, piece.start] = entry
                 end = entry.offset_bytes + entry.size_bytes
         self._keep_map(HEADER_BYTES + end)
         return list(entries.values())
 
-    def blank(self) -> None:
+    def clear_header(self) -> None:
         """Invalidate the file: its header names no weights."""
         self._pwrite(_BLANK, 0)
 
-    def put(self, data: bytes | memoryview, offset: int) -> None:
+    def write_at(self, data: bytes | memoryview, offset: int) -> None:
         """Write bytes at an offset of the manifest. Raises OSError when the disk is full."""
         self._pwrite(data, HEADER_BYTES + offset)
 
-    def mapped(self, offset: int, count: int) -> Bytes | None:
+    def mapped_view(self, offset: int, count: int) -> Bytes | None:
         """Return the bytes at an offset of the manifest, to be written in place; None when the file may have
         to grow.
         """
@@ -100,7 +100,7 @@ class SnapshotFile:
 
     def seal(self, weights: batch_pb2.WeightsId) -> None:
         """Write the header and release the lock, so that readers can use the file."""
-        self._pwrite(header_of(weights), 0)
+        self._pwrite(encode_header(weights), 0)
         with suppress(OSError):  # Without locks nothing was locked.
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
@@ -140,7 +140,7 @@ class SnapshotFile:
             rest = rest[written:]
 
 
-def _entry(piece: WeightSlice, offset: int) -> refit_pb2.TensorEntry:
+def _tensor_entry(piece: WeightSlice, offset: int) -> refit_pb2.TensorEntry:
     """Return the manifest entry of a piece, without its checksum. Raises ValueError."""
     shape = tuple(piece.tensor.shape)
     is_whole = shape == piece.shape
@@ -156,20 +156,20 @@ def _entry(piece: WeightSlice, offset: int) -> refit_pb2.TensorEntry:
     )
 
 
-def ranges(tensors: Iterable[refit_pb2.TensorEntry], longest: int) -> Iterator[tuple[int, int]]:
+def chunk_ranges(tensors: Iterable[refit_pb2.TensorEntry], longest: int) -> Iterator[tuple[int, int]]:
     """Yield (offset, count) that cover these pieces, adjacent ones together, none longer than `longest`
     bytes.
     """
     start = end = 0
     for entry in tensors:
-        if entry.offset_bytes != aligned(end):
-            yield from cut(start, end, longest)
+        if entry.offset_bytes != align_offset(end):
+            yield from split_range(start, end, longest)
             start = entry.offset_bytes
         end = entry.offset_bytes + entry.size_bytes
-    yield from cut(start, end, longest)
+    yield from split_range(start, end, longest)
 
 
-def cut(start: int, end: int, longest: int) -> Iterator[tuple[int, int]]:
+def split_range(start: int, end: int, longest: int) -> Iterator[tuple[int, int]]:
     """Yield (offset, count) that cover start to end, none longer than `longest` bytes."""
     for offset in range(start, end, longest):
         yield offset, min(longest, end - offset)

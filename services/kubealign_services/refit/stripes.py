@@ -17,10 +17,10 @@ from numba.extending import intrinsic
 #: Bytes. A stripe is processed by eight lanes of eight bytes; after each block the lanes are mixed.
 STRIPE, BLOCK = 64, 1024
 #: Inputs up to this length are hashed differently by the specification.
-SHORT = 240
+SHORT_INPUT_BYTES = 240
 #: Offset of the last stripe's key in the secret.
-LAST_KEY = 121
-_MIXING_KEY, _END_KEY = 128, 11
+LAST_KEY_OFFSET = 121
+_MIXING_KEY_OFFSET, _END_KEY_OFFSET = 128, 11
 
 _PRIME32 = (0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D)
 _PRIME64 = (
@@ -45,21 +45,21 @@ _LANES = ir.VectorType(ir.IntType(64), 8)
 _FLOATS = ir.VectorType(ir.IntType(32), 32)
 _SHORTS = ir.VectorType(ir.IntType(16), 32)
 #: (builder, address of the source, index of the stripe) -> its eight lanes
-Load = Callable[[Any, Any, int], Any]
+LoadOp = Callable[[Any, Any, int], Any]
 
 
-def beginning() -> Any:
+def init_lanes() -> Any:
     """Return the lanes [8] uint64 before the first stripe."""
     lanes = [_PRIME32[2], *_PRIME64[:4], _PRIME32[1], _PRIME64[4], _PRIME32[0]]
     return np.array(lanes, np.uint64)
 
 
-def ended(lanes: list[int], size: int) -> int:
+def finalize(lanes: list[int], size: int) -> int:
     """Return the checksum of `size` bytes from the lanes after the last stripe."""
     total = size * _PRIME64[0] & _MASK
     for pair in range(4):
         first, second = (
-            lanes[2 * pair + one] ^ int.from_bytes(SECRET[_END_KEY + 16 * pair + 8 * one :][:8], "little")
+            lanes[2 * pair + one] ^ int.from_bytes(SECRET[_END_KEY_OFFSET + 16 * pair + 8 * one :][:8], "little")
             for one in range(2)
         )
         product = first * second
@@ -70,12 +70,12 @@ def ended(lanes: list[int], size: int) -> int:
     return total ^ (total >> 32)
 
 
-def as_they_are(builder: Any, source: Any, stripe: int) -> Any:
+def copy_op(builder: Any, source: Any, stripe: int) -> Any:
     """Load 64 bytes unchanged."""
     return builder.load(_pointer(builder, source, stripe * STRIPE, _LANES), align=1)
 
 
-def narrowed(builder: Any, source: Any, stripe: int) -> Any:
+def narrow_op(builder: Any, source: Any, stripe: int) -> Any:
     """Load 32 float32 as bfloat16: rounded to nearest, ties to even; NaN stays NaN."""
     bits = builder.load(_pointer(builder, source, stripe * 2 * STRIPE, _FLOATS), align=4)
 
@@ -89,7 +89,7 @@ def narrowed(builder: Any, source: Any, stripe: int) -> Any:
     return builder.bitcast(builder.trunc(selected, _SHORTS), _LANES)
 
 
-def absorbing(load: Load, stripes: int, *, stores: bool, mixes: bool) -> Any:
+def absorb_stripes(load: LoadOp, stripes: int, *, stores: bool, mixes: bool) -> Any:
     """Return an intrinsic (target, source, lanes, key), all addresses, that accumulates stripes of the source
     into the lanes [8] uint64.
 
@@ -113,12 +113,12 @@ def absorbing(load: Load, stripes: int, *, stores: bool, mixes: bool) -> Any:
                     # that processors without such stores ignore.
                     stored.set_metadata("nontemporal", builder.module.add_metadata([ir.IntType(32)(1)]))
                 keys = builder.load(_pointer(builder, secret, 8 * stripe, _LANES), align=1)
-                accumulated = _with_stripe(builder, accumulated, data, keys)
+                accumulated = _accumulate(builder, accumulated, data, keys)
             if mixes:
-                keys = builder.load(_pointer(builder, secret, _MIXING_KEY, _LANES), align=1)
-                shifted = builder.lshr(accumulated, _all_lanes(47))
+                keys = builder.load(_pointer(builder, secret, _MIXING_KEY_OFFSET, _LANES), align=1)
+                shifted = builder.lshr(accumulated, _broadcast_lanes(47))
                 accumulated = builder.xor(builder.xor(accumulated, shifted), keys)
-                accumulated = builder.mul(accumulated, _all_lanes(_PRIME32[0]))
+                accumulated = builder.mul(accumulated, _broadcast_lanes(_PRIME32[0]))
             builder.store(accumulated, _pointer(builder, state, 0, _LANES), align=8)
             return target_context.get_dummy_value()
 
@@ -129,7 +129,7 @@ def absorbing(load: Load, stripes: int, *, stores: bool, mixes: bool) -> Any:
 
 
 @intrinsic
-def fence(context: Any) -> Any:
+def store_fence(context: Any) -> Any:
     """Emit a memory fence: non-temporal stores are not ordered with other stores, such as the one that
     publishes the data.
     """
@@ -141,10 +141,10 @@ def fence(context: Any) -> Any:
     return types.void(), generate
 
 
-def _with_stripe(builder: Any, lanes: Any, stripe: Any, keys: Any) -> Any:
+def _accumulate(builder: Any, lanes: Any, stripe: Any, keys: Any) -> Any:
     """Return the lanes after one more stripe."""
     keyed = builder.xor(stripe, keys)
-    product = builder.mul(builder.and_(keyed, _all_lanes(0xFFFFFFFF)), builder.lshr(keyed, _all_lanes(32)))
+    product = builder.mul(builder.and_(keyed, _broadcast_lanes(0xFFFFFFFF)), builder.lshr(keyed, _broadcast_lanes(32)))
     order = ir.Constant(ir.VectorType(ir.IntType(32), 8), [1, 0, 3, 2, 5, 4, 7, 6])
     neighbours = builder.shuffle_vector(stripe, ir.Constant(_LANES, ir.Undefined), order)
     return builder.add(builder.add(lanes, neighbours), product)
@@ -155,5 +155,5 @@ def _pointer(builder: Any, address: Any, offset: int, of: Any) -> Any:
     return builder.inttoptr(moved, of.as_pointer())
 
 
-def _all_lanes(number: int) -> Any:
+def _broadcast_lanes(number: int) -> Any:
     return ir.Constant(_LANES, [number] * 8)

@@ -26,7 +26,7 @@ class Box:
         """Number of elements."""
         return math.prod(self.shape)
 
-    def common(self, other: "Box") -> "Box | None":
+    def intersection(self, other: "Box") -> "Box | None":
         """Return the intersection, or None when it is empty. Raises ValueError for different numbers of
         dimensions.
         """
@@ -35,7 +35,7 @@ class Box:
         shape = tuple(last - first for first, last in zip(start, end, strict=True))
         return Box(start, shape) if all(length > 0 for length in shape) else None
 
-    def within(self, outer: "Box") -> tuple[slice, ...]:
+    def slices_in(self, outer: "Box") -> tuple[slice, ...]:
         """Return the index that selects this piece from a tensor that holds `outer`."""
         return tuple(
             slice(first - base, last - base)
@@ -46,28 +46,28 @@ class Box:
         return "[" + ", ".join(f"{a}:{b}" for a, b in zip(self.start, self.end, strict=True)) + "]"
 
 
-def overlap(boxes: Sequence[Box]) -> tuple[int, int] | None:
+def find_overlap(boxes: Sequence[Box]) -> tuple[int, int] | None:
     """Return the indices of two boxes that overlap, or None."""
     order = sorted(range(len(boxes)), key=lambda index: boxes[index].start)
-    axis = _only_axis(boxes)
+    axis = _single_differing_axis(boxes)
     if axis is not None:
         # The boxes differ in one dimension only: comparing neighbours suffices.
         order = sorted((p for p in order if boxes[p].size), key=lambda index: boxes[index].start[axis])
         pairs = list(pairwise(order))
     else:
         pairs = [(first, second) for i, first in enumerate(order) for second in order[i + 1 :]]
-    return next((pair for pair in pairs if boxes[pair[0]].common(boxes[pair[1]]) is not None), None)
+    return next((pair for pair in pairs if boxes[pair[0]].intersection(boxes[pair[1]]) is not None), None)
 
 
-def uncovered(whole: Box, boxes: Sequence[Box]) -> Box | None:
+def find_uncovered(whole: Box, boxes: Sequence[Box]) -> Box | None:
     """Return a part of `whole` that no box covers, or None."""
     left = [whole] if whole.size else []
     for box in boxes:
-        left = [rest for piece in left for rest in _without(piece, box)]
+        left = [rest for piece in left for rest in _subtract(piece, box)]
     return min(left, key=lambda piece: piece.start, default=None)
 
 
-def _only_axis(boxes: Sequence[Box]) -> int | None:
+def _single_differing_axis(boxes: Sequence[Box]) -> int | None:
     """Return the only dimension in which the boxes differ; None when there are several or none."""
     axes = [
         axis
@@ -77,9 +77,9 @@ def _only_axis(boxes: Sequence[Box]) -> int | None:
     return axes[0] if len(axes) == 1 else None
 
 
-def _without(piece: Box, taken: Box) -> Iterator[Box]:
+def _subtract(piece: Box, taken: Box) -> Iterator[Box]:
     """Yield disjoint boxes that cover `piece` without `taken`."""
-    shared = piece.common(taken)
+    shared = piece.intersection(taken)
     if shared is None:
         yield piece
         return

@@ -12,14 +12,14 @@ from typing import Protocol
 
 from torch import Tensor
 
-from kubealign.spec.rollout import InFlight
+from kubealign.spec.rollout import InFlightPolicy
 from kubealign.v1 import batch_pb2, refit_pb2
 from kubealign_services.bus.contract import Bus, BusUnavailable
-from kubealign_services.refit.announcing import from_the_bus
-from kubealign_services.refit.canary import gap
-from kubealign_services.refit.manifest import identity
-from kubealign_services.refit.part_fetch import DisprovenTransfer
-from kubealign_services.refit.receiver import Transfer, WeightsReceiver
+from kubealign_services.refit.announcing import decode_announcement
+from kubealign_services.refit.canary import max_logprob_gap
+from kubealign_services.refit.manifest import describe_weights
+from kubealign_services.refit.part_fetch import VerificationFailed
+from kubealign_services.refit.receiver import WeightsTransfer, WeightsReceiver
 from kubealign_services.rpc.errors import OutOfOrder, StaleFence
 
 log = logging.getLogger(__name__)
@@ -36,11 +36,11 @@ class Quarantined(OutOfOrder):
 class RefitTarget(Protocol):
     """Engine that receives weights. It generates no token while `paused` is open."""
 
-    def quiet(self, in_flight: InFlight) -> AbstractAsyncContextManager[None]:
+    def paused(self, in_flight: InFlightPolicy) -> AbstractAsyncContextManager[None]:
         """Pause generation; see `Generator.paused`."""
 
     async def refit(
-        self, tensors: Iterable[tuple[str, Tensor]], version: int, in_flight: InFlight = InFlight.DRAIN
+        self, tensors: Iterable[tuple[str, Tensor]], version: int, in_flight: InFlightPolicy = InFlightPolicy.DRAIN
     ) -> None:
         """Load the tensors.
 
@@ -53,13 +53,13 @@ class RefitTarget(Protocol):
         tensors: Iterable[tuple[str, Tensor]],
         scale: float,
         version: int,
-        in_flight: InFlight = InFlight.DRAIN,
+        in_flight: InFlightPolicy = InFlightPolicy.DRAIN,
     ) -> None:
         """Merge an adapter into the weights of the last `refit`, replacing any earlier adapter. Raises
         ValueError like `refit`.
         """
 
-    async def proven_by(self, proof: asyncio.Future[None]) -> None:
+    async def hold_output_until(self, proof: asyncio.Future[None]) -> None:
         """Hold back output until the verification completes; see `Generator.hold_output_until`."""
 
     async def sequence_logprobs(self, tokens: list[int]) -> list[float]:
@@ -86,12 +86,12 @@ class RefitWorker:
         receiver: WeightsReceiver,
         target: RefitTarget,
         timeout: float,
-        in_flight: InFlight = InFlight.DRAIN,
+        in_flight: InFlightPolicy = InFlightPolicy.DRAIN,
     ) -> None:
         self._in_flight = in_flight
         self.current: batch_pb2.WeightsId | None = None
-        self.cause = ""
-        self.last: refit_pb2.RefitAcknowledgement | None = None
+        self.quarantine_reason = ""
+        self.last_ack: refit_pb2.RefitAcknowledgement | None = None
         self._name = name
         self._bus = bus
         self._receiver = receiver
@@ -101,48 +101,48 @@ class RefitWorker:
         self._phase = ""
         # While running samples finish, no new ones start: otherwise a busy target would never become idle.
         self._draining = False
-        self._change = asyncio.Condition()
-        self._newest: refit_pb2.WeightsAnnouncement | None = None
+        self._condition = asyncio.Condition()
+        self._latest_announcement: refit_pb2.WeightsAnnouncement | None = None
         # One refit at a time: announced weights, and the restoration of lost ones.
-        self._taking = asyncio.Lock()
+        self._refit_lock = asyncio.Lock()
 
     @property
     def quarantined(self) -> bool:
-        return bool(self.cause)
+        return bool(self.quarantine_reason)
 
     async def run(self) -> None:
         """Process announcements until the bus is closed. A failed refit is acknowledged with its error, and
         the loop continues.
         """
         async for data in self._bus.latest("refit"):
-            self._newest = from_the_bus(data)
-            await self._take_newest(self._newest)
+            self._latest_announcement = decode_announcement(data)
+            await self._refit_and_acknowledge(self._latest_announcement)
 
     @property
     def lacks_weights(self) -> bool:
         """True when weights were announced that the target does not hold."""
-        return self._newest is not None and (self.current is None or self.quarantined)
+        return self._latest_announcement is not None and (self.current is None or self.quarantined)
 
-    async def lose(self, cause: str) -> None:
+    async def mark_weights_lost(self, cause: str) -> None:
         """Record that the target has lost its weights. Quarantines the worker if weights were announced, so
         that there is a version to restore.
         """
-        async with self._taking:
+        async with self._refit_lock:
             self.current = None
-            if self._newest is not None:
-                self.cause = cause
-            await self._changed()
+            if self._latest_announcement is not None:
+                self.quarantine_reason = cause
+            await self._notify()
 
-    async def take_again(self) -> None:
+    async def retry(self) -> None:
         """Load the newest announced weights again, if the target does not hold them."""
-        if self._newest is not None:
-            await self._take_newest(self._newest)
+        if self._latest_announcement is not None:
+            await self._refit_and_acknowledge(self._latest_announcement)
 
-    async def _take_newest(self, announcement: refit_pb2.WeightsAnnouncement) -> None:
-        async with self._taking:
-            await self._acknowledge(await self._take(announcement))
+    async def _refit_and_acknowledge(self, announcement: refit_pb2.WeightsAnnouncement) -> None:
+        async with self._refit_lock:
+            await self._acknowledge(await self._refit_to(announcement))
 
-    async def wait_for(self, fence: int, version: int, timeout: float) -> None:
+    async def wait_for_version(self, fence: int, version: int, timeout: float) -> None:
         """Return once the target holds these weights or later ones of the same fence, and no refit is
         draining it.
 
@@ -157,36 +157,36 @@ class RefitWorker:
                 raise StaleFence(f"fence {fence} has been replaced by {self._fence}")
             weights = self.current
             if self.quarantined:
-                raise Quarantined(f"this worker is quarantined: {self.cause}")
+                raise Quarantined(f"this worker is quarantined: {self.quarantine_reason}")
             if weights is None or self._draining:
                 return False
             return (weights.fence, weights.version) >= (fence, version)
 
         try:
-            async with asyncio.timeout(timeout), self._change:
-                await self._change.wait_for(ready)
+            async with asyncio.timeout(timeout), self._condition:
+                await self._condition.wait_for(ready)
         except TimeoutError:
-            present = identity(self.current) if self.current is not None else "no verified weights"
+            present = describe_weights(self.current) if self.current is not None else "no verified weights"
             raise TimeoutError(
                 f"version {version} of fence {fence} had not arrived after {timeout:g} s; "
                 f"the worker has {present}"
             ) from None
 
-    async def released(self) -> None:
+    async def wait_until_released(self) -> None:
         """Return once the worker is not quarantined, so that a worker that cannot work leaves the work to
         others.
         """
-        async with self._change:
-            await self._change.wait_for(lambda: not self.quarantined)
+        async with self._condition:
+            await self._condition.wait_for(lambda: not self.quarantined)
 
-    async def _take(self, announcement: refit_pb2.WeightsAnnouncement) -> refit_pb2.RefitAcknowledgement:
+    async def _refit_to(self, announcement: refit_pb2.WeightsAnnouncement) -> refit_pb2.RefitAcknowledgement:
         weights = announcement.weights
         answer = refit_pb2.RefitAcknowledgement(worker=self._name, weights=weights)
         if weights.fence < self._fence:
             answer.error = f"fence {weights.fence} has been replaced by {self._fence}"
             return answer
         self._fence = weights.fence
-        await self._changed()
+        await self._notify()
         if self.current == weights and not self.quarantined:
             return answer
         start = time.monotonic()
@@ -194,30 +194,30 @@ class RefitWorker:
         try:
             async with deadline:
                 try:
-                    await self._refit(announcement, self._receiver.fetch_ahead(announcement), answer)
-                except DisprovenTransfer as error:
+                    await self._refit(announcement, self._receiver.fetch_before_verification(announcement), answer)
+                except VerificationFailed as error:
                     log.warning("corrupt weights are fetched again", extra={"cause": str(error)})
                     await self._refit(announcement, self._receiver.fetch(announcement), answer)
         except Exception as error:
             answer.error = f"{type(error).__name__}: {error}"
             if deadline.expired():
                 answer.error = f"not done within {self._timeout:g} s: still waiting for {self._phase}"
-            log.exception("refit failed", extra={"weights": identity(weights), "cause": answer.error})
+            log.exception("refit failed", extra={"weights": describe_weights(weights), "cause": answer.error})
         self._draining = False
         answer.seconds = time.monotonic() - start
-        self.cause = answer.error
-        self.last = answer
-        await self._changed()
+        self.quarantine_reason = answer.error
+        self.last_ack = answer
+        await self._notify()
         return answer
 
-    async def _changed(self) -> None:
-        async with self._change:
-            self._change.notify_all()
+    async def _notify(self) -> None:
+        async with self._condition:
+            self._condition.notify_all()
 
     async def _refit(
         self,
         announcement: refit_pb2.WeightsAnnouncement,
-        fetching: AbstractAsyncContextManager[Transfer],
+        fetching: AbstractAsyncContextManager[WeightsTransfer],
         answer: refit_pb2.RefitAcknowledgement,
     ) -> None:
         self._phase = "the bytes"
@@ -227,28 +227,28 @@ class RefitWorker:
             answer.delta_parts = transfer.delta_parts
             self._phase = "running samples to finish"
             # Paused samples need no draining: new samples may start until the pause.
-            self._draining = self._in_flight is InFlight.DRAIN
+            self._draining = self._in_flight is InFlightPolicy.DRAIN
             try:
-                async with self._target.quiet(self._in_flight):
-                    await self._give(announcement, transfer, answer)
+                async with self._target.paused(self._in_flight):
+                    await self._load_into_target(announcement, transfer, answer)
                     self.current = announcement.weights
             except CanaryMismatch:
                 # Corrupt bytes, if any, are the actual cause.
-                await asyncio.shield(transfer.proof)
+                await asyncio.shield(transfer.verification)
                 raise
             self._draining = False
-            await self._changed()
+            await self._notify()
             self._phase = "the checksums"
             try:
-                await asyncio.shield(transfer.proof)
+                await asyncio.shield(transfer.verification)
             except BaseException:
                 self.current = None
                 raise
 
-    async def _give(
+    async def _load_into_target(
         self,
         announcement: refit_pb2.WeightsAnnouncement,
-        transfer: Transfer,
+        transfer: WeightsTransfer,
         answer: refit_pb2.RefitAcknowledgement,
     ) -> None:
         """Load the weights into the target and check the canary. Raises CanaryMismatch, SnapshotGone, and
@@ -256,24 +256,24 @@ class RefitWorker:
         """
         canary, version = announcement.canary, announcement.weights.version
         # Check before the first tensor changes: a missing snapshot then leaves the target's weights intact.
-        transfer.confirm()
+        transfer.check_valid()
         self.current = None
         self._phase = "the weights to be copied"
         if announcement.HasField("adapter"):
             await self._target.adapt(transfer.tensors, announcement.adapter.scale, version, self._in_flight)
         else:
             await self._target.refit(transfer.tensors, version, self._in_flight)
-        transfer.confirm()
+        transfer.check_valid()
         self._phase = "the canary's log-probabilities"
         logprobs = await self._target.sequence_logprobs(list(canary.tokens))
-        answer.canary_gap = gap(canary.logprobs, logprobs)
+        answer.canary_gap = max_logprob_gap(canary.logprobs, logprobs)
         if not answer.canary_gap <= canary.tolerance:
             raise CanaryMismatch(
                 f"the canary's log-probabilities differ by {answer.canary_gap:.3g} nats from the sender's, "
                 f"more than {canary.tolerance:g}"
             )
         self._phase = "the checksums"
-        await self._target.proven_by(transfer.proof)
+        await self._target.hold_output_until(transfer.verification)
 
     async def _acknowledge(self, answer: refit_pb2.RefitAcknowledgement) -> None:
         try:

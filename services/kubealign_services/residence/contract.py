@@ -4,7 +4,7 @@ from typing import Protocol, runtime_checkable
 
 
 @runtime_checkable
-class Movable(Protocol):
+class Offloadable(Protocol):
     """An object with accelerator tensors that can be offloaded to host memory. On a CPU both methods do
     nothing. Called from one thread at a time, while no computation uses the object.
     """
@@ -16,13 +16,13 @@ class Movable(Protocol):
         """Allocate the accelerator memory again and restore the tensors. Idempotent."""
 
 
-class Tenant(Protocol):
+class AcceleratorTenant(Protocol):
     """One of the users of a shared accelerator, offloaded and reloaded by `AcceleratorLock`. Called in the
     thread that acquires the lock, while no tenant computes.
     """
 
-    def leave(self) -> None:
+    def offload(self) -> None:
         """Free the accelerator memory."""
 
-    def enter(self) -> None:
+    def reload(self) -> None:
         """Restore the accelerator memory."""

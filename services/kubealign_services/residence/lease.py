@@ -12,25 +12,25 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from kubealign_services.residence.contract import Tenant
+from kubealign_services.residence.contract import AcceleratorTenant
 
 
-class LeaseTimeout(RuntimeError):
+class AcceleratorLockTimeout(RuntimeError):
     """The accelerator did not become free in time. Names the holder and its purpose."""
 
 
 @dataclass(frozen=True)
-class _Holding:
+class _Holder:
     tenant: str
     purpose: str
     since: float
 
-    def told(self, now: float) -> str:
+    def describe(self, now: float) -> str:
         """Return a description of the holder for error messages."""
         return f"{self.tenant} has held it for {now - self.since:.1f} s, for {self.purpose}"
 
 
-class Lease:
+class AcceleratorLock:
     """Lock of one accelerator. Thread-safe, not reentrant.
 
     Args:
@@ -39,17 +39,17 @@ class Lease:
     """
 
     def __init__(
-        self, tenants: Mapping[str, Tenant], timeout: float, clock: Callable[[], float] = time.monotonic
+        self, tenants: Mapping[str, AcceleratorTenant], timeout: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._tenants = dict(tenants)
         self._timeout = timeout
         self._clock = clock
-        self._free = threading.Condition()
+        self._condition = threading.Condition()
         self._waiting: deque[object] = deque()
-        self._holding: _Holding | None = None
+        self._current_holder: _Holder | None = None
         self._resident: str | None = None
         # False after a failed offload or reload: the contents of the accelerator memory are then unknown.
-        self._settled = False
+        self._is_resident_loaded = False
 
     @property
     def resident(self) -> str | None:
@@ -59,24 +59,24 @@ class Lease:
     @property
     def holder(self) -> str | None:
         """Name of the tenant that holds the lock; None when it is free."""
-        holding = self._holding
+        holding = self._current_holder
         return None if holding is None else holding.tenant
 
     @property
-    def queued(self) -> int:
+    def queue_length(self) -> int:
         """Number of threads that wait for the lock."""
         return len(self._waiting)
 
     @contextmanager
-    def held(self, tenant: str, purpose: str) -> Iterator[None]:
+    def hold(self, tenant: str, purpose: str) -> Iterator[None]:
         """Hold the lock within the block. Raises the exceptions of `acquire`."""
-        self.take(tenant, purpose)
+        self.acquire(tenant, purpose)
         try:
             yield
         finally:
             self.release(tenant)
 
-    def take(self, tenant: str, purpose: str) -> None:
+    def acquire(self, tenant: str, purpose: str) -> None:
         """Wait for the lock and hold it until `release`. The resident tenant is offloaded first.
 
         Args:
@@ -88,49 +88,49 @@ class Lease:
             Exception: Any error of a tenant's `offload` or `reload`; the lock is then not held.
         """
         entering = self._tenants[tenant]
-        self._wait(tenant, purpose)
+        self._wait_for_turn(tenant, purpose)
         try:
-            self._move_in(tenant, entering)
+            self._make_resident(tenant, entering)
         except BaseException:
             self.release(tenant)
             raise
 
     def release(self, tenant: str) -> None:
         """Release the lock. Raises RuntimeError when the tenant does not hold it."""
-        with self._free:
-            if self._holding is None or self._holding.tenant != tenant:
+        with self._condition:
+            if self._current_holder is None or self._current_holder.tenant != tenant:
                 raise RuntimeError(f"{tenant} released an accelerator held by {self.holder or 'no tenant'}")
-            self._holding = None
-            self._free.notify_all()
+            self._current_holder = None
+            self._condition.notify_all()
 
-    def _wait(self, tenant: str, purpose: str) -> None:
+    def _wait_for_turn(self, tenant: str, purpose: str) -> None:
         ticket = object()
         deadline = self._clock() + self._timeout
-        with self._free:
+        with self._condition:
             self._waiting.append(ticket)
             try:
-                while self._holding is not None or self._waiting[0] is not ticket:
+                while self._current_holder is not None or self._waiting[0] is not ticket:
                     left = deadline - self._clock()
                     if left <= 0:
-                        holding = self._holding
+                        holding = self._current_holder
                         cause = "other tenants are queued before it"
                         if holding is not None:
-                            cause = holding.told(self._clock())
-                        raise LeaseTimeout(
+                            cause = holding.describe(self._clock())
+                        raise AcceleratorLockTimeout(
                             f"{tenant} waited {self._timeout:g} s for the accelerator, for {purpose}: {cause}"
                         )
-                    self._free.wait(left)
-                self._holding = _Holding(tenant, purpose, self._clock())
+                    self._condition.wait(left)
+                self._current_holder = _Holder(tenant, purpose, self._clock())
             finally:
                 self._waiting.remove(ticket)
-                self._free.notify_all()
+                self._condition.notify_all()
 
-    def _move_in(self, tenant: str, entering: Tenant) -> None:
-        if self._resident == tenant and self._settled:
+    def _make_resident(self, tenant: str, entering: AcceleratorTenant) -> None:
+        if self._resident == tenant and self._is_resident_loaded:
             return
         if self._resident is not None and self._resident != tenant:
-            self._settled = False
-            self._tenants[self._resident].leave()
-        self._resident, self._settled = tenant, False
-        entering.enter()
-        self._settled = True
+            self._is_resident_loaded = False
+            self._tenants[self._resident].offload()
+        self._resident, self._is_resident_loaded = tenant, False
+        entering.reload()
+        self._is_resident_loaded = True

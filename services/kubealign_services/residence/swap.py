@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, UntypedStorage
 
-Tensors = Callable[[], Iterable[Tensor]]
+TensorSource = Callable[[], Iterable[Tensor]]
 
 
-class Swap:
+class HostOffloader:
     """Offloads and reloads the tensors of one device. Not thread-safe.
 
     The host copies are kept: tensors that have not changed since the last offload (frozen weights never
@@ -24,7 +24,7 @@ class Swap:
         tensors: Called at each `offload` for the present tensors.
     """
 
-    def __init__(self, tensors: Tensors, device: torch.device) -> None:
+    def __init__(self, tensors: TensorSource, device: torch.device) -> None:
         if device.type == "cuda" and device.index is None:
             device = torch.device("cuda", torch.cuda.current_device())
         self._tensors = tensors
@@ -32,54 +32,54 @@ class Swap:
         self._storages: list[UntypedStorage] = []
         self._copies: list[Tensor] = []
         self._stale = True
-        self._resting = False
+        self._is_offloaded = False
         # A separate stream, so that the host waits only for the copies.
         self._stream: Any = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
     @property
-    def resting(self) -> bool:
+    def is_offloaded(self) -> bool:
         """True after the device memory was freed."""
-        return self._resting
+        return self._is_offloaded
 
-    def changed(self) -> None:
+    def mark_changed(self) -> None:
         """Invalidate the host copies because the tensors hold new values."""
         self._stale = True
 
     def offload(self) -> None:
         """Copy the tensors to the host and free the device memory."""
-        if self._resting:
+        if self._is_offloaded:
             return
-        storages = _storages(self._tensors(), self._device)
-        if self._stale or _places(storages) != _places(self._storages):
+        storages = _own_storages(self._tensors(), self._device)
+        if self._stale or _addresses(storages) != _addresses(self._storages):
             self._storages = storages
-            self._copies = [self._memory(index, storage.nbytes()) for index, storage in enumerate(storages)]
+            self._copies = [self._host_buffer(index, storage.nbytes()) for index, storage in enumerate(storages)]
             self._copy(to_host=True)
             self._stale = False
         for storage in self._storages:
             storage.resize_(0)
-        self._resting = True
+        self._is_offloaded = True
 
     def reload(self) -> None:
         """Allocate the device memory and restore the tensors."""
-        if self._take():
+        if self._reallocate():
             self._copy(to_host=False)
 
     def reload_empty(self) -> None:
         """Allocate the device memory without restoring the tensors, because all of them are about to be
         overwritten.
         """
-        if self._take():
+        if self._reallocate():
             self._stale = True
 
-    def _take(self) -> bool:
-        if not self._resting:
+    def _reallocate(self) -> bool:
+        if not self._is_offloaded:
             return False
         for storage, copy in zip(self._storages, self._copies, strict=True):
             storage.resize_(copy.numel())
-        self._resting = False
+        self._is_offloaded = False
         return True
 
-    def _memory(self, index: int, size: int) -> Tensor:
+    def _host_buffer(self, index: int, size: int) -> Tensor:
         """Return the host buffer of the last offload when its size matches: pinning memory takes longer than
         copying.
         """
@@ -101,10 +101,10 @@ class Swap:
             self._stream.synchronize()
 
 
-class Stays:
+class NoOffload:
     """Offloading for CPU tensors: does nothing. Has the interface of `HostOffloader`."""
 
-    def changed(self) -> None:
+    def mark_changed(self) -> None:
         return None
 
     def offload(self) -> None:
@@ -117,12 +117,12 @@ class Stays:
         return None
 
 
-def swapping(tensors: Tensors, device: torch.device) -> Swap | Stays:
+def make_offloader(tensors: TensorSource, device: torch.device) -> HostOffloader | NoOffload:
     """Return the offloader for tensors of this device: to pinned host memory, or none on a CPU."""
-    return Stays() if device.type == "cpu" else Swap(tensors, device)
+    return NoOffload() if device.type == "cpu" else HostOffloader(tensors, device)
 
 
-def _storages(tensors: Iterable[Tensor], device: torch.device) -> list[UntypedStorage]:
+def _own_storages(tensors: Iterable[Tensor], device: torch.device) -> list[UntypedStorage]:
     """Return each non-empty storage on the device once, in the order of the tensors. Storages that are mapped
     files are skipped: there is no memory to free.
     """
@@ -131,5 +131,5 @@ def _storages(tensors: Iterable[Tensor], device: torch.device) -> list[UntypedSt
     return list({storage.data_ptr(): storage for storage in own}.values())
 
 
-def _places(storages: Iterable[UntypedStorage]) -> list[int]:
+def _addresses(storages: Iterable[UntypedStorage]) -> list[int]:
     return [storage.data_ptr() for storage in storages]

@@ -7,7 +7,7 @@ from typing import Any
 
 from kubealign.v1 import rollout_pb2, scoring_pb2
 from kubealign_services.scoring.functions import FunctionReward, RewardError
-from kubealign_services.scoring.worker import score_for
+from kubealign_services.scoring.worker import empty_score
 
 
 class FunctionScorer:
@@ -25,7 +25,7 @@ class FunctionScorer:
         fail the others.
         """
         started_at = time.monotonic()
-        scores = [score_for(rollout, self._name, self._worker) for rollout in rollouts]
+        scores = [empty_score(rollout, self._name, self._worker) for rollout in rollouts]
         try:
             rewards = await self._rewards(rollouts)
         except RewardError as error:
@@ -45,11 +45,11 @@ class FunctionScorer:
         return await self._function.score(
             prompts=[context["prompt"] for context in contexts],
             responses=[rollout.response for rollout in rollouts],
-            columns=transposed([context["columns"] for context in contexts]),
+            columns=transpose([context["columns"] for context in contexts]),
         )
 
 
-def transposed(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
+def transpose(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
     """Return rows as columns. A column that a row lacks is None for that row."""
     names = {name: None for row in rows for name in row}
     return {name: [row.get(name) for row in rows] for name in names}

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from kubealign.v1 import rollout_pb2, scoring_pb2
 from kubealign_services.batch.codec import decode
 from kubealign_services.batch.packed import concatenate
-from kubealign_services.process.context import Context
+from kubealign_services.process.context import ProcessContext
 from kubealign_services.scoring.models import NonFiniteScore, SequenceScorer
-from kubealign_services.scoring.worker import score_for
+from kubealign_services.scoring.worker import empty_score
 
 
 class ModelScorer:
     """Scores many rollouts in one packed forward pass, off the event loop."""
 
-    def __init__(self, name: str, worker: str, context: Context, model: SequenceScorer) -> None:
+    def __init__(self, name: str, worker: str, context: ProcessContext, model: SequenceScorer) -> None:
         self._name = name
         self._worker = worker
         self._context = context
@@ -24,9 +24,9 @@ class ModelScorer:
         """Return one score per rollout, in order."""
         started_at = time.monotonic()
         batch = concatenate([decode(rollout.sequence) for rollout in rollouts])
-        scores = [score_for(rollout, self._name, self._worker) for rollout in rollouts]
+        scores = [empty_score(rollout, self._name, self._worker) for rollout in rollouts]
         try:
-            scored = await self._context.compute(self._model.read, batch)
+            scored = await self._context.compute(self._model.score_details, batch)
         except NonFiniteScore as error:
             for score in scores:
                 score.error, score.permanent = f"reward {self._name}: {error}", True

@@ -6,17 +6,17 @@ from pathlib import Path
 
 from kubealign.spec.engines import Engine
 from kubealign_services.generation.contract import Generator
-from kubealign_services.generation.torch_engine.engine import TorchEngine
-from kubealign_services.process.context import Context
+from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
+from kubealign_services.process.context import ProcessContext
 from kubealign_services.process.failures import PermanentFailure
 from kubealign_services.rollout.generator import SteppedGenerator
-from kubealign_services.rollout.shared_engine import led_generator
-from kubealign_services.rollout.token_counter import token_counter
-from kubealign_services.rollout.triton import opened_triton
+from kubealign_services.rollout.shared_engine import open_leader_generator
+from kubealign_services.rollout.token_counter import make_token_counter
+from kubealign_services.rollout.triton import open_triton_generator
 
 
 @asynccontextmanager
-async def opened_generator(context: Context, engine: Engine, folder: Path) -> AsyncIterator[Generator]:
+async def open_generator(context: ProcessContext, engine: Engine, folder: Path) -> AsyncIterator[Generator]:
     """Open a generator for the model in a Hugging Face folder; its weights arrive by refit.
 
     Everything that the engine starts ends with the context.
@@ -24,24 +24,24 @@ async def opened_generator(context: Context, engine: Engine, folder: Path) -> As
     Raises:
         PermanentFailure: The engine is not available.
     """
-    observe = token_counter(context.metrics)
+    observe = make_token_counter(context.metrics)
     if engine.torch is not None and engine.torch.tensor_parallel > 1:
-        async with led_generator(context, engine.torch, folder, observe) as generator:
+        async with open_leader_generator(context, engine.torch, folder, observe) as generator:
             yield generator
     elif engine.torch is not None:
         shares_cores = context.settings.shares_cores
-        torch_engine = await context.compute(TorchEngine.create, folder, engine.torch, shares_cores)
+        torch_engine = await context.compute(TorchRolloutEngine.create, folder, engine.torch, shares_cores)
         yield SteppedGenerator(torch_engine, context.compute, observe)
     elif engine.triton is not None:
-        async with opened_triton(context, engine.triton, folder, observe) as generator:
+        async with open_triton_generator(context, engine.triton, folder, observe) as generator:
             yield generator
     else:
         spec = engine.vllm or engine.tensorrt_llm
         if spec is None:
             raise PermanentFailure(f"rollout.engine.{engine.member} is not available yet")
         # Imported lazily: the other engines do not need these heavy dependencies.
-        from kubealign_services.generation.outside.opening import opened_outside
+        from kubealign_services.generation.outside.opening import open_external_engine
 
         adapted, files = context.job.spec.trainer.lora is not None, context.settings.shared_memory
-        async with opened_outside(spec, folder, files, adapted, observe) as outside:
+        async with open_external_engine(spec, folder, files, adapted, observe) as outside:
             yield outside

@@ -14,7 +14,7 @@ from kubealign_services.refit.worker import Quarantined
 from kubealign_services.rpc.errors import OutOfOrder, StaleFence
 
 #: Version of untrained weights.
-VERSION = 0
+BASE_VERSION = 0
 
 
 class FixedWeights:
@@ -23,35 +23,35 @@ class FixedWeights:
     They are unavailable only while an engine that lost them loads them again.
     """
 
-    last: refit_pb2.RefitAcknowledgement | None = None
+    last_ack: refit_pb2.RefitAcknowledgement | None = None
 
     def __init__(self) -> None:
-        self.cause = ""
-        self._there = asyncio.Event()
-        self._there.set()
-        self.current: batch_pb2.WeightsId | None = batch_pb2.WeightsId(version=VERSION)
+        self.quarantine_reason = ""
+        self._loaded = asyncio.Event()
+        self._loaded.set()
+        self.current: batch_pb2.WeightsId | None = batch_pb2.WeightsId(version=BASE_VERSION)
         self._fence = 0
 
     @property
     def quarantined(self) -> bool:
         """True while the engine has lost its weights."""
-        return bool(self.cause)
+        return bool(self.quarantine_reason)
 
-    async def kept(self, lost: Callable[[], Awaitable[str]], load: Callable[[], Awaitable[None]]) -> None:
+    async def reload_after_loss(self, wait_for_loss: Callable[[], Awaitable[str]], load: Callable[[], Awaitable[None]]) -> None:
         """Reload the weights, forever, each time that the engine has lost them."""
         while True:
-            self.cause = await lost()
-            self._there.clear()
+            self.quarantine_reason = await wait_for_loss()
+            self._loaded.clear()
             try:
                 await load()
             except EngineLost as error:
                 # Reported like the first loss.
-                self.cause = str(error)
+                self.quarantine_reason = str(error)
             else:
-                self.cause = ""
-                self._there.set()
+                self.quarantine_reason = ""
+                self._loaded.set()
 
-    async def wait_for(self, fence: int, version: int, timeout: float) -> None:
+    async def wait_for_version(self, fence: int, version: int, timeout: float) -> None:
         """Return at once if the weights fit.
 
         Raises:
@@ -60,20 +60,20 @@ class FixedWeights:
             Quarantined: The engine has lost its weights.
         """
         if self.quarantined:
-            raise Quarantined(f"this worker is quarantined: {self.cause}")
+            raise Quarantined(f"this worker is quarantined: {self.quarantine_reason}")
         if fence < self._fence:
             raise StaleFence(f"fence {fence} has been replaced by {self._fence}")
-        if version > VERSION:
+        if version > BASE_VERSION:
             raise OutOfOrder(f"version {version} is requested, but nothing is trained in this job")
         self._fence = fence
-        self.current = batch_pb2.WeightsId(fence=fence, version=VERSION)
+        self.current = batch_pb2.WeightsId(fence=fence, version=BASE_VERSION)
 
-    async def released(self) -> None:
+    async def wait_until_released(self) -> None:
         """Wait until the weights are loaded."""
-        await self._there.wait()
+        await self._loaded.wait()
 
 
-def folder_weights(folder: Path) -> Iterator[tuple[str, Tensor]]:
+def read_folder_weights(folder: Path) -> Iterator[tuple[str, Tensor]]:
     """Yield (name, tensor) of all weights of a Hugging Face folder, tied ones once. Raises OSError if the
     folder has none.
     """

@@ -9,7 +9,7 @@ from kubealign.v1 import rollout_pb2
 from kubealign_services.batch.codec import encode
 from kubealign_services.batch.packed import Batch
 from kubealign_services.generation.contract import (
-    Finish,
+    FinishReason,
     GeneratedSample,
     GenerationRequest,
     SamplingParameters,
@@ -17,26 +17,26 @@ from kubealign_services.generation.contract import (
 
 
 @dataclass(frozen=True)
-class Part:
+class GroupPart:
     """Samples of a group that are generated alike. first_sample: index of the first one in the group."""
 
     request: GenerationRequest
-    first: int
+    first_sample: int
 
 
-def identity_of(item: rollout_pb2.WorkItem) -> str:
+def make_item_key(item: rollout_pb2.WorkItem) -> str:
     """Return a key that contains the group's fence and attempt, so that no two requests share one."""
     return f"{item.fence}:{item.purpose}:{item.group_id}:{item.attempt}"
 
 
-def parts_of(item: rollout_pb2.WorkItem) -> list[Part]:
+def split_into_parts(item: rollout_pb2.WorkItem) -> list[GroupPart]:
     """Return the engine's requests for a group: the sampled ones, then the greedy ones."""
     sampled = len(item.seeds) - item.greedy_samples
     parts = []
     if sampled:
-        parts.append(Part(_request(item, "", item.seeds[:sampled], item.sampling.temperature), 0))
+        parts.append(GroupPart(_request(item, "", item.seeds[:sampled], item.sampling.temperature), 0))
     if item.greedy_samples:
-        parts.append(Part(_request(item, ":greedy", item.seeds[sampled:], 0.0), sampled))
+        parts.append(GroupPart(_request(item, ":greedy", item.seeds[sampled:], 0.0), sampled))
     return parts
 
 
@@ -45,7 +45,7 @@ def _request(
 ) -> GenerationRequest:
     sampling = item.sampling
     return GenerationRequest(
-        request_id=identity_of(item) + suffix,
+        request_id=make_item_key(item) + suffix,
         prompt_tokens=tuple(item.prompt_tokens),
         seeds=tuple(seeds),
         sampling=SamplingParameters(
@@ -60,12 +60,12 @@ def _request(
     )
 
 
-def rollout_of(
+def to_rollout(
     item: rollout_pb2.WorkItem,
     sample: GeneratedSample,
     worker: str,
-    first: int = 0,
-    learned: Sequence[int] | None = None,
+    first_sample: int = 0,
+    loss_mask: Sequence[int] | None = None,
 ) -> rollout_pb2.Rollout:
     """Return the message of one finished sample, with columns as in rollout.proto.
 
@@ -82,10 +82,10 @@ def rollout_of(
     sequence = Batch(
         tokens=torch.tensor(prompt + sample.tokens, dtype=torch.int32),
         cu_seqlens=torch.tensor([0, prompt_length + len(sample.tokens)], dtype=torch.int32),
-        sample_ids=[f"{item.group_id}#{first + sample.sample}"],
+        sample_ids=[f"{item.group_id}#{first_sample + sample.sample}"],
         token_columns={
             "loss_mask": torch.tensor(
-                [0] * prompt_length + list(learned or [1] * len(sample.tokens)), dtype=torch.uint8
+                [0] * prompt_length + list(loss_mask or [1] * len(sample.tokens)), dtype=torch.uint8
             ),
             "behaviour_logprobs": column(sample.behaviour_logprobs),
             "engine_logprobs": column(sample.engine_logprobs),
@@ -96,11 +96,11 @@ def rollout_of(
         fence=item.fence,
         group_id=item.group_id,
         attempt=item.attempt,
-        sample=first + sample.sample,
+        sample=first_sample + sample.sample,
         worker=worker,
         sequence=encode(sequence),
         finish_reason=rollout_pb2.FINISH_REASON_STOP
-        if sample.finish is Finish.STOP
+        if sample.finish is FinishReason.STOP
         else rollout_pb2.FINISH_REASON_LENGTH,
         columns=item.columns,
         purpose=item.purpose,
@@ -109,7 +109,7 @@ def rollout_of(
     )
 
 
-def given_rollouts(
+def to_given_rollouts(
     item: rollout_pb2.WorkItem, logprobs: Sequence[list[float]], version: int, worker: str
 ) -> list[rollout_pb2.Rollout]:
     """Return the responses that an item gives as rollouts, without text.
@@ -119,21 +119,21 @@ def given_rollouts(
     """
     samples = [
         GeneratedSample(
-            request_id=identity_of(item),
+            request_id=make_item_key(item),
             sample=index,
             tokens=list(continuation.tokens),
             behaviour_logprobs=list(values),
             engine_logprobs=list(values),
             versions=[version] * len(values),
-            finish=Finish.STOP,
+            finish=FinishReason.STOP,
             text="",
         )
         for index, (continuation, values) in enumerate(zip(item.continuations, logprobs, strict=True))
     ]
-    return [rollout_of(item, sample, worker) for sample in samples]
+    return [to_rollout(item, sample, worker) for sample in samples]
 
 
-def failure_of(item: rollout_pb2.WorkItem, error: str, worker: str) -> rollout_pb2.Rollout:
+def to_failed_rollout(item: rollout_pb2.WorkItem, error: str, worker: str) -> rollout_pb2.Rollout:
     """Return the failed rollout of a group that cannot be generated, with the error."""
     return rollout_pb2.Rollout(
         fence=item.fence,
@@ -147,6 +147,6 @@ def failure_of(item: rollout_pb2.WorkItem, error: str, worker: str) -> rollout_p
     )
 
 
-def message_id(rollout: rollout_pb2.Rollout) -> str:
+def make_message_id(rollout: rollout_pb2.Rollout) -> str:
     """Return an id that is equal for every copy of a sample: the bus keeps the first."""
     return f"{rollout.fence}:{rollout.purpose}:{rollout.group_id}:{rollout.attempt}:{rollout.sample}"

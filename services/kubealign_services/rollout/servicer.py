@@ -7,8 +7,8 @@ import grpc
 
 from kubealign.v1 import batch_pb2, rollout_pb2, rollout_pb2_grpc
 from kubealign_services.generation.contract import EngineLost, Generator, RequestRefused
-from kubealign_services.rollout.messages import parts_of
-from kubealign_services.rollout.samples import Samples
+from kubealign_services.rollout.messages import split_into_parts
+from kubealign_services.rollout.samples import SampleProducer
 from kubealign_services.rollout.weights import WorkerWeights
 from kubealign_services.rollout.workflow.contract import WorkflowFailed
 from kubealign_services.rpc.errors import InvalidRequest, Unreachable
@@ -18,19 +18,19 @@ from kubealign_services.scoring.errors import RewardError
 class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
     """gRPC service of a rollout worker."""
 
-    def __init__(self, name: str, generator: Generator, refit: WorkerWeights, samples: Samples) -> None:
+    def __init__(self, name: str, generator: Generator, weights: WorkerWeights, samples: SampleProducer) -> None:
         self._samples = samples
         self._name = name
         self._generator = generator
-        self._refit = refit
+        self._weights = weights
 
     async def Generate(
         self, request: rollout_pb2.GenerateRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[rollout_pb2.Rollout]:
         item = request.item
-        await self._refit.wait_for(item.fence, item.min_version, timeout=context.time_remaining())
+        await self._weights.wait_for_version(item.fence, item.min_version, timeout=context.time_remaining())
         try:
-            for part in parts_of(item):
+            for part in split_into_parts(item):
                 async with aclosing(self._samples.make(item, part)) as samples:
                     async for rollout in samples:
                         yield rollout
@@ -45,9 +45,9 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
         load = self._generator.load
         return rollout_pb2.RolloutStatus(
             worker=self._name,
-            weights=self._refit.current or batch_pb2.WeightsId(),
+            weights=self._weights.current or batch_pb2.WeightsId(),
             running=load.running,
             waiting=load.waiting,
             generated_tokens=load.generated_tokens,
-            quarantined=self._refit.quarantined,
+            quarantined=self._weights.quarantined,
         )

@@ -16,27 +16,27 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 from kubealign.spec import engines as engine_spec
 from kubealign_services.generation.contract import EngineLoad, Generator, RolloutEngine
 from kubealign_services.generation.torch_engine.model import read_config
-from kubealign_services.generation.torch_engine.tensor_parallel.follower import follow
+from kubealign_services.generation.torch_engine.tensor_parallel.follower import run_worker
 from kubealign_services.generation.torch_engine.tensor_parallel.led_passes import ProcessesLost
-from kubealign_services.generation.torch_engine.tensor_parallel.making import follower_passes, led_engine
+from kubealign_services.generation.torch_engine.tensor_parallel.making import create_worker_runner, create_leader_engine
 from kubealign_services.generation.torch_engine.tensor_parallel.slicing import (
-    Indivisible,
-    Shard,
+    IndivisibleModel,
+    ModelShard,
     check_divisible,
 )
-from kubealign_services.group.rendezvous import meet
-from kubealign_services.process.context import Context
+from kubealign_services.group.rendezvous import join_process_group
+from kubealign_services.process.context import ProcessContext
 from kubealign_services.process.failures import PermanentFailure
-from kubealign_services.process.until_stopped import end_all
+from kubealign_services.process.until_stopped import cancel_and_wait
 from kubealign_services.rollout.generator import Compute, SteppedGenerator
-from kubealign_services.rollout.shared_weights import own_parts
+from kubealign_services.rollout.shared_weights import open_shard_fetcher
 
 # Least timeout in seconds: processes that start together may be this far apart, however short the timeout of
 # a group. A process also waits this much longer for the others than each waits for its weights.
-_LEAST_SECONDS = 120.0
+_MIN_TIMEOUT_SECONDS = 120.0
 
 
-class LedGenerator(SteppedGenerator):
+class LeaderGenerator(SteppedGenerator):
     """Generator that fails when a follower is lost, even while nothing is generated."""
 
     def __init__(
@@ -56,12 +56,12 @@ class LedGenerator(SteppedGenerator):
             await asyncio.wait({stepping, self._lost}, return_when=asyncio.FIRST_COMPLETED)
             await (self._lost if self._lost.done() else stepping)
         finally:
-            await end_all({stepping})
+            await cancel_and_wait({stepping})
 
 
 @asynccontextmanager
-async def led_generator(
-    context: Context, spec: engine_spec.TorchEngine, folder: Path, observe: Callable[[EngineLoad], None]
+async def open_leader_generator(
+    context: ProcessContext, spec: engine_spec.TorchEngineSpec, folder: Path, observe: Callable[[EngineLoad], None]
 ) -> AsyncIterator[Generator]:
     """Open the leader's generator once the followers have joined.
 
@@ -77,9 +77,9 @@ async def led_generator(
     def on_loss(error: ProcessesLost) -> None:
         loop.call_soon_threadsafe(lost.set_exception, error)
 
-    async with _met(context, spec, folder) as store:
-        engine, end = await context.compute(led_engine, folder, spec, store, on_loss)
-        yield LedGenerator(engine, context.compute, observe, lost)
+    async with _rendezvous(context, spec, folder) as store:
+        engine, end = await context.compute(create_leader_engine, folder, spec, store, on_loss)
+        yield LeaderGenerator(engine, context.compute, observe, lost)
         with suppress(ProcessesLost):
             await context.compute(end)
     if lost.done():
@@ -87,17 +87,17 @@ async def led_generator(
         lost.exception()
 
 
-async def follow_worker(context: Context, spec: engine_spec.TorchEngine, folder: Path) -> None:
+async def run_follower(context: ProcessContext, spec: engine_spec.TorchEngineSpec, folder: Path) -> None:
     """Run a follower until the leader ends. Raises as `open_leader_generator`."""
-    async with _met(context, spec, folder) as store:
-        following, passes = await context.compute(follower_passes, folder, spec, context.settings.rank, store)
+    async with _rendezvous(context, spec, folder) as store:
+        following, passes = await context.compute(create_worker_runner, folder, spec, context.settings.rank, store)
         context.ready = True
-        async with own_parts(context, passes) as fetch:
-            await context.compute(follow, following, passes, fetch)
+        async with open_shard_fetcher(context, passes) as fetch:
+            await context.compute(run_worker, following, passes, fetch)
 
 
 @asynccontextmanager
-async def _met(context: Context, spec: engine_spec.TorchEngine, folder: Path) -> AsyncIterator[Store]:
+async def _rendezvous(context: ProcessContext, spec: engine_spec.TorchEngineSpec, folder: Path) -> AsyncIterator[Store]:
     """Wait for all processes of the worker and yield their store."""
     settings, rollout = context.settings, context.job.spec.rollout
     if settings.rendezvous is None or settings.world_size != spec.tensor_parallel:
@@ -106,19 +106,19 @@ async def _met(context: Context, spec: engine_spec.TorchEngine, folder: Path) ->
             f"{settings.world_size} processes"
         )
     try:
-        check_divisible(read_config(folder).get_text_config(), Shard(settings.rank, settings.world_size))
-    except Indivisible as error:
+        check_divisible(read_config(folder).get_text_config(), ModelShard(settings.rank, settings.world_size))
+    except IndivisibleModel as error:
         raise PermanentFailure(str(error)) from error
-    timeout = max(rollout.group_timeout_seconds, rollout.refit.timeout_seconds + _LEAST_SECONDS)
+    timeout = max(rollout.group_timeout_seconds, rollout.refit.timeout_seconds + _MIN_TIMEOUT_SECONDS)
     # Blocks until the other processes have joined, so it must not run on the event loop.
-    store = await context.compute(meet, settings.rank, settings.world_size, settings.rendezvous, timeout)
+    store = await context.compute(join_process_group, settings.rank, settings.world_size, settings.rendezvous, timeout)
     try:
         yield store
     finally:
-        await context.compute(_part)
+        await context.compute(_leave_group)
 
 
-def _part() -> None:
+def _leave_group() -> None:
     """Leave the process group."""
     if dist.is_initialized():
         dist.destroy_process_group()

@@ -6,27 +6,27 @@ from contextlib import asynccontextmanager
 
 from kubealign.spec.engines import Engine
 from kubealign.v1 import refit_pb2
-from kubealign_services.generation.torch_engine.tensor_parallel.sliced_passes import SlicedPasses
-from kubealign_services.generation.torch_engine.tensor_parallel.slicing import Shard, extent
-from kubealign_services.process.context import Context
-from kubealign_services.refit.plan import Wanted
-from kubealign_services.refit.receiving import receiving
+from kubealign_services.generation.torch_engine.tensor_parallel.sliced_passes import ShardedModelRunner
+from kubealign_services.generation.torch_engine.tensor_parallel.slicing import ModelShard, shard_extent
+from kubealign_services.process.context import ProcessContext
+from kubealign_services.refit.plan import RangeSelector
+from kubealign_services.refit.receiving import open_receiver
 from kubealign_services.refit.tiling import Box
 
 # Additional time after the transfer's deadline to copy the fetched tensors.
-_COPY_SECONDS = 60.0
+_COPY_TIMEOUT_SECONDS = 60.0
 
 
-def wanted_by(engine: Engine, rank: int) -> Wanted | None:
+def make_shard_selector(engine: Engine, rank: int) -> RangeSelector | None:
     """Return a function that selects the shard of each tensor for a process; None: all tensors whole, for a
     single process.
     """
     if engine.torch is None or engine.torch.tensor_parallel == 1:
         return None
-    shard = Shard(rank, engine.torch.tensor_parallel)
+    shard = ModelShard(rank, engine.torch.tensor_parallel)
 
     def select(name: str, shape: tuple[int, ...]) -> Sequence[Box]:
-        parts = extent(name, shape, shard) if shape else ()
+        parts = shard_extent(name, shape, shard) if shape else ()
         box = Box(tuple(part.start for part in parts), tuple(len(part) for part in parts))
         return [box] if box.size else []
 
@@ -34,24 +34,24 @@ def wanted_by(engine: Engine, rank: int) -> Wanted | None:
 
 
 @asynccontextmanager
-async def own_parts(context: Context, passes: SlicedPasses) -> AsyncIterator[Callable[[bytes], None]]:
+async def open_shard_fetcher(context: ProcessContext, passes: ShardedModelRunner) -> AsyncIterator[Callable[[bytes], None]]:
     """Open the fetch function of a follower, for the thread that computes. The function raises the errors of
     the transfer.
     """
     settings, rollout = context.settings, context.job.spec.rollout
     timeout = rollout.refit.timeout_seconds
     loop = asyncio.get_running_loop()
-    select = wanted_by(rollout.engine, settings.rank)
-    async with receiving(settings, rollout.refit, select) as setup:
+    select = make_shard_selector(rollout.engine, settings.rank)
+    async with open_receiver(settings, rollout.refit, select) as setup:
 
         async def take(announcement: refit_pb2.WeightsAnnouncement) -> None:
             async with asyncio.timeout(timeout), setup.receiver.fetch(announcement) as transfer:
-                transfer.confirm()
-                await asyncio.to_thread(passes.take_own, transfer.tensors.slices())
-                transfer.confirm()
+                transfer.check_valid()
+                await asyncio.to_thread(passes.load_own_slices, transfer.tensors.slices())
+                transfer.check_valid()
 
         def fetch(payload: bytes) -> None:
             announcement = refit_pb2.WeightsAnnouncement.FromString(payload)
-            asyncio.run_coroutine_threadsafe(take(announcement), loop).result(timeout + _COPY_SECONDS)
+            asyncio.run_coroutine_threadsafe(take(announcement), loop).result(timeout + _COPY_TIMEOUT_SECONDS)
 
         yield fetch

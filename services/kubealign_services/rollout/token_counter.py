@@ -3,10 +3,10 @@
 from collections.abc import Callable
 
 from kubealign_services.generation.contract import EngineLoad
-from kubealign_services.telemetry.metrics import Metrics
+from kubealign_services.telemetry.metrics import ProcessMetrics
 
 
-def token_counter(metrics: Metrics) -> Callable[[EngineLoad], None]:
+def make_token_counter(metrics: ProcessMetrics) -> Callable[[EngineLoad], None]:
     """Return an observer that counts the tokens processed since its last call."""
     seen = EngineLoad()
 

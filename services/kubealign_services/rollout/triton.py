@@ -7,17 +7,17 @@ from pathlib import Path
 from kubealign.spec import engines as engine_spec
 from kubealign_services.generation.contract import EngineLoad, Generator
 from kubealign_services.generation.triton_engine.client import TritonGenerator
-from kubealign_services.generation.triton_engine.installation import Installation
+from kubealign_services.generation.triton_engine.installation import TritonInstallation
 from kubealign_services.generation.triton_engine.metrics import TritonMetrics
-from kubealign_services.generation.triton_engine.server import GivenServer, OwnServer, Server
-from kubealign_services.generation.triton_engine.session import ModelRefused, Opening
-from kubealign_services.process.context import Context
+from kubealign_services.generation.triton_engine.server import ExternalTritonServer, ManagedTritonServer, TritonServer
+from kubealign_services.generation.triton_engine.session import ModelRejected, EngineSettings
+from kubealign_services.process.context import ProcessContext
 from kubealign_services.process.failures import PermanentFailure
 
 
 @asynccontextmanager
-async def opened_triton(
-    context: Context, spec: engine_spec.TritonEngine, folder: Path, observe: Callable[[EngineLoad], None]
+async def open_triton_generator(
+    context: ProcessContext, spec: engine_spec.TritonEngineSpec, folder: Path, observe: Callable[[EngineLoad], None]
 ) -> AsyncIterator[Generator]:
     """Start or connect to a Triton server and open its generator.
 
@@ -27,16 +27,16 @@ async def opened_triton(
     """
     settings = context.settings
     settings.shared_memory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    server: Server
+    server: TritonServer
     if spec.endpoint is not None:
-        server = GivenServer(spec.endpoint)
+        server = ExternalTritonServer(spec.endpoint)
     else:
-        installation = await context.compute(Installation.find)
+        installation = await context.compute(TritonInstallation.find)
         server_folder = settings.shared_memory / f"triton-{settings.name}"
-        server = OwnServer(installation, server_folder, settings.tls, spec.start_timeout_seconds)
-    engine_settings = {name: getattr(spec, name) for name in engine_spec.OwnEngine.model_fields}
-    engine = engine_spec.TorchEngine(**engine_settings)
-    opening = Opening(settings.name, folder, engine, settings.threads)
+        server = ManagedTritonServer(installation, server_folder, settings.tls, spec.start_timeout_seconds)
+    engine_settings = {name: getattr(spec, name) for name in engine_spec.BuiltInEngineSpec.model_fields}
+    engine = engine_spec.TorchEngineSpec(**engine_settings)
+    opening = EngineSettings(settings.name, folder, engine, settings.threads)
     generator = TritonGenerator(
         server,
         settings.tls,
@@ -46,11 +46,11 @@ async def opened_triton(
         spec.start_timeout_seconds,
         observe,
     )
-    context.metrics.registry.register(TritonMetrics(lambda: server.metrics))
-    context.conditions.append(lambda: generator.ready)
+    context.metrics.registry.register(TritonMetrics(lambda: server.metrics_address))
+    context.conditions.append(lambda: generator.is_ready)
     async with AsyncExitStack() as stack:
         try:
             await stack.enter_async_context(generator)
-        except ModelRefused as error:
+        except ModelRejected as error:
             raise PermanentFailure(f"rollout.engine.triton: {error}") from error
         yield generator

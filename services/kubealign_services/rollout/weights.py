@@ -11,24 +11,24 @@ class WorkerWeights(Protocol):
     quarantine_reason: error of the last refit; empty: none.
     """
 
-    cause: str
+    quarantine_reason: str
 
     @property
     def current(self) -> batch_pb2.WeightsId | None:
         """Verified weights of the engine; None before the first and during a change."""
 
     @property
-    def last(self) -> refit_pb2.RefitAcknowledgement | None:
+    def last_ack(self) -> refit_pb2.RefitAcknowledgement | None:
         """Acknowledgement of the last refit."""
 
     @property
     def quarantined(self) -> bool:
         """True after a failed refit until one succeeds."""
 
-    async def wait_for(self, fence: int, version: int, timeout: float) -> None:
+    async def wait_for_version(self, fence: int, version: int, timeout: float) -> None:
         """Wait until the engine has these weights or later ones of the same fence. Raises StaleFence,
         Quarantined, TimeoutError.
         """
 
-    async def released(self) -> None:
+    async def wait_until_released(self) -> None:
         """Wait until the worker is not quarantined."""

@@ -11,28 +11,28 @@ from contextlib import aclosing
 
 from kubealign.v1 import rollout_pb2
 from kubealign_services.bus.contract import Bus, Delivery
-from kubealign_services.bus.keepalive import in_hand
+from kubealign_services.bus.keepalive import extend_ack_deadline
 from kubealign_services.generation.contract import EngineLost, Generator, RequestRefused
 from kubealign_services.refit.worker import Quarantined
 from kubealign_services.rollout.messages import (
-    Part,
-    failure_of,
-    given_rollouts,
-    identity_of,
-    message_id,
-    parts_of,
+    GroupPart,
+    to_failed_rollout,
+    to_given_rollouts,
+    make_item_key,
+    make_message_id,
+    split_into_parts,
 )
-from kubealign_services.rollout.samples import AtOnce, Samples
+from kubealign_services.rollout.samples import SingleTurn, SampleProducer
 from kubealign_services.rollout.weights import WorkerWeights
 from kubealign_services.rollout.workflow.contract import WorkflowFailed
 from kubealign_services.rpc.errors import StaleFence
 from kubealign_services.scoring.errors import RewardError
 
 #: Few items per pull, so that workers share the work.
-_PULL = 4
+_PULL_COUNT = 4
 _PULL_SECONDS = 5.0
 #: An item that a quarantined worker returns is delivered after a delay, as it may come straight back.
-_GIVE_BACK_SECONDS = 1.0
+_REDELIVERY_DELAY_SECONDS = 1.0
 
 log = logging.getLogger(__name__)
 
@@ -45,26 +45,26 @@ class RolloutWorker:
         name: str,
         bus: Bus,
         generator: Generator,
-        refit: WorkerWeights,
+        weights: WorkerWeights,
         capacity: int,
-        samples: Samples | None = None,
+        samples: SampleProducer | None = None,
     ) -> None:
         """Set up the worker.
 
         Args:
             samples: Producer of samples; None: single-turn generation.
         """
-        self._samples = samples or AtOnce(generator, name)
+        self._samples = samples or SingleTurn(generator, name)
         self._name = name
         self._bus = bus
         self._generator = generator
-        self._refit = refit
+        self._weights = weights
         self._capacity = capacity
-        self._held = 0
+        self._samples_in_flight = 0
         # Item key -> future of its samples.
-        self._making: dict[str, asyncio.Future[list[rollout_pb2.Rollout]]] = {}
-        self._room = asyncio.Event()
-        self._room.set()
+        self._in_progress: dict[str, asyncio.Future[list[rollout_pb2.Rollout]]] = {}
+        self._has_capacity = asyncio.Event()
+        self._has_capacity.set()
 
     async def run(self) -> None:
         """Work until cancelled; unfinished items are then returned to the bus. Raises errors that a handler
@@ -72,27 +72,27 @@ class RolloutWorker:
         """
         async with asyncio.TaskGroup() as handlers:
             while True:
-                await self._room.wait()
-                await self._refit.released()
-                for delivery in await self._bus.pull("work", "rollout", _PULL, _PULL_SECONDS):
+                await self._has_capacity.wait()
+                await self._weights.wait_until_released()
+                for delivery in await self._bus.pull("work", "rollout", _PULL_COUNT, _PULL_SECONDS):
                     handlers.create_task(self._handle(delivery))
 
     async def _handle(self, delivery: Delivery) -> None:
         """Process one delivery and acknowledge it, or return it to the bus."""
         item = rollout_pb2.WorkItem.FromString(delivery.data)
-        self._hold(item.samples)
+        self._reserve(item.samples)
         try:
-            async with in_hand([delivery], self._bus.ack_wait):
+            async with extend_ack_deadline([delivery], self._bus.ack_wait):
                 await self._serve_once(item)
             await delivery.ack()
         except (Quarantined, EngineLost) as error:
             log.warning("work was given back", extra={"group": item.group_id, "cause": str(error)})
-            await delivery.retry(_GIVE_BACK_SECONDS)
+            await delivery.retry(_REDELIVERY_DELAY_SECONDS)
         except asyncio.CancelledError:
             await delivery.retry()
             raise
         finally:
-            self._hold(-item.samples)
+            self._reserve(-item.samples)
 
     async def _serve_once(self, item: rollout_pb2.WorkItem) -> None:
         """Generate an item once, even if the bus delivers it twice.
@@ -100,13 +100,13 @@ class RolloutWorker:
         The bus delivers a copy when it has lost the item. The samples of the first delivery are then
         published again, since the bus may have lost them too.
         """
-        identity = identity_of(item)
-        first_delivery = self._making.get(identity)
+        identity = make_item_key(item)
+        first_delivery = self._in_progress.get(identity)
         if first_delivery is not None:
             for rollout in await asyncio.shield(first_delivery):
                 await self._publish(rollout)
             return
-        future = self._making[identity] = asyncio.get_running_loop().create_future()
+        future = self._in_progress[identity] = asyncio.get_running_loop().create_future()
         # Retrieve the error, since no second delivery may ever await the future.
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
@@ -116,7 +116,7 @@ class RolloutWorker:
             raise
         finally:
             future.cancel()
-            del self._making[identity]
+            del self._in_progress[identity]
 
     async def _serve(self, item: rollout_pb2.WorkItem) -> list[rollout_pb2.Rollout]:
         """Generate a group, publish its samples and return them. Expired and stale items are skipped."""
@@ -124,17 +124,17 @@ class RolloutWorker:
         if remaining <= 0:
             return []
         try:
-            await self._refit.wait_for(item.fence, item.min_version, timeout=remaining)
+            await self._weights.wait_for_version(item.fence, item.min_version, timeout=remaining)
         except (StaleFence, TimeoutError) as error:
             log.info("skipped a work item", extra={"group": item.group_id, "cause": str(error)})
             return []
         rollouts: list[rollout_pb2.Rollout] = []
         if item.continuations:
-            await self._judge(item, rollouts)
+            await self._score_continuations(item, rollouts)
             return rollouts
         try:
             async with asyncio.TaskGroup() as parts:
-                for part in parts_of(item):
+                for part in split_into_parts(item):
                     parts.create_task(self._generate(item, part, rollouts))
         except* EngineLost as lost:
             # All parts share one engine, so their errors have one cause.
@@ -142,7 +142,7 @@ class RolloutWorker:
         return rollouts
 
     async def _generate(
-        self, item: rollout_pb2.WorkItem, part: Part, rollouts: list[rollout_pb2.Rollout]
+        self, item: rollout_pb2.WorkItem, part: GroupPart, rollouts: list[rollout_pb2.Rollout]
     ) -> None:
         """Generate and publish the samples of one part."""
         try:
@@ -151,27 +151,27 @@ class RolloutWorker:
                     rollouts.append(rollout)
                     await self._publish(rollout)
         except (RequestRefused, WorkflowFailed, RewardError) as error:
-            rollouts.append(failure_of(item, str(error), self._name))
+            rollouts.append(to_failed_rollout(item, str(error), self._name))
             await self._publish(rollouts[-1])
 
-    async def _judge(self, item: rollout_pb2.WorkItem, rollouts: list[rollout_pb2.Rollout]) -> None:
+    async def _score_continuations(self, item: rollout_pb2.WorkItem, rollouts: list[rollout_pb2.Rollout]) -> None:
         """Compute and publish the log-probabilities of the responses that the item gives."""
         token_lists = [list(continuation.tokens) for continuation in item.continuations]
         try:
             logprobs, version = await self._generator.continuation_logprobs(item.prompt_tokens, token_lists)
-            rollouts += given_rollouts(item, logprobs, version, self._name)
+            rollouts += to_given_rollouts(item, logprobs, version, self._name)
         except RequestRefused as error:
-            rollouts.append(failure_of(item, str(error), self._name))
+            rollouts.append(to_failed_rollout(item, str(error), self._name))
         for rollout in rollouts:
             await self._publish(rollout)
 
     async def _publish(self, rollout: rollout_pb2.Rollout) -> None:
-        await self._bus.publish("rollouts", rollout.SerializeToString(), message_id(rollout))
+        await self._bus.publish("rollouts", rollout.SerializeToString(), make_message_id(rollout))
 
-    def _hold(self, samples: int) -> None:
+    def _reserve(self, samples: int) -> None:
         """Add samples to those in flight and update the capacity event."""
-        self._held += samples
-        if self._held < self._capacity:
-            self._room.set()
+        self._samples_in_flight += samples
+        if self._samples_in_flight < self._capacity:
+            self._has_capacity.set()
         else:
-            self._room.clear()
+            self._has_capacity.clear()

@@ -13,17 +13,17 @@ from google.protobuf import descriptor_pool
 
 from kubealign.v1 import options_pb2
 from kubealign_services.rpc.errors import InvalidRequest, Refused
-from kubealign_services.rpc.handlers import surrounded
+from kubealign_services.rpc.handlers import wrap_handler
 
 # gRPC's own services are open to every role of the job.
 OPEN_SERVICES = ("grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection")
 # Streams that last until the caller ends them; they need no deadline.
-_ENDLESS = ("/grpc.health.v1.Health/Watch", "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
-_IDENTITY = "spiffe://kubealign/"
+_UNBOUNDED_METHODS = ("/grpc.health.v1.Health/Watch", "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
+_SPIFFE_PREFIX = "spiffe://kubealign/"
 
 
 @cache
-def roles_of(method: str) -> frozenset[str]:
+def allowed_roles(method: str) -> frozenset[str]:
     """Return the roles that may call `/package.Service/Method`, from its `callers` option; empty when it has
     no such option.
     """
@@ -36,13 +36,13 @@ def roles_of(method: str) -> frozenset[str]:
     return frozenset(descriptor.GetOptions().Extensions[extension].roles)
 
 
-def role_of(names: Iterable[bytes]) -> str | None:
+def certificate_role(names: Iterable[bytes]) -> str | None:
     """Return the role in a certificate's subject alternative names (see kubealign.security.authority), or
     None.
     """
     for name in names:
         identity = name.decode(errors="replace")
-        if identity.startswith(_IDENTITY) and identity.count("/") == 4:
+        if identity.startswith(_SPIFFE_PREFIX) and identity.count("/") == 4:
             return identity.rpartition("/")[2]
     return None
 
@@ -62,23 +62,23 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
         @asynccontextmanager
         async def around(context: grpc.aio.ServicerContext) -> AsyncIterator[None]:
-            role = role_of(context.auth_context().get("x509_subject_alternative_name", ()))
-            refusal = refusal_of(method, role)
+            role = certificate_role(context.auth_context().get("x509_subject_alternative_name", ()))
+            refusal = denial_reason(method, role)
             if refusal:
                 raise Refused(refusal)
-            if context.time_remaining() is None and method not in _ENDLESS:
+            if context.time_remaining() is None and method not in _UNBOUNDED_METHODS:
                 raise InvalidRequest(f"{method} was called without a deadline: set one")
             yield
 
-        return surrounded(handler, around)
+        return wrap_handler(handler, around)
 
 
-def refusal_of(method: str, role: str | None) -> str:
+def denial_reason(method: str, role: str | None) -> str:
     """Return why the role may not call the method; empty when it may."""
     service = method.removeprefix("/").rpartition("/")[0]
     if service in OPEN_SERVICES:
         return ""
-    allowed = roles_of(method)
+    allowed = allowed_roles(method)
     if role in allowed:
         return ""
     caller = f"the role {role}" if role else "a certificate that names no role"

@@ -12,12 +12,12 @@ from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from kubealign.process import TlsFiles
-from kubealign_services.rpc.errors import Status, Unreachable, exception_of
-from kubealign_services.rpc.report import KIND
-from kubealign_services.rpc.server import OPTIONS
+from kubealign_services.rpc.errors import RpcStatus, Unreachable, to_exception
+from kubealign_services.rpc.report import ERROR_KIND_KEY
+from kubealign_services.rpc.server import GRPC_OPTIONS
 
-_OPTIONS = (
-    *OPTIONS,
+_CHANNEL_OPTIONS = (
+    *GRPC_OPTIONS,
     # A restarted role is reconnected within two seconds, not within gRPC's two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 500),
@@ -28,7 +28,7 @@ _OPTIONS = (
 _PROBE_SECONDS = 5.0
 # After this long without a connection the channel is replaced: a channel whose name did not resolve for some
 # time resolves it again only every two minutes, which cannot be configured.
-_RENEW_SECONDS = 10.0
+_REPLACE_CHANNEL_SECONDS = 10.0
 _PAUSE_SECONDS = 0.1
 
 
@@ -39,36 +39,36 @@ def connect(address: str, tls: TlsFiles) -> grpc.aio.Channel:
         private_key=tls.key.read_bytes(),
         certificate_chain=tls.certificate.read_bytes(),
     )
-    return grpc.aio.secure_channel(address, credentials, options=_OPTIONS)
+    return grpc.aio.secure_channel(address, credentials, options=_CHANNEL_OPTIONS)
 
 
 @dataclass(frozen=True)
-class _Answer:
+class _HealthAnswer:
     """Result of a health check. connected: the peer itself answered."""
 
     serves: bool
     connected: bool
-    words: str
+    text: str
 
 
-async def _answer(channel: grpc.aio.Channel, deadline: float) -> _Answer:
+async def _probe_health(channel: grpc.aio.Channel, deadline: float) -> _HealthAnswer:
     """Repeat the health check until the peer serves or the deadline (of the loop's clock) passes; return the
     last answer.
     """
     stub = health_pb2_grpc.HealthStub(channel)
     loop = asyncio.get_running_loop()
-    answer = _Answer(serves=False, connected=False, words="no answer")
+    answer = _HealthAnswer(serves=False, connected=False, text="no answer")
     while (left := deadline - loop.time()) > 0:
         try:
             reply = await stub.Check(
                 health_pb2.HealthCheckRequest(), timeout=min(left, _PROBE_SECONDS), wait_for_ready=True
             )
         except grpc.aio.AioRpcError as error:
-            answer = _Answer(False, False, error.details() or error.code().name)
+            answer = _HealthAnswer(False, False, error.details() or error.code().name)
         else:
             if reply.status == health_pb2.HealthCheckResponse.SERVING:
-                return _Answer(True, True, "it serves")
-            answer = _Answer(False, True, "it is not ready")
+                return _HealthAnswer(True, True, "it serves")
+            answer = _HealthAnswer(False, True, "it is not ready")
         await asyncio.sleep(_PAUSE_SECONDS)
     return answer
 
@@ -85,9 +85,9 @@ class Peer:
     """
 
     def __init__(
-        self, what: str, address: str, tls: TlsFiles, stub: Callable[[grpc.aio.Channel], Any]
+        self, name: str, address: str, tls: TlsFiles, stub: Callable[[grpc.aio.Channel], Any]
     ) -> None:
-        self.what = what
+        self.name = name
         self.address = address
         self._tls = tls
         self._stub_class = stub
@@ -104,7 +104,7 @@ class Peer:
         try:
             return await getattr(self._stub, method)(request, timeout=timeout)
         except grpc.aio.AioRpcError as error:
-            raise self._failure(error, method, timeout) from error
+            raise self._to_exception(error, method, timeout) from error
 
     async def stream(self, method: str, request: Message, timeout: float) -> AsyncGenerator[Any]:
         """Call a streaming method, whose replies must all arrive within `timeout` seconds. Raises the
@@ -115,29 +115,29 @@ class Peer:
             async for reply in call:
                 yield reply
         except grpc.aio.AioRpcError as error:
-            raise self._failure(error, method, timeout) from error
+            raise self._to_exception(error, method, timeout) from error
         finally:
             call.cancel()
 
-    async def ready(self, timeout: float) -> None:
+    async def wait_until_ready(self, timeout: float) -> None:
         """Wait until the peer serves, resolving its name again when needed. Cancels other calls of this peer
         while it cannot be reached. Raises Unreachable.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         while True:
-            answer = await _answer(self._channel, min(deadline, loop.time() + _RENEW_SECONDS))
+            answer = await _probe_health(self._channel, min(deadline, loop.time() + _REPLACE_CHANNEL_SECONDS))
             if answer.serves:
                 return
             if loop.time() >= deadline:
                 raise Unreachable(
-                    f"{self.what} at {self.address} was not ready within {timeout:g} s: {answer.words}"
+                    f"{self.name} at {self.address} was not ready within {timeout:g} s: {answer.text}"
                 )
             if not answer.connected:
                 await self._channel.close()
                 self._connect()
 
-    async def lost(self) -> None:
+    async def wait_until_unreachable(self) -> None:
         """Wait until the peer stops serving. Raises Unreachable as soon as it ends, its connection breaks, or
         it reports that it does not serve.
         """
@@ -153,7 +153,7 @@ class Peer:
             cause = error.details() or error.code().name
         finally:
             watch.cancel()
-        raise Unreachable(f"{self.what} at {self.address} was lost: {cause}")
+        raise Unreachable(f"{self.name} at {self.address} was lost: {cause}")
 
     async def close(self) -> None:
         await self._channel.close()
@@ -166,13 +166,13 @@ class Peer:
     ) -> None:
         await self.close()
 
-    def _failure(self, error: grpc.aio.AioRpcError, method: str, timeout: float) -> Exception:
+    def _to_exception(self, error: grpc.aio.AioRpcError, method: str, timeout: float) -> Exception:
         """Return the exception to raise for a gRPC error."""
-        peer = f"{self.what} at {self.address}"
+        peer = f"{self.name} at {self.address}"
         code, details = error.code(), error.details() or error.code().name
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return Unreachable(f"{peer} did not answer {method} within {timeout:g} s")
         if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
             return Unreachable(f"{peer} could not be reached for {method}: {details}")
-        kind = dict(error.trailing_metadata() or ()).get(KIND, "")
-        return exception_of(Status(code, str(kind), f"{self.what} {method}: {details}"))
+        kind = dict(error.trailing_metadata() or ()).get(ERROR_KIND_KEY, "")
+        return to_exception(RpcStatus(code, str(kind), f"{self.name} {method}: {details}"))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import grpc
 
 from kubealign_services.batch.codec import CorruptBatch
-from kubealign_services.training.contract import Diverged, NonFiniteLoss
+from kubealign_services.training.contract import ModelDiverged, NonFiniteLoss
 
 Code = grpc.StatusCode
 
@@ -53,7 +53,7 @@ class RemoteFailure(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Status:
+class RpcStatus:
     """Wire form of an exception. kind: the name of its class, or empty."""
 
     code: grpc.StatusCode
@@ -68,7 +68,7 @@ _CODES: dict[type[Exception], grpc.StatusCode] = {
     NotFound: Code.NOT_FOUND,
     CorruptBatch: Code.DATA_LOSS,
     NonFiniteLoss: Code.ABORTED,
-    Diverged: Code.ABORTED,
+    ModelDiverged: Code.ABORTED,
     StorageFull: Code.RESOURCE_EXHAUSTED,
     Unreachable: Code.UNAVAILABLE,
     Refused: Code.PERMISSION_DENIED,
@@ -87,18 +87,18 @@ _WITHOUT_KIND: dict[grpc.StatusCode, type[Exception]] = {
 }
 
 
-def status_of(error: Exception) -> Status:
+def to_status(error: Exception) -> RpcStatus:
     """Return the status of an exception. Unlisted exceptions become INTERNAL, with their type in the message.
     """
     for kind, code in _CODES.items():
         if isinstance(error, kind):
-            return Status(code, kind.__name__, str(error))
+            return RpcStatus(code, kind.__name__, str(error))
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return Status(Code.RESOURCE_EXHAUSTED, StorageFull.__name__, str(error))
-    return Status(Code.INTERNAL, "", f"{type(error).__name__}: {error}")
+        return RpcStatus(Code.RESOURCE_EXHAUSTED, StorageFull.__name__, str(error))
+    return RpcStatus(Code.INTERNAL, "", f"{type(error).__name__}: {error}")
 
 
-def exception_of(status: Status) -> Exception:
+def to_exception(status: RpcStatus) -> Exception:
     """Return the exception that a status represents."""
     kind = _KINDS.get(status.kind) or _WITHOUT_KIND.get(status.code)
     if kind is None:

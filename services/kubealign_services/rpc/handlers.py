@@ -8,10 +8,10 @@ from typing import Any
 import grpc
 import grpc.aio
 
-Surround = Callable[[grpc.aio.ServicerContext], AbstractAsyncContextManager[None]]
+HandlerContext = Callable[[grpc.aio.ServicerContext], AbstractAsyncContextManager[None]]
 
 
-def surrounded(handler: grpc.RpcMethodHandler, around: Surround) -> grpc.RpcMethodHandler:
+def wrap_handler(handler: grpc.RpcMethodHandler, around: HandlerContext) -> grpc.RpcMethodHandler:
     """Return the handler, run within `around(context)`."""
     kinds = {
         (False, False): ("unary_unary", grpc.unary_unary_rpc_method_handler),

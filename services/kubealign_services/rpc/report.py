@@ -9,22 +9,22 @@ from contextlib import asynccontextmanager
 import grpc
 import grpc.aio
 
-from kubealign_services.rpc.errors import status_of
-from kubealign_services.rpc.handlers import surrounded
+from kubealign_services.rpc.errors import to_status
+from kubealign_services.rpc.handlers import wrap_handler
 
 log = logging.getLogger(__name__)
 
 #: Key of the trailing metadata that holds the exception's class name.
-KIND = "kubealign-error"
+ERROR_KIND_KEY = "kubealign-error"
 
 #: Called after each call with its method (/package.Service/Method), the name of its status code, and seconds.
-Observe = Callable[[str, str, float], None]
+CallObserver = Callable[[str, str, float], None]
 
 
-class ReportInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+class CallReportInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     """Outermost interceptor, so that calls refused by other interceptors are counted too."""
 
-    def __init__(self, observe: Observe) -> None:
+    def __init__(self, observe: CallObserver) -> None:
         self._observe = observe
 
     async def intercept_service(
@@ -44,27 +44,27 @@ class ReportInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             try:
                 yield
             except grpc.aio.AbortError:
-                code = _code_of(context)
+                code = _status_code(context)
                 raise
             except (asyncio.CancelledError, GeneratorExit):
                 code = grpc.StatusCode.CANCELLED
                 raise
             except Exception as error:
-                status = status_of(error)
+                status = to_status(error)
                 code = status.code
                 level = logging.ERROR if code is grpc.StatusCode.INTERNAL else logging.WARNING
                 trace = code is grpc.StatusCode.INTERNAL
                 log.log(
                     level, "a call failed", exc_info=trace, extra={"method": method, "error": status.message}
                 )
-                await context.abort(code, status.message, ((KIND, status.kind),))
+                await context.abort(code, status.message, ((ERROR_KIND_KEY, status.kind),))
             finally:
                 self._observe(method, code.name, time.monotonic() - begin)
 
-        return surrounded(handler, around)
+        return wrap_handler(handler, around)
 
 
-def _code_of(context: grpc.aio.ServicerContext) -> grpc.StatusCode:
+def _status_code(context: grpc.aio.ServicerContext) -> grpc.StatusCode:
     """Return the code that the call was aborted with; gRPC's context holds its number."""
     code = context.code()
     named = (candidate for candidate in grpc.StatusCode if candidate is code or candidate.value[0] == code)

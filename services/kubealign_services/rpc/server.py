@@ -15,14 +15,14 @@ from grpc_reflection.v1alpha import reflection
 
 from kubealign.process import TlsFiles
 from kubealign_services.rpc.access import OPEN_SERVICES, AccessInterceptor
-from kubealign_services.rpc.report import Observe, ReportInterceptor
+from kubealign_services.rpc.report import CallObserver, CallReportInterceptor
 
 log = logging.getLogger(__name__)
 
 #: Maximum message size of both sides: a step's packed batch and its columns, with a margin.
 MAX_MESSAGE_BYTES = 1 << 30
 
-OPTIONS: tuple[tuple[str, int], ...] = (
+GRPC_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     # A peer that vanished without closing the connection is detected within a minute.
@@ -42,12 +42,12 @@ class PortInUse(OSError):
 
 
 @dataclass(frozen=True)
-class _Service:
+class _GeneratedService:
     name: str
     add: Any
 
 
-class Server:
+class RpcServer:
     """Serves while its context is open; NOT_SERVING until `set_serving(True)`.
 
     Args:
@@ -65,18 +65,18 @@ class Server:
         listen: str,
         tls: TlsFiles,
         servicers: Sequence[object],
-        observe: Observe,
+        observe: CallObserver,
         grace: float = 5.0,
     ) -> None:
         self._listen = listen
         self._grace = grace
         self._health = health.aio.HealthServicer()
         self._server = grpc.aio.server(
-            interceptors=(ReportInterceptor(observe), AccessInterceptor()), options=OPTIONS
+            interceptors=(CallReportInterceptor(observe), AccessInterceptor()), options=GRPC_OPTIONS
         )
         self._names = []
         for servicer in servicers:
-            service = _service_of(servicer)
+            service = _generated_service(servicer)
             service.add(servicer, self._server)
             self._names.append(service.name)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
@@ -115,7 +115,7 @@ class Server:
             await self._health.set(name, states.SERVING if serving else states.NOT_SERVING)
 
 
-def _service_of(servicer: object) -> _Service:
+def _generated_service(servicer: object) -> _GeneratedService:
     """Return the service that a generated `...Servicer` implements, with the generated function that
     registers it.
     """
@@ -125,5 +125,5 @@ def _service_of(servicer: object) -> _Service:
             # Not always imported yet: a service may have no messages of its own.
             messages = import_module(base.__module__.removesuffix("_grpc"))
             service = messages.DESCRIPTOR.services_by_name[base.__name__.removesuffix("Servicer")]
-            return _Service(service.full_name, getattr(generated, f"add_{base.__name__}_to_server"))
+            return _GeneratedService(service.full_name, getattr(generated, f"add_{base.__name__}_to_server"))
     raise TypeError(f"{type(servicer).__name__} derives from no generated ...Servicer class")

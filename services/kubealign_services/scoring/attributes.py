@@ -19,7 +19,7 @@ def attribute_weights(names: Sequence[str], weights: Mapping[str, float]) -> lis
     return [weights.get(name, 0.0) if weights else 1.0 for name in names]
 
 
-def check_alike(scores: Sequence[Sequence[str]]) -> None:
+def check_same_scores(scores: Sequence[Sequence[str]]) -> None:
     """Raise UnknownAttribute where the models of an ensemble have other scores than the first, or another
     order.
 

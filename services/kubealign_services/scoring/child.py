@@ -23,15 +23,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, BinaryIO
 
-from kubealign_services.scoring.protocol import Failure
+from kubealign_services.scoring.protocol import FunctionFailure
 
 _PR_SET_PDEATHSIG = 1
 
 
-class Refused(Exception):
+class FunctionError(Exception):
     """An error reply to the parent instead of rewards."""
 
-    def __init__(self, kind: Failure, message: str) -> None:
+    def __init__(self, kind: FunctionFailure, message: str) -> None:
         super().__init__(message)
         self.kind = kind
 
@@ -41,74 +41,74 @@ def main(argv: Sequence[str]) -> int:
     _die_with_parent()
     requests, replies = _private_pipes()
     lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    threading.Thread(target=_read, args=(requests, lines), daemon=True).start()
+    threading.Thread(target=_read_requests, args=(requests, lines), daemon=True).start()
     try:
-        function = load(json.loads(argv[1]))
-    except Refused as refusal:
+        function = load_function(json.loads(argv[1]))
+    except FunctionError as refusal:
         _reply(replies, {"error": refusal.kind, "message": str(refusal)})
         return 1
     _reply(replies, {"rewards": []})
     while True:
         request = json.loads(lines.get())
         try:
-            reply = answered(function, request)
-        except Refused as refusal:
+            reply = handle_request(function, request)
+        except FunctionError as refusal:
             reply = {"error": refusal.kind, "message": str(refusal)}
         _reply(replies, reply)
 
 
-def answered(function: Callable[..., Any], request: dict[str, Any]) -> dict[str, Any]:
+def handle_request(function: Callable[..., Any], request: dict[str, Any]) -> dict[str, Any]:
     """Return the reply to a request for rewards or to a tool call. Raises FunctionError."""
     if "argument" in request:
         return {"answer": call_tool(function, request["argument"])}
-    return {"rewards": call(function, request["prompts"], request["responses"], request["columns"])}
+    return {"rewards": call_reward(function, request["prompts"], request["responses"], request["columns"])}
 
 
-def load(named: dict[str, Any]) -> Callable[..., Any]:
+def load_function(named: dict[str, Any]) -> Callable[..., Any]:
     """Load the named function. Raises FunctionError where it is missing, with the names that the file
     defines.
     """
     if "plugin" in named:
-        return _of_plugin(named["plugin"], named["parameters"])
+        return _load_plugin(named["plugin"], named["parameters"])
     if "module" in named:
         module_name, _, name = named["module"].partition(":")
     else:
         name = named["name"]
     try:
         module = (
-            importlib.import_module(module_name) if "module" in named else _module_of(Path(named["file"]))
+            importlib.import_module(module_name) if "module" in named else _import_file(Path(named["file"]))
         )
     except (Exception, SystemExit) as error:
-        raise Refused(Failure.MISSING, f"cannot be imported: {_said(error)}") from error
+        raise FunctionError(FunctionFailure.MISSING, f"cannot be imported: {_describe_error(error)}") from error
     function = getattr(module, name, None)
     if not callable(function):
-        defined = ", ".join(_defined(module)) or "none"
-        raise Refused(Failure.MISSING, f"is not defined there; it defines: {defined}")
+        defined = ", ".join(_defined_functions(module)) or "none"
+        raise FunctionError(FunctionFailure.MISSING, f"is not defined there; it defines: {defined}")
     return function  # type: ignore[no-any-return]
 
 
-def _of_plugin(name: str, parameters: dict[str, Any]) -> Callable[..., Any]:
-    from kubealign_services.scoring.plugin import PluginError, reward_of
+def _load_plugin(name: str, parameters: dict[str, Any]) -> Callable[..., Any]:
+    from kubealign_services.scoring.plugin import PluginError, load_plugin_reward
 
     try:
-        return reward_of(name, parameters)
+        return load_plugin_reward(name, parameters)
     except PluginError as error:
-        raise Refused(Failure.MISSING, f"cannot be had: {error}") from error
+        raise FunctionError(FunctionFailure.MISSING, f"cannot be had: {error}") from error
 
 
-def call(
+def call_reward(
     function: Callable[..., Any], prompts: list[str], responses: list[str], columns: dict[str, list[Any]]
 ) -> list[float]:
     """Return one finite number per response. Raises FunctionError where the function raises or returns
     anything else.
     """
-    accepted = _accepted(function, columns)
+    accepted = _accepted_columns(function, columns)
     try:
         result = function(prompts, responses, **accepted)
     except (Exception, SystemExit) as error:
         count = f"{len(responses)} response{'s' if len(responses) != 1 else ''}"
-        raise Refused(Failure.RAISED, f"raised on {count}: {_said(error)}") from error
-    return _numbers(result, len(responses))
+        raise FunctionError(FunctionFailure.RAISED, f"raised on {count}: {_describe_error(error)}") from error
+    return _check_rewards(result, len(responses))
 
 
 def call_tool(function: Callable[..., Any], argument: str) -> str:
@@ -118,13 +118,13 @@ def call_tool(function: Callable[..., Any], argument: str) -> str:
     try:
         result = function(argument)
     except (Exception, SystemExit) as error:
-        raise Refused(Failure.RAISED, f"raised: {_said(error)}") from error
+        raise FunctionError(FunctionFailure.RAISED, f"raised: {_describe_error(error)}") from error
     if isinstance(result, bool) or not isinstance(result, str | int | float):
-        raise Refused(Failure.BAD, f"returned {_shown(result)}, not text or a number")
+        raise FunctionError(FunctionFailure.BAD, f"returned {_describe_value(result)}, not text or a number")
     return str(result)
 
 
-def _accepted(function: Callable[..., Any], columns: dict[str, list[Any]]) -> dict[str, list[Any]]:
+def _accepted_columns(function: Callable[..., Any], columns: dict[str, list[Any]]) -> dict[str, list[Any]]:
     """Return the columns that the function takes by name, or all where it takes any.
 
     Columns named like its first two parameters, and arguments already bound, are left out.
@@ -138,8 +138,8 @@ def _accepted(function: Callable[..., Any], columns: dict[str, list[Any]]) -> di
     named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if len(positional) < 2 and not any(p.kind is p.VAR_POSITIONAL for p in parameters):
-        raise Refused(
-            Failure.BAD,
+        raise FunctionError(
+            FunctionFailure.BAD,
             f"takes {inspect.signature(function)}; a reward takes (prompts, responses, **columns)",
         )
     first_two = {p.name for p in positional[:2]}
@@ -147,8 +147,8 @@ def _accepted(function: Callable[..., Any], columns: dict[str, list[Any]]) -> di
     for parameter in needed:
         if parameter.default is parameter.empty and parameter.name not in columns:
             available = ", ".join(sorted(columns)) or "none"
-            raise Refused(
-                Failure.BAD,
+            raise FunctionError(
+                FunctionFailure.BAD,
                 f"asks for a column {parameter.name!r} that the data does not have; there are: {available}",
             )
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
@@ -156,36 +156,36 @@ def _accepted(function: Callable[..., Any], columns: dict[str, list[Any]]) -> di
     return {p.name: columns[p.name] for p in needed if p.name in columns}
 
 
-def _numbers(result: Any, count: int) -> list[float]:
+def _check_rewards(result: Any, count: int) -> list[float]:
     if hasattr(result, "tolist"):
         result = result.tolist()
     if not isinstance(result, list | tuple):
-        raise Refused(Failure.BAD, f"returned {_shown(result)}, not a list of {count} numbers")
+        raise FunctionError(FunctionFailure.BAD, f"returned {_describe_value(result)}, not a list of {count} numbers")
     if len(result) != count:
-        raise Refused(Failure.BAD, f"returned {len(result)} rewards for {count} responses")
-    return [_number(value, index) for index, value in enumerate(result)]
+        raise FunctionError(FunctionFailure.BAD, f"returned {len(result)} rewards for {count} responses")
+    return [_check_number(value, index) for index, value in enumerate(result)]
 
 
-def _number(value: Any, index: int) -> float:
+def _check_number(value: Any, index: int) -> float:
     if hasattr(value, "item"):
         try:
             value = value.item()
         except (ValueError, RuntimeError) as error:
-            raise Refused(
-                Failure.BAD, f"returned {_shown(value)} for response {index}: not one number"
+            raise FunctionError(
+                FunctionFailure.BAD, f"returned {_describe_value(value)} for response {index}: not one number"
             ) from error
     if not isinstance(value, int | float):
-        raise Refused(Failure.BAD, f"returned {_shown(value)} for response {index}, not a number")
+        raise FunctionError(FunctionFailure.BAD, f"returned {_describe_value(value)} for response {index}, not a number")
     try:
         number = float(value)
     except OverflowError:
         number = math.inf
     if not math.isfinite(number):
-        raise Refused(Failure.BAD, f"returned {number} for response {index}; a reward is a finite number")
+        raise FunctionError(FunctionFailure.BAD, f"returned {number} for response {index}; a reward is a finite number")
     return number
 
 
-def _module_of(path: Path) -> ModuleType:
+def _import_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
     # Modules in the same folder can be imported, as with `python FILE`.
@@ -199,7 +199,7 @@ def _module_of(path: Path) -> ModuleType:
     return module
 
 
-def _defined(module: ModuleType) -> list[str]:
+def _defined_functions(module: ModuleType) -> list[str]:
     return sorted(
         name
         for name, value in vars(module).items()
@@ -207,7 +207,7 @@ def _defined(module: ModuleType) -> list[str]:
     )
 
 
-def _said(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     last = next((frame for frame in reversed(frames) if not frame.filename.startswith("<frozen")), None)
     this_file = Path(__file__).name
@@ -219,7 +219,7 @@ def _said(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}{location}"
 
 
-def _shown(value: Any) -> str:
+def _describe_value(value: Any) -> str:
     shown = repr(value)
     return f"{shown if len(shown) <= 60 else shown[:57] + '...'} ({type(value).__name__})"
 
@@ -229,7 +229,7 @@ def _reply(replies: BinaryIO, message: dict[str, Any]) -> None:
     replies.flush()
 
 
-def _read(requests: BinaryIO, lines: "queue.SimpleQueue[bytes]") -> None:
+def _read_requests(requests: BinaryIO, lines: "queue.SimpleQueue[bytes]") -> None:
     for line in requests:
         lines.put(line)
     # The parent closed the pipe or ended; the function may never return.

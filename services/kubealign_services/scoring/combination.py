@@ -12,8 +12,8 @@ from collections.abc import MutableMapping, Sequence
 import torch
 from torch import Tensor
 
-from kubealign.spec.rewards import Reward, Standardize
-from kubealign_services.batch.companions import is_learned
+from kubealign.spec.rewards import Reward, RewardStandardization
+from kubealign_services.batch.companions import trainable_mask
 from kubealign_services.batch.packed import Batch
 
 Moments = dict[str, float]
@@ -22,7 +22,7 @@ Moments = dict[str, float]
 _ROUNDING = 1e-9
 
 
-def combine(
+def combine_rewards(
     batch: Batch, rewards: Sequence[Reward], step: int, state: MutableMapping[str, Moments]
 ) -> dict[str, float]:
     """Add the sequence column `rewards` (float32 [S]), the weighted sum over the sources; return the step's
@@ -41,18 +41,18 @@ def combine(
         step: From 1.
         state: Modified.
     """
-    truncated, counted = batch.sequence("truncated").bool(), is_learned(batch)
+    truncated, counted = batch.sequence("truncated").bool(), trainable_mask(batch)
     total = torch.zeros(len(batch), dtype=torch.float64)
     metrics: dict[str, float] = {}
     for reward in rewards:
         raw = batch.sequence(f"reward.{reward.name}").double()
-        metrics |= _figures(f"reward/{reward.name}", raw[counted])
-        total += reward.weight * _transformed(raw, truncated, counted, reward, step, state)
+        metrics |= _mean_and_std_metrics(f"reward/{reward.name}", raw[counted])
+        total += reward.weight * _transform(raw, truncated, counted, reward, step, state)
     batch.sequence_columns["rewards"] = total.float()
-    return _figures("reward", total[counted]) | metrics
+    return _mean_and_std_metrics("reward", total[counted]) | metrics
 
 
-def merged(moments: Moments, values: Tensor) -> Moments:
+def merge_moments(moments: Moments, values: Tensor) -> Moments:
     """Return the moments with these values [N] included."""
     count = moments["count"] + len(values)
     if len(values) == 0:
@@ -68,7 +68,7 @@ def merged(moments: Moments, values: Tensor) -> Moments:
     }
 
 
-def _transformed(
+def _transform(
     raw: Tensor,
     truncated: Tensor,
     learned: Tensor,
@@ -79,7 +79,7 @@ def _transformed(
     value = raw
     if reward.standardize is not None:
         counted = raw[learned if reward.truncated_value is None else learned & ~truncated]
-        mean, std = _moments(reward.name, reward.standardize, counted, step, state)
+        mean, std = _mean_and_std(reward.name, reward.standardize, counted, step, state)
         value = (raw - mean) / std
     if reward.clip is not None:
         value = value.clamp(-reward.clip, reward.clip)
@@ -88,24 +88,24 @@ def _transformed(
     return value
 
 
-def _moments(
-    name: str, standardize: Standardize, counted: Tensor, step: int, state: MutableMapping[str, Moments]
+def _mean_and_std(
+    name: str, standardize: RewardStandardization, counted: Tensor, step: int, state: MutableMapping[str, Moments]
 ) -> tuple[float, float]:
     if standardize.fixed is not None:
         return standardize.fixed.mean, standardize.fixed.std
     moments = state.get(name, {"count": 0.0, "mean": 0.0, "squares": 0.0})
-    if standardize.first_steps is None or step <= standardize.first_steps.steps or _deviation(moments) == 0:
-        moments = merged(moments, counted)
+    if standardize.first_steps is None or step <= standardize.first_steps.steps or _std(moments) == 0:
+        moments = merge_moments(moments, counted)
         state[name] = moments
-    return moments["mean"], _deviation(moments) or 1.0
+    return moments["mean"], _std(moments) or 1.0
 
 
-def _deviation(moments: Moments) -> float:
+def _std(moments: Moments) -> float:
     if moments["count"] == 0:
         return 0.0
     std = math.sqrt(moments["squares"] / moments["count"])
     return std if std > _ROUNDING * max(1.0, abs(moments["mean"])) else 0.0
 
 
-def _figures(name: str, values: Tensor) -> dict[str, float]:
+def _mean_and_std_metrics(name: str, values: Tensor) -> dict[str, float]:
     return {f"{name}/mean": float(values.mean()), f"{name}/std": float(values.std(correction=0))}

@@ -16,7 +16,7 @@ from typing import Any, Self
 from kubealign.spec.rewards import RewardFunction
 from kubealign.spec.workflow import ToolFunction, WorkflowFunction
 from kubealign_services.scoring.errors import BadReward, RewardError, RewardHung, RewardMissing, RewardRaised
-from kubealign_services.scoring.protocol import Failure
+from kubealign_services.scoring.protocol import FunctionFailure
 
 log = logging.getLogger(__name__)
 
@@ -27,14 +27,14 @@ START_SECONDS = 60.0
 _REPLY_BYTES = 2**26
 _LOGGED_CHARACTERS = 2000
 
-_ERRORS: dict[Failure, type[RewardError]] = {
-    Failure.MISSING: RewardMissing,
-    Failure.RAISED: RewardRaised,
-    Failure.BAD: BadReward,
+_ERRORS: dict[FunctionFailure, type[RewardError]] = {
+    FunctionFailure.MISSING: RewardMissing,
+    FunctionFailure.RAISED: RewardRaised,
+    FunctionFailure.BAD: BadReward,
 }
 
 
-def target_of(spec: RewardFunction | ToolFunction | WorkflowFunction) -> tuple[dict[str, Any], str]:
+def function_target(spec: RewardFunction | ToolFunction | WorkflowFunction) -> tuple[dict[str, Any], str]:
     """Return (target for the child process, description for errors) of a function that the spec names."""
     if spec.file is not None:
         return {"file": spec.file.path, "name": spec.file.name}, f"{spec.file.name} of {spec.file.path}"
@@ -52,9 +52,9 @@ class FunctionProcess:
     description of the function for errors.
     """
 
-    def __init__(self, target: dict[str, Any], who: str, timeout_seconds: float) -> None:
+    def __init__(self, target: dict[str, Any], label: str, timeout_seconds: float) -> None:
         self._target = target
-        self._who = who
+        self._label = label
         self._timeout = timeout_seconds
         self._lock = asyncio.Lock()
         self._process: asyncio.subprocess.Process | None = None
@@ -67,17 +67,17 @@ class FunctionProcess:
         whichever is longer.
         """
         async with self._lock:
-            await self._started()
+            await self._ensure_started()
 
-    async def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+    async def request(self, request: dict[str, Any]) -> dict[str, Any]:
         """Send a request and return the child's reply.
 
         Raises RewardMissing, RewardRaised, RewardHung or BadReward; after any of them the next call
         restarts the process where necessary.
         """
         async with self._lock:
-            await self._started()
-            return await self._ask(
+            await self._ensure_started()
+            return await self._exchange(
                 request, self._timeout, f"did not answer within {self._timeout:g} s (its timeoutSeconds)"
             )
 
@@ -103,7 +103,7 @@ class FunctionProcess:
     ) -> None:
         await self.close()
 
-    async def _started(self) -> None:
+    async def _ensure_started(self) -> None:
         if self._process is not None and self._process.returncode is None:
             return
         await self.close()
@@ -122,12 +122,12 @@ class FunctionProcess:
         self._output = asyncio.create_task(self._log_output(self._process))
         seconds = max(START_SECONDS, self._timeout)
         try:
-            await self._ask(None, seconds, f"was not imported within {seconds:g} s")
+            await self._exchange(None, seconds, f"was not imported within {seconds:g} s")
         except RewardError:
             await self.close()
             raise
 
-    async def _ask(self, request: dict[str, Any] | None, seconds: float, hung: str) -> dict[str, Any]:
+    async def _exchange(self, request: dict[str, Any] | None, seconds: float, hung: str) -> dict[str, Any]:
         process = self._process
         assert process is not None and process.stdin is not None and process.stdout is not None
         try:
@@ -138,7 +138,7 @@ class FunctionProcess:
                 line = await process.stdout.readline()
         except TimeoutError:
             await self.close()
-            raise RewardHung(f"{self._who} {hung}, and was stopped") from None
+            raise RewardHung(f"{self._label} {hung}, and was stopped") from None
         except (ConnectionError, BrokenPipeError):
             line = b""
         except BaseException:
@@ -146,13 +146,13 @@ class FunctionProcess:
             await self.close()
             raise
         if not line.endswith(b"\n"):
-            raise RewardRaised(f"{self._who} ended its process: {await self._end_of(process)}")
+            raise RewardRaised(f"{self._label} ended its process: {await self._describe_exit(process)}")
         reply: dict[str, Any] = json.loads(line)
         if "error" in reply:
-            raise _ERRORS[Failure(reply["error"])](f"{self._who} {reply['message']}")
+            raise _ERRORS[FunctionFailure(reply["error"])](f"{self._label} {reply['message']}")
         return reply
 
-    async def _end_of(self, process: asyncio.subprocess.Process) -> str:
+    async def _describe_exit(self, process: asyncio.subprocess.Process) -> str:
         await self.close()
         code = process.returncode
         if code is not None and code < 0:
@@ -172,4 +172,4 @@ class FunctionProcess:
             self._log_line(rest)
 
     def _log_line(self, line: bytes) -> None:
-        log.info("%s printed: %s", self._who, line.decode(errors="replace")[:_LOGGED_CHARACTERS])
+        log.info("%s printed: %s", self._label, line.decode(errors="replace")[:_LOGGED_CHARACTERS])

@@ -5,7 +5,7 @@ from typing import Any
 
 from kubealign.spec.rewards import RewardFunction, RewardPlugin
 from kubealign_services.scoring.errors import BadReward, RewardError, RewardHung, RewardMissing, RewardRaised
-from kubealign_services.scoring.function_process import FunctionProcess, target_of
+from kubealign_services.scoring.function_process import FunctionProcess, function_target
 
 __all__ = ["BadReward", "FunctionReward", "RewardError", "RewardHung", "RewardMissing", "RewardRaised"]
 
@@ -18,7 +18,7 @@ class FunctionReward(FunctionProcess):
             target: dict[str, Any] = {"plugin": spec.name, "parameters": spec.parameters}
             description = f"plugin {spec.name}"
         else:
-            target, description = target_of(spec)
+            target, description = function_target(spec)
         label = f"reward {name}: {description}" if name else f"reward {description}"
         super().__init__(target, label, timeout_seconds)
 
@@ -33,6 +33,6 @@ class FunctionReward(FunctionProcess):
         Raises RewardMissing, RewardRaised, RewardHung or BadReward; after any of them the next call
         restarts the process where necessary.
         """
-        reply = await self.ask({"prompts": list(prompts), "responses": list(responses), "columns": columns})
+        reply = await self.request({"prompts": list(prompts), "responses": list(responses), "columns": columns})
         rewards: list[float] = reply["rewards"]
         return rewards

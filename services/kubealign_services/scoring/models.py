@@ -7,15 +7,15 @@ from typing import Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-from kubealign.spec.algorithms import Pooling
+from kubealign.spec.algorithms import ScorePooling
 from kubealign.spec.precision import Precision
-from kubealign.spec.rewards import Aggregate
-from kubealign_services.algorithms.pooling import pooled
+from kubealign.spec.rewards import EnsembleAggregation
+from kubealign_services.algorithms.pooling import pool_outputs
 from kubealign_services.batch.packed import Batch
-from kubealign_services.scoring.attributes import attribute_weights, check_alike
-from kubealign_services.scoring.scored import Scored, aggregated
+from kubealign_services.scoring.attributes import attribute_weights, check_same_scores
+from kubealign_services.scoring.scored import SequenceScores, aggregate_scores
 from kubealign_services.training.contract import FrozenBackend, Head
-from kubealign_services.training.torch_backend.frozen import FrozenModel
+from kubealign_services.training.torch_backend.frozen import FrozenTorchModel
 
 #: A forward pass of a model with a score head: batch, names of the requested outputs -> name -> float32 [T],
 #: or [T, N] of N scores.
@@ -29,7 +29,7 @@ class NonFiniteScore(ArithmeticError):
 class SequenceScorer(Protocol):
     """One reward model or several."""
 
-    def read(self, batch: Batch) -> Scored:
+    def score_details(self, batch: Batch) -> SequenceScores:
         """Score the batch, which needs `loss_mask` where a model's pooling is ResponseSum. Raises
         NonFiniteScore.
         """
@@ -45,7 +45,7 @@ class ModelReward:
     def __init__(
         self,
         forward: Forward,
-        pooling: Pooling,
+        pooling: ScorePooling,
         offload: Callable[[], object] = lambda: None,
         names: Sequence[str] = ("score",),
         weights: Mapping[str, float] | None = None,
@@ -62,33 +62,33 @@ class ModelReward:
 
     def score(self, batch: Batch) -> Tensor:
         """Return the rewards alone, float32 [S]."""
-        return self.read(batch).rewards
+        return self.score_details(batch).rewards
 
-    def read(self, batch: Batch) -> Scored:
+    def score_details(self, batch: Batch) -> SequenceScores:
         """Implement SequenceScorer."""
         values = self._forward(batch, frozenset({"values"}))["values"]
-        scores = pooled(values, batch, self._pooling).float().view(len(batch), -1)
+        scores = pool_outputs(values, batch, self._pooling).float().view(len(batch), -1)
         finite = scores.isfinite().all(1)
         if not bool(finite.all()):
             invalid = [batch.sample_ids[i] for i in (~finite).nonzero().flatten().tolist()]
             raise NonFiniteScore(f"the reward model returned no finite score for {', '.join(invalid[:5])}")
         attribute_names = self.names if len(self.names) > 1 else ()
-        return Scored(
+        return SequenceScores(
             scores @ self._weights, {name: scores[:, index] for index, name in enumerate(attribute_names)}
         )
 
 
-class Ensemble:
+class RewardModelEnsemble:
     """Several models as one reward. Raises UnknownAttribute where their scores differ."""
 
-    def __init__(self, models: Sequence[ModelReward], aggregate: Aggregate) -> None:
-        check_alike([model.names for model in models])
+    def __init__(self, models: Sequence[ModelReward], aggregate: EnsembleAggregation) -> None:
+        check_same_scores([model.names for model in models])
         self._models = models
         self._aggregate = aggregate
 
-    def read(self, batch: Batch) -> Scored:
+    def score_details(self, batch: Batch) -> SequenceScores:
         """Implement SequenceScorer."""
-        return aggregated([model.read(batch) for model in self._models], self._aggregate)
+        return aggregate_scores([model.score_details(batch) for model in self._models], self._aggregate)
 
 
 def load_reward_model(
@@ -103,10 +103,10 @@ def load_reward_model(
     The default is last-token pooling, as in transformers. Raises the training backend's errors for other
     folders, and UnknownAttribute.
     """
-    return reward_of(FrozenModel.load(folder, Head.SCORE, precision, microbatch_tokens, rank), weights)
+    return build_reward(FrozenTorchModel.load(folder, Head.SCORE, precision, microbatch_tokens, rank), weights)
 
 
-def reward_of(model: FrozenBackend, weights: Mapping[str, float] | None = None) -> ModelReward:
+def build_reward(model: FrozenBackend, weights: Mapping[str, float] | None = None) -> ModelReward:
     """Wrap a loaded reward model, as `load_reward_model`. Raises UnknownAttribute."""
-    pooling = Pooling(model.pooling or Pooling.LAST_TOKEN)
+    pooling = ScorePooling(model.pooling or ScorePooling.LAST_TOKEN)
     return ModelReward(model.forward, pooling, model.offload, model.scores, weights)

@@ -11,27 +11,27 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from kubealign_services.plugins import REWARDS, PluginError, check_takes, found, imported, made
+from kubealign_services.plugins import REWARDS, PluginError, check_signature, find_entry_point, load_entry_point, instantiate
 
-__all__ = ["PluginError", "check_installed", "reward_of"]
+__all__ = ["PluginError", "check_plugin_installed", "load_plugin_reward"]
 
 _NAME, _PARAMETERS = "plugin.name", "plugin.parameters"
 
 
-def check_installed(name: str, reward: str) -> None:
+def check_plugin_installed(name: str, reward: str) -> None:
     """Check that the plugin is installed, without importing it. Raises PluginError."""
-    found(REWARDS, name, f"spec.rewards, {reward}: {_NAME}")
+    find_entry_point(REWARDS, name, f"spec.rewards, {reward}: {_NAME}")
 
 
-def reward_of(name: str, parameters: Mapping[str, Any]) -> Callable[..., Any]:
+def load_plugin_reward(name: str, parameters: Mapping[str, Any]) -> Callable[..., Any]:
     """Return the reward function. Raises PluginError for a missing plugin or rejected parameters."""
-    target = imported(REWARDS, name, _NAME)
+    target = load_entry_point(REWARDS, name, _NAME)
     if not inspect.isclass(target):
         # The first two parameters are the prompts and the responses; others may be columns.
         _check_names(target, parameters)
         return partial(target, **parameters) if parameters else target
-    check_takes(target, 0, parameters, _PARAMETERS)
-    reward: Any = made(lambda: target(**parameters), _PARAMETERS)
+    check_signature(target, 0, parameters, _PARAMETERS)
+    reward: Any = instantiate(lambda: target(**parameters), _PARAMETERS)
     if not callable(reward):
         raise PluginError(f"{_NAME}: {name} makes a {type(reward).__name__}, which cannot be called")
     function: Callable[..., Any] = reward

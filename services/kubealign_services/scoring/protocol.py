@@ -9,7 +9,7 @@ the reply to the start.
 from enum import StrEnum
 
 
-class Failure(StrEnum):
+class FunctionFailure(StrEnum):
     """Kinds of failure in the child process."""
 
     MISSING = "missing"

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from kubealign.spec.rewards import Aggregate
+from kubealign.spec.rewards import EnsembleAggregation
 
 
 @dataclass(frozen=True)
-class Scored:
+class SequenceScores:
     """Scores of S sequences.
 
     rewards: float32 [S]. attributes: for models with several scores, name -> float32 [S]. disagreement:
@@ -22,22 +22,22 @@ class Scored:
     disagreement: Tensor | None = None
 
 
-def aggregated(members: Sequence[Scored], how: Aggregate) -> Scored:
+def aggregate_scores(members: Sequence[SequenceScores], how: EnsembleAggregation) -> SequenceScores:
     """Aggregate the members' rewards, and each attribute likewise.
 
     By mean or minimum (Coste et al. 2024, mean and worst-case optimisation).
     """
     rewards = torch.stack([member.rewards for member in members])
-    return Scored(
-        _one(rewards, how),
+    return SequenceScores(
+        _reduce(rewards, how),
         {
-            name: _one(torch.stack([member.attributes[name] for member in members]), how)
+            name: _reduce(torch.stack([member.attributes[name] for member in members]), how)
             for name in members[0].attributes
         },
         rewards.std(0, correction=0),
     )
 
 
-def _one(scores: Tensor, how: Aggregate) -> Tensor:
+def _reduce(scores: Tensor, how: EnsembleAggregation) -> Tensor:
     """Reduce [members, S] to [S]."""
-    return scores.mean(0) if how is Aggregate.MEAN else scores.amin(0)
+    return scores.mean(0) if how is EnsembleAggregation.MEAN else scores.amin(0)

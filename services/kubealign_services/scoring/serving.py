@@ -1,12 +1,12 @@
 """Main loop of every scorer process: pulls rollouts from the bus and answers direct calls."""
 
-from kubealign_services.process.context import Context
-from kubealign_services.process.until_stopped import until_stopped
+from kubealign_services.process.context import ProcessContext
+from kubealign_services.process.until_stopped import run_until_stopped
 from kubealign_services.scoring.worker import Scorer, ScoreWorker
 
 
 async def serve_scorer(
-    context: Context, consumer: str, purposes: frozenset[str], scorer: Scorer, servicer: object
+    context: ProcessContext, consumer: str, purposes: frozenset[str], scorer: Scorer, servicer: object
 ) -> None:
     """Score until stopped.
 
@@ -16,5 +16,5 @@ async def serve_scorer(
     """
     async with context.bus() as bus, context.serve([servicer]):
         worker = ScoreWorker(bus, consumer, purposes, scorer)
-        context.heartbeat.describe(worker.said)
-        await until_stopped(context.stop, worker.run())
+        context.heartbeat.set_fields(worker.heartbeat)
+        await run_until_stopped(context.stop, worker.run())

@@ -12,10 +12,10 @@ from typing import Any
 
 from kubealign.v1 import rollout_pb2, scoring_pb2
 from kubealign_services.bus.contract import Bus
-from kubealign_services.bus.keepalive import in_hand
+from kubealign_services.bus.keepalive import extend_ack_deadline
 from kubealign_services.telemetry.pace import BusyShare, Rate
 
-_PULL = 64
+_PULL_COUNT = 64
 _PULL_SECONDS = 5.0
 
 log = logging.getLogger(__name__)
@@ -42,24 +42,24 @@ class ScoreWorker:
         self._rate = Rate()
         self._busy = BusyShare()
 
-    def said(self) -> dict[str, Any]:
+    def heartbeat(self) -> dict[str, Any]:
         """Return the heartbeat payload: see docs/metrics.md."""
         return {
             "running": self.running,
             "scores_per_second": round(self._rate.per_second(self._scored), 2),
-            "busy_share": round(self._busy.since_asked(), 3),
+            "busy_share": round(self._busy.read_and_reset(), 3),
         }
 
     async def run(self) -> None:
         """Work until cancelled."""
         while True:
-            deliveries = await self._bus.pull("rollouts", self._consumer, _PULL, _PULL_SECONDS)
+            deliveries = await self._bus.pull("rollouts", self._consumer, _PULL_COUNT, _PULL_SECONDS)
             if not deliveries:
                 continue
             self.running = len(deliveries)
-            async with in_hand(deliveries, self._bus.ack_wait):
+            async with extend_ack_deadline(deliveries, self._bus.ack_wait):
                 rollouts = [rollout_pb2.Rollout.FromString(delivery.data) for delivery in deliveries]
-                scores = await self._scores(rollouts)
+                scores = await self._score_current(rollouts)
                 # Published concurrently: storing a message is mostly latency.
                 await asyncio.gather(*map(self._publish, scores))
             for delivery in deliveries:
@@ -69,7 +69,7 @@ class ScoreWorker:
     async def _publish(self, score: scoring_pb2.Score) -> None:
         await self._bus.publish("scores", score.SerializeToString(), message_id(score))
 
-    async def _scores(self, rollouts: Sequence[rollout_pb2.Rollout]) -> list[scoring_pb2.Score]:
+    async def _score_current(self, rollouts: Sequence[rollout_pb2.Rollout]) -> list[scoring_pb2.Score]:
         self._fence = max([self._fence, *(rollout.fence for rollout in rollouts)])
         current = [
             rollout
@@ -80,13 +80,13 @@ class ScoreWorker:
         ]
         if not current:
             return []
-        with self._busy.working():
+        with self._busy.measure():
             scores = await self._scorer(current)
         self._scored += len(scores)
         return scores
 
 
-def score_for(rollout: rollout_pb2.Rollout, source: str, worker: str) -> scoring_pb2.Score:
+def empty_score(rollout: rollout_pb2.Rollout, source: str, worker: str) -> scoring_pb2.Score:
     """Return an empty score that identifies its rollout."""
     return scoring_pb2.Score(
         fence=rollout.fence,

@@ -9,9 +9,9 @@ from torch import Tensor
 from kubealign.v1 import rollout_pb2, scoring_pb2
 from kubealign_services.batch.codec import decode, encode_columns
 from kubealign_services.batch.packed import Batch, concatenate
-from kubealign_services.process.context import Context
-from kubealign_services.scoring.worker import score_for
-from kubealign_services.training.torch_backend.frozen import FrozenModel
+from kubealign_services.process.context import ProcessContext
+from kubealign_services.scoring.worker import empty_score
+from kubealign_services.training.torch_backend.frozen import FrozenTorchModel
 
 SOURCE = "teacher"
 
@@ -32,8 +32,8 @@ class TeacherScorer:
     def __init__(
         self,
         worker: str,
-        context: Context,
-        model: FrozenModel,
+        context: ProcessContext,
+        model: FrozenTorchModel,
         candidates: int,
         temperature: float,
         vocabulary: int,
@@ -49,7 +49,7 @@ class TeacherScorer:
         """Return one score per sequence, in order; candidates as in the message."""
         started_at = time.monotonic()
         batch = concatenate([decode(rollout.sequence) for rollout in rollouts])
-        scores = [score_for(rollout, SOURCE, self._worker) for rollout in rollouts]
+        scores = [empty_score(rollout, SOURCE, self._worker) for rollout in rollouts]
         try:
             tokens, logprobs = await self._context.compute(self.candidates, batch)
         except NonFiniteTeacher as error:
@@ -68,7 +68,7 @@ class TeacherScorer:
     def candidates(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return (int64 [T, K], float32 [T, K]), 0 outside the responses. Raises NonFiniteTeacher."""
         batch.scalars["temperature"] = self._temperature
-        tokens, logprobs = self._model.likeliest(batch, self._candidates, self._vocabulary)
+        tokens, logprobs = self._model.topk_logprobs(batch, self._candidates, self._vocabulary)
         if not bool(logprobs.isfinite().all()):
             raise NonFiniteTeacher(
                 "the teacher's log-probabilities are not finite: its weights are unusable"

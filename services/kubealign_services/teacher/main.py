@@ -3,23 +3,23 @@
 import sys
 
 from kubealign_services.data.prepared import load_prepared
-from kubealign_services.process.context import Context
-from kubealign_services.process.run import run
+from kubealign_services.process.context import ProcessContext
+from kubealign_services.process.run import run_role
 from kubealign_services.scoring.serving import serve_scorer
 from kubealign_services.teacher.core import SOURCE, TeacherScorer
 from kubealign_services.teacher.servicer import TeacherServicer
 from kubealign_services.training.contract import Head
-from kubealign_services.training.torch_backend.frozen import FrozenModel
+from kubealign_services.training.torch_backend.frozen import FrozenTorchModel
 
 
-async def serve(context: Context) -> None:
+async def serve(context: ProcessContext) -> None:
     """Serve candidates until stopped."""
     spec = context.job.spec
     algorithm, backend = spec.algorithm.value, spec.trainer.backend.value
     prepared = load_prepared(context.settings.run_dir)
     model = await context.compute(
-        FrozenModel.load,
-        prepared.model("teacher"),
+        FrozenTorchModel.load,
+        prepared.model_folder("teacher"),
         Head.LANGUAGE_MODEL,
         backend.precision,
         backend.microbatch_tokens,
@@ -36,7 +36,7 @@ async def serve(context: Context) -> None:
 
 
 def main(argv: list[str]) -> int:
-    return run(serve, argv)
+    return run_role(serve, argv)
 
 
 if __name__ == "__main__":

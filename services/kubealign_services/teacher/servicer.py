@@ -4,14 +4,14 @@ import grpc
 
 from kubealign.v1 import scoring_pb2_grpc, training_pb2
 from kubealign_services.batch.codec import decode, encode_columns
-from kubealign_services.process.context import Context
+from kubealign_services.process.context import ProcessContext
 from kubealign_services.teacher.core import TeacherScorer
 
 
 class TeacherServicer(scoring_pb2_grpc.TeacherServicer):
     """gRPC service of the teacher."""
 
-    def __init__(self, context: Context, scorer: TeacherScorer) -> None:
+    def __init__(self, context: ProcessContext, scorer: TeacherScorer) -> None:
         self._context = context
         self._scorer = scorer
 

@@ -6,12 +6,12 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
-from kubealign_services.telemetry.read_model import ReadModel
+from kubealign_services.telemetry.read_model import ReadModelWriter
 
 PERIOD_SECONDS = 5.0
 
 #: Returns the fields of a process: version, running, waiting, ...
-Describe = Callable[[], Mapping[str, Any]]
+HeartbeatFields = Callable[[], Mapping[str, Any]]
 
 
 class Heartbeat:
@@ -21,11 +21,11 @@ class Heartbeat:
 
     def __init__(
         self,
-        read_model: ReadModel,
+        read_model: ReadModelWriter,
         process: str,
         role: str,
         period: float = PERIOD_SECONDS,
-        common: Describe = dict,
+        common: HeartbeatFields = dict,
     ) -> None:
         """Create the heartbeat.
 
@@ -36,46 +36,46 @@ class Heartbeat:
         self._process = process
         self._role = role
         self._period = period
-        self._common = common
-        self._describe: Describe = dict
+        self._common_fields = common
+        self._fields: HeartbeatFields = dict
         self._parts: list[Heartbeat] = []
-        self._whole: Heartbeat | None = None
+        self._parent: Heartbeat | None = None
 
-    def beside(self) -> "Heartbeat":
+    def sub_heartbeat(self) -> "Heartbeat":
         """Return the heartbeat of another part of the same process.
 
         The part's fields are sent with these heartbeats; this part's fields take precedence.
         """
         part = Heartbeat(self._read_model, self._process, self._role, self._period)
-        part._whole = self
+        part._parent = self
         self._parts.append(part)
         return part
 
-    def describe(self, describe: Describe) -> None:
+    def set_fields(self, describe: HeartbeatFields) -> None:
         """Add the fields that `describe` returns to every heartbeat from now on, and send one at once."""
-        self._describe = describe
-        self.beat()
+        self._fields = describe
+        self.send()
 
-    def beat(self) -> None:
+    def send(self) -> None:
         """Send one heartbeat."""
-        if self._whole is not None:
-            self._whole.beat()
+        if self._parent is not None:
+            self._parent.send()
             return
-        parts = {name: value for part in self._parts for name, value in part._describe().items()}
-        values = {"role": self._role, "time": time.time(), **self._common(), **parts, **self._describe()}
-        self._read_model.heartbeat(self._process, values)
+        parts = {name: value for part in self._parts for name, value in part._fields().items()}
+        values = {"role": self._role, "time": time.time(), **self._common_fields(), **parts, **self._fields()}
+        self._read_model.set_heartbeat(self._process, values)
 
     @contextlib.asynccontextmanager
-    async def beating(self) -> AsyncIterator[None]:
+    async def run(self) -> AsyncIterator[None]:
         """Send heartbeats periodically while the context is open."""
-        task = asyncio.create_task(self._go_on())
+        task = asyncio.create_task(self._send_periodically())
         try:
             yield
         finally:
             task.cancel()
             await asyncio.wait([task])
 
-    async def _go_on(self) -> None:
+    async def _send_periodically(self) -> None:
         while True:
-            self.beat()
+            self.send()
             await asyncio.sleep(self._period)

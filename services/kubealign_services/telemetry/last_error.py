@@ -2,7 +2,7 @@
 
 import logging
 
-_LONGEST = 500
+_MAX_CHARACTERS = 500
 
 
 class LastError(logging.Handler):
@@ -14,4 +14,4 @@ class LastError(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         message = record.getMessage()
-        self.text = message if len(message) <= _LONGEST else message[: _LONGEST - 3] + "..."
+        self.text = message if len(message) <= _MAX_CHARACTERS else message[: _MAX_CHARACTERS - 3] + "..."

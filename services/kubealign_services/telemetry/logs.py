@@ -12,9 +12,9 @@ from typing import TextIO
 from kubealign_services.telemetry.plain import to_json
 
 # Standard attributes of a record; any other attribute came from `extra`.
-_OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_RECORD_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 # These log every request at INFO; only their warnings and errors are kept.
-_TALKATIVE = ("asyncio", "datasets", "filelock", "fsspec", "grpc", "httpx", "nats", "urllib3")
+_VERBOSE_LOGGERS = ("asyncio", "datasets", "filelock", "fsspec", "grpc", "httpx", "nats", "urllib3")
 
 
 class JsonFormatter(logging.Formatter):
@@ -33,7 +33,7 @@ class JsonFormatter(logging.Formatter):
             "message": record.getMessage(),
             "logger": record.name,
         }
-        event.update({name: value for name, value in vars(record).items() if name not in _OWN})
+        event.update({name: value for name, value in vars(record).items() if name not in _RECORD_ATTRIBUTES})
         if record.exc_info:
             event["exception"] = self.formatException(record.exc_info)
         if record.stack_info:
@@ -49,5 +49,5 @@ def set_up_logs(job: str, role: str, process: str, stream: TextIO, level: int = 
     handler.setFormatter(JsonFormatter(job, role, process))
     logging.basicConfig(level=level, handlers=[handler], force=True)
     logging.captureWarnings(True)
-    for name in _TALKATIVE:
+    for name in _VERBOSE_LOGGERS:
         logging.getLogger(name).setLevel(logging.WARNING)

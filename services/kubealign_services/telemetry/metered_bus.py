@@ -7,7 +7,7 @@ from prometheus_client import Counter
 from kubealign_services.bus.contract import Bus, Delivery
 
 
-class MeteredBus:
+class InstrumentedBus:
     """Forwards to a bus; the counter `messages` (labels subject, event) counts the messages."""
 
     def __init__(self, bus: Bus, messages: Counter) -> None:
@@ -23,15 +23,15 @@ class MeteredBus:
     async def pull(self, subject: str, consumer: str, count: int, timeout: float) -> list[Delivery]:
         deliveries = await self._bus.pull(subject, consumer, count, timeout)
         self._messages.labels(subject, "delivered").inc(len(deliveries))
-        return [_MeteredDelivery(delivery, subject, self._messages) for delivery in deliveries]
+        return [_InstrumentedDelivery(delivery, subject, self._messages) for delivery in deliveries]
 
     async def latest(self, subject: str) -> AsyncIterator[bytes]:
         async for data in self._bus.latest(subject):
             self._messages.labels(subject, "delivered").inc()
             yield data
 
-    def losses(self, subject: str) -> AsyncIterator[None]:
-        return self._bus.losses(subject)
+    def watch_data_loss(self, subject: str) -> AsyncIterator[None]:
+        return self._bus.watch_data_loss(subject)
 
     async def purge(self, subject: str) -> None:
         await self._bus.purge(subject)
@@ -40,7 +40,7 @@ class MeteredBus:
         await self._bus.close()
 
 
-class _MeteredDelivery:
+class _InstrumentedDelivery:
     def __init__(self, delivery: Delivery, subject: str, messages: Counter) -> None:
         self.data = delivery.data
         self.attempt = delivery.attempt

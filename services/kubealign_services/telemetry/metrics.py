@@ -16,7 +16,7 @@ from kubealign_services.rpc.server import PortInUse
 _SECONDS = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 30.0, 120.0, 600.0, 3600.0)
 
 
-class Metrics:
+class ProcessMetrics:
     """Prometheus metrics of a process."""
 
     def __init__(self, job: str, role: str, process: str) -> None:
@@ -72,7 +72,7 @@ class MetricsServer:
         PortInUse: The port is taken.
     """
 
-    def __init__(self, listen: str, tls: TlsFiles, metrics: Metrics) -> None:
+    def __init__(self, listen: str, tls: TlsFiles, metrics: ProcessMetrics) -> None:
         host, _, port = listen.rpartition(":")
         self._listen = listen
         self._address = host.strip("[]"), int(port)

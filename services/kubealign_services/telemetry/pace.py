@@ -15,36 +15,36 @@ class BusyShare:
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
-        self._asked = clock()
-        self._spent = 0.0
+        self._last_read = clock()
+        self._busy_seconds = 0.0
         self._since = 0.0
         self._depth = 0
-        self._counting = threading.Lock()
+        self._lock = threading.Lock()
 
     @contextmanager
-    def working(self) -> Iterator[None]:
+    def measure(self) -> Iterator[None]:
         """Count the time of the block as busy."""
-        with self._counting:
+        with self._lock:
             if self._depth == 0:
                 self._since = self._clock()
             self._depth += 1
         try:
             yield
         finally:
-            with self._counting:
+            with self._lock:
                 self._depth -= 1
                 if self._depth == 0:
-                    self._spent += self._clock() - self._since
+                    self._busy_seconds += self._clock() - self._since
 
-    def since_asked(self) -> float:
+    def read_and_reset(self) -> float:
         """Return the busy share since the last call; a block in progress counts up to now."""
-        with self._counting:
+        with self._lock:
             now = self._clock()
             if self._depth:
-                self._spent += now - self._since
+                self._busy_seconds += now - self._since
                 self._since = now
-            elapsed, spent = now - self._asked, self._spent
-            self._asked, self._spent = now, 0.0
+            elapsed, spent = now - self._last_read, self._busy_seconds
+            self._last_read, self._busy_seconds = now, 0.0
         return min(1.0, spent / elapsed) if elapsed > 0 else 0.0
 
 
@@ -53,12 +53,12 @@ class Rate:
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
-        self._asked = clock()
+        self._last_read = clock()
         self._total = 0.0
 
     def per_second(self, total: float) -> float:
         """Return the growth per second since the last call."""
         now = self._clock()
-        elapsed, grown = now - self._asked, total - self._total
-        self._asked, self._total = now, total
+        elapsed, grown = now - self._last_read, total - self._total
+        self._last_read, self._total = now, total
         return grown / elapsed if elapsed > 0 else 0.0

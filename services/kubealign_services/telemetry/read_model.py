@@ -32,20 +32,20 @@ from kubealign_services.telemetry.plain import to_json
 log = logging.getLogger(__name__)
 
 #: Maximum number of samples, and of their bytes: fewer are kept when they are long.
-SAMPLES_KEPT = 2000
-SAMPLES_BYTES = 16 * 2**20
-STEPS_KEPT = 100_000
+MAX_SAMPLES = 2000
+MAX_SAMPLES_BYTES = 16 * 2**20
+MAX_STEPS = 100_000
 HEARTBEAT_SECONDS = 15
 #: Limits of the queue and of one batch, in entries and in characters.
-_QUEUE, _QUEUE_CHARACTERS = 10_000, 32 * 2**20
-_BATCH, _BATCH_CHARACTERS = 500, 4 * 2**20
-_SECONDS = 5.0
-_ENDING_SECONDS = 0.2
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+_QUEUE_ENTRIES, _QUEUE_CHARACTERS = 10_000, 32 * 2**20
+_BATCH_ENTRIES, _BATCH_CHARACTERS = 500, 4 * 2**20
+_SOCKET_TIMEOUT_SECONDS = 5.0
+_CANCEL_RETRY_SECONDS = 0.2
+_FIRST_PAUSE, _MAX_PAUSE = 0.1, 5.0
 
 
 @dataclass
-class _Unsent:
+class _SendQueue:
     """Queue of unsent values: the newest value of each key, and events in their order."""
 
     status: dict[str, str] = field(default_factory=dict)
@@ -57,8 +57,8 @@ class _Unsent:
     def __bool__(self) -> bool:
         return bool(self.status or self.heartbeats or self.events)
 
-    def append(self, stream: str, kept: int, entry: dict[str, str]) -> None:
-        self.events.append((stream, kept, entry))
+    def append(self, stream: str, max_entries: int, entry: dict[str, str]) -> None:
+        self.events.append((stream, max_entries, entry))
         self.characters += len(entry["json"])
 
     def popleft(self) -> None:
@@ -66,14 +66,14 @@ class _Unsent:
         self.characters -= len(entry["json"])
 
     @property
-    def full(self) -> bool:
-        return len(self.events) >= _QUEUE or self.characters >= _QUEUE_CHARACTERS
+    def is_full(self) -> bool:
+        return len(self.events) >= _QUEUE_ENTRIES or self.characters >= _QUEUE_CHARACTERS
 
-    def first(self) -> list[tuple[str, int, dict[str, str]]]:
+    def next_batch(self) -> list[tuple[str, int, dict[str, str]]]:
         """Return the oldest events, up to the size of one batch."""
         chosen: list[tuple[str, int, dict[str, str]]] = []
         characters = 0
-        for event in islice(self.events, _BATCH):
+        for event in islice(self.events, _BATCH_ENTRIES):
             characters += len(event[2]["json"])
             if chosen and characters > _BATCH_CHARACTERS:
                 break
@@ -81,29 +81,29 @@ class _Unsent:
         return chosen
 
 
-class ReadModel:
+class ReadModelWriter:
     """Writes to Redis in the background while its context is open. Every method returns at once."""
 
     def __init__(self, access: RedisAccess) -> None:
         self._access = access
-        self._unsent = _Unsent()
-        self._news = asyncio.Event()
+        self._unsent = _SendQueue()
+        self._has_unsent = asyncio.Event()
         self._writer: asyncio.Task[None] | None = None
         #: Entries dropped because the queue was full, or Redis was unreachable at shutdown.
         self.dropped = 0
 
-    def status(self, **fields: str | int | float) -> None:
+    def set_status(self, **fields: str | int | float) -> None:
         """Set fields of the job's status; other fields are unchanged."""
         named = {**fields, "updated_at": time.time()}
         self._unsent.status.update({name: str(value) for name, value in named.items()})
-        self._news.set()
+        self._has_unsent.set()
 
-    def metrics(self, step: int, fence: int, values: Mapping[str, float]) -> None:
+    def add_metrics(self, step: int, fence: int, values: Mapping[str, float]) -> None:
         """Add the metrics of a step."""
         entry = {"step": str(step), "fence": str(fence), "json": to_json(dict(values))}
-        self._append("metrics", STEPS_KEPT, entry)
+        self._append("metrics", MAX_STEPS, entry)
 
-    def sample(self, step: int, sample: Mapping[str, Any]) -> None:
+    def add_sample(self, step: int, sample: Mapping[str, Any]) -> None:
         """Add one response of a step.
 
         Fields: prompt, response, reward, rewards (by source), weight_version, truncated, group_id, purpose
@@ -111,16 +111,16 @@ class ReadModel:
         for each token).
         """
         text = to_json(dict(sample))
-        max_entries = min(SAMPLES_KEPT, max(1, SAMPLES_BYTES // len(text)))
+        max_entries = min(MAX_SAMPLES, max(1, MAX_SAMPLES_BYTES // len(text)))
         self._append("samples", max_entries, {"step": str(step), "json": text})
 
-    def heartbeat(self, process: str, values: Mapping[str, Any]) -> None:
+    def set_heartbeat(self, process: str, values: Mapping[str, Any]) -> None:
         """Set the heartbeat of a process to these fields."""
         self._unsent.heartbeats[process] = to_json(dict(values))
-        self._news.set()
+        self._has_unsent.set()
 
     async def __aenter__(self) -> Self:
-        self._writer = asyncio.create_task(self._write())
+        self._writer = asyncio.create_task(self._write_loop())
         return self
 
     async def __aexit__(
@@ -131,7 +131,7 @@ class ReadModel:
             # The client may swallow a cancellation while it connects: repeat it until the task ends.
             while not self._writer.done():
                 self._writer.cancel()
-                await asyncio.wait([self._writer], timeout=_ENDING_SECONDS)
+                await asyncio.wait([self._writer], timeout=_CANCEL_RETRY_SECONDS)
         if self._unsent:
             async with self._client() as client:
                 try:
@@ -142,30 +142,30 @@ class ReadModel:
         if self.dropped:
             log.warning("telemetry was dropped: Redis was unreachable", extra={"entries": self.dropped})
 
-    def _append(self, stream: str, kept: int, entry: dict[str, str]) -> None:
-        if self._unsent.full:
+    def _append(self, stream: str, max_entries: int, entry: dict[str, str]) -> None:
+        if self._unsent.is_full:
             self._unsent.popleft()
             self.dropped += 1
-        self._unsent.append(stream, kept, entry)
-        self._news.set()
+        self._unsent.append(stream, max_entries, entry)
+        self._has_unsent.set()
 
     def _client(self) -> Redis:
         return Redis(
             **self._access.options,
-            socket_timeout=_SECONDS,
-            socket_connect_timeout=_SECONDS,
+            socket_timeout=_SOCKET_TIMEOUT_SECONDS,
+            socket_connect_timeout=_SOCKET_TIMEOUT_SECONDS,
             # Retries are made by the loop in _write_loop.
             retry=Retry(NoBackoff(), 0),
             decode_responses=True,
         )
 
-    async def _write(self) -> None:
+    async def _write_loop(self) -> None:
         pause = _FIRST_PAUSE
         is_unreachable = False
         async with self._client() as client:
             while True:
-                await self._news.wait()
-                self._news.clear()
+                await self._has_unsent.wait()
+                self._has_unsent.clear()
                 try:
                     await self._send_all(client)
                 except (RedisError, OSError) as error:
@@ -173,9 +173,9 @@ class ReadModel:
                         extra = {"address": self._address}
                         log.warning("the read model is unreachable: %s", error, extra=extra)
                     is_unreachable = True
-                    self._news.set()
+                    self._has_unsent.set()
                     await asyncio.sleep(pause)
-                    pause = min(2 * pause, _LONGEST_PAUSE)
+                    pause = min(2 * pause, _MAX_PAUSE)
                 else:
                     if is_unreachable:
                         log.info("the read model is reachable again", extra={"address": self._address})
@@ -193,7 +193,7 @@ class ReadModel:
         """Send one batch as a transaction. Entries leave the queue once Redis has confirmed them."""
         prefix = self._access.prefix
         status, heartbeats = dict(self._unsent.status), dict(self._unsent.heartbeats)
-        events = self._unsent.first()
+        events = self._unsent.next_batch()
         dropped = self.dropped
         async with client.pipeline(transaction=True) as pipeline:
             batch: Any = pipeline

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 
-class Ending(StrEnum):
+class RunOutcome(StrEnum):
     """Outcome of a driver run. STOPPED: the job continues in another run."""
 
     SUCCEEDED = "Succeeded"
@@ -38,16 +38,16 @@ class Tracker(Protocol):
         with a higher fence.
         """
 
-    def close(self, ending: Ending) -> None:
+    def close(self, outcome: RunOutcome) -> None:
         """Flush and close."""
 
 
-class NotInstalled(Exception):
+class TrackerNotInstalled(Exception):
     """A library that a tracker needs is missing. The text says what to install."""
 
 
 @dataclass(frozen=True)
-class Library:
+class RequiredLibrary:
     """A library that a tracker needs. `module`: its import name."""
 
     module: str
@@ -57,13 +57,13 @@ class Library:
         from importlib.util import find_spec
 
         if find_spec(self.module) is None:
-            raise NotInstalled(
+            raise TrackerNotInstalled(
                 f"spec.trackers, {name}: {self.module} is not installed where the driver runs: "
                 "pip install 'kubealign[trackers]'"
             )
 
 
-def folder_of(run_dir: Path, name: str) -> Path:
+def make_tracker_folder(run_dir: Path, name: str) -> Path:
     """Create and return the folder of a tracker's files."""
     folder = run_dir / "trackers" / name
     folder.mkdir(parents=True, exist_ok=True)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kubealign_services.telemetry.plain import to_json
-from kubealign_services.trackers.contract import Ending
+from kubealign_services.trackers.contract import RunOutcome
 
 
 class JsonLinesWriter:
@@ -22,5 +22,5 @@ class JsonLinesWriter:
         line = {"step": step, "fence": fence, "time": time.time(), "metrics": dict(metrics)}
         self._file.write(to_json(line) + "\n")
 
-    def close(self, ending: Ending) -> None:
+    def close(self, outcome: RunOutcome) -> None:
         self._file.close()

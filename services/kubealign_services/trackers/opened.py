@@ -6,20 +6,20 @@ from pathlib import Path
 from typing import Any
 
 from kubealign.spec.job import AlignmentJob
-from kubealign.spec.trackers import JsonLines, Mlflow, TensorBoard, TrackerPlugin, WeightsAndBiases
-from kubealign.spec.trackers import Tracker as TrackerSpec
+from kubealign.spec.trackers import JsonLinesTracker, MlflowTracker, TensorBoardTracker, TrackerPlugin, WeightsAndBiasesTracker
+from kubealign.spec.trackers import TrackerSpec as TrackerSpec
 from kubealign_services.trackers import json_lines, mlflow_run, plugin, tensorboard, weights_and_biases
 from kubealign_services.trackers.background import BackgroundTracker
-from kubealign_services.trackers.contract import Library, TrackedJob, Tracker, folder_of
+from kubealign_services.trackers.contract import RequiredLibrary, TrackedJob, Tracker, make_tracker_folder
 
 _LIBRARIES = {
-    TensorBoard: Library("tensorboard"),
-    WeightsAndBiases: Library("wandb"),
-    Mlflow: Library("mlflow"),
+    TensorBoardTracker: RequiredLibrary("tensorboard"),
+    WeightsAndBiasesTracker: RequiredLibrary("wandb"),
+    MlflowTracker: RequiredLibrary("mlflow"),
 }
 
 
-def opened(job: AlignmentJob, run_dir: Path) -> list[BackgroundTracker]:
+def open_trackers(job: AlignmentJob, run_dir: Path) -> list[BackgroundTracker]:
     """Start each tracker on a thread of its own. Raises TrackerNotInstalled or PluginError before any is
     started.
     """
@@ -32,33 +32,33 @@ def opened(job: AlignmentJob, run_dir: Path) -> list[BackgroundTracker]:
     tracked = TrackedJob(
         name=job.name,
         namespace=job.metadata.namespace,
-        spec=without_pods(job.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)),
+        spec=strip_pod_templates(job.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)),
     )
     return [
-        BackgroundTracker(spec.name, opener(spec, tracked, folder_of(run_dir, spec.name)))
+        BackgroundTracker(spec.name, tracker_factory(spec, tracked, make_tracker_folder(run_dir, spec.name)))
         for spec in job.spec.trackers
     ]
 
 
-def without_pods(held: Any) -> Any:
+def strip_pod_templates(value: Any) -> Any:
     """Return a part of a spec without its podTemplates, whose environment variables may hold secrets."""
-    if isinstance(held, dict):
-        return {name: without_pods(value) for name, value in held.items() if name != "podTemplate"}
-    if isinstance(held, list):
-        return [without_pods(value) for value in held]
-    return held
+    if isinstance(value, dict):
+        return {name: strip_pod_templates(value) for name, value in value.items() if name != "podTemplate"}
+    if isinstance(value, list):
+        return [strip_pod_templates(value) for value in value]
+    return value
 
 
-def opener(spec: TrackerSpec, job: TrackedJob, folder: Path) -> Callable[[], Tracker]:
+def tracker_factory(spec: TrackerSpec, job: TrackedJob, folder: Path) -> Callable[[], Tracker]:
     """Return a function that creates the tracker of the spec."""
     match spec.value:
-        case TensorBoard():
+        case TensorBoardTracker():
             return partial(tensorboard.TensorBoardWriter, job, folder)
-        case WeightsAndBiases() as settings:
+        case WeightsAndBiasesTracker() as settings:
             return partial(weights_and_biases.WeightsAndBiasesWriter, job, settings, folder)
-        case Mlflow() as settings:
+        case MlflowTracker() as settings:
             return partial(mlflow_run.MlflowWriter, job, settings, folder)
-        case JsonLines():
+        case JsonLinesTracker():
             return partial(json_lines.JsonLinesWriter, folder)
         case TrackerPlugin() as settings:
-            return partial(plugin.make, settings, spec.name, job, folder)
+            return partial(plugin.make_plugin_tracker, settings, spec.name, job, folder)

@@ -3,31 +3,31 @@
 from pathlib import Path
 
 from kubealign.spec.trackers import TrackerPlugin
-from kubealign_services.plugins import TRACKERS, check_takes, found, imported
+from kubealign_services.plugins import TRACKERS, check_signature, find_entry_point, load_entry_point
 from kubealign_services.trackers.contract import TrackedJob, Tracker
 
 
 def check_installed(plugin: TrackerPlugin, tracker: str) -> None:
     """Raise PluginError when the plugin is not installed. Nothing is imported."""
-    found(TRACKERS, plugin.name, _place(tracker, "name"))
+    find_entry_point(TRACKERS, plugin.name, _field_path(tracker, "name"))
 
 
 def check_parameters(plugin: TrackerPlugin, tracker: str) -> None:
     """Raise PluginError when the plugin cannot be created with its parameters."""
-    check_takes(
-        imported(TRACKERS, plugin.name, _place(tracker, "name")),
+    check_signature(
+        load_entry_point(TRACKERS, plugin.name, _field_path(tracker, "name")),
         2,
         plugin.parameters,
-        _place(tracker, "parameters"),
+        _field_path(tracker, "parameters"),
     )
 
 
-def make(plugin: TrackerPlugin, tracker: str, job: TrackedJob, folder: Path) -> Tracker:
+def make_plugin_tracker(plugin: TrackerPlugin, tracker: str, job: TrackedJob, folder: Path) -> Tracker:
     """Create the tracker by calling the entry point with the job, a folder of its own and the parameters."""
-    create = imported(TRACKERS, plugin.name, _place(tracker, "name"))
+    create = load_entry_point(TRACKERS, plugin.name, _field_path(tracker, "name"))
     tracked: Tracker = create(job, folder, **plugin.parameters)
     return tracked
 
 
-def _place(tracker: str, field: str) -> str:
+def _field_path(tracker: str, field: str) -> str:
     return f"spec.trackers, {tracker}: plugin.{field}"

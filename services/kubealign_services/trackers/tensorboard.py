@@ -6,11 +6,11 @@ from typing import Any
 
 import yaml
 
-from kubealign_services.trackers.contract import Ending, TrackedJob
+from kubealign_services.trackers.contract import RunOutcome, TrackedJob
 
 _FLUSH_SECONDS = 10
 #: Metric that only trained steps have, not validations.
-_TRAINED = "seconds/step"
+_TRAINED_STEP_METRIC = "seconds/step"
 
 
 class TensorBoardWriter:
@@ -27,15 +27,15 @@ class TensorBoardWriter:
     def step(self, step: int, fence: int, metrics: Mapping[str, float]) -> None:
         if self._writer is None or fence > self._fence:
             # The step of a validation is not repeated.
-            self._begin(fence, step if _TRAINED in metrics else step + 1)
+            self._open_writer(fence, step if _TRAINED_STEP_METRIC in metrics else step + 1)
         for name, value in metrics.items():
             self._writer.add_scalar(name, value, step)
 
-    def close(self, ending: Ending) -> None:
+    def close(self, outcome: RunOutcome) -> None:
         if self._writer is not None:
             self._writer.close()
 
-    def _begin(self, fence: int, first_step: int) -> None:
+    def _open_writer(self, fence: int, first_step: int) -> None:
         from torch.utils.tensorboard.writer import SummaryWriter
 
         if self._writer is not None:

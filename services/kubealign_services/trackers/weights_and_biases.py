@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kubealign.spec.trackers import TrackerMode, WeightsAndBiases
-from kubealign_services.trackers.contract import Ending, TrackedJob
+from kubealign.spec.trackers import TrackerMode, WeightsAndBiasesTracker
+from kubealign_services.trackers.contract import RunOutcome, TrackedJob
 
-_ID = "run-id"
-_STEP = "step"
+_RUN_ID_FILE = "run-id"
+_STEP_METRIC = "step"
 
 
 class WeightsAndBiasesWriter:
@@ -21,7 +21,7 @@ class WeightsAndBiasesWriter:
     key.
     """
 
-    def __init__(self, job: TrackedJob, spec: WeightsAndBiases, folder: Path) -> None:
+    def __init__(self, job: TrackedJob, spec: WeightsAndBiasesTracker, folder: Path) -> None:
         # The home directory of a pod may be read-only.
         for kind in ("CONFIG", "CACHE", "DATA"):
             os.environ.setdefault(f"WANDB_{kind}_DIR", str(folder / kind.lower()))
@@ -41,7 +41,7 @@ class WeightsAndBiasesWriter:
         self._run: Any = wandb.init(
             project=spec.project,
             entity=spec.entity,
-            id=run_id(folder),
+            id=get_or_create_run_id(folder),
             name=job.name,
             group=job.namespace,
             resume="allow",
@@ -49,20 +49,20 @@ class WeightsAndBiasesWriter:
             config=dict(job.spec),
             settings=wandb.Settings(**settings),
         )
-        self._run.define_metric(_STEP)
-        self._run.define_metric("*", step_metric=_STEP)
+        self._run.define_metric(_STEP_METRIC)
+        self._run.define_metric("*", step_metric=_STEP_METRIC)
 
     def step(self, step: int, fence: int, metrics: Mapping[str, float]) -> None:
-        self._run.log({_STEP: step, "fence": fence, **metrics})
+        self._run.log({_STEP_METRIC: step, "fence": fence, **metrics})
 
-    def close(self, ending: Ending) -> None:
-        self._run.finish(exit_code=1 if ending is Ending.FAILED else 0)
+    def close(self, outcome: RunOutcome) -> None:
+        self._run.finish(exit_code=1 if outcome is RunOutcome.FAILED else 0)
         self._wandb.teardown()
 
 
-def run_id(folder: Path) -> str:
+def get_or_create_run_id(folder: Path) -> str:
     """Return the run id of the folder; create one when there is none."""
-    path = folder / _ID
+    path = folder / _RUN_ID_FILE
     if not path.exists():
         draft = path.with_suffix(".draft")
         draft.write_text(uuid.uuid4().hex[:16])

@@ -7,37 +7,37 @@ from kubealign.spec.rollout import ReferencePlacement
 from kubealign.v1 import refit_pb2, training_pb2
 from kubealign_services.algorithms.contract import Algorithm, Objective, ScoreAlgorithm
 from kubealign_services.algorithms.loading import make_algorithm
-from kubealign_services.data.prepared import Prepared, load_prepared
-from kubealign_services.process.context import Context
-from kubealign_services.process.run import run
-from kubealign_services.refit.broadcast_sender import BroadcastSender, broadcast_sender
+from kubealign_services.data.prepared import PreparedJob, load_prepared
+from kubealign_services.process.context import ProcessContext
+from kubealign_services.process.run import run_role
+from kubealign_services.refit.broadcast_sender import BroadcastSender, make_broadcast_sender
 from kubealign_services.refit.canary import Canary
 from kubealign_services.refit.publisher import WeightsPublisher
 from kubealign_services.refit.servicer import WeightsSenderServicer
-from kubealign_services.trainer.publishing import WeightsCommand
-from kubealign_services.trainer.reference import AdapterOffCommand, ReferenceCommand
+from kubealign_services.trainer.publishing import PublishWeightsCommand
+from kubealign_services.trainer.reference import AdapterOffLogprobsCommand, ReferenceLogprobsCommand
 from kubealign_services.trainer.servicer import TrainerServicer
 from kubealign_services.training.backends import create_backend, load_frozen
 from kubealign_services.training.contract import FrozenBackend, Head, TrainingBackend
 from kubealign_services.training.core import StepPlan, TrainingCore
-from kubealign_services.training.serving import Handler, core_handlers, handler, serve_group
-from kubealign_services.training.shared_accelerator import Accelerator, OwnAccelerator, SharedAccelerator
+from kubealign_services.training.serving import Handler, core_handlers, make_handler, serve_group
+from kubealign_services.training.shared_accelerator import Accelerator, ExclusiveAccelerator, SharedAccelerator
 
 
-async def serve(context: Context, shared: SharedAccelerator | None = None) -> None:
+async def serve(context: ProcessContext, shared_accelerator: SharedAccelerator | None = None) -> None:
     """Serve until stopped; ranks above 0 follow rank 0 until it ends.
 
     Args:
         shared_accelerator: Accelerator that another component of this process uses too; None: the trainer
             uses it alone.
     """
-    accelerator = shared or OwnAccelerator()
+    accelerator = shared_accelerator or ExclusiveAccelerator()
     settings, spec = context.settings, context.job.spec
     prepared = load_prepared(settings.run_dir)
     algorithm = make_algorithm(spec.algorithm)
     core = TrainingCore(
-        create=accelerator.making(lambda: _backend(context, prepared)),
-        objective=_objective(algorithm, spec.learned_scores),
+        create=accelerator.wrap_create(lambda: _create_backend(context, prepared)),
+        objective=_create_objective(algorithm, spec.reward_score_names),
         plan=StepPlan(
             epochs=getattr(spec.algorithm.value, "epochs_per_step", 1),
             minibatch_sequences=getattr(spec.algorithm.value, "minibatch_sequences", None),
@@ -61,20 +61,20 @@ async def serve(context: Context, shared: SharedAccelerator | None = None) -> No
             rank=settings.rank,
             encoding=rollout.refit.encoding,
         )
-        broadcasts = broadcast_sender(settings, publisher, rollout)
+        broadcasts = make_broadcast_sender(settings, publisher, rollout)
         senders = [WeightsSenderServicer(publisher, rollout.refit.fan_out, broadcasts)]
-        handlers["PublishWeights"] = handler(
+        handlers["PublishWeights"] = make_handler(
             refit_pb2.PublishWeightsRequest,
-            WeightsCommand(core, canary, publisher, settings.rank, settings.world_size),
+            PublishWeightsCommand(core, canary, publisher, settings.rank, settings.world_size),
         )
     reference = spec.effective_reference
     if reference is not None and reference.placement is ReferencePlacement.WITH_TRAINER:
-        frozen = await context.compute(_reference, context, prepared, accelerator)
-        handlers["ReferenceLogprobs"] = handler(training_pb2.ForwardRequest, ReferenceCommand(core, frozen))
+        frozen = await context.compute(_load_reference, context, prepared, accelerator)
+        handlers["ReferenceLogprobs"] = make_handler(training_pb2.ForwardRequest, ReferenceLogprobsCommand(core, frozen))
     elif reference is not None and reference.placement is ReferencePlacement.ADAPTER_OFF:
-        handlers["ReferenceLogprobs"] = handler(training_pb2.ForwardRequest, AdapterOffCommand(core))
+        handlers["ReferenceLogprobs"] = make_handler(training_pb2.ForwardRequest, AdapterOffLogprobsCommand(core))
     try:
-        await serve_group(context, spec.trainer, accelerator.leased(handlers), TrainerServicer, senders)
+        await serve_group(context, spec.trainer, accelerator.wrap_handlers(handlers), TrainerServicer, senders)
     finally:
         if broadcasts is not None:
             broadcasts.close()
@@ -82,12 +82,12 @@ async def serve(context: Context, shared: SharedAccelerator | None = None) -> No
             publisher.close()
 
 
-def _reference(context: Context, prepared: Prepared, accelerator: Accelerator) -> FrozenBackend:
+def _load_reference(context: ProcessContext, prepared: PreparedJob, accelerator: Accelerator) -> FrozenBackend:
     """Load the reference that the trainer hosts and offload it."""
     settings = context.settings
-    with accelerator.held("loading the reference"):
+    with accelerator.hold("loading the reference"):
         frozen = load_frozen(
-            prepared.model("reference"),
+            prepared.model_folder("reference"),
             Head.LANGUAGE_MODEL,
             context.job.spec.trainer,
             rank=settings.rank,
@@ -97,21 +97,21 @@ def _reference(context: Context, prepared: Prepared, accelerator: Accelerator) -
     return frozen
 
 
-def _objective(algorithm: Algorithm, scores: Sequence[str]) -> Objective:
+def _create_objective(algorithm: Algorithm, scores: Sequence[str]) -> Objective:
     """Return the training objective of the algorithm."""
     if isinstance(algorithm, ScoreAlgorithm):
         return algorithm.score_objective(scores)
     return algorithm.policy_objective()
 
 
-def _backend(context: Context, prepared: Prepared) -> TrainingBackend:
+def _create_backend(context: ProcessContext, prepared: PreparedJob) -> TrainingBackend:
     """Create the training backend of the policy."""
     spec = context.job.spec
     algorithm = spec.algorithm.value
     warmup = getattr(algorithm, "critic_warmup_steps", 0)
     pooling = getattr(algorithm, "pooling", None)
     return create_backend(
-        prepared.model("policy"),
+        prepared.model_folder("policy"),
         Head.LANGUAGE_MODEL if pooling is None else Head.SCORE,
         spec.trainer,
         total_updates=max(1, spec.max_steps - warmup) * algorithm.updates_per_step,
@@ -119,12 +119,12 @@ def _backend(context: Context, prepared: Prepared) -> TrainingBackend:
         world_size=context.settings.world_size,
         seed=spec.seed,
         pooling=None if pooling is None else pooling.value,
-        scores=spec.learned_scores,
+        scores=spec.reward_score_names,
     )
 
 
 def main(argv: list[str]) -> int:
-    return run(serve, argv)
+    return run_role(serve, argv)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from kubealign_services.training.core import TrainingCore
 _LOGPROBS = frozenset({"logprobs"})
 
 
-class ReferenceCommand:
+class ReferenceLogprobsCommand:
     """ReferenceLogprobs command. Between calls the model is offloaded to the CPU."""
 
     def __init__(self, core: TrainingCore, model: FrozenBackend) -> None:
@@ -22,10 +22,10 @@ class ReferenceCommand:
         self._core.check_fence(request.fence)
         columns = self._model.forward(decode(request.batch), _LOGPROBS)
         self._model.offload()
-        return _reply(columns)
+        return _encode_reply(columns)
 
 
-class AdapterOffCommand:
+class AdapterOffLogprobsCommand:
     """ReferenceLogprobs command where the reference is the policy without its adapter, so no second model
     exists.
     """
@@ -35,9 +35,9 @@ class AdapterOffCommand:
 
     def __call__(self, request: training_pb2.ForwardRequest) -> training_pb2.ForwardReply:
         self._core.check_fence(request.fence)
-        return _reply(self._core.backend.base_forward(decode(request.batch), _LOGPROBS))
+        return _encode_reply(self._core.backend.base_forward(decode(request.batch), _LOGPROBS))
 
 
-def _reply(columns: dict[str, Tensor]) -> training_pb2.ForwardReply:
+def _encode_reply(columns: dict[str, Tensor]) -> training_pb2.ForwardReply:
     blob, digest = encode_columns({"token.logprobs": columns["logprobs"]})
     return training_pb2.ForwardReply(columns=blob, digest=digest)

@@ -3,13 +3,13 @@
 import grpc
 
 from kubealign.v1 import refit_pb2, trainer_pb2_grpc, training_pb2
-from kubealign_services.training.serving import Commander
+from kubealign_services.training.serving import CommandDispatcher
 
 
 class TrainerServicer(trainer_pb2_grpc.TrainerServicer):
     """gRPC service of the trainer, served by rank 0. The server's interceptor maps errors to status codes."""
 
-    def __init__(self, commander: Commander) -> None:
+    def __init__(self, commander: CommandDispatcher) -> None:
         self._commander = commander
 
     async def Describe(

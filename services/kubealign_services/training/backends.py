@@ -6,8 +6,8 @@ from pathlib import Path
 
 from kubealign.spec.training import HeadInit, Trainer
 from kubealign_services.training.contract import FrozenBackend, Head, TrainingBackend
-from kubealign_services.training.torch_backend.backend import TorchBackend
-from kubealign_services.training.torch_backend.frozen import FrozenModel
+from kubealign_services.training.torch_backend.backend import TorchTrainingBackend
+from kubealign_services.training.torch_backend.frozen import FrozenTorchModel
 
 
 def create_backend(
@@ -26,12 +26,12 @@ def create_backend(
     """Create the model of a Hugging Face folder with its first weights, on all ranks; arguments as for
     `TorchTrainingBackend.create`. Raises what the backend's own `create` raises.
     """
-    create: Callable[..., TrainingBackend] = TorchBackend.create
+    create: Callable[..., TrainingBackend] = TorchTrainingBackend.create
     if spec.backend.megatron is not None:
         # Imported on demand: the import takes seconds, and the package is an extra.
-        from kubealign_services.training.megatron_backend.backend import MegatronBackend
+        from kubealign_services.training.megatron_backend.backend import MegatronTrainingBackend
 
-        create = MegatronBackend.create
+        create = MegatronTrainingBackend.create
     return create(
         folder,
         head,
@@ -57,8 +57,8 @@ def load_frozen(folder: Path, head: Head, spec: Trainer, *, rank: int, world_siz
         spec: The spec of the trained model.
     """
     if spec.backend.megatron is not None:
-        from kubealign_services.training.megatron_backend.frozen import FrozenMegatron
+        from kubealign_services.training.megatron_backend.frozen import FrozenMegatronModel
 
-        return FrozenMegatron(folder, head, spec, rank, world_size)
+        return FrozenMegatronModel(folder, head, spec, rank, world_size)
     backend = spec.backend.value
-    return FrozenModel.load(folder, head, backend.precision, backend.microbatch_tokens, rank)
+    return FrozenTorchModel.load(folder, head, backend.precision, backend.microbatch_tokens, rank)

@@ -8,16 +8,16 @@ from kubealign.spec.training import Lora
 from kubealign_services.training.contract import CorruptCheckpoint
 
 
-def adapter_of(lora: Lora | None) -> dict[str, Any] | None:
+def adapter_identity(lora: Lora | None) -> dict[str, Any] | None:
     """Return the settings that identify an adapter: all but the dropout, which changes no weight."""
     return None if lora is None else lora.model_dump(mode="json", by_alias=True, exclude={"dropout"})
 
 
-def check_adapter(path: Path, held: dict[str, Any] | None, wanted: dict[str, Any] | None) -> None:
+def check_adapter(path: Path, saved: dict[str, Any] | None, expected: dict[str, Any] | None) -> None:
     """Raise CorruptCheckpoint, naming the file, when the two identities (see `adapter_identity`) differ."""
-    if held != wanted:
-        raise CorruptCheckpoint(f"{path} is of {_described(held)}; this job trains {_described(wanted)}")
+    if saved != expected:
+        raise CorruptCheckpoint(f"{path} is of {_describe(saved)}; this job trains {_describe(expected)}")
 
 
-def _described(adapter: dict[str, Any] | None) -> str:
+def _describe(adapter: dict[str, Any] | None) -> str:
     return "all weights" if adapter is None else f"an adapter with lora {json.dumps(adapter)}"

@@ -60,7 +60,7 @@ class NonFiniteLoss(ArithmeticError):
     """The loss or the gradient norm is NaN or infinite. The weights are as before the minibatch."""
 
 
-class Diverged(ArithmeticError):
+class ModelDiverged(ArithmeticError):
     """The model's log-probabilities are NaN or infinite: its weights are unusable."""
 
 
@@ -136,10 +136,10 @@ class TrainingBackend(Protocol):
 
 
 @runtime_checkable
-class KeepsPasses(Protocol):
+class ForwardCachingBackend(Protocol):
     """A backend that can reuse a forward pass in the next update."""
 
-    def forward_and_keep(
+    def forward_and_cache(
         self, batch: Batch, outputs: frozenset[str], objective: Objective
     ) -> dict[str, Tensor]:
         """Compute `forward` of sequences that the next update trains on. The activations that its gradient

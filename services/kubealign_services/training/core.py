@@ -21,7 +21,7 @@ from kubealign_services.algorithms.contract import Objective
 from kubealign_services.batch.codec import decode, encode_columns
 from kubealign_services.checkpoints.shards import describe_shards
 from kubealign_services.rpc.errors import OutOfOrder, StaleFence
-from kubealign_services.training.contract import KeepsPasses, TrainingBackend, UpdatePlan
+from kubealign_services.training.contract import ForwardCachingBackend, TrainingBackend, UpdatePlan
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class StepPlan:
     minibatch_sequences: int | None
 
     @property
-    def single(self) -> bool:
+    def is_single_update(self) -> bool:
         """True when a TrainStep is one optimiser step."""
         return self.epochs == 1 and self.minibatch_sequences is None
 
@@ -60,7 +60,7 @@ class TrainingCore:
             seed: Seed of the job; together with `role` it seeds this model's randomness.
             role: Name of the role, for error messages and seeding.
         """
-        self._create = create
+        self._create_backend = create
         self._objective = objective
         self._plan = plan
         self._seed = seed
@@ -70,7 +70,7 @@ class TrainingCore:
         self._fence = 0
         self._step = 0
         self._driver_state = b""
-        self._last: tuple[int, training_pb2.TrainStepReply] | None = None
+        self._last_reply: tuple[int, training_pb2.TrainStepReply] | None = None
 
     @property
     def backend(self) -> TrainingBackend:
@@ -107,8 +107,8 @@ class TrainingCore:
         """Load the first weights or those of a checkpoint."""
         self.check_fence(request.fence)
         self._backend = None
-        self._last = None
-        backend = self._create()
+        self._last_reply = None
+        backend = self._create_backend()
         if request.directory:
             backend.load(Path(request.directory))
         self._backend = backend
@@ -125,8 +125,8 @@ class TrainingCore:
         CorruptBatch.
         """
         self.check_fence(request.fence)
-        if self._last is not None and self._last[0] == request.fence and self._step == request.step:
-            return self._last[1]
+        if self._last_reply is not None and self._last_reply[0] == request.fence and self._step == request.step:
+            return self._last_reply[1]
         backend = self.backend
         if request.step != self._step + 1:
             raise OutOfOrder(
@@ -144,7 +144,7 @@ class TrainingCore:
             reply.metrics.values.update(backend.train_step(batch, self._objective, plan))
         self._step = request.step
         self._driver_state = request.driver_state
-        self._last = (request.fence, reply)
+        self._last_reply = (request.fence, reply)
         return reply
 
     def evaluate(self, request: training_pb2.EvaluateRequest) -> training_pb2.EvaluateReply:
@@ -155,8 +155,8 @@ class TrainingCore:
     def forward(self, request: training_pb2.ForwardRequest) -> training_pb2.ForwardReply:
         self.check_fence(request.fence)
         backend, batch, outputs = self.backend, decode(request.batch), frozenset(request.outputs)
-        if request.learned and self._plan.single and isinstance(backend, KeepsPasses):
-            columns = backend.forward_and_keep(batch, outputs, self._objective)
+        if request.learned and self._plan.is_single_update and isinstance(backend, ForwardCachingBackend):
+            columns = backend.forward_and_cache(batch, outputs, self._objective)
         else:
             columns = backend.forward(batch, outputs)
         blob, digest = encode_columns({f"token.{name}": column for name, column in columns.items()})
@@ -177,7 +177,7 @@ class TrainingCore:
         return training_pb2.ExportReply()
 
 
-def shards_in(directory: Path) -> list[training_pb2.Shard]:
+def list_shards(directory: Path) -> list[training_pb2.Shard]:
     """List the files of a folder with sizes and digests, once every rank has written its part."""
     return [
         training_pb2.Shard(name=shard.name, size_bytes=shard.size_bytes, digest=shard.digest)

@@ -7,13 +7,13 @@ from typing import Any
 import xxhash
 
 
-def digest_of_description(description: dict[str, Any]) -> str:
+def description_digest(description: dict[str, Any]) -> str:
     """Return the xxh3-128 digest in hexadecimal of a description without its own field `digest`."""
     body = {key: value for key, value in description.items() if key != "digest"}
     return xxhash.xxh3_128_hexdigest(json.dumps(body, sort_keys=True).encode())
 
 
-def digest_of_file(path: Path) -> str:
+def file_digest(path: Path) -> str:
     """Return the xxh3-128 digest of a file in hexadecimal. Raises OSError."""
     digest = xxhash.xxh3_128()
     with path.open("rb") as file:

@@ -20,22 +20,22 @@ from typing import Self
 import torch.distributed as dist
 from torch.distributed import DistError, DistNetworkError, DistStoreError, Store  # type: ignore[attr-defined]
 
-from kubealign_services.group.rendezvous import GroupLost, meet
+from kubealign_services.group.rendezvous import GroupLost, join_process_group
 
 log = logging.getLogger(__name__)
 
 Handlers = Mapping[str, Callable[[bytes], bytes]]
 
 # The store refuses values of 8 MiB.
-_PART = 4 << 20
+_CHUNK_BYTES = 4 << 20
 # Seconds that an idle rank waits before it checks that rank 0 is reachable. A closed connection ends the wait
 # at once; this covers a machine that disappears without closing its connections.
-_IDLE = 60.0
+_IDLE_SECONDS = 60.0
 # Minimum seconds that rank 0 waits for the other ranks' outcomes after its own.
-_OUTCOMES = 5.0
+_OUTCOME_SECONDS = 5.0
 # Seconds that rank 0 waits for the other ranks to read the shutdown command.
-_FAREWELL = 10.0
-_STOP = ""
+_SHUTDOWN_SECONDS = 10.0
+_SHUTDOWN_COMMAND = ""
 
 
 class RankFailed(RuntimeError):
@@ -64,8 +64,8 @@ class CommandGroup:
         self._rendezvous = rendezvous
         self._timeout = timeout
         self._store: Store | None = None
-        self._number = 0
-        self._broken: str | None = None
+        self._command_number = 0
+        self._failure: str | None = None
 
     def __enter__(self) -> Self:
         """Wait for the other ranks. Raises GroupLost when they do not come, OSError when rank 0's port is in
@@ -73,7 +73,7 @@ class CommandGroup:
         """
         if self._world_size > 1:
             assert self._rendezvous is not None
-            self._store = meet(self._rank, self._world_size, self._rendezvous, self._timeout)
+            self._store = join_process_group(self._rank, self._world_size, self._rendezvous, self._timeout)
         return self
 
     def __exit__(
@@ -83,11 +83,11 @@ class CommandGroup:
         vanish instead.
         """
         try:
-            if self._store is not None and self._rank == 0 and error is None and self._broken is None:
-                self._publish(self._store, _STOP, b"")
+            if self._store is not None and self._rank == 0 and error is None and self._failure is None:
+                self._publish(self._store, _SHUTDOWN_COMMAND, b"")
                 with contextlib.suppress(DistError):
                     others = [f"left/{rank}" for rank in range(1, self._world_size)]
-                    self._store.wait(others, timedelta(seconds=min(_FAREWELL, self._timeout)))
+                    self._store.wait(others, timedelta(seconds=min(_SHUTDOWN_SECONDS, self._timeout)))
         finally:
             if dist.is_initialized():
                 dist.destroy_process_group()
@@ -106,17 +106,17 @@ class CommandGroup:
             return handler(payload)
         if self._store is None or self._rank != 0:
             raise RuntimeError("commands are run by rank 0, within the group's context")
-        if self._broken is not None:
-            raise RankFailed(f"the group is broken and restarts as a whole: {self._broken}")
+        if self._failure is not None:
+            raise RankFailed(f"the group is broken and restarts as a whole: {self._failure}")
         number = self._publish(self._store, name, payload)
         # A collective with a hanging rank has spent this time already.
         deadline = time.monotonic() + self._timeout
         try:
             answer = handler(payload)
         except Exception as error:
-            self._compare(self._store, number, name, error, deadline)
+            self._check_outcomes(self._store, number, name, error, deadline)
             raise
-        self._compare(self._store, number, name, None, deadline)
+        self._check_outcomes(self._store, number, name, None, deadline)
         return answer
 
     def follow(self, handlers: Handlers) -> None:
@@ -129,31 +129,31 @@ class CommandGroup:
             raise RuntimeError("ranks above 0 follow, within the group's context")
         try:
             while True:
-                name, payload = self._next(self._store)
-                if name == _STOP:
+                name, payload = self._receive_command(self._store)
+                if name == _SHUTDOWN_COMMAND:
                     self._store.set(f"left/{self._rank}", "")
                     return
-                outcome = self._outcome(handlers, name, payload)
-                self._store.set(f"result/{self._number}/{self._rank}", json.dumps(outcome))
+                outcome = self._run_handler(handlers, name, payload)
+                self._store.set(f"result/{self._command_number}/{self._rank}", json.dumps(outcome))
         except DistError as error:
             raise GroupLost(f"rank 0 at {self._rendezvous} is gone") from error
 
     def _publish(self, store: Store, name: str, payload: bytes) -> int:
         """Write the command, its chunks first. Returns its number."""
-        self._number += 1
-        parts = [payload[first : first + _PART] for first in range(0, len(payload), _PART)]
+        self._command_number += 1
+        parts = [payload[first : first + _CHUNK_BYTES] for first in range(0, len(payload), _CHUNK_BYTES)]
         for index, part in enumerate(parts):
-            store.set(f"part/{self._number}/{index}", part)  # type: ignore[arg-type]  # bytes do
-        store.set(f"command/{self._number}", json.dumps({"name": name, "parts": len(parts)}))
-        return self._number
+            store.set(f"part/{self._command_number}/{index}", part)  # type: ignore[arg-type]  # bytes do
+        store.set(f"command/{self._command_number}", json.dumps({"name": name, "parts": len(parts)}))
+        return self._command_number
 
-    def _next(self, store: Store) -> tuple[str, bytes]:
+    def _receive_command(self, store: Store) -> tuple[str, bytes]:
         """Wait for the next command, without a time limit."""
-        self._number += 1
-        key = f"command/{self._number}"
+        self._command_number += 1
+        key = f"command/{self._command_number}"
         while True:
             try:
-                store.wait([key], timedelta(seconds=_IDLE))
+                store.wait([key], timedelta(seconds=_IDLE_SECONDS))
                 break
             except DistNetworkError:
                 raise
@@ -161,10 +161,10 @@ class CommandGroup:
                 # Detects an unreachable rank 0: this request has a deadline of its own.
                 store.check([key])
         command = json.loads(store.get(key))
-        parts = (store.get(f"part/{self._number}/{index}") for index in range(command["parts"]))
+        parts = (store.get(f"part/{self._command_number}/{index}") for index in range(command["parts"]))
         return command["name"], b"".join(parts)
 
-    def _outcome(self, handlers: Handlers, name: str, payload: bytes) -> dict[str, str]:
+    def _run_handler(self, handlers: Handlers, name: str, payload: bytes) -> dict[str, str]:
         try:
             handlers[name](payload)
         except Exception as error:
@@ -172,30 +172,30 @@ class CommandGroup:
             return {"kind": type(error).__name__, "message": str(error)}
         return {}
 
-    def _compare(self, store: Store, number: int, name: str, mine: Exception | None, deadline: float) -> None:
+    def _check_outcomes(self, store: Store, number: int, name: str, mine: Exception | None, deadline: float) -> None:
         """Wait for the other ranks' outcomes and delete the command. Raises RankFailed when one differs from
         rank 0's.
         """
         kind = None if mine is None else type(mine).__name__
-        deadline = max(deadline, time.monotonic() + min(_OUTCOMES, self._timeout))
+        deadline = max(deadline, time.monotonic() + min(_OUTCOME_SECONDS, self._timeout))
         for rank in range(1, self._world_size):
             key = f"result/{number}/{rank}"
             try:
                 store.wait([key], timedelta(seconds=max(0.001, deadline - time.monotonic())))
                 outcome = json.loads(store.get(key))
             except DistError as error:
-                self._broken = f"rank {rank} did not answer {name} within {self._timeout:g} s"
-                raise RankFailed(self._broken) from (mine or error)
+                self._failure = f"rank {rank} did not answer {name} within {self._timeout:g} s"
+                raise RankFailed(self._failure) from (mine or error)
             if outcome.get("kind") != kind:
                 theirs = f"{outcome['kind']}: {outcome['message']}" if outcome else "no error"
                 ours = "none" if mine is None else f"{kind}: {mine}"
-                self._broken = f"{name} ended on rank {rank} with {theirs}; on rank 0 with {ours}"
-                raise RankFailed(self._broken) from mine
+                self._failure = f"{name} ended on rank {rank} with {theirs}; on rank 0 with {ours}"
+                raise RankFailed(self._failure) from mine
             store.delete_key(key)
-        self._forget(store, number)
+        self._delete_command(store, number)
 
     @staticmethod
-    def _forget(store: Store, number: int) -> None:
+    def _delete_command(store: Store, number: int) -> None:
         """Delete the keys of a command from the store."""
         parts = json.loads(store.get(f"command/{number}"))["parts"]
         for key in [f"command/{number}", *(f"part/{number}/{index}" for index in range(parts))]:

@@ -9,11 +9,11 @@ from torch import Tensor
 from kubealign.spec.training import Lora
 
 #: Name of the adapter's folder within an exported model.
-FOLDER = "adapter"
-_PREFIX = "base_model.model."
+ADAPTER_FOLDER = "adapter"
+_PEFT_PREFIX = "base_model.model."
 
 
-def write_adapter(
+def write_peft_adapter(
     folder: Path,
     tensors: Mapping[str, Tensor],
     layers: list[str],
@@ -48,9 +48,9 @@ def write_adapter(
     )
     folder.mkdir()
     config.save_pretrained(str(folder))
-    weights = {_PREFIX + name: tensor for name, tensor in tensors.items()}
+    weights = {_PEFT_PREFIX + name: tensor for name, tensor in tensors.items()}
     if score is not None:
-        weights[_PREFIX + "score.weight"] = score
+        weights[_PEFT_PREFIX + "score.weight"] = score
     save_file(
         {name: tensor.contiguous() for name, tensor in weights.items()}, folder / "adapter_model.safetensors"
     )

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 #: Config key of a reward model: the pooling of token scores into a response's score.
-POOLING = "kubealign_pooling"
+POOLING_KEY = "kubealign_pooling"
 
 
-def check_folder(folder: Path) -> None:
+def check_model_folder(folder: Path) -> None:
     """Raise ValueError for a folder without a model."""
     if not (folder / "config.json").is_file():
         raise ValueError(f"{folder} is not a Hugging Face model folder: it has no config.json")
@@ -27,33 +27,33 @@ def score_names(config: Any) -> tuple[str, ...]:
     return tuple(str(config.id2label[index]) for index in range(config.num_labels))
 
 
-def check_labels(folder: Path, config: Any, wanted: Sequence[str]) -> None:
+def check_score_names(folder: Path, config: Any, expected: Sequence[str]) -> None:
     """Raise ValueError when a reward model's scores differ from the expected ones. A single label matches any
     single
     expected name.
     """
-    labels, names = score_names(config), tuple(wanted)
+    labels, names = score_names(config), tuple(expected)
     if names and (len(labels) != len(names) or (len(names) > 1 and labels != names)):
         raise ValueError(
             f"{folder} is a reward model with the scores {', '.join(labels)}; wanted are {', '.join(names)}"
         )
 
 
-def no_language_model(folder: Path, config: Any) -> ValueError:
+def not_a_language_model(folder: Path, config: Any) -> ValueError:
     """Return the error for a reward model's folder in place of a language model's."""
     return ValueError(
         f"{folder} is a reward model ({config.architectures[0]}); a causal language model is needed"
     )
 
 
-def no_reward_model(folder: Path, config: Any) -> ValueError:
+def not_a_reward_model(folder: Path, config: Any) -> ValueError:
     """Return the error for another model's folder in place of a reward model's."""
     return ValueError(
         f"headInit RewardModel needs a reward model; {folder} is a {(config.architectures or ['?'])[0]}"
     )
 
 
-def drawn_score(config: Any, count: int, seed: int) -> Tensor:
+def init_score_head(config: Any, count: int, seed: int) -> Tensor:
     """Return a new score head, fp32 [count, hidden], drawn from seed with the config's `initializer_range`.
     """
     text = config.get_text_config()

@@ -10,10 +10,10 @@ from google.protobuf.message import Message
 
 from kubealign.spec.training import Trainer
 from kubealign.v1 import training_pb2
-from kubealign_services.process.context import Context
-from kubealign_services.process.until_stopped import until_stopped
+from kubealign_services.process.context import ProcessContext
+from kubealign_services.process.until_stopped import run_until_stopped
 from kubealign_services.rpc.errors import Unreachable
-from kubealign_services.training.core import TrainingCore, shards_in
+from kubealign_services.training.core import TrainingCore, list_shards
 from kubealign_services.training.group import CommandGroup, RankFailed
 
 Request = TypeVar("Request", bound=Message)
@@ -21,7 +21,7 @@ Reply = TypeVar("Reply", bound=Message)
 Handler = Callable[[bytes], bytes]
 
 
-def handler(request_type: type[Request], command: Callable[[Request], Reply]) -> Handler:
+def make_handler(request_type: type[Request], command: Callable[[Request], Reply]) -> Handler:
     """Wrap a command as a handler on bytes, as every rank runs it."""
 
     def run(payload: bytes) -> bytes:
@@ -33,34 +33,34 @@ def handler(request_type: type[Request], command: Callable[[Request], Reply]) ->
 def core_handlers(core: TrainingCore) -> dict[str, Handler]:
     """Return the commands that every trained model has."""
     return {
-        "Describe": handler(training_pb2.DescribeRequest, core.describe),
-        "Load": handler(training_pb2.LoadRequest, core.load),
-        "TrainStep": handler(training_pb2.TrainStepRequest, core.train_step),
-        "Evaluate": handler(training_pb2.EvaluateRequest, core.evaluate),
-        "Forward": handler(training_pb2.ForwardRequest, core.forward),
-        "Save": handler(training_pb2.SaveRequest, core.save),
-        "Export": handler(training_pb2.ExportRequest, core.export),
+        "Describe": make_handler(training_pb2.DescribeRequest, core.describe),
+        "Load": make_handler(training_pb2.LoadRequest, core.load),
+        "TrainStep": make_handler(training_pb2.TrainStepRequest, core.train_step),
+        "Evaluate": make_handler(training_pb2.EvaluateRequest, core.evaluate),
+        "Forward": make_handler(training_pb2.ForwardRequest, core.forward),
+        "Save": make_handler(training_pb2.SaveRequest, core.save),
+        "Export": make_handler(training_pb2.ExportRequest, core.export),
     }
 
 
-class Commander:
+class CommandDispatcher:
     """Runs commands on all ranks, from rank 0. Calls queue on the single compute thread.
 
     Attributes:
         step: The model's current step, as far as the commands' replies state it.
     """
 
-    def __init__(self, context: Context, group: CommandGroup, handlers: Mapping[str, Handler]) -> None:
+    def __init__(self, context: ProcessContext, group: CommandGroup, handlers: Mapping[str, Handler]) -> None:
         self._context = context
         self._group = group
         self._handlers = handlers
         self.step: int | None = None
         self._train_step_seconds: float | None = None
-        self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    async def broken(self) -> None:
+    async def wait_for_failure(self) -> None:
         """Wait until the group is broken and has to restart as a whole. Raises RankFailed."""
-        await self._broken
+        await self._failure
 
     async def run(self, name: str, request: Message, reply_type: type[Reply]) -> Reply:
         """Run a command on every rank and return rank 0's reply. Raises what the handler raised; Unreachable
@@ -73,8 +73,8 @@ class Commander:
                 self._group.run, name, request.SerializeToString(), self._handlers
             )
         except RankFailed as error:
-            if not self._broken.done():
-                self._broken.set_exception(error)
+            if not self._failure.done():
+                self._failure.set_exception(error)
             # The group restarts, so callers treat it as unreachable already.
             raise Unreachable(str(error)) from error
         if name == "TrainStep":
@@ -85,9 +85,9 @@ class Commander:
             self.step = reply.step
         return reply
 
-    def said(self) -> dict[str, Any]:
+    def heartbeat(self) -> dict[str, Any]:
         """Return the model's heartbeat fields: see docs/metrics.md."""
-        fields: dict[str, Any] = {"computing": self._context.computing}
+        fields: dict[str, Any] = {"computing": self._context.current_computation}
         if self.step is not None:
             fields |= {"step": self.step, "weight_version": self.step}
         if self._train_step_seconds is not None:
@@ -97,21 +97,21 @@ class Commander:
     async def save(self, request: training_pb2.SaveRequest) -> training_pb2.SaveReply:
         """Save on every rank, then list the written files."""
         await self.run("Save", request, training_pb2.SaveReply)
-        shards = await self._context.compute(shards_in, Path(request.directory))
+        shards = await self._context.compute(list_shards, Path(request.directory))
         return training_pb2.SaveReply(shards=shards)
 
     async def export(self, request: training_pb2.ExportRequest) -> training_pb2.ExportReply:
         await self.run("Export", request, training_pb2.ExportReply)
-        files = await self._context.compute(shards_in, Path(request.directory))
+        files = await self._context.compute(list_shards, Path(request.directory))
         return training_pb2.ExportReply(files=files)
 
 
 async def serve_group(
-    context: Context,
+    context: ProcessContext,
     spec: Trainer,
     handlers: Mapping[str, Handler],
-    servicer: Callable[[Commander], object],
-    everywhere: Sequence[object] = (),
+    servicer: Callable[[CommandDispatcher], object],
+    rank_servicers: Sequence[object] = (),
 ) -> None:
     """Serve the network on rank 0 until the process is stopped; on other ranks follow rank 0's commands until
     it ends.
@@ -125,12 +125,12 @@ async def serve_group(
     await context.compute(group.__enter__)
     try:
         if settings.rank > 0:
-            await _follow(context, group, handlers, everywhere)
+            await _follow(context, group, handlers, rank_servicers)
             return
-        commander = Commander(context, group, handlers)
-        context.heartbeat.describe(commander.said)
-        async with context.serve([servicer(commander), *everywhere]):
-            await until_stopped(context.stop, commander.broken())
+        commander = CommandDispatcher(context, group, handlers)
+        context.heartbeat.set_fields(commander.heartbeat)
+        async with context.serve([servicer(commander), *rank_servicers]):
+            await run_until_stopped(context.stop, commander.wait_for_failure())
     except BaseException as error:
         await context.compute(group.__exit__, type(error), error, None)
         raise
@@ -138,7 +138,7 @@ async def serve_group(
 
 
 async def _follow(
-    context: Context, group: CommandGroup, handlers: Mapping[str, Handler], servicers: Sequence[object]
+    context: ProcessContext, group: CommandGroup, handlers: Mapping[str, Handler], servicers: Sequence[object]
 ) -> None:
     if not servicers:
         context.ready = True

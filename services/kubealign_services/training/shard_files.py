@@ -10,8 +10,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from kubealign_services.training.contract import CorruptCheckpoint
-from kubealign_services.training.digests import digest_of_description, digest_of_file
-from kubealign_services.training.torch_backend.durable import to_disk
+from kubealign_services.training.digests import description_digest, file_digest
+from kubealign_services.training.torch_backend.durable import fsync_path
 
 
 def write_shard(
@@ -32,11 +32,11 @@ def write_shard(
         save_file(tensors, tensors_file)
     except SafetensorError as error:
         raise OSError(f"{tensors_file} cannot be written: {error}") from error
-    description = {**description, "tensors_digest": digest_of_file(tensors_file)}
-    description["digest"] = digest_of_description(description)
+    description = {**description, "tensors_digest": file_digest(tensors_file)}
+    description["digest"] = description_digest(description)
     description_file.write_text(json.dumps(description, indent=1))
     for path in (tensors_file, description_file, tensors_file.parent):
-        to_disk(path)
+        fsync_path(path)
     return [tensors_file.name, description_file.name]
 
 
@@ -48,6 +48,6 @@ def read_description(path: Path) -> dict[str, Any]:
         description = json.loads(path.read_text())
     except (ValueError, OSError) as error:
         raise CorruptCheckpoint(f"{path} cannot be read: {error}") from error
-    if not isinstance(description, dict) or description.get("digest") != digest_of_description(description):
+    if not isinstance(description, dict) or description.get("digest") != description_digest(description):
         raise CorruptCheckpoint(f"{path} is not as it was written: its digest differs")
     return description

@@ -26,5 +26,5 @@ class WeightSlice:
     dtype: torch.dtype | None = None
 
     @classmethod
-    def whole(cls, name: str, tensor: Tensor) -> "WeightSlice":
+    def from_full_tensor(cls, name: str, tensor: Tensor) -> "WeightSlice":
         return cls(name, tuple(tensor.shape), (0,) * tensor.dim(), tensor)

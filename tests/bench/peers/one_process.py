@@ -16,21 +16,21 @@ from tests.bench import jobs
 from tests.bench.peers.reward_file import reward
 from tests.bench.workload import MODEL, Workload
 
-from kubealign.spec.engines import TorchEngine as EngineSpec
+from kubealign.spec.engines import TorchEngineSpec as EngineSpec
 from kubealign.spec.job import AlignmentJob
 from kubealign.v1 import rollout_pb2, scoring_pb2
 from kubealign_services.algorithms.loading import make_algorithm
 from kubealign_services.batch.packed import Batch
 from kubealign_services.data.tokenizers import load_tokenizer
-from kubealign_services.driver.assembly import Sampled, assemble
-from kubealign_services.driver.items import context_json, sample_seed, sampling_message
-from kubealign_services.driver.ledger import Group
+from kubealign_services.driver.assembly import SamplingInfo, assemble_batch
+from kubealign_services.driver.items import encode_scoring_context, derive_sample_seed, to_sampling_proto
+from kubealign_services.driver.ledger import RolloutGroup
 from kubealign_services.generation.contract import GenerationRequest
-from kubealign_services.generation.torch_engine.engine import TorchEngine
-from kubealign_services.rollout.messages import parts_of, rollout_of
-from kubealign_services.scoring.combination import combine
+from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
+from kubealign_services.rollout.messages import split_into_parts, to_rollout
+from kubealign_services.scoring.combination import combine_rewards
 from kubealign_services.training.contract import Head, UpdatePlan
-from kubealign_services.training.torch_backend.backend import TorchBackend
+from kubealign_services.training.torch_backend.backend import TorchTrainingBackend
 
 
 class OneProcess:
@@ -44,10 +44,10 @@ class OneProcess:
         self._reward = reward(folder)
         self._algorithm = make_algorithm(job.spec.algorithm)
         self._tokenizer = load_tokenizer(folder / MODEL, "policy")
-        self._trainer = TorchBackend.create(
+        self._trainer = TorchTrainingBackend.create(
             folder / MODEL, Head.LANGUAGE_MODEL, job.spec.trainer, total_updates=steps, seed=job.spec.seed
         )
-        self._engine = TorchEngine.create(folder / MODEL, EngineSpec(max_sequences=workload.sequences))
+        self._engine = TorchRolloutEngine.create(folder / MODEL, EngineSpec(max_sequences=workload.sequences))
         self._learned: tuple[Batch, UpdatePlan] | None = None
         self._state: dict[str, float] = {}
         self._moments: dict[str, dict[str, float]] = {}
@@ -59,9 +59,9 @@ class OneProcess:
         refitted = time.perf_counter()
         groups = self._groups()
         sampling = self.job.spec.rollout.sampling
-        sampled = Sampled(sampling.temperature, sampling.max_tokens, 0)
-        batch = assemble(groups, ["even"], sampled, self.version, reference=False)
-        figures = combine(batch, self.job.spec.rewards, self.version + 1, self._moments)
+        sampled = SamplingInfo(sampling.temperature, sampling.max_tokens, 0)
+        batch = assemble_batch(groups, ["even"], sampled, self.version, reference=False)
+        figures = combine_rewards(batch, self.job.spec.rewards, self.version + 1, self._moments)
         generated = time.perf_counter()
         figures |= self._algorithm.advantages(batch, self._state)
         plan = UpdatePlan(self.spec.epochs_per_step, len(batch), self.job.spec.seed + self.version)
@@ -85,22 +85,22 @@ class OneProcess:
         batch, plan = self._learned
         self._trainer.train_step(batch.select(range(len(batch))), self._algorithm.policy_objective(), plan)
 
-    def _groups(self) -> Sequence[Group]:
+    def _groups(self) -> Sequence[RolloutGroup]:
         """The step's prompts, sampled and scored."""
         workload, first = self._workload, self.version * self._workload.prompts_per_step
-        groups: dict[str, Group] = {}
+        groups: dict[str, RolloutGroup] = {}
         asked: dict[str, tuple[rollout_pb2.WorkItem, int]] = {}
         for row in range(first, first + workload.prompts_per_step):
             name, text = f"0/{row}", self._rows[row]["prompt"]
             count = workload.samples_per_prompt
-            groups[name] = Group(name, count, self.version, deadline=0.0, asked_at=0.0)
+            groups[name] = RolloutGroup(name, count, self.version, deadline=0.0, requested_at=0.0)
             item = rollout_pb2.WorkItem(
                 group_id=name,
                 prompt_tokens=self._tokenizer(text, add_special_tokens=False)["input_ids"],
                 samples=count,
-                seeds=[sample_seed(self.job.spec.seed, "train", name, 0, each) for each in range(count)],
-                sampling=sampling_message(self.job.spec.rollout.sampling),
-                columns=context_json(text, {}),
+                seeds=[derive_sample_seed(self.job.spec.seed, "train", name, 0, each) for each in range(count)],
+                sampling=to_sampling_proto(self.job.spec.rollout.sampling),
+                columns=encode_scoring_context(text, {}),
                 purpose="train",
             )
             for request, place in self._requests(item, self._rows[row]["lengths"]):
@@ -110,7 +110,7 @@ class OneProcess:
         while missing:
             for sample in self._engine.step():
                 item, place = asked[sample.request_id]
-                rollout = rollout_of(item, sample, "engine", place)
+                rollout = to_rollout(item, sample, "engine", place)
                 group = groups[item.group_id]
                 group.rollouts[rollout.sample] = rollout
                 value = self._reward([""], responses=[rollout.response])[0]
@@ -124,9 +124,9 @@ class OneProcess:
     ) -> Iterator[tuple[GenerationRequest, int]]:
         """What the engine is asked for a group, and the place of each request's first sample: one request;
         where lengths differ, one for each sample."""
-        for part in parts_of(item):
+        for part in split_into_parts(item):
             if self._workload.longest is None:
-                yield part.request, part.first
+                yield part.request, part.first_sample
                 continue
             for place, seed in enumerate(part.request.seeds):
                 exactly = replace(part.request.sampling, min_tokens=lengths[place], max_tokens=lengths[place])

@@ -9,10 +9,10 @@ from pathlib import Path
 from tests.bench.workload import MODEL, Workload
 from transformers import PreTrainedTokenizerFast
 
-from kubealign.spec.engines import TorchEngine as EngineSpec
+from kubealign.spec.engines import TorchEngineSpec as EngineSpec
 from kubealign_services.generation.contract import GenerationRequest, SamplingParameters
-from kubealign_services.generation.torch_engine.engine import TorchEngine
-from kubealign_services.rollout.fixed_weights import folder_weights
+from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
+from kubealign_services.rollout.fixed_weights import read_folder_weights
 
 
 def requests(workload: Workload, tokenizer: PreTrainedTokenizerFast, step: int) -> list[GenerationRequest]:
@@ -30,7 +30,7 @@ def requests(workload: Workload, tokenizer: PreTrainedTokenizerFast, step: int) 
     ]
 
 
-def generate(engine: TorchEngine, asked: list[GenerationRequest]) -> list[tuple[int, float]]:
+def generate(engine: TorchRolloutEngine, asked: list[GenerationRequest]) -> list[tuple[int, float]]:
     """Tokens of each sample, and seconds from the beginning until it had finished."""
     begun, done = time.perf_counter(), []
     for request in asked:
@@ -44,10 +44,10 @@ def generate(engine: TorchEngine, asked: list[GenerationRequest]) -> list[tuple[
 def main(folder: Path, steps: int, result: Path) -> None:
     workload = Workload.read(folder)
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder / MODEL)
-    engine = TorchEngine.create(folder / MODEL, EngineSpec(max_sequences=workload.sequences))
+    engine = TorchRolloutEngine.create(folder / MODEL, EngineSpec(max_sequences=workload.sequences))
     for step in range(steps):
         # As in a job: new weights before each step, so no prefix is held from the one before.
-        engine.refit(folder_weights(folder / MODEL), step)
+        engine.refit(read_folder_weights(folder / MODEL), step)
         asked = requests(workload, tokenizer, step)
         begun = time.perf_counter()
         done = generate(engine, asked)

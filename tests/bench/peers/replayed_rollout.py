@@ -19,18 +19,18 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from kubealign.local.nats_server import NatsServer
-from kubealign.local.ports import Ports
+from kubealign.local.nats_server import LocalNatsServer
+from kubealign.local.ports import PortAllocator
 from kubealign.process import NatsAccess, Role, TlsFiles
-from kubealign.security.authority import Authority, write_tls
-from kubealign.spec.rollout import Sampling
+from kubealign.security.authority import CertificateAuthority, write_tls
+from kubealign.spec.rollout import SamplingSpec
 from kubealign_services.bus.bounds import bounds_for
 from kubealign_services.bus.jetstream import JetStreamBus
-from kubealign_services.driver.exchange import Exchange
+from kubealign_services.driver.exchange import RolloutCollector
 from kubealign_services.driver.groups import GroupBuffer, GroupPlan
-from kubealign_services.driver.items import sampling_message
-from kubealign_services.driver.supply import ListSupply
-from kubealign_services.generation.contract import EngineLoad, Finish, GeneratedSample, GenerationRequest
+from kubealign_services.driver.items import to_sampling_proto
+from kubealign_services.driver.supply import ListPrompts
+from kubealign_services.generation.contract import EngineLoad, FinishReason, GeneratedSample, GenerationRequest
 from kubealign_services.rollout.fixed_weights import FixedWeights
 from kubealign_services.rollout.worker import RolloutWorker
 
@@ -62,7 +62,7 @@ class Replayed:
                 [-1.0] * tokens,
                 [-1.0] * tokens,
                 [0] * tokens,
-                Finish.LENGTH,
+                FinishReason.LENGTH,
                 "w0 " * tokens,
                 seconds,
             )
@@ -110,7 +110,7 @@ async def drive(
         job_seed=1,
         prompts_per_step=prompts,
         samples_per_prompt=_SAMPLES,
-        sampling=sampling_message(Sampling(max_tokens=1024)),
+        sampling=to_sampling_proto(SamplingSpec(max_tokens=1024)),
         group_timeout=600.0,
         group_retries=0,
         max_failed_groups=0,
@@ -119,11 +119,11 @@ async def drive(
     bounds = bounds_for((_STALENESS + 1) * prompts, _SAMPLES, 1, 1024)
     bus = await JetStreamBus.connect(access, tls, name="driver", bounds=bounds)
     taken: list[tuple[float, int, float]] = []
-    async with Exchange(bus, 1, asyncio.Event(), lambda waiting: None) as exchange:
-        supply = ListSupply(_Prompts(prompts * (steps + _STALENESS + 3)), "0")
+    async with RolloutCollector(bus, 1, asyncio.Event(), lambda waiting: None) as exchange:
+        supply = ListPrompts(_Prompts(prompts * (steps + _STALENESS + 3)), "0")
         buffer = GroupBuffer(exchange, supply, plan, "train", ())
         for _ in range(steps + 2):
-            groups = await buffer.take(0)
+            groups = await buffer.take_batch(0)
             tokens = sum(
                 (len(rollout.response) // 3) for group in groups for rollout in group.rollouts.values()
             )
@@ -138,9 +138,9 @@ async def drive(
     }
 
 
-async def _measured(server: NatsServer, tls: TlsFiles, *rest: Any) -> dict[str, float]:
+async def _measured(server: LocalNatsServer, tls: TlsFiles, *rest: Any) -> dict[str, float]:
     async with asyncio.timeout(60):
-        await server.ready()
+        await server.wait_ready()
     return await drive(server.access, tls, *rest)
 
 
@@ -148,10 +148,10 @@ def main(trace_file: Path, workers: int, steps: int, result: Path) -> None:
     trace = json.loads(trace_file.read_text())
     with tempfile.TemporaryDirectory(prefix="kubealign-bench-nats-") as name:
         folder = Path(name)
-        authority = Authority.create("bench", timedelta(hours=1))
+        authority = CertificateAuthority.create("bench", timedelta(hours=1))
         tls = {role: write_tls(folder / str(role), authority, role) for role in (Role.DRIVER, Role.ROLLOUT)}
         server_tls = write_tls(folder / "server", authority, Role.RUNNER, ["127.0.0.1"])
-        server = NatsServer(folder, Ports().take(), "bench", "secret-of-the-bench", server_tls)
+        server = LocalNatsServer(folder, PortAllocator().allocate(), "bench", "secret-of-the-bench", server_tls)
         children: list[Any] = []
         # Forked before anything has a thread: torch is imported once.
         fork = multiprocessing.get_context("fork")

@@ -9,7 +9,7 @@ from kubernetes import client
 
 from kubealign.spec.job import GROUP, VERSION
 from kubealign_operator.crd.definition import NAME, PLURAL
-from kubealign_operator.crd.file import manifest
+from kubealign_operator.crd.file import crd_manifest
 
 from .control_plane import ControlPlane
 
@@ -24,7 +24,7 @@ class Refused(Exception):
 
 def define(control_plane: ControlPlane) -> None:
     """Make the custom resource known, or bring it up to date."""
-    control_plane.kubectl("apply", "--server-side", "-f", "-", stdin=manifest())
+    control_plane.kubectl("apply", "--server-side", "-f", "-", stdin=crd_manifest())
     # The first of the two waits also where there are no conditions yet.
     for state in ("jsonpath={.status.acceptedNames.plural}=" + PLURAL, "condition=Established"):
         control_plane.kubectl.wait_for(f"crd/{NAME}", state, seconds=_SECONDS)

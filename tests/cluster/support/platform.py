@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from kubealign.local.redis_server import redis_program
+from kubealign.local.redis_server import find_redis_program
 
 from .built_images import OPERATOR, operator_image
 from .cluster import Cluster
@@ -45,7 +45,7 @@ def platform_values() -> dict[str, Any]:
         "redis": {
             "embedded": {
                 "image": _image(HOST_BIND),
-                "command": [str(redis or redis_program())],
+                "command": [str(redis or find_redis_program())],
                 "tls": redis is not None,
                 "persistence": {"enabled": False},
             }

@@ -10,7 +10,7 @@ from typing import Any, Self
 from redis import Redis
 from redis.exceptions import RedisError
 
-from kubealign.local.redis_server import redis_program
+from kubealign.local.redis_server import find_redis_program
 from support.free_address import free_port
 
 from .daemon import Daemon
@@ -32,7 +32,7 @@ class RedisProcess:
             f'bind 127.0.0.1\nport {self.port}\ndir {folder}\nsave ""\nuser default off\n'
             f"user admin on #{digest} ~* &* +@all\n"
         )
-        self.daemon = Daemon("redis-server", [redis_program(), configuration], folder / "redis.log")
+        self.daemon = Daemon("redis-server", [find_redis_program(), configuration], folder / "redis.log")
 
     @property
     def config(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kubealign_services.checkpoints.store import CommitStore
+from kubealign_services.checkpoints.store import CheckpointStore
 from support.running import RunningJobs, left_running
 from support.tiny_jobs import online_job, sft_job, write_jobs
 
@@ -35,7 +35,7 @@ def small_disk() -> Iterator[Callable[[Path, str], None]]:
 
 def newest(commits: Path) -> int:
     """Step of the newest commit, every byte of it verified."""
-    commit = CommitStore(commits, keep=3).newest()
+    commit = CheckpointStore(commits, keep=3).latest()
     assert commit is not None
     return commit.manifest.step
 

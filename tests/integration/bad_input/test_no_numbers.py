@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from kubealign_services.checkpoints.store import CommitStore
+from kubealign_services.checkpoints.store import CheckpointStore
 from support.tiny_jobs import online_job, write_reward
 
 pytestmark = pytest.mark.timeout(180)
@@ -44,4 +44,4 @@ def test_weights_that_an_update_destroyed(tmp_path: Path, failed) -> None:
     assert "that are not finite" in said
     assert "the learning rate in spec.trainer.optimizer may be too high" in said
     assert len(evidence(tmp_path, 1)["sequence.rewards"]) == 8
-    assert CommitStore(tmp_path / "runs" / "bad" / "commits", keep=3).newest() is None
+    assert CheckpointStore(tmp_path / "runs" / "bad" / "commits", keep=3).latest() is None

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from kubealign.process import NatsAccess, Role, TlsFiles
-from kubealign.security.authority import Authority, write_tls
+from kubealign.security.authority import CertificateAuthority, write_tls
 from kubealign_services.bus.bounds import Bounds
 from kubealign_services.bus.jetstream import JetStreamBus
 from support.free_address import free_port
@@ -24,7 +24,7 @@ class NatsServer:
     """A server that can be killed and restarted on the same port and store. `name` resolves to `host`."""
 
     def __init__(
-        self, folder: Path, port: int, authority: Authority, host: str = "127.0.0.1", name: str = "127.0.0.1"
+        self, folder: Path, port: int, authority: CertificateAuthority, host: str = "127.0.0.1", name: str = "127.0.0.1"
     ) -> None:
         self.folder = folder
         self.port = port
@@ -66,17 +66,17 @@ class NatsServer:
 
 
 @pytest.fixture
-def authority() -> Authority:
-    return Authority.create("bus-test", timedelta(hours=1))
+def authority() -> CertificateAuthority:
+    return CertificateAuthority.create("bus-test", timedelta(hours=1))
 
 
 @pytest.fixture
-def driver_tls(tmp_path: Path, authority: Authority) -> TlsFiles:
+def driver_tls(tmp_path: Path, authority: CertificateAuthority) -> TlsFiles:
     return write_tls(tmp_path / "driver", authority, Role.DRIVER)
 
 
 @pytest.fixture
-def make_server(tmp_path: Path, authority: Authority) -> Iterator[Callable[..., NatsServer]]:
+def make_server(tmp_path: Path, authority: CertificateAuthority) -> Iterator[Callable[..., NatsServer]]:
     """Start servers, each with its own store, which end with the test."""
     running: list[NatsServer] = []
 

@@ -4,10 +4,10 @@ from typing import cast
 
 import pytest
 
-from kubealign_services.bus.conformance import CHECKS, Check, Make
+from kubealign_services.bus.conformance import CHECKS, BusCheck, BusFactory
 
 
 @pytest.mark.timeout(90, method="signal")
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-async def test_jetstream_bus(check: Check, connect: object) -> None:
-    await check(cast(Make, connect))
+async def test_jetstream_bus(check: BusCheck, connect: object) -> None:
+    await check(cast(BusFactory, connect))

@@ -49,7 +49,7 @@ async def test_server_is_reconnected_at_its_new_address(
     bus = await JetStreamBus.connect(first.access, driver_tls, name="one", publish_timeout=60.0)
     try:
         await bus.publish("work", b"lost", "1")
-        losses = bus.losses("work")
+        losses = bus.watch_data_loss("work")
         first.kill()
         # Away for longer than a few tries take, each of them another way to fail.
         await asyncio.sleep(1.0)

@@ -140,7 +140,7 @@ async def test_only_a_lost_store_is_reported(server: Server, connect: Connect) -
     bus, other = await connect(), await connect("two")
     for each in (bus, other):
         await each.purge("work")
-    losses = bus.losses("work")
+    losses = bus.watch_data_loss("work")
     told = asyncio.ensure_future(anext(losses))
     server.kill()
     server.start()
@@ -196,7 +196,7 @@ async def test_follower_gets_the_newest_message_once(connect: Connect) -> None:
     await asyncio.wait_for(news.wait(), 20)
     news.clear()
     # As a server does that restarts without the follower: it is made again, and begins with the last message.
-    context = bus._link.client.jetstream()
+    context = bus._connection.client.jetstream()
     (follower,) = await context.consumers_info("refit")
     await context.delete_consumer("refit", follower.name)
     async with asyncio.timeout(20):
@@ -234,7 +234,7 @@ async def test_connection_closed_by_the_server_is_replaced(server: Server, conne
     """nats-py does not reconnect when the server states a reason for closing."""
     bus = await connect()
     await bus.publish("work", b"first", "1")
-    await bus._link.client._process_err("'Slow Consumer'")
+    await bus._connection.client._process_err("'Slow Consumer'")
     await bus.publish("work", b"second", "2")
     found = await pull_all(bus, "work", "rollout", 2)
     assert [delivery.data for delivery in found] == [b"first", b"second"]
@@ -250,7 +250,7 @@ async def test_client_that_gave_up_is_replaced(
     async def fail() -> None:
         raise ValueError("not what it expects")
 
-    monkeypatch.setattr(bus._link.client, "_process_connect_init", fail)
+    monkeypatch.setattr(bus._connection.client, "_process_connect_init", fail)
     server.kill()
     server.start()
     await asyncio.wait_for(bus.publish("work", b"second", "2"), 20)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kubealign.bench.figures import Figures, StepShape, sizing_of
+from kubealign.bench.figures import SizingMeasurements, StepShape, compute_sizing
 from support.running import KUBEALIGN, RunningJobs
 from support.tiny_jobs import FROM_CONFIG, online_job, write_jobs
 
@@ -30,8 +30,8 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def predicted_again(told: dict[str, Any], shape: StepShape) -> list[float]:
     """Return the step times predicted from the command's own measurements."""
-    figures = Figures.model_validate(told["figures"])
-    return [row.step for row in sizing_of(figures, shape, len(told["predicted"])).rows]
+    figures = SizingMeasurements.model_validate(told["figures"])
+    return [row.step for row in compute_sizing(figures, shape, len(told["predicted"])).rows]
 
 
 def test_components_of_a_job_are_measured(tmp_path: Path) -> None:

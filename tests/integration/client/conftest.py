@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kubealign import AlignmentClient
-from kubealign.local.run_folder import RunFolder
+from kubealign.local.run_folder import RunDirectory
 
 
 @pytest.fixture
@@ -17,13 +17,13 @@ def client(tmp_path: Path) -> Iterator[AlignmentClient]:
     with AlignmentClient.local(runs) as client:
         yield client
     for folder in runs.glob("[!.]*/"):
-        _end(RunFolder(folder))
+        _end(RunDirectory(folder))
 
 
-def _end(folder: RunFolder) -> None:
+def _end(folder: RunDirectory) -> None:
     """Kill the runner; its processes exit with it."""
     deadline = time.monotonic() + 30
-    while (holder := folder.lock().holder()) is not None and time.monotonic() < deadline:
+    while (holder := folder.lock().read_holder()) is not None and time.monotonic() < deadline:
         if holder.pid:
             os.kill(holder.pid, signal.SIGKILL)
         time.sleep(0.1)

@@ -73,7 +73,7 @@ def test_script_submits_waits_follows_scales_and_loads(client: AlignmentClient, 
 def _quicken_once_scaled(client: AlignmentClient, folder: Path) -> None:
     """Speed the job up once the script has scaled it."""
     for changed in client.changes("walked"):
-        if changed.status.rollout_replicas == 2 or (changed.phase and changed.phase.final):
+        if changed.status.rollout_replicas == 2 or (changed.phase and changed.phase.is_final):
             break
     set_pace(folder, 0.0)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kubealign.client.records import JobEvent, ProcessRecord, ProcessState
-from kubealign.read_model import Sample
+from kubealign.read_model import SampleRecord
 from kubealign_services.dashboard.app import create_app
 from support.dashboard import LETTERS, site_with_jobs
 from support.ruled_access import Person, RuledAccess
@@ -24,7 +24,7 @@ async def test_the_api_conforms_to_its_openapi_document(tmp_path: Path) -> None:
     site = await site_with_jobs(tmp_path)
     for step in range(1, 4):
         site.report(LETTERS, step, {"reward/mean": 0.1 * step})
-        site.sample(LETTERS, Sample("", step, "ab", "a", 0.5, {"letters": 0.5}, tokens=("a",)))
+        site.sample(LETTERS, SampleRecord("", step, "ab", "a", 0.5, {"letters": 0.5}, tokens=("a",)))
     site.staff(LETTERS, ProcessRecord("driver", "driver", ProcessState.READY))
     created = (await site.get(LETTERS)).created
     assert created is not None

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from kubealign.local.run_folder import RunFolder
+from kubealign.local.run_folder import RunDirectory
 from kubealign_services.dashboard.app import create_app
 from kubealign_services.dashboard.local import LocalAccess
 from support.dashboard import Seen, events, eventually
@@ -29,7 +29,7 @@ def runs(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "runs"
     yield folder
     for root in folder.glob("[!.]*/"):
-        holder = RunFolder(root).lock().holder()
+        holder = RunDirectory(root).lock().read_holder()
         if holder is not None and holder.pid:
             os.kill(holder.pid, signal.SIGKILL)
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from kubealign_services.dashboard.app import create_app
-from kubealign_services.dashboard.streams.job_feed import Pace
+from kubealign_services.dashboard.streams.job_feed import PollIntervals
 from support.dashboard import JOBS, LETTERS, Seen, events, site_with_jobs
 from support.memory_site import MemorySite
 from support.ruled_access import Person, RuledAccess, bearer
@@ -19,7 +19,7 @@ from support.served import served
 pytestmark = pytest.mark.timeout(120, method="signal")
 
 STREAM = f"{JOBS}/letters/stream"
-QUICK = Pace(figures=0.02, processes=0.05, over=0.05)
+QUICK = PollIntervals(metrics=0.02, processes=0.05, finished=0.05)
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ async def test_nothing_is_lost_during_a_server_restart(
     seen: list[Seen] = []
     for number in range(3):
         site.report(LETTERS, number + 1, {"reward/mean": 0.1})
-        with served(create_app(access(site), pace=QUICK), unused_tcp_port) as address:
+        with served(create_app(access(site), poll_intervals=QUICK), unused_tcp_port) as address:
             last = seen[-1].id if seen else ""
             async with stream(address, last=last) as (response, coming):
                 assert response.headers["content-type"].startswith("text/event-stream")
@@ -66,7 +66,7 @@ async def test_nothing_is_lost_during_a_server_restart(
 
 async def test_the_server_shuts_down_with_open_streams(site: MemorySite) -> None:
     with ExitStack() as server:
-        address = server.enter_context(served(create_app(access(site), pace=QUICK)))
+        address = server.enter_context(served(create_app(access(site), poll_intervals=QUICK)))
         async with stream(address) as (_, job), stream(address, "/api/v1/stream") as (_, listed):
             assert (await anext(job)).event == "job"
             assert (await anext(listed)).event == "ready"
@@ -78,7 +78,7 @@ async def test_the_server_shuts_down_with_open_streams(site: MemorySite) -> None
 
 async def test_a_stream_ends_when_its_token_expires(site: MemorySite) -> None:
     people = access(site, brief=Person("brief", expires=time.time() + 2))
-    with served(create_app(people, pace=QUICK)) as address:
+    with served(create_app(people, poll_intervals=QUICK)) as address:
         async with stream(address, token="brief") as (_, coming):
             names = [event.event async for event in coming]
         assert names[0] == "job"
@@ -87,7 +87,7 @@ async def test_a_stream_ends_when_its_token_expires(site: MemorySite) -> None:
 
 
 async def test_the_number_of_streams_is_limited(site: MemorySite) -> None:
-    with served(create_app(access(site), pace=QUICK, most_streams=1)) as address:
+    with served(create_app(access(site), poll_intervals=QUICK, max_streams=1)) as address:
         async with stream(address) as (_, coming):
             await anext(coming)
             async with stream(address) as (refused, _):

@@ -19,7 +19,7 @@ from kubealign_services.data.collate import collate
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.preparation import prepare
 from kubealign_services.data.prepared import load_prepared
-from kubealign_services.data.tokenizers import load_tokenizer, train_characters
+from kubealign_services.data.tokenizers import load_tokenizer, train_character_tokenizer
 from support.preparing import SIZES, from_config, job, rows, sft
 
 pytestmark = pytest.mark.timeout(120)
@@ -103,11 +103,11 @@ def test_a_model_from_a_config_is_drawn_from_the_seed(tmp_path: Path) -> None:
         for name, seed in (("a", 5), ("b", 5), ("c", 6))
     }
     assert torch.equal(before, torch.random.get_rng_state())
-    weights = {name: load_file(p.model("policy") / "model.safetensors") for name, p in result.items()}
+    weights = {name: load_file(p.model_folder("policy") / "model.safetensors") for name, p in result.items()}
     assert weights["a"].keys() == weights["b"].keys()
     assert all(torch.equal(weights["a"][key], weights["b"][key]) for key in weights["a"])
     assert not torch.equal(weights["a"]["lm_head.weight"], weights["c"]["lm_head.weight"])
-    model = AutoModelForCausalLM.from_pretrained(result["a"].model("policy"))
+    model = AutoModelForCausalLM.from_pretrained(result["a"].model_folder("policy"))
     tokenizer = result["a"].tokenizer
     assert model.config.vocab_size == len(tokenizer) == 3 + len("0123456789+=")
     assert (model.config.eos_token_id, model.config.pad_token_id) == (tokenizer.eos_token_id, 0)
@@ -164,7 +164,7 @@ def test_killed_preparation_leaves_no_result(tmp_path: Path, run_dir: Path) -> N
 
 
 def reward_model(folder: Path, alphabet: str, labels: int = 1, positions: int = 64) -> Path:
-    tokenizer = train_characters([alphabet])
+    tokenizer = train_character_tokenizer([alphabet])
     config = LlamaConfig(
         **{key: value for key, value in SIZES.items() if key != "model_type"}
         | {"max_position_embeddings": positions},
@@ -194,7 +194,7 @@ def ppo(tmp_path: Path, policy: dict[str, Any], **spec: Any) -> AlignmentJob:
 
 
 def test_ppo_with_other_jobs_results_points_to_them(tmp_path: Path, run_dir: Path) -> None:
-    policy = prepare(sft(rows(tmp_path, SUMS)), tmp_path / "sft", {}).model("policy")
+    policy = prepare(sft(rows(tmp_path, SUMS)), tmp_path / "sft", {}).model_folder("policy")
     reward = reward_model(tmp_path / "rm", ALPHABET, positions=32)
     given = ppo(tmp_path, {"job": {"name": "sft"}})
     prepared = prepare(given, run_dir, {"sft": policy, "rm": reward})
@@ -212,13 +212,13 @@ def test_ppo_with_other_jobs_results_points_to_them(tmp_path: Path, run_dir: Pat
     assert row.columns == {"response": "2", "kind": "odd"}
     shutil.rmtree(reward)
     with pytest.raises(DataError, match="the model of critic is missing"):
-        prepared.model("critic")
+        prepared.model_folder("critic")
     with pytest.raises(DataError, match="no model for reward-other; it has critic, policy"):
-        prepared.model("reward-other")
+        prepared.model_folder("reward-other")
 
 
 def test_models_that_do_not_fit_the_policy(tmp_path: Path, run_dir: Path) -> None:
-    policy = prepare(sft(rows(tmp_path, SUMS)), tmp_path / "sft", {}).model("policy")
+    policy = prepare(sft(rows(tmp_path, SUMS)), tmp_path / "sft", {}).model_folder("policy")
     given = ppo(tmp_path, {"job": {"name": "sft"}})
     cases = {
         r"spec\.rewards\[0\]\.model\.job\.name: there is no result of a job rm; known are: sft": {},
@@ -267,7 +267,7 @@ def test_chat_rows_and_a_tokenizer_without_template_or_pad_token(tmp_path: Path,
     before = {path.name: path.read_bytes() for path in source.iterdir()}
     prepared = prepare(sft(data, policy={"model": {"path": str(source)}}), run_dir, {})
     assert before == {path.name: path.read_bytes() for path in source.iterdir()}
-    policy = prepared.model("policy")
+    policy = prepared.model_folder("policy")
     assert policy == prepared.folder / "policy"
     assert (policy / "model.safetensors").is_symlink() and not (policy / "tokenizer.json").is_symlink()
     AutoModelForCausalLM.from_pretrained(policy)
@@ -279,7 +279,7 @@ def test_chat_rows_and_a_tokenizer_without_template_or_pad_token(tmp_path: Path,
     assert prepared.report.train.unknown_tokens == 0
     # A job that goes on from this one's tokenizer finds nothing left to do.
     again = prepare(sft(data, policy={"model": {"path": str(policy)}}), tmp_path / "again", {})
-    assert again.model("policy") == policy
+    assert again.model_folder("policy") == policy
 
 
 def test_truncated_and_dropped_rows_are_counted(tmp_path: Path, run_dir: Path) -> None:

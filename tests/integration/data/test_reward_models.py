@@ -48,8 +48,8 @@ def annotate(folder: Path, folders: dict[str, str], policy: str = "policy", **re
 def test_every_model_of_an_ensemble_is_found(tmp_path: Path, folders: dict[str, str]) -> None:
     ensemble = {"models": [place(folders, "one"), place(folders, "other")]}
     prepared = prepare(annotate(tmp_path, folders, ensemble=ensemble), tmp_path / "run", {})
-    assert prepared.model("reward-steer.0") == Path(folders["one"])
-    assert prepared.model("reward-steer.1") == Path(folders["other"])
+    assert prepared.model_folder("reward-steer.0") == Path(folders["one"])
+    assert prepared.model_folder("reward-steer.1") == Path(folders["other"])
     other = {"models": [place(folders, "other"), place(folders, "one")]}
     with pytest.raises(DataError, match=r"was made for another spec \(spec\.rewards\.steer"):
         prepare(annotate(tmp_path, folders, ensemble=other), tmp_path / "run", {})
@@ -108,7 +108,7 @@ def regression(folder: Path, folders: dict[str, str], policy: str, *columns: str
 
 def test_reward_model_training_continues_with_its_scores(tmp_path: Path, folders: dict[str, str]) -> None:
     given = regression(tmp_path, folders, "two", "good", "kind")
-    assert given.spec.learned_scores == ("good", "kind")
+    assert given.spec.reward_score_names == ("good", "kind")
     prepare(given, tmp_path / "fits", {})
     prepare(regression(tmp_path, folders, "one", "kind"), tmp_path / "one-whatever-it-is-called", {})
     prepare(regression(tmp_path, folders, "policy", "kind", "good"), tmp_path / "first", {})

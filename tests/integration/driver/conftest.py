@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from kubealign.process import NatsAccess, ProcessSettings, RedisAccess, Role
-from kubealign.security.authority import Authority, write_tls
+from kubealign.security.authority import CertificateAuthority, write_tls
 from kubealign.spec.job import AlignmentJob
 from kubealign.v1 import (
     batch_pb2,
@@ -25,24 +25,24 @@ from kubealign_services.batch.codec import decode, encode, encode_columns
 from kubealign_services.batch.packed import Batch
 from kubealign_services.bus.memory import MemoryBus
 from kubealign_services.checkpoints.shards import file_digest
-from kubealign_services.checkpoints.store import CommitStore
-from kubealign_services.data.prepared import DataReport, Prepared, PreparedRow, Report
-from kubealign_services.driver.attempt import attempt
-from kubealign_services.driver.grace import Grace
-from kubealign_services.driver.main import until_ended
-from kubealign_services.driver.progress import Progress
-from kubealign_services.process.context import Context
+from kubealign_services.checkpoints.store import CheckpointStore
+from kubealign_services.data.prepared import DatasetReport, PreparedJob, PreparedRow, PreparationReport
+from kubealign_services.driver.attempt import run_attempt
+from kubealign_services.driver.grace import ShutdownDeadline
+from kubealign_services.driver.main import run_job
+from kubealign_services.driver.progress import ProgressTracker
+from kubealign_services.process.context import ProcessContext
 from kubealign_services.rpc.client import Peer
-from kubealign_services.rpc.server import Server
+from kubealign_services.rpc.server import RpcServer
 from kubealign_services.telemetry.heartbeat import Heartbeat
-from kubealign_services.telemetry.metrics import Metrics
-from kubealign_services.telemetry.read_model import ReadModel
-from kubealign_services.training.contract import Diverged
+from kubealign_services.telemetry.metrics import ProcessMetrics
+from kubealign_services.telemetry.read_model import ReadModelWriter
+from kubealign_services.training.contract import ModelDiverged
 from support.tiny_jobs import online_job
 
 RLOO = {"rloo": {"promptsPerStep": 2, "samplesPerPrompt": 2, "kl": {"fixed": {"coefficient": 0.0}}}}
 ROWS = [PreparedRow(row=i, prompt_tokens=[i + 1], prompt_text=str(i)) for i in range(32)]
-DATA = DataReport(
+DATA = DatasetReport(
     kind="prompts",
     source="test",
     rows_read=32,
@@ -106,7 +106,7 @@ class Trainer(trainer_pb2_grpc.TrainerServicer):
     async def PublishWeights(self, request: Any, context: Any) -> refit_pb2.WeightsAnnouncement:
         await self.publishing(request.version)
         if request.version >= self.destroyed:
-            raise Diverged(f"weights of version {request.version} are destroyed")
+            raise ModelDiverged(f"weights of version {request.version} are destroyed")
         self.published.append((request.version, self.state.step))
         weights = batch_pb2.WeightsId(fence=request.fence, version=request.version, digest="d")
         return refit_pb2.WeightsAnnouncement(weights=weights)
@@ -188,7 +188,7 @@ class Worker:
 class Stage:
     """One job with its driver. `reached` is the newest step that it has reported."""
 
-    def __init__(self, folder: Path, server: Server, trainer: Trainer) -> None:
+    def __init__(self, folder: Path, server: RpcServer, trainer: Trainer) -> None:
         document = online_job(
             folder,
             "stopped",
@@ -200,7 +200,7 @@ class Stage:
         self.job = AlignmentJob.model_validate(document)
         self.trainer = trainer
         self.bus = MemoryBus()
-        self.worker = Worker(self.bus.another())
+        self.worker = Worker(self.bus.new_connection())
         self.stop = asyncio.Event()
         self.reached = 0
         self.run_dir = folder / "run"
@@ -212,14 +212,14 @@ class Stage:
     @property
     def committed(self) -> int | None:
         """Return the step of the newest checkpoint."""
-        newest = CommitStore(self.run_dir / "commits", keep=3).newest()
+        newest = CheckpointStore(self.run_dir / "commits", keep=3).latest()
         return None if newest is None else newest.manifest.step
 
     def history(self) -> list[str]:
         return (self.run_dir / "history.jsonl").read_text().splitlines()
 
     def settings(self) -> ProcessSettings:
-        authority = Authority.load(self._folder)
+        authority = CertificateAuthority.load(self._folder)
         return ProcessSettings(
             name="driver",
             role=Role.DRIVER,
@@ -234,15 +234,15 @@ class Stage:
             termination=self._folder / "termination",
         )
 
-    def context(self) -> Context:
+    def context(self) -> ProcessContext:
         settings = self.settings()
-        read_model = ReadModel(settings.redis)
-        return Context(
+        read_model = ReadModelWriter(settings.redis)
+        return ProcessContext(
             settings=settings,
             job=self.job,
             logger=logging.getLogger("driver"),
             stop=self.stop,
-            metrics=Metrics(self.job.name, settings.role, settings.name),
+            metrics=ProcessMetrics(self.job.name, settings.role, settings.name),
             read_model=read_model,
             heartbeat=Heartbeat(read_model, settings.name, settings.role),
         )
@@ -250,20 +250,20 @@ class Stage:
     async def drive(self) -> None:
         """Run one attempt. Raises the error that ends it."""
         context = self.context()
-        prepared = Prepared(
+        prepared = PreparedJob(
             self._folder,
             {},
-            Report(context=None, train=DATA, validation=None),
+            PreparationReport(context=None, train=DATA, validation=None),
             ROWS,
             None,  # type: ignore[arg-type]
         )
-        progress = Progress(self.job.spec.max_steps, context.read_model)
-        grace = Grace(self.stop, self.job.spec.lifecycle.grace_period_seconds)
+        progress = ProgressTracker(self.job.spec.max_steps, context.read_model)
+        grace = ShutdownDeadline(self.stop, self.job.spec.lifecycle.grace_period_seconds)
         settings = context.settings
         async with Peer(
             "trainer", settings.peers["trainer"], settings.tls, trainer_pb2_grpc.TrainerStub
         ) as peer:
-            await attempt(context, prepared, self.bus, peer, None, 1, [self], progress, grace)
+            await run_attempt(context, prepared, self.bus, peer, None, 1, [self], progress, grace)
 
     def step(self, step: int, fence: int, metrics: Any) -> None:
         self.reached = step
@@ -275,15 +275,15 @@ class Stage:
         """Run attempts until the job ends. Raises the error that ends it."""
         prepared = self.run_dir / "prepared"
         prepared.mkdir()
-        report = Report(context=None, train=DATA, validation=None)
+        report = PreparationReport(context=None, train=DATA, validation=None)
         (prepared / "report.json").write_text(report.model_dump_json())
         (prepared / "models.json").write_text("{}")
         context = self.context()
-        progress = Progress(self.job.spec.max_steps, context.read_model)
-        grace = Grace(self.stop, self.job.spec.lifecycle.grace_period_seconds)
+        progress = ProgressTracker(self.job.spec.max_steps, context.read_model)
+        grace = ShutdownDeadline(self.stop, self.job.spec.lifecycle.grace_period_seconds)
         tls = context.settings.tls
         async with Peer("trainer", trainer_address, tls, trainer_pb2_grpc.TrainerStub) as peer:
-            await until_ended(context, self.bus, peer, None, progress, grace)
+            await run_job(context, self.bus, peer, None, progress, grace)
 
     def begin(self) -> "asyncio.Task[None]":
         """Start a driver that runs until it or the test ends."""
@@ -300,11 +300,11 @@ class Stage:
 
 @pytest.fixture
 async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
-    authority = Authority.create("stopped", timedelta(hours=1))
+    authority = CertificateAuthority.create("stopped", timedelta(hours=1))
     authority.save(tmp_path)
     trainer = Trainer()
     tls = write_tls(tmp_path / "trainer-tls", authority, Role.TRAINER)
-    async with Server("127.0.0.1:0", tls, [trainer], lambda *_: None, grace=0.5) as server:
+    async with RpcServer("127.0.0.1:0", tls, [trainer], lambda *_: None, grace=0.5) as server:
         await server.set_serving(True)
         new_stage = Stage(tmp_path, server, trainer)
         try:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kubealign.spec.job import AlignmentJob
-from kubealign_services.driver.failures import JobFailed
+from kubealign_services.driver.failures import UnrecoverableError
 from support.tiny_jobs import online_job
 
 pytestmark = pytest.mark.timeout(30)
@@ -88,6 +88,6 @@ async def test_a_quorum_lost_twice_ends_the_job_whatever_the_trainer_does(stage:
 
     refusing = asyncio.create_task(refuse())
     stage.worker.refitting.let_go.set()
-    with pytest.raises(JobFailed, match=r"version 1.*a checksum does not match.*Second try"):
+    with pytest.raises(UnrecoverableError, match=r"version 1.*a checksum does not match.*Second try"):
         await asyncio.wait_for(driving, 10)
     refusing.cancel()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kubealign_services.driver.failures import JobFailed, Stopping
+from kubealign_services.driver.failures import UnrecoverableError, ShutdownRequested
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -19,7 +19,7 @@ async def test_what_is_done_and_proven_is_committed(stage: Any) -> None:
     driving = stage.begin()
     await stage.worker.generating.held.wait()
     stage.stop.set()
-    with pytest.raises(Stopping):
+    with pytest.raises(ShutdownRequested):
         await driving
     assert stage.committed == stage.reached == len(stage.history()) == 4
 
@@ -34,7 +34,7 @@ async def test_the_proof_of_the_last_step_is_waited_for(stage: Any) -> None:
     assert not driving.done()
     assert stage.committed == 3
     stage.worker.refitting.let_go.set()
-    with pytest.raises(Stopping):
+    with pytest.raises(ShutdownRequested):
         await driving
     assert stage.committed == stage.reached == 4
 
@@ -44,7 +44,7 @@ async def test_a_step_that_is_not_proven_in_time_is_not_committed(stage: Any) ->
     driving = stage.begin()
     await stage.worker.refitting.held.wait()
     stage.stop.set()
-    with pytest.raises(Stopping):
+    with pytest.raises(ShutdownRequested):
         # Within the grace period, not after the two minutes that a refit may take.
         await asyncio.wait_for(driving, 8)
     assert (stage.reached, stage.committed) == (4, 3)
@@ -57,7 +57,7 @@ async def test_weights_that_the_last_step_destroyed_are_not_committed(stage: Any
     stage.stop.set()
     await asyncio.sleep(0.2)
     stage.trainer.publishing.let_go.set()
-    with pytest.raises(JobFailed, match="weights of version 4 are destroyed; its batch is kept in"):
+    with pytest.raises(UnrecoverableError, match="weights of version 4 are destroyed; its batch is kept in"):
         await driving
     assert stage.committed == 3
 
@@ -68,7 +68,7 @@ async def test_with_nothing_to_commit_it_ends_at_once(stage: Any) -> None:
     driving = stage.begin()
     await stage.worker.refitting.held.wait()
     stage.stop.set()
-    with pytest.raises(Stopping):
+    with pytest.raises(ShutdownRequested):
         await asyncio.wait_for(driving, 3)
     assert stage.committed is None
 
@@ -81,7 +81,7 @@ async def test_a_step_under_way_is_not_broken_off(stage: Any) -> None:
     await asyncio.sleep(0.3)
     assert not driving.done()
     stage.trainer.training.let_go.set()
-    with pytest.raises(Stopping):
+    with pytest.raises(ShutdownRequested):
         await driving
     assert stage.committed == stage.reached == 2
 
@@ -92,7 +92,7 @@ async def test_a_step_that_outlasts_the_grace_period_is_given_up(stage: Any) -> 
     driving = stage.begin()
     await stage.trainer.training.held.wait()
     stage.stop.set()
-    with pytest.raises(Stopping):
+    with pytest.raises(ShutdownRequested):
         await asyncio.wait_for(driving, 8)
     assert stage.committed == 3
 
@@ -102,7 +102,7 @@ async def test_a_commit_that_outlasts_the_grace_period_is_none(stage: Any) -> No
     driving = stage.begin()
     await stage.worker.generating.held.wait()
     stage.stop.set()
-    with pytest.raises(Stopping):
+    with pytest.raises(ShutdownRequested):
         await asyncio.wait_for(driving, 8)
     assert stage.trainer.saving.held.is_set()
     assert stage.committed == 3
@@ -117,5 +117,5 @@ async def test_a_trainer_that_is_away_is_not_waited_for(stage: Any) -> None:
     await asyncio.sleep(0.2)
     assert not driving.done()
     stage.stop.set()
-    with pytest.raises(Stopping):
+    with pytest.raises(ShutdownRequested):
         await asyncio.wait_for(driving, 3)

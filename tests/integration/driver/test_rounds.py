@@ -10,9 +10,9 @@ import pytest
 from xxhash import xxh3_128_hexdigest
 
 from kubealign_services.data.prepared import PreparedRow
-from kubealign_services.data.tokenizers import train_characters
-from kubealign_services.driver.failures import JobFailed
-from kubealign_services.driver.rounds.files import Round, RoundFiles
+from kubealign_services.data.tokenizers import train_character_tokenizer
+from kubealign_services.driver.failures import UnrecoverableError
+from kubealign_services.driver.rounds.files import StoredRound, RoundFiles
 from kubealign_services.driver.state import JobState
 from support.rounds_in_process import Policy, RoundsJob, rounds_job
 
@@ -35,7 +35,7 @@ class Stage:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(exist_ok=True)
         self.folder = folder
-        self.policy = Policy(folder, train_characters([*PROMPTS, "?7"]), learning_rate=1e-2)
+        self.policy = Policy(folder, train_character_tokenizer([*PROMPTS, "?7"]), learning_rate=1e-2)
         self.rows = [self.policy.row(number, prompt, "a") for number, prompt in enumerate(PROMPTS)]
 
     def job(
@@ -80,7 +80,7 @@ class Stage:
         return [tensor.clone() for _, tensor in self.policy.backend.snapshot()]
 
 
-def kept(stage: Stage, name: str) -> Round:
+def kept(stage: Stage, name: str) -> StoredRound:
     path = stage.folder / "rounds" / name
     return RoundFiles(stage.folder).read(name, xxh3_128_hexdigest(path.read_bytes()))
 
@@ -218,7 +218,7 @@ async def test_a_round_without_rows_ends_the_job_with_the_reason(tmp_path: Path)
     entry = SAMPLING | {"minimumReward": 2.0}
     async with Stage(tmp_path).job({"rejectionSampling": entry}) as job:
         with pytest.raises(
-            JobFailed, match=r"round 1: the best of 16 rewards is .* below minimumReward \(2\)"
+            UnrecoverableError, match=r"round 1: the best of 16 rewards is .* below minimumReward \(2\)"
         ):
             await job.learn()
 
@@ -230,7 +230,7 @@ async def test_a_judge_that_cannot_be_read_ends_the_job_with_the_reason(tmp_path
     """Its pattern finds letters, which are no numbers."""
     stage = Stage(tmp_path)
     async with stage.job({"selfRewarding": SAMPLING | {"judge": JUDGE}}) as job:
-        with pytest.raises(JobFailed, match="none of 16 responses got a score from the judge"):
+        with pytest.raises(UnrecoverableError, match="none of 16 responses got a score from the judge"):
             await job.learn()
     asked = stage.sampled()
     assert len([name for name in asked if name.startswith("judge:")]) == 16
@@ -244,7 +244,7 @@ async def test_questions_that_do_not_fit_the_context_are_not_asked(tmp_path: Pat
     stage = Stage(tmp_path)
     judge = JUDGE | {"prompt": "{prompt}{response}?"}
     async with stage.job({"selfRewarding": SAMPLING | {"judge": judge}}, context=6) as job:
-        with pytest.raises(JobFailed, match="none of 16 responses"):
+        with pytest.raises(UnrecoverableError, match="none of 16 responses"):
             await job.learn()
         (answers,) = job.answers
     lengths = [
@@ -264,7 +264,7 @@ async def test_a_judge_that_finds_all_alike_has_nothing_left_to_teach(tmp_path: 
     later.round = later.round.model_copy(update={"number": 1})
     stage = Stage(tmp_path)
     async with stage.job(entry) as job:
-        with pytest.raises(JobFailed, match=r"round 1: no prompt's .*; no row came of it"):
+        with pytest.raises(UnrecoverableError, match=r"round 1: no prompt's .*; no row came of it"):
             await job.learn()
     async with stage.job(entry, state=later, fence=2) as job:
         assert await job.learn() == []
@@ -278,7 +278,7 @@ async def test_spin_reads_the_demonstrations_and_is_its_own_reference(tmp_path: 
     round_one = kept(stage, "round-000001-fence-1")
     demonstration: PreparedRow = stage.rows[0]
     assert round_one.header.unit == 2 and round_one.rows == 8
-    pair = round_one.take([0])
+    pair = round_one.select_rows([0])
     assert pair.sample_ids[0] == pair.sample_ids[1] + "/demonstration"
     chosen = pair.select([0])
     assert chosen.tokens[chosen.token("loss_mask").bool()].tolist() == demonstration.response_tokens

@@ -23,15 +23,15 @@ from transformers import (
 
 from kubealign.spec import engines as engine_spec
 from kubealign.v1 import batch_pb2, refit_pb2
-from kubealign_services.adapters.low_rank import LowRank
+from kubealign_services.adapters.low_rank import LowRankAdapter
 from kubealign_services.generation.contract import GeneratedSample, GenerationRequest, SamplingParameters
-from kubealign_services.generation.torch_engine.engine import TorchEngine
-from kubealign_services.generation.torch_engine.tensor_parallel.follower import follow
+from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
+from kubealign_services.generation.torch_engine.tensor_parallel.follower import run_worker
 from kubealign_services.generation.torch_engine.tensor_parallel.led_passes import PartsMissing, ProcessesLost
-from kubealign_services.generation.torch_engine.tensor_parallel.making import follower_passes, led_engine
-from kubealign_services.generation.torch_engine.tensor_parallel.sliced_passes import SlicedPasses
-from kubealign_services.generation.torch_engine.tensor_parallel.slicing import Shard, extent, piece
-from kubealign_services.group.rendezvous import meet
+from kubealign_services.generation.torch_engine.tensor_parallel.making import create_worker_runner, create_leader_engine
+from kubealign_services.generation.torch_engine.tensor_parallel.sliced_passes import ShardedModelRunner
+from kubealign_services.generation.torch_engine.tensor_parallel.slicing import ModelShard, shard_extent, shard_tensor
+from kubealign_services.group.rendezvous import join_process_group
 from kubealign_services.training.slices import WeightSlice
 from support.free_address import free_address
 
@@ -59,7 +59,7 @@ FAMILIES: dict[str, Callable[[], Any]] = {
     "qwen3": lambda: Qwen3Config(**COMMON, head_dim=16),
     "mistral": lambda: MistralConfig(**COMMON, sliding_window=5),
 }
-SPEC = engine_spec.TorchEngine(max_sequences=6, prefill_tokens=1024, tensor_parallel=2)
+SPEC = engine_spec.TorchEngineSpec(max_sequences=6, prefill_tokens=1024, tensor_parallel=2)
 #: The seed of weights that the second process cannot fetch.
 OUT_OF_REACH = 99
 #: Seconds within which the second process has to come: it imports transformers first.
@@ -94,10 +94,10 @@ def weights(name: str, seed: int = 3) -> dict[str, torch.Tensor]:
 def parts(name: str, seed: int, rank: int) -> Iterator[WeightSlice]:
     """Return the weight slices that a process fetches for this seed."""
     for key, whole in weights(name, seed).items():
-        ranges = extent(key, whole.shape, Shard(rank, 2))
+        ranges = shard_extent(key, whole.shape, ModelShard(rank, 2))
         if len(ranges[0]):
             start = tuple(part.start for part in ranges)
-            yield WeightSlice(key, tuple(whole.shape), start, piece(key, whole, Shard(rank, 2)))
+            yield WeightSlice(key, tuple(whole.shape), start, shard_tensor(key, whole, ModelShard(rank, 2)))
 
 
 class Parts:
@@ -114,21 +114,21 @@ class Parts:
         return ((part.name, part.tensor) for part in self.slices())
 
 
-def fetch(name: str, passes: SlicedPasses, announcement: bytes) -> None:
+def fetch(name: str, passes: ShardedModelRunner, announcement: bytes) -> None:
     """Fetch the second process's slices; the fetch fails for one seed."""
     seed = refit_pb2.WeightsAnnouncement.FromString(announcement).weights.version
     if seed == OUT_OF_REACH:
         raise ConnectionError("no way to the trainer")
-    passes.take_own(parts(name, seed, 1))
+    passes.load_own_slices(parts(name, seed, 1))
 
 
 def follower(rendezvous: str, folders: list[Path]) -> None:
     """Run the second process: one model after the other."""
     torch.set_num_threads(1)
-    store = meet(1, 2, rendezvous, MEETING)
+    store = join_process_group(1, 2, rendezvous, MEETING)
     for folder in folders:
-        following, passes = follower_passes(folder, SPEC, 1, dist.PrefixStore(folder.name, store))
-        follow(following, passes, functools.partial(fetch, folder.name, passes))
+        following, passes = create_worker_runner(folder, SPEC, 1, dist.PrefixStore(folder.name, store))
+        run_worker(following, passes, functools.partial(fetch, folder.name, passes))
     dist.destroy_process_group()
 
 
@@ -141,10 +141,10 @@ class Pair:
     process: mp.process.BaseProcess
     losses: list[ProcessesLost] = field(default_factory=list)
 
-    def engine(self, name: str) -> tuple[TorchEngine, Callable[[], None]]:
+    def engine(self, name: str) -> tuple[TorchRolloutEngine, Callable[[], None]]:
         """Return the engine with the family's weights, and its shutdown function."""
         store = dist.PrefixStore(name, self.store)
-        engine, end = led_engine(self.root / name, SPEC, store, self.losses.append)
+        engine, end = create_leader_engine(self.root / name, SPEC, store, self.losses.append)
         engine.refit(weights(name).items(), version=1)
         return engine, end
 
@@ -159,7 +159,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     process = mp.get_context("spawn").Process(target=follower, args=(rendezvous, folders))
     process.start()
     try:
-        yield Pair(root, meet(0, 2, rendezvous, MEETING), process)
+        yield Pair(root, join_process_group(0, 2, rendezvous, MEETING), process)
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
@@ -168,7 +168,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         torch.set_num_threads(threads)
 
 
-def run_all(engine: TorchEngine, *requests: GenerationRequest) -> dict[tuple[str, int], GeneratedSample]:
+def run_all(engine: TorchRolloutEngine, *requests: GenerationRequest) -> dict[tuple[str, int], GeneratedSample]:
     for request in requests:
         engine.add(request)
     done: dict[tuple[str, int], GeneratedSample] = {}
@@ -179,7 +179,7 @@ def run_all(engine: TorchEngine, *requests: GenerationRequest) -> dict[tuple[str
     raise AssertionError(f"not idle after 500 steps: {engine.load()}")
 
 
-def same(one: TorchEngine, two: TorchEngine) -> None:
+def same(one: TorchRolloutEngine, two: TorchRolloutEngine) -> None:
     """Check equality with more samples than slots, prompts that stay cached, rows that move, and commands
     longer than one broadcast; greedy and sampled.
     """
@@ -206,8 +206,8 @@ def same(one: TorchEngine, two: TorchEngine) -> None:
     assert two.sequence_logprobs(SEQUENCE) == pytest.approx(one.sequence_logprobs(SEQUENCE), abs=1e-5)
 
 
-def alone(pair: Pair, name: str) -> TorchEngine:
-    engine = TorchEngine.create(pair.root / name, SPEC)
+def alone(pair: Pair, name: str) -> TorchRolloutEngine:
+    engine = TorchRolloutEngine.create(pair.root / name, SPEC)
     engine.refit(weights(name).items(), version=1)
     return engine
 
@@ -222,7 +222,7 @@ def adapter(name: str, dora: bool) -> list[tuple[str, torch.Tensor]]:
         if layer.endswith(("q_proj", "v_proj", "o_proj", "up_proj", "down_proj")) and key != layer:
             outputs, inputs = weight.shape
             magnitude = 1 + draw(outputs).abs() if dora else None
-            named += LowRank(0.3 * draw(2, inputs), 0.3 * draw(outputs, 2), magnitude).named(layer)
+            named += LowRankAdapter(0.3 * draw(2, inputs), 0.3 * draw(outputs, 2), magnitude).named_tensors(layer)
     return named
 
 

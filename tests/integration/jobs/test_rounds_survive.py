@@ -8,7 +8,7 @@ import pytest
 from safetensors.torch import load_file
 from xxhash import xxh3_128_hexdigest
 
-from kubealign_services.driver.rounds.files import Round, RoundFiles
+from kubealign_services.driver.rounds.files import StoredRound, RoundFiles
 from support.running import RunningJobs
 from support.tiny_jobs import PACED_LETTER_A, online_job, set_pace, write_jobs, write_reward
 
@@ -30,7 +30,7 @@ def job(folder: Path, name: str) -> dict[str, Any]:
     return made
 
 
-def rounds(run: RunningJobs, name: str) -> list[Round]:
+def rounds(run: RunningJobs, name: str) -> list[StoredRound]:
     folder = run.folder(name)
     paths = sorted((folder / "rounds").iterdir())
     return [RoundFiles(folder).read(path.name, xxh3_128_hexdigest(path.read_bytes())) for path in paths]

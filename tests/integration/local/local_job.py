@@ -10,10 +10,10 @@ from pathlib import Path
 
 from kubealign.local.fork_server import ForkServer
 from kubealign.local.interruption import Interruption
-from kubealign.local.local_run import LocalRun
-from kubealign.local.run_folder import RunFolder
+from kubealign.local.local_run import JobRunner
+from kubealign.local.run_folder import RunDirectory
 from kubealign.local.run_status import RunStatus
-from kubealign.local.supervisor import State
+from kubealign.local.supervisor import UnitState
 from kubealign.process import Role
 from kubealign.roles import Process
 from kubealign.spec.job import AlignmentJob
@@ -44,7 +44,7 @@ class Told:
     def begin(self, job, folder) -> None:
         pass
 
-    def say(self, text: str) -> None:
+    def show_message(self, text: str) -> None:
         self.said.append(text)
         self.heard(text)
 
@@ -58,7 +58,7 @@ class Told:
 class Begun:
     """A run in progress with its stop signals."""
 
-    def __init__(self, run: LocalRun) -> None:
+    def __init__(self, run: JobRunner) -> None:
         self.run = run
         self.interruption = Interruption()
         self.task = asyncio.ensure_future(run.run(self.interruption))
@@ -72,13 +72,13 @@ class Begun:
     async def all_ready(self) -> None:
         def done() -> bool:
             states = {view.state for view in self.run.processes()}
-            return bool(states) and states <= {State.READY, State.FINISHED}
+            return bool(states) and states <= {UnitState.READY, UnitState.FINISHED}
 
         await self.until(done)
 
-    def state(self, name: str) -> State:
+    def state(self, name: str) -> UnitState:
         states = {view.name: view.state for view in self.run.processes()}
-        return states.get(name, State.WAITING)
+        return states.get(name, UnitState.WAITING)
 
     def pid(self, name: str) -> int:
         pid = next(view.pid for view in self.run.processes() if view.name == name)
@@ -103,8 +103,8 @@ class Place:
     begun: list["Begun"] = field(default_factory=list)
 
     @property
-    def folder(self) -> RunFolder:
-        return RunFolder(self.path / "tiny")
+    def folder(self) -> RunDirectory:
+        return RunDirectory(self.path / "tiny")
 
     def behave(self, **behaviour: dict) -> None:
         (self.path / "behaviour.json").write_text(
@@ -117,8 +117,8 @@ class Place:
             update={"spec": self.job.spec.model_copy(update={"lifecycle": lifecycle})}
         )
 
-    def run(self, processes: list[Process], **options) -> LocalRun:
-        return LocalRun(self.job, self.folder, self.fork_server, self.told, processes=processes, **options)
+    def run(self, processes: list[Process], **options) -> JobRunner:
+        return JobRunner(self.job, self.folder, self.fork_server, self.told, processes=processes, **options)
 
     async def begin(self, processes: list[Process], **options) -> "Begun":
         begun = Begun(self.run(processes, **options))
@@ -129,8 +129,8 @@ class Place:
         """Whatever a failed test left running."""
         for begun in self.begun:
             if not begun.task.done():
-                begun.interruption.interrupt()
-                begun.interruption.interrupt()
+                begun.interruption.request_stop()
+                begun.interruption.request_stop()
                 await begun.task
 
     def events(self) -> list[dict]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from local_job import HERE, JOB, alive, descendants, eventually, is_there, shared_memory
 
-from kubealign.local.control import processes
+from kubealign.local.control import list_processes
 from kubealign.local.failure import RunRefused
 
 pytestmark = pytest.mark.timeout(90)
@@ -58,7 +58,7 @@ class Command:
             while True:
                 assert runner.poll() is None, self.output.read_text()
                 try:
-                    views = await processes(self.folder / "tiny")
+                    views = await list_processes(self.folder / "tiny")
                 except RunRefused:
                     views = []
                 if views and all(view["state"] in ("Ready", "Finished") for view in views):

@@ -9,7 +9,7 @@ from local_job import HERE, Place, alive, command_name, descendants, driver, pre
 
 from kubealign.local.fork_server import ForkServer
 from kubealign.local.run_status import Phase
-from kubealign.local.supervisor import State
+from kubealign.local.supervisor import UnitState
 
 pytestmark = pytest.mark.timeout(60)
 JOB = [prepare(), trainer(), driver("trainer")]
@@ -40,7 +40,7 @@ async def importing(
 async def test_a_process_that_was_being_started_is_ended_too(importing) -> None:
     place = await importing(1.5)
     begun = await place.begin(JOB)
-    await begun.until(lambda: begun.state("nats") is State.STARTING)
+    await begun.until(lambda: begun.state("nats") is UnitState.STARTING)
     begun.interruption.interrupt()
     assert (await begun.task).phase is Phase.STOPPED
     # After this one has run, whatever was asked for before it has been started.
@@ -54,7 +54,7 @@ async def test_a_process_that_was_being_started_is_ended_too(importing) -> None:
 async def test_second_signal_does_not_wait_for_imports(importing) -> None:
     place = await importing(1000)
     begun = await place.begin(JOB)
-    await begun.until(lambda: begun.state("nats") is State.STARTING)
+    await begun.until(lambda: begun.state("nats") is UnitState.STARTING)
     await begun.until(lambda: (place.path / "fork-server.pid").exists())
     begun.interruption.interrupt()
     await asyncio.sleep(0)

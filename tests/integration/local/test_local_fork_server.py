@@ -29,8 +29,8 @@ async def test_dead_fork_server_is_replaced_during_a_start(
         os.close(handle)
 
     async with ForkServer((), tmp_path / "server.log") as server:
-        first = await server.program("first", tmp_path / "first.log", ["/bin/true"])
+        first = await server.start_program("first", tmp_path / "first.log", ["/bin/true"])
         assert await first.wait() == 0
         monkeypatch.setattr(multiprocessing.forkserver, "ensure_running", then_ends)
-        second = await server.program("second", tmp_path / "second.log", ["/bin/true"])
+        second = await server.start_program("second", tmp_path / "second.log", ["/bin/true"])
         assert await second.wait() == 0

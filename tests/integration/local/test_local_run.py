@@ -20,10 +20,10 @@ from local_job import (
     trainer,
 )
 
-from kubealign.local.control import processes, scale
+from kubealign.local.control import list_processes, scale
 from kubealign.local.failure import RunRefused
 from kubealign.local.run_status import Phase, read_status
-from kubealign.local.supervisor import State
+from kubealign.local.supervisor import UnitState
 from kubealign.process import ProcessSettings
 
 pytestmark = pytest.mark.timeout(90)
@@ -113,7 +113,7 @@ async def test_the_ranks_of_a_group_restart_together(place: Place) -> None:
     ).rendezvous
     before = {begun.pid("trainer-0"), begun.pid("trainer-1")}
     os.kill(begun.pid("trainer-1"), signal.SIGKILL)
-    await begun.until(lambda: begun.state("trainer-0") is State.RESTARTING)
+    await begun.until(lambda: begun.state("trainer-0") is UnitState.RESTARTING)
     await begun.all_ready()
     assert before.isdisjoint({begun.pid("trainer-0"), begun.pid("trainer-1")})
     assert not any(alive(pid) for pid in before)
@@ -134,7 +134,7 @@ async def test_restarts_have_a_limit(place: Place) -> None:
     assert place.sequence("start").count("trainer-0") == 2
     assert "trainer-0 ended with code 3" in status.message
     assert "all 1 restarts are used up" in status.message
-    assert str(place.folder.log("trainer-0")) in status.message
+    assert str(place.folder.log_path("trainer-0")) in status.message
     assert "trainer-0 says hello, start 2" in status.message
     # Only what the last start wrote is its last words.
     assert "start 1" not in status.message
@@ -186,7 +186,7 @@ async def test_an_interruption_reaches_the_driver_first(place: Place) -> None:
     begun = await place.begin(JOB)
     await begun.all_ready()
     servers = [begun.pid("nats"), begun.pid("redis")]
-    begun.interruption.interrupt()
+    begun.interruption.request_stop()
     status = await begun.task
     assert status.phase is Phase.STOPPED
     assert status.message == "stopped at step 0; the same command resumes from there"
@@ -204,7 +204,7 @@ async def test_a_process_that_does_not_end_is_killed_after_the_grace_period(plac
     place.behave(trainer_0={"deaf": True})
     begun = await place.begin(JOB)
     await begun.all_ready()
-    begun.interruption.interrupt()
+    begun.interruption.request_stop()
     assert (await begun.task).phase is Phase.STOPPED
     assert any("trainer-0 did not end within 0.5 s and was killed" in text for text in place.told.said)
     nothing_left(place)
@@ -215,9 +215,9 @@ async def test_a_second_interruption_ends_everything_at_once(place: Place) -> No
     place.behave(driver={"deaf": True}, trainer_0={"deaf": True})
     begun = await place.begin(JOB)
     await begun.all_ready()
-    begun.interruption.interrupt()
+    begun.interruption.request_stop()
     await begun.until(lambda: "driver" in place.sequence("deaf"))
-    begun.interruption.interrupt()
+    begun.interruption.request_stop()
     status = await begun.task
     assert status.message == "ended at step 0; the same command resumes from the last checkpoint"
     nothing_left(place)
@@ -225,7 +225,7 @@ async def test_a_second_interruption_ends_everything_at_once(place: Place) -> No
 
 async def test_an_interruption_before_anything_is_ready(place: Place) -> None:
     begun = await place.begin(JOB)
-    begun.interruption.interrupt()
+    begun.interruption.request_stop()
     assert (await begun.task).phase is Phase.STOPPED
     nothing_left(place)
 
@@ -234,7 +234,7 @@ async def test_a_driver_that_finishes_while_it_is_asked_to_stop_has_succeeded(pl
     place.behave(driver={"stopped_code": 0})
     begun = await place.begin(JOB)
     await begun.all_ready()
-    begun.interruption.interrupt()
+    begun.interruption.request_stop()
     assert (await begun.task).phase is Phase.SUCCEEDED
 
 
@@ -264,16 +264,16 @@ async def test_workers_are_scaled_while_the_job_runs(place: Place) -> None:
         await scale(folder, 0)
     with pytest.raises(RunRefused, match="'trainer' cannot be scaled; elastic groups of this job: rollout"):
         await scale(folder, 2, "trainer")
-    assert {process["state"] for process in await processes(folder)} == {"Ready", "Finished"}
+    assert {process["state"] for process in await list_processes(folder)} == {"Ready", "Finished"}
     assert (await begun.finish()).phase is Phase.SUCCEEDED
     with pytest.raises(RunRefused, match="no job is running"):
-        await processes(folder)
+        await list_processes(folder)
     nothing_left(place)
 
 
 async def test_shared_memory_of_a_killed_runner_is_removed(place: Place) -> None:
-    place.folder.make()
-    left = place.folder.claim_memory()
+    place.folder.create()
+    left = place.folder.claim_shared_memory()
     (left / "weights").write_bytes(b"1")
     begun = await place.begin(JOB)
     await begun.all_ready()
@@ -296,7 +296,7 @@ async def test_fork_server_may_die(place: Place) -> None:
     before = {begun.pid(view.name) for view in begun.run.processes() if view.pid is not None}
     os.kill(parent, signal.SIGKILL)
     await begun.until(lambda: not any(alive(pid) for pid in before))
-    await begun.until(lambda: begun.state("driver") is not State.READY)
+    await begun.until(lambda: begun.state("driver") is not UnitState.READY)
     await begun.all_ready()
     assert (await begun.finish()).phase is Phase.SUCCEEDED
     await asyncio.sleep(0)

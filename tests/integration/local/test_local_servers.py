@@ -13,9 +13,9 @@ from local_job import Place, driver, mode, prepare, trainer
 from nats.errors import Error as NatsError
 from redis.exceptions import AuthenticationError, NoPermissionError
 
-from kubealign.local.ports import Ports
+from kubealign.local.ports import PortAllocator
 from kubealign.local.run_status import Phase
-from kubealign.local.supervisor import State
+from kubealign.local.supervisor import UnitState
 from kubealign.process import ProcessSettings
 
 pytestmark = pytest.mark.timeout(90)
@@ -67,7 +67,7 @@ async def test_servers_restart_with_the_same_ports_and_data(place: Place) -> Non
     for name in ("nats", "redis"):
         before = begun.pid(name)
         os.kill(before, signal.SIGKILL)
-        await begun.until(lambda name=name: begun.state(name) is State.RESTARTING)
+        await begun.until(lambda name=name: begun.state(name) is UnitState.RESTARTING)
         await begun.all_ready()
         assert begun.pid(name) != before
     client = await connect(settings)
@@ -110,16 +110,16 @@ async def test_a_port_in_use_is_passed_over(place: Place) -> None:
         stranger.bind(("127.0.0.1", 0))
         stranger.listen()
         taken = stranger.getsockname()[1]
-        others = Ports()
-        free = [others.take() for _ in range(8)]
+        others = PortAllocator()
+        free = [others.allocate() for _ in range(8)]
         del others
-        begun = await place.begin(JOB, ports=Ports(iter([taken, *free])))
+        begun = await place.begin(JOB, ports=PortAllocator(iter([taken, *free])))
         await begun.all_ready()
         assert str(taken) not in told(place).nats.url
         await begun.finish()
 
 
-class Snatched(Ports):
+class Snatched(PortAllocator):
     """A port that was free when probed, and taken when the server starts."""
 
     def __init__(self, port: int) -> None:
@@ -127,7 +127,7 @@ class Snatched(Ports):
         self._snatched = [port]
 
     def take(self) -> int:
-        return self._snatched.pop() if self._snatched else super().take()
+        return self._snatched.pop() if self._snatched else super().allocate()
 
 
 async def test_server_takes_another_port_when_its_port_was_taken(place: Place) -> None:
@@ -139,6 +139,6 @@ async def test_server_takes_another_port_when_its_port_was_taken(place: Place) -
         await begun.until(lambda: any("nats ended with code 1" in text for text in place.told.said))
         await begun.all_ready()
         assert str(taken) not in told(place).nats.url
-        assert "address already in use" in place.folder.log("nats").read_text()
+        assert "address already in use" in place.folder.log_path("nats").read_text()
         assert (await begun.finish()).phase is Phase.SUCCEEDED
     await asyncio.sleep(0)

@@ -6,34 +6,34 @@ from pathlib import Path
 import pytest
 from local_job import alive
 
-from kubealign.local.fork_server import Child, ForkServer
-from kubealign.local.supervisor import Member, Supervisor, Unit
+from kubealign.local.fork_server import ChildProcess, ForkServer
+from kubealign.local.supervisor import ManagedProcess, Supervisor, ManagedUnit
 
 pytestmark = pytest.mark.timeout(60)
 
 
 async def test_started_process_is_ended_after_a_cancelled_start(tmp_path: Path) -> None:
     begun, go_on, there = asyncio.Event(), asyncio.Event(), asyncio.Event()
-    started: list[Child] = []
+    started: list[ChildProcess] = []
 
-    async def launch(fork_server: ForkServer) -> Child:
+    async def launch(fork_server: ForkServer) -> ChildProcess:
         begun.set()
         await go_on.wait()
-        started.append(await fork_server.program("sleeper", tmp_path / "log", ["/bin/sleep", "1000"]))
+        started.append(await fork_server.start_program("sleeper", tmp_path / "log", ["/bin/sleep", "1000"]))
         there.set()
         return started[0]
 
     async with ForkServer([], tmp_path / "fork-server.log") as fork_server:
 
-        async def start() -> Child:
+        async def start() -> ChildProcess:
             # As of a request that another thread has begun to carry out.
             return await asyncio.shield(asyncio.ensure_future(launch(fork_server)))
 
         text: list[str] = []
         supervisor = Supervisor(0, text.append)
-        supervisor.add(Unit("sleeper", "sleeper", (Member("sleeper", start),)))
+        supervisor.add(ManagedUnit("sleeper", "sleeper", (ManagedProcess("sleeper", start),)))
         await begun.wait()
-        ending = asyncio.ensure_future(supervisor.end(["sleeper"], 5.0, asyncio.Event()))
+        ending = asyncio.ensure_future(supervisor.terminate(["sleeper"], 5.0, asyncio.Event()))
         await asyncio.sleep(0)
         go_on.set()
         await ending

@@ -11,11 +11,11 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from kubealign.spec.megatron import MegatronBackend
+from kubealign.spec.megatron import MegatronBackendSpec
 from kubealign_services.training.contract import Head
-from kubealign_services.training.megatron_backend.conversion import HeadSizes, of_ranks
-from kubealign_services.training.megatron_backend.families import read_shape
-from kubealign_services.training.megatron_backend.lora_targets import adapted_layers, first_downs
+from kubealign_services.training.megatron_backend.conversion import HeadSizes, build_conversions
+from kubealign_services.training.megatron_backend.families import read_architecture
+from kubealign_services.training.megatron_backend.lora_targets import adapted_layers, init_lora_a
 from support import adapter_layers
 from support.adapter_layers import COLUMNS, LORA, ROWS, TOKENS, whole_inputs, whole_up
 from support.forked_ranks import RankFactory
@@ -54,12 +54,12 @@ def found(request: pytest.FixtureRequest, places: tuple[Path, Path]) -> Found:
 def test_a_layer_and_its_gradients_match_a_dense_layer(end: str, found: Found) -> None:
     shared, folder, ranks = found
     name = f"decoder.layers.0.{end}"
-    conversions = of_ranks(
-        read_shape(CONFIG), MegatronBackend(tensor_parallel=2), 2, HeadSizes(), adapted_layers(CONFIG, LORA)
+    conversions = build_conversions(
+        read_architecture(CONFIG), MegatronBackendSpec(tensor_parallel=2), 2, HeadSizes(), adapted_layers(CONFIG, LORA)
     )
-    parts = [conversion.parts(f"{name}.weight") for conversion in conversions]
+    parts = [conversion.slices_of(f"{name}.weight") for conversion in conversions]
     stored = load_file(folder / "model.safetensors")
-    downs = first_downs(CONFIG, LORA, 1, Head.LANGUAGE_MODEL, torch.float32)
+    downs = init_lora_a(CONFIG, LORA, 1, Head.LANGUAGE_MODEL, torch.float32)
     is_row = end in ROWS
     outputs, inputs = conversions[0].shapes[f"{name}.weight"]
     given, slope = whole_inputs(inputs * (2 if is_row else 1), outputs * (1 if is_row else 2))
@@ -76,7 +76,7 @@ def test_a_layer_and_its_gradients_match_a_dense_layer(end: str, found: Found) -
     for rank in range(2):
         # A rank of a row-parallel layer has all outputs: the loss is counted once.
         for part in parts[rank] if not is_row else parts[0][: 1 - rank]:
-            first = part.at[0] + rank * outputs
+            first = part.local_start[0] + rank * outputs
             mine = slope if is_row else slope[..., first : first + part.size[0]]
             loss = loss + (dense[part.name]["output"][..., part.start[0] :][..., : part.size[0]] * mine).sum()
     loss.backward()
@@ -84,7 +84,7 @@ def test_a_layer_and_its_gradients_match_a_dense_layer(end: str, found: Found) -
     for rank, got in enumerate(ranks):
         tokens = slice(rank * TOKENS // 2, (rank + 1) * TOKENS // 2) if shared else slice(None)
         for part in parts[rank]:
-            rows = slice(part.at[0], part.at[0] + part.size[0])
+            rows = slice(part.local_start[0], part.local_start[0] + part.size[0])
             whole = slice(part.start[0], part.start[0] + part.size[0])
             for kind in ("output", "base"):
                 expected = dense[part.name][kind][..., whole]
@@ -109,7 +109,7 @@ def same(found: Tensor, expected: Tensor) -> None:
 def test_gathered_weights_are_complete(shared: bool, places: tuple[Path, Path]) -> None:
     folder, work = places
     found = load_file(work / f"{shared}-whole.safetensors")
-    downs = first_downs(CONFIG, LORA, 1, Head.LANGUAGE_MODEL, torch.float32)
+    downs = init_lora_a(CONFIG, LORA, 1, Head.LANGUAGE_MODEL, torch.float32)
     for name, tensor in load_file(folder / "model.safetensors").items():
         expected, layer = tensor.double(), name.removesuffix(".weight")
         if layer in downs:

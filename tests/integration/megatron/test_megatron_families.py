@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 
-from kubealign.spec.megatron import MegatronBackend as MegatronSpec
+from kubealign.spec.megatron import MegatronBackendSpec as MegatronSpec
 from kubealign.spec.training import Backend, Trainer
 from kubealign_services.training.backends import create_backend
 from kubealign_services.training.contract import Head

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from kubealign.spec.rollout import Encoding
+from kubealign.spec.rollout import WeightEncoding
 from kubealign.v1 import refit_pb2
 from support.refit_ranks import RANKS
 from support.refit_site import Site, Workers, opened
@@ -29,9 +29,9 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 #: Whether workers see the trainer's shared memory, and what they ask of a stream.
 WAYS = {
-    "shared_memory": (True, Encoding.DENSE),
-    "stream": (False, Encoding.DENSE),
-    "delta": (False, Encoding.DELTA),
+    "shared_memory": (True, WeightEncoding.DENSE),
+    "stream": (False, WeightEncoding.DENSE),
+    "delta": (False, WeightEncoding.DELTA),
 }
 TRANSPORTS = {"shared_memory": "shared_memory", "stream": "stream", "delta": "stream"}
 OF_MODELS = pytest.mark.parametrize("name", MODELS)

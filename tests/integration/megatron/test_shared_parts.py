@@ -15,13 +15,13 @@ from torch.nn.functional import scaled_dot_product_attention
 from kubealign_services.training.megatron_backend.core_context import (
     context_attention,
     plan_context,
-    shares,
+    context_shares,
 )
-from kubealign_services.training.megatron_backend.shims import megatron_arithmetic
+from kubealign_services.training.megatron_backend.shims import megatron_cpu_shims
 from kubealign_services.training.megatron_backend.vocabulary import (
     VocabularyShare,
-    candidate_logprobs,
-    token_logprobs,
+    vocab_parallel_candidate_logprobs,
+    vocab_parallel_token_logprobs,
 )
 from support.forked_ranks import RankFactory
 from support.free_address import free_address
@@ -61,20 +61,20 @@ def share_parts(rank: int, address: str, work: Path) -> None:
     made = head()
     weight = made["weight"][rank * ROWS : (rank + 1) * ROWS].clone().requires_grad_()
     hidden = made["hidden"].requires_grad_()
-    share = VocabularyShare.of(VOCABULARY, ROWS, rank, group)
-    logprobs, entropy = token_logprobs(hidden, weight, made["targets"], 0.7, True, share)
-    candidates = candidate_logprobs(hidden, weight, made["candidates"], 1.3, share)
+    share = VocabularyShare.for_rank(VOCABULARY, ROWS, rank, group)
+    logprobs, entropy = vocab_parallel_token_logprobs(hidden, weight, made["targets"], 0.7, True, share)
+    candidates = vocab_parallel_candidate_logprobs(hidden, weight, made["candidates"], 1.3, share)
     together = torch.cat([logprobs[:, None], entropy[:, None], candidates], -1)
     (together * made["back"]).sum().backward()  # type: ignore[no-untyped-call]
     found = {"columns": together.detach(), "hidden": hidden.grad, "weight": weight.grad}
 
     seams = torch.tensor(SEAMS, dtype=torch.int32)
-    own = shares(LENGTH, 2)[rank]
+    own = context_shares(LENGTH, 2)[rank]
     plan = plan_context(seams, 2, rank, torch.device("cpu"))
     *states, back = pack()
     local = [tensor[own].clone().requires_grad_() for tensor in states]
     for name, window in (("full", None), ("window", WINDOW)):
-        with megatron_arithmetic():
+        with megatron_cpu_shims():
             attended = context_attention(local[0], local[1], local[2], plan, group, None, window)
             (attended * back[own]).sum().backward()  # type: ignore[no-untyped-call]
         found[name] = attended.detach()
@@ -126,7 +126,7 @@ def test_a_pack_divided_between_two_ranks(name: str, window: int | None, found: 
     heads = [tensor.transpose(0, 1) for tensor in (q, k.repeat_interleave(2, 1), v.repeat_interleave(2, 1))]
     wanted = scaled_dot_product_attention(*heads, attn_mask=mask).transpose(0, 1)
     (wanted * back).sum().backward()  # type: ignore[no-untyped-call]
-    for rank, own in enumerate(shares(LENGTH, 2)):
+    for rank, own in enumerate(context_shares(LENGTH, 2)):
         torch.testing.assert_close(found[rank][name], wanted.detach()[own], atol=1e-9, rtol=1e-9)
         for index, tensor in enumerate((q, k, v)):
             assert tensor.grad is not None

@@ -10,9 +10,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3MoeConfig
 
-from kubealign.spec.megatron import MegatronBackend, Recompute
+from kubealign.spec.megatron import MegatronBackendSpec, Recompute
 from kubealign.spec.precision import Precision
-from kubealign.spec.training import Backend, TorchBackend
+from kubealign.spec.training import Backend, TorchBackendSpec
 from support.forked_ranks import RankFactory
 from support.free_address import free_address
 from support.training_contract import VOCABULARY, Seat, Told, batch_of, sit, trainer
@@ -25,10 +25,10 @@ Tell = Callable[..., Told]
 
 
 def megatron(**split: Any) -> Backend:
-    return Backend(megatron=MegatronBackend(microbatch_tokens=TOKENS, **split))
+    return Backend(megatron=MegatronBackendSpec(microbatch_tokens=TOKENS, **split))
 
 
-ONE = Backend(torch=TorchBackend(microbatch_tokens=TOKENS))
+ONE = Backend(torch=TorchBackendSpec(microbatch_tokens=TOKENS))
 LAYOUTS = {
     "torch sharded in two": (2, ONE),
     "tensor 2": (2, megatron(tensor_parallel=2, recompute=Recompute.LAYERS)),
@@ -241,7 +241,7 @@ def test_a_mixture_of_experts_matches_the_torch_backend(split: dict[str, int], t
 
 def test_bf16_stays_near_the_torch_backend(tell: Tell, folder: Path) -> None:
     half = {"precision": Precision.BFLOAT16}
-    one = Backend(torch=TorchBackend(microbatch_tokens=TOKENS, **half))
+    one = Backend(torch=TorchBackendSpec(microbatch_tokens=TOKENS, **half))
     alone = tell("torch alone in bf16", 1, one, folder, ("policy",))
     story = tell("tensor 2 in bf16", 2, megatron(tensor_parallel=2, **half), folder, ("policy",))
     for found, wanted in zip(story.figures["policy"]["sft"], alone.figures["policy"]["sft"], strict=True):

@@ -18,8 +18,8 @@ from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from kubealign.read_model import sample_of
-from kubealign_services.driver.previews import SHOWN
+from kubealign.read_model import parse_sample
+from kubealign_services.driver.previews import PREVIEWS_PER_STEP
 from support.metrics_page import online_figures
 from support.running import RunningJobs
 from support.tiny_jobs import FROM_CONFIG, online_job, write_jobs, write_prompts, write_reward
@@ -170,9 +170,9 @@ def test_every_step_has_every_figure_and_fresh_weights(
 def test_every_token_that_is_shown_has_its_numbers(runs: dict[str, Ran]) -> None:
     path = runs["shared"].result.parent / "samples.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [line["step"] for line in lines] == [step for step in range(1, STEPS + 1) for _ in range(SHOWN)]
+    assert [line["step"] for line in lines] == [step for step in range(1, STEPS + 1) for _ in range(PREVIEWS_PER_STEP)]
     for line in lines:
-        sample = sample_of("", line["step"], line)
+        sample = parse_sample("", line["step"], line)
         assert "".join(sample.tokens) == sample.response
         assert sample.weight_version == sample.step - 1
         assert sample.token_values.keys() == TOKEN_VALUES

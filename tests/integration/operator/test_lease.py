@@ -10,8 +10,8 @@ from kubernetes.aio.client import ApiClient
 
 from integration.operator.api_server import ScriptedServer, breaks, hangs, refuses
 from kubealign_operator.controller.config import LeaderElectionConfig
-from kubealign_operator.controller.failures import NotLeading
-from kubealign_operator.controller.lease import Lease, LeaseLost
+from kubealign_operator.controller.failures import NotLeader
+from kubealign_operator.controller.lease import LeaderLease, LeaseLost
 
 _SHORT = LeaderElectionConfig(lease_seconds=3, renew_deadline_seconds=1.5, retry_seconds=1.0)
 
@@ -39,11 +39,11 @@ class Leases:
         return spec.get("holderIdentity") if isinstance(spec, dict) else None
 
 
-def _lease(client: ApiClient, identity: str = "me") -> Lease:
-    return Lease(client, _SHORT, "platform", identity)
+def _lease(client: ApiClient, identity: str = "me") -> LeaderLease:
+    return LeaderLease(client, _SHORT, "platform", identity)
 
 
-async def _acquire(lease: Lease) -> None:
+async def _acquire(lease: LeaderLease) -> None:
     async with asyncio.timeout(20):
         await lease.acquire()
 
@@ -53,17 +53,17 @@ async def test_acquire_and_release() -> None:
     async with ScriptedServer([leases]) as client:
         lease = _lease(client)
         await _acquire(lease)
-        lease.held()
+        lease.ensure_leader()
         assert leases.holder == "me"
-        await lease.give_back()
+        await lease.release()
         assert leases.holder is None
         other = _lease(client, "other")
         await _acquire(other)
         assert leases.holder == "other"
         # Whose it is no longer, does not give it back.
-        await lease.give_back()
+        await lease.release()
         assert leases.holder == "other"
-        await other.give_back()
+        await other.release()
 
 
 async def test_transient_errors_are_failed_attempts() -> None:
@@ -72,7 +72,7 @@ async def test_transient_errors_are_failed_attempts() -> None:
         lease = _lease(client)
         await _acquire(lease)
         assert leases.holder == "me"
-        await lease.give_back()
+        await lease.release()
 
 
 async def test_a_hanging_server_ends_leadership() -> None:
@@ -83,8 +83,8 @@ async def test_a_hanging_server_ends_leadership() -> None:
         leases.silent = True
         async with asyncio.timeout(20):
             with pytest.raises(LeaseLost):
-                await lease.lost()
-        await lease.give_back()
+                await lease.wait_until_lost()
+        await lease.release()
 
 
 async def test_no_writes_after_a_long_pause() -> None:
@@ -93,6 +93,6 @@ async def test_no_writes_after_a_long_pause() -> None:
         lease = _lease(client)
         await _acquire(lease)
         time.sleep(_SHORT.lease_seconds + 0.1)  # noqa: ASYNC251 - the pause is the point
-        with pytest.raises(NotLeading, match="last renewed"):
-            lease.held()
-        await lease.give_back()
+        with pytest.raises(NotLeader, match="last renewed"):
+            lease.ensure_leader()
+        await lease.release()

@@ -16,7 +16,7 @@ from integration.operator.api_server import (
     streams,
 )
 from kubealign_operator.controller.api import Api
-from kubealign_operator.controller.metrics import Metrics
+from kubealign_operator.controller.metrics import OperatorMetrics
 from kubealign_operator.controller.reflector import Reflector, Scope
 from kubealign_operator.controller.resources import PODS
 
@@ -66,7 +66,7 @@ async def _followed(answers: list[Answer], until: int, resync: float = 600) -> t
     stored, server = Kept(until), ScriptedServer(answers)
     async with server as client:
         reflector = Reflector(
-            Api(client, Metrics(), 5), Scope(PODS, "team", "a=b"), stored, Metrics(), resync_seconds=resync
+            Api(client, OperatorMetrics(), 5), Scope(PODS, "team", "a=b"), stored, OperatorMetrics(), resync_seconds=resync
         )
         running = asyncio.create_task(reflector.run())
         try:

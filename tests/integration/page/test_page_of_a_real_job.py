@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import expect
 
 from kubealign import AlignmentClient
-from kubealign.local.run_folder import RunFolder
+from kubealign.local.run_folder import RunDirectory
 from kubealign_services.dashboard.local import LocalAccess
 from support.browser import Dashboard, View
 from support.tiny_jobs import PACED_LETTER_A, online_job, set_pace, write_reward
@@ -34,9 +34,9 @@ def runs(tmp_path: Path) -> Iterator[Path]:
     with AlignmentClient.local(runs) as client:
         client.submit(job)
     yield runs
-    lock = RunFolder(runs / "letters").lock()
+    lock = RunDirectory(runs / "letters").lock()
     deadline = time.monotonic() + _END_SECONDS
-    while (holder := lock.holder()) is not None and time.monotonic() < deadline:
+    while (holder := lock.read_holder()) is not None and time.monotonic() < deadline:
         if holder.pid:
             os.kill(holder.pid, signal.SIGKILL)
         time.sleep(0.1)

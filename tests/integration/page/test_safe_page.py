@@ -5,7 +5,7 @@ import re
 from playwright.sync_api import expect
 
 from kubealign.client.records import JobEvent
-from kubealign.read_model import Sample
+from kubealign.read_model import SampleRecord
 from support.browser import View, done
 from support.memory_site import MemorySite
 from support.page_jobs import MARKUP, running_job
@@ -20,7 +20,7 @@ def test_markup_is_shown_and_never_run(site: MemorySite, view: View) -> None:
         ref, 4, {"reward/mean": 1.0, "reward/<img src=x onerror=alert()>/mean": 0.5, f"odd {MARKUP}": 1.0}
     )
     values = {"kl": (0.1, 0.2)}
-    marked = Sample("", 4, MARKUP, MARKUP, 9.0, {MARKUP: 1.0}, group_id=MARKUP, purpose=MARKUP,
+    marked = SampleRecord("", 4, MARKUP, MARKUP, 9.0, {MARKUP: 1.0}, group_id=MARKUP, purpose=MARKUP,
                     tokens=(MARKUP, "!"), token_values=values)  # fmt: skip
     site.sample(ref, marked)
     site.log(ref, "driver", MARKUP, f'{{"message": "{MARKUP.replace(chr(34), chr(39))}"}}')

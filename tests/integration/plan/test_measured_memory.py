@@ -17,9 +17,9 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from kubealign.plan.job_plan import plan
-from kubealign.plan.machine import PROCESS, Device, Machine
-from kubealign.plan.models import Shapes
+from kubealign.plan.job_plan import plan_job
+from kubealign.plan.machine import PROCESS_BYTES, Device, Machine
+from kubealign.plan.models import ModelShapes
 from kubealign.spec.load import load_jobs
 from support.measured_memory import PROMPT, RESPONSE
 
@@ -104,12 +104,12 @@ def measured(folder: Path, job: str, part: str, ranks: int) -> list[dict[str, in
 )
 def test_the_plan_is_within_a_tenth(folder: Path, job: str, part: str, ranks: int) -> None:
     (loaded,) = load_jobs(folder / f"{job}.yaml")
-    found = plan(loaded, Shapes({}, [loaded]), Machine(device=Device.CPU), PROMPT, RESPONSE)
-    need = next(each for each in found.needs if each.group == part)
-    expected = need.moment.total - need.moment.parts["process"]
+    found = plan_job(loaded, ModelShapes({}, [loaded]), Machine(device=Device.CPU), PROMPT, RESPONSE)
+    need = next(each for each in found.requirements if each.group == part)
+    expected = need.peak.total - need.peak.parts["process"]
     for each in measured(folder, job, part, ranks):
         took = each["most"] - each["before"]
         said = [size >> 20 for size in (expected, took, each["before"])]
         print(f"{job} {part}: planned {said[0]} MiB, measured {said[1]}, process {said[2]}")
         assert took == pytest.approx(expected, rel=0.1)
-        assert each["before"] == pytest.approx(PROCESS, rel=0.25)
+        assert each["before"] == pytest.approx(PROCESS_BYTES, rel=0.25)

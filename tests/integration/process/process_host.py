@@ -12,10 +12,10 @@ from typing import Any
 
 from kubealign.v1 import training_pb2
 from kubealign.v1.trainer_pb2_grpc import TrainerServicer
-from kubealign_services.process.context import Context
+from kubealign_services.process.context import ProcessContext
 from kubealign_services.process.failures import PermanentFailure
-from kubealign_services.process.run import run
-from kubealign_services.process.until_stopped import until_stopped
+from kubealign_services.process.run import run_role
+from kubealign_services.process.until_stopped import run_until_stopped
 
 
 class Trainer(TrainerServicer):
@@ -23,16 +23,16 @@ class Trainer(TrainerServicer):
         return training_pb2.TrainingState(step=7)
 
 
-async def ends(context: Context) -> None:
+async def ends(context: ProcessContext) -> None:
     context.logger.info("computed", extra={"sum": await context.compute(sum, [1, 2, 3])})
 
 
-async def waits(context: Context) -> None:
+async def waits(context: ProcessContext) -> None:
     context.logger.info("waiting")
-    await until_stopped(context.stop, asyncio.sleep(3600))
+    await run_until_stopped(context.stop, asyncio.sleep(3600))
 
 
-async def fails_for_good(context: Context) -> None:
+async def fails_for_good(context: ProcessContext) -> None:
     async def check() -> None:
         raise PermanentFailure("the data has no column answer")
 
@@ -41,18 +41,18 @@ async def fails_for_good(context: Context) -> None:
         group.create_task(asyncio.sleep(3600))
 
 
-async def crashes(context: Context) -> None:
+async def crashes(context: ProcessContext) -> None:
     raise KeyError("advantages")
 
 
-async def crashes_while_computing(context: Context) -> None:
+async def crashes_while_computing(context: ProcessContext) -> None:
     computing = asyncio.create_task(context.compute(time.sleep, 3600))
     await asyncio.sleep(0.1)
     computing.cancel()
     raise RuntimeError("the other rank is gone")
 
 
-async def ignores_the_stop(context: Context) -> None:
+async def ignores_the_stop(context: ProcessContext) -> None:
     context.logger.info("waiting")
     await _for_ever()
 
@@ -61,18 +61,18 @@ async def _for_ever() -> None:
     await asyncio.Event().wait()
 
 
-async def computes_on(context: Context) -> None:
+async def computes_on(context: ProcessContext) -> None:
     context.logger.info("waiting")
     await context.compute(time.sleep, 3600)
 
 
-async def stands_still(context: Context) -> None:
+async def stands_still(context: ProcessContext) -> None:
     context.logger.info("waiting")
     for _ in range(36_000):
         time.sleep(0.1)  # noqa: ASYNC251
 
 
-async def serves(context: Context) -> None:
+async def serves(context: ProcessContext) -> None:
     async with context.serve([Trainer()]):
         context.logger.info("waiting")
         await context.stop.wait()
@@ -101,7 +101,7 @@ def start(scenario: str, settings: str, log: str) -> int:
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    code = run(SCENARIOS[scenario], [scenario, settings])
+    code = run_role(SCENARIOS[scenario], [scenario, settings])
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from kubealign_services.process.reaper import run_reaped
+from kubealign_services.process.reaper import run_with_reaper
 
 _PR_SET_CHILD_SUBREAPER = 36
 _ORPHAN = "import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', '']).pid)"
@@ -63,4 +63,4 @@ SCENARIOS = {
 if __name__ == "__main__":
     if ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError("orphans cannot be adopted here")
-    sys.exit(run_reaped(SCENARIOS[sys.argv[1]]))
+    sys.exit(run_with_reaper(SCENARIOS[sys.argv[1]]))

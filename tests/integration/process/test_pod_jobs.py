@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from kubealign.local.fork_server import ForkServer
-from kubealign.local.preloading import modules
-from kubealign.process import Exit
+from kubealign.local.preloading import modules_to_preload
+from kubealign.process import ExitCode
 from kubealign.spec.job import AlignmentJob
 from support.pods import JobPods
 from support.tiny_jobs import online_job, sft_job
@@ -46,7 +46,7 @@ def cluster(tmp_path: Path) -> Cluster:
 @pytest.fixture
 async def fork_server(cluster: Cluster, tmp_path: Path) -> AsyncIterator[ForkServer]:
     """Pay for the imports once."""
-    async with ForkServer(modules([cluster.sft, cluster.ppo]), tmp_path / "fork-server.log") as running:
+    async with ForkServer(modules_to_preload([cluster.sft, cluster.ppo]), tmp_path / "fork-server.log") as running:
         yield running
 
 
@@ -54,23 +54,23 @@ async def test_jobs_in_containers(cluster: Cluster, fork_server: ForkServer) -> 
     """Each container has its own memory file system: weights are streamed, from the trainer's host name."""
     sft_run, ppo_run = cluster.volume / "sft-0a1b2c3d", cluster.volume / "ppo-4e5f6a7b"
     async with JobPods(fork_server, cluster.folder / "sft", cluster.sft, sft_run) as pods:
-        assert await pods.prepare() == Exit.DONE
+        assert await pods.prepare() == ExitCode.DONE
         # Nobody but the pods can reach the volume: the job's own document is theirs to write.
         assert AlignmentJob.model_validate_json((sft_run / "job.json").read_text()) == cluster.sft
         await pods.start_workers()
         driver = await pods.drive()
-        assert await driver.end(90) == Exit.DONE, driver.log
-        assert await pods.stop() == {"trainer-0": Exit.STOPPED}
+        assert await driver.end(90) == ExitCode.DONE, driver.log
+        assert await pods.stop() == {"trainer-0": ExitCode.STOPPED}
         assert driver.mounts.termination.read_text() == ""
 
     results = {"sft": sft_run / "result"}
     async with JobPods(fork_server, cluster.folder / "ppo", cluster.ppo, ppo_run, results) as pods:
-        assert await pods.prepare() == Exit.DONE
+        assert await pods.prepare() == ExitCode.DONE
         await pods.start_workers()
         driver = await pods.drive()
         assert await driver.answers("/livez")
-        assert await driver.end(120) == Exit.DONE, driver.log
-        assert set((await pods.stop()).values()) == {Exit.STOPPED}
+        assert await driver.end(120) == ExitCode.DONE, driver.log
+        assert set((await pods.stop()).values()) == {ExitCode.STOPPED}
         steps = [line for line in pods.metrics() if "seconds/step" in line]
     assert [line["step"] for line in steps] == list(range(1, STEPS + 1))
     assert {line["refit/stream_workers"] for line in steps} == {1.0}

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from kubealign.process import Exit, NatsAccess, ProcessSettings, RedisAccess, Role
-from kubealign.security.authority import Authority, write_tls
+from kubealign.process import ExitCode, NatsAccess, ProcessSettings, RedisAccess, Role
+from kubealign.security.authority import CertificateAuthority, write_tls
 from kubealign.v1 import training_pb2
 from kubealign.v1.trainer_pb2_grpc import TrainerStub
 from kubealign_services.process.run import CRASHED
@@ -77,7 +77,7 @@ class RoleProcess:
         self.settings: ProcessSettings
 
     def start(self, scenario: str, grace: float = 30.0, **changes: Any) -> None:
-        tls = write_tls(self._folder / "tls", Authority.create("sums", timedelta(hours=1)), Role.TRAINER)
+        tls = write_tls(self._folder / "tls", CertificateAuthority.create("sums", timedelta(hours=1)), Role.TRAINER)
         job = json.loads(json.dumps(JOB))
         job["spec"]["lifecycle"] = {"gracePeriodSeconds": grace}
         (self._folder / "job.json").write_text(json.dumps(job))
@@ -149,7 +149,7 @@ def process(host: Host, tmp_path: Path) -> Iterator[RoleProcess]:
 
 def test_finished_work(process: RoleProcess) -> None:
     process.start("ends")
-    assert process.wait() == Exit.DONE
+    assert process.wait() == ExitCode.DONE
     started, *_ = process.events()
     names = (started["job"], started["role"], started["process"], started["message"])
     assert names == ("sums", "trainer", "trainer-0", "started")
@@ -163,14 +163,14 @@ def test_graceful_stop(process: RoleProcess, number: signal.Signals) -> None:
     process.start("waits")
     process.event("waiting")
     process.signal(number)
-    assert process.wait() == Exit.STOPPED
+    assert process.wait() == ExitCode.STOPPED
     assert process.event("stopping on")["message"] == f"stopping on {number.name}"
     assert process.event("ended")["code"] == 143
 
 
 def test_permanent_failure_writes_the_termination_message(process: RoleProcess) -> None:
     process.start("fails_for_good")
-    assert process.wait() == Exit.PERMANENT
+    assert process.wait() == ExitCode.PERMANENT
     assert process.settings.termination.read_text() == "the data has no column answer"
     event = process.event("the data has no column answer")
     assert event["level"] == "error" and "exception" not in event
@@ -214,24 +214,24 @@ def test_a_second_signal_ends_at_once(process: RoleProcess) -> None:
     process.signal(signal.SIGTERM)
     process.event("told to stop")
     process.signal(signal.SIGINT)
-    assert process.wait() == Exit.STOPPED
+    assert process.wait() == ExitCode.STOPPED
 
 
 async def test_serving_process_reports_ready(process: RoleProcess, unused_tcp_port: int) -> None:
     address = f"127.0.0.1:{unused_tcp_port}"
     process.start("serves", listen=address)
     driver = write_tls(
-        process.settings.tls.ca.parent / "d", Authority.create("sums", timedelta(hours=1)), Role.DRIVER
+        process.settings.tls.ca.parent / "d", CertificateAuthority.create("sums", timedelta(hours=1)), Role.DRIVER
     )
     async with Peer("trainer", address, driver, TrainerStub) as peer:
         with pytest.raises(ConnectionError):
-            await peer.ready(1.0)
+            await peer.wait_until_ready(1.0)
     async with Peer("trainer", address, process.settings.tls, TrainerStub) as peer:
-        await peer.ready(20.0)
+        await peer.wait_until_ready(20.0)
         with pytest.raises(PermissionError, match="the role trainer may not call"):
             await peer.call("Describe", training_pb2.DescribeRequest(), timeout=10.0)
     process.signal(signal.SIGTERM)
-    assert await asyncio.to_thread(process.wait) == Exit.STOPPED
+    assert await asyncio.to_thread(process.wait) == ExitCode.STOPPED
 
 
 def test_process_is_live_but_not_ready_before_it_serves(process: RoleProcess, unused_tcp_port: int) -> None:
@@ -281,5 +281,5 @@ def test_unreadable_settings(host: Host, tmp_path: Path) -> None:
     log = tmp_path / "log"
     (tmp_path / "settings.json").write_text('{"name": "trainer-0", "role": "teacher"}')
     for settings, said in (("settings.json", "role"), ("missing.json", "No such file")):
-        assert host.ask("wait", host.ask("start", "ends", tmp_path / settings, log)) == Exit.PERMANENT
+        assert host.ask("wait", host.ask("start", "ends", tmp_path / settings, log)) == ExitCode.PERMANENT
         assert said in log.read_text()

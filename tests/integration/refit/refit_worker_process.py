@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kubealign.process import NatsAccess, TlsFiles
-from kubealign.spec.rollout import InFlight
+from kubealign.spec.rollout import InFlightPolicy
 from kubealign_services.bus.jetstream import JetStreamBus
 from kubealign_services.refit.receiver import WeightsReceiver
 from kubealign_services.refit.stream import PeerStreams
@@ -36,16 +36,16 @@ class Bigram:
         return chosen
 
     @asynccontextmanager
-    async def quiet(self, in_flight: InFlight) -> AsyncIterator[None]:
+    async def paused(self, in_flight: InFlightPolicy) -> AsyncIterator[None]:
         yield
 
     async def refit(
-        self, tensors: Iterable[tuple[str, Tensor]], version: int, in_flight: InFlight = InFlight.DRAIN
+        self, tensors: Iterable[tuple[str, Tensor]], version: int, in_flight: InFlightPolicy = InFlightPolicy.DRAIN
     ) -> None:
         for name, tensor in tensors:
             self.weights[name].copy_(tensor)
 
-    async def proven_by(self, proof: asyncio.Future[None]) -> None:
+    async def hold_output_until(self, proof: asyncio.Future[None]) -> None:
         await asyncio.shield(proof)
 
     async def sequence_logprobs(self, tokens: list[int]) -> list[float]:

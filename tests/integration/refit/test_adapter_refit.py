@@ -12,27 +12,27 @@ import torch
 
 from kubealign.spec import engines as engine_spec
 from kubealign.spec.precision import Precision
-from kubealign.spec.rollout import Transport
+from kubealign.spec.rollout import WeightTransport
 from kubealign.spec.training import AdamW, Lora, Optimizer, Trainer
 from kubealign.v1 import refit_pb2, training_pb2
 from kubealign_services.batch.codec import encode
 from kubealign_services.batch.packed import pack
 from kubealign_services.bus.memory import MemoryBus
-from kubealign_services.data.architecture import make_model
-from kubealign_services.data.tokenizers import train_characters
-from kubealign_services.generation.torch_engine.engine import TorchEngine
-from kubealign_services.refit.broadcast import WeightsBroadcast
+from kubealign_services.data.architecture import build_model
+from kubealign_services.data.tokenizers import train_character_tokenizer
+from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
+from kubealign_services.refit.broadcast import RefitCoordinator
 from kubealign_services.refit.canary import Canary
 from kubealign_services.refit.publisher import WeightsPublisher
 from kubealign_services.refit.receiver import WeightsReceiver
 from kubealign_services.refit.worker import RefitWorker
-from kubealign_services.rollout.fixed_weights import VERSION, folder_weights
+from kubealign_services.rollout.fixed_weights import BASE_VERSION, read_folder_weights
 from kubealign_services.rollout.generator import SteppedGenerator
-from kubealign_services.trainer.publishing import WeightsCommand
-from kubealign_services.trainer.reference import AdapterOffCommand
+from kubealign_services.trainer.publishing import PublishWeightsCommand
+from kubealign_services.trainer.reference import AdapterOffLogprobsCommand
 from kubealign_services.training.contract import Head
 from kubealign_services.training.core import StepPlan, TrainingCore
-from kubealign_services.training.torch_backend.backend import TorchBackend
+from kubealign_services.training.torch_backend.backend import TorchTrainingBackend
 from support.mean_negative_logprob import MeanNegativeLogprob
 from support.tiny_jobs import ARCHITECTURE
 
@@ -47,10 +47,10 @@ class Site:
     def __init__(self, folder: Path, lora: Lora | None) -> None:
         self.model = folder / "model"
         if not self.model.is_dir():
-            make_model(ARCHITECTURE, train_characters([LETTERS]), 1, self.model, "")
+            build_model(ARCHITECTURE, train_character_tokenizer([LETTERS]), 1, self.model, "")
         spec = Trainer(lora=lora, optimizer=Optimizer(adam_w=AdamW(learning_rate=3e-2)))
         self.core = TrainingCore(
-            lambda: TorchBackend.create(self.model, Head.LANGUAGE_MODEL, spec, total_updates=9),
+            lambda: TorchTrainingBackend.create(self.model, Head.LANGUAGE_MODEL, spec, total_updates=9),
             MeanNegativeLogprob(),
             StepPlan(1, None),
             seed=1,
@@ -59,9 +59,9 @@ class Site:
         )
         self.core.load(training_pb2.LoadRequest(fence=1))
         self.shared = folder / "shared"
-        self.publisher = WeightsPublisher(self.shared, None, Transport.SHARED_MEMORY)
+        self.publisher = WeightsPublisher(self.shared, None, WeightTransport.SHARED_MEMORY)
         canary = Canary.choose(1, len(LETTERS), [Precision.FLOAT32])
-        self.command = WeightsCommand(self.core, canary, self.publisher)
+        self.command = PublishWeightsCommand(self.core, canary, self.publisher)
         self.bus = MemoryBus()
         self._threads = ThreadPoolExecutor(1)
 
@@ -77,16 +77,16 @@ class Site:
         found = self.core.backend.forward(pack([tokens], ["one"]), frozenset({"logprobs"}))["logprobs"]
         return [float(value) for value in found[1:]]
 
-    def broadcast(self, replicas: int = 1) -> WeightsBroadcast:
-        return WeightsBroadcast(
+    def broadcast(self, replicas: int = 1) -> RefitCoordinator:
+        return RefitCoordinator(
             self.bus, self.publish, fence=1, min_replicas=replicas, replicas=replicas, timeout=30
         )
 
     @asynccontextmanager
-    async def worker(self, name: str, base: bool = True) -> AsyncGenerator[tuple[RefitWorker, TorchEngine]]:
-        engine = TorchEngine.create(self.model, engine_spec.TorchEngine(max_sequences=4))
+    async def worker(self, name: str, base: bool = True) -> AsyncGenerator[tuple[RefitWorker, TorchRolloutEngine]]:
+        engine = TorchRolloutEngine.create(self.model, engine_spec.TorchEngineSpec(max_sequences=4))
         if base:
-            engine.refit(folder_weights(self.model), VERSION)
+            engine.refit(read_folder_weights(self.model), BASE_VERSION)
 
         def compute(call: Callable[..., Any], *arguments: Any) -> Awaitable[Any]:
             return asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments)
@@ -120,10 +120,10 @@ async def test_only_the_adapter_is_transferred_and_all_engines_agree(
         base = site.logprobs(probe)
         for version in range(4):
             await broadcast.publish(version)
-            await first.wait_for(1, version, timeout=10)
+            await first.wait_for_version(1, version, timeout=10)
             assert engine.sequence_logprobs(probe) == pytest.approx(site.logprobs(probe), abs=2e-5)
             site.train(version + 1)
-        report = await broadcast.settled()
+        report = await broadcast.wait_current()
         assert report is not None
         figures = report.metrics()
         assert figures["refit/canary_gap"] < 1e-4
@@ -131,24 +131,24 @@ async def test_only_the_adapter_is_transferred_and_all_engines_agree(
         assert site.logprobs(probe) != pytest.approx(base, abs=1e-2)
 
         async with site.worker("rollout-1") as (late, theirs):
-            await late.wait_for(1, 3, timeout=10)
+            await late.wait_for_version(1, 3, timeout=10)
             assert theirs.sequence_logprobs(probe) == engine.sequence_logprobs(probe)
         # Without the base, or with another one, the canary or the engine says so; a later version mends it.
         async with site.worker("rollout-2", base=False) as (lame, theirs):
             await asyncio.wait_for(_quarantine(lame), 10)
-            assert "before the weights that it is an adapter to" in lame.cause
-            theirs.refit(folder_weights(site.model), VERSION)
+            assert "before the weights that it is an adapter to" in lame.quarantine_reason
+            theirs.refit(read_folder_weights(site.model), BASE_VERSION)
             with torch.no_grad():
-                next(theirs._passes.model.module.parameters()).mul_(0.9)
+                next(theirs._runner.model.module.parameters()).mul_(0.9)
             await broadcast.publish(4)
             await asyncio.wait_for(_cause(lame, "canary"), 10)
-            theirs.refit(folder_weights(site.model), VERSION)
+            theirs.refit(read_folder_weights(site.model), BASE_VERSION)
             site.train(5)
             await broadcast.publish(5)
             # A quorum has it; this one may still be at it.
-            await asyncio.wait_for(lame.released(), 10)
-            await lame.wait_for(1, 5, timeout=10)
-            await first.wait_for(1, 5, timeout=10)
+            await asyncio.wait_for(lame.wait_until_released(), 10)
+            await lame.wait_for_version(1, 5, timeout=10)
+            await first.wait_for_version(1, 5, timeout=10)
             assert theirs.sequence_logprobs(probe) == engine.sequence_logprobs(probe)
 
         announcement = await site.publish(1, 6)
@@ -160,8 +160,8 @@ async def test_only_the_adapter_is_transferred_and_all_engines_agree(
         # The reference is the same model without what is trained: the first weights, to the bit.
         batch = pack([probe], ["probe"])
         request = training_pb2.ForwardRequest(fence=1, batch=encode(batch), outputs=["logprobs"])
-        reply = AdapterOffCommand(site.core)(request)
-        fresh = TorchBackend.create(site.model, Head.LANGUAGE_MODEL, Trainer(), total_updates=1)
+        reply = AdapterOffLogprobsCommand(site.core)(request)
+        fresh = TorchTrainingBackend.create(site.model, Head.LANGUAGE_MODEL, Trainer(), total_updates=1)
         wanted = fresh.forward(batch, frozenset({"logprobs"}))["logprobs"]
         assert reply.columns and torch.equal(_logprobs(reply), wanted)
 
@@ -174,11 +174,11 @@ def _logprobs(reply: training_pb2.ForwardReply) -> torch.Tensor:
 
 async def _quarantine(worker: RefitWorker) -> None:
     while not worker.quarantined:
-        async with worker._change:
-            await worker._change.wait()
+        async with worker._condition:
+            await worker._condition.wait()
 
 
 async def _cause(worker: RefitWorker, word: str) -> None:
-    while word not in worker.cause:
-        async with worker._change:
-            await worker._change.wait()
+    while word not in worker.quarantine_reason:
+        async with worker._condition:
+            await worker._condition.wait()

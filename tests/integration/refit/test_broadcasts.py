@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kubealign.spec.rollout import Transport
+from kubealign.spec.rollout import WeightTransport
 from support.weights_line import Receiver, WeightsLine, weights_line
 
 pytestmark = pytest.mark.timeout(150)
@@ -27,7 +27,7 @@ def taken(line: WeightsLine, version: int, receivers: list[Receiver]) -> list[st
 
 
 def test_all_take_part_and_a_late_receiver_streams_once(tmp_path: Path) -> None:
-    with weights_line(tmp_path, SIZE, transport=Transport.COLLECTIVE, expected=3) as line:
+    with weights_line(tmp_path, SIZE, transport=WeightTransport.COLLECTIVE, expected=3) as line:
         receivers = line.receivers(3)
         for version in range(2):
             assert taken(line, version, receivers) == ["collective"] * 3
@@ -49,7 +49,7 @@ def test_all_take_part_and_a_late_receiver_streams_once(tmp_path: Path) -> None:
 def test_others_stream_after_a_member_dies_and_broadcast_again(
     tmp_path: Path, end: signal.Signals
 ) -> None:
-    with weights_line(tmp_path, SIZE, transport=Transport.COLLECTIVE, expected=3, timeout=12.0) as line:
+    with weights_line(tmp_path, SIZE, transport=WeightTransport.COLLECTIVE, expected=3, timeout=12.0) as line:
         doomed = line.receiver(end=end)
         others = line.receivers(2)
         announcement, digest = line.publish(0)

@@ -15,18 +15,18 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
 
 from kubealign.process import Role
-from kubealign.security.authority import Authority, write_tls
+from kubealign.security.authority import CertificateAuthority, write_tls
 from kubealign.spec import engines as engine_spec
 from kubealign.spec.precision import Precision
-from kubealign.spec.rollout import Transport
+from kubealign.spec.rollout import WeightTransport
 from kubealign.spec.training import AdamW, Backend, Optimizer, Trainer
-from kubealign.spec.training import TorchBackend as TorchSpec
+from kubealign.spec.training import TorchBackendSpec as TorchSpec
 from kubealign.v1 import refit_pb2
 from kubealign_services.batch.packed import pack
 from kubealign_services.bus.memory import MemoryBus
 from kubealign_services.generation.contract import GenerationRequest, SamplingParameters
-from kubealign_services.generation.torch_engine.engine import TorchEngine
-from kubealign_services.refit.broadcast import WeightsBroadcast
+from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
+from kubealign_services.refit.broadcast import RefitCoordinator
 from kubealign_services.refit.canary import Canary
 from kubealign_services.refit.publisher import WeightsPublisher
 from kubealign_services.refit.receiver import WeightsReceiver
@@ -34,9 +34,9 @@ from kubealign_services.refit.servicer import WeightsSenderServicer
 from kubealign_services.refit.stream import PeerStreams
 from kubealign_services.refit.worker import RefitWorker
 from kubealign_services.rollout.generator import SteppedGenerator
-from kubealign_services.rpc.server import Server
+from kubealign_services.rpc.server import RpcServer
 from kubealign_services.training.contract import Head, UpdatePlan
-from kubealign_services.training.torch_backend.backend import TorchBackend
+from kubealign_services.training.torch_backend.backend import TorchTrainingBackend
 from support.mean_negative_logprob import MeanNegativeLogprob
 
 pytestmark = pytest.mark.timeout(120)
@@ -71,7 +71,7 @@ def make_model(folder: Path, tied: bool) -> None:
 
 
 @asynccontextmanager
-async def generating(engine: TorchEngine) -> AsyncGenerator[SteppedGenerator]:
+async def generating(engine: TorchRolloutEngine) -> AsyncGenerator[SteppedGenerator]:
     """A generator on the only thread that may call the engine."""
     with ThreadPoolExecutor(1) as thread:
 
@@ -88,9 +88,9 @@ async def generating(engine: TorchEngine) -> AsyncGenerator[SteppedGenerator]:
 
 
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
-@pytest.mark.parametrize("transport", [Transport.SHARED_MEMORY, Transport.STREAM])
+@pytest.mark.parametrize("transport", [WeightTransport.SHARED_MEMORY, WeightTransport.STREAM])
 async def test_trainer_and_engine_agree_after_every_refit(
-    tmp_path: Path, transport: Transport, tied: bool
+    tmp_path: Path, transport: WeightTransport, tied: bool
 ) -> None:
     folder = tmp_path / "model"
     make_model(folder, tied)
@@ -98,10 +98,10 @@ async def test_trainer_and_engine_agree_after_every_refit(
     trainer = Trainer(
         backend=Backend(torch=torch_spec), optimizer=Optimizer(adam_w=AdamW(learning_rate=1e-2))
     )
-    backend = TorchBackend.create(folder, Head.LANGUAGE_MODEL, trainer, total_updates=STEPS)
-    engine = TorchEngine.create(folder, engine_spec.TorchEngine(max_sequences=4))
+    backend = TorchTrainingBackend.create(folder, Head.LANGUAGE_MODEL, trainer, total_updates=STEPS)
+    engine = TorchRolloutEngine.create(folder, engine_spec.TorchEngineSpec(max_sequences=4))
     canary = Canary.choose(1, TOKENS, [Precision.FLOAT32])
-    authority = Authority.create("refit-logprobs", timedelta(hours=1))
+    authority = CertificateAuthority.create("refit-logprobs", timedelta(hours=1))
     tls = {role: write_tls(tmp_path / role, authority, role) for role in (Role.TRAINER, Role.ROLLOUT)}
     bus = MemoryBus()
 
@@ -111,11 +111,11 @@ async def test_trainer_and_engine_agree_after_every_refit(
         return after_first
 
     async def publish(fence: int, version: int) -> refit_pb2.WeightsAnnouncement:
-        message = canary.message(trainer_logprobs(canary.tokens))
+        message = canary.to_proto(trainer_logprobs(canary.tokens))
         return publisher.publish(fence=fence, version=version, tensors=backend.snapshot(), canary=message)
 
     publisher = WeightsPublisher(tmp_path / "shared", "localhost:0", transport)
-    server = Server(
+    server = RpcServer(
         "localhost:0", tls[Role.TRAINER], [WeightsSenderServicer(publisher)], lambda *seen: None, grace=1.0
     )
     async with server, PeerStreams(tls[Role.ROLLOUT]) as streams, generating(engine) as generator:
@@ -124,13 +124,13 @@ async def test_trainer_and_engine_agree_after_every_refit(
         receiver = WeightsReceiver(tmp_path / "shared", streams, timeout=30)
         worker = RefitWorker("rollout-0", bus, receiver, generator, timeout=30)
         refitting = asyncio.create_task(worker.run())
-        broadcast = WeightsBroadcast(bus, publish, fence=1, min_replicas=1, replicas=1, timeout=30)
+        broadcast = RefitCoordinator(bus, publish, fence=1, min_replicas=1, replicas=1, timeout=30)
         generator_of_data = torch.Generator().manual_seed(4)
         async with broadcast:
             versions = []
             for step in range(STEPS):
                 await broadcast.publish(step)
-                await worker.wait_for(1, step, timeout=10)
+                await worker.wait_for_version(1, step, timeout=10)
                 sampling = SamplingParameters(max_tokens=12)
                 request = GenerationRequest(f"step-{step}", (5, 6, 7), (1, 2), sampling)
                 async for sample in generator.generate(request):
@@ -146,10 +146,10 @@ async def test_trainer_and_engine_agree_after_every_refit(
                 moved = zip(before, trainer_logprobs(canary.tokens), strict=True)
                 assert max(abs(then - now) for then, now in moved) > 0.01
             assert versions == [step for step in range(STEPS) for _ in range(2)]
-            report = await broadcast.settled()
+            report = await broadcast.wait_current()
             assert report is not None
             figures = report.metrics()
-            used = "shared_memory" if transport is Transport.SHARED_MEMORY else "stream"
+            used = "shared_memory" if transport is WeightTransport.SHARED_MEMORY else "stream"
             assert figures[f"refit/{used}_workers"] == 1
         await bus.close()
         await asyncio.wait_for(refitting, 10)

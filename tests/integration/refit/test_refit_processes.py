@@ -16,17 +16,17 @@ from typing import Any
 
 import pytest
 
-from kubealign.local.nats_server import NatsServer
+from kubealign.local.nats_server import LocalNatsServer
 from kubealign.process import Role
-from kubealign.security.authority import Authority, write_tls
+from kubealign.security.authority import CertificateAuthority, write_tls
 from kubealign.spec.precision import Precision
-from kubealign.spec.rollout import Transport
+from kubealign.spec.rollout import WeightTransport
 from kubealign.v1 import refit_pb2, sender_pb2_grpc
 from kubealign_services.bus.jetstream import JetStreamBus
-from kubealign_services.refit.broadcast import RefitFailed, WeightsBroadcast
+from kubealign_services.refit.broadcast import RefitFailed, RefitCoordinator
 from kubealign_services.refit.canary import Canary
 from kubealign_services.refit.publisher import WeightsPublisher
-from kubealign_services.rpc.server import Server
+from kubealign_services.rpc.server import RpcServer
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -57,25 +57,25 @@ class Stage:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._authority = Authority.create("refit-test", timedelta(hours=1))
+        self._authority = CertificateAuthority.create("refit-test", timedelta(hours=1))
         self._stack = AsyncExitStack()
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self.shared = folder / "shared"
         self.model = Bigram(seed=1)
         self.published: list[int] = []
 
-    async def open(self, transport: Transport) -> None:
+    async def open(self, transport: WeightTransport) -> None:
         tls = write_tls(self._folder / "nats", self._authority, Role.RUNNER)
-        self._nats = NatsServer(self._folder / "nats", free_port(), "refit-test", secrets.token_hex(8), tls)
+        self._nats = LocalNatsServer(self._folder / "nats", free_port(), "refit-test", secrets.token_hex(8), tls)
         self._start("nats", self._nats.command())
-        await asyncio.wait_for(self._nats.ready(), 20)
+        await asyncio.wait_for(self._nats.wait_ready(), 20)
         trainer_tls = write_tls(self._folder / "trainer", self._authority, Role.TRAINER)
         driver_tls = write_tls(self._folder / "driver", self._authority, Role.DRIVER)
         address = f"localhost:{free_port()}"
         self.publisher = WeightsPublisher(self.shared, address, transport)
         self._stack.callback(self.publisher.close)
         self.trainer = Sender(self.publisher)
-        server = Server(address, trainer_tls, [self.trainer], lambda method, code, seconds: None, grace=1.0)
+        server = RpcServer(address, trainer_tls, [self.trainer], lambda method, code, seconds: None, grace=1.0)
         await self._stack.enter_async_context(server)
         self.bus = await JetStreamBus.connect(self._nats.access, driver_tls, name="driver")
         self._stack.push_async_callback(self.bus.close)
@@ -104,8 +104,8 @@ class Stage:
         process.send_signal(signal.SIGKILL)
         process.wait(timeout=20)
 
-    def broadcast(self, fence: int, min_replicas: int, replicas: int, timeout: float) -> WeightsBroadcast:
-        return WeightsBroadcast(
+    def broadcast(self, fence: int, min_replicas: int, replicas: int, timeout: float) -> RefitCoordinator:
+        return RefitCoordinator(
             self.bus,
             self.publish,
             fence=fence,
@@ -122,7 +122,7 @@ class Stage:
             fence=fence,
             version=version,
             tensors=iter(self.model.weights.items()),
-            canary=canary.message(self.model.logprobs(canary.tokens)),
+            canary=canary.to_proto(self.model.logprobs(canary.tokens)),
         )
 
     def step(self) -> None:
@@ -170,7 +170,7 @@ def within(seconds: float) -> Callable[[Test], Test]:
 
 @within(100)
 async def test_versions_reach_local_and_remote_processes_through_a_kill_and_a_late_joiner(stage: Stage) -> None:
-    await stage.open(Transport.AUTO)
+    await stage.open(WeightTransport.AUTO)
     stage.worker("near")
     stage.worker("far", elsewhere=True)
     async with stage.broadcast(fence=1, min_replicas=2, replicas=2, timeout=60) as broadcast:
@@ -206,7 +206,7 @@ async def test_versions_reach_local_and_remote_processes_through_a_kill_and_a_la
 
 @within(100)
 async def test_corrupt_stream_is_refused_then_repaired_and_else_fails(stage: Stage) -> None:
-    await stage.open(Transport.STREAM)
+    await stage.open(WeightTransport.STREAM)
     stage.worker("worker")
 
     def flip(chunk: refit_pb2.WeightsChunk) -> None:

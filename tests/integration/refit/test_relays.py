@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kubealign.spec.rollout import Encoding
+from kubealign.spec.rollout import WeightEncoding
 from support.weights_line import weights_line
 
 pytestmark = pytest.mark.timeout(150)
@@ -47,7 +47,7 @@ def test_deltas_are_relayed_and_a_newcomer_gets_the_full_weights(
     tmp_path: Path, place: int, changes_sent: int, weights_sent: int
 ) -> None:
     """place: of the newcomer, in the order of the requests."""
-    with weights_line(tmp_path, SIZE, fan_out=1, encoding=Encoding.DELTA) as line:
+    with weights_line(tmp_path, SIZE, fan_out=1, encoding=WeightEncoding.DELTA) as line:
         old = line.receivers(3)
         announcement, digest = line.publish(0)
         for receiver in old:

@@ -18,11 +18,11 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from kubealign.process import Role, TlsFiles
-from kubealign.security.authority import Authority, write_tls
+from kubealign.security.authority import CertificateAuthority, write_tls
 from kubealign.spec.precision import Precision
-from kubealign.spec.rollout import Encoding, Transport
+from kubealign.spec.rollout import WeightEncoding, WeightTransport
 from kubealign.spec.training import AdamW, Backend, Optimizer, Trainer
-from kubealign.spec.training import TorchBackend as TorchSpec
+from kubealign.spec.training import TorchBackendSpec as TorchSpec
 from kubealign.v1 import refit_pb2, training_pb2
 from kubealign_services.batch.codec import encode
 from kubealign_services.batch.packed import pack
@@ -35,14 +35,14 @@ from kubealign_services.refit.snapshot import HEADER_BYTES
 from kubealign_services.refit.stream import PeerStreams
 from kubealign_services.refit.tiling import Box
 from kubealign_services.rpc.errors import Unreachable
-from kubealign_services.rpc.server import Server
-from kubealign_services.trainer.publishing import WeightsCommand
+from kubealign_services.rpc.server import RpcServer
+from kubealign_services.trainer.publishing import PublishWeightsCommand
 from kubealign_services.training.contract import Head
 from kubealign_services.training.core import StepPlan, TrainingCore
 from kubealign_services.training.group import CommandGroup, Handlers
-from kubealign_services.training.serving import handler
+from kubealign_services.training.serving import make_handler
 from kubealign_services.training.slices import WeightSlice
-from kubealign_services.training.torch_backend.backend import TorchBackend
+from kubealign_services.training.torch_backend.backend import TorchTrainingBackend
 from support.free_address import free_address
 from support.mean_negative_logprob import MeanNegativeLogprob
 
@@ -61,10 +61,10 @@ class Rank:
     """One rank of the trainer: its backend, its publisher, and the commands that it executes."""
 
     def __init__(self, rank: int, model: Path, shared: Path, address: str) -> None:
-        self.publisher = WeightsPublisher(shared, address, Transport.AUTO, rank=rank, encoding=Encoding.DELTA)
+        self.publisher = WeightsPublisher(shared, address, WeightTransport.AUTO, rank=rank, encoding=WeightEncoding.DELTA)
         self._rank = rank
         self._core = TrainingCore(
-            lambda: TorchBackend.create(
+            lambda: TorchTrainingBackend.create(
                 model, Head.LANGUAGE_MODEL, SPEC, total_updates=9, rank=rank, world_size=2
             ),
             MeanNegativeLogprob(),
@@ -74,13 +74,13 @@ class Rank:
             world_size=2,
         )
         canary = Canary.choose(1, VOCABULARY, [Precision.BFLOAT16])
-        self._publish = WeightsCommand(self._core, canary, self.publisher, rank, 2)
+        self._publish = PublishWeightsCommand(self._core, canary, self.publisher, rank, 2)
 
     def handlers(self) -> Handlers:
         return {
-            "Load": handler(training_pb2.LoadRequest, self._core.load),
-            "TrainStep": handler(training_pb2.TrainStepRequest, self._core.train_step),
-            "PublishWeights": handler(refit_pb2.PublishWeightsRequest, self._publish),
+            "Load": make_handler(training_pb2.LoadRequest, self._core.load),
+            "TrainStep": make_handler(training_pb2.TrainStepRequest, self._core.train_step),
+            "PublishWeights": make_handler(refit_pb2.PublishWeightsRequest, self._publish),
             "Gathered": self._gathered,
         }
 
@@ -98,7 +98,7 @@ def follow(model: Path, shared: Path, address: str, rendezvous: str, tls: TlsFil
     rank = Rank(1, model, shared, address)
 
     async def serve() -> None:
-        async with Server(address, tls, [WeightsSenderServicer(rank.publisher)], lambda *_: None, grace=1.0):
+        async with RpcServer(address, tls, [WeightsSenderServicer(rank.publisher)], lambda *_: None, grace=1.0):
             await asyncio.Event().wait()
 
     threading.Thread(target=asyncio.run, args=(serve(),), daemon=True).start()
@@ -135,7 +135,7 @@ class Site:
         return refit_pb2.WeightsAnnouncement.FromString(answer), load_file(path)
 
     def receiver(
-        self, streams: PeerStreams, near: bool, encoding: Encoding = Encoding.DENSE, **wanted: Any
+        self, streams: PeerStreams, near: bool, encoding: WeightEncoding = WeightEncoding.DENSE, **wanted: Any
     ) -> WeightsReceiver:
         folder = self.folder / ("shared" if near else "nowhere")
         return WeightsReceiver(folder, streams, 20.0, encoding=encoding, **wanted)
@@ -150,7 +150,7 @@ async def opened(folder: Path) -> AsyncIterator[tuple[Site, PeerStreams]]:
         tie_word_embeddings=True,
     )  # fmt: skip
     AutoModelForCausalLM.from_config(config).save_pretrained(folder / "model")
-    authority = Authority.create("two-senders", timedelta(hours=1))
+    authority = CertificateAuthority.create("two-senders", timedelta(hours=1))
     tls = {role: write_tls(folder / role, authority, role) for role in (Role.TRAINER, Role.ROLLOUT)}
     rendezvous, addresses = free_address(), [free_address(), free_address()]
     shared = folder / "shared"
@@ -164,7 +164,7 @@ async def opened(folder: Path) -> AsyncIterator[tuple[Site, PeerStreams]]:
         await asyncio.to_thread(group.__enter__)
         sender = WeightsSenderServicer(rank.publisher)
         async with (
-            Server(addresses[0], tls[Role.TRAINER], [sender], lambda *_: None, grace=1.0),
+            RpcServer(addresses[0], tls[Role.TRAINER], [sender], lambda *_: None, grace=1.0),
             PeerStreams(tls[Role.ROLLOUT]) as streams,
         ):
             yield Site(folder, group, rank, other, tls[Role.ROLLOUT]), streams
@@ -180,14 +180,14 @@ async def taken(
 ) -> tuple[dict[str, Tensor], tuple[str, int]]:
     async with receiver.fetch(announcement) as transfer:
         copied = {name: tensor.clone() for name, tensor in transfer.tensors}
-        transfer.confirm()
+        transfer.check_valid()
         return copied, (transfer.transport, transfer.delta_parts)
 
 
 @contextmanager
 def full_disk(publisher: WeightsPublisher) -> Iterator[None]:
     """Make the next snapshot fail after one piece."""
-    file = publisher._slots[publisher._next].file
+    file = publisher._slots[publisher._next_slot].file
     write = file.write
 
     def ends(slices: Iterable[WeightSlice]) -> Any:
@@ -218,7 +218,7 @@ async def test_two_ranks_publish_their_parts(tmp_path: Path) -> None:
         await site.tell("Load", training_pb2.LoadRequest(fence=1).SerializeToString())
         near = site.receiver(streams, near=True)
         far = site.receiver(streams, near=False)
-        delta = site.receiver(streams, near=False, encoding=Encoding.DELTA)
+        delta = site.receiver(streams, near=False, encoding=WeightEncoding.DELTA)
         for version in range(3):
             announcement, gathered = await site.publish(version)
             dense = sum(tensor.numel() * 2 for tensor in gathered.values())

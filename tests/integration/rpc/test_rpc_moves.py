@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from kubealign.process import Role
-from kubealign.security.authority import Authority, write_tls
+from kubealign.security.authority import CertificateAuthority, write_tls
 from kubealign.v1 import trainer_pb2_grpc, training_pb2
 from kubealign_services.rpc import client
 from kubealign_services.rpc.client import Peer
 from kubealign_services.rpc.errors import Unreachable
-from kubealign_services.rpc.server import Server
+from kubealign_services.rpc.server import RpcServer
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -78,28 +78,28 @@ async def names() -> AsyncIterator[NameServer]:
 
 
 async def test_peer_is_reconnected_at_its_new_address(names: NameServer, tmp_path: Path) -> None:
-    authority = Authority.create("moves", timedelta(hours=1))
+    authority = CertificateAuthority.create("moves", timedelta(hours=1))
     served = write_tls(tmp_path / "trainer", authority, Role.TRAINER, [NAME])
     driver = write_tls(tmp_path / "driver", authority, Role.DRIVER)
     names.address = FIRST
-    async with Server(f"{FIRST}:0", served, [Trainer(1)], lambda *_: None, grace=0.0) as first:
+    async with RpcServer(f"{FIRST}:0", served, [Trainer(1)], lambda *_: None, grace=0.0) as first:
         await first.set_serving(True)
         port = first.address.rpartition(":")[2]
         target = f"dns://127.0.0.1:{names.port}/{NAME}:{port}"
         peer = Peer("trainer", target, driver, trainer_pb2_grpc.TrainerStub)
-        await peer.ready(20.0)
+        await peer.wait_until_ready(20.0)
     async with peer:
         # The name goes on leading to where nobody is, then nowhere, then to the new address.
         with pytest.raises(Unreachable):
-            await peer.ready(1.5)
+            await peer.wait_until_ready(1.5)
         names.address = None
         with pytest.raises(Unreachable):
-            await peer.ready(1.5)
+            await peer.wait_until_ready(1.5)
         names.address = SECOND
-        async with Server(f"{SECOND}:{port}", served, [Trainer(2)], lambda *_: None, grace=0.0) as second:
+        async with RpcServer(f"{SECOND}:{port}", served, [Trainer(2)], lambda *_: None, grace=0.0) as second:
             await second.set_serving(True)
             # gRPC by itself asks for a name's address at most every half minute.
-            await peer.ready(10.0)
+            await peer.wait_until_ready(10.0)
             state = await peer.call("Describe", training_pb2.DescribeRequest(), timeout=10.0)
             assert state.step == 2
 
@@ -109,9 +109,9 @@ async def test_unresolvable_name_is_resolved_again(
 ) -> None:
     """gRPC waits longer after each failed resolution, up to two minutes: here 1, 1.6 and 2.6 seconds."""
     monkeypatch.setattr(client, "_RENEW_SECONDS", 0.25)
-    tls = write_tls(tmp_path, Authority.create("moves", timedelta(hours=1)), Role.DRIVER)
+    tls = write_tls(tmp_path, CertificateAuthority.create("moves", timedelta(hours=1)), Role.DRIVER)
     target = f"dns://127.0.0.1:{names.port}/{NAME}:1"
     async with Peer("trainer", target, tls, trainer_pb2_grpc.TrainerStub) as peer:
         with pytest.raises(Unreachable, match=r"was not ready within 4 s: "):
-            await peer.ready(4.0)
+            await peer.wait_until_ready(4.0)
     assert names.asked >= 8

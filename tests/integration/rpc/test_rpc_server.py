@@ -13,12 +13,12 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from kubealign.process import Role, TlsFiles
-from kubealign.security.authority import Authority, write_tls
+from kubealign.security.authority import CertificateAuthority, write_tls
 from kubealign.v1 import refit_pb2, sender_pb2_grpc, trainer_pb2_grpc, training_pb2
 from kubealign_services.batch.codec import CorruptBatch
 from kubealign_services.rpc.client import Peer, connect
 from kubealign_services.rpc.errors import InvalidRequest, Refused, RemoteFailure, StaleFence, Unreachable
-from kubealign_services.rpc.server import PortInUse, Server
+from kubealign_services.rpc.server import PortInUse, RpcServer
 from kubealign_services.training.contract import NonFiniteLoss
 
 pytestmark = pytest.mark.timeout(60)
@@ -76,12 +76,12 @@ class Sender(sender_pb2_grpc.WeightsSenderServicer):
 
 
 @pytest.fixture
-def authority() -> Authority:
-    return Authority.create("rpc-test", timedelta(hours=1))
+def authority() -> CertificateAuthority:
+    return CertificateAuthority.create("rpc-test", timedelta(hours=1))
 
 
 @pytest.fixture
-def tls(tmp_path: Path, authority: Authority) -> Callable[[Role], TlsFiles]:
+def tls(tmp_path: Path, authority: CertificateAuthority) -> Callable[[Role], TlsFiles]:
     return lambda role: write_tls(tmp_path, authority, role)
 
 
@@ -98,19 +98,19 @@ def observed() -> Observed:
 @pytest.fixture
 async def server(
     tls: Callable[[Role], TlsFiles], trainer: Trainer, observed: Observed
-) -> AsyncIterator[Server]:
+) -> AsyncIterator[RpcServer]:
     def observe(method: str, code: str, seconds: float) -> None:
         assert seconds >= 0
         observed.append((method.rpartition("/")[2], code))
 
-    async with Server(
+    async with RpcServer(
         "127.0.0.1:0", tls(Role.TRAINER), [trainer, Sender(trainer)], observe, grace=1.0
     ) as running:
         yield running
 
 
 @pytest.fixture
-async def driver(server: Server, tls: Callable[[Role], TlsFiles]) -> AsyncIterator[Peer]:
+async def driver(server: RpcServer, tls: Callable[[Role], TlsFiles]) -> AsyncIterator[Peer]:
     async with Peer("trainer", server.address, tls(Role.DRIVER), trainer_pb2_grpc.TrainerStub) as peer:
         yield peer
 
@@ -122,7 +122,7 @@ async def test_allowed_role_is_answered(driver: Peer, observed: Observed) -> Non
 
 
 async def test_other_role_is_refused(
-    server: Server, tls: Callable[[Role], TlsFiles], observed: Observed
+    server: RpcServer, tls: Callable[[Role], TlsFiles], observed: Observed
 ) -> None:
     async with Peer("trainer", server.address, tls(Role.REWARD), trainer_pb2_grpc.TrainerStub) as peer:
         with pytest.raises(Refused, match=r"role reward may not call .*Describe: only driver may"):
@@ -136,7 +136,7 @@ async def test_other_role_is_refused(
 
 
 async def test_client_without_a_certificate_is_refused(
-    server: Server, tls: Callable[[Role], TlsFiles], observed: Observed
+    server: RpcServer, tls: Callable[[Role], TlsFiles], observed: Observed
 ) -> None:
     trusting = grpc.ssl_channel_credentials(root_certificates=tls(Role.DRIVER).ca.read_bytes())
     for channel in (
@@ -150,8 +150,8 @@ async def test_client_without_a_certificate_is_refused(
     assert observed == []
 
 
-async def test_client_of_another_job_is_refused(server: Server, tmp_path: Path, observed: Observed) -> None:
-    stranger = write_tls(tmp_path / "x", Authority.create("rpc-test", timedelta(hours=1)), Role.DRIVER)
+async def test_client_of_another_job_is_refused(server: RpcServer, tmp_path: Path, observed: Observed) -> None:
+    stranger = write_tls(tmp_path / "x", CertificateAuthority.create("rpc-test", timedelta(hours=1)), Role.DRIVER)
     ours = tmp_path / "ca.pem"
     for ca in (stranger.ca, ours):
         files = TlsFiles(ca=ca, certificate=stranger.certificate, key=stranger.key)
@@ -163,7 +163,7 @@ async def test_client_of_another_job_is_refused(server: Server, tmp_path: Path, 
 
 
 async def test_a_call_without_a_deadline_is_refused(
-    server: Server, tls: Callable[[Role], TlsFiles], observed: Observed
+    server: RpcServer, tls: Callable[[Role], TlsFiles], observed: Observed
 ) -> None:
     async with connect(server.address, tls(Role.DRIVER)) as channel:
         trainer: Any = trainer_pb2_grpc.TrainerStub(channel)  # type: ignore[no-untyped-call]
@@ -207,7 +207,7 @@ async def test_unlisted_exception_is_logged_with_its_traceback(
 
 
 async def test_stream_ends_or_fails(
-    server: Server, tls: Callable[[Role], TlsFiles], trainer: Trainer, observed: Observed
+    server: RpcServer, tls: Callable[[Role], TlsFiles], trainer: Trainer, observed: Observed
 ) -> None:
     stub = sender_pb2_grpc.WeightsSenderStub
     async with Peer("sender", server.address, tls(Role.ROLLOUT), stub) as peer:
@@ -231,17 +231,17 @@ async def test_timeout_names_the_peer_and_the_method(driver: Peer, trainer: Trai
     trainer.blocked.is_set()
 
 
-async def test_unreachable_peer_is_reported(tls: Callable[[Role], TlsFiles], server: Server) -> None:
+async def test_unreachable_peer_is_reported(tls: Callable[[Role], TlsFiles], server: RpcServer) -> None:
     address = server.address
     await server.__aexit__(None, None, None)
     async with Peer("trainer", address, tls(Role.DRIVER), trainer_pb2_grpc.TrainerStub) as peer:
         with pytest.raises(Unreachable, match="could not be reached for Describe"):
             await peer.call("Describe", training_pb2.DescribeRequest(), timeout=5.0)
         with pytest.raises(Unreachable, match=r"trainer at .* was not ready within 0\.5 s"):
-            await peer.ready(0.5)
+            await peer.wait_until_ready(0.5)
 
 
-async def test_health_starts_not_serving(server: Server, tls: Callable[[Role], TlsFiles]) -> None:
+async def test_health_starts_not_serving(server: RpcServer, tls: Callable[[Role], TlsFiles]) -> None:
     """Any role of the job may ask, for the server and for each service."""
     states = health_pb2.HealthCheckResponse
     runner = Peer("trainer", server.address, tls(Role.RUNNER), trainer_pb2_grpc.TrainerStub)
@@ -250,7 +250,7 @@ async def test_health_starts_not_serving(server: Server, tls: Callable[[Role], T
         for service in ("", "kubealign.v1.Trainer"):
             reply = await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=10)
             assert reply.status == states.NOT_SERVING
-        waiting = asyncio.create_task(runner.ready(20.0))
+        waiting = asyncio.create_task(runner.wait_until_ready(20.0))
         watch = stub.Watch(health_pb2.HealthCheckRequest(service="kubealign.v1.Trainer"))
         assert (await watch.read()).status == states.NOT_SERVING
         await server.set_serving(True)
@@ -259,17 +259,17 @@ async def test_health_starts_not_serving(server: Server, tls: Callable[[Role], T
         watch.cancel()
 
 
-async def test_lost_peer_is_detected(server: Server, driver: Peer) -> None:
+async def test_lost_peer_is_detected(server: RpcServer, driver: Peer) -> None:
     await server.set_serving(True)
-    watching = asyncio.create_task(driver.lost())
-    await driver.ready(20.0)
+    watching = asyncio.create_task(driver.wait_until_unreachable())
+    await driver.wait_until_ready(20.0)
     assert not watching.done()
     await server.set_serving(False)
     with pytest.raises(Unreachable, match=r"trainer at .* was lost: it no longer serves"):
         await asyncio.wait_for(watching, 20.0)
 
 
-async def test_reflection_lists_the_services(server: Server, tls: Callable[[Role], TlsFiles]) -> None:
+async def test_reflection_lists_the_services(server: RpcServer, tls: Callable[[Role], TlsFiles]) -> None:
     async with connect(server.address, tls(Role.RUNNER)) as channel:
         stub = reflection_pb2_grpc.ServerReflectionStub(channel)
         call = stub.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest(list_services="")]))
@@ -285,10 +285,10 @@ async def test_reflection_lists_the_services(server: Server, tls: Callable[[Role
 
 
 async def test_port_in_use_is_named(
-    server: Server, tls: Callable[[Role], TlsFiles], trainer: Trainer
+    server: RpcServer, tls: Callable[[Role], TlsFiles], trainer: Trainer
 ) -> None:
     with pytest.raises(PortInUse, match=f"cannot listen at {server.address}: end the process that has it"):
-        async with Server(server.address, tls(Role.TRAINER), [trainer], lambda *_: None):
+        async with RpcServer(server.address, tls(Role.TRAINER), [trainer], lambda *_: None):
             raise AssertionError("two servers share a port")
     AssertionError("two servers share a port")
 
@@ -303,4 +303,4 @@ async def test_messages_larger_than_grpcs_default_pass(driver: Peer, trainer: Tr
 
 async def test_only_generated_servicers_can_be_served(tls: Callable[[Role], TlsFiles]) -> None:
     with pytest.raises(TypeError, match="derives from no generated"):
-        Server("127.0.0.1:0", tls(Role.TRAINER), [object()], lambda *_: None)
+        RpcServer("127.0.0.1:0", tls(Role.TRAINER), [object()], lambda *_: None)

@@ -8,7 +8,7 @@ from transformers import LlamaConfig, LlamaForSequenceClassification
 
 from kubealign.spec.precision import Precision
 from kubealign_services.batch.packed import pack
-from kubealign_services.data.tokenizers import train_characters
+from kubealign_services.data.tokenizers import train_character_tokenizer
 from kubealign_services.scoring.models import load_reward_model
 
 pytestmark = pytest.mark.timeout(120)
@@ -20,7 +20,7 @@ def test_scores_are_those_of_transformers(
     tmp_path: Path, pooling: str | None, weights: tuple[float, ...]
 ) -> None:
     names = [f"score {index}" for index in range(len(weights))]
-    tokenizer = train_characters(["0123456789+="])
+    tokenizer = train_character_tokenizer(["0123456789+="])
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=16,
@@ -51,7 +51,7 @@ def test_scores_are_those_of_transformers(
     reward = load_reward_model(
         tmp_path, Precision.FLOAT32, microbatch_tokens=12, weights=dict(zip(names, weights, strict=True))
     )
-    scored = reward.read(batch)
+    scored = reward.score_details(batch)
     expected = []
     with torch.no_grad():
         for ids, prompt in zip(sequences, prompts, strict=True):

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from kubealign.process import Role, TlsFiles
-from kubealign.security.authority import Authority, write_tls
+from kubealign.security.authority import CertificateAuthority, write_tls
 from kubealign_services.rpc.server import PortInUse
-from kubealign_services.telemetry.metrics import Metrics, MetricsServer
+from kubealign_services.telemetry.metrics import ProcessMetrics, MetricsServer
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -25,15 +25,15 @@ def read(port: int, tls: TlsFiles, identify: bool = True) -> str:
 
 
 @pytest.fixture
-def authority() -> Authority:
-    return Authority.create("metrics-test", timedelta(hours=1))
+def authority() -> CertificateAuthority:
+    return CertificateAuthority.create("metrics-test", timedelta(hours=1))
 
 
-def test_only_the_job_can_read(tmp_path: Path, authority: Authority) -> None:
+def test_only_the_job_can_read(tmp_path: Path, authority: CertificateAuthority) -> None:
     tls = write_tls(tmp_path, authority, Role.TRAINER)
     runner = write_tls(tmp_path, authority, Role.RUNNER)
-    stranger = write_tls(tmp_path / "x", Authority.create("metrics-test", timedelta(hours=1)), Role.RUNNER)
-    metrics = Metrics("metrics-test", "trainer", "trainer-0")
+    stranger = write_tls(tmp_path / "x", CertificateAuthority.create("metrics-test", timedelta(hours=1)), Role.RUNNER)
+    metrics = ProcessMetrics("metrics-test", "trainer", "trainer-0")
     metrics.set_step({"loss": 0.5})
     with MetricsServer("127.0.0.1:0", tls, metrics) as server:
         port = server.port

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from kubealign import read_model as reading
-from kubealign.local.redis_server import RedisServer
+from kubealign.local.redis_server import LocalRedisServer
 from kubealign.process import RedisAccess
 from kubealign_services.telemetry import read_model as writing
 from kubealign_services.telemetry.heartbeat import Heartbeat
-from kubealign_services.telemetry.read_model import SAMPLES_KEPT, ReadModel
+from kubealign_services.telemetry.read_model import MAX_SAMPLES, ReadModelWriter
 
 # By signal: the thread method would leave the servers running.
 pytestmark = pytest.mark.timeout(60, method="signal")
@@ -24,7 +24,7 @@ class Redis:
     """A Redis server that tests start and kill."""
 
     def __init__(self, folder: Path, port: int) -> None:
-        self.server = RedisServer(folder, port, "kubealign:default:sums:", "secret", "admin-secret")
+        self.server = LocalRedisServer(folder, port, "kubealign:default:sums:", "secret", "admin-secret")
         self._log = folder / "redis.log"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -34,7 +34,7 @@ class Redis:
 
     async def start(self) -> None:
         self._launch(self.server.command())
-        await asyncio.wait_for(self.server.ready(), 20)
+        await asyncio.wait_for(self.server.wait_ready(), 20)
 
     def _launch(self, command: list[str]) -> None:
         with self._log.open("ab") as log:
@@ -77,14 +77,14 @@ async def test_written_values_can_be_read(redis: Redis) -> None:
         "tokens": ["40", "+6", "=46", ""],
         "token_values": {"logprobs": [-0.5, -1.5, float("nan"), None], "kl": [0.25, 0.0, 0.0, 0.0]},
     }
-    async with ReadModel(redis.access) as model:
-        model.status(phase="Running", step=1, max_steps=90, fence=2, weight_version=1, waiting_for="rollouts")
-        model.status(step=2, started_at=1000.5)
-        model.metrics(1, 2, {"reward/mean": 0.5})
-        model.metrics(2, 2, {"reward/mean": 0.75, "kl": float("nan")})
-        model.sample(2, sample)
-        model.heartbeat("rollout-0", {"role": "rollout", "running": 5})
-    async with reading.ReadModel(redis.access) as reader:
+    async with ReadModelWriter(redis.access) as model:
+        model.set_status(phase="Running", step=1, max_steps=90, fence=2, weight_version=1, waiting_for="rollouts")
+        model.set_status(step=2, started_at=1000.5)
+        model.add_metrics(1, 2, {"reward/mean": 0.5})
+        model.add_metrics(2, 2, {"reward/mean": 0.75, "kl": float("nan")})
+        model.add_sample(2, sample)
+        model.set_heartbeat("rollout-0", {"role": "rollout", "running": 5})
+    async with reading.ReadModelClient(redis.access) as reader:
         progress = await reader.progress()
         assert progress is not None
         assert (progress.phase, progress.step, progress.max_steps, progress.fence) == ("Running", 2, 90, 2)
@@ -109,13 +109,13 @@ async def test_written_values_can_be_read(redis: Redis) -> None:
 
 async def test_samples_by_position_and_by_step(redis: Redis) -> None:
     await redis.start()
-    async with ReadModel(redis.access) as model:
+    async with ReadModelWriter(redis.access) as model:
         # A driver that came to step 60, and one that went back to step 30.
         for version, steps in ((1, range(1, 61)), (2, range(31, 41))):
             for step in steps:
                 for index in range(3):
-                    model.sample(step, {"prompt": f"p{index}", "weight_version": version})
-    async with reading.ReadModel(redis.access) as reader:
+                    model.add_sample(step, {"prompt": f"p{index}", "weight_version": version})
+    async with reading.ReadModelClient(redis.access) as reader:
         oldest = await reader.samples(count=4)
         assert [(sample.step, sample.prompt) for sample in oldest] == [
             (1, "p0"),
@@ -135,18 +135,18 @@ async def test_samples_by_position_and_by_step(redis: Redis) -> None:
             ]
         assert await reader.samples(step=61) == []
         assert [sample.prompt for sample in await reader.samples(step=35, count=1, newest=True)] == ["p2"]
-        elsewhere = reader.of("kubealign:default:sums:other:")
+        elsewhere = reader.with_prefix("kubealign:default:sums:other:")
         assert await elsewhere.samples() == []
-        assert await reader.of(redis.access.prefix).samples(count=4) == oldest
+        assert await reader.with_prefix(redis.access.prefix).samples(count=4) == oldest
 
 
 async def test_fewer_long_samples_are_kept(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writing, "SAMPLES_BYTES", 64_000)
     await redis.start()
-    async with ReadModel(redis.access) as model:
+    async with ReadModelWriter(redis.access) as model:
         for step in range(500):
-            model.sample(step, {"prompt": "p" * 625})
-    async with reading.ReadModel(redis.access) as reader:
+            model.add_sample(step, {"prompt": "p" * 625})
+    async with reading.ReadModelClient(redis.access) as reader:
         samples = await reader.newest_samples(500)
         assert samples[0].step == 499
         assert 90 <= len(samples) <= 110
@@ -154,37 +154,37 @@ async def test_fewer_long_samples_are_kept(redis: Redis, monkeypatch: pytest.Mon
 
 async def test_samples_are_capped_and_heartbeats_expire(redis: Redis) -> None:
     await redis.start()
-    async with ReadModel(redis.access) as model:
-        for step in range(SAMPLES_KEPT + 1500):
-            model.sample(step, {"prompt": "p"})
-        model.heartbeat("driver", {})
-    async with reading.ReadModel(redis.access) as reader:
+    async with ReadModelWriter(redis.access) as model:
+        for step in range(MAX_SAMPLES + 1500):
+            model.add_sample(step, {"prompt": "p"})
+        model.set_heartbeat("driver", {})
+    async with reading.ReadModelClient(redis.access) as reader:
         samples = await reader.newest_samples(5000)
-        assert samples[0].step == SAMPLES_KEPT + 1499
+        assert samples[0].step == MAX_SAMPLES + 1499
         # Redis trims whole nodes of up to 100 entries.
-        assert SAMPLES_KEPT <= len(samples) <= SAMPLES_KEPT + 200
+        assert MAX_SAMPLES <= len(samples) <= MAX_SAMPLES + 200
         left = await reader._redis.ttl(redis.access.prefix + "heartbeat:driver")
         assert 0 < left <= 15
 
 
 async def test_unreachable_redis_delays_nothing(redis: Redis) -> None:
-    async with ReadModel(redis.access) as model:
-        model.metrics(1, 1, {"loss": 1.0})
-        model.status(phase="Running", step=1)
+    async with ReadModelWriter(redis.access) as model:
+        model.add_metrics(1, 1, {"loss": 1.0})
+        model.set_status(phase="Running", step=1)
         await asyncio.sleep(0.3)
         await redis.start()
-        async with reading.ReadModel(redis.access) as reader:
+        async with reading.ReadModelClient(redis.access) as reader:
 
             async def first_is_there() -> bool:
                 return [entry.step for entry in await reader.metrics()] == [1]
 
             await eventually(first_is_there)
         redis.kill()
-        model.metrics(2, 1, {"loss": 0.5})
+        model.add_metrics(2, 1, {"loss": 0.5})
         await asyncio.sleep(0.3)
         await redis.start()
-        model.metrics(3, 1, {"loss": 0.25})
-        async with reading.ReadModel(redis.access) as reader:
+        model.add_metrics(3, 1, {"loss": 0.25})
+        async with reading.ReadModelClient(redis.access) as reader:
 
             async def all_are_there() -> bool:
                 return [entry.step for entry in await reader.metrics()][-2:] == [2, 3]
@@ -196,9 +196,9 @@ async def test_unreachable_redis_delays_nothing(redis: Redis) -> None:
 async def test_dropped_entries_are_counted(redis: Redis, caplog: pytest.LogCaptureFixture) -> None:
     """No exception is raised, the newest entries stay, the shutdown does not wait."""
     async with asyncio.timeout(20):
-        async with ReadModel(redis.access) as model:
+        async with ReadModelWriter(redis.access) as model:
             for step in range(10_500):
-                model.metrics(step, 1, {})
+                model.add_metrics(step, 1, {})
             assert model.dropped == 500
         assert model.dropped == 10_500
     assert any("telemetry was dropped" in record.message for record in caplog.records)
@@ -207,8 +207,8 @@ async def test_dropped_entries_are_counted(redis: Redis, caplog: pytest.LogCaptu
 async def test_a_wrong_password_is_only_logged(redis: Redis, caplog: pytest.LogCaptureFixture) -> None:
     await redis.start()
     access = redis.access.model_copy(update={"password": "wrong"})
-    async with ReadModel(access) as model:
-        model.metrics(1, 1, {})
+    async with ReadModelWriter(access) as model:
+        model.add_metrics(1, 1, {})
 
         async def logged() -> bool:
             return bool(caplog.records)
@@ -219,12 +219,12 @@ async def test_a_wrong_password_is_only_logged(redis: Redis, caplog: pytest.LogC
 
 async def test_process_sends_heartbeats(redis: Redis) -> None:
     await redis.start()
-    async with ReadModel(redis.access) as model, reading.ReadModel(redis.access) as reader:
+    async with ReadModelWriter(redis.access) as model, reading.ReadModelClient(redis.access) as reader:
         heart = Heartbeat(model, "rollout-1", "rollout", period=0.05)
         running = 0
         said: dict[str, Any] = {}
-        heart.describe(lambda: {"version": 4, "running": running})
-        async with heart.beating():
+        heart.set_fields(lambda: {"version": 4, "running": running})
+        async with heart.run():
             running = 3
 
             async def said_so() -> bool:

@@ -11,21 +11,21 @@ from pathlib import Path
 import pytest
 
 from kubealign import read_model as reading
-from kubealign.local.redis_server import RedisServer
+from kubealign.local.redis_server import LocalRedisServer
 from kubealign.process import RedisAccess, Role
-from kubealign.security.authority import Authority, write_tls
-from kubealign_services.telemetry.read_model import ReadModel
+from kubealign.security.authority import CertificateAuthority, write_tls
+from kubealign_services.telemetry.read_model import ReadModelWriter
 
 pytestmark = pytest.mark.timeout(60, method="signal")
 
 
 @pytest.fixture
-async def redis(tmp_path: Path, unused_tcp_port: int) -> AsyncIterator[RedisServer]:
-    server = RedisServer(tmp_path, unused_tcp_port, "kubealign:default:sums:", "secret", "admin-secret")
+async def redis(tmp_path: Path, unused_tcp_port: int) -> AsyncIterator[LocalRedisServer]:
+    server = LocalRedisServer(tmp_path, unused_tcp_port, "kubealign:default:sums:", "secret", "admin-secret")
     with (tmp_path / "redis.log").open("ab") as log:
         process = subprocess.Popen(server.command(), stdout=log, stderr=log)  # noqa: ASYNC220
     try:
-        await asyncio.wait_for(server.ready(), 20)
+        await asyncio.wait_for(server.wait_ready(), 20)
         yield server
     finally:
         process.kill()
@@ -33,10 +33,10 @@ async def redis(tmp_path: Path, unused_tcp_port: int) -> AsyncIterator[RedisServ
 
 
 @asynccontextmanager
-async def tls_in_front(redis: RedisServer, folder: Path) -> AsyncIterator[RedisAccess]:
+async def tls_in_front(redis: LocalRedisServer, folder: Path) -> AsyncIterator[RedisAccess]:
     """Put a TLS proxy with a certificate for localhost in front of the bundled server, which has no TLS."""
     files = write_tls(
-        folder / "tls", Authority.create("redis", timedelta(hours=1)), Role.RUNNER, ["localhost"]
+        folder / "tls", CertificateAuthority.create("redis", timedelta(hours=1)), Role.RUNNER, ["localhost"]
     )
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(files.certificate, files.key)
@@ -59,52 +59,52 @@ async def tls_in_front(redis: RedisServer, folder: Path) -> AsyncIterator[RedisA
         server.close()
 
 
-async def said(model: ReadModel, caplog: pytest.LogCaptureFixture) -> str:
+async def said(model: ReadModelWriter, caplog: pytest.LogCaptureFixture) -> str:
     """Return the log output after a write that cannot be sent."""
-    model.metrics(1, 1, {"loss": 1.0})
+    model.add_metrics(1, 1, {"loss": 1.0})
     async with asyncio.timeout(30):
         while not caplog.records:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     return caplog.records[0].getMessage()
 
 
-async def test_over_tls(redis: RedisServer, tmp_path: Path) -> None:
+async def test_over_tls(redis: LocalRedisServer, tmp_path: Path) -> None:
     async with tls_in_front(redis, tmp_path) as access:
-        async with ReadModel(access) as model:
-            model.metrics(1, 1, {"loss": 1.0})
-        async with reading.ReadModel(access) as reader:
+        async with ReadModelWriter(access) as model:
+            model.add_metrics(1, 1, {"loss": 1.0})
+        async with reading.ReadModelClient(access) as reader:
             assert [entry.step for entry in await reader.metrics()] == [1]
 
 
 async def test_untrusted_certificate(
-    redis: RedisServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    redis: LocalRedisServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with tls_in_front(redis, tmp_path) as access:
         unknown = access.model_copy(update={"ca": None})
-        async with ReadModel(unknown) as model:
+        async with ReadModelWriter(unknown) as model:
             assert "certificate verify failed" in await said(model, caplog)
-        async with reading.ReadModel(unknown) as reader:
-            with pytest.raises(reading.ReadModelAway, match="certificate verify failed"):
+        async with reading.ReadModelClient(unknown) as reader:
+            with pytest.raises(reading.ReadModelUnavailable, match="certificate verify failed"):
                 await reader.progress()
         # It went nowhere else, either.
-        async with reading.ReadModel(access) as reader:
+        async with reading.ReadModelClient(access) as reader:
             assert await reader.metrics() == []
 
 
 async def test_a_certificate_for_another_host(
-    redis: RedisServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    redis: LocalRedisServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with tls_in_front(redis, tmp_path) as access:
         other = access.model_copy(update={"host": "127.0.0.1"})
-        async with ReadModel(other) as model:
+        async with ReadModelWriter(other) as model:
             assert "not valid for '127.0.0.1'" in await said(model, caplog)
 
 
 async def test_unresolvable_name_stops_nothing(
-    redis: RedisServer, caplog: pytest.LogCaptureFixture
+    redis: LocalRedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     access = redis.access.model_copy(update={"host": "redis.kubealign.invalid"})
     async with asyncio.timeout(20):
-        async with ReadModel(access) as model:
+        async with ReadModelWriter(access) as model:
             assert "the read model is unreachable" in await said(model, caplog)
     assert model.dropped == 1

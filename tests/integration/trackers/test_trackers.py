@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from kubealign.spec.job import AlignmentJob
-from kubealign_services.trackers.contract import Ending
-from kubealign_services.trackers.opened import opened
+from kubealign_services.trackers.contract import RunOutcome
+from kubealign_services.trackers.opened import open_trackers
 from support.bad_specs import whole_job
 
 #: Driver after driver: (fence, steps). The second one goes back to the commit of step 2.
@@ -23,13 +23,13 @@ def track(folder: Path, tracker: dict[str, object]) -> Path:
     document["spec"]["trackers"] = [{"name": "it", **tracker}]
     job = AlignmentJob.model_validate(document)
     for fence, steps in DRIVERS:
-        (opened_tracker,) = opened(job, folder)
+        (opened_tracker,) = open_trackers(job, folder)
         for step in steps:
             opened_tracker.step(step, fence, {"sft/loss": step + fence / 10, "seconds/step": 0.5})
             if step == 2:
                 opened_tracker.step(step, fence, {"val/loss": 7.0})
-        opened_tracker.end(Ending.STOPPED if fence == 1 else Ending.SUCCEEDED)
-        assert opened_tracker.ended(120)
+        opened_tracker.request_close(RunOutcome.STOPPED if fence == 1 else RunOutcome.SUCCEEDED)
+        assert opened_tracker.wait_closed(120)
     return folder / "trackers" / "it"
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from kubealign_services.group.rendezvous import GroupLost, meet
+from kubealign_services.group.rendezvous import GroupLost, join_process_group
 from kubealign_services.training.group import CommandGroup, RankFailed
 from support.free_address import free_address
 
@@ -116,7 +116,7 @@ def test_all_ranks_run_the_commands_of_rank_0(start: Start, rendezvous: str) -> 
         assert group.run("Sum", b"5", HANDLERS) == b"15.0"
         assert group._store is not None and group._store.num_keys() < 20
         with pytest.raises(GroupLost, match="has a rank 2 already: a group restarts as a whole"):
-            meet(2, 3, rendezvous, 30)
+            join_process_group(2, 3, rendezvous, 30)
     assert [heard(pipe) for pipe in pipes] == ["told to stop"] * 2
 
 

@@ -12,15 +12,15 @@ import pytest_asyncio
 from prometheus_client import CollectorRegistry, generate_latest
 
 from kubealign.process import Role, TlsFiles
-from kubealign.security.authority import Authority, write_tls
-from kubealign.spec.engines import TorchEngine
-from kubealign.spec.rollout import InFlight
+from kubealign.security.authority import CertificateAuthority, write_tls
+from kubealign.spec.engines import TorchEngineSpec
+from kubealign.spec.rollout import InFlightPolicy
 from kubealign_services.generation.contract import EngineLost
 from kubealign_services.generation.triton_engine.client import TritonGenerator
-from kubealign_services.generation.triton_engine.installation import Installation
+from kubealign_services.generation.triton_engine.installation import TritonInstallation
 from kubealign_services.generation.triton_engine.metrics import TritonMetrics
-from kubealign_services.generation.triton_engine.server import GivenServer, OwnServer
-from kubealign_services.generation.triton_engine.session import Opening
+from kubealign_services.generation.triton_engine.server import ExternalTritonServer, ManagedTritonServer
+from kubealign_services.generation.triton_engine.session import EngineSettings
 from kubealign_services.process.failures import PermanentFailure
 from support.engine_contract import (
     CAPACITY,
@@ -39,7 +39,7 @@ from support.engine_contract import (
 from support.running import alive, children
 
 try:
-    Installation.find()
+    TritonInstallation.find()
     ABSENT = ""
 except PermanentFailure as failure:
     ABSENT = str(failure)
@@ -60,9 +60,9 @@ class Stage:
         self.memory = memory
         self.folder = write_model(root / "model")
         self.tls: TlsFiles = write_tls(
-            root / "tls", Authority.create("triton-test", timedelta(hours=1)), Role.ROLLOUT
+            root / "tls", CertificateAuthority.create("triton-test", timedelta(hours=1)), Role.ROLLOUT
         )
-        self.server = OwnServer(Installation.find(), memory / "triton-w", self.tls, START_SECONDS)
+        self.server = ManagedTritonServer(TritonInstallation.find(), memory / "triton-w", self.tls, START_SECONDS)
         self.generator = self.client(self.server, START_SECONDS)
         self.running: asyncio.Task[None] | None = None
 
@@ -73,9 +73,9 @@ class Stage:
             await asyncio.gather(self.running, return_exceptions=True)
 
     def client(
-        self, server: OwnServer | GivenServer, patience: float, folder: Path | None = None
+        self, server: ManagedTritonServer | ExternalTritonServer, patience: float, folder: Path | None = None
     ) -> TritonGenerator:
-        opening = Opening("w", folder or self.folder, TorchEngine(max_sequences=CAPACITY), threads=1)
+        opening = EngineSettings("w", folder or self.folder, TorchEngineSpec(max_sequences=CAPACITY), threads=1)
         return TritonGenerator(server, self.tls, opening, self.memory, asyncio.to_thread, patience)
 
 
@@ -100,10 +100,10 @@ class TestTritonEngine(EngineContract):
 async def test_health_and_metrics_come_from_triton(stage: Stage) -> None:
     """All requests went through one model; the worker's metrics include the server's."""
     registry = CollectorRegistry()
-    registry.register(TritonMetrics(lambda: stage.server.metrics))
+    registry.register(TritonMetrics(lambda: stage.server.metrics_address))
     page = (await asyncio.to_thread(generate_latest, registry)).decode()
     assert 'nv_inference_request_success_total{model="kubealign",version="1"}' in page
-    assert stage.generator.ready
+    assert stage.generator.is_ready
     registry = CollectorRegistry()
     registry.register(TritonMetrics(lambda: "127.0.0.1:9"))
     assert generate_latest(registry) == b""
@@ -111,12 +111,12 @@ async def test_health_and_metrics_come_from_triton(stage: Stage) -> None:
 
 async def test_server_with_a_worker_rejects_another(stage: Stage) -> None:
     """The second worker connects by address, as to an external server; the first continues."""
-    address = await stage.server.up()
+    address = await stage.server.start()
     with pytest.raises(EngineLost, match=r"within 1 s .*w has the engine"):
-        async with stage.client(GivenServer(address), patience=1.0):
+        async with stage.client(ExternalTritonServer(address), patience=1.0):
             pass
     with pytest.raises(EngineLost, match=r"127.0.0.1:9 has no model 'kubealign' that is ready"):
-        async with stage.client(GivenServer("127.0.0.1:9"), patience=1.0):
+        async with stage.client(ExternalTritonServer("127.0.0.1:9"), patience=1.0):
             pass
     await refitted(Subject(stage.generator, stage.folder), 1)
 
@@ -136,18 +136,18 @@ async def test_killed_model_loses_requests_and_returns_without_weights(stage: St
     with pytest.raises(EngineLost):
         await held
     async with asyncio.timeout(SECONDS):
-        cause = await generator.lost()
+        cause = await generator.wait_for_weight_loss()
     assert cause == "the model's process in the Triton server ended"
     with pytest.raises(EngineLost, match="started again"):
         await generated(generator, group("meanwhile", 1))
-    assert not generator.ready
-    async with asyncio.timeout(START_SECONDS), generator.quiet(InFlight.DRAIN):
+    assert not generator.is_ready
+    async with asyncio.timeout(START_SECONDS), generator.paused(InFlightPolicy.DRAIN):
         # Waits for the server that is being started.
         await generator.refit(weights(2).items(), 2)
     again = group("again", 1, 2)
     check_same(await generated(generator, again), stepped(torch_engine(stage.folder, 2), again))
     assert generator.load.generated_tokens >= before
-    assert generator.ready
+    assert generator.is_ready
     assert not alive([pid, model])
 
 
@@ -170,7 +170,7 @@ async def test_shutdown_with_open_streams_is_in_time(stage: Stage) -> None:
 async def test_hanging_model_ends_with_its_server(stage: Stage) -> None:
     """Otherwise its process would wait for ever for a killed server."""
     async with stage.server:
-        await stage.server.up()
+        await stage.server.start()
         pid = stage.server.pid
         assert pid is not None
         async with asyncio.timeout(START_SECONDS):

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from kubealign_services.generation.triton_engine.installation import Installation
+from kubealign_services.generation.triton_engine.installation import TritonInstallation
 from kubealign_services.process.failures import PermanentFailure
 from support.running import RunningJobs, alive, children, left_running
 from support.tiny_jobs import FROM_CONFIG, online_job, write_jobs
 
 try:
-    Installation.find()
+    TritonInstallation.find()
     ABSENT = ""
 except PermanentFailure as failure:
     ABSENT = str(failure)

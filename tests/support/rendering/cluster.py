@@ -6,13 +6,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from kubealign_operator.render import names
-from kubealign_operator.render.observed import JobView, Observed, Progress
+from kubealign_operator.render.observed import DependencyView, ObservedState, DriverProgress
 from kubealign_operator.render.parsing import processes_of
 from kubealign_operator.render.platform import Platform
 from kubealign_operator.render.pod_view import pod_view
-from kubealign_operator.render.reading import inside
-from kubealign_operator.render.render import render
-from kubealign_operator.render.rendered import Event, Rendered
+from kubealign_operator.render.reading import get_path
+from kubealign_operator.render.render import plan_reconcile
+from kubealign_operator.render.rendered import PlannedEvent, ReconcilePlan
 from support.rendering.jobs import PLATFORM, Json
 
 START = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
@@ -34,34 +34,34 @@ class Cluster:
     pods: dict[str, Json] = field(default_factory=dict)
     objects: set[tuple[str, str]] = field(default_factory=set)
     refusals: dict[str, str] = field(default_factory=dict)
-    dependencies: dict[str, JobView | None] = field(default_factory=dict)
+    dependencies: dict[str, DependencyView | None] = field(default_factory=dict)
     circle: tuple[str, ...] = ()
-    progress: Progress | None = None
+    progress: DriverProgress | None = None
     platform: Platform = PLATFORM
     #: Names of the pods that were made, in their order.
     made: list[str] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
+    events: list[PlannedEvent] = field(default_factory=list)
     job_deleted: bool = False
     writes: int = 0
     _uids: int = 0
 
     # Actions of the operator.
 
-    def observed(self) -> Observed:
-        return Observed(
+    def observed(self) -> ObservedState:
+        return ObservedState(
             job=copy.deepcopy(self.job),
             pods=tuple(pod_view(pod) for pod in self.pods.values()),
             objects=frozenset(self.objects),
-            refusals=dict(self.refusals),
+            create_errors=dict(self.refusals),
             dependencies=dict(self.dependencies),
-            circle=self.circle,
+            dependency_cycle=self.circle,
             progress=self.progress,
         )
 
-    def rendered(self) -> Rendered:
-        return render(processes_of(self.job), self.observed(), self.now, self.platform)
+    def rendered(self) -> ReconcilePlan:
+        return plan_reconcile(processes_of(self.job), self.observed(), self.now, self.platform)
 
-    def step(self) -> Rendered:
+    def step(self) -> ReconcilePlan:
         """Reconcile once."""
         rendered = self.rendered()
         if self.job.get("status") != rendered.status:
@@ -80,7 +80,7 @@ class Cluster:
         self.job_deleted = self.job_deleted or rendered.delete_job
         return rendered
 
-    def settle(self, looks: int = 12) -> Rendered:
+    def settle(self, looks: int = 12) -> ReconcilePlan:
         """Reconcile until nothing changes."""
         for _ in range(looks):
             before = (copy.deepcopy(self.job), copy.deepcopy(self.pods), set(self.objects))
@@ -99,7 +99,7 @@ class Cluster:
         pod["spec"]["nodeName"] = node
         self._condition(pod, "PodScheduled", "True")
         pod["status"]["containerStatuses"] = [
-            {"name": names.MAIN, "state": {"waiting": {"reason": "ContainerCreating"}}}
+            {"name": names.MAIN_CONTAINER, "state": {"waiting": {"reason": "ContainerCreating"}}}
         ]
 
     def run(self, name: str, ready: bool = True) -> None:
@@ -108,14 +108,14 @@ class Cluster:
         pod = self.pods[name]
         pod["status"]["phase"] = "Running"
         state = {"running": {"startedAt": written(self.now)}}
-        pod["status"]["containerStatuses"] = [{"name": names.MAIN, "state": state}]
+        pod["status"]["containerStatuses"] = [{"name": names.MAIN_CONTAINER, "state": state}]
         self._condition(pod, "Ready", "True" if ready else "False")
 
     def end(self, name: str, code: int, message: str = "", reason: str = "") -> None:
         """Terminate the pod's process."""
         pod = self.pods[name]
         pod["status"]["phase"] = "Succeeded" if code == 0 else "Failed"
-        held = inside(pod["status"].get("containerStatuses", [{}])[0], "state", "running", "startedAt")
+        held = get_path(pod["status"].get("containerStatuses", [{}])[0], "state", "running", "startedAt")
         terminated = {
             "exitCode": code,
             "reason": reason or ("Completed" if code == 0 else "Error"),
@@ -123,14 +123,14 @@ class Cluster:
             "startedAt": held or written(self.now),
             "finishedAt": written(self.now),
         }
-        pod["status"]["containerStatuses"] = [{"name": names.MAIN, "state": {"terminated": terminated}}]
+        pod["status"]["containerStatuses"] = [{"name": names.MAIN_CONTAINER, "state": {"terminated": terminated}}]
         self._condition(pod, "Ready", "False")
 
     def wait(self, name: str, reason: str, message: str = "") -> None:
         """Keep the pod's container from starting."""
         self.schedule(name)
         state = {"waiting": {"reason": reason, "message": message}}
-        self.pods[name]["status"]["containerStatuses"] = [{"name": names.MAIN, "state": state}]
+        self.pods[name]["status"]["containerStatuses"] = [{"name": names.MAIN_CONTAINER, "state": state}]
 
     def unschedulable(self, name: str, message: str, reason: str = "Unschedulable") -> None:
         self._condition(self.pods[name], "PodScheduled", "False", reason, message)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import yaml
 
-from kubealign_operator.render.observed import JobView, VolumeFolder
+from kubealign_operator.render.observed import DependencyView, VolumePath
 from kubealign_operator.render.platform import Platform
-from kubealign_operator.render.rendered import CredentialsNeed
+from kubealign_operator.render.rendered import CredentialsRequest
 from support.rendering.cluster import Cluster
 from support.rendering.jobs import Json, ppo, sft, two_ranks, with_trainer
 
@@ -28,11 +28,11 @@ _ADMIN = Platform(
     },
     default_resources={"rollout": {"requests": {"cpu": "2", "memory": "8Gi"}, "limits": {"memory": "8Gi"}}},
 )
-_SFT = JobView(
+_SFT = DependencyView(
     "sft",
     "11111111-aaaa",
     phase="Succeeded",
-    result=VolumeFolder("runs", "team/sft-11111111/result"),
+    result=VolumePath("runs", "team/sft-11111111/result"),
 )
 
 CLUSTERS: dict[str, Callable[[], Cluster]] = {
@@ -65,7 +65,7 @@ class _Plain(yaml.SafeDumper):
         return True
 
 
-def _need(need: CredentialsNeed) -> Json:
+def _need(need: CredentialsRequest) -> Json:
     """As a Secret without what is in it."""
     return {
         "kind": "Secret",

@@ -9,14 +9,14 @@ import torch
 
 from kubealign.spec import algorithms as spec
 from kubealign_services.algorithms.contract import load_algorithm
-from kubealign_services.algorithms.grpo import GRPO
-from kubealign_services.algorithms.ppo import PPO
-from kubealign_services.algorithms.rloo import RLOO
+from kubealign_services.algorithms.grpo import GRPOAlgorithm
+from kubealign_services.algorithms.ppo import PPOAlgorithm
+from kubealign_services.algorithms.rloo import RLOOAlgorithm
 from kubealign_services.batch.packed import Batch, pack
 from support.batches import slow_spans
 
 MakeBatch = Callable[..., Batch]
-AS_ESTIMATED = spec.Normalization(center=spec.Center.NONE)
+AS_ESTIMATED = spec.AdvantageNormalization(center=spec.AdvantageCenter.NONE)
 NO_KL = spec.KL(fixed=spec.FixedKL(coefficient=0))
 GROUPS = [0, 0, 0, 1, 1, 1, 2, 2]  # the last group has lost a sample
 RESPONSES = [3, 1, 4, 2, 2, 5, 1, 3]
@@ -43,7 +43,7 @@ def test_rloo_subtracts_the_sequence_kl_penalty() -> None:
     # KL of the responses: 0.1, 0.2, 0.3 nats; beta 2. R = 1 - 0.2 = 0.8, 2 - 0.4 = 1.6, 6 - 0.6 = 5.4.
     # A = 0.8 - (1.6 + 5.4) / 2 = -2.7, 1.6 - (0.8 + 5.4) / 2 = -1.5, 5.4 - (0.8 + 1.6) / 2 = 4.2.
     batch = one_group([1, 2, 6])
-    metrics = RLOO(spec.RLOO(kl=spec.KL(fixed=spec.FixedKL(coefficient=2)))).advantages(batch, {})
+    metrics = RLOOAlgorithm(spec.RLOOSpec(kl=spec.KL(fixed=spec.FixedKL(coefficient=2)))).advantages(batch, {})
     spread = [0, -2.7, 0, -1.5, -1.5, 0, 4.2, 4.2, 4.2]
     assert batch.token("advantages").tolist() == pytest.approx(spread, abs=1e-9)
     assert metrics["kl/reference"] == pytest.approx(0.1)
@@ -56,11 +56,11 @@ def test_grpo_by_hand() -> None:
     # Rewards 1, 2, 6: mean 3, std sqrt(7) = 2.6457513: A = -2, -1, 3 over 2.6457523 (the epsilon is 1e-6).
     std = math.sqrt(7) + 1e-6
     batch = one_group([1, 2, 6])
-    GRPO(spec.GRPO()).advantages(batch, {})
+    GRPOAlgorithm(spec.GRPOSpec()).advantages(batch, {})
     expected = [0, -2 / std, 0, -1 / std, -1 / std, 0, 3 / std, 3 / std, 3 / std]
     assert batch.token("advantages").tolist() == pytest.approx(expected, abs=1e-12)
 
-    GRPO(spec.GRPO(advantage=spec.Normalization(center=spec.Center.GROUP))).advantages(batch, {})
+    GRPOAlgorithm(spec.GRPOSpec(advantage=spec.AdvantageNormalization(center=spec.AdvantageCenter.GROUP))).advantages(batch, {})
     assert batch.token("advantages").tolist() == pytest.approx([0, -2, 0, -1, -1, 0, 3, 3, 3], abs=1e-12)
 
 
@@ -70,8 +70,8 @@ def test_ppo_puts_the_kl_at_every_token_and_the_reward_at_the_last() -> None:
     # 3 - 0.05.
     batch = one_group([3, 5])
     batch.token_columns["values"] = torch.tensor([9, 0, 9, 1, 2], dtype=torch.float64)
-    ppo = PPO(
-        spec.PPO(
+    ppo = PPOAlgorithm(
+        spec.PPOSpec(
             gae=spec.GAE(gamma=1, lambda_=1),
             kl=spec.KL(fixed=spec.FixedKL(coefficient=0.5)),
             advantage=AS_ESTIMATED,
@@ -88,7 +88,7 @@ def test_ppo_puts_the_kl_at_every_token_and_the_reward_at_the_last() -> None:
 def test_ppo_normalises_over_response_tokens_only(make_batch: MakeBatch) -> None:
     batch = make_batch(RESPONSES, GROUPS)
     mask = batch.token("loss_mask").bool()
-    PPO(spec.PPO()).advantages(batch, {})
+    PPOAlgorithm(spec.PPOSpec()).advantages(batch, {})
     advantages = batch.token("advantages")
     assert float(advantages[mask].mean()) == pytest.approx(0, abs=1e-9)
     assert float(advantages[mask].std()) == pytest.approx(1, abs=1e-6)
@@ -109,8 +109,8 @@ def test_penalised_groups_equal_a_reference_loop(make_batch: MakeBatch, estimato
         for i, span in enumerate(slow_spans(batch))
     ]
     same = make_batch(RESPONSES, GROUPS, seed=5)
-    RLOO(spec.RLOO(kl=kl)).advantages(batch, {})
-    GRPO(spec.GRPO(kl=kl)).advantages(same, {})
+    RLOOAlgorithm(spec.RLOOSpec(kl=kl)).advantages(batch, {})
+    GRPOAlgorithm(spec.GRPOSpec(kl=kl)).advantages(same, {})
     for i, span in enumerate(slow_spans(batch)):
         mine = [returns[j] for j in range(len(GROUPS)) if GROUPS[j] == GROUPS[i]]
         others = [returns[j] for j in range(len(GROUPS)) if GROUPS[j] == GROUPS[i] and j != i]
@@ -122,9 +122,9 @@ def test_penalised_groups_equal_a_reference_loop(make_batch: MakeBatch, estimato
 
 def test_ppo_group_normalisation_of_tokens(make_batch: MakeBatch) -> None:
     left, scaled = make_batch(RESPONSES, GROUPS, seed=7), make_batch(RESPONSES, GROUPS, seed=7)
-    group = spec.Normalization(center=spec.Center.GROUP, scale=spec.Scale.GROUP)
-    PPO(spec.PPO(advantage=AS_ESTIMATED)).advantages(left, {})
-    PPO(spec.PPO(samples_per_prompt=2, advantage=group)).advantages(scaled, {})
+    group = spec.AdvantageNormalization(center=spec.AdvantageCenter.GROUP, scale=spec.AdvantageScale.GROUP)
+    PPOAlgorithm(spec.PPOSpec(advantage=AS_ESTIMATED)).advantages(left, {})
+    PPOAlgorithm(spec.PPOSpec(samples_per_prompt=2, advantage=group)).advantages(scaled, {})
     spans = slow_spans(left)
     for i, span in enumerate(spans):
         among = [
@@ -143,7 +143,7 @@ def test_ppo_group_normalisation_of_tokens(make_batch: MakeBatch) -> None:
 def test_ppo_equals_a_reference_loop(make_batch: MakeBatch, estimator: spec.KLEstimator) -> None:
     beta, gamma, lambda_, batch = 0.3, 0.9, 0.8, make_batch(RESPONSES, GROUPS, seed=6)
     kl = spec.KL(estimator=estimator, fixed=spec.FixedKL(coefficient=beta))
-    PPO(spec.PPO(kl=kl, gae=spec.GAE(gamma=gamma, lambda_=lambda_), advantage=AS_ESTIMATED)).advantages(
+    PPOAlgorithm(spec.PPOSpec(kl=kl, gae=spec.GAE(gamma=gamma, lambda_=lambda_), advantage=AS_ESTIMATED)).advantages(
         batch, {}
     )
     values = batch.token("values").tolist()
@@ -162,20 +162,20 @@ def test_ppo_equals_a_reference_loop(make_batch: MakeBatch, estimator: spec.KLEs
 def test_kl_in_the_loss_leaves_the_rewards_alone(make_batch: MakeBatch) -> None:
     with_loss, without = make_batch(RESPONSES, GROUPS), make_batch(RESPONSES, GROUPS)
     loss = spec.KL(placement=spec.KLPlacement.LOSS, fixed=spec.FixedKL(coefficient=5))
-    assert "kl/reference" in PPO(spec.PPO(kl=loss)).advantages(with_loss, {})
-    assert "kl/reference" not in PPO(spec.PPO(kl=NO_KL)).advantages(without, {})
+    assert "kl/reference" in PPOAlgorithm(spec.PPOSpec(kl=loss)).advantages(with_loss, {})
+    assert "kl/reference" not in PPOAlgorithm(spec.PPOSpec(kl=NO_KL)).advantages(without, {})
     torch.testing.assert_close(with_loss.token("advantages"), without.token("advantages"))
 
 
 def test_an_adaptive_coefficient_is_kept_in_the_state_and_priced_one_step_later() -> None:
     # Observed 0.15 nats a sequence ((0.1 + 0.2) / 2) against a target of 0.3: error -0.5, clipped to -0.2;
     # 2 sequences of 10.
-    entry = spec.RLOO(kl=spec.KL(adaptive=spec.AdaptiveKL(initial_coefficient=0.5, target=0.3, horizon=10)))
+    entry = spec.RLOOSpec(kl=spec.KL(adaptive=spec.AdaptiveKL(initial_coefficient=0.5, target=0.3, horizon=10)))
     state: dict[str, float] = {}
-    first = RLOO(entry).advantages(one_group([1, 2]), state)
+    first = RLOOAlgorithm(entry).advantages(one_group([1, 2]), state)
     assert first["kl/coefficient"] == 0.5
     assert state == {"kl_coefficient": pytest.approx(0.5 * (1 - 0.2 * 2 / 10))}
-    second = RLOO(entry).advantages(one_group([1, 2]), state)
+    second = RLOOAlgorithm(entry).advantages(one_group([1, 2]), state)
     assert second["kl/coefficient"] == pytest.approx(0.48)
 
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kubealign_services.algorithms.baselines import constant_share, group_moments, leave_one_out
+from kubealign_services.algorithms.baselines import constant_group_share, group_mean_and_std, leave_one_out_mean
 from kubealign_services.algorithms.moments import masked_mean
 
 
@@ -18,13 +18,13 @@ def float64(*values: float) -> torch.Tensor:
 def test_leave_one_out_by_hand() -> None:
     # Group 5: 1, 2, 6: (2 + 6) / 2 = 4, (1 + 6) / 2 = 3.5, (1 + 2) / 2 = 1.5. Group 2: 10, 20: each the
     # other. Group 9: alone.
-    baseline = leave_one_out(float64(1, 10, 2, 20, 6, 7), torch.tensor([5, 2, 5, 2, 5, 9]))
+    baseline = leave_one_out_mean(float64(1, 10, 2, 20, 6, 7), torch.tensor([5, 2, 5, 2, 5, 9]))
     assert baseline.tolist() == pytest.approx([4, 20, 3.5, 10, 1.5, 7], abs=1e-12)
 
 
 def test_group_moments_by_hand() -> None:
     # Group 0: 1, 2, 6: mean 3, squares 4 + 1 + 9 = 14, std sqrt(14 / 2) = 2.6457513. Group 1: alone.
-    means, stds = group_moments(float64(1, 2, 5, 6), torch.tensor([0, 0, 1, 0]))
+    means, stds = group_mean_and_std(float64(1, 2, 5, 6), torch.tensor([0, 0, 1, 0]))
     assert means.tolist() == pytest.approx([3, 3, 5, 3], abs=1e-12)
     assert stds.tolist() == pytest.approx([2.6457513110645907] * 2 + [0, 2.6457513110645907], abs=1e-12)
 
@@ -35,8 +35,8 @@ def test_group_moments_by_hand() -> None:
 )
 def test_groups_of_any_size_equal_a_plain_loop(samples: list[tuple[int, float]]) -> None:
     rewards, group = float64(*[r for _, r in samples]), torch.tensor([g for g, _ in samples])
-    baseline = leave_one_out(rewards, group).tolist()
-    means, stds = (moment.tolist() for moment in group_moments(rewards, group))
+    baseline = leave_one_out_mean(rewards, group).tolist()
+    means, stds = (moment.tolist() for moment in group_mean_and_std(rewards, group))
     for i, (mine, reward) in enumerate(samples):
         others = [r for j, (g, r) in enumerate(samples) if g == mine and j != i]
         everyone = [*others, reward]
@@ -47,7 +47,7 @@ def test_groups_of_any_size_equal_a_plain_loop(samples: list[tuple[int, float]])
 
 def test_constant_group_share() -> None:
     # Of groups 0 (1, 1), 1 (0, 1), 2 (alone) the first and the last.
-    assert constant_share(float64(1, 0, 1, 1, 3), torch.tensor([0, 1, 0, 1, 2])) == pytest.approx(2 / 3)
+    assert constant_group_share(float64(1, 0, 1, 1, 3), torch.tensor([0, 1, 0, 1, 2])) == pytest.approx(2 / 3)
 
 
 def test_masked_mean_ignores_other_entries() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kubealign.spec.algorithms import Clip
-from kubealign_services.algorithms.surrogate import Actions, ClippedRatio, Terms
+from kubealign_services.algorithms.surrogate import PolicyActions, ClippedRatio, SurrogateTerms
 from kubealign_services.algorithms.value_loss import clipped_value_loss, explained_variance
 
 
@@ -14,8 +14,8 @@ def float64(*values: float) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
 
-def surrogate(log_ratio: torch.Tensor, advantages: torch.Tensor, clip: Clip) -> Terms:
-    return ClippedRatio(clip)(Actions(log_ratio, log_ratio, advantages))
+def surrogate(log_ratio: torch.Tensor, advantages: torch.Tensor, clip: Clip) -> SurrogateTerms:
+    return ClippedRatio(clip)(PolicyActions(log_ratio, log_ratio, advantages))
 
 
 # Clip range 0.8 to 1.3 (low 0.2, high 0.3); dual 2.

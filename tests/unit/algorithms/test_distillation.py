@@ -11,14 +11,14 @@ from kubealign.spec import algorithms as spec
 from kubealign_services.algorithms.contract import ModelOutputs
 from kubealign_services.algorithms.distillation import (
     LEAST_REST,
-    Distillation,
+    DistillationAlgorithm,
     DistillationObjective,
     log1mexp,
     with_rest,
 )
 from kubealign_services.batch.packed import Batch, pack
 
-FORWARD, REVERSE = spec.Divergence.FORWARD, spec.Divergence.REVERSE
+FORWARD, REVERSE = spec.DistillationDivergence.FORWARD, spec.DistillationDivergence.REVERSE
 
 
 def batch_of(teacher: list[list[float]], mask: list[int] | None = None) -> Batch:
@@ -30,7 +30,7 @@ def batch_of(teacher: list[list[float]], mask: list[int] | None = None) -> Batch
 
 
 def objective(**fields: object) -> DistillationObjective:
-    return Distillation(spec.Distillation(**fields)).policy_objective()  # type: ignore[arg-type]
+    return DistillationAlgorithm(spec.DistillationSpec(**fields)).policy_objective()  # type: ignore[arg-type]
 
 
 def test_values_by_hand() -> None:
@@ -77,7 +77,7 @@ def slow(p: list[float], q: list[float], forward: bool) -> float:
 
 @pytest.mark.parametrize("divergence", [FORWARD, REVERSE])
 @pytest.mark.parametrize("temperature", [1.0, 2.5])
-def test_values_and_gradients_equal_a_reference_loop(divergence: spec.Divergence, temperature: float) -> None:
+def test_values_and_gradients_equal_a_reference_loop(divergence: spec.DistillationDivergence, temperature: float) -> None:
     generator = torch.Generator().manual_seed(4)
     teacher = torch.randn((6, 5), generator=generator, dtype=torch.float64).softmax(-1)[:, :3]
     logits = torch.randn((6, 5), generator=generator, dtype=torch.float64, requires_grad=True)
@@ -111,7 +111,7 @@ def test_values_and_gradients_equal_a_reference_loop(divergence: spec.Divergence
 
 @pytest.mark.parametrize("divergence", [FORWARD, REVERSE])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_full_vocabulary_gives_the_exact_kl(divergence: spec.Divergence, dtype: torch.dtype) -> None:
+def test_full_vocabulary_gives_the_exact_kl(divergence: spec.DistillationDivergence, dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(5)
     teacher = (3 * torch.randn((4, 50), generator=generator, dtype=dtype)).log_softmax(-1)
     logits = torch.randn((4, 50), generator=generator, dtype=dtype, requires_grad=True)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kubealign.spec.algorithms import KLEstimator
-from kubealign_services.algorithms.kl import adapted_coefficient, kl_estimate, kl_loss
+from kubealign_services.algorithms.kl import adapt_coefficient, estimate_kl, kl_loss
 
 # p = 1/2 and p_ref = 1/4: d = log 2 = 0.693147...; then p = 1/4 and p_ref = 1/2: d = -log 2.
 LOGPROBS = torch.tensor([math.log(1 / 2), math.log(1 / 4)], dtype=torch.float64)
@@ -24,7 +24,7 @@ REFERENCE = torch.tensor([math.log(1 / 4), math.log(1 / 2)], dtype=torch.float64
     ],
 )
 def test_estimators_by_hand(estimator: KLEstimator, expected: list[float]) -> None:
-    assert kl_estimate(LOGPROBS, REFERENCE, estimator).tolist() == pytest.approx(expected, abs=1e-12)
+    assert estimate_kl(LOGPROBS, REFERENCE, estimator).tolist() == pytest.approx(expected, abs=1e-12)
     assert kl_loss(LOGPROBS, REFERENCE, estimator).tolist() == pytest.approx(expected, abs=1e-12)
 
 
@@ -40,7 +40,7 @@ def test_k1_and_k3_are_unbiased(estimator: KLEstimator) -> None:
     logits, reference = distributions()
     policy = logits.detach().log_softmax(0)
     exact = (policy.exp() * (policy - reference)).sum()
-    expected = (policy.exp() * kl_estimate(policy, reference, estimator)).sum()
+    expected = (policy.exp() * estimate_kl(policy, reference, estimator)).sum()
     assert float(expected) == pytest.approx(float(exact), abs=1e-12)
 
 
@@ -75,8 +75,8 @@ def test_the_loss_descends_the_divergence_that_is_documented(estimator: KLEstima
     ],
 )
 def test_adaptive_coefficient_by_hand(observed: float, expected: float) -> None:
-    assert adapted_coefficient(0.1, observed, 250, 6.0, 1000.0) == pytest.approx(expected, abs=1e-12)
+    assert adapt_coefficient(0.1, observed, 250, 6.0, 1000.0) == pytest.approx(expected, abs=1e-12)
 
 
 def test_the_coefficient_stays_positive_where_a_step_is_longer_than_the_horizon() -> None:
-    assert adapted_coefficient(0.1, 0.0, 10_000, 6.0, 100.0) == pytest.approx(0.01)
+    assert adapt_coefficient(0.1, 0.0, 10_000, 6.0, 100.0) == pytest.approx(0.01)

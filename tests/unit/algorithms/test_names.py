@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from kubealign.spec.algorithms import Algorithm, Makes, Method
-from kubealign.spec.base import alias
-from kubealign.spec.fields import model_of
+from kubealign.spec.algorithms import Algorithm, ResultKind, AlgorithmSpec
+from kubealign.spec.base import field_alias
+from kubealign.spec.fields import nested_model
 
 ROOT = Path(__file__).parents[3]
 ALGORITHMS = ROOT / "services/kubealign_services/algorithms"
@@ -36,7 +36,7 @@ def names() -> set[str]:
     for member in set(Algorithm.model_fields) - ORDINARY:
         result |= {
             member,
-            alias(Algorithm, member).lower(),
+            field_alias(Algorithm, member).lower(),
             member.replace("_", "-"),
             member.replace("_", ""),
         }
@@ -110,7 +110,7 @@ def test_every_allowance_is_used() -> None:
 def test_algorithms_page_names_all_algorithms_with_valid_links() -> None:
     page = ROOT / "docs/algorithms/README.md"
     text = page.read_text(encoding="utf-8")
-    assert [member for member in Algorithm.model_fields if f"`{alias(Algorithm, member)}`" not in text] == []
+    assert [member for member in Algorithm.model_fields if f"`{field_alias(Algorithm, member)}`" not in text] == []
     links = set(re.findall(r"\]\(([^)#]+)", text))
     assert sorted(link for link in links if not (page.parent / link).exists()) == []
 
@@ -123,11 +123,11 @@ def test_no_file_is_long() -> None:
 def test_every_algorithm_that_trains_is_registered_by_its_name() -> None:
     registered = {entry.name for entry in entry_points(group="kubealign.algorithms")}
     of_ours = set(Algorithm.model_fields) - {"custom", "custom_offline"}
-    trained = {name for name in of_ours if issued(name).makes is not Makes.DATA}
+    trained = {name for name in of_ours if issued(name).makes is not ResultKind.DATA}
     assert trained <= registered
 
 
-def issued(member: str) -> type[Method]:
-    model = model_of(Algorithm.model_fields[member].annotation)
-    assert model is not None and issubclass(model, Method)
+def issued(member: str) -> type[AlgorithmSpec]:
+    model = nested_model(Algorithm.model_fields[member].annotation)
+    assert model is not None and issubclass(model, AlgorithmSpec)
     return model

@@ -10,8 +10,8 @@ import torch
 
 from kubealign.spec import algorithms as spec
 from kubealign_services.algorithms.contract import Algorithm, load_algorithm
-from kubealign_services.algorithms.online import Online
-from kubealign_services.batch.companions import without_companions
+from kubealign_services.algorithms.online import OnlineAlgorithm
+from kubealign_services.batch.companions import drop_auxiliary
 from kubealign_services.batch.packed import Batch, pack
 from support.batches import slow_spans, stand_in
 
@@ -21,17 +21,17 @@ IN_REWARD = spec.KL(fixed=spec.FixedKL(coefficient=2))
 GROUPS = [0, 0, 0, 1, 1, 1, 2, 2]  # the last group has lost a sample
 RESPONSES = [3, 1, 4, 2, 2, 5, 1, 3]
 WEIGHTS = torch.tensor([0.3, -0.2, 0.4], dtype=torch.float64)
-ENTRIES: dict[str, spec.OnPolicy] = {
-    "ppo": spec.PPO(samples_per_prompt=2),
-    "reinforce": spec.Reinforce(),
-    "reinforce_plus_plus": spec.ReinforcePlusPlus(),
-    "rloo": spec.RLOO(),
-    "remax": spec.ReMax(),
-    "grpo": spec.GRPO(),
-    "dr_grpo": spec.DrGRPO(),
-    "dapo": spec.DAPO(),
-    "gspo": spec.GSPO(),
-    "cispo": spec.CISPO(),
+ENTRIES: dict[str, spec.OnPolicySpec] = {
+    "ppo": spec.PPOSpec(samples_per_prompt=2),
+    "reinforce": spec.ReinforceSpec(),
+    "reinforce_plus_plus": spec.ReinforcePlusPlusSpec(),
+    "rloo": spec.RLOOSpec(),
+    "remax": spec.ReMaxSpec(),
+    "grpo": spec.GRPOSpec(),
+    "dr_grpo": spec.DrGRPOSpec(),
+    "dapo": spec.DAPOSpec(),
+    "gspo": spec.GSPOSpec(),
+    "cispo": spec.CISPOSpec(),
 }
 
 
@@ -67,7 +67,7 @@ def test_reinforce_by_hand() -> None:
     assert metrics["return/mean"] == pytest.approx(2.6)
 
     batch = one_group([1, 2, 6])
-    no_baseline = spec.Normalization(center=spec.Center.NONE)
+    no_baseline = spec.AdvantageNormalization(center=spec.AdvantageCenter.NONE)
     made("reinforce", kl=IN_REWARD, advantage=no_baseline).advantages(batch, {})
     expected = [0, 0.8, 0, 1.6, 1.6, 0, 5.4, 5.4, 5.4]
     assert batch.token("advantages").tolist() == pytest.approx(expected, abs=1e-9)
@@ -91,7 +91,7 @@ def test_reinforce_plus_plus_by_hand() -> None:
 def test_reinforce_plus_plus_with_a_group_s_baseline_by_hand() -> None:
     # Rewards less their group's mean 10/3, then the KL to come, over the deviation of what is left.
     batch = one_group([3, 5, 2])
-    baseline = spec.Normalization(center=spec.Center.GROUP, scale=spec.Scale.BATCH)
+    baseline = spec.AdvantageNormalization(center=spec.AdvantageCenter.GROUP, scale=spec.AdvantageScale.BATCH)
     made("reinforce_plus_plus", kl=IN_REWARD, samples_per_prompt=3, advantage=baseline).advantages(batch, {})
     left = [value - 10 / 3 for value in (2.8, 4.6, 4.8, 1.4, 1.6, 1.8)]
     deviation = statistics.stdev(left) + 1e-6
@@ -109,7 +109,7 @@ def test_remax_by_hand_excludes_the_greedy_response() -> None:
     assert metrics["kl/reference_sequence"] == pytest.approx(0.15)
     assert metrics["return/mean"] == pytest.approx(1.2)
     assert metrics["advantage/mean"] == pytest.approx(-4.8)
-    learned = without_companions(batch)
+    learned = drop_auxiliary(batch)
     assert learned.token("advantages").tolist() == pytest.approx([0, -5.2, 0, -4.4, -4.4], abs=1e-9)
 
 
@@ -149,7 +149,7 @@ def test_the_overlong_penalty_by_hand() -> None:
     # Limit 5, buffer 2: free up to 3 tokens, half the penalty at 4, all of it at 5 and beyond. Penalty 3.
     batch = one_group([1, 1, 1, 1, 1, 1])
     batch.scalars["max_tokens"] = 5.0
-    no_baseline = spec.Normalization(center=spec.Center.NONE)
+    no_baseline = spec.AdvantageNormalization(center=spec.AdvantageCenter.NONE)
     overlong = spec.OverlongPenalty(buffer_tokens=2, penalty=3)
     metrics = made("reinforce", kl=NO_KL, advantage=no_baseline, overlong=overlong).advantages(batch, {})
     assert metrics["reward/overlong_penalty"] == pytest.approx((1.5 + 3 + 3) / 6)
@@ -183,7 +183,7 @@ def test_truncated_responses_stay_in_the_baseline(make_batch: MakeBatch) -> None
     assert float(shares.sum()) == pytest.approx(1), "the shares are of those that are learned"
 
 
-def losses(batch: Batch, **entries: spec.OnPolicy) -> dict[str, float]:
+def losses(batch: Batch, **entries: spec.OnPolicySpec) -> dict[str, float]:
     """Return each algorithm's loss on the same samples, after the policy has moved."""
     result = {}
     for key, entry in entries.items():
@@ -199,20 +199,20 @@ def losses(batch: Batch, **entries: spec.OnPolicy) -> dict[str, float]:
 def test_grpo_dr_grpo_and_dapo_differ_exactly_where_their_papers_say(make_batch: MakeBatch) -> None:
     """Each becomes another by the fields that its paper names, and by no fewer."""
     batch = make_batch(RESPONSES, [0, 0, 0, 1, 1, 1, 2, 2], seed=9)
-    group = spec.Normalization(center=spec.Center.GROUP)
-    group_std = spec.Normalization(center=spec.Center.GROUP, scale=spec.Scale.GROUP)
+    group = spec.AdvantageNormalization(center=spec.AdvantageCenter.GROUP)
+    group_std = spec.AdvantageNormalization(center=spec.AdvantageCenter.GROUP, scale=spec.AdvantageScale.GROUP)
     fixed, mean = spec.LossAggregation.FIXED_LENGTH, spec.LossAggregation.SEQUENCE_MEAN
     result = losses(
         batch,
-        grpo=spec.GRPO(kl=NO_KL),
-        dr_grpo=spec.DrGRPO(),
-        dapo=spec.DAPO(),
-        dr_grpo_1=spec.DrGRPO(advantage=group_std, aggregation=mean),
-        dr_grpo_2=spec.DrGRPO(aggregation=mean),
-        dr_grpo_3=spec.DrGRPO(advantage=group_std),
-        grpo_1=spec.GRPO(kl=NO_KL, advantage=group, aggregation=fixed),
-        dapo_1=spec.DAPO(clip=spec.Clip(), aggregation=mean),
-        dapo_2=spec.DAPO(clip=spec.Clip()),
+        grpo=spec.GRPOSpec(kl=NO_KL),
+        dr_grpo=spec.DrGRPOSpec(),
+        dapo=spec.DAPOSpec(),
+        dr_grpo_1=spec.DrGRPOSpec(advantage=group_std, aggregation=mean),
+        dr_grpo_2=spec.DrGRPOSpec(aggregation=mean),
+        dr_grpo_3=spec.DrGRPOSpec(advantage=group_std),
+        grpo_1=spec.GRPOSpec(kl=NO_KL, advantage=group, aggregation=fixed),
+        dapo_1=spec.DAPOSpec(clip=spec.Clip(), aggregation=mean),
+        dapo_2=spec.DAPOSpec(clip=spec.Clip()),
     )
     assert result["dr_grpo_1"] == pytest.approx(result["grpo"], abs=1e-12)
     assert result["grpo_1"] == pytest.approx(result["dr_grpo"], abs=1e-12)
@@ -273,7 +273,7 @@ def test_required_inputs_of_each_algorithm(name: str) -> None:
     assert needs(minibatch_sequences=8) == (True, False, critic)
     assert needs(epochs_per_step=2) == (True, False, critic)
     assert needs(max_staleness=1) == (False, False, critic)
-    assert needs(importance=spec.Importance()) == (False, False, critic)
+    assert needs(importance=spec.ImportanceCorrection()) == (False, False, critic)
     assert needs(max_staleness=1, epochs_per_step=2) == (True, False, critic)
 
 
@@ -295,4 +295,4 @@ def test_staleness_enables_decoupled_importance_weights(make_batch: MakeBatch) -
 
 def test_an_algorithm_without_a_surrogate_is_no_algorithm() -> None:
     with pytest.raises(TypeError, match="surrogate"):
-        Online(spec.PPO())  # type: ignore[abstract]
+        OnlineAlgorithm(spec.PPOSpec())  # type: ignore[abstract]

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from kubealign.spec import algorithms as spec
-from kubealign_services.algorithms.cispo import CISPO
+from kubealign_services.algorithms.cispo import CISPOAlgorithm
 from kubealign_services.algorithms.contract import ModelOutputs, Objective
 from kubealign_services.algorithms.policy_objective import PolicyObjective
-from kubealign_services.algorithms.ppo import PPO
-from kubealign_services.algorithms.reinforce import Reinforce
-from kubealign_services.algorithms.rloo import RLOO
+from kubealign_services.algorithms.ppo import PPOAlgorithm
+from kubealign_services.algorithms.reinforce import ReinforceAlgorithm
+from kubealign_services.algorithms.rloo import RLOOAlgorithm
 from kubealign_services.algorithms.surrogate import ClippedRatio
 from kubealign_services.batch.packed import Batch, pack
 from support.batches import random_batch, slow_spans, stand_in
@@ -46,8 +46,8 @@ def value_and_gradient(objective: Objective, made: Batch) -> tuple[float, Tensor
     return float(terms.loss.detach()), gradient, {name: float(value) for name, value in terms.sums.items()}
 
 
-def clipped(**fields: Any) -> tuple[spec.PPO, Objective]:
-    entry = spec.PPO(**({"kl": NO_KL, "clip": spec.Clip(low=0.05, high=0.1)} | fields))
+def clipped(**fields: Any) -> tuple[spec.PPOSpec, Objective]:
+    entry = spec.PPOSpec(**({"kl": NO_KL, "clip": spec.Clip(low=0.05, high=0.1)} | fields))
     return entry, PolicyObjective(entry, ClippedRatio(entry.clip), entry.ratio)
 
 
@@ -70,12 +70,12 @@ def test_each_aggregation_of_each_ratio(aggregation: spec.LossAggregation, ratio
 
 @pytest.mark.parametrize(
     ("level", "outside", "ratio"),
-    list(itertools.product(spec.ImportanceLevel, spec.OutOfBounds, spec.RatioLevel)),
+    list(itertools.product(spec.ImportanceLevel, spec.OutOfBoundsWeights, spec.RatioLevel)),
 )
 def test_each_importance(
-    level: spec.ImportanceLevel, outside: spec.OutOfBounds, ratio: spec.RatioLevel
+    level: spec.ImportanceLevel, outside: spec.OutOfBoundsWeights, ratio: spec.RatioLevel
 ) -> None:
-    bounds = spec.Importance(level=level, low=0.92, high=1.06, outside=outside)
+    bounds = spec.ImportanceCorrection(level=level, low=0.92, high=1.06, outside=outside)
     agrees(batch(uniform=ratio is not spec.RatioLevel.TOKEN), importance=bounds, ratio=ratio)
 
 
@@ -165,16 +165,16 @@ def at_ratio_one(made: Batch) -> Batch:
 
 def test_all_losses_reduce_to_reinforce_at_ratio_one() -> None:
     result = at_ratio_one(batch(uniform=True))
-    _, reinforce, _ = value_and_gradient(Reinforce(spec.Reinforce(kl=NO_KL)).policy_objective(), result)
+    _, reinforce, _ = value_and_gradient(ReinforceAlgorithm(spec.ReinforceSpec(kl=NO_KL)).policy_objective(), result)
     torch.testing.assert_close(reinforce, reinforce_gradient(result, "responses"), atol=1e-9, rtol=0)
-    _, rloo, _ = value_and_gradient(RLOO(spec.RLOO(kl=NO_KL)).policy_objective(), result)
+    _, rloo, _ = value_and_gradient(RLOOAlgorithm(spec.RLOOSpec(kl=NO_KL)).policy_objective(), result)
     torch.testing.assert_close(rloo, reinforce, atol=1e-9, rtol=0)
 
     by_tokens = reinforce_gradient(result, "tokens")
     for objective in (
-        PPO(spec.PPO(kl=NO_KL)).policy_objective(),
-        CISPO(spec.CISPO(kl=NO_KL)).policy_objective(),
-        Reinforce(spec.Reinforce(kl=NO_KL, aggregation=spec.LossAggregation.TOKEN_MEAN)).policy_objective(),
+        PPOAlgorithm(spec.PPOSpec(kl=NO_KL)).policy_objective(),
+        CISPOAlgorithm(spec.CISPOSpec(kl=NO_KL)).policy_objective(),
+        ReinforceAlgorithm(spec.ReinforceSpec(kl=NO_KL, aggregation=spec.LossAggregation.TOKEN_MEAN)).policy_objective(),
     ):
         _, gradient, _ = value_and_gradient(objective, result)
         torch.testing.assert_close(gradient, by_tokens, atol=1e-9, rtol=0)
@@ -193,15 +193,15 @@ def test_without_old_logprobs_the_ratio_is_one(ratio: spec.RatioLevel) -> None:
 
 
 @pytest.mark.parametrize(
-    ("level", "outside"), list(itertools.product(spec.ImportanceLevel, spec.OutOfBounds))
+    ("level", "outside"), list(itertools.product(spec.ImportanceLevel, spec.OutOfBoundsWeights))
 )
 def test_without_old_logprobs_weights_use_the_step_s_own_pass(
-    level: spec.ImportanceLevel, outside: spec.OutOfBounds
+    level: spec.ImportanceLevel, outside: spec.OutOfBoundsWeights
 ) -> None:
     """Same weights as with a pass before the step, without a gradient of their own."""
     with_old, without = at_ratio_one(batch()), at_ratio_one(batch())
     del without.token_columns["old_logprobs"]
-    _, objective = clipped(importance=spec.Importance(level=level, outside=outside, low=0.9, high=1.1))
+    _, objective = clipped(importance=spec.ImportanceCorrection(level=level, outside=outside, low=0.9, high=1.1))
     value, gradient, figures = value_and_gradient(objective, with_old)
     alone, same, messages = value_and_gradient(objective, without)
     assert 0 < figures["importance/outside_share"] < 1
@@ -259,7 +259,7 @@ def test_importance_by_hand() -> None:
     #   (1.3 * 1.1051709 + 0.6065307 * 1.2 + 1.2214028 * 1.8096748) / 3 = 4.3749... / 3
     result, outputs = two_responses()
     result.token_columns["behaviour_logprobs"] = torch.tensor([0, -1.5, -0.5, 0, -1.2], dtype=torch.float64)
-    _, objective = clipped(clip=spec.Clip(), importance=spec.Importance(high=1.3))
+    _, objective = clipped(clip=spec.Clip(), importance=spec.ImportanceCorrection(high=1.3))
     objective.prepare(result)
     terms = objective.loss(outputs, result)
     weights = [1.3, math.exp(-0.5), math.exp(0.2)]
@@ -272,7 +272,7 @@ def test_importance_by_hand() -> None:
     # r - 1 - log r of r = 1.6487213, 0.6065307, 1.2214028: 0.1487213, 0.1065307, 0.0214028: mean 0.0922182
     assert float(terms.sums["policy/behaviour_kl"]) == pytest.approx(0.0922182, abs=1e-6)
 
-    masked = spec.Importance(high=1.3, outside=spec.OutOfBounds.MASK)
+    masked = spec.ImportanceCorrection(high=1.3, outside=spec.OutOfBoundsWeights.MASK)
     _, objective = clipped(clip=spec.Clip(), importance=masked)
     objective.prepare(result)
     # The first token counts for nothing, and stays counted: divided by three.
@@ -288,7 +288,7 @@ def test_cispo_by_hand() -> None:
     result, outputs = two_responses()
     assert outputs.logprobs is not None
     logprobs = outputs.logprobs.clone().requires_grad_()
-    objective = CISPO(spec.CISPO(ratio_floor=0.95, ratio_cap=1.15, kl=NO_KL)).policy_objective()
+    objective = CISPOAlgorithm(spec.CISPOSpec(ratio_floor=0.95, ratio_cap=1.15, kl=NO_KL)).policy_objective()
     objective.prepare(result)
     terms = objective.loss(ModelOutputs(logprobs=logprobs, entropy=outputs.entropy), result)
     (gradient,) = torch.autograd.grad(terms.loss, logprobs)
@@ -306,7 +306,7 @@ def test_fixed_length_without_a_limit_says_what_is_missing() -> None:
 
 
 def test_a_microbatch_of_masked_responses_adds_nothing() -> None:
-    _, objective = clipped(mask_truncated=True, importance=spec.Importance())
+    _, objective = clipped(mask_truncated=True, importance=spec.ImportanceCorrection())
     result = batch()
     objective.prepare(result)
     weights = WEIGHTS.clone().requires_grad_()

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from kubealign.spec import algorithms as spec
 from kubealign_services.algorithms.contract import LossTerms, ModelOutputs
-from kubealign_services.algorithms.dpo import DPO
-from kubealign_services.algorithms.ipo import IPO
-from kubealign_services.algorithms.kto import KTO
-from kubealign_services.algorithms.orpo import ORPO, log_odds
-from kubealign_services.algorithms.rpo import RPO
-from kubealign_services.algorithms.simpo import SimPO
-from kubealign_services.batch.companions import without_companions
+from kubealign_services.algorithms.dpo import DPOAlgorithm
+from kubealign_services.algorithms.ipo import IPOAlgorithm
+from kubealign_services.algorithms.kto import KTOAlgorithm
+from kubealign_services.algorithms.orpo import ORPOAlgorithm, log_odds
+from kubealign_services.algorithms.rpo import RPOAlgorithm
+from kubealign_services.algorithms.simpo import SimPOAlgorithm
+from kubealign_services.batch.companions import drop_auxiliary
 from kubealign_services.batch.packed import Batch, pack
 from support.batches import random_batch
 
@@ -91,14 +91,14 @@ def rpo(distance: spec.RPODistance) -> Formula:
 
 
 METHODS: dict[str, tuple[Any, Formula]] = {
-    "dpo": (DPO(spec.DPO(beta=0.3)), dpo),
-    "cdpo": (DPO(spec.DPO(beta=0.3, label_smoothing=0.1, nll_coefficient=0.7)), cdpo),
-    "ipo": (IPO(spec.IPO(beta=0.3)), ipo),
-    "simpo": (SimPO(spec.SimPO(beta=2.5, margin=0.5)), simpo),
-    "orpo": (ORPO(spec.ORPO(coefficient=0.2)), orpo),
+    "dpo": (DPOAlgorithm(spec.DPOSpec(beta=0.3)), dpo),
+    "cdpo": (DPOAlgorithm(spec.DPOSpec(beta=0.3, label_smoothing=0.1, nll_coefficient=0.7)), cdpo),
+    "ipo": (IPOAlgorithm(spec.IPOSpec(beta=0.3)), ipo),
+    "simpo": (SimPOAlgorithm(spec.SimPOSpec(beta=2.5, margin=0.5)), simpo),
+    "orpo": (ORPOAlgorithm(spec.ORPOSpec(coefficient=0.2)), orpo),
     **{
         f"rpo-{distance}": (
-            RPO(spec.RPO(beta=0.3, reward_scale=0.5, distance=distance)),
+            RPOAlgorithm(spec.RPOSpec(beta=0.3, reward_scale=0.5, distance=distance)),
             rpo(distance),
         )
         for distance in DISTANCE
@@ -163,7 +163,7 @@ def by_hand() -> tuple[Batch, Tensor]:
 def test_dpo_by_hand() -> None:
     # beta 0.5. Rewards 0.5 and -0.5; -0.25 and -0.25: margins 1 and 0.
     #   -log sigmoid(1) = 0.3132616875;  -log sigmoid(0) = 0.6931471806;  mean 0.5032044340
-    terms = measured(DPO(spec.DPO(beta=0.5)), *by_hand())
+    terms = measured(DPOAlgorithm(spec.DPOSpec(beta=0.5)), *by_hand())
     assert float(terms.loss) == pytest.approx(0.5032044340, abs=1e-9)
     figures = {name: float(value) for name, value in terms.sums.items()}
     assert figures == pytest.approx(
@@ -185,8 +185,8 @@ def test_conservative_dpo_by_hand() -> None:
     # As above with e = 0.2, and 0.1 times the chosen's -log p a token, 1 and 2.
     #   0.8 * 0.3132616875 + 0.2 * 1.3132616875 = 0.5132616875;  0.6931471806 either way
     #   mean 0.6032044340, + 0.1 * 1.5
-    entry = spec.DPO(beta=0.5, label_smoothing=0.2, nll_coefficient=0.1)
-    terms = measured(DPO(entry), *by_hand())
+    entry = spec.DPOSpec(beta=0.5, label_smoothing=0.2, nll_coefficient=0.1)
+    terms = measured(DPOAlgorithm(entry), *by_hand())
     assert float(terms.loss) == pytest.approx(0.6032044340 + 0.15, abs=1e-9)
     assert float(terms.sums["preference/nll_loss"]) == pytest.approx(1.5)
 
@@ -199,7 +199,7 @@ def test_conservative_dpo_has_an_optimal_margin() -> None:
     moved = logprobs[:5].clone()
     moved[1] += expected / 0.5 - 2  # the log-ratios differ by 2
     moved.requires_grad_()
-    terms = measured(DPO(spec.DPO(beta=0.5, label_smoothing=0.2)), batch, moved)
+    terms = measured(DPOAlgorithm(spec.DPOSpec(beta=0.5, label_smoothing=0.2)), batch, moved)
     assert float(terms.sums["preference/margin"]) == pytest.approx(expected)
     (gradient,) = torch.autograd.grad(terms.loss, moved)
     assert gradient.abs().max() < 1e-12
@@ -208,7 +208,7 @@ def test_conservative_dpo_has_an_optimal_margin() -> None:
 def test_ipo_by_hand() -> None:
     # beta 0.5: target 1. Mean log-ratios 0.5 and -1: h = 1.5;  -0.5 and -0.25: h = -0.25.
     #   (0.5)^2 = 0.25;  (-1.25)^2 = 1.5625;  mean 0.90625.  beta h: 0.75 and -0.125, mean 0.3125
-    terms = measured(IPO(spec.IPO(beta=0.5)), *by_hand())
+    terms = measured(IPOAlgorithm(spec.IPOSpec(beta=0.5)), *by_hand())
     assert float(terms.loss) == pytest.approx(0.90625, abs=1e-12)
     assert float(terms.sums["preference/margin"]) == pytest.approx(0.3125)
 
@@ -218,7 +218,7 @@ def test_simpo_by_hand() -> None:
     #   -log sigmoid(1) = 0.3132616875;  -log sigmoid(-3) = 3.0485873516;  mean 1.6809245195
     batch, logprobs = by_hand()
     del batch.token_columns["reference_logprobs"]
-    terms = measured(SimPO(spec.SimPO()), batch, logprobs)
+    terms = measured(SimPOAlgorithm(spec.SimPOSpec()), batch, logprobs)
     assert float(terms.loss) == pytest.approx(1.6809245195, abs=1e-9)
     assert float(terms.sums["preference/accuracy"]) == 0.5
     assert "preference/chosen_lost" not in terms.sums
@@ -230,7 +230,7 @@ def test_orpo_by_hand() -> None:
     #   imitation (1 + 2) / 2 = 1.5
     batch, logprobs = by_hand()
     del batch.token_columns["reference_logprobs"]
-    terms = measured(ORPO(spec.ORPO(coefficient=0.5)), batch, logprobs)
+    terms = measured(ORPOAlgorithm(spec.ORPOSpec(coefficient=0.5)), batch, logprobs)
     ratio = (math.log(1 + math.exp(-1.3132616875)) + math.log(1 + math.exp(1.3132616875))) / 2
     assert ratio == pytest.approx(0.8948139, abs=1e-6)
     assert float(terms.loss) == pytest.approx(1.5 + 0.5 * ratio, abs=1e-9)
@@ -261,8 +261,8 @@ def test_rpo_is_zero_at_equal_gaps(distance: spec.RPODistance, expected: float) 
     batch, logprobs = by_hand()
     batch.sequence_columns["rating"] = torch.tensor([3.0, 1, 2, 2])
     logprobs.requires_grad_()
-    entry = spec.RPO(beta=0.5, reward_scale=0.5, distance=distance)
-    terms = measured(RPO(entry), batch, logprobs)
+    entry = spec.RPOSpec(beta=0.5, reward_scale=0.5, distance=distance)
+    terms = measured(RPOAlgorithm(entry), batch, logprobs)
     assert float(terms.loss) == pytest.approx(expected, abs=1e-12)
     assert float(terms.sums["preference/given_margin"]) == pytest.approx(0.5)
     (gradient,) = torch.autograd.grad(terms.loss, logprobs)
@@ -285,14 +285,14 @@ def test_rpo_by_hand() -> None:
         DISTANCE.SQUARED: 2.5,
     }
     for distance, value in expected.items():
-        terms = measured(RPO(spec.RPO(beta=0.5, reward_scale=2, distance=distance)), batch, logprobs)
+        terms = measured(RPOAlgorithm(spec.RPOSpec(beta=0.5, reward_scale=2, distance=distance)), batch, logprobs)
         assert float(terms.loss) == pytest.approx(value, abs=1e-6), distance
 
 
 def test_odd_number_of_sequences_is_rejected() -> None:
     batch, _ = by_hand()
     with pytest.raises(ValueError, match="pairs of sequences, and there are 3"):
-        DPO(spec.DPO()).policy_objective().prepare(batch.select([0, 1, 2]))
+        DPOAlgorithm(spec.DPOSpec()).policy_objective().prepare(batch.select([0, 1, 2]))
 
 
 def singles(old: list[float]) -> Batch:
@@ -313,11 +313,11 @@ def test_kto_by_hand() -> None:
     #   bad: 1 - sigmoid(0.5 * 1.2) = 0.3543437; times 3
     #   (0.8026247 + 1.0249948 + 1.0630310) / 3 = 0.9635502
     batch = singles([5.0, 5.0, 5.0, -0.4, -1.2])
-    algorithm = KTO(spec.KTO(beta=0.5, desirable_weight=2, undesirable_weight=3))
+    algorithm = KTOAlgorithm(spec.KTOSpec(beta=0.5, desirable_weight=2, undesirable_weight=3))
     assert algorithm.needs_old_logprobs and algorithm.needs_reference
     assert algorithm.advantages(batch, {}) == pytest.approx({"preference/kl_baseline": 0.2})
     logprobs = torch.tensor([9, 0, 9, -2, 9, -0.9], dtype=torch.float64)
-    terms = measured(algorithm, without_companions(batch), logprobs)
+    terms = measured(algorithm, drop_auxiliary(batch), logprobs)
     assert float(terms.loss) == pytest.approx(0.9635502, abs=1e-6)
     figures = {name: float(value) for name, value in terms.sums.items()}
     assert figures == pytest.approx(
@@ -337,14 +337,14 @@ def test_kto_by_hand() -> None:
 
 def test_ktos_baseline_is_never_negative() -> None:
     batch = singles([5.0, 5.0, 5.0, -3.0, -1.0])
-    assert KTO(spec.KTO()).advantages(batch, {}) == {"preference/kl_baseline": 0.0}
+    assert KTOAlgorithm(spec.KTOSpec()).advantages(batch, {}) == {"preference/kl_baseline": 0.0}
 
 
 def test_kto_without_mismatched_responses_is_refused() -> None:
     batch = singles([0.0] * 5)
     batch.sequence_columns["companion"].zero_()
     with pytest.raises(ValueError, match="mismatched responses, and the batch has none"):
-        KTO(spec.KTO()).advantages(batch, {})
+        KTOAlgorithm(spec.KTOSpec()).advantages(batch, {})
 
 
 def test_ktos_value_and_gradient_equal_the_published_formula() -> None:
@@ -352,8 +352,8 @@ def test_ktos_value_and_gradient_equal_the_published_formula() -> None:
     labels = [1, 0, 0, 1, 1, 1, 0, 1]
     batch.sequence_columns["label"] = torch.tensor(labels, dtype=torch.uint8)
     batch.scalars["kl_baseline"] = 0.37
-    entry = spec.KTO(beta=0.3, desirable_weight=1.3, undesirable_weight=0.7)
-    terms = measured(KTO(entry), batch, logprobs)
+    entry = spec.KTOSpec(beta=0.3, desirable_weight=1.3, undesirable_weight=0.7)
+    terms = measured(KTOAlgorithm(entry), batch, logprobs)
     expected = torch.zeros((), dtype=torch.float64)
     for side, good in zip(sides(batch, logprobs), labels, strict=True):
         if good:

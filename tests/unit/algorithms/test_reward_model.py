@@ -9,15 +9,15 @@ from torch import Tensor
 
 from kubealign.spec import algorithms as spec
 from kubealign_services.algorithms.contract import ModelOutputs, Objective, ScoreAlgorithm
-from kubealign_services.algorithms.pooling import pooled
-from kubealign_services.algorithms.reward_model import RewardModel
+from kubealign_services.algorithms.pooling import pool_outputs
+from kubealign_services.algorithms.reward_model import RewardModelAlgorithm
 from kubealign_services.batch.packed import Batch, pack
 from support.batches import random_batch
 
 VALUES = torch.tensor([9, 1, 2, 9, 1, 9, 0.5, 9, -1, 2.5], dtype=torch.float64)
 BY_ATTRIBUTE = torch.stack([VALUES, -VALUES], 1)
 NAMES = ("good", "long")
-LAST, SUM = spec.Pooling.LAST_TOKEN, spec.Pooling.RESPONSE_SUM
+LAST, SUM = spec.ScorePooling.LAST_TOKEN, spec.ScorePooling.RESPONSE_SUM
 
 
 def pairs() -> Batch:
@@ -33,9 +33,9 @@ def rated(*ratings: object) -> Batch:
     return batch
 
 
-def regression(**fields: object) -> RewardModel:
-    entry = spec.RewardModel(objective=spec.RewardObjective(regression=spec.Regression()))
-    return RewardModel(entry.model_copy(update=fields))
+def regression(**fields: object) -> RewardModelAlgorithm:
+    entry = spec.RewardModelSpec(objective=spec.RewardObjective(regression=spec.Regression()))
+    return RewardModelAlgorithm(entry.model_copy(update=fields))
 
 
 def figures(objective: Objective, outputs: ModelOutputs, batch: Batch) -> tuple[float, dict[str, float]]:
@@ -46,13 +46,13 @@ def figures(objective: Objective, outputs: ModelOutputs, batch: Batch) -> tuple[
 
 
 def test_pooling() -> None:
-    assert pooled(VALUES, pairs(), LAST).tolist() == [2, 1, 0.5, 2.5]
-    assert pooled(VALUES, pairs(), SUM).tolist() == [3, 1, 0.5, 1.5]
+    assert pool_outputs(VALUES, pairs(), LAST).tolist() == [2, 1, 0.5, 2.5]
+    assert pool_outputs(VALUES, pairs(), SUM).tolist() == [3, 1, 0.5, 1.5]
 
 
 def test_each_of_several_scores_is_pooled_alone() -> None:
-    assert pooled(BY_ATTRIBUTE, pairs(), LAST).tolist() == [[2, -2], [1, -1], [0.5, -0.5], [2.5, -2.5]]
-    assert pooled(BY_ATTRIBUTE, pairs(), SUM).tolist() == [[3, -3], [1, -1], [0.5, -0.5], [1.5, -1.5]]
+    assert pool_outputs(BY_ATTRIBUTE, pairs(), LAST).tolist() == [[2, -2], [1, -1], [0.5, -0.5], [2.5, -2.5]]
+    assert pool_outputs(BY_ATTRIBUTE, pairs(), SUM).tolist() == [[3, -3], [1, -1], [0.5, -0.5], [1.5, -1.5]]
 
 
 def test_bradley_terry_by_hand() -> None:
@@ -63,8 +63,8 @@ def test_bradley_terry_by_hand() -> None:
     logprobs = torch.full((10,), -100.0, dtype=torch.float64)
     logprobs[[1, 2]] = -1.0
     logprobs[6] = -4.0
-    objective = RewardModel(
-        spec.RewardModel(pooling=SUM, language_model_coefficient=0.5, score_penalty=0.01)
+    objective = RewardModelAlgorithm(
+        spec.RewardModelSpec(pooling=SUM, language_model_coefficient=0.5, score_penalty=0.01)
     ).policy_objective()
     assert objective.unit == 2 and objective.outputs == {"values", "logprobs"}
     loss, metrics = figures(objective, ModelOutputs(logprobs=logprobs, values=VALUES), pairs())
@@ -84,7 +84,7 @@ def test_bradley_terry_by_hand() -> None:
 
 
 def test_an_odd_number_of_preference_sequences_is_refused() -> None:
-    objective = RewardModel(spec.RewardModel()).policy_objective()
+    objective = RewardModelAlgorithm(spec.RewardModelSpec()).policy_objective()
     with pytest.raises(ValueError, match="pairs of sequences, and there are 3"):
         objective.prepare(pairs().select([0, 1, 2]))
 
@@ -149,7 +149,7 @@ def test_reward_model_is_a_score_algorithm() -> None:
 
 
 @pytest.mark.parametrize("pooling", [LAST, SUM])
-def test_regression_equals_a_slow_loop(pooling: spec.Pooling) -> None:
+def test_regression_equals_a_slow_loop(pooling: spec.ScorePooling) -> None:
     batch, generator = (
         random_batch([3, 1, 4, 2, 2], [0, 0, 1, 1, 2], seed=3),
         torch.Generator().manual_seed(4),

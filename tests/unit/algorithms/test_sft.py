@@ -5,7 +5,7 @@ import torch
 
 from kubealign.spec import algorithms as spec
 from kubealign_services.algorithms.contract import ModelOutputs
-from kubealign_services.algorithms.sft import SFT
+from kubealign_services.algorithms.sft import SFTAlgorithm
 from kubealign_services.batch.packed import pack
 
 
@@ -14,7 +14,7 @@ def test_sft_is_the_mean_over_all_response_tokens() -> None:
     # 2.
     batch = pack([[1, 2, 3], [1, 2]], ["0", "1"])
     batch.token_columns["loss_mask"] = torch.tensor([0, 1, 1, 0, 1], dtype=torch.uint8)
-    objective = SFT(spec.SFT()).policy_objective()
+    objective = SFTAlgorithm(spec.SFTSpec()).policy_objective()
     objective.prepare(batch)
     terms = objective.loss(ModelOutputs(logprobs=torch.tensor([0, -1, -2, 0, -6.0])), batch)
     assert float(terms.loss) == pytest.approx(3)

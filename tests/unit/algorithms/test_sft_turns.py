@@ -6,7 +6,7 @@ import torch
 
 from kubealign.spec import algorithms as spec
 from kubealign_services.algorithms.contract import ModelOutputs
-from kubealign_services.algorithms.sft import SFT
+from kubealign_services.algorithms.sft import SFTAlgorithm
 from kubealign_services.data.collate import collate
 from kubealign_services.data.prepared import PreparedRow
 
@@ -18,7 +18,7 @@ ROWS = [
 
 
 def loss_of(logprobs: torch.Tensor) -> torch.Tensor:
-    objective = SFT(spec.SFT()).policy_objective()
+    objective = SFTAlgorithm(spec.SFTSpec()).policy_objective()
     batch = collate(ROWS, ["a", "b"], "demonstrations")
     objective.prepare(batch)
     return objective.loss(ModelOutputs(logprobs=logprobs), batch).loss

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from kubealign.bench.figures import NotSized, StepShape, sizing_of
-from kubealign.bench.former_run import figures_of_run
+from kubealign.bench.figures import SizingError, StepShape, compute_sizing
+from kubealign.bench.former_run import measure_run
 from kubealign.spec.job import AlignmentJob
 from support.bad_specs import whole_job
 
@@ -37,7 +37,7 @@ def made(pairs: list[tuple[float, float]], a: float, b: float) -> dict[int, dict
 
 
 def test_pass_costs_are_fitted_from_steps_of_different_lengths() -> None:
-    result = figures_of_run("rec", made([(20, 100), (30, 90), (25, 200), (40, 120)], 0.02, 0.001), SYNC, 512)
+    result = measure_run("rec", made([(20, 100), (30, 90), (25, 200), (40, 120)], 0.02, 0.001), SYNC, 512)
     assert result.passes == [(1, pytest.approx(0.021)), (64, pytest.approx(0.02 + 0.064))]
     assert (result.train_seconds, result.before_seconds, result.refit_seconds) == (3.0, 0.5, 0.25)
     # 4.5 beside generating, of which 4.0 have a name.
@@ -47,10 +47,10 @@ def test_pass_costs_are_fitted_from_steps_of_different_lengths() -> None:
 
 
 def test_collinear_steps_are_reported_as_an_assumption() -> None:
-    result = figures_of_run("rec", made([(32, 64)] * 4, 0.02, 0.001), SYNC, 64)
+    result = measure_run("rec", made([(32, 64)] * 4, 0.02, 0.001), SYNC, 64)
     assert "too similar to tell" in result.assumed[0]
     # Whatever it is made of, these workers would take as long again: 0.02 x 64 + 0.001 x 32 x 32 = 2.304.
-    (_, second) = sizing_of(result, SYNC, 2).rows
+    (_, second) = compute_sizing(result, SYNC, 2).rows
     assert second.generate == pytest.approx(2.304, rel=0.15)
 
 
@@ -60,32 +60,32 @@ def test_fitted_costs_are_never_negative() -> None:
         n: step(n, seconds, 10.0, longest)
         for n, (seconds, longest) in enumerate([(9.0, 9.0), (2.0, 100.0), (3.0, 50.0), (4.0, 30.0)], 1)
     }
-    (_, one), (_, many) = figures_of_run("rec", lines, SYNC, 512).passes
+    (_, one), (_, many) = measure_run("rec", lines, SYNC, 512).passes
     assert 0 < one <= many
 
 
 def test_asynchronous_run_is_measured_where_its_trainer_waited() -> None:
     # In 10 s two workers made 64 x 25 tokens: 80 a second each, 64 at a time, so 0.8 s a pass.
     lines = {n: step(n, 5.0, 25.0, 100.0) | {"seconds/step": 10.0} for n in range(1, 6)}
-    result = figures_of_run("rec", lines, ASYNC, 512)
+    result = measure_run("rec", lines, ASYNC, 512)
     assert result.passes[1] == (64, pytest.approx(0.8))
     assert "an asynchronous run cannot tell" in result.assumed[0]
     idle = {n: line | {"seconds/generate": 0.1} for n, line in lines.items()}
-    with pytest.raises(NotSized, match=r"hardly waited \(1 % of a step\).*its 2 rollout workers"):
-        figures_of_run("rec", idle, ASYNC, 512)
+    with pytest.raises(SizingError, match=r"hardly waited \(1 % of a step\).*its 2 rollout workers"):
+        measure_run("rec", idle, ASYNC, 512)
 
 
 def test_insufficient_runs_are_rejected() -> None:
-    with pytest.raises(NotSized, match="3 steps are too few: at least 4"):
-        figures_of_run("rec", made([(20, 100), (30, 90)], 0.02, 0.001), SYNC, 512)
+    with pytest.raises(SizingError, match="3 steps are too few: at least 4"):
+        measure_run("rec", made([(20, 100), (30, 90)], 0.02, 0.001), SYNC, 512)
     rows = {n: {"step": n, "seconds/step": 1.0, "seconds/train": 1.0} for n in range(1, 6)}
-    with pytest.raises(NotSized, match="lack response/length, response/length_max, seconds/generate"):
-        figures_of_run("rec", rows, SYNC, 512)
+    with pytest.raises(SizingError, match="lack response/length, response/length_max, seconds/generate"):
+        measure_run("rec", rows, SYNC, 512)
 
 
 def test_step_shape_is_derived_from_the_job() -> None:
     def shape(algorithm: str, changes: dict[str, Any]) -> StepShape:
-        return StepShape.of(AlignmentJob.model_validate(whole_job(algorithm, changes)))
+        return StepShape.from_job(AlignmentJob.model_validate(whole_job(algorithm, changes)))
 
     entry = {"promptsPerStep": 6, "samplesPerPrompt": 3, "maxStaleness": 2}
     rollout = {"replicas": 3, "engine": {"torch": {"maxSequences": 9}}, "refit": {"inFlight": "Continue"}}
@@ -95,5 +95,5 @@ def test_step_shape_is_derived_from_the_job() -> None:
     greedy = shape("rloo", {"spec.algorithm": {"remax": {"promptsPerStep": 6, "samplesPerPrompt": 1}}})
     assert (greedy.samples, greedy.sequences) == (2, 12)
     for without, word in (("sft", "sft"), ("rewardModel", "reward_model")):
-        with pytest.raises(NotSized, match=f"{word} does not sample in its steps"):
+        with pytest.raises(SizingError, match=f"{word} does not sample in its steps"):
             shape(without, {})

@@ -1,7 +1,7 @@
 """Retention bounds of jobs that learn from given rows."""
 
 from kubealign.spec.job import AlignmentJob
-from kubealign_services.process.context import bounds_of
+from kubealign_services.process.context import bus_bounds
 from support.tiny_jobs import FROM_CONFIG
 
 
@@ -23,8 +23,8 @@ def job(**algorithm: object) -> AlignmentJob:
 
 
 def test_teacher_scores_of_two_steps_fit() -> None:
-    bounds = bounds_of(job(distillation={"rowsPerStep": 500, "candidates": 64}))
+    bounds = bus_bounds(job(distillation={"rowsPerStep": 500, "candidates": 64}))
     # A token and its log-probability, eight bytes, for each candidate.
     assert bounds["scores"].size_bytes >= 2 * 500 * 1000 * 64 * 8
     assert bounds["rollouts"].size_bytes < bounds["scores"].size_bytes / 5
-    assert bounds_of(job(sft={"rowsPerStep": 500}))["scores"].size_bytes == bounds["rollouts"].size_bytes
+    assert bus_bounds(job(sft={"rowsPerStep": 500}))["scores"].size_bytes == bounds["rollouts"].size_bytes

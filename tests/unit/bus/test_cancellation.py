@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from kubealign_services.bus.cancellation import Heeded, within
+from kubealign_services.bus.cancellation import ReraiseCancellation, run_with_timeout
 
 
 async def swallows() -> str:
@@ -21,7 +21,7 @@ async def test_a_swallowed_cancellation_is_raised() -> None:
 
     async def work() -> None:
         nonlocal reached
-        with Heeded():
+        with ReraiseCancellation():
             assert await swallows() == "done all the same"
         reached = True
 
@@ -40,7 +40,7 @@ async def test_an_earlier_cancellation_does_not_count() -> None:
         try:
             await asyncio.Event().wait()
         finally:
-            with Heeded():
+            with ReraiseCancellation():
                 await asyncio.sleep(0)
         raise AssertionError("never")
 
@@ -52,7 +52,7 @@ async def test_an_earlier_cancellation_does_not_count() -> None:
 
 
 async def test_a_failure_is_not_hidden() -> None:
-    with pytest.raises(ValueError, match="real"), Heeded():
+    with pytest.raises(ValueError, match="real"), ReraiseCancellation():
         raise ValueError("real")
 
 
@@ -69,7 +69,7 @@ async def test_task_that_swallows_its_cancellation_is_cancelled_again() -> None:
 
     async with asyncio.timeout(10):
         with pytest.raises(TimeoutError):
-            await within(0.01, stubborn())
+            await run_with_timeout(0.01, stubborn())
     assert cancelled == 3
 
 
@@ -77,6 +77,6 @@ async def test_run_with_timeout_returns_or_raises() -> None:
     async def fail() -> None:
         raise ValueError("real")
 
-    assert await within(5, asyncio.sleep(0, result="x")) == "x"
+    assert await run_with_timeout(5, asyncio.sleep(0, result="x")) == "x"
     with pytest.raises(ValueError, match="real"):
-        await within(5, fail())
+        await run_with_timeout(5, fail())

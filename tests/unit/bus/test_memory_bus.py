@@ -5,20 +5,20 @@ from collections.abc import Mapping
 import pytest
 
 from kubealign_services.bus.bounds import Bounds, bounds_for
-from kubealign_services.bus.conformance import CHECKS, Check
+from kubealign_services.bus.conformance import CHECKS, BusCheck
 from kubealign_services.bus.contract import Bus
 from kubealign_services.bus.memory import MemoryBus
 
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-async def test_memory_bus(check: Check) -> None:
+async def test_memory_bus(check: BusCheck) -> None:
     buses: list[MemoryBus] = []
 
     async def make(
         name: str = "one", *, ack_wait: float = 30.0, bounds: Mapping[str, Bounds] | None = None
     ) -> Bus:
-        bus = buses[0].another(ack_wait) if buses else MemoryBus(ack_wait=ack_wait, bounds=bounds)
+        bus = buses[0].new_connection(ack_wait) if buses else MemoryBus(ack_wait=ack_wait, bounds=bounds)
         buses.append(bus)
         return bus
 

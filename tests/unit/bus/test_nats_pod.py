@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from kubealign.process import Exit
+from kubealign.process import ExitCode
 
 _SECONDS = 30
 # Stands in for the module that the start imports, and is told to end while it is imported.
@@ -25,4 +25,4 @@ nats_pod.main()
 
 def test_sigterm_during_startup_exits() -> None:
     done = subprocess.run([sys.executable, "-c", _PROGRAM], timeout=_SECONDS, check=False)
-    assert done.returncode == Exit.STOPPED
+    assert done.returncode == ExitCode.STOPPED

@@ -10,9 +10,9 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
-from kubealign_operator.controller.metrics import Metrics as OperatorMetrics
-from kubealign_services.dashboard.measures import Measures
-from kubealign_services.telemetry.metrics import Metrics as ProcessMetrics
+from kubealign_operator.controller.metrics import OperatorMetrics as OperatorMetrics
+from kubealign_services.dashboard.measures import DashboardMetrics
+from kubealign_services.telemetry.metrics import ProcessMetrics as ProcessMetrics
 
 ROOT = Path(__file__).parents[3]
 FILES = ROOT / "charts" / "kubealign" / "files"
@@ -38,7 +38,7 @@ def exported() -> set[str]:
     """Return the names of all metrics that operator, dashboard and roles export."""
     registries: list[CollectorRegistry] = [
         OperatorMetrics()._registry,
-        Measures(Hub())._registry,  # type: ignore[arg-type]
+        DashboardMetrics(Hub())._registry,  # type: ignore[arg-type]
         ProcessMetrics("sums", "driver", "driver").registry,
     ]
     names = set()

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kubealign_services.checkpoints import store as store_module
-from kubealign_services.checkpoints.manifest import CommitManifest
+from kubealign_services.checkpoints.manifest import CheckpointManifest
 from kubealign_services.checkpoints.shards import ShardFile, describe_shards
-from kubealign_services.checkpoints.store import MANIFEST, CommitFailed, CommitStore, CorruptCommit
+from kubealign_services.checkpoints.store import MANIFEST, CheckpointFailed, CheckpointStore, CorruptCheckpoint
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -28,9 +28,9 @@ def write_shards(path: Path, step: int) -> dict[str, list[ShardFile]]:
     return {role: describe_shards(path / role) for role in ("trainer", "critic")}
 
 
-def commit(store: CommitStore, step: int, **state: Any) -> Path:
+def commit(store: CheckpointStore, step: int, **state: Any) -> Path:
     path = store.begin(step)
-    manifest = CommitManifest(
+    manifest = CheckpointManifest(
         job="sums",
         step=step,
         weight_version=step,
@@ -42,13 +42,13 @@ def commit(store: CommitStore, step: int, **state: Any) -> Path:
 
 
 def test_checkpoint_round_trip(tmp_path: Path) -> None:
-    store = CommitStore(tmp_path / "commits", keep=2)
-    assert store.newest() is None
+    store = CheckpointStore(tmp_path / "commits", keep=2)
+    assert store.latest() is None
     path = commit(store, 20, unfinished=["0:3", "0:4"], kl=math.inf, gap=math.nan)
-    newest = store.newest()
+    newest = store.latest()
     assert newest is not None
     assert newest.path == path == tmp_path / "commits" / "step-00000020"
-    assert newest.directory("critic") == path / "critic"
+    assert newest.role_directory("critic") == path / "critic"
     assert newest.manifest.driver_state["unfinished"] == ["0:3", "0:4"]
     assert newest.manifest.driver_state["kl"] == math.inf
     gap = newest.manifest.driver_state["gap"]
@@ -63,51 +63,51 @@ def test_checkpoint_round_trip(tmp_path: Path) -> None:
 
 
 def test_newest_steps_are_kept(tmp_path: Path) -> None:
-    store = CommitStore(tmp_path, keep=2)
+    store = CheckpointStore(tmp_path, keep=2)
     for step in (5, 10, 100_000_000):
         commit(store, step)
-    assert [path.name for path in store.commits()] == ["step-00000010", "step-100000000"]
+    assert [path.name for path in store.checkpoint_paths()] == ["step-00000010", "step-100000000"]
 
 
 def test_repeated_commit_of_a_step_is_newer(tmp_path: Path) -> None:
-    store = CommitStore(tmp_path, keep=3)
+    store = CheckpointStore(tmp_path, keep=3)
     for attempt in range(11):
         commit(store, 7, attempt=attempt)
-    assert [path.name for path in store.commits()] == [
+    assert [path.name for path in store.checkpoint_paths()] == [
         "step-00000007-9",
         "step-00000007-10",
         "step-00000007-11",
     ]
-    newest = store.newest()
+    newest = store.latest()
     assert newest is not None
     assert newest.manifest.driver_state["attempt"] == 10
 
 
 def test_remnants_of_a_crash_are_removed(tmp_path: Path) -> None:
-    store = CommitStore(tmp_path, keep=1)
+    store = CheckpointStore(tmp_path, keep=1)
     stale = store.begin(3)
     write_shards(stale, 3)
-    assert store.newest() is None
+    assert store.latest() is None
     fresh = store.begin(3)
     assert list(tmp_path.iterdir()) == [fresh]
-    store.abandon(fresh)
+    store.discard(fresh)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("harm", ["missing", "short"])
 def test_shard_of_another_size_is_not_committed(tmp_path: Path, harm: str) -> None:
-    store = CommitStore(tmp_path, keep=2)
+    store = CheckpointStore(tmp_path, keep=2)
     commit(store, 1)
     path = store.begin(2)
-    manifest = CommitManifest(
+    manifest = CheckpointManifest(
         job="sums", step=2, weight_version=2, fence=1, shards=write_shards(path, 2), driver_state={}
     )
     file = path / "critic" / "rank-0.safetensors"
     file.unlink() if harm == "missing" else file.write_bytes(b"x")
-    with pytest.raises(CommitFailed, match=r"step 2 was not committed.*rank-0\.safetensors.*intact"):
+    with pytest.raises(CheckpointFailed, match=r"step 2 was not committed.*rank-0\.safetensors.*intact"):
         store.commit(path, manifest)
     assert not path.exists()
-    newest = store.newest()
+    newest = store.latest()
     assert newest is not None
     assert newest.manifest.step == 1
 
@@ -137,15 +137,15 @@ def edit(path: Path, old: str, new: str) -> None:
 def test_corrupt_newest_checkpoint_names_the_remedy(
     tmp_path: Path, harm: Callable[[Path], object], words: str
 ) -> None:
-    store = CommitStore(tmp_path, keep=2)
+    store = CheckpointStore(tmp_path, keep=2)
     commit(store, 1)
     path = commit(store, 2)
     harm(path)
-    with pytest.raises(CorruptCommit, match=words) as caught:
-        store.newest()
+    with pytest.raises(CorruptCheckpoint, match=words) as caught:
+        store.latest()
     assert f"delete the folder {path} to go on from step-00000001" in str(caught.value)
     shutil.rmtree(path)
-    newest = store.newest()
+    newest = store.latest()
     assert newest is not None
     assert newest.manifest.step == 1
 
@@ -172,7 +172,7 @@ def test_crash_anywhere_leaves_a_complete_checkpoint(survived: int, keep: int) -
         return run
 
     with tempfile.TemporaryDirectory() as folder:
-        store = CommitStore(Path(folder), keep)
+        store = CheckpointStore(Path(folder), keep)
         commit(store, 1)
         commit(store, 2)
         crashed = False
@@ -183,19 +183,19 @@ def test_crash_anywhere_leaves_a_complete_checkpoint(survived: int, keep: int) -
                 commit(store, 3)
             except Crash:
                 crashed = True
-        newest = CommitStore(Path(folder), keep).newest()
+        newest = CheckpointStore(Path(folder), keep).latest()
         assert newest is not None
         assert newest.manifest.step in ((2, 3) if crashed else (3,))
-        for path in store.commits():
+        for path in store.checkpoint_paths():
             store_module._verify(path)
         # A third commit goes through, and nothing of the crash is left.
         commit(store, 4)
-        assert {path.name for path in Path(folder).iterdir()} == {path.name for path in store.commits()}
-        assert len(store.commits()) <= keep
-        for path in store.commits():
+        assert {path.name for path in Path(folder).iterdir()} == {path.name for path in store.checkpoint_paths()}
+        assert len(store.checkpoint_paths()) <= keep
+        for path in store.checkpoint_paths():
             store_module._verify(path)
 
 
 def test_keep_must_be_positive(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="keep is 0"):
-        CommitStore(tmp_path, keep=0)
+        CheckpointStore(tmp_path, keep=0)

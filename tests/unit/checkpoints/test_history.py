@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kubealign_services.checkpoints.fence import next_fence
-from kubealign_services.checkpoints.history import CorruptHistory, History, TrainedStep
+from kubealign_services.checkpoints.fence import acquire_fence
+from kubealign_services.checkpoints.history import CorruptHistory, StepHistory, TrainedStep
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -21,7 +21,7 @@ def step(number: int, fence: int = 1) -> TrainedStep:
 
 
 def test_steps_read_back_in_order(tmp_path: Path) -> None:
-    history = History(tmp_path / "history.jsonl")
+    history = StepHistory(tmp_path / "history.jsonl")
     assert history.read() == []
     history.truncate_after(0)
     for number in (1, 2, 3):
@@ -30,7 +30,7 @@ def test_steps_read_back_in_order(tmp_path: Path) -> None:
 
 
 def test_rollback_removes_later_steps(tmp_path: Path) -> None:
-    history = History(tmp_path / "history.jsonl")
+    history = StepHistory(tmp_path / "history.jsonl")
     for number in (1, 2, 3, 4):
         history.append(step(number))
     history.truncate_after(2)
@@ -43,7 +43,7 @@ def test_rollback_removes_later_steps(tmp_path: Path) -> None:
 def test_torn_last_line_is_ignored_and_overwritten(lost: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "history.jsonl"
-        history = History(path)
+        history = StepHistory(path)
         for number in (1, 2, 3):
             history.append(step(number))
         data = path.read_bytes()
@@ -57,7 +57,7 @@ def test_torn_last_line_is_ignored_and_overwritten(lost: int) -> None:
 
 def test_last_line_longer_than_a_block(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
-    history = History(path)
+    history = StepHistory(path)
     history.append(step(1))
     long = TrainedStep(fence=1, step=2, version=2, prompts=[f"0:{index}" for index in range(40_000)])
     history.append(long)
@@ -69,7 +69,7 @@ def test_last_line_longer_than_a_block(tmp_path: Path) -> None:
 
 def test_corrupt_line_in_the_middle_is_named(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
-    history = History(path)
+    history = StepHistory(path)
     history.append(step(1))
     path.write_bytes(path.read_bytes() + b"{nonsense}\n")
     history.append(step(3))
@@ -78,7 +78,7 @@ def test_corrupt_line_in_the_middle_is_named(tmp_path: Path) -> None:
 
 
 def test_fences_grow_and_are_unique(tmp_path: Path) -> None:
-    assert [next_fence(tmp_path / "run") for _ in range(11)] == list(range(1, 12))
+    assert [acquire_fence(tmp_path / "run") for _ in range(11)] == list(range(1, 12))
     with ThreadPoolExecutor(8) as pool:
-        taken = list(pool.map(lambda _: next_fence(tmp_path / "run"), range(40)))
+        taken = list(pool.map(lambda _: acquire_fence(tmp_path / "run"), range(40)))
     assert sorted(taken) == list(range(12, 52))

@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 from kubealign.cli import command
 from kubealign.cli.main import app
-from kubealign.cli.where import Where
+from kubealign.cli.where import CommandTarget
 from kubealign.client.records import JobRef
 from support.bad_specs import whole_job
 from support.memory_site import MemorySite
@@ -25,9 +25,9 @@ def site(monkeypatch: pytest.MonkeyPatch) -> MemorySite:
     held = MemorySite(kind="cluster")
 
     @asynccontextmanager
-    async def site_of(where: Where) -> AsyncIterator[MemorySite]:
+    async def site_of(where: CommandTarget) -> AsyncIterator[MemorySite]:
         # Evaluated like in the real function, which may raise.
-        where.folder  # noqa: B018
+        where.runs_folder  # noqa: B018
         yield held
 
     monkeypatch.setattr(command, "site_of", site_of)

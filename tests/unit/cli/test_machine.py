@@ -10,9 +10,9 @@ from typer.testing import Result
 
 from kubealign.client.errors import Forbidden, JobNotFound, KubealignError, Unavailable
 from kubealign.doctor import cluster, machine
-from kubealign.doctor.finding import Finding, Health, missing, ok, warning
-from kubealign.local.bench_job import write_job
-from kubealign.local.bench_report import BenchFailed, Report, differences
+from kubealign.doctor.finding import CheckResult, CheckStatus, missing, ok, warning
+from kubealign.local.bench_job import write_benchmark_job
+from kubealign.local.bench_report import BenchmarkError, BenchmarkReport, comparability_warnings
 from kubealign.spec.load import load_jobs
 
 Run = Callable[..., Result]
@@ -65,13 +65,13 @@ class Answers:
         return {"status": {"allowed": (asked["verb"], asked["resource"]) not in self.denied}}
 
 
-async def found(api: Answers) -> dict[str, Finding]:
-    return {finding.what: finding async for finding in cluster.examine(api, "team")}  # type: ignore[arg-type]
+async def found(api: Answers) -> dict[str, CheckResult]:
+    return {finding.what: finding async for finding in cluster.run_checks(api, "team")}  # type: ignore[arg-type]
 
 
 async def test_healthy_cluster_has_no_problems() -> None:
     findings = await found(Answers())
-    assert {finding.health for finding in findings.values()} == {Health.OK}
+    assert {finding.health for finding in findings.values()} == {CheckStatus.OK}
     assert list(findings) == [
         "API server",
         "alignmentjobs.kubealign.dev",
@@ -87,81 +87,81 @@ async def test_healthy_cluster_has_no_problems() -> None:
 @pytest.mark.parametrize(
     ("path", "answer", "what", "health", "said"),
     [
-        ("/version", Unavailable("no route"), "API server", Health.MISSING, "no route"),
+        ("/version", Unavailable("no route"), "API server", CheckStatus.MISSING, "no route"),
         (
             "/apis/kubealign.dev",
             JobNotFound("404"),
             "alignmentjobs.kubealign.dev",
-            Health.MISSING,
+            CheckStatus.MISSING,
             "helm install",
         ),
         (
             "/apis/kubealign.dev",
             {"versions": [{"version": "v1"}]},
             "alignmentjobs.kubealign.dev",
-            Health.MISSING,
+            CheckStatus.MISSING,
             "served as v1",
         ),
         (
             _CRD,
             {"metadata": {"labels": {"app.kubernetes.io/version": "9"}}},
             "alignmentjobs.kubealign.dev",
-            Health.WARNING,
+            CheckStatus.WARNING,
             "release 9",
         ),
-        (_CRD, Forbidden("no"), "alignmentjobs.kubealign.dev", Health.OK, "v1alpha1"),
-        ("/apis/apps/v1/deployments", {"items": []}, "operator", Health.MISSING, "nobody runs jobs"),
+        (_CRD, Forbidden("no"), "alignmentjobs.kubealign.dev", CheckStatus.OK, "v1alpha1"),
+        ("/apis/apps/v1/deployments", {"items": []}, "operator", CheckStatus.MISSING, "nobody runs jobs"),
         (
             "/apis/apps/v1/deployments",
             {"items": [workload("operator", 0)]},
             "operator",
-            Health.MISSING,
+            CheckStatus.MISSING,
             "none of 2",
         ),
-        ("/apis/apps/v1/statefulsets", {"items": []}, "Redis", Health.WARNING, "without metrics"),
-        ("/apis/apps/v1/statefulsets", Unavailable("x"), "operator, Redis, dashboard", Health.WARNING, "x"),
+        ("/apis/apps/v1/statefulsets", {"items": []}, "Redis", CheckStatus.WARNING, "without metrics"),
+        ("/apis/apps/v1/statefulsets", Unavailable("x"), "operator, Redis, dashboard", CheckStatus.WARNING, "x"),
         (
             "/apis/storage.k8s.io/v1/storageclasses",
             {"items": []},
             "storage",
-            Health.WARNING,
+            CheckStatus.WARNING,
             "no StorageClass",
         ),
     ],
 )
-async def test_missing_cluster_prerequisites(path: str, answer: Any, what: str, health: Health, said: str) -> None:
+async def test_missing_cluster_prerequisites(path: str, answer: Any, what: str, health: CheckStatus, said: str) -> None:
     api = Answers()
     api.held[path] = answer
     finding = (await found(api))[what]
     assert finding.health is health
     assert said in f"{finding.detail} {finding.remedy}"
-    assert bool(finding.remedy) is (health is not Health.OK)
+    assert bool(finding.remedy) is (health is not CheckStatus.OK)
 
 
 async def test_missing_permissions() -> None:
     api = Answers()
     api.denied = {("delete", "alignmentjobs")}
     finding = (await found(api))["your rights in team"]
-    assert (finding.health, finding.detail) == (Health.WARNING, "you may not delete alignmentjobs")
+    assert (finding.health, finding.detail) == (CheckStatus.WARNING, "you may not delete alignmentjobs")
     api.denied.add(("create", "alignmentjobs"))
     finding = (await found(api))["your rights in team"]
-    assert finding.health is Health.MISSING
+    assert finding.health is CheckStatus.MISSING
     assert "create alignmentjobs" in finding.detail and "RoleBinding" in finding.remedy
 
 
 def test_machine_findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "_gpus", lambda: ok("torch", "not imported by this test"))
-    findings = {finding.what: finding for finding in machine.examine(tmp_path / "runs")}
+    findings = {finding.what: finding for finding in machine.run_checks(tmp_path / "runs")}
     # This machine can run jobs, as other tests show.
-    assert [finding for finding in findings.values() if finding.health is Health.MISSING] == []
-    assert findings["Python"].health is Health.OK
+    assert [finding for finding in findings.values() if finding.health is CheckStatus.MISSING] == []
+    assert findings["Python"].health is CheckStatus.OK
     monkeypatch.setattr(machine, "find_spec", lambda name: None if name in ("torch", "wandb") else object())
-    findings = {finding.what: finding for finding in machine.examine(tmp_path / "runs")}
+    findings = {finding.what: finding for finding in machine.run_checks(tmp_path / "runs")}
     assert "torch" not in findings
     lacks = findings["packages [services]"]
-    assert (lacks.health, lacks.detail) == (Health.MISSING, "without torch")
+    assert (lacks.health, lacks.detail) == (CheckStatus.MISSING, "without torch")
     assert lacks.remedy == "pip install 'kubealign[services]'"
-    assert findings["packages [trackers]"].health is Health.WARNING
+    assert findings["packages [trackers]"].health is CheckStatus.WARNING
 
 
 def test_doctor_prints_findings_and_exits_with_its_code(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,41 +197,41 @@ def lines(*seconds: float) -> list[dict[str, Any]]:
 
 
 def test_benchmark_excludes_the_warm_up(tmp_path: Path) -> None:
-    report = Report.of({"seed": 1}, [*lines(9.0, 1.0, 3.0), {"step": 3, "val/loss": 1.0}], warmup=1)
+    report = BenchmarkReport.from_metrics({"seed": 1}, [*lines(9.0, 1.0, 3.0), {"step": 3, "val/loss": 1.0}], warmup=1)
     assert report.steps == 2
     step = report.figures["seconds/step"]
     assert (step.mean, round(step.deviation, 6)) == (2.0, round(2**0.5, 6))
     assert report.figures["seconds/train"].mean == 1.0
     assert "seconds/generate" not in report.figures
     path = tmp_path / "earlier.json"
-    path.write_text(json.dumps(report.document()))
-    assert Report.read(path) == report
-    with pytest.raises(BenchFailed, match="only 1 steps were measured"):
-        Report.of({}, lines(1.0, 2.0), warmup=1)
+    path.write_text(json.dumps(report.to_dict()))
+    assert BenchmarkReport.read(path) == report
+    with pytest.raises(BenchmarkError, match="only 1 steps were measured"):
+        BenchmarkReport.from_metrics({}, lines(1.0, 2.0), warmup=1)
 
 
 def test_different_measurement_conditions_are_reported(tmp_path: Path) -> None:
-    report = Report.of({"data": {"path": "/a/rows.jsonl"}}, lines(1.0, 2.0), warmup=0)
-    assert differences(report, None) == []
+    report = BenchmarkReport.from_metrics({"data": {"path": "/a/rows.jsonl"}}, lines(1.0, 2.0), warmup=0)
+    assert comparability_warnings(report, None) == []
     assert (
-        differences(report, Report.of({"data": {"path": "/b/rows.jsonl"}}, lines(2.0, 3.0), warmup=0)) == []
+        comparability_warnings(report, BenchmarkReport.from_metrics({"data": {"path": "/b/rows.jsonl"}}, lines(2.0, 3.0), warmup=0)) == []
     )
-    other = Report.of({"data": {"path": "/a/more.jsonl"}}, lines(1.0, 2.0, 3.0), warmup=0)
-    assert differences(report, other) == ["another job was measured then", "then it was 3 steps"]
+    other = BenchmarkReport.from_metrics({"data": {"path": "/a/more.jsonl"}}, lines(1.0, 2.0, 3.0), warmup=0)
+    assert comparability_warnings(report, other) == ["another job was measured then", "then it was 3 steps"]
     path = tmp_path / "no.json"
     path.write_text("[]")
-    with pytest.raises(BenchFailed, match="is no output of kubealign bench"):
-        Report.read(path)
-    with pytest.raises(BenchFailed, match="cannot be read"):
-        Report.read(tmp_path / "none.json")
+    with pytest.raises(BenchmarkError, match="is no output of kubealign bench"):
+        BenchmarkReport.read(path)
+    with pytest.raises(BenchmarkError, match="cannot be read"):
+        BenchmarkReport.read(tmp_path / "none.json")
 
 
 def test_benchmark_job_is_valid_and_deterministic(tmp_path: Path) -> None:
     first, second = tmp_path / "a", tmp_path / "b"
     for folder in (first, second):
         folder.mkdir()
-    (job,) = load_jobs(write_job(first))
-    write_job(second)
+    (job,) = load_jobs(write_benchmark_job(first))
+    write_benchmark_job(second)
     assert job.spec.algorithm.member == "ppo"
     assert {p.name: p.read_bytes() for p in first.iterdir()} == {
         p.name: p.read_bytes() for p in second.iterdir()

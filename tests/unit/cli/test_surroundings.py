@@ -14,9 +14,9 @@ import pytest
 import typer
 from typer.testing import Result
 
-from kubealign.cli.ages import age, span
-from kubealign.cli.terminal import safe
-from kubealign.cli.where import Where, site_of
+from kubealign.cli.ages import format_age, format_duration
+from kubealign.cli.terminal import escape_control
+from kubealign.cli.where import CommandTarget, open_backend
 from kubealign.client.errors import KubealignError, Unavailable
 from kubealign.client.records import JobRef
 from support.memory_site import MemorySite
@@ -27,15 +27,15 @@ Submitted = Callable[..., JobRef]
 
 def test_target_selection_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBEALIGN_RUNS_DIR", raising=False)
-    assert Where().folder is None
-    assert Where(local=True).folder == Path("runs")
-    assert Where(runs_dir=Path("a")).folder == Path("a")
+    assert CommandTarget().runs_folder is None
+    assert CommandTarget(local=True).runs_folder == Path("runs")
+    assert CommandTarget(runs_dir=Path("a")).runs_folder == Path("a")
     monkeypatch.setenv("KUBEALIGN_RUNS_DIR", "b")
-    assert Where().folder == Where(local=True).folder == Path("b")
-    assert Where(runs_dir=Path("a")).folder == Path("a")
-    assert Where(context="c").folder is None
+    assert CommandTarget().runs_folder == CommandTarget(local=True).runs_folder == Path("b")
+    assert CommandTarget(runs_dir=Path("a")).runs_folder == Path("a")
+    assert CommandTarget(context="c").runs_folder is None
     with pytest.raises(typer.BadParameter, match="remove one"):
-        Where(local=True, context="c").folder  # noqa: B018
+        CommandTarget(local=True, context="c").runs_folder  # noqa: B018
 
 
 def test_missing_cluster_names_the_local_options(
@@ -46,7 +46,7 @@ def test_missing_cluster_names_the_local_options(
     monkeypatch.setenv("HOME", str(tmp_path))
 
     async def ask() -> None:
-        async with site_of(Where()):
+        async with open_backend(CommandTarget()):
             raise AssertionError("there is no cluster")
 
     with pytest.raises(Unavailable, match="add --local or --runs-dir FOLDER"):
@@ -69,16 +69,16 @@ def test_missing_cluster_names_the_local_options(
     ],
 )
 def test_durations(seconds: float, text: str) -> None:
-    assert span(seconds) == text
+    assert format_duration(seconds) == text
 
 
 def test_ages() -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
-    assert (age(now - timedelta(hours=1), now), age(None)) == ("60m", "-")
+    assert (format_age(now - timedelta(hours=1), now), format_age(None)) == ("60m", "-")
 
 
 def test_control_characters_are_escaped() -> None:
-    assert safe("a\tb\nc \x1b[2J\x9b31m\r\x7f") == "a\tb\nc \\x1b[2J\\x9b31m\\x0d\\x7f"
+    assert escape_control("a\tb\nc \x1b[2J\x9b31m\r\x7f") == "a\tb\nc \\x1b[2J\\x9b31m\\x0d\\x7f"
 
 
 @pytest.mark.parametrize("error", [KubealignError("it is so"), Unavailable("it is so")])
@@ -183,13 +183,13 @@ def test_job_names_are_completed(
     submitted("ppo"), submitted("grpo"), submitted("sft", namespace="team-a")
 
     @asynccontextmanager
-    async def found(where: Where):  # type: ignore[no-untyped-def]
+    async def found(where: CommandTarget):  # type: ignore[no-untyped-def]
         yield site
 
     monkeypatch.setattr(where, "site_of", found)
 
     def completed(incomplete: str, **params: object) -> list[str]:
-        return completion.job_names(SimpleNamespace(params=params), incomplete)  # type: ignore[arg-type]
+        return completion.complete_job_names(SimpleNamespace(params=params), incomplete)  # type: ignore[arg-type]
 
     assert completed("") == ["grpo", "ppo"]
     assert completed("pp") == ["ppo"]

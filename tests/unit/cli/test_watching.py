@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 
 from typer.testing import Result
 
-from kubealign.cli.log_line import told
-from kubealign.cli.process_table import process_rows
+from kubealign.cli.log_line import format_log_line
+from kubealign.cli.process_table import process_table
 from kubealign.client.records import JobRef, ProcessRecord, ProcessState
-from kubealign.read_model import Sample
+from kubealign.read_model import SampleRecord
 from support.memory_site import MemorySite
 
 Run = Callable[..., Result]
@@ -54,7 +54,7 @@ def test_samples_are_oldest_first_and_escaped(site: MemorySite, run: Run, submit
     for step in (1, 2, 3):
         rewards = {"right": 1.0, "short": -0.5}
         site.sample(
-            ref, Sample("", step, f"ask {step}", "say \x1b]0;x\x07", 0.5 * step, rewards, step, step == 3)
+            ref, SampleRecord("", step, f"ask {step}", "say \x1b]0;x\x07", 0.5 * step, rewards, step, step == 3)
         )
     text = run("samples", "ppo", "--count", "2").stdout
     assert text.index("ask 2") < text.index("ask 3") and "ask 1" not in text
@@ -181,19 +181,19 @@ def test_log_event_is_formatted_as_text() -> None:
         "step": 3,
         "metrics": dict.fromkeys(map(str, range(50)), 1.0),
     }
-    text = told(json.dumps(event)).plain
+    text = format_log_line(json.dumps(event)).plain
     assert text[8:] == " warning: slow \\x1b[2J  step=3  metrics=(50 entries)"
-    assert told("{no json").plain == "{no json"
-    assert told('{"a": 1}').plain == '{"a": 1}'
-    assert told('{"message": "m"}').plain == "m"
+    assert format_log_line("{no json").plain == "{no json"
+    assert format_log_line('{"a": 1}').plain == '{"a": 1}'
+    assert format_log_line('{"message": "m"}').plain == "m"
 
 
 def test_process_table_shows_heartbeats() -> None:
     says = {"last_error": "no room", "quarantined": True, "waiting_for": "", "computing": "Save"}
     process = ProcessRecord("a", "rollout", ProcessState.READY, says=says, silent_seconds=30.0)
-    (row,) = [list(column.cells) for column in process_rows([process]).columns if column.header == "MESSAGE"]
+    (row,) = [list(column.cells) for column in process_table([process]).columns if column.header == "MESSAGE"]
     assert row == ["silent for 30s; quarantined: its last refit failed; last error: no room; Save"]
     headings = [
-        column.header for column in process_rows([ProcessRecord("a", "x", ProcessState.WAITING)]).columns
+        column.header for column in process_table([ProcessRecord("a", "x", ProcessState.WAITING)]).columns
     ]
     assert headings == ["PROCESS", "STATE"]

@@ -8,14 +8,14 @@ import pytest
 from pydantic.alias_generators import to_snake
 from typer.testing import Result
 
-from kubealign.cli.document import page
+from kubealign.cli.document import build_page
 from kubealign.cli.init import AlgorithmName
 from kubealign.cli.main import COMMANDS
 from kubealign.spec.algorithms import Algorithm
-from kubealign.spec.fields import allowed, entry, model_of
+from kubealign.spec.fields import document_fields, item_type, nested_model
 from kubealign.spec.job import AlignmentJob
-from kubealign.spec.lookup import explanation, paths
-from kubealign.spec.template import template
+from kubealign.spec.lookup import explain_field, complete_path
+from kubealign.spec.template import job_template
 
 Run = Callable[..., Result]
 PAGE = Path(__file__).parents[3] / "docs" / "cli.md"
@@ -43,7 +43,7 @@ def test_init_writes_a_valid_job(run: Run, tmp_path: Path, algorithm: str) -> No
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_commented_fields_are_the_defaults(algorithm: str) -> None:
-    text = template(algorithm, "mine")
+    text = job_template(algorithm, "mine")
     whole = re.sub(r"^( *)#(\w+:)", r"\1\2", text, flags=re.MULTILINE)
     assert whole.count("\n") == text.count("\n") and len(whole) < len(text)
     assert AlignmentJob.from_yaml(whole) == AlignmentJob.from_yaml(text)
@@ -51,9 +51,9 @@ def test_commented_fields_are_the_defaults(algorithm: str) -> None:
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_template_has_every_meaningful_field(algorithm: str) -> None:
-    text = template(algorithm, "mine")
+    text = job_template(algorithm, "mine")
     told = set(re.findall(r"^  #?(?:# )?(\w+)(?::| is not set)", text, flags=re.MULTILINE))
-    left_out = set(allowed(model_of(AlignmentJob.model_fields["spec"].annotation))) - told  # type: ignore[arg-type]
+    left_out = set(document_fields(nested_model(AlignmentJob.model_fields["spec"].annotation))) - told  # type: ignore[arg-type]
     assert left_out == LEFT_OUT.get(algorithm, left_out)
 
 
@@ -102,10 +102,10 @@ def test_unknown_field_suggests_the_closest(run: Run, path: str, said: str) -> N
 def test_every_field_can_be_explained() -> None:
     def walk(model: type, above: str) -> int:
         count = 0
-        for name, field in allowed(model).items():
+        for name, field in document_fields(model).items():
             path = f"{above}.{name}" if above else name
-            assert explanation(path).field.path == path
-            below = model_of(entry(field.annotation) or field.annotation)
+            assert explain_field(path).field.path == path
+            below = nested_model(item_type(field.annotation) or field.annotation)
             count += 1 + (walk(below, path) if below is not None and path.count(".") < 3 else 0)
         return count
 
@@ -113,17 +113,17 @@ def test_every_field_can_be_explained() -> None:
 
 
 def test_paths_are_completed() -> None:
-    assert paths("spec.algorithm.p") == ["spec.algorithm.ppo"]
-    assert paths("s") == ["spec", "status"]
-    assert paths("nothing.here") == []
+    assert complete_path("spec.algorithm.p") == ["spec.algorithm.ppo"]
+    assert complete_path("s") == ["spec", "status"]
+    assert complete_path("nothing.here") == []
 
 
 def test_generated_page_is_up_to_date() -> None:
-    assert PAGE.read_text() == page(), "run: python -m kubealign.cli.document --write docs/cli.md"
+    assert PAGE.read_text() == build_page(), "run: python -m kubealign.cli.document --write docs/cli.md"
 
 
 def test_every_command_and_option_has_help() -> None:
-    text = page()
+    text = build_page()
     for name in (name for panel in COMMANDS.values() for name in panel):
         assert f"\n### {name}\n" in text
     assert [

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from kubealign.client.background_loop import BackgroundLoop
+from kubealign.client.background_loop import EventLoopThread
 from kubealign.client.errors import NotPossible
 
 
@@ -27,7 +27,7 @@ async def answer(value: int = 42) -> int:
 
 
 async def test_call_works_while_an_event_loop_is_running() -> None:
-    loop = BackgroundLoop()
+    loop = EventLoopThread()
     assert loop.call(answer()) == 42
     ended: list[str] = []
     assert list(loop.iterate(numbers(ended))) == [0, 1, 2]
@@ -39,7 +39,7 @@ async def test_call_works_while_an_event_loop_is_running() -> None:
 
 
 def test_iterator_is_closed_when_the_reader_stops() -> None:
-    loop = BackgroundLoop()
+    loop = EventLoopThread()
     ended: list[str] = []
     for number in loop.iterate(numbers(ended)):
         if number == 1:
@@ -47,7 +47,7 @@ def test_iterator_is_closed_when_the_reader_stops() -> None:
     # The generator is closed as soon as no reference is left.
     assert ended == ["ended"]
     with pytest.raises(TimeoutError):
-        list(loop.iterate(numbers(ended, pause=60.0), seconds=0.05))
+        list(loop.iterate(numbers(ended, pause=60.0), timeout=0.05))
     assert ended == ["ended"] * 2
     loop.close()
 
@@ -62,7 +62,7 @@ def interruptible() -> Iterator[None]:
 
 @pytest.mark.usefixtures("interruptible")
 def test_interrupt_cancels_the_work() -> None:
-    loop = BackgroundLoop()
+    loop = EventLoopThread()
     begun, cancelled = threading.Event(), threading.Event()
 
     async def work() -> None:
@@ -88,7 +88,7 @@ def test_interrupt_cancels_the_work() -> None:
 
 
 def test_call_after_fork_is_refused() -> None:
-    loop = BackgroundLoop()
+    loop = EventLoopThread()
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -106,7 +106,7 @@ def test_call_after_fork_is_refused() -> None:
 
 
 def test_call_from_own_thread_is_refused() -> None:
-    loop = BackgroundLoop()
+    loop = EventLoopThread()
 
     async def within() -> int:
         return loop.call(answer())

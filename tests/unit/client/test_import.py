@@ -30,7 +30,7 @@ def test_every_public_name_exists_and_is_listed() -> None:
     for name in kubealign.__all__:
         assert getattr(kubealign, name) is not None
         assert name in dir(kubealign)
-    assert set(kubealign._HOMES) == set(kubealign.__all__) - {"__version__", "errors"}
+    assert set(kubealign._LAZY_MODULES) == set(kubealign.__all__) - {"__version__", "errors"}
     assert not hasattr(kubealign, "AlignmentJbo")
 
 

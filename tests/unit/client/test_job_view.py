@@ -1,13 +1,13 @@
 """Representation of a job handle."""
 
-from kubealign.client.job_view import JobView
+from kubealign.client.job_view import JobHandle
 from kubealign.client.records import JobRecord
 
 EVIL = "<img src=x onerror=alert(1)>"
 
 
-def view(**status: object) -> JobView:
-    return JobView(
+def view(**status: object) -> JobHandle:
+    return JobHandle(
         JobRecord(
             {
                 "metadata": {"name": EVIL, "namespace": EVIL},
@@ -33,5 +33,5 @@ def test_repr_is_one_line() -> None:
             "status": {"phase": "Running", "step": 3, "maxSteps": 90, "reward": 0.41237},
         }
     )
-    assert repr(JobView(record)) == "<JobView default/sums: Running, step 3 of 90, reward 0.4124>"
-    assert "not reconciled yet" in repr(JobView(JobRecord({"metadata": {"name": "a", "namespace": "b"}})))
+    assert repr(JobHandle(record)) == "<JobView default/sums: Running, step 3 of 90, reward 0.4124>"
+    assert "not reconciled yet" in repr(JobHandle(JobRecord({"metadata": {"name": "a", "namespace": "b"}})))

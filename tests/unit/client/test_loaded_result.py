@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kubealign.client.errors import NotPossible
-from kubealign.client.loaded_result import load
+from kubealign.client.loaded_result import load_result
 
 
 def test_rows_are_not_loaded_as_a_model(tmp_path: Path) -> None:
@@ -13,4 +13,4 @@ def test_rows_are_not_loaded_as_a_model(tmp_path: Path) -> None:
     with pytest.raises(
         NotPossible, match=r"holds rows, not a model: read .*data\.jsonl, one JSON object a line"
     ):
-        load(tmp_path)
+        load_result(tmp_path)

@@ -10,9 +10,9 @@ import pytest
 
 from kubealign.client import local_index
 from kubealign.client.errors import Conflict, JobExists, JobInvalid, JobNotFound, NotPossible
-from kubealign.client.local_site import LocalSite
+from kubealign.client.local_site import LocalBackend
 from kubealign.client.records import JobRef, ListQuery
-from kubealign.local.run_folder import RunFolder
+from kubealign.local.run_folder import RunDirectory
 from kubealign.local.run_lock import RunLock
 from kubealign.local.run_status import Phase, RunStatus
 from kubealign.spec.job import AlignmentJob
@@ -32,16 +32,16 @@ A = JobRef("default", "a")
 
 
 @pytest.fixture
-async def site(tmp_path: Path) -> AsyncIterator[LocalSite]:
-    site = LocalSite(tmp_path)
+async def site(tmp_path: Path) -> AsyncIterator[LocalBackend]:
+    site = LocalBackend(tmp_path)
     yield site
     await site.close()
 
 
-def written(runs: Path, name: str = "a", phase: Phase | None = None, **metadata: Any) -> RunFolder:
+def written(runs: Path, name: str = "a", phase: Phase | None = None, **metadata: Any) -> RunDirectory:
     """Write a run directory as left by a runner, or by a submission if `phase` is None."""
-    folder = RunFolder(runs / name)
-    folder.make()
+    folder = RunDirectory(runs / name)
+    folder.create()
     job = AlignmentJob.model_validate(JOB | {"metadata": {"name": name, **metadata}})
     folder.write_job(job.model_dump_json(by_alias=True))
     if phase is not None:
@@ -50,10 +50,10 @@ def written(runs: Path, name: str = "a", phase: Phase | None = None, **metadata:
     return folder
 
 
-def held_by(folder: RunFolder, pid: int, alone: bool = True) -> RunLock:
+def held_by(folder: RunDirectory, pid: int, alone: bool = True) -> RunLock:
     lock = folder.lock()
     lock.reserve()
-    lock.name(pid, alone=alone)
+    lock.write_holder(pid, runs_one_job=alone)
     return lock
 
 
@@ -67,10 +67,10 @@ async def eventually(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_run_has_a_kubernetes_resource(site: LocalSite, tmp_path: Path) -> None:
+async def test_run_has_a_kubernetes_resource(site: LocalBackend, tmp_path: Path) -> None:
     folder = written(tmp_path, phase=Phase.SUCCEEDED, labels={"team": "a"})
     record = await site.get(A)
-    assert record.uid == folder.identify().uid and record.labels == {"team": "a"}
+    assert record.uid == folder.read_identity().uid and record.labels == {"team": "a"}
     assert record.resource["spec"]["policy"] == JOB["spec"]["policy"]
     assert "null" not in json.dumps(record.resource), "a document says nothing by a null"
     assert record.algorithm == "sft" and record.job.spec.max_steps == 10
@@ -85,7 +85,7 @@ async def test_run_has_a_kubernetes_resource(site: LocalSite, tmp_path: Path) ->
     assert {process.state for process in await site.processes(A)} == {"Finished"}
 
 
-async def test_job_with_killed_runner_is_not_running(site: LocalSite, tmp_path: Path) -> None:
+async def test_job_with_killed_runner_is_not_running(site: LocalBackend, tmp_path: Path) -> None:
     folder = written(tmp_path, phase=Phase.RUNNING)
     lock = held_by(folder, 7)
     assert (await site.get(A)).phase == "Starting"
@@ -109,22 +109,22 @@ async def test_job_with_killed_runner_is_not_running(site: LocalSite, tmp_path: 
 
 
 @pytest.mark.parametrize("name", ["..", "../a", ".a.lock", "A", "", "a/b", "b"])
-async def test_invalid_names_are_not_found(site: LocalSite, tmp_path: Path, name: str) -> None:
+async def test_invalid_names_are_not_found(site: LocalBackend, tmp_path: Path, name: str) -> None:
     written(tmp_path / "runs")
     written(tmp_path, "a")
     with pytest.raises(JobNotFound):
         await site.get(JobRef("default", name))
 
 
-async def test_error_names_the_namespace_that_has_the_job(site: LocalSite, tmp_path: Path) -> None:
+async def test_error_names_the_namespace_that_has_the_job(site: LocalBackend, tmp_path: Path) -> None:
     written(tmp_path, namespace="team")
     with pytest.raises(JobNotFound, match=r"no job a in namespace default of .*; namespace team has one"):
         await site.get(A)
     assert (await site.get(JobRef("team", "a"))).namespace == "team"
 
 
-async def test_folders_without_a_run_are_not_listed(site: LocalSite, tmp_path: Path) -> None:
-    assert (await LocalSite(tmp_path / "none").list(ListQuery())).jobs == []
+async def test_folders_without_a_run_are_not_listed(site: LocalBackend, tmp_path: Path) -> None:
+    assert (await LocalBackend(tmp_path / "none").list(ListQuery())).jobs == []
     written(tmp_path)
     (tmp_path / "notes").mkdir()
     (tmp_path / "broken").mkdir()
@@ -138,16 +138,16 @@ async def test_folders_without_a_run_are_not_listed(site: LocalSite, tmp_path: P
 
 
 async def test_list_rereads_changed_runs_only(
-    site: LocalSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    site: LocalBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(30):
         written(tmp_path, f"job-{number}", Phase.SUCCEEDED)
     # A folder that was just written is read again, because the clock may not distinguish the next change.
-    await asyncio.sleep(local_index._GRAIN_SECONDS + 0.05)
+    await asyncio.sleep(local_index._CLOCK_GRAIN_SECONDS + 0.05)
     reads: list[str] = []
-    read = local_index._read
+    read = local_index._read_run
 
-    def counted(folder: RunFolder, name: str, *more: Any) -> Any:
+    def counted(folder: RunDirectory, name: str, *more: Any) -> Any:
         reads.append(name)
         return read(folder, name, *more)
 
@@ -164,7 +164,7 @@ async def test_list_rereads_changed_runs_only(
     assert set(reads) <= {"job-3"}
 
 
-async def test_patch_changes_mutable_fields_only(site: LocalSite, tmp_path: Path) -> None:
+async def test_patch_changes_mutable_fields_only(site: LocalBackend, tmp_path: Path) -> None:
     folder = written(tmp_path, phase=Phase.STOPPED)
     before = await site.get(A)
     labels = {"metadata": {"labels": {"x": "y"}, "resourceVersion": before.metadata["resourceVersion"]}}
@@ -196,7 +196,7 @@ async def test_patch_changes_mutable_fields_only(site: LocalSite, tmp_path: Path
         await site.scale(A, 2)
 
 
-async def test_finished_job_cannot_be_changed(site: LocalSite, tmp_path: Path) -> None:
+async def test_finished_job_cannot_be_changed(site: LocalBackend, tmp_path: Path) -> None:
     written(tmp_path, phase=Phase.FAILED)
     for suspended in (True, False):
         with pytest.raises(Conflict, match="has finished"):
@@ -207,7 +207,7 @@ async def test_finished_job_cannot_be_changed(site: LocalSite, tmp_path: Path) -
         await site.create(JOB)
 
 
-async def test_runner_of_another_job_is_not_stopped(site: LocalSite, tmp_path: Path) -> None:
+async def test_runner_of_another_job_is_not_stopped(site: LocalBackend, tmp_path: Path) -> None:
     """Process 1 may not be signalled: a stop request would raise PermissionError."""
     folder = written(tmp_path)
     lock = held_by(folder, 1, alone=False)
@@ -217,7 +217,7 @@ async def test_runner_of_another_job_is_not_stopped(site: LocalSite, tmp_path: P
     lock.release()
 
 
-async def test_dry_run_writes_nothing(site: LocalSite, tmp_path: Path) -> None:
+async def test_dry_run_writes_nothing(site: LocalBackend, tmp_path: Path) -> None:
     record = await site.create(JOB, dry_run=True)
     assert record.phase == "Pending" and record.job.spec.max_steps == 10
     assert not left_in(tmp_path)
@@ -231,7 +231,7 @@ async def test_dry_run_writes_nothing(site: LocalSite, tmp_path: Path) -> None:
 
 
 async def test_relative_paths_are_resolved_against_the_submitter(
-    site: LocalSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    site: LocalBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     job = JOB | {"spec": JOB["spec"] | {"policy": {"model": {"path": "models/base"}}, "suspend": True}}
@@ -241,7 +241,7 @@ async def test_relative_paths_are_resolved_against_the_submitter(
     assert [event.reason for event in await site.events(A)] == ["Submitted"]
 
 
-async def test_watchers_see_each_change_and_the_end(site: LocalSite, tmp_path: Path) -> None:
+async def test_watchers_see_each_change_and_the_end(site: LocalBackend, tmp_path: Path) -> None:
     folder = written(tmp_path, phase=Phase.STOPPED)
     seen: list[list[str]] = [[], []]
 
@@ -262,10 +262,10 @@ async def test_watchers_see_each_change_and_the_end(site: LocalSite, tmp_path: P
         await anext(aiter(site.watch(A)))
 
 
-async def test_logs_by_process_role_and_tail(site: LocalSite, tmp_path: Path) -> None:
+async def test_logs_by_process_role_and_tail(site: LocalBackend, tmp_path: Path) -> None:
     folder = written(tmp_path, phase=Phase.STOPPED)
     for name, text in (("driver", "1\n2\n3\nhalf"), ("trainer-0", "a\nb\n"), ("trainer-1", "\xff\n")):
-        folder.log(name).write_bytes(text.encode("latin-1"))
+        folder.log_path(name).write_bytes(text.encode("latin-1"))
 
     async def lines(**options: Any) -> list[str]:
         return [f"{line.process}:{line.text}" async for line in site.logs(A, **options)]
@@ -279,7 +279,7 @@ async def test_logs_by_process_role_and_tail(site: LocalSite, tmp_path: Path) ->
             await lines(**options)
 
 
-async def test_logs_can_be_followed_before_any_exists(site: LocalSite, tmp_path: Path) -> None:
+async def test_logs_can_be_followed_before_any_exists(site: LocalBackend, tmp_path: Path) -> None:
     folder = written(tmp_path, phase=Phase.STOPPED)
     got: list[str] = []
 
@@ -290,10 +290,10 @@ async def test_logs_can_be_followed_before_any_exists(site: LocalSite, tmp_path:
     async with asyncio.timeout(60):
         following = asyncio.create_task(follow())
         await asyncio.sleep(0.3)
-        folder.log("rollout-0").write_text("1\n2\n3\nha")
+        folder.log_path("rollout-0").write_text("1\n2\n3\nha")
         await eventually(lambda: len(got) >= 3)
-        folder.log("rollout-1").write_text("x\n")
-        with folder.log("rollout-0").open("a") as file:
+        folder.log_path("rollout-1").write_text("x\n")
+        with folder.log_path("rollout-0").open("a") as file:
             file.write("lf\nend")
         await eventually(lambda: len(got) >= 5)
         RunStatus(phase=Phase.SUCCEEDED, runner=7, started_at=1e9).write(folder.status)

@@ -11,7 +11,7 @@ from kubealign.read_model import StepMetrics
 
 
 def reported(*entries: tuple[int, int, dict[str, float]]) -> MetricsTable:
-    return MetricsTable.of(
+    return MetricsTable.from_steps(
         StepMetrics(f"{place}-0", step, fence, values) for place, (step, fence, values) in enumerate(entries)
     )
 

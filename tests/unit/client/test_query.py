@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubealign.client.errors import JobInvalid
-from kubealign.client.label_selector import label_selector
-from kubealign.client.query import select
+from kubealign.client.label_selector import parse_label_selector
+from kubealign.client.query import select_page
 from kubealign.client.records import ListQuery
 
 
@@ -32,7 +32,7 @@ ROWS = [
 
 
 def names(query: ListQuery) -> list[str]:
-    return [row.name for row in select(ROWS, query).jobs]
+    return [row.name for row in select_page(ROWS, query).jobs]
 
 
 @pytest.mark.parametrize(
@@ -75,11 +75,11 @@ def test_query_selects_jobs(query: ListQuery, expected: list[str]) -> None:
     st.integers(0, 20),
 )
 def test_pages_contain_each_job_once_despite_deletions(rows: list[Row], sort: str, limit: int, gone: int) -> None:
-    whole = select(rows, ListQuery(sort=sort, limit=500)).jobs
+    whole = select_page(rows, ListQuery(sort=sort, limit=500)).jobs
     seen: list[Row] = []
     after = ""
     while True:
-        page = select(rows, ListQuery(sort=sort, limit=limit, after=after))
+        page = select_page(rows, ListQuery(sort=sort, limit=limit, after=after))
         seen += page.jobs
         after = page.next
         if not after:
@@ -97,14 +97,14 @@ def test_pages_contain_each_job_once_despite_deletions(rows: list[Row], sort: st
         (ListQuery(limit=501), "limit"),
         (ListQuery(sort="age"), "sort"),
         (ListQuery(after="%%%"), "after"),
-        (ListQuery(after=select(ROWS, ListQuery(limit=1, sort="name")).next), "after"),
+        (ListQuery(after=select_page(ROWS, ListQuery(limit=1, sort="name")).next), "after"),
         (ListQuery(label_selector="a=b,,c"), "labelSelector"),
         (ListQuery(label_selector="a in b"), "labelSelector"),
     ],
 )
 def test_invalid_query_names_its_field(query: ListQuery, field: str) -> None:
     with pytest.raises(JobInvalid) as caught:
-        select(ROWS, query)
+        select_page(ROWS, query)
     assert caught.value.errors[0].path == field
 
 
@@ -128,4 +128,4 @@ def test_invalid_query_names_its_field(query: ListQuery, field: str) -> None:
     ],
 )
 def test_label_selectors_have_kubectl_syntax(text: str, labels: dict[str, str], met: bool) -> None:
-    assert label_selector(text)(labels) is met
+    assert parse_label_selector(text)(labels) is met

@@ -6,72 +6,72 @@ from pathlib import Path
 
 import pytest
 
-from kubealign.local.run_folder import RunFolder
-from kubealign.local.run_lock import Holder
+from kubealign.local.run_folder import RunDirectory
+from kubealign.local.run_lock import LockHolder
 from kubealign.local.run_status import Phase, RunStatus
-from kubealign.local.standing import Facts, read_facts, standing
+from kubealign.local.standing import RunFacts, read_run_facts, derive_phase
 
 
 def status(phase: Phase, runner: int = 7, message: str = "") -> RunStatus:
     return RunStatus(phase=phase, runner=runner, started_at=1.0, message=message)
 
 
-OWN, OTHER, UNNAMED = Holder(7), Holder(8, alone=True), Holder(0)
+OWN, OTHER, UNNAMED = LockHolder(7), LockHolder(8, runs_one_job=True), LockHolder(0)
 STOPPED = "stopped at step 3; the same command resumes from there"
 
 
 @pytest.mark.parametrize(
     ("facts", "phase", "says"),
     [
-        (Facts(None, OTHER), "Pending", "its runner is about to start it"),
-        (Facts(None, UNNAMED), "Pending", "about to start"),
-        (Facts(None, None), "Suspended", "its runner ended before the job started, see logs/runner.log"),
-        (Facts(None, None, told=0), "Suspended", "suspended before it started; resume it to start it"),
-        (Facts(status(Phase.RUNNING), OWN), "Running", ""),
-        (Facts(status(Phase.RUNNING), OWN, told=7), "Suspending", "checkpoint"),
+        (RunFacts(None, OTHER), "Pending", "its runner is about to start it"),
+        (RunFacts(None, UNNAMED), "Pending", "about to start"),
+        (RunFacts(None, None), "Suspended", "its runner ended before the job started, see logs/runner.log"),
+        (RunFacts(None, None, stop_requested_pid=0), "Suspended", "suspended before it started; resume it to start it"),
+        (RunFacts(status(Phase.RUNNING), OWN), "Running", ""),
+        (RunFacts(status(Phase.RUNNING), OWN, stop_requested_pid=7), "Suspending", "checkpoint"),
         # An earlier runner was asked to stop.
-        (Facts(status(Phase.RUNNING), OWN, told=6), "Running", ""),
-        (Facts(status(Phase.RUNNING), None), "Suspended", "its runner (process 7) was killed; resume it"),
-        (Facts(status(Phase.RUNNING), None, told=7), "Suspended", "was killed"),
+        (RunFacts(status(Phase.RUNNING), OWN, stop_requested_pid=6), "Running", ""),
+        (RunFacts(status(Phase.RUNNING), None), "Suspended", "its runner (process 7) was killed; resume it"),
+        (RunFacts(status(Phase.RUNNING), None, stop_requested_pid=7), "Suspended", "was killed"),
         # Killed, and another runner has just started.
-        (Facts(status(Phase.RUNNING), OTHER), "Pending", "about to start"),
-        (Facts(status(Phase.STOPPED, message=STOPPED), None), "Suspended", "stopped at step 3; resume it"),
+        (RunFacts(status(Phase.RUNNING), OTHER), "Pending", "about to start"),
+        (RunFacts(status(Phase.STOPPED, message=STOPPED), None), "Suspended", "stopped at step 3; resume it"),
         # The runner has written its outcome and is exiting.
-        (Facts(status(Phase.STOPPED, message=STOPPED), OWN), "Suspended", "stopped at step 3"),
-        (Facts(status(Phase.STOPPED), OTHER), "Pending", ""),
-        (Facts(status(Phase.FAILED, message="no rows"), None), "Failed", "no rows"),
-        (Facts(status(Phase.FAILED, message="no rows"), OWN), "Failed", "no rows"),
-        (Facts(status(Phase.FAILED), OTHER), "Pending", ""),
-        (Facts(status(Phase.SUCCEEDED), None), "Succeeded", ""),
+        (RunFacts(status(Phase.STOPPED, message=STOPPED), OWN), "Suspended", "stopped at step 3"),
+        (RunFacts(status(Phase.STOPPED), OTHER), "Pending", ""),
+        (RunFacts(status(Phase.FAILED, message="no rows"), None), "Failed", "no rows"),
+        (RunFacts(status(Phase.FAILED, message="no rows"), OWN), "Failed", "no rows"),
+        (RunFacts(status(Phase.FAILED), OTHER), "Pending", ""),
+        (RunFacts(status(Phase.SUCCEEDED), None), "Succeeded", ""),
         # The runner executes another job, and this one finished before.
-        (Facts(status(Phase.SUCCEEDED), OTHER), "Succeeded", ""),
+        (RunFacts(status(Phase.SUCCEEDED), OTHER), "Succeeded", ""),
     ],
 )
-def test_phase_is_derived_from_the_run_directory(facts: Facts, phase: str, says: str) -> None:
-    found = standing(facts)
+def test_phase_is_derived_from_the_run_directory(facts: RunFacts, phase: str, says: str) -> None:
+    found = derive_phase(facts)
     assert found.phase == phase
     assert says in found.message
 
 
 def test_reading_the_holder_does_not_take_the_lock(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path / "tiny")
-    folder.make()
-    assert folder.lock().holder() is None
+    folder = RunDirectory(tmp_path / "tiny")
+    folder.create()
+    assert folder.lock().read_holder() is None
     lock = folder.lock()
     lock.reserve()
-    assert folder.lock().holder() == Holder(0)
-    lock.name(12, alone=True)
-    assert folder.lock().holder() == Holder(12, alone=True)
+    assert folder.lock().read_holder() == LockHolder(0)
+    lock.write_holder(12, runs_one_job=True)
+    assert folder.lock().read_holder() == LockHolder(12, runs_one_job=True)
     status(Phase.RUNNING, runner=12).write(folder.status)
-    assert read_facts(folder) == Facts(status(Phase.RUNNING, runner=12), Holder(12, alone=True), None)
+    assert read_run_facts(folder) == RunFacts(status(Phase.RUNNING, runner=12), LockHolder(12, runs_one_job=True), None)
     lock.release()
-    assert folder.lock().holder() is None
-    assert standing(read_facts(folder)).phase == "Suspended"
+    assert folder.lock().read_holder() is None
+    assert derive_phase(read_run_facts(folder)).phase == "Suspended"
 
 
 def test_lock_is_acquired_despite_concurrent_readers(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path / "tiny")
-    folder.make()
+    folder = RunDirectory(tmp_path / "tiny")
+    folder.create()
     # Creates the lock file.
     first = folder.lock()
     first.acquire()

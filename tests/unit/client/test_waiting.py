@@ -7,9 +7,9 @@ import pytest
 
 from kubealign import AlignmentJob
 from kubealign.client.errors import Conflict, JobFailed, JobInvalid
-from kubealign.client.handing_in import document_of, handed_in
+from kubealign.client.handing_in import to_document, parse_submission
 from kubealign.client.records import JobRecord
-from kubealign.client.waiting import reached, still_waits, wanted_phase
+from kubealign.client.waiting import has_reached, timeout_message, parse_phase
 from kubealign.spec.status import JobPhase
 
 TEXT = """
@@ -43,22 +43,22 @@ def record(phase: str, **status: Any) -> JobRecord:
     ],
 )
 def test_phase_is_reached_or_not(phase: str, until: str, there: bool) -> None:
-    assert reached(record(phase), JobPhase(until)) is there
+    assert has_reached(record(phase), JobPhase(until)) is there
 
 
 def test_wait_for_an_unreachable_phase_raises() -> None:
     with pytest.raises(JobFailed, match="n/a has failed: out of rows"):
-        reached(record("Failed", message="out of rows"), JobPhase.RUNNING)
+        has_reached(record("Failed", message="out of rows"), JobPhase.RUNNING)
     for until in (JobPhase.FAILED, JobPhase.SUSPENDED):
         with pytest.raises(Conflict, match=f"can no longer be {until}"):
-            reached(record("Succeeded"), until)
+            has_reached(record("Succeeded"), until)
     with pytest.raises(JobInvalid, match=r"until: must be a phase: Pending, .* \(it holds Done\)"):
-        wanted_phase("Done")
+        parse_phase("Done")
 
 
 def test_timeout_message_states_what_the_job_waits_for() -> None:
     late = record("Running", step=3, maxSteps=10, message="waits for rollout-0")
-    said = still_waits(late, "n/a", JobPhase.SUCCEEDED, 60)
+    said = timeout_message(late, "n/a", JobPhase.SUCCEEDED, 60)
     assert said == (
         "waited 60 s for n/a to be Succeeded: it is Running at step 3 of 10; it says: waits for rollout-0"
     )
@@ -68,12 +68,12 @@ def test_documents_are_in_dependency_order(tmp_path: Path) -> None:
     file = tmp_path / "jobs.yaml"
     file.write_text(f"{NEXT}---{BASE}")
     for given in (f"{NEXT}---{BASE}", file, str(file), [NEXT, AlignmentJob.from_yaml(BASE)]):
-        found = handed_in(given)
+        found = parse_submission(given)
         assert [document["metadata"]["name"] for document in found.documents] == ["base", "next"]
-        assert found.several
+        assert found.is_list
     # Paths in a file are resolved against its folder, those in a text are kept.
     paths = [
-        handed_in(given).documents[0]["spec"]["policy"]["model"]["path"]
+        parse_submission(given).documents[0]["spec"]["policy"]["model"]["path"]
         for given in (file, f"{BASE}---{NEXT}")
     ]
     assert paths == [str(tmp_path / "model"), "model"]
@@ -81,13 +81,13 @@ def test_documents_are_in_dependency_order(tmp_path: Path) -> None:
 
 def test_single_document_keeps_its_set_fields() -> None:
     job = AlignmentJob.from_yaml(BASE)
-    for given in (BASE, job, document_of(job), document_of(job) | {"status": {"phase": "Running"}}):
-        found = handed_in(given)
-        assert not found.several
+    for given in (BASE, job, to_document(job), to_document(job) | {"status": {"phase": "Running"}}):
+        found = parse_submission(given)
+        assert not found.is_list
         # Defaults are left to the backend.
         assert set(found.documents[0]["spec"]) == {"maxSteps", "algorithm", "policy", "data"}
         assert AlignmentJob.from_yaml(job.to_yaml()) == job
-    assert handed_in([BASE]).several
+    assert parse_submission([BASE]).is_list
 
 
 @pytest.mark.parametrize(
@@ -104,5 +104,5 @@ def test_single_document_keeps_its_set_fields() -> None:
 )
 def test_invalid_submission_names_the_field(given: Any, said: str) -> None:
     with pytest.raises(JobInvalid) as caught:
-        handed_in(given)
+        parse_submission(given)
     assert said in str(caught.value)

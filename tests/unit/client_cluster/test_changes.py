@@ -10,7 +10,7 @@ import pytest
 
 from kubealign.client.errors import Forbidden, Unavailable
 from kubealign.client.kubernetes_api import KubernetesApi
-from kubealign.client.kubernetes_changes import changes, list_all
+from kubealign.client.kubernetes_changes import watch_changes, list_all
 from kubealign.client.kubernetes_failures import WatchExpired
 
 Json = dict[str, Any]
@@ -57,11 +57,11 @@ class Server:
         found: Seen = []
         async with (
             asyncio.timeout(30),
-            aclosing(changes(cast(KubernetesApi, self), "/x", {}, known=known, patience=0.5)) as told,
+            aclosing(watch_changes(cast(KubernetesApi, self), "/x", {}, known_objects=known, unavailable_timeout=0.5)) as told,
         ):
             async for change in told:
                 metadata = change.item["metadata"]
-                found.append((metadata["uid"], metadata["resourceVersion"], change.gone))
+                found.append((metadata["uid"], metadata["resourceVersion"], change.is_deleted))
                 if len(found) == count:
                     break
         return found

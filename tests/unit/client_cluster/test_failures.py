@@ -16,7 +16,7 @@ from kubealign.client.errors import (
     Unauthenticated,
     Unavailable,
 )
-from kubealign.client.kubernetes_failures import Call, ObjectMissing, WatchExpired, failure
+from kubealign.client.kubernetes_failures import ApiCall, ObjectNotFound, WatchExpired, error_from_response
 
 JOBS = "/apis/kubealign.dev/v1alpha1/namespaces/team/alignmentjobs"
 ONE = f"{JOBS}/one"
@@ -24,7 +24,7 @@ ONE = f"{JOBS}/one"
 
 def refused(verb: str, path: str, code: int, **told: Any) -> KubealignError:
     body = json.dumps({"kind": "Status", "status": "Failure", "code": code, **told}).encode()
-    return failure(Call(verb, path), code, body, "https://cluster.test")
+    return error_from_response(ApiCall(verb, path), code, body, "https://cluster.test")
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def refused(verb: str, path: str, code: int, **told: Any) -> KubealignError:
     ],
 )
 def test_call_describes_itself(verb: str, path: str, said: str) -> None:
-    assert str(Call(verb, path)) == said
+    assert str(ApiCall(verb, path)) == said
 
 
 def test_each_status_has_its_exception() -> None:
@@ -54,19 +54,19 @@ def test_each_status_has_its_exception() -> None:
     assert isinstance(refused("watch", JOBS, 410, reason="Expired"), WatchExpired)
     assert isinstance(refused("get", ONE, 418), NotPossible)
     pod = "/api/v1/namespaces/team/pods/one-driver"
-    assert isinstance(refused("get", pod, 404, details={"name": "one-driver", "kind": "pods"}), ObjectMissing)
+    assert isinstance(refused("get", pod, 404, details={"name": "one-driver", "kind": "pods"}), ObjectNotFound)
     assert isinstance(refused("create", f"{pod}/exec", 400), NotPossible)
 
 
 def test_missing_resource_type_is_not_a_missing_job() -> None:
-    plain = failure(Call("get", ONE), 404, b"404 page not found\n", "https://cluster.test")
+    plain = error_from_response(ApiCall("get", ONE), 404, b"404 page not found\n", "https://cluster.test")
     assert isinstance(plain, NotPossible) and "helm install" in str(plain)
 
 
 def test_missing_namespace_is_an_invalid_job() -> None:
     error = refused("create", JOBS, 404, details={"name": "team", "kind": "namespaces"})
     assert isinstance(error, JobInvalid)
-    assert [(held.path, held.held) for held in error.errors] == [("metadata.namespace", "team")]
+    assert [(held.path, held.value) for held in error.errors] == [("metadata.namespace", "team")]
 
 
 def test_causes_become_field_errors_with_values() -> None:
@@ -91,7 +91,7 @@ def test_causes_become_field_errors_with_values() -> None:
         details={"name": "one", "causes": causes},
     )
     assert isinstance(error, JobInvalid)
-    assert [(held.path, held.held, held.message) for held in error.errors] == [
+    assert [(held.path, held.value, held.message) for held in error.errors] == [
         ("spec.seed", "", "cannot be changed"),
         ("spec.maxSteps", "0", "should be at least 1"),
         ("spec.a", '"x:y"', 'must be "z"'),
@@ -116,4 +116,4 @@ def test_missing_permissions_differ_from_admission_rules() -> None:
 @pytest.mark.parametrize("body", [b"", b"[]", b"<html>", b'{"details": null}', b"\xff"])
 def test_any_response_body_becomes_a_client_error(body: bytes) -> None:
     for status in (400, 401, 403, 404, 409, 410, 422, 429, 500, 502, 599):
-        assert isinstance(failure(Call("create", JOBS), status, body, "https://cluster.test"), KubealignError)
+        assert isinstance(error_from_response(ApiCall("create", JOBS), status, body, "https://cluster.test"), KubealignError)

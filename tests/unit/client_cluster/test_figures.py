@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from kubealign.client.cluster_figures import figures
+from kubealign.client.cluster_figures import open_telemetry
 from kubealign.client.errors import (
     Conflict,
     Forbidden,
@@ -22,14 +22,14 @@ from kubealign.client.errors import (
 )
 from kubealign.client.kubernetes_api import KubernetesApi
 from kubealign.client.records import JobRef
-from kubealign.client.rest_figures import HttpDashboard, RestFigures, told
+from kubealign.client.rest_figures import HttpDashboard, DashboardTelemetry, parse_response
 
 REF = JobRef("team", "one")
 Answer = Callable[[web.Request], web.Response]
 
 
 @pytest.fixture
-async def asked() -> AsyncIterator[tuple[RestFigures, list[web.Request], dict[str, Any]]]:
+async def asked() -> AsyncIterator[tuple[DashboardTelemetry, list[web.Request], dict[str, Any]]]:
     """Telemetry source, received requests, responses."""
     requests: list[web.Request] = []
     answer: dict[str, Any] = {"items": []}
@@ -42,12 +42,12 @@ async def asked() -> AsyncIterator[tuple[RestFigures, list[web.Request], dict[st
     application.add_routes([web.get("/base/api/v1/{rest:.*}", handle)])
     server = TestServer(application)
     await server.start_server()
-    async with RestFigures(str(server.make_url("/base/")), "secret") as made:
+    async with DashboardTelemetry(str(server.make_url("/base/")), "secret") as made:
         yield made, requests, answer
     await server.close()
 
 
-Asked = tuple[RestFigures, list[web.Request], dict[str, Any]]
+Asked = tuple[DashboardTelemetry, list[web.Request], dict[str, Any]]
 
 
 async def test_steps_have_their_values(asked: Asked) -> None:
@@ -113,15 +113,15 @@ async def test_heartbeats_of_requested_processes_only(asked: Asked) -> None:
 def test_problem_document_becomes_an_exception(status: int, kind: type[KubealignError]) -> None:
     body = json.dumps({"title": "No", "detail": "there is no job one", "status": status}).encode()
     with pytest.raises(kind, match="the dashboard: there is no job one"):
-        told(status, body, "the dashboard")
+        parse_response(status, body, "the dashboard")
 
 
 async def test_response_of_another_server_is_an_error() -> None:
     with pytest.raises(Unavailable, match="is it a kubealign dashboard"):
-        told(200, b"<html>", "http://x")
+        parse_response(200, b"<html>", "http://x")
     with pytest.raises(NotPossible, match="http://HOST"):
         HttpDashboard("dashboard:8080", None)
-    async with RestFigures("http://127.0.0.1:1", None) as dashboard:
+    async with DashboardTelemetry("http://127.0.0.1:1", None) as dashboard:
         with pytest.raises(Unavailable, match="does not respond"):
             await dashboard.metrics(REF)
 
@@ -147,8 +147,8 @@ class Proxy:
         return status, json.dumps(body).encode()
 
 
-def through(proxy: Proxy) -> RestFigures:
-    return figures(cast(KubernetesApi, proxy))
+def through(proxy: Proxy) -> DashboardTelemetry:
+    return open_telemetry(cast(KubernetesApi, proxy))
 
 
 @pytest.fixture

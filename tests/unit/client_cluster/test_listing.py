@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kubealign.client.cluster_listing import page
+from kubealign.client.cluster_listing import build_page
 from kubealign.client.errors import JobInvalid
 from kubealign.client.records import JobRecord, ListQuery
 
@@ -19,7 +19,7 @@ def names(jobs: list[JobRecord], query: ListQuery) -> list[str]:
     """Return the names on all pages."""
     found: list[str] = []
     while True:
-        here = page(jobs, query)
+        here = build_page(jobs, query)
         found += [held.name for held in here.jobs]
         if not here.next:
             return found
@@ -47,11 +47,11 @@ def test_pages_contain_every_job_once_in_order(sort: str, expected: list[str], l
 
 def test_changes_between_pages_skip_and_repeat_nothing() -> None:
     query = ListQuery(sort="name", limit=2)
-    first = page(JOBS, query)
+    first = build_page(JOBS, query)
     assert first.total == 4
     # One job of the first page is deleted, one is created before the cursor and one after it.
     changed = [job("aa"), *JOBS[1:], job("cd")]
-    second = page(changed, ListQuery(sort="name", limit=2, after=first.next))
+    second = build_page(changed, ListQuery(sort="name", limit=2, after=first.next))
     assert [held.name for held in second.jobs] == ["ccc", "cd"]
 
 
@@ -66,10 +66,10 @@ def test_job_without_status_is_pending() -> None:
         ListQuery(limit=0),
         ListQuery(after="%"),
         ListQuery(after="bnVsbA"),
-        ListQuery(sort="name", after=page(JOBS, ListQuery(sort="-name", limit=1)).next),
+        ListQuery(sort="name", after=build_page(JOBS, ListQuery(sort="-name", limit=1)).next),
     ],
 )
 def test_invalid_query_is_refused(query: ListQuery) -> None:
     with pytest.raises(JobInvalid) as caught:
-        page(JOBS, query)
+        build_page(JOBS, query)
     assert caught.value.errors[0].path in ("sort", "limit", "continue")

@@ -44,7 +44,7 @@ async def test_plugin_is_rerun_when_credentials_expire(tmp_path: Path) -> None:
     file = kubeconfig(tmp_path, plugin(tmp_path, "2020-01-01T00:00:00Z"))
     async with await connect(file) as api:
         assert api.namespace == "ours" and api.server == "http://127.0.0.1:1"
-        first, second = await api.token(), await api.token()
+        first, second = await api.bearer_token(), await api.bearer_token()
     assert first != second
     assert first is not None and first.startswith("token-")
 
@@ -52,13 +52,13 @@ async def test_plugin_is_rerun_when_credentials_expire(tmp_path: Path) -> None:
 async def test_plugin_is_not_rerun_before_expiry(tmp_path: Path) -> None:
     file = kubeconfig(tmp_path, plugin(tmp_path, "2999-01-01T00:00:00Z"))
     async with await connect(file) as api:
-        assert [await api.token(), await api.token()] == ["token-1", "token-1"]
+        assert [await api.bearer_token(), await api.bearer_token()] == ["token-1", "token-1"]
     assert json.loads((tmp_path / "count").read_text()) == 1
 
 
 async def test_password_is_not_a_token(tmp_path: Path) -> None:
     async with await connect(kubeconfig(tmp_path, {"username": "me", "password": "secret"})) as api:
-        assert await api.token() is None
+        assert await api.bearer_token() is None
     async with await connect(kubeconfig(tmp_path, {"token": "mine"})) as api:
-        assert await api.token() == "mine"
-        assert await api.with_token("theirs").token() == "theirs"
+        assert await api.bearer_token() == "mine"
+        assert await api.with_token("theirs").bearer_token() == "theirs"

@@ -7,15 +7,15 @@ from typing import Any, cast
 
 import pytest
 
-from kubealign.client.cluster_logs import chosen, followed, written
-from kubealign.client.cluster_processes import role_of
+from kubealign.client.cluster_logs import make_pod_filter, follow_logs, read_logs
+from kubealign.client.cluster_processes import pod_role
 from kubealign.client.errors import Forbidden, Unavailable
 from kubealign.client.kubernetes_api import KubernetesApi
 from kubealign.client.records import JobRef
 
 Json = dict[str, Any]
 REF = JobRef("team", "one")
-EVERY = chosen(None, None, role_of)
+EVERY = make_pod_filter(None, None, pod_role)
 
 
 def pod(process: str, uid: str, state: str = "running") -> Json:
@@ -74,7 +74,7 @@ async def test_broken_connection_resumes_after_the_last_line() -> None:
 
     async def read() -> list[str]:
         found = []
-        async for line in followed(cluster.api, REF, "u", EVERY, 5, over):
+        async for line in follow_logs(cluster.api, REF, "u", EVERY, 5, over):
             found.append(line.text)
             if line.text == "c":
                 cluster.pods = [pod("driver", "u1", "terminated")]
@@ -92,7 +92,7 @@ async def test_later_pod_is_read_from_its_first_line() -> None:
     logs: dict[str, list[list[str | Exception]]] = {"u1": [[stamped(1, "a")]], "u2": [[stamped(2, "b")]]}
     cluster = Cluster([waiting], logs)
     over = asyncio.Event()
-    lines = followed(cluster.api, REF, "u", EVERY, 1, over)
+    lines = follow_logs(cluster.api, REF, "u", EVERY, 1, over)
     first = asyncio.ensure_future(anext(lines))
     await asyncio.sleep(0)
     assert not first.done()
@@ -108,25 +108,25 @@ async def test_later_pod_is_read_from_its_first_line() -> None:
 
 async def test_read_error_is_raised() -> None:
     cluster = Cluster([pod("driver", "u1")], {"u1": [["unable to retrieve container logs for x"]]})
-    found = [line async for line in written(cluster.api, REF, "u", EVERY, None)]
+    found = [line async for line in read_logs(cluster.api, REF, "u", EVERY, None)]
     assert [line.text for line in found] == ["unable to retrieve container logs for x"]
     cluster.logs["u1"] = [[stamped(1, "a"), Unavailable("the server went away")]]
     with pytest.raises(Unavailable):
-        [line async for line in written(cluster.api, REF, "u", EVERY, None)]
+        [line async for line in read_logs(cluster.api, REF, "u", EVERY, None)]
 
 
 async def test_forbidden_follower_raises() -> None:
     cluster = Cluster([pod("driver", "u1")], {"u1": [[Forbidden("not you")]]})
     with pytest.raises(Forbidden):
         async with asyncio.timeout(30):
-            [line async for line in followed(cluster.api, REF, "u", EVERY, None, asyncio.Event())]
+            [line async for line in follow_logs(cluster.api, REF, "u", EVERY, None, asyncio.Event())]
 
 
 async def test_closing_the_reader_cancels_all_tasks() -> None:
     endless: list[str | Exception] = [stamped(1, f"{number}") for number in range(5000)]
     cluster = Cluster([pod("driver", "u1")], {"u1": [endless]})
     before = asyncio.all_tasks()
-    lines = followed(cluster.api, REF, "u", EVERY, None, asyncio.Event())
+    lines = follow_logs(cluster.api, REF, "u", EVERY, None, asyncio.Event())
     assert (await asyncio.wait_for(anext(lines), 30)).text == "0"
     await asyncio.wait_for(lines.aclose(), 30)
     assert asyncio.all_tasks() == before
@@ -136,7 +136,7 @@ def test_logs_are_filtered_by_process_and_role() -> None:
     pods = [pod("rollout-0", "u1"), pod("rollout-1", "u2"), pod("driver", "u3"), pod("prepare", "u4")]
 
     def names(process: str | None, role: str | None) -> list[str]:
-        wanted = chosen(process, role, role_of)
+        wanted = make_pod_filter(process, role, pod_role)
         return [held["metadata"]["name"] for held in pods if wanted(held)]
 
     assert names(None, None) == ["one-rollout-0", "one-rollout-1", "one-driver", "one-prepare"]

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kubealign.client.cluster_processes import processes
+from kubealign.client.cluster_processes import to_process_records
 from kubealign.client.records import ProcessState
 
 Json = dict[str, Any]
@@ -63,7 +63,7 @@ PULL: Json = {"waiting": {"reason": "ImagePullBackOff", "message": "no such imag
 def test_process_state_and_reason(
     state: Json | None, status: Json, over: bool, expected: ProcessState, words: str
 ) -> None:
-    [found] = processes([pod("trainer-0", state, **status)], {}, 0.0, over=over, held=False)
+    [found] = to_process_records([pod("trainer-0", state, **status)], {}, 0.0, finished=over, suspended=False)
     assert found.state is expected
     assert words in found.message if words else found.message == ""
 
@@ -72,7 +72,7 @@ def test_names_roles_order_and_heartbeats() -> None:
     pods = [pod(name, RUNNING) for name in ("nats", "rollout-10", "rollout-2", "prepare", "driver")]
     stranger: Json = {"metadata": {"name": "stranger"}, "spec": {}, "status": {}}
     says = {"driver": {"time": 90.0, "step": 3}, "nats": {"time": "?"}}
-    found = processes([*pods, stranger], says, 100.0, over=False, held=False)
+    found = to_process_records([*pods, stranger], says, 100.0, finished=False, suspended=False)
     assert [held.name for held in found] == ["driver", "rollout-2", "rollout-10", "prepare", "nats"]
     assert [held.role for held in found] == ["driver", "rollout", "rollout", "prepare", "nats"]
     assert found[0].says == {"step": 3} and found[0].silent_seconds == 10.0
@@ -83,6 +83,6 @@ def test_names_roles_order_and_heartbeats() -> None:
 def test_terminating_pod_restarts_unless_the_job_is_suspended() -> None:
     leaving = pod("rollout-0", RUNNING, ready=True)
     leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    [again] = processes([leaving], {}, 0.0, over=False, held=False)
-    [stopped] = processes([leaving], {}, 0.0, over=False, held=True)
+    [again] = to_process_records([leaving], {}, 0.0, finished=False, suspended=False)
+    [stopped] = to_process_records([leaving], {}, 0.0, finished=False, suspended=True)
     assert (again.state, stopped.state) == (ProcessState.RESTARTING, ProcessState.STOPPED)

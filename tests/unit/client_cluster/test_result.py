@@ -20,12 +20,12 @@ import pytest
 from kubealign.client.errors import NotPossible, Unavailable
 from kubealign.client.kubernetes_api import KubernetesApi
 from kubealign.client.records import JobRecord
-from kubealign.client.result_pod import ResultPod, manifest, sends, source
+from kubealign.client.result_pod import ResultPodSettings, pod_manifest, send_command, sender_source
 from kubealign.client.result_sender import send
-from kubealign.client.result_stream import receive
-from kubealign.spec.status import Result
+from kubealign.client.result_stream import receive_folder
+from kubealign.spec.status import ResultLocation
 
-RESULT = Result.model_validate({"claimName": "runs", "path": "x/one-1/result"})
+RESULT = ResultLocation.model_validate({"claimName": "runs", "path": "x/one-1/result"})
 JOB = JobRecord({"metadata": {"name": "one", "namespace": "team", "uid": "u-1"}})
 SUCCESS = json.dumps({"status": "Success"}).encode()
 
@@ -72,7 +72,7 @@ def archive(folder: Path) -> tuple[bytes, bytes]:
 
 async def received(wire: Wire, into: Path) -> None:
     await asyncio.to_thread(into.mkdir)
-    await asyncio.wait_for(receive(cast(KubernetesApi, wire), "/pod", ["send"], into), 30)
+    await asyncio.wait_for(receive_folder(cast(KubernetesApi, wire), "/pod", ["send"], into), 30)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -123,13 +123,13 @@ async def test_unwritable_folder_is_an_error_without_a_hang(
 ) -> None:
     sent, told = archive(folder)
     with pytest.raises(NotPossible, match="cannot be unpacked"):
-        await receive(
+        await receive_folder(
             cast(KubernetesApi, wire(sent, told)), "/pod", ["send"], tmp_path / "sent" / "config.json"
         )
 
 
 def test_sender_runs_from_source_and_holder_exits_on_sigterm(folder: Path) -> None:
-    run = [sys.executable, "-I", "-c", source()]
+    run = [sys.executable, "-I", "-c", sender_source()]
     done = subprocess.run([*run, "send", str(folder)], capture_output=True, timeout=60, check=True)
     told = json.loads(done.stderr)
     assert told == {"sha256": hashlib.sha256(done.stdout).hexdigest(), "bytes": len(done.stdout)}
@@ -174,7 +174,7 @@ def driver(**changes: Any) -> dict[str, Any]:
 
 
 def test_pod_resembles_job_pods_but_is_not_selected_as_one() -> None:
-    made = manifest(JOB, RESULT, [driver()], ResultPod())
+    made = pod_manifest(JOB, RESULT, [driver()], ResultPodSettings())
     [main] = made["spec"]["containers"]
     assert main["image"] == "registry/jobs:1" and main["imagePullPolicy"] == "Never"
     assert made["spec"]["securityContext"]["runAsUser"] == 7
@@ -185,13 +185,13 @@ def test_pod_resembles_job_pods_but_is_not_selected_as_one() -> None:
     [owner] = made["metadata"]["ownerReferences"]
     assert owner["uid"] == "u-1" and owner["controller"] is False
     assert main["volumeMounts"] == [{"name": "result", "mountPath": "/volumes/runs", "readOnly": True}]
-    command = sends(made, RESULT)
+    command = send_command(made, RESULT)
     assert (command[0], *command[-2:]) == ("/opt/python", "send", "/volumes/runs/x/one-1/result")
 
 
 def test_image_is_required_without_a_job_pod() -> None:
     with pytest.raises(NotPossible, match="KUBEALIGN_RESULT_IMAGE"):
-        manifest(JOB, RESULT, [], ResultPod())
-    made = manifest(JOB, RESULT, [], ResultPod("python:3"))
+        pod_manifest(JOB, RESULT, [], ResultPodSettings())
+    made = pod_manifest(JOB, RESULT, [], ResultPodSettings("python:3"))
     assert made["spec"]["containers"][0]["image"] == "python:3"
     assert made["spec"]["securityContext"]["runAsNonRoot"] is True

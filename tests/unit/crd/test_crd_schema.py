@@ -10,38 +10,38 @@ import pytest
 import yaml
 from pydantic import BaseModel, Field
 
-from kubealign.spec.base import Spec, Union
-from kubealign_operator.crd.coherence import coherent
-from kubealign_operator.crd.definition import definition, schema
-from kubealign_operator.crd.file import manifest
-from kubealign_operator.crd.immutability import unchanged
-from kubealign_operator.crd.rule import text
-from kubealign_operator.crd.rules import rules_below
-from kubealign_operator.crd.schema import Emitter, places
+from kubealign.spec.base import SpecModel, SpecUnion
+from kubealign_operator.crd.coherence import cross_field_rules
+from kubealign_operator.crd.definition import definition, job_schema
+from kubealign_operator.crd.file import crd_manifest
+from kubealign_operator.crd.immutability import immutability_rules
+from kubealign_operator.crd.rule import cel_string
+from kubealign_operator.crd.rules import model_rules
+from kubealign_operator.crd.schema import SchemaEmitter, walk_schema
 
 FILE = Path(__file__).parents[3] / "charts/kubealign/files/alignmentjobs.kubealign.dev.yaml"
 
 
 def emitted(model: type[BaseModel]) -> dict[str, Any]:
-    return Emitter.of(model, rules_below(model)).model(model)
+    return SchemaEmitter.for_model(model, model_rules(model)).object_schema(model)
 
 
 def rules(at: str) -> list[dict[str, Any]]:
-    return list(dict(places(schema()))[at]["x-kubernetes-validations"])
+    return list(dict(walk_schema(job_schema()))[at]["x-kubernetes-validations"])
 
 
 def test_the_charts_file_is_up_to_date() -> None:
-    assert FILE.read_text() == manifest(), "run: make crd"
+    assert FILE.read_text() == crd_manifest(), "run: make crd"
 
 
 def test_the_definition_fits_etcd_and_helm() -> None:
     # etcd takes 1.5 MiB of JSON, and Helm keeps a whole release, compressed, in a Secret of 1 MiB.
-    assert len(json.dumps(yaml.safe_load(manifest()))) < 1_000_000
-    assert len(gzip.compress(manifest().encode())) < 200_000
+    assert len(json.dumps(yaml.safe_load(crd_manifest()))) < 1_000_000
+    assert len(gzip.compress(crd_manifest().encode())) < 200_000
 
 
 def test_only_keywords_of_structural_schemas() -> None:
-    for place, part in places(schema()):
+    for place, part in walk_schema(job_schema()):
         keys = set(part)
         assert not keys & {"$ref", "$defs", "title", "const", "prefixItems", "oneOf", "allOf", "nullable"}, (
             place
@@ -52,7 +52,7 @@ def test_only_keywords_of_structural_schemas() -> None:
 
 def test_everything_in_the_spec_is_bounded() -> None:
     unbounded = [
-        place for place, part in places(schema()["properties"]["spec"], "spec") if not _bounded(part)
+        place for place, part in walk_schema(job_schema()["properties"]["spec"], "spec") if not _bounded(part)
     ]
     assert unbounded == []
 
@@ -73,7 +73,7 @@ def _bounded(part: dict[str, Any]) -> bool:
 
 
 def test_every_rule_names_an_existing_field() -> None:
-    known = dict(places(schema()))
+    known = dict(walk_schema(job_schema()))
     for place, part in known.items():
         for rule in part.get("x-kubernetes-validations", []):
             named = place + rule.get("fieldPath", "")
@@ -83,17 +83,17 @@ def test_every_rule_names_an_existing_field() -> None:
 
 def test_the_rules_of_a_spec_are_distinct() -> None:
     found = [(rule["rule"], rule["message"]) for rule in rules("spec")]
-    assert len(found) == len(set(found)) == len([*coherent(), *unchanged()])
+    assert len(found) == len(set(found)) == len([*cross_field_rules(), *immutability_rules()])
 
 
-class _Choice(Union):
+class _Choice(SpecUnion):
     default_member = "left"
 
     left: int | None = Field(None, ge=0, le=9, description="One.")
     right: str | None = Field(None, max_length=9, description="The other.")
 
 
-class _Sides(Spec):
+class _Sides(SpecModel):
     """Has two
     sides."""
 
@@ -131,11 +131,11 @@ def test_a_model_becomes_a_schema() -> None:
     assert "default" not in named
 
 
-class _Null(Spec):
+class _Null(SpecModel):
     bound: float | None = Field(1.0, description="null: none.")
 
 
-class _Either(Spec):
+class _Either(SpecModel):
     value: int | str = Field(1, description="One or the other.")
 
 
@@ -149,11 +149,11 @@ def test_unsupported_field_types_are_rejected(model: type[BaseModel], says: str)
 
 
 def test_cel_strings_are_quoted() -> None:
-    assert text(r"it's a \w") == r"'it\'s a \\w'"
+    assert cel_string(r"it's a \w") == r"'it\'s a \\w'"
 
 
 def test_only_fields_read_by_the_operator_are_mutable() -> None:
-    fixed = {rule.at for rule in unchanged()}
+    fixed = {rule.field_path for rule in immutability_rules()}
     assert not fixed & {".suspend", ".lifecycle", ".lifecycle.maxRestarts", ".rollout", ".rollout.replicas"}
     assert {".seed", ".maxSteps", ".policy", ".checkpoint", ".lifecycle.maxFailedGroups"} <= fixed
     assert {".rollout.sampling", ".rollout.minReplicas", ".podTemplate"} <= fixed
@@ -174,5 +174,5 @@ def test_scale_and_column_paths_exist() -> None:
 
 
 def _paths() -> Iterator[tuple[str, dict[str, Any]]]:
-    for place, part in places(schema()):
+    for place, part in walk_schema(job_schema()):
         yield f".{place}", part

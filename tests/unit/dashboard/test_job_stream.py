@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 
 from kubealign.client.errors import Unavailable
 from kubealign.client.records import JobRecord, JobRef, ProcessRecord, ProcessState
-from kubealign.read_model import BEGINNING, Sample, StepMetrics
-from kubealign_services.dashboard.streams.cursor import Cursor
+from kubealign.read_model import STREAM_START, SampleRecord, StepMetrics
+from kubealign_services.dashboard.streams.cursor import StreamCursor
 from kubealign_services.dashboard.streams.hub import Hub
-from kubealign_services.dashboard.streams.job_feed import Pace
+from kubealign_services.dashboard.streams.job_feed import PollIntervals
 from kubealign_services.dashboard.streams.job_stream import job_stream
 from support.dashboard import LETTERS, Seen, events, eventually, site_with_jobs
 from support.memory_site import MemorySite
 
-QUICK = Pace(figures=0.002, processes=0.002, over=0.002)
+QUICK = PollIntervals(metrics=0.002, processes=0.002, finished=0.002)
 SECONDS = 30
 pytestmark = pytest.mark.timeout(60)
 
@@ -37,7 +37,7 @@ class Counted(MemorySite):
         async for record in super().watch(ref):
             yield record
 
-    async def metrics(self, ref: JobRef, after: str = BEGINNING, count: int = 1000) -> Sequence[StepMetrics]:
+    async def metrics(self, ref: JobRef, after: str = STREAM_START, count: int = 1000) -> Sequence[StepMetrics]:
         self.looks += 1
         return await super().metrics(ref, after, count)
 
@@ -49,7 +49,7 @@ async def site(tmp_path: Path) -> MemorySite:
 
 def report(site: MemorySite, step: int) -> None:
     site.report(LETTERS, step, {"reward/mean": 0.1})
-    site.sample(LETTERS, Sample("", step, "ab", f"response {step}"))
+    site.sample(LETTERS, SampleRecord("", step, "ab", f"response {step}"))
 
 
 @dataclass
@@ -75,7 +75,7 @@ class Reader:
     async def look(self, *, until: int | None = None, most: int | None = None) -> None:
         """Until this step has come, or for so many events."""
         record = await self.site.get(LETTERS)
-        cursor = Cursor.parse(self.last) if self.last else Cursor()
+        cursor = StreamCursor.parse(self.last) if self.last else StreamCursor()
         frames = job_stream(self.hub, self.site, record, cursor, processes=True)
         count = 0
         # A closed browser ends the generator at any point.
@@ -117,7 +117,7 @@ def test_each_entry_arrives_once_under_any_sequence_of_disconnections(
         await always
         assert reader.steps == reader.samples == list(range(1, steps + 1))
         assert other.steps == other.samples == list(range(1, steps + 1))
-        assert hub.feeds == 0
+        assert hub.followed_jobs == 0
 
     asyncio.run(run())
 
@@ -134,13 +134,13 @@ async def test_the_job_comes_first_and_gone_last(site: MemorySite) -> None:
     await asyncio.wait_for(looking, SECONDS)
     assert reader.names[0] == "job"
     assert reader.names[-1] == "gone"
-    assert hub.feeds == 0
+    assert hub.followed_jobs == 0
 
 
 async def test_many_readers_share_one_poll(tmp_path: Path) -> None:
     site = Counted()
     site._jobs = (await site_with_jobs(tmp_path))._jobs
-    hub = Hub(site, Pace(figures=0.05, processes=1.0))
+    hub = Hub(site, PollIntervals(metrics=0.05, processes=1.0))
     readers = [Reader(site, hub) for _ in range(100)]
     for step in range(1, 4):
         report(site, step)
@@ -159,12 +159,12 @@ async def test_a_slow_reader_is_disconnected_and_resumes(site: MemorySite) -> No
     hub = Hub(site, QUICK)
     reader, quick = Reader(site, hub), Reader(site, hub)
     await reader.look(most=1)
-    frames = job_stream(hub, site, await site.get(LETTERS), Cursor.parse(reader.last), processes=True)
+    frames = job_stream(hub, site, await site.get(LETTERS), StreamCursor.parse(reader.last), processes=True)
     assert b"retry" in await anext(frames)
     assert b"event: job" in await anext(frames)
     slow = events(cast(AsyncIterator[bytes], frames))
     coming = asyncio.ensure_future(anext(slow))
-    await eventually(lambda: hub.feeds)
+    await eventually(lambda: hub.followed_jobs)
     report(site, 1)
     reader.see(await asyncio.wait_for(coming, SECONDS))
     looking = asyncio.ensure_future(quick.look(until=400))
@@ -199,7 +199,7 @@ async def test_a_temporary_failure_of_the_backend_loses_nothing(
 async def test_processes_are_sent_to_authorized_readers_only(site: MemorySite) -> None:
     site.staff(LETTERS, ProcessRecord("driver", "driver", ProcessState.READY))
     hub = Hub(site, QUICK)
-    frames = job_stream(hub, site, await site.get(LETTERS), Cursor(), processes=False)
+    frames = job_stream(hub, site, await site.get(LETTERS), StreamCursor(), processes=False)
     names = []
     report(site, 1)
     async with asyncio.timeout(SECONDS):
@@ -215,7 +215,7 @@ async def test_processes_are_sent_to_authorized_readers_only(site: MemorySite) -
 async def test_shutdown_ends_every_stream(site: MemorySite) -> None:
     hub = Hub(site, QUICK)
     looking = [asyncio.ensure_future(Reader(site, hub).look()) for _ in range(5)]
-    await eventually(lambda: hub.feeds)
+    await eventually(lambda: hub.followed_jobs)
     hub.close()
     await asyncio.wait_for(asyncio.gather(*looking), SECONDS)
-    assert hub.feeds == 0
+    assert hub.followed_jobs == 0

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from kubealign_services.dashboard.streams.journal import FellBehind, Journal
+from kubealign_services.dashboard.streams.journal import ReaderFellBehind, Journal
 
 
 async def read(journal: Journal[int], position: int) -> list[int]:
@@ -26,8 +26,8 @@ async def test_a_reader_that_fell_behind_gets_an_error() -> None:
     journal: Journal[int] = Journal(3)
     for item in range(5):
         journal.append(item)
-    assert [journal.keeps(position) for position in (1, 2, 5, 6)] == [False, True, True, False]
-    with pytest.raises(FellBehind):
+    assert [journal.contains(position) for position in (1, 2, 5, 6)] == [False, True, True, False]
+    with pytest.raises(ReaderFellBehind):
         await read(journal, 1)
     journal.close()
     assert await read(journal, 2) == [2, 3, 4]

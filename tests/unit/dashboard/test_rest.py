@@ -10,7 +10,7 @@ import pytest
 
 from kubealign.client.errors import Conflict, Unavailable
 from kubealign.client.records import JobEvent, ProcessRecord, ProcessState
-from kubealign.read_model import Sample
+from kubealign.read_model import SampleRecord
 from kubealign_services.dashboard.app import create_app
 from support.dashboard import JOBS, LETTERS, SUMS, browsing, site_with_jobs
 from support.memory_site import MemorySite
@@ -109,7 +109,7 @@ async def test_samples(client: httpx.AsyncClient, site: MemorySite) -> None:
         values = {"logprobs": (-0.5, None), "kl": (float("inf"), 0.1)}
         site.sample(
             LETTERS,
-            Sample("", step, "ab", MARKUP, 0.5, {"letters": 0.5}, tokens=("<", "b"), token_values=values),
+            SampleRecord("", step, "ab", MARKUP, 0.5, {"letters": 0.5}, tokens=("<", "b"), token_values=values),
         )
     answer = await client.get(f"{JOBS}/letters/samples", params={"step": 1})
     items = answer.json()["items"]
@@ -122,7 +122,7 @@ async def test_samples(client: httpx.AsyncClient, site: MemorySite) -> None:
 
 
 async def test_data_is_never_served_as_html(client: httpx.AsyncClient, site: MemorySite) -> None:
-    site.sample(LETTERS, Sample("", 1, MARKUP, MARKUP))
+    site.sample(LETTERS, SampleRecord("", 1, MARKUP, MARKUP))
     site.log(LETTERS, "driver", MARKUP)
     site.status(LETTERS, message=MARKUP)
     for path in ("", "/samples", "/logs", "/metrics"):

@@ -5,7 +5,7 @@ import random
 
 from kubealign.client.records import JobRecord, JobRef
 from kubealign_services.dashboard.cluster.cache import JobCache
-from kubealign_services.dashboard.cluster.entry import ORDERS
+from kubealign_services.dashboard.cluster.entry import SORT_FIELDS
 from support.job_items import item
 
 REF = JobRef("team", "a")
@@ -43,8 +43,8 @@ def test_a_list_removes_missing_older_jobs_only() -> None:
     for name, version in (("a", 1), ("b", 2), ("c", 9)):
         cache.put(item(name, version=version))
     cache.put(item("a", "other", version=1))
-    cache.sweep("team", {"uid-team-b"}, reached=5)
-    left = [job.ref.name for job in cache.ordered("name")]
+    cache.sweep("team", {"uid-team-b"}, listed_version=5)
+    left = [job.ref.name for job in cache.in_order("name")]
     assert left == ["a", "b", "c"]
     assert cache.get(REF) is None and cache.count("team") == 2 and cache.count("other") == 1
 
@@ -53,10 +53,10 @@ def test_a_late_answer_does_not_restore_a_deleted_job() -> None:
     cache = JobCache()
     cache.put(item("a", version=3))
     cache.remove(item("a", version=7))
-    cache.reach(None, 7)
-    cache.answered(item("a", version=6))
+    cache.advance_to(None, 7)
+    cache.record_write(item("a", version=6))
     assert cache.get(REF) is None
-    cache.answered(item("a", version=8))
+    cache.record_write(item("a", version=8))
     assert cache.get(REF) is not None
 
 
@@ -81,9 +81,9 @@ def test_indexes_stay_sorted_and_complete_under_any_changes() -> None:
         )
         cache.put(job[name])
     assert len(cache) == len(job)
-    for order in ORDERS:
-        listed = cache.ordered(order)
-        places = [each.place(order) for each in listed]
+    for order in SORT_FIELDS:
+        listed = cache.in_order(order)
+        places = [each.sort_key(order) for each in listed]
         assert places == sorted(places)
         assert {each.ref.name: each.version for each in listed} == {
             name: int(batches["metadata"]["resourceVersion"]) for name, batches in job.items()

@@ -7,9 +7,9 @@ from datetime import timedelta
 from pathlib import Path
 
 from kubealign.process import Role
-from kubealign.security.authority import Authority
+from kubealign.security.authority import CertificateAuthority
 from kubealign_services.dashboard.cluster import certificate as module
-from kubealign_services.dashboard.cluster.certificate import renewed
+from kubealign_services.dashboard.cluster.certificate import reload_on_change
 
 _LOOK = 0.02
 _SECONDS = 10
@@ -32,7 +32,7 @@ class Lines(logging.Handler):
 
 
 def write(folder: Path) -> tuple[Path, Path]:
-    issued = Authority.create("any", timedelta(days=1)).issue(Role.DRIVER)
+    issued = CertificateAuthority.create("any", timedelta(days=1)).issue(Role.DRIVER)
     # Like a kubelet: the new file is complete before it replaces the old one.
     for name, content in (("tls.crt", issued.certificate_pem), ("tls.key", issued.key_pem)):
         (folder / "new").write_bytes(content)
@@ -53,7 +53,7 @@ async def test_connections_after_a_renewal_use_the_new_certificate(tmp_path: Pat
     lines = Lines()
     module.log.addHandler(lines)
     module.log.setLevel(logging.INFO)
-    watching = asyncio.create_task(renewed(context, certificate, key, _LOOK))
+    watching = asyncio.create_task(reload_on_change(context, certificate, key, _LOOK))
     try:
         first = await shown()
         assert first == certificate.read_text()

@@ -9,7 +9,7 @@ import pytest
 from kubealign.client.errors import JobInvalid
 from kubealign.client.records import JobPage, ListQuery
 from kubealign_services.dashboard.cluster.cache import JobCache
-from kubealign_services.dashboard.cluster.listing import page
+from kubealign_services.dashboard.cluster.listing import list_page
 from support.job_items import item
 
 PHASES = ("Running", "Failed", "Succeeded")
@@ -43,7 +43,7 @@ def names(held: JobPage) -> list[str]:
 def all_of(cache: JobCache, query: ListQuery) -> list[str]:
     listed, after = [], ""
     while True:
-        job = page(cache, replace(query, after=after))
+        job = list_page(cache, replace(query, after=after))
         assert len(job.jobs) <= query.limit
         listed += names(job)
         after = job.next
@@ -57,12 +57,12 @@ def all_of(cache: JobCache, query: ListQuery) -> list[str]:
 @pytest.mark.parametrize("limit", [1, 7, 30, 50])
 def test_pages_form_the_complete_sorted_list(cache: JobCache, sort: str, limit: int) -> None:
     listed = all_of(cache, ListQuery(sort=sort, limit=limit))
-    complete = [job.ref.name for job in cache.ordered(sort.removeprefix("-"))]
+    complete = [job.ref.name for job in cache.in_order(sort.removeprefix("-"))]
     assert listed == (complete[::-1] if sort.startswith("-") else complete)
 
 
 def test_jobs_without_a_reward_come_last_in_descending_order(cache: JobCache) -> None:
-    listed = names(page(cache, ListQuery(sort="-reward", limit=30)))
+    listed = names(list_page(cache, ListQuery(sort="-reward", limit=30)))
     assert listed[0] == "job-29"
     assert set(listed[-6:]) == {f"job-0{number}" for number in range(6)}
 
@@ -83,7 +83,7 @@ def test_jobs_without_a_reward_come_last_in_descending_order(cache: JobCache) ->
 )
 def test_filters_and_the_total(cache: JobCache, query: ListQuery, numbers: range) -> None:
     expected = [f"job-{number:02}" for number in numbers]
-    job = page(cache, replace(query, sort="name", limit=4))
+    job = list_page(cache, replace(query, sort="name", limit=4))
     assert names(job) == expected[:4]
     assert job.total == len(expected)
     assert all_of(cache, replace(query, sort="name", limit=4)) == expected
@@ -91,22 +91,22 @@ def test_filters_and_the_total(cache: JobCache, query: ListQuery, numbers: range
 
 def test_continuation_is_stable_under_changes(cache: JobCache) -> None:
     query = ListQuery(sort="-created", limit=10)
-    first = page(cache, query)
+    first = list_page(cache, query)
     assert names(first)[-1] == "job-20"
     for gone in ("job-20", "job-19"):
         namespace = "team" if int(gone[-2:]) % 2 else "other"
         cache.remove(item(gone, namespace, version=100))
     cache.put(item("newer", version=101, created="2026-02-01T00:00:00Z"))
-    second = page(cache, replace(query, after=first.next))
+    second = list_page(cache, replace(query, after=first.next))
     assert names(second) == [f"job-{number:02}" for number in range(18, 8, -1)]
     assert second.total == 29
 
 
 def test_a_token_is_valid_for_its_query_only(cache: JobCache) -> None:
-    token = page(cache, ListQuery(limit=3)).next
-    page(cache, ListQuery(limit=9, after=token))
+    token = list_page(cache, ListQuery(limit=3)).next
+    list_page(cache, ListQuery(limit=9, after=token))
     with pytest.raises(JobInvalid, match="another query"):
-        page(cache, ListQuery(limit=3, after=token, search="job"))
+        list_page(cache, ListQuery(limit=3, after=token, search="job"))
 
 
 @pytest.mark.parametrize(
@@ -124,9 +124,9 @@ def test_a_token_is_valid_for_its_query_only(cache: JobCache) -> None:
 )
 def test_an_invalid_token_is_rejected(cache: JobCache, token: str) -> None:
     with pytest.raises(JobInvalid, match="continue held"):
-        page(cache, ListQuery(after=token))
+        list_page(cache, ListQuery(after=token))
 
 
 def test_an_unknown_order_is_rejected(cache: JobCache) -> None:
     with pytest.raises(JobInvalid, match="sort held 'colour'"):
-        page(cache, ListQuery(sort="colour"))
+        list_page(cache, ListQuery(sort="colour"))

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from kubealign_services.dashboard.cluster.remembered import Remembered
+from kubealign_services.dashboard.cluster.remembered import TTLCache
 
 
 class Clock:
@@ -31,7 +31,7 @@ class Source:
 
 async def test_a_value_is_cached_for_its_ttl() -> None:
     clock, source = Clock(), Source()
-    cache: Remembered[str, int] = Remembered(4, clock)
+    cache: TTLCache[str, int] = TTLCache(4, clock)
     assert [await cache.get("a", source) for _ in range(3)] == [1, 1, 1]
     clock.now = 9.9
     assert await cache.get("a", source) == 1
@@ -41,7 +41,7 @@ async def test_a_value_is_cached_for_its_ttl() -> None:
 
 async def test_a_zero_ttl_is_not_cached() -> None:
     source = Source(seconds=-1.0)
-    cache: Remembered[str, int] = Remembered(4, Clock())
+    cache: TTLCache[str, int] = TTLCache(4, Clock())
     assert [await cache.get("a", source), await cache.get("a", source)] == [1, 2]
     assert not len(cache)
 
@@ -49,7 +49,7 @@ async def test_a_zero_ttl_is_not_cached() -> None:
 async def test_concurrent_requests_share_one_fetch_even_if_the_first_is_cancelled() -> None:
     source = Source()
     source.open.clear()
-    cache: Remembered[str, int] = Remembered(4, Clock())
+    cache: TTLCache[str, int] = TTLCache(4, Clock())
     tasks = [asyncio.create_task(cache.get("a", source)) for _ in range(20)]
     await asyncio.sleep(0)
     tasks[0].cancel()
@@ -58,7 +58,7 @@ async def test_concurrent_requests_share_one_fetch_even_if_the_first_is_cancelle
 
 
 async def test_a_failure_reaches_all_waiters_and_is_not_cached() -> None:
-    cache: Remembered[str, int] = Remembered(4, Clock())
+    cache: TTLCache[str, int] = TTLCache(4, Clock())
 
     async def fails() -> tuple[int, float]:
         raise OSError("away")
@@ -69,12 +69,12 @@ async def test_a_failure_reaches_all_waiters_and_is_not_cached() -> None:
 
 
 async def test_least_recently_used_entries_are_evicted() -> None:
-    cache: Remembered[int, int] = Remembered(3, Clock())
+    cache: TTLCache[int, int] = TTLCache(3, Clock())
     for key in range(3):
         await cache.get(key, Source())
     await cache.get(0, Source())
     await cache.get(9, Source())
-    assert [cache.held(key) is not None for key in (0, 1, 2, 9)] == [True, False, True, True]
+    assert [cache.peek(key) is not None for key in (0, 1, 2, 9)] == [True, False, True, True]
     with pytest.raises(KeyError):
         await cache.get(1, _missing)
 

@@ -9,8 +9,8 @@ import pytest
 
 from kubealign.client.errors import Forbidden, Unauthenticated, Unavailable
 from kubealign_services.dashboard.access import Caller
-from kubealign_services.dashboard.cluster.rights import Rights
-from kubealign_services.dashboard.cluster.tokens import ClusterCaller, Tokens
+from kubealign_services.dashboard.cluster.rights import AccessReviews
+from kubealign_services.dashboard.cluster.tokens import ClusterCaller, TokenReviews
 
 Json = dict[str, Any]
 USER = {"username": "ann", "uid": "7", "groups": ["devs"], "extra": {"scopes": ["jobs"]}}
@@ -39,8 +39,8 @@ def known(spec: Json) -> Json:
 
 async def test_a_token_is_reviewed_once() -> None:
     server = Server(known)
-    tokens = Tokens(server)
-    callers = [await tokens.caller("plain") for _ in range(3)]
+    tokens = TokenReviews(server)
+    callers = [await tokens.authenticate("plain") for _ in range(3)]
     assert server.asked == [{"token": "plain"}]
     assert callers[0] == ClusterCaller("ann", "plain", ("devs",), None, "7", {"scopes": ("jobs",)})
     assert "plain" not in repr(callers[0])
@@ -48,28 +48,28 @@ async def test_a_token_is_reviewed_once() -> None:
 
 async def test_a_token_is_not_cached_beyond_its_expiry() -> None:
     server = Server(known)
-    tokens = Tokens(server, clock=lambda: 100.0)
+    tokens = TokenReviews(server, clock=lambda: 100.0)
     ended = jwt(exp=100)
-    assert (await tokens.caller(ended)).expires == 100.0
-    await tokens.caller(ended)
+    assert (await tokens.authenticate(ended)).expires == 100.0
+    await tokens.authenticate(ended)
     assert len(server.asked) == 2
     lasting = jwt(exp=200)
-    await tokens.caller(lasting)
-    await tokens.caller(lasting)
+    await tokens.authenticate(lasting)
+    await tokens.authenticate(lasting)
     assert len(server.asked) == 3
 
 
 @pytest.mark.parametrize("text", ["a.b", "a.!.c", "a.e30.c", jwt(exp="soon"), jwt(exp=None)])
 async def test_an_unreadable_expiry_is_ignored(text: str) -> None:
-    assert (await Tokens(Server(known)).caller(text)).expires is None
+    assert (await TokenReviews(Server(known)).authenticate(text)).expires is None
 
 
 async def test_a_rejected_token_is_cached() -> None:
     server = Server(lambda spec: {"authenticated": False, "error": "internal words"})
-    tokens = Tokens(server)
+    tokens = TokenReviews(server)
     for _ in range(3):
         with pytest.raises(Unauthenticated, match="kubectl create token") as refused:
-            await tokens.caller("guess")
+            await tokens.authenticate("guess")
         assert "internal" not in str(refused.value)
     assert len(server.asked) == 1
 
@@ -78,7 +78,7 @@ async def test_a_rejected_token_is_cached() -> None:
 async def test_malformed_tokens_are_not_reviewed(token: str) -> None:
     server = Server(known)
     with pytest.raises(Unauthenticated):
-        await Tokens(server).caller(token)
+        await TokenReviews(server).authenticate(token)
     assert not server.asked
 
 
@@ -87,18 +87,18 @@ async def test_missing_rights_of_the_dashboard_are_not_blamed_on_the_caller() ->
         raise Forbidden("you may not create tokenreviews")
 
     with pytest.raises(Unavailable, match="own account"):
-        await Tokens(Server(refuses)).caller("good")
+        await TokenReviews(Server(refuses)).authenticate("good")
     with pytest.raises(Unavailable, match="own account"):
-        await Rights(Server(refuses)).may(Caller("ann", "t"), "get", "team")
+        await AccessReviews(Server(refuses)).is_allowed(Caller("ann", "t"), "get", "team")
 
 
 async def test_the_review_contains_all_caller_attributes() -> None:
     server = Server(lambda spec: {"allowed": True})
     caller = ClusterCaller("ann", "t", ("devs",), None, "7", {"scopes": ("jobs",)})
-    rights = Rights(server)
-    await rights.allow(caller, "patch", "team", "sums", "alignmentjobs/scale")
-    await rights.allow(caller, "list", None, "", "events")
-    await rights.allow(caller, "get", "team", "", "pods/log")
+    rights = AccessReviews(server)
+    await rights.authorize(caller, "patch", "team", "sums", "alignmentjobs/scale")
+    await rights.authorize(caller, "list", None, "", "events")
+    await rights.authorize(caller, "get", "team", "", "pods/log")
     first, second, third = server.asked
     assert first == {
         "user": "ann",
@@ -123,23 +123,23 @@ async def test_the_review_contains_all_caller_attributes() -> None:
 
 async def test_a_right_is_cached_per_caller() -> None:
     server = Server(lambda spec: {"allowed": spec["user"] == "ann" and "devs" in spec["groups"]})
-    rights = Rights(server)
+    rights = AccessReviews(server)
     ann = ClusterCaller("ann", "t", ("devs",), None, "7", {})
     for other in (
         ClusterCaller("bob", "t", ("devs",), None, "7", {}),
         ClusterCaller("ann", "t", (), None, "7", {}),
     ):
-        assert await rights.may(ann, "get", "team")
-        assert not await rights.may(other, "get", "team")
+        assert await rights.is_allowed(ann, "get", "team")
+        assert not await rights.is_allowed(other, "get", "team")
         with pytest.raises(Forbidden, match=r"may not get alignmentjobs sums in namespace team"):
-            await rights.allow(other, "get", "team", "sums", "alignmentjobs")
+            await rights.authorize(other, "get", "team", "sums", "alignmentjobs")
     scoped = ClusterCaller("ann", "t", ("devs",), None, "7", {"scopes": ("other",)})
     before = len(server.asked)
-    await rights.may(scoped, "get", "team")
-    await rights.may(ann, "get", "team")
+    await rights.is_allowed(scoped, "get", "team")
+    await rights.is_allowed(ann, "get", "team")
     assert len(server.asked) == before + 1
 
 
 async def test_denied_overrides_allowed() -> None:
     server = Server(lambda spec: {"allowed": True, "denied": True})
-    assert not await Rights(server).may(Caller("ann", "t"), "get", "team")
+    assert not await AccessReviews(server).is_allowed(Caller("ann", "t"), "get", "team")

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from kubealign_services.dashboard.cluster.settings import Address, SettingsError, from_environment
+from kubealign_services.dashboard.cluster.settings import ListenAddress, SettingsError, from_environment
 
 
 def test_defaults() -> None:
     settings = from_environment({"KUBEALIGN_REDIS_HOST": "", "KUBEALIGN_DASHBOARD_PORT": "tcp://10.0.0.1:80"})
-    assert settings.listen == Address(host="0.0.0.0", port=8080)
+    assert settings.listen == ListenAddress(host="0.0.0.0", port=8080)
     assert settings.redis() is None
     assert settings.namespaces == ()
 
@@ -31,7 +31,7 @@ def test_settings_of_the_chart(tmp_path: Path) -> None:
             "KUBEALIGN_REDIS_CA_FILE": "/ca.crt",
         }
     )
-    assert settings.listen == Address(host="::", port=8443)
+    assert settings.listen == ListenAddress(host="::", port=8443)
     assert settings.namespaces == ("team-a", "team-b")
     assert settings.read_only
     redis = settings.redis()

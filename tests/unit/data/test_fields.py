@@ -7,7 +7,7 @@ import pytest
 from kubealign.spec.data import Data
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.example import Dialogue, Example
-from kubealign_services.data.fields import named_columns, read
+from kubealign_services.data.fields import referenced_columns, read_example
 
 SOURCE = {"source": {"path": "/rows.jsonl"}}
 USER, ANSWER = {"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}
@@ -32,26 +32,26 @@ ROW = {
 
 
 def test_text_formats() -> None:
-    assert read(data("prompts"), ROW, 0) == Example(0, "p")
-    assert read(data("demonstrations"), ROW, 1) == Example(1, "p", {"response": "r"})
-    assert read(data("preferences"), ROW, 2) == Example(2, "p", {"chosen": "c", "rejected": "x"})
-    assert read(data("ratings"), ROW, 3) == Example(3, "p", {"response": "r"}, ratings=[3.0])
-    assert read(data("unpaired"), ROW, 4) == Example(4, "p", {"response": "r"}, label=False)
+    assert read_example(data("prompts"), ROW, 0) == Example(0, "p")
+    assert read_example(data("demonstrations"), ROW, 1) == Example(1, "p", {"response": "r"})
+    assert read_example(data("preferences"), ROW, 2) == Example(2, "p", {"chosen": "c", "rejected": "x"})
+    assert read_example(data("ratings"), ROW, 3) == Example(3, "p", {"response": "r"}, ratings=[3.0])
+    assert read_example(data("unpaired"), ROW, 4) == Example(4, "p", {"response": "r"}, label=False)
 
 
 def test_ratings_with_an_unknown_one() -> None:
     columns = {"format": {"text": {"ratings": ["wit", "rating"]}}}
-    assert read(data("ratings", **columns), ROW, 0).ratings == [None, 3.0]
+    assert read_example(data("ratings", **columns), ROW, 0).ratings == [None, 3.0]
 
 
 def test_preferences_with_ratings() -> None:
     rated = {"chosenRating": "better", "rejectedRating": "worse"}
-    example = read(data("preferences", format={"text": rated}), ROW, 0)
+    example = read_example(data("preferences", format={"text": rated}), ROW, 0)
     assert example == Example(
         0, "p", {"chosen": "c", "rejected": "x"}, chosen_rating=4.0, rejected_rating=1.5
     )
     row = {"chosen": [USER, ANSWER], "rejected": [USER, WRONG], "better": 4, "worse": 1.5}
-    example = read(data("preferences", format={"chat": rated}), row, 0)
+    example = read_example(data("preferences", format={"chat": rated}), row, 0)
     assert (example.chosen_rating, example.rejected_rating) == (4.0, 1.5)
 
 
@@ -59,19 +59,19 @@ def test_preferences_with_ratings() -> None:
     ("held", "label"), [(True, True), (False, False), (1, True), (0, False), (1.0, True)]
 )
 def test_labels(held: Any, label: bool) -> None:
-    example = read(data("unpaired"), ROW | {"label": held}, 0)
+    example = read_example(data("unpaired"), ROW | {"label": held}, 0)
     assert example.label is label
 
 
 def test_message_formats() -> None:
     chat: dict[str, Any] = {"format": {"chat": {}}}
-    assert read(data("prompts", **chat), {"messages": [USER]}, 0) == Example(0, [USER])
+    assert read_example(data("prompts", **chat), {"messages": [USER]}, 0) == Example(0, [USER])
     answered = {"messages": [USER, ANSWER], "rating": 2, "label": 1}
-    assert read(data("demonstrations", **chat), answered, 0) == Example(0, [USER], {"response": "4"})
-    assert read(data("ratings", **chat), answered, 0) == Example(0, [USER], {"response": "4"}, ratings=[2.0])
-    assert read(data("unpaired", **chat), answered, 0) == Example(0, [USER], {"response": "4"}, label=True)
+    assert read_example(data("demonstrations", **chat), answered, 0) == Example(0, [USER], {"response": "4"})
+    assert read_example(data("ratings", **chat), answered, 0) == Example(0, [USER], {"response": "4"}, ratings=[2.0])
+    assert read_example(data("unpaired", **chat), answered, 0) == Example(0, [USER], {"response": "4"}, label=True)
     row = {"chosen": [USER, ANSWER], "rejected": [USER, WRONG]}
-    assert read(data("preferences", **chat), row, 0) == Example(0, [USER], {"chosen": "4", "rejected": "5"})
+    assert read_example(data("preferences", **chat), row, 0) == Example(0, [USER], {"chosen": "4", "rejected": "5"})
 
 
 def test_imitated_turns() -> None:
@@ -80,7 +80,7 @@ def test_imitated_turns() -> None:
     messages = [USER, skipped, USER, ANSWER | {"weight": 1}, USER, WRONG]
 
     def read_with(turns: str, value: list[Any] = messages) -> Example:
-        return read(data("demonstrations", format={"chat": {"turns": turns}}), {"messages": value}, 0)
+        return read_example(data("demonstrations", format={"chat": {"turns": turns}}), {"messages": value}, 0)
 
     assert read_with("Last") == Example(0, messages[:-1], {"response": "5"})
     assert read_with("All") == Example(0, [USER], dialogue=Dialogue(messages, [1, 3, 5]))
@@ -95,25 +95,25 @@ def test_imitated_turns() -> None:
 
 def test_null_fields_of_parquet_messages_are_removed() -> None:
     row = {"messages": [USER | {"name": None}]}
-    assert read(data("prompts", format={"chat": {}}), row, 0).prompt == [USER]
+    assert read_example(data("prompts", format={"chat": {}}), row, 0).prompt == [USER]
 
 
 def test_referenced_columns_by_spec_path() -> None:
     mapped = data("demonstrations", format={"text": {"prompt": "question", "response": "answer"}})
-    assert named_columns(mapped, "spec.data.demonstrations") == {
+    assert referenced_columns(mapped, "spec.data.demonstrations") == {
         "spec.data.demonstrations.format.text.prompt": "question",
         "spec.data.demonstrations.format.text.response": "answer",
     }
     chat = {"chat": {"ratings": ["wit", "rating"]}}
-    assert named_columns(data("ratings", format=chat), "d") == {
+    assert referenced_columns(data("ratings", format=chat), "d") == {
         "d.format.chat.messages": "messages",
         "d.format.chat.ratings[0]": "wit",
         "d.format.chat.ratings[1]": "rating",
     }
     turns = {"chat": {"turns": "All"}}
-    assert named_columns(data("demonstrations", format=turns), "d") == {"d.format.chat.messages": "messages"}
+    assert referenced_columns(data("demonstrations", format=turns), "d") == {"d.format.chat.messages": "messages"}
     rated = {"text": {"chosenRating": "better"}}
-    assert named_columns(data("preferences", format=rated), "d") == {
+    assert referenced_columns(data("preferences", format=rated), "d") == {
         "d.format.text.prompt": "prompt",
         "d.format.text.chosen": "chosen",
         "d.format.text.rejected": "rejected",
@@ -171,4 +171,4 @@ def test_referenced_columns_by_spec_path() -> None:
 )
 def test_invalid_rows_are_reported(member: str, fields: Any, row: dict[str, Any], said: str) -> None:
     with pytest.raises(DataError, match=said):
-        read(data(member, **fields), row, 7)
+        read_example(data(member, **fields), row, 7)

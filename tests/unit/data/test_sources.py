@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubealign.spec.data import DataSource
-from kubealign_services.data.columns import to_json
+from kubealign_services.data.columns import columns_to_json
 from kubealign_services.data.errors import DataError
-from kubealign_services.data.sources import Source, open_source, require_columns
+from kubealign_services.data.sources import RowDataset, open_source, require_columns
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -22,7 +22,7 @@ json_values = st.recursive(
 )
 
 
-def opened(path: Path, limit: int | None = None) -> Source:
+def opened(path: Path, limit: int | None = None) -> RowDataset:
     return open_source(DataSource(path=str(path)), "data.source", path.parent / "cache", limit)
 
 
@@ -122,7 +122,7 @@ def test_columns_that_json_cannot_hold_are_left_out() -> None:
     import datetime
     import decimal
 
-    text, left_out = to_json(
+    text, left_out = columns_to_json(
         {
             "n": float("nan"),
             "d": datetime.date(2020, 1, 2),
@@ -137,5 +137,5 @@ def test_columns_that_json_cannot_hold_are_left_out() -> None:
 
 @given(st.dictionaries(st.text(), json_values))
 def test_columns_round_trip(columns: dict[str, Any]) -> None:
-    text, left_out = to_json(columns)
+    text, left_out = columns_to_json(columns)
     assert (json.loads(text), left_out) == (columns, [])

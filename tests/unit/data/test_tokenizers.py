@@ -8,18 +8,18 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, processors
 from transformers import LlamaConfig, PreTrainedTokenizerFast
 
-from kubealign_services.data.chat import ensure_template, prompt_text, template_texts
+from kubealign_services.data.chat import ensure_chat_template, render_prompt, plain_template_texts
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.example import Example
-from kubealign_services.data.rendering import Renderer, training_texts
+from kubealign_services.data.rendering import ExampleTokenizer, training_texts
 from kubealign_services.data.tokenizers import (
-    begins_with,
+    prefix_ids,
     check_same_vocabulary,
     check_vocabulary,
     ensure_pad_token,
     load_tokenizer,
-    train_byte_level_bpe,
-    train_characters,
+    train_bpe_tokenizer,
+    train_character_tokenizer,
 )
 
 TEXTS = ["12+34=", "46", "User:\nab\n\nAssistant:\n"]
@@ -41,7 +41,7 @@ def with_beginning(eos: bool = True) -> PreTrainedTokenizerFast:
 
 
 def test_characters_are_tokens_in_their_order() -> None:
-    tokenizer = train_characters(["12+3=", "a\n"])
+    tokenizer = train_character_tokenizer(["12+3=", "a\n"])
     # <pad> <eos> <unk>, then \n + 1 2 3 = a
     assert tokenizer("1+a\n=")["input_ids"] == [5, 4, 9, 3, 8]
     assert tokenizer("1?")["input_ids"] == [5, 2]
@@ -60,20 +60,20 @@ def test_byte_level_bpe_knows_every_text(text: str) -> None:
     assert tokenizer.decode(ids) == text.replace("<", "")
 
 
-_BPE = train_byte_level_bpe(["the cat sat on the mat, the cat"] * 3, 300)
+_BPE = train_bpe_tokenizer(["the cat sat on the mat, the cat"] * 3, 300)
 
 
 def test_training_is_repeatable_and_bounded() -> None:
     texts = [f"number {n} and {n * 7} again" for n in range(200)]
-    first, second = (train_byte_level_bpe(iter(texts), 320) for _ in range(2))
+    first, second = (train_bpe_tokenizer(iter(texts), 320) for _ in range(2))
     assert first.backend_tokenizer.to_str() == second.backend_tokenizer.to_str()
     assert len(first) == 320
-    assert train_characters(texts).get_vocab() == train_characters(reversed(texts)).get_vocab()
+    assert train_character_tokenizer(texts).get_vocab() == train_character_tokenizer(reversed(texts)).get_vocab()
 
 
-@pytest.mark.parametrize("tokenizer", [train_characters(TEXTS), _BPE])
+@pytest.mark.parametrize("tokenizer", [train_character_tokenizer(TEXTS), _BPE])
 def test_saved_and_loaded_they_are_the_same(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
-    ensure_template(tokenizer)
+    ensure_chat_template(tokenizer)
     tokenizer.save_pretrained(tmp_path)
     loaded = load_tokenizer(tmp_path, "policy.model")
     assert loaded.get_vocab() == tokenizer.get_vocab()
@@ -84,7 +84,7 @@ def test_saved_and_loaded_they_are_the_same(tokenizer: PreTrainedTokenizerFast, 
 
 def test_empty_texts_are_rejected() -> None:
     with pytest.raises(DataError, match="no characters"):
-        train_characters(["", ""])
+        train_character_tokenizer(["", ""])
 
 
 def test_a_missing_pad_token_is_the_end_and_no_new_token(tmp_path: Path) -> None:
@@ -105,20 +105,20 @@ def test_tokenizers_that_cannot_be_used(tmp_path: Path) -> None:
 
 
 def test_a_vocabulary_that_does_not_fit() -> None:
-    tokenizer = train_characters(["0123456789"])
+    tokenizer = train_character_tokenizer(["0123456789"])
     check_vocabulary(LlamaConfig(vocab_size=13), tokenizer, "policy.model")
     check_vocabulary(LlamaConfig(vocab_size=64), tokenizer, "policy.model")
     with pytest.raises(DataError, match="ids up to 12, the model's vocabulary has 12 entries"):
         check_vocabulary(LlamaConfig(vocab_size=12), tokenizer, "policy.model")
-    check_same_vocabulary(train_characters(["9876543210"]), tokenizer, "rewards[0].model")
+    check_same_vocabulary(train_character_tokenizer(["9876543210"]), tokenizer, "rewards[0].model")
     with pytest.raises(DataError, match=r"rewards\[0\].*1 of 14 tokens differ.*'x'"):
-        check_same_vocabulary(train_characters(["0123456789x"]), tokenizer, "rewards[0].model")
+        check_same_vocabulary(train_character_tokenizer(["0123456789x"]), tokenizer, "rewards[0].model")
 
 
 def test_prompt_and_response_are_tokenised_apart() -> None:
-    tokenizer = train_byte_level_bpe(["ab ab ab ab"] * 4, 270)
+    tokenizer = train_bpe_tokenizer(["ab ab ab ab"] * 4, 270)
     joined = tokenizer("ab")["input_ids"]
-    (rendered,) = Renderer(tokenizer).render([Example(0, "a", {"response": "b"})])
+    (rendered,) = ExampleTokenizer(tokenizer).tokenize([Example(0, "a", {"response": "b"})])
     assert len(joined) == 1
     assert rendered.prompt_tokens == tokenizer("a")["input_ids"]
     assert rendered.responses == {"response": [*tokenizer("b")["input_ids"], tokenizer.eos_token_id]}
@@ -127,58 +127,58 @@ def test_prompt_and_response_are_tokenised_apart() -> None:
 def test_a_text_prompt_begins_as_the_tokenizer_begins_it_and_does_not_end() -> None:
     tokenizer = with_beginning()
     assert tokenizer("ab")["input_ids"] == [0, 2, 3, 1]
-    assert begins_with(tokenizer) == [0]
-    (rendered,) = Renderer(tokenizer).render([Example(0, "ab", {"chosen": "a", "rejected": ""})])
+    assert prefix_ids(tokenizer) == [0]
+    (rendered,) = ExampleTokenizer(tokenizer).tokenize([Example(0, "ab", {"chosen": "a", "rejected": ""})])
     assert rendered.prompt_tokens == [0, 2, 3]
     assert rendered.responses == {"chosen": [2, 1], "rejected": [1]}
 
 
 def test_messages_have_one_beginning_token() -> None:
     tokenizer = with_beginning()
-    assert ensure_template(tokenizer)
-    (rendered,) = Renderer(tokenizer).render([Example(0, MESSAGES)])
+    assert ensure_chat_template(tokenizer)
+    (rendered,) = ExampleTokenizer(tokenizer).tokenize([Example(0, MESSAGES)])
     assert rendered.prompt_text == "<s>User:\nab\n\nAssistant:\n"
     assert rendered.prompt_tokens[0] == 0 and rendered.prompt_tokens.count(0) == 1
-    assert not ensure_template(tokenizer)
+    assert not ensure_chat_template(tokenizer)
 
 
 def test_the_tokenizers_own_template_is_kept() -> None:
-    tokenizer = train_characters(["[ab]"])
+    tokenizer = train_character_tokenizer(["[ab]"])
     tokenizer.chat_template = "[{{ messages[0]['content'] }}]{% if add_generation_prompt %}[{% endif %}"
-    assert not ensure_template(tokenizer)
-    (rendered,) = Renderer(tokenizer).render([Example(0, MESSAGES)])
+    assert not ensure_chat_template(tokenizer)
+    (rendered,) = ExampleTokenizer(tokenizer).tokenize([Example(0, MESSAGES)])
     assert rendered.prompt_text == "[ab]["
 
 
 def test_plain_template_text_is_the_training_text() -> None:
     conversation = [*MESSAGES, {"role": "assistant", "content": "b"}, {"role": "user", "content": "a"}]
-    tokenizer = train_characters(training_texts(Example(0, conversation)))
-    ensure_template(tokenizer)
-    (rendered,) = Renderer(tokenizer).render([Example(0, conversation)])
+    tokenizer = train_character_tokenizer(training_texts(Example(0, conversation)))
+    ensure_chat_template(tokenizer)
+    (rendered,) = ExampleTokenizer(tokenizer).tokenize([Example(0, conversation)])
     assert rendered.prompt_text == "User:\nab\n\nAssistant:\nb<eos>\n\nUser:\na\n\nAssistant:\n"
     assert tokenizer.unk_token_id not in rendered.prompt_tokens
     assert rendered.prompt_tokens.count(tokenizer.eos_token_id) == 1
-    assert "".join(template_texts(MESSAGES)) == "User:\nab\n\n"
+    assert "".join(plain_template_texts(MESSAGES)) == "User:\nab\n\n"
 
 
 def test_template_error_is_reported() -> None:
-    tokenizer = train_characters(TEXTS)
+    tokenizer = train_character_tokenizer(TEXTS)
     tokenizer.chat_template = "{{ raise_exception('no system role') }}"
     with pytest.raises(DataError, match="row 5: the chat template rejects its messages: no system role"):
-        prompt_text(tokenizer, MESSAGES, 4)
+        render_prompt(tokenizer, MESSAGES, 4)
 
 
 def test_an_empty_prompt_needs_a_beginning() -> None:
     with pytest.raises(DataError, match="row 3: the prompt '' has no tokens"):
-        Renderer(train_characters(TEXTS)).render([Example(2, "")])
-    assert Renderer(with_beginning()).render([Example(2, "")])[0].prompt_tokens == [0]
+        ExampleTokenizer(train_character_tokenizer(TEXTS)).tokenize([Example(2, "")])
+    assert ExampleTokenizer(with_beginning()).tokenize([Example(2, "")])[0].prompt_tokens == [0]
 
 
 def test_a_folder_of_another_models_type_keeps_its_own_plain_tokenizer(tmp_path: Path) -> None:
     """By a qwen2 config alone, AutoTokenizer would bring Qwen's own tokens and normaliser."""
     from transformers import AutoConfig
 
-    trained = train_characters(["abc"])
+    trained = train_character_tokenizer(["abc"])
     trained.save_pretrained(tmp_path)
     AutoConfig.for_model("qwen2", vocab_size=len(trained)).save_pretrained(tmp_path)
     loaded = load_tokenizer(tmp_path, "here")

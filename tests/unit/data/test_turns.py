@@ -5,11 +5,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from kubealign_services.data.chat import ensure_template
+from kubealign_services.data.chat import ensure_chat_template
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.example import Dialogue, Example, Message
-from kubealign_services.data.rendering import Rendered, Renderer, training_texts
-from kubealign_services.data.tokenizers import train_byte_level_bpe, train_characters
+from kubealign_services.data.rendering import TokenizedExample, ExampleTokenizer, training_texts
+from kubealign_services.data.tokenizers import train_bpe_tokenizer, train_character_tokenizer
 
 #: Headers and ends are tokens of their own, and the content is trimmed.
 LLAMA = (
@@ -49,7 +49,7 @@ TALK = [
 
 
 def tokenizer_with(template: str | None, eos: str = "<|eot|>") -> PreTrainedTokenizerFast:
-    tokenizer = train_byte_level_bpe(["be brief sure bye yes"], 300)
+    tokenizer = train_bpe_tokenizer(["be brief sure bye yes"], 300)
     tokenizer.add_special_tokens(
         {
             "bos_token": "<|begin|>",
@@ -58,18 +58,18 @@ def tokenizer_with(template: str | None, eos: str = "<|eot|>") -> PreTrainedToke
         }
     )
     if template is None:
-        ensure_template(tokenizer)
+        ensure_chat_template(tokenizer)
     else:
         tokenizer.chat_template = template
     return tokenizer
 
 
-def rendered(tokenizer: PreTrainedTokenizerFast, imitated: list[int], talk: list[Message] = TALK) -> Rendered:
+def rendered(tokenizer: PreTrainedTokenizerFast, imitated: list[int], talk: list[Message] = TALK) -> TokenizedExample:
     example = Example(4, talk[: imitated[0]], dialogue=Dialogue(talk, imitated))
-    return Renderer(tokenizer).render([example])[0]
+    return ExampleTokenizer(tokenizer).tokenize([example])[0]
 
 
-def parts(tokenizer: PreTrainedTokenizerFast, row: Rendered) -> list[tuple[int, str]]:
+def parts(tokenizer: PreTrainedTokenizerFast, row: TokenizedExample) -> list[tuple[int, str]]:
     """Return runs of the mask with their texts, the prompt first."""
     assert row.response_mask is not None and len(row.response_mask) == len(row.responses["response"])
     runs: list[tuple[int, list[int]]] = [(0, list(row.prompt_tokens))]
@@ -190,9 +190,9 @@ def test_every_imitated_turn_is_its_words_and_an_end(
     own = list(range(1, len(talk), 2))
     imitated = sorted(data.draw(st.sets(st.sampled_from(own), min_size=1)))
     example = Example(0, talk[: imitated[0]], dialogue=Dialogue(talk, imitated))
-    tokenizer = train_characters(training_texts(example))
-    ensure_template(tokenizer)
-    (row,) = Renderer(tokenizer).render([example])
+    tokenizer = train_character_tokenizer(training_texts(example))
+    ensure_chat_template(tokenizer)
+    (row,) = ExampleTokenizer(tokenizer).tokenize([example])
     learned = [text for bit, text in parts(tokenizer, row) if bit]
     assert learned == [talk[index]["content"] + "<eos>" for index in imitated]
     assert tokenizer.unk_token_id not in [*row.prompt_tokens, *row.responses["response"]]
@@ -202,7 +202,7 @@ def test_single_turn_equals_last_turn() -> None:
     """Of a conversation with one answer, all turns are the last one."""
     tokenizer = tokenizer_with(None, eos="<eos>")
     talk = TALK[:3]
-    alone = Renderer(tokenizer).render([Example(0, talk[:2], {"response": "2"})])[0]
+    alone = ExampleTokenizer(tokenizer).tokenize([Example(0, talk[:2], {"response": "2"})])[0]
     row = rendered(tokenizer, [2], talk)
     assert (row.prompt_tokens, row.responses) == (alone.prompt_tokens, alone.responses)
     assert row.response_mask == [1] * len(row.responses["response"])

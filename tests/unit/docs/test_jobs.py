@@ -9,8 +9,8 @@ from pydantic.alias_generators import to_snake
 
 from kubealign.spec.errors import SpecErrors
 from kubealign.spec.job import AlignmentJobSpec
-from kubealign.spec.load import jobs_of_text
-from kubealign.spec.template import template
+from kubealign.spec.load import parse_jobs
+from kubealign.spec.template import job_template
 from support.doc_blocks import PAGES, ROOT, Block, blocks
 
 #: A comment before a block of YAML that is no job's.
@@ -26,7 +26,7 @@ def test_every_job_on_the_page_is_valid(page: Path) -> None:
             continue
         try:
             for document in whole(block):
-                jobs_of_text(document)
+                parse_jobs(document)
         except SpecErrors as errors:
             wrong.append(f"{block}: {errors}")
     assert not wrong, "\n".join(wrong)
@@ -45,7 +45,7 @@ def within_a_job(part: Any, block: Block) -> str:
     strangers = given.keys() - _NAMES - {"metadata"}
     assert not strangers, f"{block}: a job has no {strangers}; mark it with <!-- {NO_JOB} --> if it is none"
     algorithm = next(iter(given.get("algorithm", {"ppo": {}})))
-    job = yaml.safe_load(template(to_snake(algorithm).replace("_", "-"), "shown"))
+    job = yaml.safe_load(job_template(to_snake(algorithm).replace("_", "-"), "shown"))
     job["spec"] |= {name: value for name, value in given.items() if name != "metadata"}
     return yaml.safe_dump(job)
 
@@ -53,7 +53,7 @@ def within_a_job(part: Any, block: Block) -> str:
 def test_a_wrong_part_would_be_found() -> None:
     block = Block(ROOT / "README.md", 1, "yaml", "algorithm: {sft: {rows: 3}}\n", "")
     with pytest.raises(SpecErrors, match="rows"):
-        jobs_of_text(whole(block)[0])
+        parse_jobs(whole(block)[0])
     block = Block(ROOT / "README.md", 1, "yaml", "operator: {replicas: 3}\n", "")
     with pytest.raises(AssertionError, match="mark it"):
         whole(block)

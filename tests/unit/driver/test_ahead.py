@@ -10,20 +10,20 @@ from torch import Tensor
 
 from kubealign.spec.job import AlignmentJob
 from kubealign_services.batch.packed import Batch, pack
-from kubealign_services.driver.ahead import Ahead
-from kubealign_services.driver.build import asked_ahead
-from kubealign_services.driver.exchange import new_group
-from kubealign_services.driver.ledger import Group
-from kubealign_services.driver.members import Policy, Values
+from kubealign_services.driver.ahead import ForwardPrefetcher
+from kubealign_services.driver.build import build_prefetchers
+from kubealign_services.driver.exchange import create_group
+from kubealign_services.driver.ledger import RolloutGroup
+from kubealign_services.driver.members import OldLogprobs, CriticValues
 
 
-def tokens_of(group: Group) -> list[int]:
+def tokens_of(group: RolloutGroup) -> list[int]:
     """Return the tokens of a group's one sample; another attempt has others."""
     number = int(group.group_id)
     return [number + 1] * (number % 3 + 1) + [group.attempt]
 
 
-def assembled(groups: Sequence[Group]) -> Batch:
+def assembled(groups: Sequence[RolloutGroup]) -> Batch:
     return pack([tokens_of(group) for group in groups], [group.group_id for group in groups])
 
 
@@ -45,11 +45,11 @@ class Model:
         return 2.0 * batch.tokens
 
 
-def groups(count: int) -> list[Group]:
-    return [new_group(str(number), 1, 0, 60.0) for number in range(count)]
+def groups(count: int) -> list[RolloutGroup]:
+    return [create_group(str(number), 1, 0, 60.0) for number in range(count)]
 
 
-async def settled(ahead: Ahead) -> None:
+async def settled(ahead: ForwardPrefetcher) -> None:
     """Let all runnable tasks run."""
     for _ in range(5):
         await asyncio.sleep(0)
@@ -57,31 +57,31 @@ async def settled(ahead: Ahead) -> None:
 
 async def test_a_request_is_sent_once_as_many_groups_are_generated_as_are_missing() -> None:
     model, all_groups = Model(), groups(8)
-    ahead = Ahead(model)
+    ahead = ForwardPrefetcher(model)
     for count in range(1, 8):
-        ahead.offer(all_groups[:count], 8 - count, assembled)
+        ahead.submit_ready(all_groups[:count], 8 - count, assembled)
         await settled(ahead)
     # 4 of 8, then 2 of the 4 left, then 1 of 2, and the last when the batch is whole.
     assert model.asked == [["0", "1", "2", "3"], ["4", "5"], ["6"]]
     batch = assembled(all_groups[::-1])
-    assert torch.equal(await ahead.column(batch), 2.0 * batch.tokens)
+    assert torch.equal(await ahead.get_column(batch), 2.0 * batch.tokens)
     assert model.asked[3:] == [["7"]]
-    await ahead.column(batch)  # the next step's weights are others: nothing of this one's is known
+    await ahead.get_column(batch)  # the next step's weights are others: nothing of this one's is known
     assert model.asked[4:] == [list(batch.sample_ids)]
 
 
 async def test_requests_are_sequential_and_later_groups_join_the_next_one() -> None:
     model, all_groups = Model(), groups(6)
-    ahead = Ahead(model)
+    ahead = ForwardPrefetcher(model)
     model.may.clear()
-    ahead.offer(all_groups[:3], 3, assembled)
+    ahead.submit_ready(all_groups[:3], 3, assembled)
     await settled(ahead)
-    ahead.offer(all_groups[:5], 1, assembled)
+    ahead.submit_ready(all_groups[:5], 1, assembled)
     await settled(ahead)
     assert model.asked == [["0", "1", "2"]]
     model.may.set()
     batch = assembled(all_groups)
-    assert torch.equal(await ahead.column(batch), 2.0 * batch.tokens)
+    assert torch.equal(await ahead.get_column(batch), 2.0 * batch.tokens)
     assert model.asked == [["0", "1", "2"], ["3", "4", "5"]]
 
 
@@ -89,39 +89,39 @@ async def test_a_batch_without_prefetch_is_requested_at_once() -> None:
     """For example rows, one of which may occur twice."""
     model, batch = Model(), assembled(groups(3))
     batch.sample_ids[2] = "1"
-    ahead = Ahead(model)
-    assert torch.equal(await ahead.column(batch), 2.0 * batch.tokens)
+    ahead = ForwardPrefetcher(model)
+    assert torch.equal(await ahead.get_column(batch), 2.0 * batch.tokens)
     assert model.asked == [["0", "1", "1"]]
 
 
 async def test_a_regenerated_group_is_requested_again() -> None:
     model, all_groups = Model(), groups(4)
-    ahead = Ahead(model)
-    ahead.offer(all_groups[:2], 2, assembled)
+    ahead = ForwardPrefetcher(model)
+    ahead.submit_ready(all_groups[:2], 2, assembled)
     await settled(ahead)
     all_groups[1].attempt = 1
     batch = assembled(all_groups)
-    assert torch.equal(await ahead.column(batch), 2.0 * batch.tokens)
+    assert torch.equal(await ahead.get_column(batch), 2.0 * batch.tokens)
     assert model.asked == [["0", "1"], ["1", "2", "3"]]
 
 
 async def test_a_failed_request_fails_the_step() -> None:
     model, all_groups = Model(), groups(4)
-    ahead = Ahead(model)
+    ahead = ForwardPrefetcher(model)
     model.error = ValueError("gone")
-    ahead.offer(all_groups[:2], 2, assembled)
+    ahead.submit_ready(all_groups[:2], 2, assembled)
     await settled(ahead)
-    ahead.offer(all_groups[:3], 1, assembled)  # nothing more is asked of what is gone
+    ahead.submit_ready(all_groups[:3], 1, assembled)  # nothing more is asked of what is gone
     with pytest.raises(ValueError, match="gone"):
-        await ahead.column(assembled(all_groups))
+        await ahead.get_column(assembled(all_groups))
     assert model.asked == [["0", "1"]]
 
 
 async def test_close_cancels_a_running_request() -> None:
     model, all_groups = Model(), groups(4)
-    ahead = Ahead(model)
+    ahead = ForwardPrefetcher(model)
     model.may.clear()
-    ahead.offer(all_groups[:2], 2, assembled)
+    ahead.submit_ready(all_groups[:2], 2, assembled)
     await settled(ahead)
     await asyncio.wait_for(ahead.close(), 5)
     assert len(asyncio.all_tasks()) == 1
@@ -176,7 +176,7 @@ def job(**spec: Any) -> AlignmentJob:
 def test_which_columns_are_prefetched(spec: dict[str, Any], asked: list[str]) -> None:
     client: Any = Model()
     client.values = client
-    policy, values = Policy(client, needs_old_logprobs=True), Values(client)
-    names = {values.ahead: "values", policy.ahead: "log-probabilities"}
-    assert [names[each] for each in asked_ahead(job(**spec), policy, values)] == asked
-    assert asked_ahead(job(), Policy(client, needs_old_logprobs=False), Values(None)) == []
+    policy, values = OldLogprobs(client, needs_old_logprobs=True), CriticValues(client)
+    names = {values.prefetcher: "values", policy.prefetcher: "log-probabilities"}
+    assert [names[each] for each in build_prefetchers(job(**spec), policy, values)] == asked
+    assert build_prefetchers(job(), OldLogprobs(client, needs_old_logprobs=False), CriticValues(None)) == []

@@ -6,16 +6,16 @@ import torch
 
 from kubealign.v1 import rollout_pb2, scoring_pb2
 from kubealign_services.batch.codec import encode
-from kubealign_services.batch.companions import without_companions
+from kubealign_services.batch.companions import drop_auxiliary
 from kubealign_services.batch.packed import Batch
-from kubealign_services.driver.assembly import Sampled, assemble, oldest_version, staleness
-from kubealign_services.driver.failures import JobFailed
-from kubealign_services.driver.ledger import Group
+from kubealign_services.driver.assembly import SamplingInfo, assemble_batch, find_oldest_version, compute_staleness
+from kubealign_services.driver.failures import UnrecoverableError
+from kubealign_services.driver.ledger import RolloutGroup
 
-SAMPLED = Sampled(1.0, 4)
+SAMPLED = SamplingInfo(1.0, 4)
 
 
-def group(name: str, versions: list[int], reward: float, reference: int | None = None) -> Group:
+def group(name: str, versions: list[int], reward: float, reference: int | None = None) -> RolloutGroup:
     """Return a group with one sample: a prompt of one token, a response of len(versions) tokens."""
     length = 1 + len(versions)
     sequence = Batch(
@@ -31,7 +31,7 @@ def group(name: str, versions: list[int], reward: float, reference: int | None =
     )
     message = encode(sequence)
     rollout = rollout_pb2.Rollout(sequence=message, finish_reason=rollout_pb2.FINISH_REASON_LENGTH)
-    complete = Group(name, 1, min_version=0, deadline=0.0, asked_at=0.0, rollouts={0: rollout})
+    complete = RolloutGroup(name, 1, min_version=0, deadline=0.0, requested_at=0.0, rollouts={0: rollout})
     complete.scores[0, message.digest, "exact"] = scoring_pb2.Score(reward=reward)
     if reference is not None:
         column = np.linspace(-1, 0, reference).astype("<f4").tobytes()
@@ -40,10 +40,10 @@ def group(name: str, versions: list[int], reward: float, reference: int | None =
 
 
 def test_groups_are_packed_in_order_with_their_columns() -> None:
-    batch = assemble(
+    batch = assemble_batch(
         [group("0/5", [3, 3], 0.5, 3), group("0/2", [2], -1.0, 2)],
         ["exact"],
-        Sampled(0.7, 9),
+        SamplingInfo(0.7, 9),
         3,
         reference=True,
     )
@@ -59,15 +59,15 @@ def test_groups_are_packed_in_order_with_their_columns() -> None:
 
 
 def test_staleness_counts_from_the_oldest_response_token() -> None:
-    batch = assemble([group("a", [3, 1], 0.0), group("b", [4], 0.0)], ["exact"], SAMPLED, 4, reference=False)
+    batch = assemble_batch([group("a", [3, 1], 0.0), group("b", [4], 0.0)], ["exact"], SAMPLED, 4, reference=False)
     # trained at version 4: the oldest tokens are of versions 1 and 4
-    assert staleness(batch, 4).tolist() == [3, 0]
-    assert oldest_version(group("a", [3, 1], 0.0)) == 1
+    assert compute_staleness(batch, 4).tolist() == [3, 0]
+    assert find_oldest_version(group("a", [3, 1], 0.0)) == 1
 
 
 def test_reference_logprobs_of_another_length_are_rejected() -> None:
-    with pytest.raises(JobFailed, match="2 log-probabilities for the 3 tokens of sample a#0"):
-        assemble([group("a", [1, 1], 0.0, reference=2)], ["exact"], SAMPLED, 1, reference=True)
+    with pytest.raises(UnrecoverableError, match="2 log-probabilities for the 3 tokens of sample a#0"):
+        assemble_batch([group("a", [1, 1], 0.0, reference=2)], ["exact"], SAMPLED, 1, reference=True)
 
 
 def test_greedy_samples_are_auxiliary_sequences() -> None:
@@ -75,7 +75,7 @@ def test_greedy_samples_are_auxiliary_sequences() -> None:
     alone = group("a", [1], 0.25).rollouts[0]
     complete.samples, complete.rollouts[1] = 2, alone
     complete.scores[1, alone.sequence.digest, "exact"] = scoring_pb2.Score(reward=0.25)
-    batch = assemble([complete], ["exact"], Sampled(1.0, 4, greedy_samples=1), 1, reference=False)
+    batch = assemble_batch([complete], ["exact"], SamplingInfo(1.0, 4, greedy_samples=1), 1, reference=False)
     assert batch.sequence("companion").tolist() == [0, 1]
-    assert without_companions(batch).sample_ids == ["a#0"]
-    assert "companion" not in without_companions(batch).sequence_columns
+    assert drop_auxiliary(batch).sample_ids == ["a#0"]
+    assert "companion" not in drop_auxiliary(batch).sequence_columns

@@ -7,12 +7,12 @@ from pathlib import Path
 from kubealign.process import RedisAccess
 from kubealign.v1 import rollout_pb2
 from kubealign_services.bus.memory import MemoryBus
-from kubealign_services.driver.beat import beat
-from kubealign_services.driver.exchange import Exchange, new_group
-from kubealign_services.driver.ledger import Ledger
-from kubealign_services.driver.progress import Progress
-from kubealign_services.driver.report import Report
-from kubealign_services.telemetry.read_model import ReadModel
+from kubealign_services.driver.beat import heartbeat_payload
+from kubealign_services.driver.exchange import RolloutCollector, create_group
+from kubealign_services.driver.ledger import GroupTracker
+from kubealign_services.driver.progress import ProgressTracker
+from kubealign_services.driver.report import MetricsReport
+from kubealign_services.telemetry.read_model import ReadModelWriter
 
 
 async def nothing() -> None:
@@ -20,22 +20,22 @@ async def nothing() -> None:
 
 
 async def test_payload_has_outstanding_requests_and_the_latest_step(tmp_path: Path) -> None:
-    read_model = ReadModel(RedisAccess(host="127.0.0.1", port=1, user="-", password="-", prefix="-"))
-    progress = Progress(10, read_model)
-    progress.begin(3)
-    progress.reached(4)
-    exchange = Exchange(MemoryBus(), 3, asyncio.Event(), progress.waits)
-    ledger = Ledger(3, "train", ("exact",))
+    read_model = ReadModelWriter(RedisAccess(host="127.0.0.1", port=1, user="-", password="-", prefix="-"))
+    progress = ProgressTracker(10, read_model)
+    progress.report_attempt(3)
+    progress.report_step(4)
+    exchange = RolloutCollector(MemoryBus(), 3, asyncio.Event(), progress.report_wait)
+    ledger = GroupTracker(3, "train", ("exact",))
     exchange.register(ledger, nothing)
     for name in ("0/1", "0/2"):
-        ledger.open(new_group(name, samples=2, min_version=4, timeout=60))
+        ledger.add(create_group(name, samples=2, min_version=4, timeout=60))
     ledger.add_rollout(
         rollout_pb2.Rollout(fence=3, group_id="0/1", sample=0, purpose="train"), time.monotonic()
     )
-    report = Report(tmp_path / "metrics.jsonl", 3, [])
-    with report.step(4) as step:
+    report = MetricsReport(tmp_path / "metrics.jsonl", 3, [])
+    with report.measure_step(4) as step:
         step.add({"rollout/staleness": 0.5, "seconds/refit": 0.25, "refit/bytes": 1000.0})
-    payload = beat(progress, exchange, report)
+    payload = heartbeat_payload(progress, exchange, report)
     assert payload.pop("step_seconds") >= 0
     assert payload.pop("seconds_since_step") >= 0
     assert payload == {

@@ -13,13 +13,13 @@ from kubealign.v1 import rollout_pb2, scoring_pb2
 from kubealign_services.batch.codec import decode
 from kubealign_services.batch.packed import Batch, pack
 from kubealign_services.bus.memory import MemoryBus
-from kubealign_services.driver.exchange import Exchange
-from kubealign_services.driver.failures import JobFailed, Stopping
-from kubealign_services.driver.frozen_cache import FrozenCache
-from kubealign_services.driver.frozen_reference import FrozenReference, from_bus
-from kubealign_services.driver.report import StepFigures
-from kubealign_services.driver.row_scores import RowScores
-from kubealign_services.scoring.worker import ScoreWorker, score_for
+from kubealign_services.driver.exchange import RolloutCollector
+from kubealign_services.driver.failures import UnrecoverableError, ShutdownRequested
+from kubealign_services.driver.frozen_cache import FrozenScoreCache
+from kubealign_services.driver.frozen_reference import FrozenReference, request_over_bus
+from kubealign_services.driver.report import StepRecord
+from kubealign_services.driver.row_scores import RowScorer
+from kubealign_services.scoring.worker import ScoreWorker, empty_score
 
 
 def rows(*sequences: list[int]) -> Batch:
@@ -47,15 +47,15 @@ class Called:
 
 
 async def read(reference: FrozenReference, batch: Batch) -> dict[str, float]:
-    step = StepFigures(1)
-    await reference.read(batch, step)
+    step = StepRecord(1)
+    await reference.add_columns(batch, step)
     return step.metrics
 
 
 def test_each_sequence_is_requested_once(tmp_path: Path) -> None:
     async def scenario() -> None:
         asked = Called()
-        reference = FrozenReference(asked, FrozenCache(tmp_path, "reference", 1))
+        reference = FrozenReference(asked, FrozenScoreCache(tmp_path, "reference", 1))
         first = rows([1, 2, 3], [1, 4], [1, 2, 3])
         figures = await read(reference, first)
         assert first.token("reference_logprobs").tolist() == expected(first).tolist()
@@ -64,7 +64,7 @@ def test_each_sequence_is_requested_once(tmp_path: Path) -> None:
         assert set(asked.asked[0].token_columns) == {"loss_mask"} and not asked.asked[0].sequence_columns
         assert asked.asked[0].scalars == {"temperature": 1.0}
 
-        later = FrozenReference(asked, FrozenCache(tmp_path, "reference", 2))
+        later = FrozenReference(asked, FrozenScoreCache(tmp_path, "reference", 2))
         second = rows([1, 4], [7, 8], [1, 2, 3], [7, 9])
         assert (await read(later, second))["reference/kept_share"] == 0.5
         assert second.token("reference_logprobs").tolist() == expected(second).tolist()
@@ -77,14 +77,14 @@ def test_each_sequence_is_requested_once(tmp_path: Path) -> None:
 
 def test_invalid_logprobs_fail_the_job_and_are_not_cached(tmp_path: Path) -> None:
     async def scenario() -> None:
-        cache = FrozenCache(tmp_path, "reference", 1)
+        cache = FrozenScoreCache(tmp_path, "reference", 1)
 
         def broken(batch: Batch) -> Tensor:
             return torch.where(batch.tokens == 4, torch.nan, expected(batch))
 
-        with pytest.raises(JobFailed, match="log-probabilities of 0/1/chosen are not finite"):
+        with pytest.raises(UnrecoverableError, match="log-probabilities of 0/1/chosen are not finite"):
             await read(FrozenReference(Called(broken), cache), rows([1, 2, 3], [1, 4]))
-        with pytest.raises(JobFailed, match=r"of shape \(2,\) for 3 tokens"):
+        with pytest.raises(UnrecoverableError, match=r"of shape \(2,\) for 3 tokens"):
             await read(FrozenReference(Called(lambda batch: torch.zeros(2)), cache), rows([1, 2, 3]))
         assert len(cache) == 0
 
@@ -97,14 +97,14 @@ Tamper = Callable[[scoring_pb2.Score], None]
 @asynccontextmanager
 async def on_bus(
     workers: int = 1, timeout: float = 20.0, tamper: Tamper = lambda score: None
-) -> AsyncIterator[tuple[RowScores, asyncio.Event, list[str], list[str]]]:
+) -> AsyncIterator[tuple[RowScorer, asyncio.Event, list[str], list[str]]]:
     """Yield the driver's client, with reference workers on the other end of the bus."""
     bus, stop, waits, scored = MemoryBus(), asyncio.Event(), list[str](), list[str]()
 
     async def score(rollouts: list[rollout_pb2.Rollout]) -> list[scoring_pb2.Score]:
         scores = []
         for rollout in rollouts:
-            reply = score_for(rollout, "reference", "reference-0")
+            reply = empty_score(rollout, "reference", "reference-0")
             reply.logprobs = expected(decode(rollout.sequence)).numpy().astype("<f4").tobytes()
             tamper(reply)
             scored.append(rollout.group_id)
@@ -112,12 +112,12 @@ async def on_bus(
         return scores
 
     running = [
-        asyncio.create_task(ScoreWorker(bus.another(), "reference", frozenset({"train"}), score).run())  # type: ignore[arg-type]
+        asyncio.create_task(ScoreWorker(bus.new_connection(), "reference", frozenset({"train"}), score).run())  # type: ignore[arg-type]
         for _ in range(workers)
     ]
     try:
-        async with Exchange(bus, 1, stop, lambda text: waits.append(text())) as exchange:
-            yield RowScores(exchange, ["reference"], timeout, 1), stop, waits, scored
+        async with RolloutCollector(bus, 1, stop, lambda text: waits.append(text())) as exchange:
+            yield RowScorer(exchange, ["reference"], timeout, 1), stop, waits, scored
     finally:
         for task in running:
             task.cancel()
@@ -127,7 +127,7 @@ async def on_bus(
 def test_a_worker_on_the_bus_returns_the_same_logprobs(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with on_bus(workers=2) as (scores, _, _, scored):
-            reference = FrozenReference(from_bus(scores), FrozenCache(tmp_path, "reference", 1))
+            reference = FrozenReference(request_over_bus(scores), FrozenScoreCache(tmp_path, "reference", 1))
             batch = rows(*([1, i, i + 1] for i in range(2, 40)), [5])
             await read(reference, batch)
             assert batch.token("reference_logprobs").tolist() == expected(batch).tolist()
@@ -142,8 +142,8 @@ def test_a_worker_on_the_bus_returns_the_same_logprobs(tmp_path: Path) -> None:
 def test_a_missing_reference_fails_the_job_with_its_cause(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with on_bus(workers=0, timeout=0.2) as (scores, _, waits, _):
-            reference = FrozenReference(from_bus(scores), FrozenCache(tmp_path, "reference", 1))
-            with pytest.raises(JobFailed, match=r"reference did not score .* 2 tries.*no score had come"):
+            reference = FrozenReference(request_over_bus(scores), FrozenScoreCache(tmp_path, "reference", 1))
+            with pytest.raises(UnrecoverableError, match=r"reference did not score .* 2 tries.*no score had come"):
                 await read(reference, rows([1, 2]))
             assert waits[0] == "scores of reference for 1 groups"
 
@@ -153,9 +153,9 @@ def test_a_missing_reference_fails_the_job_with_its_cause(tmp_path: Path) -> Non
 def test_a_job_that_is_stopped_does_not_wait(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with on_bus(workers=0) as (scores, stop, _, _):
-            reference = FrozenReference(from_bus(scores), FrozenCache(tmp_path, "reference", 1))
+            reference = FrozenReference(request_over_bus(scores), FrozenScoreCache(tmp_path, "reference", 1))
             asyncio.get_running_loop().call_later(0.05, stop.set)
-            with pytest.raises(Stopping):
+            with pytest.raises(ShutdownRequested):
                 await read(reference, rows([1, 2]))
 
     asyncio.run(scenario())
@@ -167,8 +167,8 @@ def test_too_few_logprobs_are_rejected(tmp_path: Path) -> None:
 
     async def scenario() -> None:
         async with on_bus(tamper=shorten) as (scores, _, _, _):
-            reference = FrozenReference(from_bus(scores), FrozenCache(tmp_path, "reference", 1))
-            with pytest.raises(JobFailed, match="2 log-probabilities for the 3 tokens of 0/0/chosen"):
+            reference = FrozenReference(request_over_bus(scores), FrozenScoreCache(tmp_path, "reference", 1))
+            with pytest.raises(UnrecoverableError, match="2 log-probabilities for the 3 tokens of 0/0/chosen"):
                 await read(reference, rows([1, 2, 3]))
 
     asyncio.run(scenario())

@@ -13,13 +13,13 @@ from kubealign.v1 import rollout_pb2, scoring_pb2
 from kubealign_services.batch.codec import decode, encode_columns
 from kubealign_services.batch.packed import Batch, pack
 from kubealign_services.bus.memory import MemoryBus
-from kubealign_services.driver.exchange import Exchange
-from kubealign_services.driver.failures import JobFailed
-from kubealign_services.driver.frozen_cache import FrozenCache
+from kubealign_services.driver.exchange import RolloutCollector
+from kubealign_services.driver.failures import UnrecoverableError
+from kubealign_services.driver.frozen_cache import FrozenScoreCache
 from kubealign_services.driver.frozen_teacher import FrozenTeacher
-from kubealign_services.driver.report import StepFigures
-from kubealign_services.driver.row_scores import RowScores
-from kubealign_services.scoring.worker import ScoreWorker, score_for
+from kubealign_services.driver.report import StepRecord
+from kubealign_services.driver.row_scores import RowScorer
+from kubealign_services.scoring.worker import ScoreWorker, empty_score
 
 Tamper = Callable[[scoring_pb2.Score], None]
 
@@ -51,7 +51,7 @@ async def teaching(
         for rollout in rollouts:
             batch = decode(rollout.sequence)
             tokens, logprobs = (column[batch.token("loss_mask").bool()] for column in said(batch))
-            reply = score_for(rollout, "teacher", "teacher-0")
+            reply = empty_score(rollout, "teacher", "teacher-0")
             reply.candidates, reply.candidates_digest = encode_columns(
                 {"tokens": tokens.int(), "logprobs": logprobs}
             )
@@ -60,19 +60,19 @@ async def teaching(
             scores.append(reply)
         return scores
 
-    worker = asyncio.create_task(ScoreWorker(bus.another(), "teacher", frozenset({"train"}), score).run())
+    worker = asyncio.create_task(ScoreWorker(bus.new_connection(), "teacher", frozenset({"train"}), score).run())
     try:
-        async with Exchange(bus, 1, asyncio.Event(), lambda text: None) as exchange:
-            scores = RowScores(exchange, ["teacher"], 20.0, 1)
-            yield FrozenTeacher(scores, FrozenCache(folder, "teacher", 1), 2.5, most_kept), asked
+        async with RolloutCollector(bus, 1, asyncio.Event(), lambda text: None) as exchange:
+            scores = RowScorer(exchange, ["teacher"], 20.0, 1)
+            yield FrozenTeacher(scores, FrozenScoreCache(folder, "teacher", 1), 2.5, most_kept), asked
     finally:
         worker.cancel()
         await asyncio.gather(worker, return_exceptions=True)
 
 
 async def read(teacher: FrozenTeacher, batch: Batch) -> dict[str, float]:
-    step = StepFigures(1)
-    await teacher.read(batch, step)
+    step = StepRecord(1)
+    await teacher.add_columns(batch, step)
     return step.metrics
 
 
@@ -128,5 +128,5 @@ def given_up(score: scoring_pb2.Score) -> None:
 )
 async def test_invalid_candidates_fail_the_job(tamper: Tamper, cause: str, tmp_path: Path) -> None:
     async with teaching(tmp_path, tamper) as (teacher, _):
-        with pytest.raises(JobFailed, match=cause):
+        with pytest.raises(UnrecoverableError, match=cause):
             await read(teacher, rows([1, 2, 3]))

@@ -14,14 +14,14 @@ from kubealign_services.batch.codec import encode
 from kubealign_services.batch.packed import Batch
 from kubealign_services.bus.contract import Delivery
 from kubealign_services.bus.memory import MemoryBus
-from kubealign_services.data.order import Cursor
+from kubealign_services.data.order import EpochCursor
 from kubealign_services.data.prepared import PreparedRow
-from kubealign_services.driver.exchange import Exchange
-from kubealign_services.driver.failures import JobFailed, Stopping
+from kubealign_services.driver.exchange import RolloutCollector
+from kubealign_services.driver.failures import UnrecoverableError, ShutdownRequested
 from kubealign_services.driver.groups import GroupBuffer, GroupPlan
-from kubealign_services.driver.informative import DynamicSampling
-from kubealign_services.driver.ledger import Group
-from kubealign_services.driver.supply import EpochSupply, ListSupply
+from kubealign_services.driver.informative import DynamicSamplingFilter
+from kubealign_services.driver.ledger import RolloutGroup
+from kubealign_services.driver.supply import EpochPrompts, ListPrompts
 
 ROWS = [
     PreparedRow(row=i, prompt_tokens=[i + 1], prompt_text=str(i), columns={"answer": i}) for i in range(6)
@@ -117,32 +117,32 @@ async def answer(
 @asynccontextmanager
 async def exchange(
     verdict: Verdict = lambda item: None, version: int | None = 0, rewards: Rewards = all_one
-) -> AsyncIterator[tuple[Exchange, asyncio.Event, list[rollout_pb2.WorkItem]]]:
+) -> AsyncIterator[tuple[RolloutCollector, asyncio.Event, list[rollout_pb2.WorkItem]]]:
     bus, stop, asked = MemoryBus(), asyncio.Event(), list[rollout_pb2.WorkItem]()
-    worker = asyncio.create_task(answer(bus.another(), verdict, asked, version, rewards))
+    worker = asyncio.create_task(answer(bus.new_connection(), verdict, asked, version, rewards))
     try:
-        async with Exchange(bus, 1, stop, lambda text: None) as opened:
+        async with RolloutCollector(bus, 1, stop, lambda text: None) as opened:
             yield opened, stop, asked
     finally:
         worker.cancel()
         await asyncio.gather(worker, return_exceptions=True)
 
 
-def epochs(cursor: Cursor | None = None, unfinished: tuple[str, ...] = ()) -> EpochSupply:
-    return EpochSupply(ROWS, 1, False, cursor or Cursor(), unfinished)  # type: ignore[arg-type]
+def epochs(cursor: EpochCursor | None = None, unfinished: tuple[str, ...] = ()) -> EpochPrompts:
+    return EpochPrompts(ROWS, 1, False, cursor or EpochCursor(), unfinished)  # type: ignore[arg-type]
 
 
 async def test_a_step_takes_the_oldest_groups_with_all_their_samples_and_scores() -> None:
     async with exchange() as (opened, _, asked):
         buffer = GroupBuffer(opened, epochs(), plan(), "train", ("exact",))
-        groups = await buffer.take(version=0)
+        groups = await buffer.take_batch(version=0)
         assert [group.group_id for group in groups] == ["0/0", "0/1", "0/2"]
         assert all(sorted(group.rollouts) == [0, 1] for group in groups)
-        assert buffer.outstanding == []
+        assert buffer.outstanding_prompts == []
         assert json.loads(asked[1].columns) == {"prompt": "1", "columns": {"answer": 1}}
-        assert [group.group_id for group in await buffer.take(version=0)] == ["0/3", "0/4", "0/5"]
+        assert [group.group_id for group in await buffer.take_batch(version=0)] == ["0/3", "0/4", "0/5"]
         # the next epoch begins
-        assert [group.group_id for group in await buffer.take(version=0)] == ["1/0", "1/1", "1/2"]
+        assert [group.group_id for group in await buffer.take_batch(version=0)] == ["1/0", "1/1", "1/2"]
 
 
 async def test_generated_groups_are_reported_while_others_are_missing() -> None:
@@ -154,7 +154,7 @@ async def test_generated_groups_are_reported_while_others_are_missing() -> None:
     reported: list[tuple[list[str], int]] = []
     async with exchange(once) as (opened, _, _asked):
         buffer = GroupBuffer(opened, epochs(), plan(), "train", ("exact",))
-        await buffer.take(0, lambda generated, missing: reported.append(([g.group_id for g in generated], missing)))
+        await buffer.take_batch(0, lambda generated, missing: reported.append(([g.group_id for g in generated], missing)))
     assert (["0/0", "0/2"], 1) in reported
     assert all(len(generated) + missing == 3 and missing for generated, missing in reported)
 
@@ -164,7 +164,7 @@ async def test_unscored_groups_are_reported(dropped: bool) -> None:
     """Except where groups are dropped for their rewards: then it is unknown whether they will be taken."""
     bus, reported, heard = MemoryBus(), list[tuple[int, int]](), asyncio.Event()
 
-    def coming(there: Sequence[Group], missing: int) -> None:
+    def coming(there: Sequence[RolloutGroup], missing: int) -> None:
         reported.append((len(there), missing))
         heard.set()
 
@@ -179,11 +179,11 @@ async def test_unscored_groups_are_reported(dropped: bool) -> None:
             await opened.publish("rollouts", rollout.SerializeToString(), str(number))
         return rollouts_sent
 
-    async with Exchange(bus, 1, asyncio.Event(), lambda text: None) as opened, asyncio.timeout(20):
-        dynamic = DynamicSampling(REWARDS, 2 if dropped else 0)
-        buffer = GroupBuffer(opened, epochs(), plan(), "train", ("exact",), dynamic=dynamic)
-        taking = asyncio.create_task(buffer.take(0, coming))
-        published = await rollouts(bus.another())
+    async with RolloutCollector(bus, 1, asyncio.Event(), lambda text: None) as opened, asyncio.timeout(20):
+        dynamic = DynamicSamplingFilter(REWARDS, 2 if dropped else 0)
+        buffer = GroupBuffer(opened, epochs(), plan(), "train", ("exact",), dynamic_sampling=dynamic)
+        taking = asyncio.create_task(buffer.take_batch(0, coming))
+        published = await rollouts(bus.new_connection())
         while not dropped and (3, 0) not in reported:
             await heard.wait()
             heard.clear()
@@ -197,9 +197,9 @@ async def test_unscored_groups_are_reported(dropped: bool) -> None:
 
 async def test_unfinished_prompts_of_an_earlier_run_come_first() -> None:
     async with exchange() as (opened, _, _asked):
-        supply = epochs(Cursor(0, 4), ("0/2", "0/1"))
+        supply = epochs(EpochCursor(0, 4), ("0/2", "0/1"))
         buffer = GroupBuffer(opened, supply, plan(), "train", ("exact",))
-        assert [group.group_id for group in await buffer.take(version=0)] == ["0/2", "0/1", "0/4"]
+        assert [group.group_id for group in await buffer.take_batch(version=0)] == ["0/2", "0/1", "0/4"]
 
 
 async def test_a_failed_group_is_retried_with_other_seeds() -> None:
@@ -207,7 +207,7 @@ async def test_a_failed_group_is_retried_with_other_seeds() -> None:
         return "out of memory" if item.group_id == "0/1" and item.attempt == 0 else None
 
     async with exchange(once) as (opened, _, asked):
-        groups = await GroupBuffer(opened, epochs(), plan(), "train", ("exact",)).take(version=0)
+        groups = await GroupBuffer(opened, epochs(), plan(), "train", ("exact",)).take_batch(version=0)
         assert sorted(group.group_id for group in groups) == ["0/0", "0/1", "0/2"]
         first, second = (list(item.seeds) for item in asked if item.group_id == "0/1")
         assert set(first).isdisjoint(second)
@@ -240,7 +240,7 @@ async def test_samples_that_fail_together_count_as_one_attempt() -> None:
     again, while another group is.
     """
     bus = SlowToAskAgain()
-    other = bus.another()
+    other = bus.new_connection()
 
     async def send(rollout: rollout_pb2.Rollout) -> None:
         name = f"{rollout.group_id}:{rollout.attempt}:{rollout.sample}"
@@ -251,9 +251,9 @@ async def test_samples_that_fail_together_count_as_one_attempt() -> None:
         await delivery.ack()
         return rollout_pb2.WorkItem.FromString(delivery.data)
 
-    async with Exchange(bus, 1, asyncio.Event(), lambda text: None) as opened, asyncio.timeout(10):
+    async with RolloutCollector(bus, 1, asyncio.Event(), lambda text: None) as opened, asyncio.timeout(10):
         buffer = GroupBuffer(opened, epochs(), plan(prompts_per_step=2), "train", ())
-        taking = asyncio.create_task(buffer.take(version=0))
+        taking = asyncio.create_task(buffer.take_batch(version=0))
         items = [await work() for _ in range(2)]
         for item in items:
             await send(rollout_of(item, 0, error="out of memory"))
@@ -264,7 +264,7 @@ async def test_samples_that_fail_together_count_as_one_attempt() -> None:
             for sample in range(2):
                 await send(rollout_of(item, sample))
         assert [group.attempt for group in await taking] == [1, 1]
-        assert buffer.given_up == []
+        assert buffer.failed_prompts == []
 
 
 async def test_another_prompt_replaces_one_that_keeps_failing() -> None:
@@ -273,42 +273,42 @@ async def test_another_prompt_replaces_one_that_keeps_failing() -> None:
 
     async with exchange(never) as (opened, _, _asked):
         buffer = GroupBuffer(opened, epochs(), plan(max_failed_groups=1), "train", ("exact",))
-        assert [group.group_id for group in await buffer.take(version=0)] == ["0/0", "0/2", "0/3"]
-        assert buffer.given_up == ["0/1"]
+        assert [group.group_id for group in await buffer.take_batch(version=0)] == ["0/0", "0/2", "0/3"]
+        assert buffer.failed_prompts == ["0/1"]
 
 
 async def test_more_failed_prompts_than_the_budget_fail_the_job() -> None:
     async with exchange(lambda item: "the disk is on fire") as (opened, _, _asked):
         buffer = GroupBuffer(opened, epochs(), plan(), "train", ("exact",))
-        with pytest.raises(JobFailed, match=r"maxFailedGroups \(0\).*the disk is on fire"):
-            await buffer.take(version=0)
+        with pytest.raises(UnrecoverableError, match=r"maxFailedGroups \(0\).*the disk is on fire"):
+            await buffer.take_batch(version=0)
 
 
 async def test_a_stale_group_is_resampled() -> None:
     async with exchange(version=4) as (opened, _, asked):
         buffer = GroupBuffer(opened, epochs(), plan(), "train", ("exact",))
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(buffer.take(version=5), 0.5)
+            await asyncio.wait_for(buffer.take_batch(version=5), 0.5)
         assert any(item.attempt == 1 and item.min_version == 5 for item in asked)
-        assert buffer.discarded >= 1
+        assert buffer.discarded_groups >= 1
 
 
 async def test_a_finite_prompt_source_ends() -> None:
     async with exchange() as (opened, _, _asked):
-        supply = ListSupply(ROWS[:4], "val@0")  # type: ignore[arg-type]
+        supply = ListPrompts(ROWS[:4], "val@0")  # type: ignore[arg-type]
         buffer = GroupBuffer(opened, supply, plan(), "validation", ("exact",))
-        assert [len(await buffer.take(version=0)) for _ in range(3)] == [3, 1, 0]
+        assert [len(await buffer.take_batch(version=0)) for _ in range(3)] == [3, 1, 0]
 
 
 async def test_shutdown_leaves_requests_outstanding() -> None:
     async with exchange(lambda item: None) as (opened, stop, _asked):
         buffer = GroupBuffer(opened, epochs(), plan(), "train", ("exact", "never-scores"))
-        taking = asyncio.create_task(buffer.take(version=0))
+        taking = asyncio.create_task(buffer.take_batch(version=0))
         await asyncio.sleep(0)
         stop.set()
-        with pytest.raises(Stopping):
+        with pytest.raises(ShutdownRequested):
             await taking
-        assert buffer.outstanding == ["0/0", "0/1", "0/2"]
+        assert buffer.outstanding_prompts == ["0/0", "0/1", "0/2"]
 
 
 async def test_requests_lost_by_the_bus_are_published_again() -> None:
@@ -318,24 +318,24 @@ async def test_requests_lost_by_the_bus_are_published_again() -> None:
     The attempt number stays, so nothing counts as failed.
     """
     bus = MemoryBus()
-    other = bus.another()
+    other = bus.new_connection()
 
     async def pulled(subject: str) -> bytes:
         (delivery,) = await other.pull(subject, "other", 1, 5.0)
         await delivery.ack()
         return delivery.data
 
-    async with Exchange(bus, 1, asyncio.Event(), lambda text: None) as opened:
+    async with RolloutCollector(bus, 1, asyncio.Event(), lambda text: None) as opened:
         buffer = GroupBuffer(opened, epochs(), plan(prompts_per_step=1), "train", ("exact",))
 
         async def until_it_waits_for(text: str) -> None:
             async with asyncio.timeout(5):
-                while buffer.waiting_for() != text:  # noqa: ASYNC110
+                while buffer.describe_missing() != text:  # noqa: ASYNC110
                     await asyncio.sleep(0.001)
 
-        taking = asyncio.create_task(buffer.take(version=0))
+        taking = asyncio.create_task(buffer.take_batch(version=0))
         item = rollout_pb2.WorkItem.FromString(await pulled("work"))
-        await bus.lose()
+        await bus.simulate_data_loss()
         again = rollout_pb2.WorkItem.FromString(await pulled("work"))
         assert (again.group_id, again.attempt, again.seeds) == (item.group_id, item.attempt, item.seeds)
 
@@ -343,14 +343,14 @@ async def test_requests_lost_by_the_bus_are_published_again() -> None:
         await bus.publish("rollouts", first.SerializeToString(), "first")
         assert await pulled("rollouts") == first.SerializeToString()
         await until_it_waits_for("1 samples of 1 groups from the rollout workers")
-        await bus.lose()
+        await bus.simulate_data_loss()
         assert await pulled("rollouts") == first.SerializeToString(), "its score may be lost"
         assert rollout_pb2.WorkItem.FromString(await pulled("work")).attempt == 0
 
         await bus.publish("rollouts", second.SerializeToString(), "second")
         assert await pulled("rollouts") == second.SerializeToString()
         await until_it_waits_for("scores of exact for 1 groups")
-        await bus.lose()
+        await bus.simulate_data_loss()
         for rollout in (first, second):
             assert await pulled("rollouts") == rollout.SerializeToString()
             await bus.publish("scores", score_of(rollout, 1.0).SerializeToString(), str(rollout.sample))
@@ -366,35 +366,35 @@ async def test_uninformative_groups_are_dropped_and_replaced() -> None:
     # Rows 0 and 2 have samples that are all alike.
     rewards = {"0": [1.0, 1], "1": [0.0, 1], "2": [0.0, 0], "3": [1.0, 0], "4": [0.5, 0], "5": [1.0, 1]}
     async with exchange(rewards=rewards.__getitem__) as (opened, _, _asked):
-        dynamic = DynamicSampling(REWARDS, 6)
-        buffer = GroupBuffer(opened, epochs(), plan(), "train", ("exact",), dynamic=dynamic)
-        taken = await buffer.take(version=0)
+        dynamic = DynamicSamplingFilter(REWARDS, 6)
+        buffer = GroupBuffer(opened, epochs(), plan(), "train", ("exact",), dynamic_sampling=dynamic)
+        taken = await buffer.take_batch(version=0)
         assert [group.group_id for group in taken] == ["0/1", "0/3", "0/4"]
-        assert buffer.uninformative == 2
-        assert buffer.outstanding == []
+        assert buffer.uninformative_groups == 2
+        assert buffer.outstanding_prompts == []
 
 
 async def test_uninformative_groups_are_taken_once_enough_were_dropped() -> None:
     async with exchange(version=None) as (opened, _, _asked):
-        dynamic = DynamicSampling(REWARDS, 2)
-        buffer = GroupBuffer(opened, epochs(), plan(), "train", ("exact",), dynamic=dynamic)
-        taken = await buffer.take(version=0)
+        dynamic = DynamicSamplingFilter(REWARDS, 2)
+        buffer = GroupBuffer(opened, epochs(), plan(), "train", ("exact",), dynamic_sampling=dynamic)
+        taken = await buffer.take_batch(version=0)
         assert [group.group_id for group in taken] == ["0/2", "0/3", "0/4"]
-        assert buffer.uninformative == 2
-        assert [group.group_id for group in await buffer.take(version=1)] != []
+        assert buffer.uninformative_groups == 2
+        assert [group.group_id for group in await buffer.take_batch(version=1)] != []
 
 
 async def test_with_staleness_groups_are_requested_ahead_and_stale_ones_again() -> None:
     async with exchange(version=None) as (opened, _, _asked):
         buffer = GroupBuffer(opened, epochs(), plan(max_staleness=1), "train", ("exact",))
-        assert [group.group_id for group in await buffer.take(version=0)] == ["0/0", "0/1", "0/2"]
+        assert [group.group_id for group in await buffer.take_batch(version=0)] == ["0/0", "0/1", "0/2"]
         # Three more were asked for at version 0 beside them.
-        assert buffer.outstanding == ["0/3", "0/4", "0/5"]
-        taken = await buffer.take(version=1)
+        assert buffer.outstanding_prompts == ["0/3", "0/4", "0/5"]
+        taken = await buffer.take_batch(version=1)
         assert [group.group_id for group in taken] == ["0/3", "0/4", "0/5"]
         assert [group.min_version for group in taken] == [0, 0, 0]
-        assert buffer.discarded == 0
+        assert buffer.discarded_groups == 0
         # Groups requested at version 1 are stale at version 3 and are resampled.
-        taken = await buffer.take(version=3)
+        taken = await buffer.take_batch(version=3)
         assert [group.min_version for group in taken] == [3, 3, 3]
-        assert buffer.discarded >= 3
+        assert buffer.discarded_groups >= 3

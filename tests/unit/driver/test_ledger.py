@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubealign.v1 import batch_pb2, rollout_pb2, scoring_pb2
-from kubealign_services.driver.ledger import Group, Ledger
+from kubealign_services.driver.ledger import RolloutGroup, GroupTracker
 
 FENCE = 7
 
@@ -33,9 +33,9 @@ def score(
     )
 
 
-def ledger(samples: int = 2, sources: tuple[str, ...] = ("exact",)) -> Ledger:
-    opened = Ledger(FENCE, "train", sources)
-    opened.open(Group("0/1", samples, min_version=0, deadline=10.0, asked_at=0.0))
+def ledger(samples: int = 2, sources: tuple[str, ...] = ("exact",)) -> GroupTracker:
+    opened = GroupTracker(FENCE, "train", sources)
+    opened.add(RolloutGroup("0/1", samples, min_version=0, deadline=10.0, requested_at=0.0))
     return opened
 
 
@@ -45,9 +45,9 @@ def test_a_group_is_complete_when_every_sample_has_every_score() -> None:
         assert it.add_rollout(rollout(sample), now=1.0) is None
     for sample, source in ((0, "exact"), (1, "exact"), (0, "reference")):
         assert it.add_score(score(sample, source=source), now=2.0) is None
-        assert it.ready() == []
+        assert it.list_complete() == []
     it.add_score(score(1, source="reference"), now=3.0)
-    (group,) = it.ready()
+    (group,) = it.list_complete()
     assert (group.generated_at, group.completed_at) == (1.0, 3.0)
 
 
@@ -56,9 +56,9 @@ def test_the_first_copy_of_a_sample_wins_and_scores_count_for_it_alone() -> None
     it.add_rollout(rollout(0, digest="first"), now=1.0)
     it.add_rollout(rollout(0, digest="second"), now=1.0)
     it.add_score(score(0, digest="second"), now=1.0)
-    assert it.ready() == []
+    assert it.list_complete() == []
     it.add_score(score(0, digest="first"), now=1.0)
-    assert [group.group_id for group in it.ready()] == ["0/1"]
+    assert [group.group_id for group in it.list_complete()] == ["0/1"]
     assert it.groups["0/1"].score(0, "exact").digest == "first"
 
 
@@ -66,7 +66,7 @@ def test_a_score_may_arrive_before_its_rollout() -> None:
     it = ledger(samples=1)
     it.add_score(score(0), now=1.0)
     it.add_rollout(rollout(0), now=2.0)
-    assert len(it.ready()) == 1
+    assert len(it.list_complete()) == 1
 
 
 @pytest.mark.parametrize(
@@ -78,13 +78,13 @@ def test_unrequested_messages_are_dropped(late: rollout_pb2.Rollout) -> None:
     it = ledger(samples=1)
     it.add_rollout(late, now=1.0)
     assert it.groups["0/1"].rollouts == {}
-    assert it.dropped == 1
+    assert it.dropped_messages == 1
 
 
 def test_a_retry_discards_the_first_attempt() -> None:
     it = ledger(samples=2)
     it.add_rollout(rollout(0), now=1.0)
-    it.again("0/1", deadline=20.0)
+    it.reset_for_retry("0/1", deadline=20.0)
     it.add_rollout(rollout(1), now=2.0)
     assert it.groups["0/1"].rollouts == {}
     it.add_rollout(rollout(1, attempt=1), now=2.0)
@@ -112,11 +112,11 @@ def test_a_scores_error_keeps_whether_it_is_permanent() -> None:
 def test_overdue_groups_name_what_is_missing() -> None:
     it = ledger(samples=2)
     it.add_rollout(rollout(0), now=1.0)
-    assert it.overdue(now=9.0) == []
-    (failure,) = it.overdue(now=10.0)
+    assert it.list_overdue(now=9.0) == []
+    (failure,) = it.list_overdue(now=10.0)
     assert failure.cause == "after 10 s 1 of 2 samples had not come from the rollout workers"
     it.add_rollout(rollout(1), now=10.0)
-    (failure,) = it.overdue(now=11.0)
+    (failure,) = it.list_overdue(now=11.0)
     assert failure.cause == "after 11 s no score had come from exact"
 
 
@@ -137,7 +137,7 @@ def test_a_complete_group_has_one_rollout_and_its_score_for_every_sample(arrival
             it.add_rollout(message, now=1.0)
         elif isinstance(message, scoring_pb2.Score):
             it.add_score(message, now=1.0)
-    for group in it.ready():
+    for group in it.list_complete():
         assert sorted(group.rollouts) == [0, 1, 2]
         for sample, stored in group.rollouts.items():
             assert stored.attempt == group.attempt

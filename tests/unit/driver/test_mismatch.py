@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from kubealign_services.batch.packed import Batch, pack
-from kubealign_services.driver.failures import JobFailed
-from kubealign_services.driver.mismatch import check_mismatch, mismatch
+from kubealign_services.driver.failures import UnrecoverableError
+from kubealign_services.driver.mismatch import check_logprob_gap, measure_logprob_gap
 
 
 def batch() -> Batch:
@@ -21,7 +21,7 @@ def batch() -> Batch:
 
 
 def test_without_versions_all_response_tokens_count() -> None:
-    figures = mismatch(batch())
+    figures = measure_logprob_gap(batch())
     assert figures["rollout/logprob_gap_mean"] == pytest.approx((0.1 + 0.3 + 0.5 + 0.2) / 4)
     assert figures["rollout/logprob_gap_max"] == pytest.approx(0.5)
 
@@ -29,7 +29,7 @@ def test_without_versions_all_response_tokens_count() -> None:
 def test_tokens_of_older_weights_are_left_out() -> None:
     packed = batch()
     packed.scalars["version"] = 5.0
-    figures = mismatch(packed)
+    figures = measure_logprob_gap(packed)
     assert figures["rollout/logprob_gap_mean"] == pytest.approx((0.3 + 0.2) / 2)
     assert figures["rollout/logprob_gap_max"] == pytest.approx(0.3)
 
@@ -37,17 +37,17 @@ def test_tokens_of_older_weights_are_left_out() -> None:
 def test_without_comparable_tokens_there_is_no_metric() -> None:
     packed = batch()
     packed.scalars["version"] = 6.0
-    assert mismatch(packed) == {}
+    assert measure_logprob_gap(packed) == {}
 
 
 def test_auxiliary_sequences_are_left_out() -> None:
     packed = batch()
     packed.sequence_columns["companion"] = torch.tensor([0, 1], dtype=torch.uint8)
-    assert mismatch(packed)["rollout/logprob_gap_mean"] == pytest.approx((0.1 + 0.3) / 2)
+    assert measure_logprob_gap(packed)["rollout/logprob_gap_mean"] == pytest.approx((0.1 + 0.3) / 2)
 
 
 def test_a_gap_above_the_gate_or_nan_fails_the_job() -> None:
-    check_mismatch({"rollout/logprob_gap_mean": 0.05}, 0.05)
+    check_logprob_gap({"rollout/logprob_gap_mean": 0.05}, 0.05)
     for mean in (0.051, float("nan")):
-        with pytest.raises(JobFailed, match="mismatchGate"):
-            check_mismatch({"rollout/logprob_gap_mean": mean}, 0.05)
+        with pytest.raises(UnrecoverableError, match="mismatchGate"):
+            check_logprob_gap({"rollout/logprob_gap_mean": mean}, 0.05)

@@ -6,16 +6,16 @@ import time
 import pytest
 import torch
 
-from kubealign.spec.algorithms import Importance
+from kubealign.spec.algorithms import ImportanceCorrection
 from kubealign.v1 import rollout_pb2
 from kubealign_services.algorithms.importance import behaviour_kl, importance_weights
-from kubealign_services.algorithms.mismatch import comparable
+from kubealign_services.algorithms.mismatch import comparable_tokens
 from kubealign_services.batch.packed import Batch
-from kubealign_services.driver.assembly import Sampled, assemble, mixed, oldest_version, staleness
-from kubealign_services.driver.ledger import Group
-from kubealign_services.driver.source import response_figures, waits
-from kubealign_services.generation.contract import Finish, GeneratedSample
-from kubealign_services.rollout.messages import rollout_of
+from kubealign_services.driver.assembly import SamplingInfo, assemble_batch, has_mixed_versions, find_oldest_version, compute_staleness
+from kubealign_services.driver.ledger import RolloutGroup
+from kubealign_services.driver.source import response_metrics, wait_metrics
+from kubealign_services.generation.contract import FinishReason, GeneratedSample
+from kubealign_services.rollout.messages import to_rollout
 
 #: Log-probabilities of the trainer, at version 5, for the tokens below.
 OLD = [0.6, 0.2, 0.8, 0.5, 0.3, 0.9]
@@ -28,20 +28,20 @@ def sample(index: int, versions: list[int], probabilities: list[float]) -> rollo
     item = rollout_pb2.WorkItem(fence=1, group_id="0/7", prompt_tokens=[1], samples=2, purpose="train")
     logprobs = [math.log(value) for value in probabilities]
     packed = GeneratedSample(
-        "r", index, [9] * len(versions), logprobs, logprobs, versions, Finish.STOP, "x" * len(versions)
+        "r", index, [9] * len(versions), logprobs, logprobs, versions, FinishReason.STOP, "x" * len(versions)
     )
-    return rollout_of(item, packed, "w")
+    return to_rollout(item, packed, "w")
 
 
-def whole() -> Group:
+def whole() -> RolloutGroup:
     """Return a group: one sample interrupted after its second token, one of a single version."""
     first = sample(0, [3, 3, 5, 5], [0.5, 0.4, 0.8, 0.25])
     second = sample(1, [5, 5], [0.6, 0.9])
-    return Group("0/7", 2, min_version=3, deadline=0.0, asked_at=0.0, rollouts={0: first, 1: second})
+    return RolloutGroup("0/7", 2, min_version=3, deadline=0.0, requested_at=0.0, rollouts={0: first, 1: second})
 
 
 def batch(*, continued: bool = False) -> Batch:
-    packed = assemble([whole()], [], Sampled(1.0, 9, continued=continued), 5, reference=False)
+    packed = assemble_batch([whole()], [], SamplingInfo(1.0, 9, continued=continued), 5, reference=False)
     old = torch.zeros(len(packed.tokens))
     old[packed.token("loss_mask").bool()] = torch.tensor(OLD).log()
     packed.token_columns["old_logprobs"] = old
@@ -53,7 +53,7 @@ def test_each_token_is_weighted_by_its_sampling_probability() -> None:
     packed = batch()
     counted = packed.token("loss_mask").bool()
     old, behaviour = packed.token("old_logprobs")[counted], packed.token("behaviour_logprobs")[counted]
-    weights = importance_weights(old - behaviour, packed.sequence_of_token[counted], Importance(high=1.5))
+    weights = importance_weights(old - behaviour, packed.sequence_of_token[counted], ImportanceCorrection(high=1.5))
     assert weights.raw.tolist() == pytest.approx([1.2, 0.5, 1.0, 2.0, 0.5, 1.0])
     assert weights.applied.tolist() == pytest.approx([1.2, 0.5, 1.0, 1.5, 0.5, 1.0])
     assert weights.outside.tolist() == [0, 0, 0, 1, 0, 0]
@@ -65,10 +65,10 @@ def test_each_token_is_weighted_by_its_sampling_probability() -> None:
 
 def test_a_sample_is_as_old_as_its_oldest_token() -> None:
     packed = batch()
-    assert staleness(packed, 5).tolist() == [2, 0]
-    assert mixed(packed).tolist() == [True, False]
-    assert oldest_version(whole()) == 3
-    figures = response_figures(packed, 5)
+    assert compute_staleness(packed, 5).tolist() == [2, 0]
+    assert has_mixed_versions(packed).tolist() == [True, False]
+    assert find_oldest_version(whole()) == 3
+    figures = response_metrics(packed, 5)
     assert figures["rollout/staleness"] == 1.0 and figures["rollout/staleness_max"] == 2.0
     assert figures["rollout/mixed_versions_share"] == 0.5
 
@@ -76,7 +76,7 @@ def test_a_sample_is_as_old_as_its_oldest_token() -> None:
 def test_an_empty_response_is_not_mixed() -> None:
     packed = batch()
     packed.token_columns["loss_mask"] = torch.zeros(len(packed.tokens), dtype=torch.uint8)
-    assert mixed(packed).tolist() == [False, False]
+    assert has_mixed_versions(packed).tolist() == [False, False]
 
 
 def test_engine_and_trainer_are_compared_where_both_computed_the_same() -> None:
@@ -84,8 +84,8 @@ def test_engine_and_trainer_are_compared_where_both_computed_the_same() -> None:
     and values.
     """
     tokens = batch().token("loss_mask").bool()
-    assert comparable(batch())[tokens].tolist() == [False, False, True, True, True, True]
-    assert comparable(batch(continued=True))[tokens].tolist() == [False, False, False, False, True, True]
+    assert comparable_tokens(batch())[tokens].tolist() == [False, False, True, True, True, True]
+    assert comparable_tokens(batch(continued=True))[tokens].tolist() == [False, False, False, False, True, True]
     assert batch(continued=True).scalars["continued"] == 1.0
 
 
@@ -95,8 +95,8 @@ def test_wait_metrics() -> None:
     """
     now = time.monotonic()
     groups = [
-        Group("a", 1, 0, 0.0, 0.0, completed_at=now - 3),
-        Group("b", 1, 0, 0.0, 0.0, completed_at=now - 1),
+        RolloutGroup("a", 1, 0, 0.0, 0.0, completed_at=now - 3),
+        RolloutGroup("b", 1, 0, 0.0, 0.0, completed_at=now - 1),
     ]
-    figures = waits(groups, asked=now - 2, taken=now)
+    figures = wait_metrics(groups, asked=now - 2, taken=now)
     assert figures == pytest.approx({"seconds/wait_groups": 2.0, "seconds/groups_waited": 2.0})

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from kubealign.spec.job import AlignmentJob
-from kubealign_services.data.prepared import DataReport, Report
-from kubealign_services.driver.failures import JobFailed
-from kubealign_services.driver.payload import check_payload
+from kubealign_services.data.prepared import DatasetReport, PreparationReport
+from kubealign_services.driver.failures import UnrecoverableError
+from kubealign_services.driver.payload import check_payload_limits
 from support.bad_specs import whole_job
 
 
@@ -15,8 +15,8 @@ def job(changes: dict[str, Any]) -> AlignmentJob:
     return AlignmentJob.model_validate(whole_job("rewardModel", changes))
 
 
-def report(prompt: int, response: int) -> Report:
-    train = DataReport(
+def report(prompt: int, response: int) -> PreparationReport:
+    train = DatasetReport(
         kind="preferences",
         source="pairs.jsonl",
         rows_read=1,
@@ -30,7 +30,7 @@ def report(prompt: int, response: int) -> Report:
         longest_context_bytes=0,
         columns_left_out=[],
     )
-    return Report(context=None, train=train, validation=None)
+    return PreparationReport(context=None, train=train, validation=None)
 
 
 DPO = {"spec.algorithm": {"dpo": {}}}
@@ -44,9 +44,9 @@ SAMPLED = {
 
 @pytest.mark.parametrize("beside", [{}, SAMPLED], ids=["rows-alone", "validated-on-samples"])
 def test_a_row_that_does_not_fit_fails_with_remedies(beside: dict[str, Any]) -> None:
-    check_payload(job(DPO | beside), report(100, 5000), 40_000)
-    with pytest.raises(JobFailed, match=r"5100 tokens\) may take 33692 bytes.*data.preferences.maxTokens"):
-        check_payload(job(DPO | beside), report(100, 5000), 33_000)
+    check_payload_limits(job(DPO | beside), report(100, 5000), 40_000)
+    with pytest.raises(UnrecoverableError, match=r"5100 tokens\) may take 33692 bytes.*data.preferences.maxTokens"):
+        check_payload_limits(job(DPO | beside), report(100, 5000), 33_000)
 
 
 @pytest.mark.parametrize(
@@ -57,4 +57,4 @@ def test_a_row_that_does_not_fit_fails_with_remedies(beside: dict[str, Any]) -> 
     ],
 )
 def test_rows_that_bypass_the_bus_may_be_long(changes: dict[str, Any]) -> None:
-    check_payload(job(changes), report(10_000, 10_000), 18_000)
+    check_payload_limits(job(changes), report(10_000, 10_000), 18_000)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kubealign.process import NatsAccess, ProcessSettings, RedisAccess, Role, TlsFiles
-from kubealign_services.driver.prepare import make_run_folder
+from kubealign_services.driver.prepare import create_run_dir
 from kubealign_services.process.failures import PermanentFailure
 
 
@@ -35,7 +35,7 @@ def job(tmp_path: Path) -> Path:
 
 def test_the_document_is_copied_to_the_run_directory(job: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "volume" / "runs" / "sums-1234abcd"
-    make_run_folder(settings(job, run_dir))
+    create_run_dir(settings(job, run_dir))
     assert (run_dir / "job.json").read_text() == job.read_text()
     assert [path.name for path in run_dir.iterdir()] == ["job.json"]
 
@@ -43,19 +43,19 @@ def test_the_document_is_copied_to_the_run_directory(job: Path, tmp_path: Path) 
 def test_an_existing_document_stays(job: Path, tmp_path: Path) -> None:
     """Resumed, or on one machine, where the document is the job's own file."""
     (tmp_path / "job.json").write_text("{}")
-    make_run_folder(settings(job, tmp_path))
-    make_run_folder(settings(tmp_path / "job.json", tmp_path))
+    create_run_dir(settings(job, tmp_path))
+    create_run_dir(settings(tmp_path / "job.json", tmp_path))
     assert (tmp_path / "job.json").read_text() == "{}"
 
 
 def test_a_directory_without_permission_fails_for_good(job: Path) -> None:
     """No directory can be created in /sys."""
     with pytest.raises(PermanentFailure, match=r"folder /sys/runs/sums cannot be written: .* it must"):
-        make_run_folder(settings(job, Path("/sys/runs/sums")))
+        create_run_dir(settings(job, Path("/sys/runs/sums")))
 
 
 def test_other_disk_errors_are_raised(job: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OSError) as failed:
-        make_run_folder(settings(job, tmp_path / "file" / "sums"))
+        create_run_dir(settings(job, tmp_path / "file" / "sums"))
     assert failed.value.errno == errno.ENOTDIR

@@ -5,16 +5,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from kubealign.read_model import sample_of
+from kubealign.read_model import parse_sample
 from kubealign_services.batch.packed import Batch
-from kubealign_services.driver.previews import SHOWN, Previews, chosen, token_values
-from kubealign_services.driver.report import Answer, StepFigures
+from kubealign_services.driver.previews import PREVIEWS_PER_STEP, SamplePreviews, choose_samples, collect_token_values
+from kubealign_services.driver.report import SampleText, StepRecord
 from kubealign_services.driver.sample_file import SampleFile
-from kubealign_services.driver.shown_tokens import HEAD, MOST_CHARACTERS, TAIL, shown_text, shown_tokens
-from kubealign_services.driver.token_texts import TokenTexts
+from kubealign_services.driver.shown_tokens import HEAD_TOKENS, MAX_CHARACTERS, TAIL_TOKENS, truncate_text, truncate_tokens
+from kubealign_services.driver.token_texts import TokenSplitter
 from kubealign_services.driver.validation_figures import ValidationSample
 
-TEXTS = TokenTexts(lambda: lambda tokens: "".join("abcdef"[token] for token in tokens))
+TEXTS = TokenSplitter(lambda: lambda tokens: "".join("abcdef"[token] for token in tokens))
 
 
 def batch_of_two() -> Batch:
@@ -41,7 +41,7 @@ def batch_of_two() -> Batch:
 
 
 def test_values_of_each_token() -> None:
-    values = token_values(batch_of_two().select([0]))
+    values = collect_token_values(batch_of_two().select([0]))
     assert values == {
         "logprobs": [-1.0, -2.0],
         "trainer_logprobs": [-1.25, -2.0],
@@ -56,14 +56,14 @@ def test_values_of_each_token() -> None:
 def test_without_old_logprobs_there_is_no_gap() -> None:
     batch = batch_of_two()
     del batch.token_columns["old_logprobs"], batch.token_columns["values"]
-    assert token_values(batch.select([1])) == {"logprobs": [-0.5], "advantages": [-0.75]}
+    assert collect_token_values(batch.select([1])) == {"logprobs": [-0.5], "advantages": [-0.75]}
 
 
 def test_previews_round_trip_through_the_file(tmp_path: Path) -> None:
-    step = StepFigures(6)
-    step.answers = {"0/7#0": Answer("a", "bc"), "0/7#1": Answer("a", "d")}
-    Previews(TEXTS, seed=1).take(batch_of_two(), step)
-    first, second = (sample_of("", step.step, sample) for sample in step.samples)
+    step = StepRecord(6)
+    step.sample_texts = {"0/7#0": SampleText("a", "bc"), "0/7#1": SampleText("a", "d")}
+    SamplePreviews(TEXTS, seed=1).add_previews(batch_of_two(), step)
+    first, second = (parse_sample("", step.step, sample) for sample in step.previews)
     assert (first.prompt, first.response, first.tokens) == ("a", "bc", ("b", "c"))
     assert (first.reward, first.rewards, first.weight_version) == (0.5, {"exact": 1.0}, 4)
     assert (first.group_id, first.purpose, first.truncated) == ("0/7", "train", False)
@@ -73,27 +73,27 @@ def test_previews_round_trip_through_the_file(tmp_path: Path) -> None:
 
 
 def test_a_step_of_rows_has_no_previews() -> None:
-    step = StepFigures(1)
-    Previews(TEXTS, seed=1).take(batch_of_two(), step)
-    assert step.samples == []
+    step = StepRecord(1)
+    SamplePreviews(TEXTS, seed=1).add_previews(batch_of_two(), step)
+    assert step.previews == []
 
 
 def test_best_worst_and_two_drawn_samples_are_chosen() -> None:
     rewards = [0.0, 3.0, 1.0, -2.0, 1.5, 0.5, 0.25, 0.75]
-    places = chosen(rewards, seed=1, step=5)
+    places = choose_samples(rewards, seed=1, step=5)
     assert places[:2] == [1, 3]
-    assert len(set(places)) == SHOWN
-    assert places == chosen(rewards, seed=1, step=5)
-    assert len({tuple(chosen(rewards, seed=1, step=step)) for step in range(20)}) > 5
-    assert chosen([1.0, 2.0], seed=1, step=5) == [0, 1]
+    assert len(set(places)) == PREVIEWS_PER_STEP
+    assert places == choose_samples(rewards, seed=1, step=5)
+    assert len({tuple(choose_samples(rewards, seed=1, step=step)) for step in range(20)}) > 5
+    assert choose_samples([1.0, 2.0], seed=1, step=5) == [0, 1]
 
 
 def test_previews_of_validation_samples() -> None:
     sample = ValidationSample(
         "val@3/0", "a", "bc", 2, True, {"exact": 0.5}, {}, tokens=[1, 2], logprobs=[-1, -2]
     )
-    (shown,) = Previews(TEXTS, seed=1).of_answers([sample], step=3, version=3)
-    read = sample_of("", 3, shown)
+    (shown,) = SamplePreviews(TEXTS, seed=1).from_responses([sample], step=3, version=3)
+    read = parse_sample("", 3, shown)
     assert (read.purpose, read.reward, read.rewards, read.truncated) == (
         "validation",
         0.5,
@@ -101,24 +101,24 @@ def test_previews_of_validation_samples() -> None:
         True,
     )
     assert (read.tokens, read.token_values) == (("b", "c"), {"logprobs": (-1.0, -2.0)})
-    assert "tokens" not in sample.as_json()
+    assert "tokens" not in sample.to_json()
 
 
 def test_long_responses_keep_their_ends() -> None:
-    count = HEAD + TAIL + 100
-    tokens, values = shown_tokens(["x"] * count, {"kl": [i / 3 for i in range(count)]})
-    assert len(tokens) == len(values["kl"]) == HEAD + TAIL + 1
-    assert tokens[HEAD] == "[... 100 tokens left out ...]"
-    assert values["kl"][HEAD] is None
-    assert values["kl"][HEAD - 1 : HEAD + 2] == [pytest.approx(383 / 3, rel=1e-3), None, 161.3]
-    text = shown_text("y" * (MOST_CHARACTERS + 5))
+    count = HEAD_TOKENS + TAIL_TOKENS + 100
+    tokens, values = truncate_tokens(["x"] * count, {"kl": [i / 3 for i in range(count)]})
+    assert len(tokens) == len(values["kl"]) == HEAD_TOKENS + TAIL_TOKENS + 1
+    assert tokens[HEAD_TOKENS] == "[... 100 tokens left out ...]"
+    assert values["kl"][HEAD_TOKENS] is None
+    assert values["kl"][HEAD_TOKENS - 1 : HEAD_TOKENS + 2] == [pytest.approx(383 / 3, rel=1e-3), None, 161.3]
+    text = truncate_text("y" * (MAX_CHARACTERS + 5))
     assert "[... 5 characters left out ...]" in text
-    assert shown_text("short") == "short"
+    assert truncate_text("short") == "short"
 
 
 def test_the_file_keeps_fewer_steps_and_stays_below_its_limit(tmp_path: Path) -> None:
     path = tmp_path / "samples.jsonl"
-    sample_file = SampleFile(path, bound=40_000)
+    sample_file = SampleFile(path, max_bytes=40_000)
     for step in range(1, 5000):
         sample_file.samples(step, [{"prompt": "p" * 80, "response": "r"}])
     assert 36_000 < path.stat().st_size < 40_000

@@ -8,14 +8,14 @@ from typing import Any, cast
 import pytest
 import torch
 
-from kubealign.replay.plan import Replay
-from kubealign.replay.record import FOLDER, batch_path, line_path, read_line, recorded_steps
+from kubealign.replay.plan import ReplayPlan
+from kubealign.replay.record import FOLDER, batch_path, record_path, read_record, list_recorded_steps
 from kubealign_services.algorithms.contract import Algorithm
 from kubealign_services.batch.packed import Batch
-from kubealign_services.driver.failures import JobFailed, Stopping
+from kubealign_services.driver.failures import UnrecoverableError, ShutdownRequested
 from kubealign_services.driver.recording import BatchRecorder, RecordingSource
 from kubealign_services.driver.replaying import ReplaySource
-from kubealign_services.driver.report import StepFigures
+from kubealign_services.driver.report import StepRecord
 from kubealign_services.driver.state import JobState
 from support.batches import random_batch
 
@@ -28,11 +28,11 @@ class Given:
     def __init__(self, batches: list[Batch]) -> None:
         self._batches = batches
 
-    async def take(self, state: JobState, step: StepFigures) -> Batch | None:
+    async def next_batch(self, state: JobState, step: StepRecord) -> Batch | None:
         return self._batches[state.step] if state.step < len(self._batches) else None
 
-    def after(self, state: JobState) -> JobState:
-        return state.next()
+    def state_after(self, state: JobState) -> JobState:
+        return state.copy_for_next_step()
 
 
 class Wants:
@@ -55,18 +55,18 @@ def recorder(run: Path, fence: int = 1) -> BatchRecorder:
 
 def replay(run: Path, last: int, reference: bool = True, stop: asyncio.Event | None = None) -> ReplaySource:
     wants = cast(Algorithm, Wants(reference))
-    return ReplaySource(Replay(run=run, first_step=1, last_step=last), wants, stop or asyncio.Event())
+    return ReplaySource(ReplayPlan(run=run, first_step=1, last_step=last), wants, stop or asyncio.Event())
 
 
 async def record(run: Path, batches: list[Batch], attempts: dict[str, int] | None = None) -> None:
     source = RecordingSource(Given(batches), recorder(run))
     for step in range(len(batches)):
-        figures = StepFigures(step + 1)
+        figures = StepRecord(step + 1)
         figures.attempts = attempts or {}
         state = JobState(step=step, algorithm={"coefficient": 0.5})
-        assert await source.take(state, figures) is batches[step]
+        assert await source.next_batch(state, figures) is batches[step]
         assert figures.metrics["seconds/record"] >= 0
-    assert await source.take(JobState(step=len(batches)), StepFigures(len(batches) + 1)) is None
+    assert await source.next_batch(JobState(step=len(batches)), StepRecord(len(batches) + 1)) is None
 
 
 async def test_a_recorded_batch_is_read_back_bit_for_bit(tmp_path: Path) -> None:
@@ -74,8 +74,8 @@ async def test_a_recorded_batch_is_read_back_bit_for_bit(tmp_path: Path) -> None
     await record(tmp_path, batches, {"0/7": 0, "0/2": 2})
     source, state = replay(tmp_path, 2), JobState()
     for recorded in batches:
-        figures = StepFigures(state.step + 1)
-        read_back = await source.take(state, figures)
+        figures = StepRecord(state.step + 1)
+        read_back = await source.next_batch(state, figures)
         assert read_back is not None and read_back.sample_ids == recorded.sample_ids and read_back.scalars == recorded.scalars
         for mine, theirs in (
             (read_back.token_columns, recorded.token_columns),
@@ -86,17 +86,17 @@ async def test_a_recorded_batch_is_read_back_bit_for_bit(tmp_path: Path) -> None
             assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
             assert all(mine[name].dtype == theirs[name].dtype for name in theirs)
         assert figures.metrics == {"batch/tokens": len(recorded.tokens), "batch/sequences": 4}
-        state = source.after(state)
+        state = source.state_after(state)
         assert state.trained == ["0/7", "0/2"]
-    assert await source.take(state, StepFigures(3)) is None
-    line = read_line(tmp_path / FOLDER, 2)
+    assert await source.next_batch(state, StepRecord(3)) is None
+    line = read_record(tmp_path / FOLDER, 2)
     assert (line.step, line.version, line.fence, line.seed) == (2, 1, 1, 5)
     assert (line.groups, line.attempts) == (["0/7", "0/2"], [0, 2])
 
 
 async def test_given_rows_have_no_attempts(tmp_path: Path) -> None:
     await record(tmp_path, [batch(0)])
-    assert read_line(tmp_path / FOLDER, 1).attempts == []
+    assert read_record(tmp_path / FOLDER, 1).attempts == []
 
 
 async def test_a_repeated_step_replaces_its_record(tmp_path: Path) -> None:
@@ -104,13 +104,13 @@ async def test_a_repeated_step_replaces_its_record(tmp_path: Path) -> None:
     later = BatchRecorder(tmp_path / FOLDER, 2, seed=5)
     later.resume_at(1)
     # A rollback to step 1 undid the others, whether they come again or not.
-    assert recorded_steps(tmp_path / FOLDER) == [1]
+    assert list_recorded_steps(tmp_path / FOLDER) == [1]
     assert [path.name for path in (tmp_path / FOLDER).glob("*.safetensors")] == ["step-00000001.safetensors"]
     again = batch(9)
     later.write(JobState(step=1), again, {})
     later.write(JobState(step=1), again, {})
-    assert read_line(tmp_path / FOLDER, 2).fence == 2
-    read_back = await replay(tmp_path, 2).take(JobState(step=1), StepFigures(2))
+    assert read_record(tmp_path / FOLDER, 2).fence == 2
+    read_back = await replay(tmp_path, 2).next_batch(JobState(step=1), StepRecord(2))
     assert read_back is not None and torch.equal(read_back.token("values"), again.token("values"))
 
 
@@ -120,37 +120,37 @@ async def test_an_altered_bit_is_detected(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
-    with pytest.raises(JobFailed, match=r"step 1: .*step-00000001.safetensors has been altered"):
-        await replay(tmp_path, 1).take(JobState(), StepFigures(1))
+    with pytest.raises(UnrecoverableError, match=r"step 1: .*step-00000001.safetensors has been altered"):
+        await replay(tmp_path, 1).next_batch(JobState(), StepRecord(1))
     path.unlink()
-    with pytest.raises(JobFailed, match=r"step-00000001.safetensors cannot be read \(No such file"):
-        await replay(tmp_path, 1).take(JobState(), StepFigures(1))
+    with pytest.raises(UnrecoverableError, match=r"step-00000001.safetensors cannot be read \(No such file"):
+        await replay(tmp_path, 1).next_batch(JobState(), StepRecord(1))
 
 
 async def test_a_line_of_another_batch_is_detected(tmp_path: Path) -> None:
     await record(tmp_path, [batch(0)])
-    where = line_path(tmp_path / FOLDER, 1)
+    where = record_path(tmp_path / FOLDER, 1)
     line: dict[str, Any] = json.loads(where.read_text())
     where.write_text(json.dumps(line | {"sample_ids": ["0/7#0"]}))
-    with pytest.raises(JobFailed, match="1 sample ids for 4 sequences"):
-        await replay(tmp_path, 1).take(JobState(), StepFigures(1))
+    with pytest.raises(UnrecoverableError, match="1 sample ids for 4 sequences"):
+        await replay(tmp_path, 1).next_batch(JobState(), StepRecord(1))
 
 
 async def test_a_missing_column_is_named(tmp_path: Path) -> None:
     alone = batch(0)
     del alone.token_columns["reference_logprobs"]
     await record(tmp_path, [alone])
-    assert await replay(tmp_path, 1, reference=False).take(JobState(), StepFigures(1)) is not None
-    with pytest.raises(JobFailed, match="recorded without a reference's log-probabilities"):
-        await replay(tmp_path, 1, reference=True).take(JobState(), StepFigures(1))
+    assert await replay(tmp_path, 1, reference=False).next_batch(JobState(), StepRecord(1)) is not None
+    with pytest.raises(UnrecoverableError, match="recorded without a reference's log-probabilities"):
+        await replay(tmp_path, 1, reference=True).next_batch(JobState(), StepRecord(1))
 
 
 async def test_replay_stops_on_shutdown(tmp_path: Path) -> None:
     await record(tmp_path, [batch(0)])
     stop = asyncio.Event()
     stop.set()
-    with pytest.raises(Stopping):
-        await replay(tmp_path, 1, stop=stop).take(JobState(), StepFigures(1))
+    with pytest.raises(ShutdownRequested):
+        await replay(tmp_path, 1, stop=stop).next_batch(JobState(), StepRecord(1))
 
 
 async def test_a_disk_error_fails_the_job_with_a_remedy(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ async def test_a_disk_error_fails_the_job_with_a_remedy(tmp_path: Path) -> None:
     # A folder where the batch is to lie: no file can take its place.
     batch_path(tmp_path / FOLDER, 1).unlink()
     batch_path(tmp_path / FOLDER, 1).mkdir()
-    with pytest.raises(JobFailed, match=r"step 1 was not recorded: .*recordBatches: false"):
+    with pytest.raises(UnrecoverableError, match=r"step 1 was not recorded: .*recordBatches: false"):
         recorded.write(JobState(), batch(1), {})
     # The line of the batch before it does not stand beside what is there of the new one.
-    assert recorded_steps(tmp_path / FOLDER) == []
+    assert list_recorded_steps(tmp_path / FOLDER) == []

@@ -3,7 +3,7 @@
 import asyncio
 
 from kubealign.v1 import batch_pb2, refit_pb2
-from kubealign_services.driver.snapshots import Snapshots
+from kubealign_services.driver.snapshots import SnapshotPublisher
 
 
 class Trainer:
@@ -31,7 +31,7 @@ async def passes() -> None:
 async def test_the_trainer_is_released_once_its_snapshot_is_taken() -> None:
     """Also before the snapshot is requested."""
     trainer = Trainer()
-    snapshots = Snapshots(trainer.publish)
+    snapshots = SnapshotPublisher(trainer.publish)
     await snapshots(1, 1)
     await snapshots.release()
     snapshots.expect(2)
@@ -50,7 +50,7 @@ async def test_the_trainer_is_released_once_its_snapshot_is_taken() -> None:
 
 async def test_the_trainer_is_not_released_during_another_request() -> None:
     trainer = Trainer()
-    snapshots = Snapshots(trainer.publish)
+    snapshots = SnapshotPublisher(trainer.publish)
     await snapshots(1, 1)
     trainer.may_answer.clear()
     again = asyncio.create_task(snapshots(1, 1))
@@ -65,7 +65,7 @@ async def test_the_trainer_is_not_released_during_another_request() -> None:
 
 async def test_a_retry_requests_a_snapshot_until_the_trainer_is_released() -> None:
     trainer = Trainer()
-    snapshots = Snapshots(trainer.publish)
+    snapshots = SnapshotPublisher(trainer.publish)
     first = await snapshots(1, 4)
     assert await snapshots(1, 4) == first and trainer.asked == [4, 4]
     await snapshots.release()

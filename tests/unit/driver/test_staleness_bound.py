@@ -12,12 +12,12 @@ from kubealign.v1 import rollout_pb2
 from kubealign_services.batch.codec import encode
 from kubealign_services.batch.packed import Batch
 from kubealign_services.bus.memory import MemoryBus
-from kubealign_services.data.order import Cursor
+from kubealign_services.data.order import EpochCursor
 from kubealign_services.data.prepared import PreparedRow
-from kubealign_services.driver.assembly import oldest_version
-from kubealign_services.driver.exchange import Exchange
+from kubealign_services.driver.assembly import find_oldest_version
+from kubealign_services.driver.exchange import RolloutCollector
 from kubealign_services.driver.groups import GroupBuffer, GroupPlan
-from kubealign_services.driver.supply import EpochSupply
+from kubealign_services.driver.supply import EpochPrompts
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -83,7 +83,7 @@ class Workers:
 
 async def steps(prompts: int, staleness: int, chance: random.Random, failing: float) -> None:
     bus = MemoryBus()
-    workers = Workers(bus.another(), chance, failing)
+    workers = Workers(bus.new_connection(), chance, failing)
     working = asyncio.create_task(workers.run())
     plan = GroupPlan(
         job_seed=1,
@@ -98,21 +98,21 @@ async def steps(prompts: int, staleness: int, chance: random.Random, failing: fl
     asked_at: dict[str, int] = {}
     taken: list[str] = []
     try:
-        async with Exchange(bus, 1, asyncio.Event(), lambda text: None) as exchange:
-            supply = EpochSupply(ROWS, 1, False, Cursor(), ())  # type: ignore[arg-type]
+        async with RolloutCollector(bus, 1, asyncio.Event(), lambda text: None) as exchange:
+            supply = EpochPrompts(ROWS, 1, False, EpochCursor(), ())  # type: ignore[arg-type]
             buffer = GroupBuffer(exchange, supply, plan, "train", ())
             for version in range(STEPS):
                 workers.now = version
-                groups = await buffer.take(version)
+                groups = await buffer.take_batch(version)
                 taken += [group.group_id for group in groups]
-                for name in [*taken, *buffer.outstanding]:
+                for name in [*taken, *buffer.outstanding_prompts]:
                     asked_at.setdefault(name, version)
                 for group in groups:
-                    assert version - oldest_version(group) <= staleness
+                    assert version - find_oldest_version(group) <= staleness
                     assert version - asked_at[group.group_id] <= staleness
                 # The next step's requests come on top.
-                assert len(buffer.outstanding) == staleness * prompts
-                assert buffer.discarded == 0
+                assert len(buffer.outstanding_prompts) == staleness * prompts
+                assert buffer.discarded_groups == 0
     finally:
         working.cancel()
         await asyncio.gather(working, return_exceptions=True)

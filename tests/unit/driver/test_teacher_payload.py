@@ -3,14 +3,14 @@
 import pytest
 
 from kubealign.spec.job import AlignmentJob
-from kubealign_services.data.prepared import DataReport, Report
-from kubealign_services.driver.failures import JobFailed
-from kubealign_services.driver.payload import check_payload
+from kubealign_services.data.prepared import DatasetReport, PreparationReport
+from kubealign_services.driver.failures import UnrecoverableError
+from kubealign_services.driver.payload import check_payload_limits
 from support.tiny_jobs import FROM_CONFIG
 
 
-def report(longest_response: int) -> Report:
-    part = DataReport(
+def report(longest_response: int) -> PreparationReport:
+    part = DatasetReport(
         kind="demonstrations",
         source="rows.jsonl",
         rows_read=1,
@@ -24,7 +24,7 @@ def report(longest_response: int) -> Report:
         longest_context_bytes=100,
         columns_left_out=[],
     )
-    return Report(context=None, train=part, validation=None)
+    return PreparationReport(context=None, train=part, validation=None)
 
 
 def test_candidates_of_the_longest_response_that_do_not_fit() -> None:
@@ -41,8 +41,8 @@ def test_candidates_of_the_longest_response_that_do_not_fit() -> None:
         }
     )
     # 1,000 tokens of 100 candidates of 8 bytes, and 8,192 bytes around them.
-    check_payload(job, report(1000), 808_192)
+    check_payload_limits(job, report(1000), 808_192)
     with pytest.raises(
-        JobFailed, match=r"response \(1000 tokens\) may take 808192 bytes.*candidates \(100\)"
+        UnrecoverableError, match=r"response \(1000 tokens\) may take 808192 bytes.*candidates \(100\)"
     ):
-        check_payload(job, report(1000), 808_191)
+        check_payload_limits(job, report(1000), 808_191)

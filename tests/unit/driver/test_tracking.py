@@ -11,24 +11,24 @@ from typing import Any
 import pytest
 
 from kubealign_services.driver import tracking
-from kubealign_services.driver.failures import JobFailed, Stopping
-from kubealign_services.driver.tracking import tracked
+from kubealign_services.driver.failures import UnrecoverableError, ShutdownRequested
+from kubealign_services.driver.tracking import run_trackers
 from kubealign_services.process.failures import PermanentFailure
 from kubealign_services.trackers.background import BackgroundTracker
-from kubealign_services.trackers.contract import Ending, NotInstalled
+from kubealign_services.trackers.contract import RunOutcome, TrackerNotInstalled
 
 
 class Told:
     """Tracker that records its outcome and then hangs until `go` is set, if given."""
 
     def __init__(self, go: threading.Event | None = None) -> None:
-        self.ending: Ending | None = None
+        self.ending: RunOutcome | None = None
         self._go = go
 
     def step(self, step: int, fence: int, metrics: Any) -> None:
         raise AssertionError("no step was made")
 
-    def close(self, ending: Ending) -> None:
+    def close(self, ending: RunOutcome) -> None:
         self.ending = ending
         if self._go is not None:
             self._go.wait()
@@ -55,19 +55,19 @@ def go() -> Iterator[threading.Event]:
 @pytest.mark.parametrize(
     ("raised", "ending"),
     [
-        (None, Ending.SUCCEEDED),
-        (Stopping(), Ending.STOPPED),
-        (JobFailed("no numbers"), Ending.FAILED),
-        (ConnectionError(), Ending.FAILED),
+        (None, RunOutcome.SUCCEEDED),
+        (ShutdownRequested(), RunOutcome.STOPPED),
+        (UnrecoverableError("no numbers"), RunOutcome.FAILED),
+        (ConnectionError(), RunOutcome.FAILED),
     ],
 )
 async def test_a_tracker_receives_the_outcome(
-    raised: Exception | None, ending: Ending, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    raised: Exception | None, ending: RunOutcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorder, around = Told(), context(tmp_path)
     monkeypatch.setattr(tracking, "opened", lambda job, folder: [BackgroundTracker("it", lambda: recorder)])
     with nullcontext() if raised is None else pytest.raises(type(raised)):
-        async with tracked(around) as (tracker,):
+        async with run_trackers(around) as (tracker,):
             assert tracker.name == "it"
             if raised is not None:
                 raise raised
@@ -81,23 +81,23 @@ async def test_a_hanging_tracker_is_abandoned(
     hanging, sound, around = Told(go), Told(), context(tmp_path)
     both = [BackgroundTracker("hanging", lambda: hanging), BackgroundTracker("sound", lambda: sound)]
     monkeypatch.setattr(tracking, "opened", lambda job, folder: both)
-    with pytest.raises(Stopping):
-        async with tracked(around):
+    with pytest.raises(ShutdownRequested):
+        async with run_trackers(around):
             around.stop.set()
-            raise Stopping
+            raise ShutdownRequested
     assert around.left_behind == "the tracker hanging"
     assert "had not ended in time" in caplog.text
-    assert both[1].ended(20)
-    assert sound.ending is Ending.STOPPED
+    assert both[1].wait_closed(20)
+    assert sound.ending is RunOutcome.STOPPED
 
 
 async def test_a_missing_library_fails_the_job_for_good(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(job: Any, folder: Path) -> list[BackgroundTracker]:
-        raise NotInstalled("pip install 'kubealign[trackers]'")
+        raise TrackerNotInstalled("pip install 'kubealign[trackers]'")
 
     monkeypatch.setattr(tracking, "opened", refuse)
     with pytest.raises(PermanentFailure, match="pip install"):
-        async with tracked(context(tmp_path)):
+        async with run_trackers(context(tmp_path)):
             pass

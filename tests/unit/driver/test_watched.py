@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from kubealign_services.driver.watched import unless
+from kubealign_services.driver.watched import run_until_any
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -28,20 +28,20 @@ async def seven() -> int:
 
 async def test_finished_work_returns_its_result() -> None:
     before = asyncio.all_tasks()
-    assert await unless(seven(), never(), lose()) == 7
+    assert await run_until_any(seven(), never(), lose()) == 7
     assert asyncio.all_tasks() == before
 
 
 async def test_a_watch_that_raises_cancels_the_work() -> None:
     before = asyncio.all_tasks()
     with pytest.raises(Lost):
-        await unless(never(), never(), lose())
+        await run_until_any(never(), never(), lose())
     assert asyncio.all_tasks() == before
 
 
 async def test_an_error_of_the_work_is_raised() -> None:
     with pytest.raises(Lost):
-        await unless(lose(), never())
+        await run_until_any(lose(), never())
 
 
 async def test_work_that_swallows_a_cancellation_is_still_ended() -> None:
@@ -54,12 +54,12 @@ async def test_work_that_swallows_a_cancellation_is_still_ended() -> None:
             await never()
 
     with pytest.raises(Lost):
-        await unless(stubborn(), lose())
+        await run_until_any(stubborn(), lose())
 
 
 async def test_cancelling_it_cancels_the_work() -> None:
     before = asyncio.all_tasks()
-    waiting = asyncio.create_task(unless(never(), never()))
+    waiting = asyncio.create_task(run_until_any(never(), never()))
     await asyncio.sleep(0.01)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kubealign.local.spec_change import document
+from kubealign.local.spec_change import job_document
 from kubealign.spec.load import load_jobs
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -179,7 +179,7 @@ def test_cluster_and_local_jobs_are_equal(tmp_path: Path) -> None:
     local = load_jobs(EXAMPLES / "arithmetic/jobs.yaml", {"DATA": str(tmp_path)})
     cluster = load_jobs(EXAMPLES / "arithmetic/cluster.yaml", {})
     for job, same in zip(local, cluster, strict=True):
-        left, right = flat(document(job)), flat(document(same))
+        left, right = flat(job_document(job)), flat(job_document(same))
         differing = [key for key in left.keys() | right.keys() if left.get(key) != right.get(key)]
         assert [key for key in differing if not any(place in key for place in PLACES)] == []
         files = {key: Path(value).name for key, value in left.items() if key.endswith("source.path")}

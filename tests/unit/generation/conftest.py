@@ -19,7 +19,7 @@ from transformers import (
 
 from kubealign.spec import engines as engine_spec
 from kubealign_services.generation.contract import GeneratedSample, GenerationRequest
-from kubealign_services.generation.torch_engine.engine import TorchEngine
+from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
 
 # The tokenizer's, and the models', who have rows to spare, as models do.
 TOKENS, VOCABULARY = 272, 276
@@ -139,15 +139,15 @@ class Zoo:
 
     def engine(
         self, name: str, max_sequences: int = 8, prefill_tokens: int = 64, pages: int | None = None
-    ) -> TorchEngine:
+    ) -> TorchRolloutEngine:
         """Return an engine with the reference's weights as version 1.
 
         Args:
             pages: Cache pages; None: unlimited.
         """
-        engine = TorchEngine.create(
+        engine = TorchRolloutEngine.create(
             self.folder(name),
-            engine_spec.TorchEngine(
+            engine_spec.TorchEngineSpec(
                 max_sequences=max_sequences,
                 prefill_tokens=prefill_tokens,
                 cache_gib=None if pages is None else pages * self._page_bytes(name) / 2**30,
@@ -178,7 +178,7 @@ def run_all() -> Run:
     """
 
     def run(
-        engine: TorchEngine, *requests: GenerationRequest, steps: int = 2000
+        engine: TorchRolloutEngine, *requests: GenerationRequest, steps: int = 2000
     ) -> dict[tuple[str, int], GeneratedSample]:
         for request in requests:
             engine.add(request)
@@ -196,19 +196,19 @@ def run_all() -> Run:
 
 
 @pytest.fixture
-def successor_engine(zoo: Zoo) -> Callable[[dict[int, int]], TorchEngine]:
+def successor_engine(zoo: Zoo) -> Callable[[dict[int, int]], TorchRolloutEngine]:
     """Return an engine whose greedy response follows a map from each token to the next: embeddings are
     one-hot, attention and MLP add nothing, and the head holds the map.
     """
 
-    def make(successor: dict[int, int]) -> TorchEngine:
+    def make(successor: dict[int, int]) -> TorchRolloutEngine:
         folder = zoo.folder("llama-gqa").with_name("successor")
         config = LlamaConfig(
             **{**GATED, "hidden_size": 288, "num_attention_heads": 4, "num_hidden_layers": 1}
         )
         config.save_pretrained(folder)
         zoo._tokenizer.save_pretrained(folder)
-        engine = TorchEngine.create(folder, engine_spec.TorchEngine(max_sequences=4))
+        engine = TorchRolloutEngine.create(folder, engine_spec.TorchEngineSpec(max_sequences=4))
         model: Any = AutoModelForCausalLM.from_config(config)
         weights = {name: torch.zeros_like(weight) for name, weight in model.named_parameters()}
         weights["model.embed_tokens.weight"][:, :VOCABULARY] = torch.eye(VOCABULARY)

@@ -4,52 +4,52 @@ import numpy as np
 import pytest
 
 from kubealign_services.generation.contract import GenerationRequest, SamplingParameters
-from kubealign_services.generation.torch_engine.admission import Part, admit
-from kubealign_services.generation.torch_engine.line import Entry, Group, WaitingLine
-from kubealign_services.generation.torch_engine.page_cache import PageCache
+from kubealign_services.generation.torch_engine.admission import PrefillChunk, admit
+from kubealign_services.generation.torch_engine.line import QueueEntry, RequestGroup, WaitQueue
+from kubealign_services.generation.torch_engine.page_cache import PageManager
 
 ROOMY = 1000
 
 
-def entry(name: str, prompt: int, samples: int, arrival: int, first_token: int = 0) -> Entry:
+def entry(name: str, prompt: int, samples: int, arrival: int, first_token: int = 0) -> QueueEntry:
     tokens = tuple(range(first_token, first_token + prompt))
     request = GenerationRequest(name, tokens, tuple(range(samples)), SamplingParameters(max_tokens=4))
-    return Entry(Group(request, arrival, frozenset()), np.array(tokens), 0, samples)
+    return QueueEntry(RequestGroup(request, arrival, frozenset()), np.array(tokens), 0, samples)
 
 
 class Site:
     """A wait queue, and the part of the scheduler that applies chunks to it."""
 
-    def __init__(self, *entries: Entry, limit: int = ROOMY) -> None:
-        self.cache = PageCache(limit)
-        self.line = WaitingLine()
+    def __init__(self, *entries: QueueEntry, limit: int = ROOMY) -> None:
+        self.cache = PageManager(limit)
+        self.line = WaitQueue()
         self.running = 0
         for each in entries:
             self.line.insert(each)
 
-    def admit(self, rows: int, tokens: int) -> list[Part]:
+    def admit(self, rows: int, tokens: int) -> list[PrefillChunk]:
         parts = admit(self.line, self.cache, self.running, rows, tokens)
         for part in parts:
-            self.running += part.entering
-            part.entry.first += part.entering
-            if part.gives:
+            self.running += part.starting
+            part.entry.first += part.starting
+            if part.gives_last_page:
                 part.entry.pages = None
-        self.line.drop([part.entry for part in parts if not part.entry.remaining])
+        self.line.remove([part.entry for part in parts if not part.entry.remaining])
         return parts
 
     def admitted(self, rows: int, tokens: int) -> list[tuple[str, int, int, int]]:
         """Return (name, first and last computed token, samples that start)."""
         parts = self.admit(rows, tokens)
-        return [(p.entry.group.request.request_id, p.start, p.end, p.entering) for p in parts]
+        return [(p.entry.group.request.request_id, p.start, p.end, p.starting) for p in parts]
 
 
 def test_first_come_first_served_up_to_the_rows() -> None:
     site = Site(entry("a", 3, 2, 0), entry("b", 3, 2, 1, 50), entry("c", 3, 1, 2, 99))
     assert site.admitted(3, 100) == [("a", 0, 3, 2), ("b", 0, 3, 1)]
-    assert site.line.samples() == 2
+    assert site.line.sample_count() == 2
     assert site.admitted(0, 100) == []
     assert site.admitted(9, 100) == [("b", 3, 3, 1), ("c", 0, 3, 1)]
-    assert (site.line.samples(), site.admitted(9, 100)) == (0, [])
+    assert (site.line.sample_count(), site.admitted(9, 100)) == (0, [])
 
 
 def test_long_prompts_are_chunked_and_not_overtaken() -> None:
@@ -71,15 +71,15 @@ def test_each_sample_but_the_last_copies_the_last_page() -> None:
     """20 tokens: a full page that all share, and one with four tokens of which each sample needs a copy."""
     site = Site(entry("a", 20, 4, 0))
     (first,) = site.admit(2, 100)
-    assert (len(first.own), first.gives, site.cache.used) == (2, False, 4)
-    assert first.shared_last == 1
+    assert (len(first.own_last_pages), first.gives_last_page, site.cache.used) == (2, False, 4)
+    assert first.last_page == 1
     (second,) = site.admit(9, 100)
-    assert (len(second.own), second.gives, second.shared_last, site.cache.used) == (1, True, 1, 5)
+    assert (len(second.own_last_pages), second.gives_last_page, second.last_page, site.cache.used) == (1, True, 1, 5)
 
 
 def test_full_pages_need_no_copy() -> None:
     (part,) = Site(entry("a", 32, 4, 0)).admit(9, 100)
-    assert (len(part.own), part.gives) == (0, True)
+    assert (len(part.own_last_pages), part.gives_last_page) == (0, True)
 
 
 def test_shared_prefix_is_computed_once() -> None:
@@ -119,8 +119,8 @@ def test_reused_unused_pages_do_not_count_as_free() -> None:
         b = entry("b", 40, 1, 1)
         site = Site(entry("a", 16, 1, 0, 99), limit=limit)
         site.admit(9, 100)
-        rested = site.cache.take(2)
-        site.cache.know(b.tokens[:32], rested)
+        rested = site.cache.allocate(2)
+        site.cache.register(b.tokens[:32], rested)
         site.cache.release(rested)
         site.line.insert(b)
         assert site.admitted(9, 100) == ([("b", 32, 40, 1)] if enters else [])
@@ -138,7 +138,7 @@ def test_samples_start_as_far_as_pages_are_available() -> None:
     """
     site = Site(entry("a", 20, 9, 0), limit=5)
     (part,) = site.admit(9, 100)
-    assert (part.entering, len(part.own), part.gives, site.cache.available) == (3, 3, False, 0)
+    assert (part.starting, len(part.own_last_pages), part.gives_last_page, site.cache.available) == (3, 3, False, 0)
     assert site.admit(6, 100) == []
 
 
@@ -149,7 +149,7 @@ def test_without_a_free_page_one_sample_takes_the_prompts_page() -> None:
     site = Site(entry("a", 20, 3, 0), limit=2)
     for first, computed in ((0, 0), (1, 16), (2, 16)):
         (part,) = site.admit(9, 100)
-        assert (part.start, part.end, part.entering, len(part.own), part.gives) == (computed, 20, 1, 0, True)
+        assert (part.start, part.end, part.starting, len(part.own_last_pages), part.gives_last_page) == (computed, 20, 1, 0, True)
         assert part.entry.first == first + 1
         site.running = 0
         site.cache.release(np.array([0, 1], np.int32))
@@ -158,9 +158,9 @@ def test_without_a_free_page_one_sample_takes_the_prompts_page() -> None:
 def test_oldest_entry_is_first_regardless_of_insertion() -> None:
     site = Site(entry("c", 1, 1, 2), entry("a", 1, 1, 0), entry("b", 1, 1, 1))
     assert [each.group.request.request_id for each in site.line] == ["a", "b", "c"]
-    assert [each.group.request.request_id for each in site.line.of("b")] == ["b"]
-    site.line.drop(site.line.of("b"))
-    assert site.line.samples() == 2
+    assert [each.group.request.request_id for each in site.line.for_request("b")] == ["b"]
+    site.line.remove(site.line.for_request("b"))
+    assert site.line.sample_count() == 2
 
 
 @pytest.mark.parametrize("rows", [1, 5])

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from kubealign_services.generation.torch_engine.adapted_weights import AdaptedWeights
-from kubealign_services.generation.torch_engine.weights import CheckpointWeights
+from kubealign_services.generation.torch_engine.adapted_weights import MergedAdapter
+from kubealign_services.generation.torch_engine.weights import WeightLoader
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -72,15 +72,15 @@ def addresses(module: nn.Module) -> dict[str, int]:
 @pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
 def test_persistent_weights_are_adopted(mode: type[torch.no_grad]) -> None:
     model, given = Tied(), weights(1)
-    taking = CheckpointWeights(model)
+    taking = WeightLoader(model)
     with mode():
-        taking.take(given)
+        taking.load(given)
         assert torch.allclose(model(TOKENS), logits(given.tensors))
     assert {addresses(model)[name] for name in NAMES} == {t.data_ptr() for t in given.tensors.values()}
     assert model.head.weight is model.embed.weight
     second = weights(2)
     with mode():
-        taking.take(second)
+        taking.load(second)
         assert torch.allclose(model(TOKENS), logits(second.tensors))
     assert given.untouched and second.untouched
 
@@ -88,26 +88,26 @@ def test_persistent_weights_are_adopted(mode: type[torch.no_grad]) -> None:
 @pytest.mark.parametrize("then", ["does not last", "another precision"])
 def test_later_copies_go_to_the_models_own_memory(then: str) -> None:
     model, given = Tied(), weights(1)
-    taking = CheckpointWeights(model)
-    taking.take(given)
+    taking = WeightLoader(model)
+    taking.load(given)
     second = weights(2, lasts=False) if then == "does not last" else weights(2, torch.float64)
-    taking.take(second)
+    taking.load(second)
     assert given.untouched
     assert torch.allclose(model(TOKENS), logits({n: t.float() for n, t in second.tensors.items()}))
     own = addresses(model)
     assert not set(own.values()) & {t.data_ptr() for held in (given, second) for t in held.tensors.values()}
     # From then on in place.
-    taking.take(weights(3, lasts=False))
+    taking.load(weights(3, lasts=False))
     assert addresses(model) == own
 
 
 def test_unusable_weights_are_copied() -> None:
     model = Tied()
-    taking = CheckpointWeights(model)
+    taking = WeightLoader(model)
     own = addresses(model)
     turned = weights(1)
     turned.tensors["middle.weight"] = turned.tensors["middle.weight"].T
-    taking.take(turned)
+    taking.load(turned)
     assert addresses(model)["middle.weight"] == own["middle.weight"]
     assert addresses(model)["embed.weight"] == turned.tensors["embed.weight"].data_ptr()
     assert torch.allclose(model(TOKENS), logits(turned.tensors))
@@ -116,18 +116,18 @@ def test_unusable_weights_are_copied() -> None:
 def test_plain_tensors_are_copied() -> None:
     model, given = Tied(), weights(1)
     own = addresses(model)
-    CheckpointWeights(model).take(given.tensors.items())
+    WeightLoader(model).load(given.tensors.items())
     assert addresses(model) == own
     assert torch.allclose(model(TOKENS), logits(given.tensors))
 
 
 def test_refused_version_is_replaced_by_the_next() -> None:
     model, given = Tied(), weights(1)
-    taking = CheckpointWeights(model)
+    taking = WeightLoader(model)
     with pytest.raises(ValueError, match="3 of 4 did not come"):
-        taking.take(Lasting({"embed.weight": given.tensors["embed.weight"]}))
+        taking.load(Lasting({"embed.weight": given.tensors["embed.weight"]}))
     second = weights(2, lasts=False)
-    taking.take(second)
+    taking.load(second)
     assert given.untouched
     assert torch.allclose(model(TOKENS), logits(second.tensors))
 
@@ -142,11 +142,11 @@ def adapter(seed: int) -> dict[str, Tensor]:
 
 def test_adapter_is_merged_outside_the_base() -> None:
     model, given = Tied(), weights(1)
-    taking, adapted = CheckpointWeights(model), AdaptedWeights(model)
-    taking.take(given)
+    taking, adapted = WeightLoader(model), MergedAdapter(model)
+    taking.load(given)
     for seed in (1, 2, 3):
         parts = adapter(seed)
-        adapted.take(parts.items(), scale=0.5)
+        adapted.merge(parts.items(), scale=0.5)
         change = parts["middle.lora_B.weight"] @ parts["middle.lora_A.weight"]
         merged = given.tensors["middle.weight"] + 0.5 * change
         assert torch.allclose(model(TOKENS), logits({**given.tensors, "middle.weight": merged}), atol=1e-5)
@@ -154,21 +154,21 @@ def test_adapter_is_merged_outside_the_base() -> None:
     # Another base, after which nothing of the first or its adapter is left.
     second = weights(2)
     adapted.forget()
-    taking.take(second)
+    taking.load(second)
     assert torch.allclose(model(TOKENS), logits(second.tensors))
-    adapted.take(adapter(1).items(), scale=0.0)
+    adapted.merge(adapter(1).items(), scale=0.0)
     assert torch.allclose(model(TOKENS), logits(second.tensors))
     assert given.untouched and second.untouched
 
 
 def test_invalid_adapter_leaves_the_weights() -> None:
     model, given = Tied(), weights(1)
-    CheckpointWeights(model).take(given)
+    WeightLoader(model).load(given)
     wrong = {
         **adapter(1),
         "nowhere.lora_A.weight": torch.ones(2, 4),
         "nowhere.lora_B.weight": torch.ones(4, 2),
     }
     with pytest.raises(ValueError, match="no linear layer 'nowhere'"):
-        AdaptedWeights(model).take(wrong.items(), scale=1.0)
+        MergedAdapter(model).merge(wrong.items(), scale=1.0)
     assert torch.allclose(model(TOKENS), logits(given.tensors))

@@ -8,10 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kubealign_services.generation.torch_engine.cache import LayerShape, PagedCache
+from kubealign_services.generation.torch_engine.cache import LayerKVShape, PagedKVCache
 from kubealign_services.generation.torch_engine.cpu import workers
 from kubealign_services.generation.torch_engine.cpu.paged_plan import PagedPlan
-from kubealign_services.generation.torch_engine.cpu.workers import even_parts, shares
+from kubealign_services.generation.torch_engine.cpu.workers import split_rows, split_work
 from kubealign_services.generation.torch_engine.gathered_plan import GatheredPlan
 from kubealign_services.generation.torch_engine.ragged import PAGE_TOKENS, RaggedBatch
 
@@ -64,7 +64,7 @@ def test_every_new_token_sees_its_context(case: dict[str, Any]) -> None:
     tables = rng.permutation(len(lengths) * most).astype(np.int32).reshape(len(lengths), most)
     width, value_width = case["widths"]
     heads, dtype = case["key_heads"] * case["sharing"], case["dtype"]
-    cache = PagedCache({3: LayerShape(case["key_heads"], width, value_width)}, dtype, CPU)
+    cache = PagedKVCache({3: LayerKVShape(case["key_heads"], width, value_width)}, dtype, CPU)
     cache.reserve(tables.size)
     cached = cache.layer(3)
     # What nobody may look at would show.
@@ -107,7 +107,7 @@ def test_every_new_token_sees_its_context(case: dict[str, Any]) -> None:
 def test_nan_and_infinity_propagate() -> None:
     """NaN or infinity among the keys of a token makes its result NaN, and that of no other."""
     for wrong in (torch.nan, torch.inf):
-        cache = PagedCache({0: LayerShape(1, 8, 8)}, torch.float32, CPU)
+        cache = PagedKVCache({0: LayerKVShape(1, 8, 8)}, torch.float32, CPU)
         cache.reserve(2)
         for block in cache.layer(0):
             block.fill_(1.0)
@@ -127,8 +127,8 @@ def test_thread_parts_cover_all_work_once(work: list[int], key_heads: int) -> No
     threads = torch.get_num_threads()
     torch.set_num_threads(4)
     try:
-        parts = shares(np.array(work), key_heads)
-        rows = even_parts(len(work), sum(work))
+        parts = split_work(np.array(work), key_heads)
+        rows = split_rows(len(work), sum(work))
     finally:
         torch.set_num_threads(threads)
     seen = np.zeros((len(work), key_heads), int)
@@ -147,10 +147,10 @@ def test_rows_are_split_by_cost() -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        assert shares(np.array([1_000_000] + [100_000] * 10), 8) == [(0, 1, 0, 8), (1, 11, 0, 8)]
+        assert split_work(np.array([1_000_000] + [100_000] * 10), 8) == [(0, 1, 0, 8), (1, 11, 0, 8)]
         # Two rows for two threads: half of the heads each, so that they are done together.
-        assert shares(np.array([900_000, 100_000]), 8) == [(0, 2, 0, 4), (0, 2, 4, 8)]
+        assert split_work(np.array([900_000, 100_000]), 8) == [(0, 2, 0, 4), (0, 2, 4, 8)]
         # Too little for two.
-        assert shares(np.array([1000] * 100), 8) == [(0, 100, 0, 8)]
+        assert split_work(np.array([1000] * 100), 8) == [(0, 100, 0, 8)]
     finally:
         torch.set_num_threads(threads)

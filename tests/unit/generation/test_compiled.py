@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kubealign_services.compiled import compiled
+from kubealign_services.compiled import numba_lazy
 
 
 def test_without_a_cache_folder() -> None:
@@ -15,5 +15,5 @@ def test_without_a_cache_folder() -> None:
     with pytest.raises(RuntimeError, match="cannot cache"):
         __import__("numba").njit(cache=True)(namespace["double"])
     numbers = np.arange(3.0)
-    compiled(namespace["double"])(numbers)
+    numba_lazy(namespace["double"])(numbers)
     assert numbers.tolist() == [0, 2, 4]

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 import torch
 
-from kubealign_services.adapters.low_rank import LowRank
+from kubealign_services.adapters.low_rank import LowRankAdapter
 
 TOKENS = [5, 6, 7, 8, 9]
 SCALE = 2.0
 
 
-def adapter(model: Any, ends: tuple[str, ...], seed: int, dora: bool = False) -> dict[str, LowRank]:
+def adapter(model: Any, ends: tuple[str, ...], seed: int, dora: bool = False) -> dict[str, LowRankAdapter]:
     """Return an adapter of rank 2 for the layers whose names have these endings."""
     generator = torch.Generator().manual_seed(seed)
     found = {}
@@ -24,21 +24,21 @@ def adapter(model: Any, ends: tuple[str, ...], seed: int, dora: bool = False) ->
                 0.3 * torch.randn(shape, generator=generator) for shape in ((2, inputs), (outputs, 2))
             )
             magnitude = 1 + torch.rand(outputs, generator=generator) if dora else None
-            found[name] = LowRank(down, up, magnitude)
+            found[name] = LowRankAdapter(down, up, magnitude)
     assert found
     return found
 
 
-def named(layers: dict[str, LowRank]) -> Iterator[tuple[str, torch.Tensor]]:
-    return (part for name, layer in layers.items() for part in layer.named(name))
+def named(layers: dict[str, LowRankAdapter]) -> Iterator[tuple[str, torch.Tensor]]:
+    return (part for name, layer in layers.items() for part in layer.named_tensors(name))
 
 
-def merged(model: Any, layers: dict[str, LowRank]) -> dict[str, torch.Tensor]:
+def merged(model: Any, layers: dict[str, LowRankAdapter]) -> dict[str, torch.Tensor]:
     """Return all weights, merged in the test."""
     weights = {name: weight.detach().clone() for name, weight in model.named_parameters()}
     for name, layer in layers.items():
         transposed = not hasattr(model.get_submodule(name), "in_features")
-        weights[f"{name}.weight"] = layer.merged(weights[f"{name}.weight"], SCALE, transposed)
+        weights[f"{name}.weight"] = layer.merge_into(weights[f"{name}.weight"], SCALE, transposed)
     return weights
 
 
@@ -70,7 +70,7 @@ def test_a_hundred_versions_do_not_drift(zoo: Any) -> None:
     kept = sum(layer.base.numel() for layer in engine._passes._adapted._layers.values())
     assert kept == sum(m.weight.numel() for n, m in model.named_modules() if n.endswith("q_proj"))
     none = {
-        name: LowRank(each.down, 0 * each.up, None) for name, each in adapter(model, ("q_proj",), 1).items()
+        name: LowRankAdapter(each.down, 0 * each.up, None) for name, each in adapter(model, ("q_proj",), 1).items()
     }
     engine.adapt(named(none), SCALE, version=100)
     assert engine.sequence_logprobs(TOKENS) == zoo.engine("llama-gqa").sequence_logprobs(TOKENS)
@@ -94,11 +94,11 @@ def test_invalid_adapter_is_refused_until_the_next(zoo: Any) -> None:
     layers = adapter(model, ("q_proj",), 1)
     first = next(iter(layers))
     down, up = layers[first].down, layers[first].up
-    bad: list[tuple[dict[str, LowRank], str]] = [
+    bad: list[tuple[dict[str, LowRankAdapter], str]] = [
         ({"model.layers.9.q_proj": layers[first]}, r"no linear layer 'model\.layers\.9\.q_proj'"),
         ({"model.norm": layers[first]}, r"no linear layer 'model\.norm'"),
-        (layers | {first: LowRank(torch.ones(2, 5), up, None)}, r"\[2, 5\], the layer needs \[2, 32\]"),
-        (layers | {first: LowRank(down, torch.ones(3, 2), None)}, r"\[3, 2\], the layer needs \[32, 2\]"),
+        (layers | {first: LowRankAdapter(torch.ones(2, 5), up, None)}, r"\[2, 5\], the layer needs \[2, 32\]"),
+        (layers | {first: LowRankAdapter(down, torch.ones(3, 2), None)}, r"\[3, 2\], the layer needs \[32, 2\]"),
     ]
     for each, says in bad:
         with pytest.raises(ValueError, match=says):
@@ -116,9 +116,9 @@ def test_invalid_adapter_is_refused_until_the_next(zoo: Any) -> None:
 
 def test_adapter_before_its_base_is_refused(zoo: Any) -> None:
     from kubealign.spec import engines as engine_spec
-    from kubealign_services.generation.torch_engine import TorchEngine
+    from kubealign_services.generation.torch_engine import TorchRolloutEngine
 
-    engine = TorchEngine.create(zoo.folder("llama-gqa"), engine_spec.TorchEngine())
+    engine = TorchRolloutEngine.create(zoo.folder("llama-gqa"), engine_spec.TorchEngineSpec())
     layers = adapter(zoo.reference("llama-gqa"), ("q_proj",), 1)
     with pytest.raises(RuntimeError, match="before the weights that it is an adapter to"):
         engine.adapt(named(layers), SCALE, version=1)

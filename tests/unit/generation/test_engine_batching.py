@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kubealign.spec.rollout import InFlight
+from kubealign.spec.rollout import InFlightPolicy
 from kubealign_services.generation.contract import GeneratedSample, GenerationRequest, SamplingParameters
-from kubealign_services.generation.torch_engine.engine import TorchEngine
+from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
 from kubealign_services.generation.torch_engine.page_cache import pages_for
 
 Samples = dict[tuple[str, int], GeneratedSample]
@@ -60,7 +60,7 @@ ARRIVALS = st.lists(
     min_size=1,
     max_size=6,
 )
-REFITS = st.dictionaries(st.integers(1, 20), st.sampled_from([*InFlight]), max_size=3)
+REFITS = st.dictionaries(st.integers(1, 20), st.sampled_from([*InFlightPolicy]), max_size=3)
 
 
 def facts(sample: GeneratedSample) -> tuple[Any, ...]:
@@ -78,24 +78,24 @@ def pages_needed(arrivals: list[Arrival]) -> int:
     return max(pages_for(len(each.prompt) + each.sampling.max_tokens - 1) for each in arrivals)
 
 
-def check_pages(engine: TorchEngine) -> None:
+def check_pages(engine: TorchRolloutEngine) -> None:
     """Check that pages in use stay within the limit."""
-    cache = engine._schedule.cache
-    assert cache.used <= cache.limit and engine._passes.pages <= cache.limit
+    cache = engine._scheduler.cache
+    assert cache.used <= cache.limit and engine._runner.pages <= cache.limit
     assert engine.load().cache_used == cache.used / cache.limit
 
 
-def check_idle(engine: TorchEngine) -> None:
+def check_idle(engine: TorchRolloutEngine) -> None:
     """Check that every page was released: unused pages are free after a flush."""
-    cache = engine._schedule.cache
+    cache = engine._scheduler.cache
     assert cache.used == 0
     cache.flush()
-    assert cache._pool.free == cache.top
-    assert not cache._pool._uses.any()
+    assert cache._pool.free == cache.storage_pages
+    assert not cache._pool._reference_counts.any()
 
 
 def made_alone(
-    engine: TorchEngine, request: GenerationRequest, versions: list[int], weights: Callable[[int], Any]
+    engine: TorchRolloutEngine, request: GenerationRequest, versions: list[int], weights: Callable[[int], Any]
 ) -> GeneratedSample:
     """Return the sample of an otherwise idle engine, which is refitted where the versions change."""
     engine.refit(weights(versions[0]), versions[0])
@@ -104,7 +104,7 @@ def made_alone(
         for sample in engine.step():
             return sample
         if made < len(versions) and versions[made] != versions[made - 1]:
-            engine.refit(weights(versions[made]), versions[made], InFlight.INTERRUPT)
+            engine.refit(weights(versions[made]), versions[made], InFlightPolicy.INTERRUPT)
     raise AssertionError("it does not end")
 
 
@@ -141,7 +141,7 @@ def plain_logprobs(zoo: Any, name: str, arrival: Arrival, sample: GeneratedSampl
 def test_samples_are_independent_of_the_batch(
     name: str,
     arrivals: list[Arrival],
-    refits: dict[int, InFlight],
+    refits: dict[int, InFlightPolicy],
     max_sequences: int,
     prefill_tokens: int,
     spare_pages: int,
@@ -161,9 +161,9 @@ def test_samples_are_independent_of_the_batch(
             if arrival.aborted == now:
                 engine.abort(str(i))
         kind = refits.get(now)
-        if kind is not None and not (kind is InFlight.DRAIN and engine._schedule.running):
+        if kind is not None and not (kind is InFlightPolicy.DRAIN and engine._schedule.running):
             version += 1
-            continued |= kind is InFlight.CONTINUE
+            continued |= kind is InFlightPolicy.CONTINUE
             engine.refit(weights(zoo, name, version), version, kind)
         for sample in engine.step():
             assert (sample.request_id, sample.sample) not in together

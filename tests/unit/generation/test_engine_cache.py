@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from kubealign.spec import engines as engine_spec
-from kubealign.spec.rollout import InFlight
+from kubealign.spec.rollout import InFlightPolicy
 from kubealign_services.generation.contract import GenerationRequest, RequestRefused, SamplingParameters
-from kubealign_services.generation.torch_engine.engine import TorchEngine
+from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
 
 Run = Callable[..., Any]
 
@@ -39,15 +39,15 @@ class Watched:
     tokens.
     """
 
-    def __init__(self, engine: TorchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, engine: TorchRolloutEngine, monkeypatch: pytest.MonkeyPatch) -> None:
         self.passes: list[tuple[int, list[int]]] = []
-        plain = engine._passes.run
+        plain = engine._runner.forward
 
         def run(batch: Any) -> torch.Tensor:
             self.passes.append((batch.decoding, batch.lengths[batch.decoding :].tolist()))
             return plain(batch)
 
-        monkeypatch.setattr(engine._passes, "run", run)
+        monkeypatch.setattr(engine._runner, "run", run)
 
 
 def larger(zoo: Any, scale: float) -> list[tuple[str, torch.Tensor]]:
@@ -135,12 +135,12 @@ def test_next_turn_reuses_the_previous_one(made: int, reused: int, zoo: Any, run
     assert tokens_of(again) == tokens_of(run_all(zoo.engine("llama-gqa"), follow))
 
 
-@pytest.mark.parametrize("kind", [*InFlight])
-def test_refit_invalidates_the_cache(kind: InFlight, zoo: Any, run_all: Run) -> None:
+@pytest.mark.parametrize("kind", [*InFlightPolicy])
+def test_refit_invalidates_the_cache(kind: InFlightPolicy, zoo: Any, run_all: Run) -> None:
     """The pages of a sample that continued are not found either: they belong to both versions."""
     engine = zoo.engine("llama-gqa")
     run_all(engine, request("a", 40))
-    if kind is not InFlight.DRAIN:
+    if kind is not InFlightPolicy.DRAIN:
         engine.add(request("b", 40, most=20))
         engine.step()
     reused = engine.load().reused_tokens
@@ -150,8 +150,8 @@ def test_refit_invalidates_the_cache(kind: InFlight, zoo: Any, run_all: Run) -> 
     engine.refit(weights, 2, kind)
     later = run_all(engine, request("c", 40))
     # An interrupted one is computed again, before c, which finds it.
-    assert engine.load().reused_tokens - reused == (32 if kind is InFlight.INTERRUPT else 0)
-    if kind is InFlight.CONTINUE:
+    assert engine.load().reused_tokens - reused == (32 if kind is InFlightPolicy.INTERRUPT else 0)
+    if kind is InFlightPolicy.CONTINUE:
         last = engine.load().reused_tokens
         both = (*range(20, 60), *later["b", 0].tokens, 1)
         run_all(engine, request("d", both))
@@ -206,9 +206,9 @@ def test_request_larger_than_the_cache_is_refused(zoo: Any, run_all: Run) -> Non
 
 
 def test_a_cache_of_no_page_is_an_error(zoo: Any) -> None:
-    spec = engine_spec.TorchEngine(cache_gib=1e-9)
+    spec = engine_spec.TorchEngineSpec(cache_gib=1e-9)
     with pytest.raises(ValueError, match=r"rollout\.engine: cacheGib 1e-09 is 1 bytes, .* one page"):
-        TorchEngine.create(zoo.folder("llama-gqa"), spec)
+        TorchRolloutEngine.create(zoo.folder("llama-gqa"), spec)
 
 
 def test_storage_is_bounded_by_running_sequences(zoo: Any, run_all: Run) -> None:
@@ -290,7 +290,7 @@ def test_continuing_samples_keep_their_cache(zoo: Any, run_all: Run) -> None:
     engine.add(request("r", 20, most=16, least=0, temperature=0.0))
     for _ in range(8):
         assert engine.step() == []
-    engine.refit(new.named_parameters(), 2, InFlight.CONTINUE)
+    engine.refit(new.named_parameters(), 2, InFlightPolicy.CONTINUE)
     sample = run_all(engine)["r", 0]
     assert sample.tokens == expected
     assert sample.versions == [1] * 8 + [2] * 8
@@ -302,12 +302,12 @@ def test_failed_refit_recomputes_running_sequences(zoo: Any, run_all: Run) -> No
         (name, 1.2 * weight.detach()) for name, weight in zoo.reference("llama-gqa").named_parameters()
     ]
     made = []
-    for kind in (InFlight.CONTINUE, InFlight.INTERRUPT):
+    for kind in (InFlightPolicy.CONTINUE, InFlightPolicy.INTERRUPT):
         engine = zoo.engine("llama-gqa")
         engine.add(request("r", 20, 1, 2, most=16))
         for _ in range(5):
             engine.step()
-        if kind is InFlight.CONTINUE:
+        if kind is InFlightPolicy.CONTINUE:
             with pytest.raises(ValueError, match="did not come"):
                 engine.refit(weights[:3], 2, kind)
             with pytest.raises(RuntimeError, match="refit it first"):

@@ -18,8 +18,8 @@ from transformers import (
 
 from kubealign.spec import engines as engine_spec
 from kubealign_services.data.errors import DataError
-from kubealign_services.generation.contract import Finish, GenerationRequest, SamplingParameters
-from kubealign_services.generation.torch_engine import TorchEngine, UnsupportedModel
+from kubealign_services.generation.contract import FinishReason, GenerationRequest, SamplingParameters
+from kubealign_services.generation.torch_engine import TorchRolloutEngine, UnsupportedEngineModel
 from kubealign_services.generation.torch_engine.model import CausalModel, end_tokens
 
 MODELS = ["llama-gqa", "llama-tied", "qwen2", "mistral-window", "qwen2-some-windows", "gpt-neox", "gpt2"]
@@ -117,7 +117,7 @@ def test_min_tokens_equals_transformers_min_new_tokens(zoo: Any, run_all: Callab
     )
     assert (without["w", 0].tokens, without["w", 0].finish, without["w", 0].text) == (
         [liked],
-        Finish.STOP,
+        FinishReason.STOP,
         "",
     )
 
@@ -143,7 +143,7 @@ def test_min_tokens_equals_transformers_min_new_tokens(zoo: Any, run_all: Callab
     ids=lambda value: value if isinstance(value, str) else value.model_type,
 )
 def test_unsupported_models_are_refused(config: Any, message: str) -> None:
-    with pytest.raises(UnsupportedModel, match=message):
+    with pytest.raises(UnsupportedEngineModel, match=message):
         CausalModel(config, torch.float32, torch.device("cpu"))
 
 
@@ -162,4 +162,4 @@ def test_a_vocabulary_too_small_for_the_tokenizer_is_refused(
     tokenizer.save_pretrained(tmp_path)
     LlamaConfig(vocab_size=100).save_pretrained(tmp_path)
     with pytest.raises(DataError, match="ids up to 271, the model's vocabulary has 100"):
-        TorchEngine.create(tmp_path, engine_spec.TorchEngine())
+        TorchRolloutEngine.create(tmp_path, engine_spec.TorchEngineSpec())

@@ -9,7 +9,7 @@ import torch
 from kubealign.spec import engines as engine_spec
 from kubealign.spec.precision import Precision
 from kubealign_services.generation.contract import GenerationRequest, SamplingParameters
-from kubealign_services.generation.torch_engine import NonFiniteLogits, TorchEngine
+from kubealign_services.generation.torch_engine import NonFiniteLogits, TorchRolloutEngine
 
 REQUEST = GenerationRequest("r", (5, 6, 7), (1, 2), SamplingParameters(6, min_tokens=6))
 
@@ -37,7 +37,7 @@ def test_samples_follow_the_weights(zoo: Any, run_all: Callable[..., Any]) -> No
 
 
 def test_nothing_is_generated_before_the_first_refit(zoo: Any) -> None:
-    engine = TorchEngine.create(zoo.folder("llama-gqa"), engine_spec.TorchEngine())
+    engine = TorchRolloutEngine.create(zoo.folder("llama-gqa"), engine_spec.TorchEngineSpec())
     assert engine.version == -1
     assert engine.step() == []
     engine.add(REQUEST)
@@ -126,8 +126,8 @@ def test_nan_weights_are_reported(zoo: Any, run_all: Callable[..., Any]) -> None
 
 def test_bfloat16_engine_accepts_float32_weights(zoo: Any, run_all: Callable[..., Any]) -> None:
     """bfloat16 has eight significant bits: a few hundredths of a nat on logits of this size."""
-    engine = TorchEngine.create(
-        zoo.folder("llama-gqa"), engine_spec.TorchEngine(precision=Precision.BFLOAT16)
+    engine = TorchRolloutEngine.create(
+        zoo.folder("llama-gqa"), engine_spec.TorchEngineSpec(precision=Precision.BFLOAT16)
     )
     engine.refit(weights(zoo).items(), version=1)
     exact = zoo.engine("llama-gqa").sequence_logprobs([5, 6, 7, 8, 9])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kubealign_services.generation.contract import (
-    Finish,
+    FinishReason,
     GenerationRequest,
     RequestRefused,
     SamplingParameters,
@@ -46,12 +46,12 @@ def test_ends(successor_engine: Callable[..., Any], byte_ids: Ids, run_all: Call
         request("cut", max_tokens=4, stop=("END",)),
     )
     expected = {
-        "eos": ([*letters, 270], Finish.STOP, "1€.END"),
-        "stop": (letters[:5], Finish.STOP, "1"),
-        "spanning": (letters, Finish.STOP, "1€."),
-        "id": (letters[:5], Finish.STOP, "1€"),
-        "length": (letters[:3], Finish.LENGTH, "1\ufffd"),
-        "cut": (letters[:4], Finish.LENGTH, "1€"),
+        "eos": ([*letters, 270], FinishReason.STOP, "1€.END"),
+        "stop": (letters[:5], FinishReason.STOP, "1"),
+        "spanning": (letters, FinishReason.STOP, "1€."),
+        "id": (letters[:5], FinishReason.STOP, "1€"),
+        "length": (letters[:3], FinishReason.LENGTH, "1\ufffd"),
+        "cut": (letters[:4], FinishReason.LENGTH, "1€"),
     }
     got = {name: (s.tokens, s.finish, s.text) for (name, _), s in samples.items()}
     assert got == expected

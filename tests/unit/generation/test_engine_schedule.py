@@ -17,19 +17,19 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from kubealign.spec import engines as engine_spec
-from kubealign.spec.rollout import InFlight
+from kubealign.spec.rollout import InFlightPolicy
 from kubealign_services.generation.contract import (
-    Finish,
+    FinishReason,
     GeneratedSample,
     GenerationRequest,
     SamplingParameters,
 )
-from kubealign_services.generation.torch_engine.engine import TorchEngine
+from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
 from kubealign_services.generation.torch_engine.page_cache import pages_for
 from kubealign_services.generation.torch_engine.ragged import PAGE_TOKENS, RaggedBatch
-from kubealign_services.generation.torch_engine.sampling import Choice, sample
+from kubealign_services.generation.torch_engine.sampling import SamplingInputs, sample
 from kubealign_services.generation.torch_engine.stops import StopStrings
-from kubealign_services.generation.torch_engine.uniforms import uniforms
+from kubealign_services.generation.torch_engine.uniforms import uniform_numbers
 
 Numbers = list[int] | NDArray[np.int64]
 
@@ -69,39 +69,39 @@ class ReadingPasses:
         self._tokens = np.concatenate((self._tokens, more))
         self._versions = np.concatenate((self._versions, more))
 
-    def run(self, batch: RaggedBatch) -> Tensor:
-        assert (batch.lengths[: batch.decoding] == 1).all() and (batch.lengths > 0).all()
-        self.most_tokens = max(self.most_tokens, int(batch.lengths[batch.decoding :].sum()))
+    def forward(self, batch: RaggedBatch) -> Tensor:
+        assert (batch.lengths[: batch.decoding_count] == 1).all() and (batch.lengths > 0).all()
+        self.most_tokens = max(self.most_tokens, int(batch.lengths[batch.decoding_count :].sum()))
         rows = np.repeat(np.arange(len(batch.lengths)), batch.lengths)
-        pages, places = batch.tables[rows, batch.positions // PAGE_TOKENS], batch.positions % PAGE_TOKENS
+        pages, places = batch.page_tables[rows, batch.positions // PAGE_TOKENS], batch.positions % PAGE_TOKENS
         assert len({*zip(pages.tolist(), places.tolist(), strict=True)}) == len(pages), "written twice"
         self._tokens[pages, places] = batch.tokens
         self._versions[pages, places] = self.version
         found = []
-        for place in batch.wanted.tolist():
+        for place in batch.logit_indices.tolist():
             length = int(batch.positions[place]) + 1
-            table = batch.tables[rows[place], : pages_for(length)]
+            table = batch.page_tables[rows[place], : pages_for(length)]
             tokens = self._tokens[table].reshape(-1)[:length]
             versions = self._versions[table].reshape(-1)[:length]
             assert tokens[-1] == batch.tokens[place]
             found.append(logits_after(tokens, versions, self.version))
         return torch.stack(found) if found else torch.zeros(0, VOCABULARY)
 
-    def copy(self, sources: list[int], targets: list[int]) -> None:
+    def copy_pages(self, sources: list[int], targets: list[int]) -> None:
         assert not {*sources} & {*targets}
         self._tokens[targets] = self._tokens[sources]
         self._versions[targets] = self._versions[sources]
 
-    def score(self, tokens: list[int]) -> Tensor:
+    def forward_sequence(self, tokens: list[int]) -> Tensor:
         raise NotImplementedError
 
-    def take(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
+    def load_weights(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
         self.version = int(dict(tensors)["version"])
 
-    def adapt(self, tensors: Iterable[tuple[str, Tensor]], scale: float) -> None:
-        self.take(tensors)
+    def load_adapter(self, tensors: Iterable[tuple[str, Tensor]], scale: float) -> None:
+        self.load_weights(tensors)
 
-    def rest(self) -> None: ...
+    def on_idle(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ ARRIVALS = st.lists(
     min_size=1,
     max_size=8,
 )
-REFITS = st.dictionaries(st.integers(1, 40), st.sampled_from([*InFlight]), max_size=3)
+REFITS = st.dictionaries(st.integers(1, 40), st.sampled_from([*InFlightPolicy]), max_size=3)
 
 
 def expected(
@@ -153,7 +153,7 @@ def expected(
     got: GeneratedSample,
     continued: bool,
     decode: Any,
-) -> tuple[list[int], Finish, str]:
+) -> tuple[list[int], FinishReason, str]:
     """Return the sample computed here, one token after another, with the weight versions recorded in `got`.
 
     Args:
@@ -172,26 +172,26 @@ def expected(
         barred = torch.tensor(sorted(ends)) if young else torch.zeros(0, dtype=torch.int64)
         drawn = sample(
             logits_after(text, before, version)[None],
-            Choice(
+            SamplingInputs(
                 temperature=torch.tensor([sampling.temperature]),
                 top_k=torch.tensor([sampling.top_k]),
                 top_p=torch.tensor([sampling.top_p], dtype=torch.float64),
                 uniform=torch.from_numpy(
-                    uniforms(np.array([seed], np.uint64), np.array([len(tokens)], np.uint64))
+                    uniform_numbers(np.array([seed], np.uint64), np.array([len(tokens)], np.uint64))
                 ),
-                truncated=sampling.top_k > 0,
-                greedy=sampling.temperature == 0,
+                has_truncation=sampling.top_k > 0,
+                has_greedy=sampling.temperature == 0,
                 forbidden=(torch.zeros_like(barred), barred) if young else None,
             ),
         )
         tokens.append(int(drawn.tokens))
         if tokens[-1] in ends:
-            return tokens, Finish.STOP, decode(tokens[:-1])
+            return tokens, FinishReason.STOP, decode(tokens[:-1])
         found = stops.push(tokens, may_stop=len(tokens) >= sampling.min_tokens)
         if found is not None:
-            return tokens, Finish.STOP, found
+            return tokens, FinishReason.STOP, found
         if len(tokens) == sampling.max_tokens:
-            return tokens, Finish.LENGTH, decode(tokens)
+            return tokens, FinishReason.LENGTH, decode(tokens)
     raise AssertionError(f"it ended too early: {tokens}")
 
 
@@ -205,7 +205,7 @@ def expected(
 )
 def test_samples_are_independent_of_the_batch(
     arrivals: list[Arrival],
-    refits: dict[int, InFlight],
+    refits: dict[int, InFlightPolicy],
     max_sequences: int,
     prefill_tokens: int,
     spare_pages: int,
@@ -216,12 +216,12 @@ def test_samples_are_independent_of_the_batch(
     """
     pages = spare_pages + max(pages_for(len(a.prompt) + a.sampling.max_tokens - 1) for a in arrivals)
     passes = ReadingPasses()
-    spec = engine_spec.TorchEngine(
+    spec = engine_spec.TorchEngineSpec(
         max_sequences=max_sequences, prefill_tokens=prefill_tokens, cache_gib=pages * 1024 / 2**30
     )
-    engine = TorchEngine(passes, tokenizer, spec, ENDS)
+    engine = TorchRolloutEngine(passes, tokenizer, spec, ENDS)
     engine.refit([("version", torch.tensor(1))], 1)
-    cache = engine._schedule.cache
+    cache = engine._scheduler.cache
     made: dict[tuple[str, int], GeneratedSample] = {}
     mixed = False
     # Each step makes a token of the oldest, or computes a part of its text.
@@ -232,15 +232,15 @@ def test_samples_are_independent_of_the_batch(
             if arrival.aborted == now:
                 engine.abort(str(i))
         kind = refits.get(now)
-        if kind is not None and not (kind is InFlight.DRAIN and engine._schedule.running):
+        if kind is not None and not (kind is InFlightPolicy.DRAIN and engine._scheduler.running):
             version = engine.version + 1
-            mixed |= kind is InFlight.CONTINUE
+            mixed |= kind is InFlightPolicy.CONTINUE
             engine.refit([("version", torch.tensor(version))], version, kind)
         for each in engine.step():
             assert (each.request_id, each.sample) not in made
             made[each.request_id, each.sample] = each
         assert cache.used <= cache.limit == pages and passes.pages <= pages
-        if now > 40 and not engine._schedule:
+        if now > 40 and not engine._scheduler:
             break
     else:
         raise AssertionError(f"not idle: {engine.load()}")
@@ -249,7 +249,7 @@ def test_samples_are_independent_of_the_batch(
     assert (load.running, load.waiting, load.free_sequences, load.cache_used) == (0, 0, max_sequences, 0.0)
     assert not engine._unfinished
     cache.flush()
-    assert cache._pool.free == cache.top and not cache._pool._uses.any()
+    assert cache._pool.free == cache.storage_pages and not cache._pool._reference_counts.any()
     for i, arrival in enumerate(arrivals):
         for j, seed in enumerate(arrival.seeds):
             got = made.pop((str(i), j), None)
@@ -258,8 +258,8 @@ def test_samples_are_independent_of_the_batch(
                 continue
             assert got.versions == sorted(got.versions)
             several = len(set(got.versions)) > 1
-            if mixed and several and (load.preemptions or InFlight.INTERRUPT in refits.values()):
+            if mixed and several and (load.preemptions or InFlightPolicy.INTERRUPT in refits.values()):
                 continue
-            same = expected(arrival.prompt, seed, arrival.sampling, got, mixed, engine._text)
+            same = expected(arrival.prompt, seed, arrival.sampling, got, mixed, engine._decode)
             assert (got.tokens, got.finish, got.text) == same
     assert not made

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from kubealign.spec import engines as spec
 from kubealign_services.generation.contract import GeneratedSample, GenerationRequest, SamplingParameters
-from kubealign_services.generation.torch_engine.cpu.few_rows import FEW, threads_for
-from kubealign_services.generation.torch_engine.engine import TorchEngine
+from kubealign_services.generation.torch_engine.cpu.few_rows import SMALL_BATCH_TOKENS, limit_threads
+from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
 
 
 @pytest.fixture(autouse=True)
@@ -21,11 +21,11 @@ def two_threads(one_thread: None) -> None:
 
 def test_few_tokens_use_one_thread() -> None:
     seen = []
-    for tokens in (1, FEW, FEW + 1):
-        with threads_for(tokens):
+    for tokens in (1, SMALL_BATCH_TOKENS, SMALL_BATCH_TOKENS + 1):
+        with limit_threads(tokens):
             seen.append(torch.get_num_threads())
     assert seen == [1, 1, 2] and torch.get_num_threads() == 2
-    with pytest.raises(ArithmeticError), threads_for(1):
+    with pytest.raises(ArithmeticError), limit_threads(1):
         raise ArithmeticError
     assert torch.get_num_threads() == 2
 
@@ -34,11 +34,11 @@ def test_only_engines_on_shared_cores_limit_threads(zoo: Any) -> None:
     """A prompt of many tokens uses all threads; the responses are the same."""
     responses = []
     for shares_cores, expected in ((False, {2}), (True, {1, 2})):
-        engine = TorchEngine.create(zoo.folder("llama-gqa"), spec.TorchEngine(), shares_cores)
+        engine = TorchRolloutEngine.create(zoo.folder("llama-gqa"), spec.TorchEngineSpec(), shares_cores)
         engine.refit(zoo.reference("llama-gqa").named_parameters(), 0)
-        model, seen = engine._passes.model, set[int]()  # type: ignore[attr-defined]
+        model, seen = engine._runner.model, set[int]()  # type: ignore[attr-defined]
         model.forward = watched(model.forward, seen)
-        prompt = tuple(5 + token % 7 for token in range(FEW + 1))
+        prompt = tuple(5 + token % 7 for token in range(SMALL_BATCH_TOKENS + 1))
         engine.add(GenerationRequest("one", prompt, (1,), SamplingParameters(max_tokens=6, min_tokens=6)))
         made: list[GeneratedSample] = []
         while not made:

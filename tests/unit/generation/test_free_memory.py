@@ -4,13 +4,13 @@ from pathlib import Path
 
 import torch
 
-from kubealign.control_groups import control_groups
+from kubealign.control_groups import iter_cgroups
 from kubealign_services import free_memory
 from support.cgroup_files import write_group, write_memberships
 
 
 def left(memberships: Path, root: Path) -> list[int]:
-    return list(free_memory.left_within(control_groups("memory", memberships, root)))
+    return list(free_memory.remaining_in_groups(iter_cgroups("memory", memberships, root)))
 
 
 def test_free_memory_of_this_machine() -> None:
@@ -21,7 +21,7 @@ def test_free_memory_of_this_machine() -> None:
 
 def test_available_not_free(tmp_path: Path) -> None:
     (tmp_path / "meminfo").write_text("MemTotal: 900 kB\nMemFree: 10 kB\nMemAvailable: 300 kB\n")
-    assert free_memory._available(tmp_path / "meminfo") == 300 * 1024
+    assert free_memory._available_bytes(tmp_path / "meminfo") == 300 * 1024
 
 
 def test_control_groups_version_two(tmp_path: Path) -> None:

@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from kubealign.spec import engines as engine_spec
-from kubealign_services.adapters.low_rank import LowRank
+from kubealign_services.adapters.low_rank import LowRankAdapter
 from kubealign_services.generation.contract import GeneratedSample, GenerationRequest, SamplingParameters
-from kubealign_services.generation.leased_engine import GENERATION, EngineTenant, LeasedEngine
+from kubealign_services.generation.leased_engine import GENERATION_TENANT, EngineTenant, SharedAcceleratorEngine
 from kubealign_services.generation.torch_engine import movable_passes
-from kubealign_services.generation.torch_engine.engine import TorchEngine
+from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
 from kubealign_services.generation.torch_engine.model import CausalModel
-from kubealign_services.generation.torch_engine.movable_passes import MovablePasses
-from kubealign_services.residence.lease import Lease
-from kubealign_services.residence.swap import Swap
+from kubealign_services.generation.torch_engine.movable_passes import OffloadableModelRunner
+from kubealign_services.residence.lease import AcceleratorLock
+from kubealign_services.residence.swap import HostOffloader
 
 pytestmark = pytest.mark.timeout(60)
 TOKENS = [5, 6, 7, 8, 9]
@@ -27,9 +27,9 @@ OTHER = "training"
 class Nothing:
     """The other tenant."""
 
-    def leave(self) -> None: ...
+    def offload(self) -> None: ...
 
-    def enter(self) -> None: ...
+    def reload(self) -> None: ...
 
 
 class Shared:
@@ -37,21 +37,21 @@ class Shared:
 
     def __init__(self, zoo: Any, name: str) -> None:
         self.tenant = EngineTenant()
-        self.lease = Lease({GENERATION: self.tenant, OTHER: Nothing()}, timeout=5.0)
-        spec = engine_spec.TorchEngine(max_sequences=8, prefill_tokens=64)
+        self.lease = AcceleratorLock({GENERATION_TENANT: self.tenant, OTHER: Nothing()}, timeout=5.0)
+        spec = engine_spec.TorchEngineSpec(max_sequences=8, prefill_tokens=64)
 
-        def passes(config: Any) -> MovablePasses:
-            self.memory = MovablePasses(CausalModel(config, torch.float32, torch.device("cpu")))
+        def passes(config: Any) -> OffloadableModelRunner:
+            self.memory = OffloadableModelRunner(CausalModel(config, torch.float32, torch.device("cpu")))
             self.tenant.memory = self.memory
             return self.memory
 
-        made = TorchEngine.over(zoo.folder(name), spec, passes)
-        self.engine = LeasedEngine(made, self.lease, self.tenant)
+        made = TorchRolloutEngine.with_runner(zoo.folder(name), spec, passes)
+        self.engine = SharedAcceleratorEngine(made, self.lease, self.tenant)
         self.engine.refit(zoo.reference(name).named_parameters(), version=1)
 
     def disturb(self) -> None:
         """Let the other tenant acquire the accelerator and overwrite its memory."""
-        with self.lease.held(OTHER, "a step"):
+        with self.lease.hold(OTHER, "a step"):
             assert self._held_bytes() == 0, "the engine has given everything back"
 
     def _held_bytes(self) -> int:
@@ -62,7 +62,7 @@ class Shared:
 @pytest.fixture
 def shared(zoo: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Shared]:
     # The CPU's memory stands for an accelerator's: else nothing would be moved.
-    monkeypatch.setattr(movable_passes, "swapping", Swap)
+    monkeypatch.setattr(movable_passes, "swapping", HostOffloader)
     return lambda name: Shared(zoo, name)
 
 
@@ -98,10 +98,10 @@ def test_adapter_and_base_survive_an_offload(shared: Any, zoo: Any) -> None:
     layer = "model.layers.0.self_attn.q_proj"
     for version, seed in ((2, 1), (3, 2)):
         generator = torch.Generator().manual_seed(seed)
-        part = LowRank(torch.randn(2, 32, generator=generator), torch.randn(32, 2, generator=generator), None)
+        part = LowRankAdapter(torch.randn(2, 32, generator=generator), torch.randn(32, 2, generator=generator), None)
         held.disturb()
         for engine in (held.engine, other):
-            engine.adapt(part.named(layer), 0.5, version)
+            engine.adapt(part.named_tensors(layer), 0.5, version)
         held.disturb()
         assert held.engine.sequence_logprobs(TOKENS) == other.sequence_logprobs(TOKENS)
 
@@ -113,9 +113,9 @@ def test_lock_is_held_from_the_first_token_until_idle(shared: Any) -> None:
     engine.add(request("a"))
     assert lease.holder is None, "a request that waits computes nothing"
     assert engine.step() == []
-    assert lease.holder == GENERATION
+    assert lease.holder == GENERATION_TENANT
     engine.sequence_logprobs(TOKENS)
-    assert lease.holder == GENERATION, "what is asked beside leaves it where it is"
+    assert lease.holder == GENERATION_TENANT, "what is asked beside leaves it where it is"
     engine.abort("a")
     assert lease.holder is None
     assert engine.step() == []

@@ -8,9 +8,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from kubealign_services.generation.torch_engine.page_cache import PageCache, pages_for
+from kubealign_services.generation.torch_engine.page_cache import PageManager, pages_for
 from kubealign_services.generation.torch_engine.pages import PagePool
-from kubealign_services.generation.torch_engine.prefixes import PrefixTable
+from kubealign_services.generation.torch_engine.prefixes import PrefixTree
 
 
 def text(*pages: int) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -28,21 +28,21 @@ def test_tokens_take_whole_pages() -> None:
 
 def test_free_pages_come_before_new_ones() -> None:
     pool = PagePool(4)
-    assert pool.take(3).tolist() == [0, 1, 2]
+    assert pool.allocate(3).tolist() == [0, 1, 2]
     pool.share(numbers(1))
     assert pool.release(numbers(0, 1)).tolist() == [0]
-    pool.give_back([0])
+    pool.return_pages([0])
     assert (pool.free, pool.top) == (1, 3)
-    assert (pool.take(2).tolist(), pool.free, pool.top) == ([0, 3], 0, 4)
+    assert (pool.allocate(2).tolist(), pool.free, pool.top) == ([0, 3], 0, 4)
     with pytest.raises(ValueError, match="1 pages asked of 0 free ones and 0 new"):
-        pool.take(1)
-    assert pool.take(0).tolist() == []
-    assert pool.uses(numbers(0, 1, 2, 3)).tolist() == [1, 1, 1, 1]
+        pool.allocate(1)
+    assert pool.allocate(0).tolist() == []
+    assert pool.reference_counts(numbers(0, 1, 2, 3)).tolist() == [1, 1, 1, 1]
 
 
 def test_page_is_found_by_its_whole_prefix() -> None:
-    table = PrefixTable()
-    table.know(text(7, 8, 9), [3, 4, 5])
+    table = PrefixTree()
+    table.register(text(7, 8, 9), [3, 4, 5])
     assert table.find(text(7, 8, 9), 9) == [3, 4, 5]
     assert table.find(text(7, 8, 9), 2) == [3, 4]
     assert table.find(text(7, 9), 9) == [3]
@@ -51,51 +51,51 @@ def test_page_is_found_by_its_whole_prefix() -> None:
 
 
 def test_registered_text_keeps_its_page() -> None:
-    table = PrefixTable()
-    table.know(text(7, 8), [3, 4])
-    table.know(text(7, 8, 9), [5, 6, 1])
+    table = PrefixTree()
+    table.register(text(7, 8), [3, 4])
+    table.register(text(7, 8, 9), [5, 6, 1])
     assert table.find(text(7, 8, 9), 9) == [3, 4, 1]
     assert [page in table for page in (3, 4, 1, 5, 6)] == [True, True, True, False, False]
 
 
 def test_pages_after_a_removed_page_are_found_after_a_new_registration() -> None:
-    table = PrefixTable()
-    table.know(text(7, 8), [3, 4])
-    table.forget(3)
+    table = PrefixTree()
+    table.register(text(7, 8), [3, 4])
+    table.remove(3)
     assert table.find(text(7, 8), 9) == []
-    table.know(text(7), [5])
+    table.register(text(7), [5])
     assert table.find(text(7, 8), 9) == [5], "page 4 stands after another page, though of the same tokens"
-    table.know(text(7, 8), [5, 4])
+    table.register(text(7, 8), [5, 4])
     assert table.find(text(7, 8), 9) == [5, 4]
-    table.forget(4)
+    table.remove(4)
     assert table.find(text(7, 8), 9) == [5]
     assert len(table._pages) == 1, "nothing is left of where page 4 stood before"
 
 
 def test_one_token_is_left_to_compute() -> None:
-    cache = PageCache(8)
-    pages = cache.take(2)
-    cache.know(text(1, 2), pages)
-    assert cache.find(text(1, 2)).tolist() == pages[:1].tolist()
-    assert cache.find(text(1, 2, 3)[:33]).tolist() == pages.tolist()
+    cache = PageManager(8)
+    pages = cache.allocate(2)
+    cache.register(text(1, 2), pages)
+    assert cache.find_prefix(text(1, 2)).tolist() == pages[:1].tolist()
+    assert cache.find_prefix(text(1, 2, 3)[:33]).tolist() == pages.tolist()
 
 
 def test_last_page_of_the_oldest_text_is_evicted_first() -> None:
     """Two texts of two pages in a cache of five."""
-    cache = PageCache(5)
-    old, young = cache.take(2), cache.take(2)
-    cache.know(text(1, 2), old)
-    cache.know(text(3, 4), young)
+    cache = PageManager(5)
+    old, young = cache.allocate(2), cache.allocate(2)
+    cache.register(text(1, 2), old)
+    cache.register(text(3, 4), young)
     cache.release(old)
     cache.release(young)
     assert (cache.used, cache.available) == (0, 5)
-    cache.take(1)
-    assert cache.find(text(1, 2, 9)).tolist() == old[:1].tolist()
-    assert cache.find(text(3, 4, 9)).tolist() == young.tolist()
-    cache.share(cache.find(text(3, 4, 9)))
+    cache.allocate(1)
+    assert cache.find_prefix(text(1, 2, 9)).tolist() == old[:1].tolist()
+    assert cache.find_prefix(text(3, 4, 9)).tolist() == young.tolist()
+    cache.share(cache.find_prefix(text(3, 4, 9)))
     assert (cache.used, cache.available) == (3, 2)
     with pytest.raises(ValueError, match="3 pages asked, 2 available"):
-        cache.take(3)
+        cache.allocate(3)
 
 
 def test_unused_pages_are_evicted_before_storage_grows() -> None:
@@ -103,26 +103,26 @@ def test_unused_pages_are_evicted_before_storage_grows() -> None:
     evicted.
     """
     for spare, least, top in ((0.0, 0, 4), (0.5, 0, 6), (0.0, 7, 7), (9.0, 0, 8)):
-        cache = PageCache(8, spare, least)
+        cache = PageManager(8, spare, least)
         for i in range(4):
-            pages = cache.take(4 if i == 0 else 2)
-            cache.know(text(*range(10 * i, 10 * i + len(pages))), pages)
+            pages = cache.allocate(4 if i == 0 else 2)
+            cache.register(text(*range(10 * i, 10 * i + len(pages))), pages)
             cache.release(pages)
-        assert cache.top == top
+        assert cache.storage_pages == top
 
 
 def test_flush_keeps_used_pages_and_hides_them() -> None:
-    cache = PageCache(4)
-    used, resting = cache.take(2), cache.take(1)
-    cache.know(text(1, 2), used)
-    cache.know(text(3), resting)
+    cache = PageManager(4)
+    used, resting = cache.allocate(2), cache.allocate(1)
+    cache.register(text(1, 2), used)
+    cache.register(text(3), resting)
     cache.release(resting)
     cache.flush()
     assert cache.epoch == 1
     assert (cache.used, cache.available) == (2, 2)
-    assert cache.find(text(1, 2, 3)).tolist() == cache.find(text(3, 3)).tolist() == []
+    assert cache.find_prefix(text(1, 2, 3)).tolist() == cache.find_prefix(text(3, 3)).tolist() == []
     cache.release(used)
-    assert (cache.used, len(cache.take(4))) == (0, 4)
+    assert (cache.used, len(cache.allocate(4))) == (0, 4)
 
 
 TEXTS = st.lists(st.integers(0, 2), min_size=1, max_size=5)
@@ -133,23 +133,23 @@ class Pages(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.cache = PageCache(9, spare=0.5, least=3)
+        self.cache = PageManager(9, spare_share=0.5, min_spare_pages=3)
         self.users: list[tuple[list[int], list[int]]] = []
         self.holds: dict[int, tuple[int, ...]] = {}
 
     @rule(content=TEXTS)
     def comes(self, content: list[int]) -> None:
-        found = self.cache.find(np.append(text(*content), 0))
+        found = self.cache.find_prefix(np.append(text(*content), 0))
         for place, page in enumerate(found.tolist()):
             assert self.holds[page] == tuple(content[: place + 1])
         missing = len(content) - len(found)
-        if missing > self.cache.available - self.cache.resting(found):
+        if missing > self.cache.available - self.cache.count_unused(found):
             return
         self.cache.share(found)
-        pages = np.concatenate((found, self.cache.take(missing)))
+        pages = np.concatenate((found, self.cache.allocate(missing)))
         for place in range(len(found), len(content)):
             self.holds[int(pages[place])] = tuple(content[: place + 1])
-        self.cache.know(text(*content), pages)
+        self.cache.register(text(*content), pages)
         self.users.append((content, pages.tolist()))
 
     @precondition(lambda self: self.users)
@@ -167,7 +167,7 @@ class Pages(RuleBasedStateMachine):
         used = {page for _, pages in self.users for page in pages}
         assert self.cache.used == len(used)
         assert self.cache.available == 9 - len(used)
-        assert self.cache.top <= 9
+        assert self.cache.storage_pages <= 9
         for content, pages in self.users:
             assert [self.holds[page] for page in pages] == [
                 tuple(content[: place + 1]) for place in range(len(content))

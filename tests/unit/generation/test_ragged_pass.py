@@ -9,29 +9,29 @@ import numpy as np
 import pytest
 import torch
 
-from kubealign_services.generation.torch_engine.attention import AttentionPlan
-from kubealign_services.generation.torch_engine.cache import LayerShape, PagedCache
+from kubealign_services.generation.torch_engine.attention import EngineAttentionPlan
+from kubealign_services.generation.torch_engine.cache import LayerKVShape, PagedKVCache
 from kubealign_services.generation.torch_engine.gathered_plan import GatheredPlan
 from kubealign_services.generation.torch_engine.model import CausalModel
-from kubealign_services.generation.torch_engine.passes import LocalPasses
+from kubealign_services.generation.torch_engine.passes import LocalModelRunner
 from kubealign_services.generation.torch_engine.ragged import PAGE_TOKENS, RaggedBatch
 
 MODELS = ["llama-gqa", "llama-tied", "qwen2", "mistral-window", "qwen2-some-windows", "gpt-neox", "gpt2"]
 PAGES = 6
 
 
-class GatheredPasses(LocalPasses):
+class GatheredPasses(LocalModelRunner):
     """Runner with torch's own operations, as on an accelerator."""
 
-    def _plan(self, batch: RaggedBatch) -> AttentionPlan:
+    def _plan(self, batch: RaggedBatch) -> EngineAttentionPlan:
         return GatheredPlan(batch, self._cache, self.model.dtype, self.device)
 
 
 def passes_of(
-    reference: Any, dtype: torch.dtype = torch.float32, kind: type[LocalPasses] = LocalPasses
-) -> LocalPasses:
+    reference: Any, dtype: torch.dtype = torch.float32, kind: type[LocalModelRunner] = LocalModelRunner
+) -> LocalModelRunner:
     passes = kind(CausalModel(copy.deepcopy(reference.config), dtype, torch.device("cpu")))
-    passes.take(reference.named_parameters())
+    passes.load_weights(reference.named_parameters())
     return passes
 
 
@@ -55,9 +55,9 @@ class Sequences:
             tokens=np.array([self.tokens[i][p] for i, p in places], np.int64),
             positions=np.array([p for _, p in places], np.int64),
             lengths=np.array([news[i] for i in order], np.int64),
-            decoding=decoding,
-            tables=self.tables[order],
-            wanted=np.arange(len(places)),
+            decoding_count=decoding,
+            page_tables=self.tables[order],
+            logit_indices=np.arange(len(places)),
         )
         return batch, places
 
@@ -74,10 +74,10 @@ def plain(reference: Any, tokens: Sequence[int]) -> torch.Tensor:
     return logits
 
 
-@pytest.mark.parametrize("kind", [LocalPasses, GatheredPasses])
+@pytest.mark.parametrize("kind", [LocalModelRunner, GatheredPasses])
 @pytest.mark.parametrize("name", MODELS)
 @torch.inference_mode()
-def test_random_chunks_of_random_sequences(name: str, kind: type[LocalPasses], zoo: Any) -> None:
+def test_random_chunks_of_random_sequences(name: str, kind: type[LocalModelRunner], zoo: Any) -> None:
     """Five sequences, each pass with some of them and any number of tokens of each: single ones, short and
     long chunks, some longer than a window.
     """
@@ -97,7 +97,7 @@ def test_random_chunks_of_random_sequences(name: str, kind: type[LocalPasses], z
         if not news:
             continue
         batch, places = sequences.batch(news)
-        logits = passes.run(batch)
+        logits = passes.forward(batch)
         wanted = torch.stack([expected[i][p] for i, p in places])
         torch.testing.assert_close(logits, wanted, atol=1e-4, rtol=1e-5)
 
@@ -114,13 +114,13 @@ def test_only_requested_logits_are_returned(zoo: Any) -> None:
         chosen = RaggedBatch(**{**vars(batch), "wanted": np.array(wanted, np.int64)})
         start = sequences.done[0] - 10
         expected = plain(reference, tokens)[[start + w for w in wanted]]
-        torch.testing.assert_close(passes.run(chosen), expected, atol=1e-4, rtol=1e-5)
+        torch.testing.assert_close(passes.forward(chosen), expected, atol=1e-4, rtol=1e-5)
 
 
-@pytest.mark.parametrize("kind", [LocalPasses, GatheredPasses])
+@pytest.mark.parametrize("kind", [LocalModelRunner, GatheredPasses])
 @pytest.mark.parametrize("name", ["llama-gqa", "mistral-window", "gpt2"])
 @torch.inference_mode()
-def test_shared_pages_written_in_the_same_pass(name: str, kind: type[LocalPasses], zoo: Any) -> None:
+def test_shared_pages_written_in_the_same_pass(name: str, kind: type[LocalModelRunner], zoo: Any) -> None:
     """The second sequence shares the first one's prefix and pages: in the pass that fills them, and later
     when both decode.
     """
@@ -137,7 +137,7 @@ def test_shared_pages_written_in_the_same_pass(name: str, kind: type[LocalPasses
     expected = [plain(reference, each) for each in tokens]
     for batch, where in ((first, places), (second, more)):
         wanted = torch.stack([expected[i][p] for i, p in where])
-        torch.testing.assert_close(passes.run(batch), wanted, atol=1e-4, rtol=1e-5)
+        torch.testing.assert_close(passes.forward(batch), wanted, atol=1e-4, rtol=1e-5)
 
 
 @torch.inference_mode()
@@ -150,14 +150,14 @@ def test_copied_pages_are_independent(zoo: Any) -> None:
     tokens = [[*prompt, 1, 2], [*prompt, 200, 201]]
     sequences = Sequences(tokens, np.array([[2], [0]], np.int32))
     batch, _ = sequences.batch({0: 12})
-    passes.run(batch)
-    passes.copy([2], [0])
+    passes.forward(batch)
+    passes.copy_pages([2], [0])
     sequences.done[1] = 12
     expected = [plain(reference, each) for each in tokens]
     for _ in range(2):
         batch, places = sequences.batch({0: 1, 1: 1})
         wanted = torch.stack([expected[i][p] for i, p in places])
-        torch.testing.assert_close(passes.run(batch), wanted, atol=1e-4, rtol=1e-5)
+        torch.testing.assert_close(passes.forward(batch), wanted, atol=1e-4, rtol=1e-5)
 
 
 @torch.inference_mode()
@@ -172,7 +172,7 @@ def test_cached_contents_survive_growth(zoo: Any) -> None:
         news = min(60, pages * PAGE_TOKENS) - sequences.done[0]
         batch, places = sequences.batch({0: news})
         wanted = torch.stack([expected[p] for _, p in places])
-        torch.testing.assert_close(passes.run(batch), wanted, atol=1e-4, rtol=1e-5)
+        torch.testing.assert_close(passes.forward(batch), wanted, atol=1e-4, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -182,14 +182,14 @@ def test_complete_sequence_needs_no_page(name: str, zoo: Any) -> None:
     passes = passes_of(reference)
     for length in (1, 40):
         tokens = list(range(100, 100 + length))
-        torch.testing.assert_close(passes.score(tokens), plain(reference, tokens), atol=1e-4, rtol=1e-5)
+        torch.testing.assert_close(passes.forward_sequence(tokens), plain(reference, tokens), atol=1e-4, rtol=1e-5)
     assert passes.pages == 0
 
 
-@pytest.mark.parametrize("kind", [LocalPasses, GatheredPasses])
+@pytest.mark.parametrize("kind", [LocalModelRunner, GatheredPasses])
 @pytest.mark.parametrize("name", ["llama-gqa", "mistral-window", "gpt-neox"])
 @torch.inference_mode()
-def test_bfloat16(name: str, kind: type[LocalPasses], zoo: Any) -> None:
+def test_bfloat16(name: str, kind: type[LocalModelRunner], zoo: Any) -> None:
     """At most one and a half times as far from float32 as transformers' own bfloat16, with the same weights.
     """
     reference = copy.deepcopy(zoo.reference(name)).bfloat16()
@@ -203,7 +203,7 @@ def test_bfloat16(name: str, kind: type[LocalPasses], zoo: Any) -> None:
     found = torch.zeros_like(exact)
     for news in (70, 19, 1):
         batch, places = sequences.batch(dict.fromkeys(range(3), news))
-        for logits, (i, p) in zip(passes.run(batch), places, strict=True):
+        for logits, (i, p) in zip(passes.forward(batch), places, strict=True):
             found[i, p] = logits
     assert (found - exact).square().mean() < 1.5**2 * (rough - exact).square().mean()
 
@@ -211,8 +211,8 @@ def test_bfloat16(name: str, kind: type[LocalPasses], zoo: Any) -> None:
 def test_page_bytes() -> None:
     """Llama with two key heads of 8 numbers, two layers, float32: 16 tokens x 2 x 8 x (key and value) x 2
     layers x 4 bytes."""
-    shapes = {0: LayerShape(2, 8, 8), 1: LayerShape(2, 8, 8)}
-    cache = PagedCache(shapes, torch.float32, torch.device("cpu"))
+    shapes = {0: LayerKVShape(2, 8, 8), 1: LayerKVShape(2, 8, 8)}
+    cache = PagedKVCache(shapes, torch.float32, torch.device("cpu"))
     assert cache.page_bytes == 16 * 2 * 8 * 2 * 2 * 4 == 4096
     cache.reserve(3)
     assert (cache.pages, cache.page_bytes) == (3, 4096)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from kubealign_services.generation.torch_engine.sampling import Choice, Sampled, sample, truncate
-from kubealign_services.generation.torch_engine.uniforms import uniforms
+from kubealign_services.generation.torch_engine.sampling import SamplingInputs, SampledTokens, sample, apply_top_k_top_p
+from kubealign_services.generation.torch_engine.uniforms import uniform_numbers
 
 # Four tokens with probabilities 0.1, 0.4, 0.2, 0.3.
 LOGITS = torch.tensor([0.1, 0.4, 0.2, 0.3]).log()
@@ -19,7 +19,7 @@ def choose(
     top_k: int = 0,
     top_p: float = 1.0,
     forbidden: list[tuple[int, int]] | None = None,
-) -> Sampled:
+) -> SampledTokens:
     n = len(uniform)
     pairs = (
         None
@@ -28,13 +28,13 @@ def choose(
     )
     return sample(
         LOGITS.expand(n, -1),
-        Choice(
+        SamplingInputs(
             torch.full((n,), temperature),
             torch.full((n,), top_k),
             torch.full((n,), top_p, dtype=torch.float64),
             torch.tensor(uniform, dtype=torch.float64),
-            truncated=top_k > 0 or top_p < 1,
-            greedy=temperature == 0,
+            has_truncation=top_k > 0 or top_p < 1,
+            has_greedy=temperature == 0,
             forbidden=pairs,
         ),
     )
@@ -84,7 +84,7 @@ def test_top_k_renormalises() -> None:
 )
 def test_top_p_keeps_the_fewest_that_hold_it(top_p: float, kept: list[int]) -> None:
     """In descending order 0.4, 0.3, 0.2, 0.1, cumulative 0.4, 0.7, 0.9, 1."""
-    cut = truncate(LOGITS[None], torch.tensor([0]), torch.tensor([top_p], dtype=torch.float64))
+    cut = apply_top_k_top_p(LOGITS[None], torch.tensor([0]), torch.tensor([top_p], dtype=torch.float64))
     assert torch.isfinite(cut[0]).nonzero()[:, 0].tolist() == kept
     assert torch.equal(cut[0][kept], LOGITS[kept])
 
@@ -92,12 +92,12 @@ def test_top_p_keeps_the_fewest_that_hold_it(top_p: float, kept: list[int]) -> N
 def test_top_p_counts_what_top_k_left() -> None:
     """Of the three likeliest, 4/9, 3/9, 2/9: 0.75 needs two of them, where of all four it would need
     three."""
-    cut = truncate(LOGITS[None], torch.tensor([3]), torch.tensor([0.75], dtype=torch.float64))
+    cut = apply_top_k_top_p(LOGITS[None], torch.tensor([3]), torch.tensor([0.75], dtype=torch.float64))
     assert torch.isfinite(cut[0]).tolist() == [False, True, False, True]
 
 
 def test_of_equal_tokens_the_lower_id_is_kept() -> None:
-    cut = truncate(torch.zeros(1, 4), torch.tensor([2]), torch.tensor([1.0], dtype=torch.float64))
+    cut = apply_top_k_top_p(torch.zeros(1, 4), torch.tensor([2]), torch.tensor([1.0], dtype=torch.float64))
     assert torch.isfinite(cut[0]).tolist() == [True, True, False, False]
 
 
@@ -116,13 +116,13 @@ def test_rows_with_different_parameters_are_independent() -> None:
     columns = list(zip(*rows, strict=True))
     mixed = sample(
         LOGITS.expand(4, -1),
-        Choice(
+        SamplingInputs(
             torch.tensor(columns[0]),
             torch.tensor(columns[1]),
             torch.tensor(columns[2], dtype=torch.float64),
             torch.tensor(columns[3], dtype=torch.float64),
-            truncated=True,
-            greedy=True,
+            has_truncation=True,
+            has_greedy=True,
         ),
     )
     alone = [choose([u], temperature=t, top_k=k, top_p=p) for t, k, p, u in rows]
@@ -141,7 +141,7 @@ def test_frequencies_match_the_distribution() -> None:
     """20,000 seeds, top-k 3 of four tokens: 4/9, 2/9, 3/9. Chi-square with two degrees of freedom is below
     13.82 in 999 of 1,000."""
     n = 20_000
-    drawn = choose(uniforms(np.arange(n, dtype=np.uint64), np.zeros(n, np.uint64)).tolist(), top_k=3).tokens
+    drawn = choose(uniform_numbers(np.arange(n, dtype=np.uint64), np.zeros(n, np.uint64)).tolist(), top_k=3).tokens
     counts = torch.bincount(drawn, minlength=4).double()
     expected = torch.tensor([4, 2, 3]).double() / 9 * n
     assert counts[0] == 0

@@ -8,27 +8,27 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kubealign_services.generation.torch_engine.sampling import Choice, sample, sample_by_torch
+from kubealign_services.generation.torch_engine.sampling import SamplingInputs, sample, sample_by_torch
 
 
 def choice_of(
     temperature: list[float], uniform: list[float], forbidden: list[tuple[int, int]], **more: Any
-) -> Choice:
+) -> SamplingInputs:
     n = len(uniform)
     pairs = torch.tensor(forbidden, dtype=torch.int64).reshape(-1, 2)
-    return Choice(
+    return SamplingInputs(
         temperature=torch.tensor(temperature),
         top_k=more.get("top_k", torch.zeros(n, dtype=torch.int64)),
         top_p=more.get("top_p", torch.ones(n, dtype=torch.float64)),
         uniform=torch.tensor(uniform, dtype=torch.float64),
-        truncated="top_k" in more or "top_p" in more,
-        greedy=0.0 in temperature,
+        has_truncation="top_k" in more or "top_p" in more,
+        has_greedy=0.0 in temperature,
         forbidden=(pairs[:, 0], pairs[:, 1]) if forbidden else None,
     )
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[torch.Tensor, Choice]:
+def cases(draw: st.DrawFn) -> tuple[torch.Tensor, SamplingInputs]:
     rows = draw(st.integers(1, 5))
     vocabulary = draw(st.sampled_from([3, 16, 64, 65, 100, 200]))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 10**6)))
@@ -43,7 +43,7 @@ def cases(draw: st.DrawFn) -> tuple[torch.Tensor, Choice]:
 
 @settings(max_examples=100, deadline=None)
 @given(case=cases())
-def test_sampling_matches_the_definition(case: tuple[torch.Tensor, Choice]) -> None:
+def test_sampling_matches_the_definition(case: tuple[torch.Tensor, SamplingInputs]) -> None:
     """The token's interval of the cumulative distribution contains the uniform number, up to rounding; both
     log-probabilities equal those of float64.
     """

@@ -158,7 +158,7 @@ def test_scanning_several_tokens_equals_one_by_one(
     for cut in [*cuts, len(tokens)]:
         seen = min(seen + cut, len(tokens))
         if found is None and tokens:
-            found = stops.follow(tokens[:seen], min_tokens)
+            found = stops.scan(tokens[:seen], min_tokens)
     assert found == follow(decode, tokens, stop, min_tokens)
 
 
@@ -169,6 +169,6 @@ def test_a_decoder_that_drops_a_space_and_several_tokens_at_once() -> None:
     raw.decoder = decoders.Metaspace()
     for i in range(1, 40):
         stops = StopStrings(lambda tokens: str(raw.decode(list(tokens))), (f" w{i}",))
-        found = [stops.follow(range(seen), 0) for seen in range(4, 41, 4)]
+        found = [stops.scan(range(seen), 0) for seen in range(4, 41, 4)]
         assert found[i // 4] == (i + 1, " ".join(f"w{j}" for j in range(i)))
         assert found[: i // 4] == [None] * (i // 4)

@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from kubealign.spec import engines as engine_spec
-from kubealign_services.generation.torch_engine.engine import TorchEngine
+from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
 from kubealign_services.rollout.generator import SteppedGenerator
 from support.engine_contract import CAPACITY, EngineContract, Subject, write_model
 
@@ -19,7 +19,7 @@ class TestTorchEngine(EngineContract):
     @pytest_asyncio.fixture
     async def subject(self, tmp_path: Path) -> AsyncIterator[Subject]:
         folder = write_model(tmp_path)
-        engine = TorchEngine.create(folder, engine_spec.TorchEngine(max_sequences=CAPACITY))
+        engine = TorchRolloutEngine.create(folder, engine_spec.TorchEngineSpec(max_sequences=CAPACITY))
         generator = SteppedGenerator(engine, asyncio.to_thread)
         running = asyncio.create_task(generator.run())
         yield Subject(generator, folder)

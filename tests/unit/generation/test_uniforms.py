@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from kubealign_services.generation.torch_engine.uniforms import philox, uniforms
+from kubealign_services.generation.torch_engine.uniforms import philox, uniform_numbers
 
 
 @pytest.mark.parametrize(
@@ -23,14 +23,14 @@ def test_known_answers_of_the_authors(counter: str, key: str, expected: str) -> 
 def test_uniform_number_uses_the_first_two_words() -> None:
     """Key and counter 0 give 6627e8d5 e169c58d: the 52 bits 0x6627e8d5e169c, over 2^52."""
     zero = np.zeros(1, np.uint64)
-    assert uniforms(zero, zero)[0] == 0x6627E8D5E169C / 2**52
+    assert uniform_numbers(zero, zero)[0] == 0x6627E8D5E169C / 2**52
 
 
 def test_uniform_numbers_depend_on_seed_and_index_only() -> None:
     seeds = np.array([3, 2**63 + 5, 3, 0], np.uint64)
     indices = np.array([0, 7, 1, 2**33], np.uint64)
-    together = uniforms(seeds, indices)
-    alone = [uniforms(seeds[i : i + 1], indices[i : i + 1])[0] for i in range(4)]
+    together = uniform_numbers(seeds, indices)
+    alone = [uniform_numbers(seeds[i : i + 1], indices[i : i + 1])[0] for i in range(4)]
     assert together.tolist() == alone
     assert len(set(alone)) == 4
 
@@ -40,7 +40,7 @@ def test_uniform_numbers_are_uniform() -> None:
     1,000."""
     seeds = np.arange(2000, dtype=np.uint64).repeat(10)
     indices = np.tile(np.arange(10, dtype=np.uint64), 2000)
-    numbers = uniforms(seeds, indices)
+    numbers = uniform_numbers(seeds, indices)
     assert 0 <= numbers.min() <= numbers.max() < 1
     counts = np.bincount((numbers * 20).astype(int), minlength=20)
     assert ((counts - 1000) ** 2 / 1000).sum() < 43.82

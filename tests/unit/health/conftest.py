@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kubealign.client.records import ProcessRecord, ProcessState
-from kubealign.health import Finding, findings
+from kubealign.health import HealthFinding, check_health
 from kubealign.read_model import StepMetrics
 
 RESOURCE: dict[str, Any] = {
@@ -40,7 +40,7 @@ WELL = {
 
 #: name -> its value at each step.
 Sick = Callable[[int], float]
-Found = Callable[..., list[Finding]]
+Found = Callable[..., list[HealthFinding]]
 
 
 def steps(count: int, sick: dict[str, Sick], fence: int = 1) -> list[StepMetrics]:
@@ -59,9 +59,9 @@ def found() -> Found:
         resource: dict[str, Any] = RESOURCE,
         processes: Sequence[ProcessRecord] = (),
         **sick: Sick,
-    ) -> list[Finding]:
+    ) -> list[HealthFinding]:
         figures = {name.replace("__", "/"): value for name, value in sick.items()}
-        return findings(resource, steps(count, figures), processes)
+        return check_health(resource, steps(count, figures), processes)
 
     return examine
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from kubealign.health import findings
+from kubealign.health import check_health
 from kubealign.read_model import StepMetrics
 
 RECORDED: dict[str, dict[str, float]] = json.loads(Path(__file__).with_name("healthy_ppo.json").read_text())
@@ -45,7 +45,7 @@ def run(times: dict[str, float] | None = None) -> list[StepMetrics]:
 def test_healthy_run_has_no_findings(resource: dict[str, Any]) -> None:
     steps = run()
     assert len(RECORDED["reward/mean"]) == STEPS
-    assert [findings(resource, steps[:count], []) for count in range(len(steps) + 1)] == [[]] * (STEPS + 2)
+    assert [check_health(resource, steps[:count], []) for count in range(len(steps) + 1)] == [[]] * (STEPS + 2)
 
 
 @pytest.mark.parametrize(
@@ -59,4 +59,4 @@ def test_healthy_run_has_no_findings(resource: dict[str, Any]) -> None:
     ],
 )
 def test_modified_run_has_findings(figure: str, times: float, anchor: str, resource: dict[str, Any]) -> None:
-    assert [finding.anchor for finding in findings(resource, run({figure: times}), [])] == [anchor]
+    assert [finding.anchor for finding in check_health(resource, run({figure: times}), [])] == [anchor]

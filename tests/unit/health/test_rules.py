@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from kubealign.client.records import ProcessState
-from kubealign.health import Severity, findings
-from kubealign.health.series import Series
+from kubealign.health import Severity, check_health
+from kubealign.health.series import MetricSeries
 from kubealign.read_model import StepMetrics
 
 from .conftest import RESOURCE, Found, process, steps
@@ -188,21 +188,21 @@ def measured(values: list[float], rise: float) -> list[StepMetrics]:
 
 def test_reward_gaming_is_found() -> None:
     fallen = [0.3, 0.6, 0.7, 0.6, 0.5, 0.4]
-    (finding,) = findings(RESOURCE, measured(fallen, 0.05), [])
+    (finding,) = check_health(RESOURCE, measured(fallen, 0.05), [])
     assert (finding.anchor, finding.metric) == ("reward-gaming", "val/exact")
     # the reward's medians over five steps up to 30 and 60, at 0.05 a step: 1.4 and 2.9
     assert "val/exact is 0.4 and was 0.7 at step 30; the reward has gone from 1.4 to 2.9" in finding.detail
-    assert findings(RESOURCE, measured(fallen, 0.001), []) == []
-    assert findings(RESOURCE, measured([0.3, 0.6, 0.7, 0.6, 0.5, 0.69], 0.05), []) == []
+    assert check_health(RESOURCE, measured(fallen, 0.001), []) == []
+    assert check_health(RESOURCE, measured([0.3, 0.6, 0.7, 0.6, 0.5, 0.69], 0.05), []) == []
 
 
 def test_repeated_steps_count_once() -> None:
     sick = steps(60, {"policy/clip_fraction": lambda step: 0.9})
     again = steps(60, {}, fence=2)[40:]
-    assert len(findings(RESOURCE, sick, [])) == 1
-    assert findings(RESOURCE, [*sick, *again], []) == []
+    assert len(check_health(RESOURCE, sick, [])) == 1
+    assert check_health(RESOURCE, [*sick, *again], []) == []
     # The second driver has gone back to step 40, and done 41 only.
-    series = Series([*sick, again[0]])
+    series = MetricSeries([*sick, again[0]])
     assert [step for step, _ in series.points("reward/mean")] == list(range(1, 42))
 
 

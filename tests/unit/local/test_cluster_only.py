@@ -6,7 +6,7 @@ import pytest
 
 from kubealign.local.admission import admit
 from kubealign.local.failure import RunRefused
-from kubealign.local.run_folder import RunFolder
+from kubealign.local.run_folder import RunDirectory
 from kubealign.roles import roles
 from kubealign.spec.job import AlignmentJob
 
@@ -36,7 +36,7 @@ def test_a_suspended_job_is_not_started(tmp_path: Path) -> None:
     with pytest.raises(
         RunRefused, match=r"sums: spec\.suspend: is true, so it is not started: set it to false"
     ):
-        admit(AlignmentJob.from_yaml(RLOO + "  suspend: true\n"), RunFolder(tmp_path / "sums"))
+        admit(AlignmentJob.from_yaml(RLOO + "  suspend: true\n"), RunDirectory(tmp_path / "sums"))
     assert not (tmp_path / "sums").exists()
 
 
@@ -44,7 +44,7 @@ def test_a_function_of_a_config_map_is_refused_with_the_remedy(tmp_path: Path) -
     scores = "  validation: {data: {prompts: {source: {path: x}}}, sampling: {scores: [%s]}}"
     text = RLOO.replace('module: "a:b"', CONFIG_MAP) + scores % f"{{name: a, function: {{{CONFIG_MAP}}}}}"
     with pytest.raises(RunRefused) as caught:
-        admit(AlignmentJob.from_yaml(text), RunFolder(tmp_path / "sums"))
+        admit(AlignmentJob.from_yaml(text), RunDirectory(tmp_path / "sums"))
     first, second = str(caught.value).splitlines()
     assert first.startswith("sums: spec.rewards[0].function.configMap: ConfigMaps are for clusters")
     assert second.startswith("sums: spec.validation.sampling.scores[0].function.configMap")
@@ -53,7 +53,7 @@ def test_a_function_of_a_config_map_is_refused_with_the_remedy(tmp_path: Path) -
 
 def test_pod_template_is_ignored(tmp_path: Path) -> None:
     plain, patched = AlignmentJob.from_yaml(RLOO), AlignmentJob.from_yaml(RLOO + TEMPLATE)
-    assert admit(patched, RunFolder(tmp_path / "sums")).before is None
+    assert admit(patched, RunDirectory(tmp_path / "sums")).previous_status is None
     assert roles(patched) == roles(plain)
     containers = patched.spec.pod_template and patched.spec.pod_template.spec
     assert containers is not None and containers.containers is not None

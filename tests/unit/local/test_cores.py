@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
-from kubealign.control_groups import control_groups
-from kubealign.local.cores import available_cores, cores_within
+from kubealign.control_groups import iter_cgroups
+from kubealign.local.cores import available_cores, usable_cores
 from support.cgroup_files import write_group, write_memberships
 
 
@@ -20,8 +20,8 @@ def test_cgroup_v2_uses_the_tightest_quota_rounded_up(tmp_path: Path) -> None:
     write_group(root / "a/b", cpu__max="250000 100000")
     write_group(root / "a/b/c", cpu__max="max 100000")
     own = write_memberships(tmp_path / "self", "0::/a/b/c")
-    assert cores_within(16, control_groups("cpu", own, root)) == 2
-    assert cores_within(1, control_groups("cpu", own, root)) == 1
+    assert usable_cores(16, iter_cgroups("cpu", own, root)) == 2
+    assert usable_cores(1, iter_cgroups("cpu", own, root)) == 1
 
 
 def test_cgroup_v1_uses_the_parent_quota(tmp_path: Path) -> None:
@@ -30,17 +30,17 @@ def test_cgroup_v1_uses_the_parent_quota(tmp_path: Path) -> None:
     write_group(root / "cpu/pod", cpu__cfs_quota_us="50000", cpu__cfs_period_us="100000")
     write_group(root / "cpu/pod/own", cpu__cfs_quota_us="-1", cpu__cfs_period_us="100000")
     own = write_memberships(tmp_path / "self", "5:memory:/elsewhere", "4:cpu,cpuacct:/pod/own", "0::/")
-    assert cores_within(16, control_groups("cpu", own, root)) == 1
+    assert usable_cores(16, iter_cgroups("cpu", own, root)) == 1
     unlimited = write_memberships(tmp_path / "self", "5:cpuset:/pod", "0::/")
-    assert cores_within(16, control_groups("cpu", unlimited, root)) == 16
+    assert usable_cores(16, iter_cgroups("cpu", unlimited, root)) == 16
 
 
 def test_a_container_sees_its_group_as_the_root(tmp_path: Path) -> None:
     root = tmp_path / "cg"
     write_group(root, cpu__max="300000 100000")
     own = write_memberships(tmp_path / "self", "0::/kubepods/pod7")
-    assert cores_within(16, control_groups("cpu", own, root)) == 3
+    assert usable_cores(16, iter_cgroups("cpu", own, root)) == 3
 
 
 def test_no_cgroups_means_no_limit(tmp_path: Path) -> None:
-    assert cores_within(16, control_groups("cpu", tmp_path / "none", tmp_path)) == 16
+    assert usable_cores(16, iter_cgroups("cpu", tmp_path / "none", tmp_path)) == 16

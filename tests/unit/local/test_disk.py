@@ -22,7 +22,7 @@ async def test_three_consecutive_polls_of_a_full_disk_end_the_wait(monkeypatch: 
     sizes = iter([0, 65_535, 65_536, 0, 0, 0, 99])
     _free(monkeypatch, sizes)
     async with asyncio.timeout(10):
-        await disk.filled_up(Path("/runs"))
+        await disk.wait_until_full(Path("/runs"))
     assert list(sizes) == [99]
 
 
@@ -30,4 +30,4 @@ async def test_disk_with_space_is_polled_indefinitely(monkeypatch: pytest.Monkey
     _free(monkeypatch, iter([65_536] * 1_000_000))
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
-            await disk.filled_up(Path("/runs"))
+            await disk.wait_until_full(Path("/runs"))

@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubealign.libraries import environment
-from kubealign.local.backoff import Backoff
-from kubealign.local.dry_run import plan
-from kubealign.local.exits import how_it_ended
+from kubealign.libraries import library_environment
+from kubealign.local.backoff import RestartBackoff
+from kubealign.local.dry_run import describe_plan
+from kubealign.local.exits import describe_exit
 from kubealign.local.failure import RunRefused
-from kubealign.local.lines import seconds, step_line
-from kubealign.local.log_tail import log_tail
-from kubealign.local.preloading import modules
-from kubealign.local.scaling import scaled
-from kubealign.local.spec_change import changes
-from kubealign.local.threads import take_turns, threads, yields
+from kubealign.local.lines import format_seconds, format_step
+from kubealign.local.log_tail import read_log_tail
+from kubealign.local.preloading import modules_to_preload
+from kubealign.local.scaling import plan_scaling
+from kubealign.local.spec_change import forbidden_changes
+from kubealign.local.threads import computes_in_turns, compute_threads, should_yield_cpu
 from kubealign.process import Role
 from kubealign.read_model import StepMetrics
 from kubealign.roles import roles
@@ -50,11 +50,11 @@ def with_spec(text: str, *pairs: tuple[str, str]) -> AlignmentJob:
 
 
 def test_backoff_doubles_up_to_30_seconds_and_resets_after_health() -> None:
-    backoff = Backoff()
-    assert [backoff.after(0) for _ in range(8)] == [0.5, 1, 2, 4, 8, 16, 30, 30]
-    assert backoff.after(59.9) == 30
-    assert backoff.after(60) == 0.5
-    assert backoff.after(0) == 1
+    backoff = RestartBackoff()
+    assert [backoff.next_delay(0) for _ in range(8)] == [0.5, 1, 2, 4, 8, 16, 30, 30]
+    assert backoff.next_delay(59.9) == 30
+    assert backoff.next_delay(60) == 0.5
+    assert backoff.next_delay(0) == 1
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_backoff_doubles_up_to_30_seconds_and_resets_after_health() -> None:
     ],
 )
 def test_allowed_spec_changes_between_runs(ppo: AlignmentJob, change, differing) -> None:
-    result = changes(ppo, with_spec(PPO, change))
+    result = forbidden_changes(ppo, with_spec(PPO, change))
     if differing is None:
         assert len(result) == 1
         assert result[0].startswith(
@@ -84,13 +84,13 @@ def test_allowed_spec_changes_between_runs(ppo: AlignmentJob, change, differing)
 
 
 def test_identical_specs_have_no_forbidden_changes(ppo: AlignmentJob) -> None:
-    assert changes(ppo, AlignmentJob.model_validate_json(ppo.model_dump_json(by_alias=True))) == []
+    assert forbidden_changes(ppo, AlignmentJob.model_validate_json(ppo.model_dump_json(by_alias=True))) == []
 
 
 def test_concurrent_processes_share_the_cores(ppo: AlignmentJob, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     processes = roles(ppo)
-    share = {process.name: threads(process, processes, cores=8) for process in processes}
+    share = {process.name: compute_threads(process, processes, cores=8) for process in processes}
     assert share == {
         "prepare": 8,
         # Trainer and critic train at the same time: 8 / 2.
@@ -103,7 +103,7 @@ def test_concurrent_processes_share_the_cores(ppo: AlignmentJob, monkeypatch: py
         "rollout-1": 4,
         "driver": 8,
     }
-    assert {threads(process, processes, cores=1) for process in processes} == {1}
+    assert {compute_threads(process, processes, cores=1) for process in processes} == {1}
 
 
 @pytest.mark.parametrize(("said", "most"), [("2", 2), (" 3,1", 3), ("", 8), ("16", 8), ("many", 8), ("0", 8)])
@@ -112,16 +112,16 @@ def test_threads_are_bounded_by_omp_num_threads(
 ) -> None:
     processes = roles(ppo)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    share = {process.name: threads(process, processes, cores=8) for process in processes}
+    share = {process.name: compute_threads(process, processes, cores=8) for process in processes}
     monkeypatch.setenv("OMP_NUM_THREADS", said)
-    assert {process.name: threads(process, processes, cores=8) for process in processes} == {
+    assert {process.name: compute_threads(process, processes, cores=8) for process in processes} == {
         name: min(most, own) for name, own in share.items()
     }
 
 
 def test_processes_compute_in_turns_unless_phases_overlap(ppo: AlignmentJob) -> None:
     """Overlapping phases make waiting threads spin longer before they sleep."""
-    assert not take_turns(ppo)  # a reference and a reward model score while responses come in
+    assert not computes_in_turns(ppo)  # a reference and a reward model score while responses come in
     messages = ppo.model_dump(mode="json", by_alias=True, exclude_none=True)
     even = {"name": "even", "function": {"file": {"path": "/reward.py", "name": "reward"}}}
     spec = {name: messages["spec"][name] for name in ("policy", "data", "maxSteps")} | {"rewards": [even]}
@@ -129,11 +129,11 @@ def test_processes_compute_in_turns_unless_phases_overlap(ppo: AlignmentJob) -> 
     for staleness, turns in ((0, True), (2, False)):
         algorithm = {"rloo": {**rloo, "maxStaleness": staleness}}
         job = AlignmentJob.model_validate({**messages, "spec": {**spec, "algorithm": algorithm}})
-        assert take_turns(job) is turns
+        assert computes_in_turns(job) is turns
     judges = {"name": "judges", "ensemble": {"models": [{"path": "/one"}, {"path": "/other"}]}}
     spec |= {"rewards": [judges], "algorithm": {"rloo": rloo}}
-    assert not take_turns(AlignmentJob.model_validate({**messages, "spec": spec}))
-    longer, shorter = (int(environment(alone)["GOMP_SPINCOUNT"]) for alone in (True, False))
+    assert not computes_in_turns(AlignmentJob.model_validate({**messages, "spec": spec}))
+    longer, shorter = (int(library_environment(alone)["GOMP_SPINCOUNT"]) for alone in (True, False))
     assert longer > shorter > 0
 
 
@@ -151,37 +151,37 @@ def test_processes_beside_rollout_workers_yield_the_cpu(ppo: AlignmentJob) -> No
         (alone, set()),
     ):
         processes = roles(job)
-        assert {each.name for each in processes if yields(each, processes, job)} == standing_back
+        assert {each.name for each in processes if should_yield_cpu(each, processes, job)} == standing_back
     # What scores rows beside nobody.
     without = [process for process in roles(ppo) if process.role is not Role.ROLLOUT]
-    assert not any(yields(process, without, ppo) for process in without)
+    assert not any(should_yield_cpu(process, without, ppo) for process in without)
 
 
 def test_new_workers_take_the_lowest_free_numbers(ppo: AlignmentJob) -> None:
     processes = [process for process in roles(ppo) if process.name != "rollout-0"]
-    added, removed = scaled(ppo, processes, "rollout", 3)
+    added, removed = plan_scaling(ppo, processes, "rollout", 3)
     assert ([process.name for process in added], removed) == (["rollout-0", "rollout-2"], [])
     assert added[0].calls == ("trainer",) and added[0].elastic
-    added, removed = scaled(ppo, [*processes, *added], "rollout", 2)
+    added, removed = plan_scaling(ppo, [*processes, *added], "rollout", 2)
     assert (added, [process.name for process in removed]) == ([], ["rollout-2"])
 
 
 @pytest.mark.parametrize("replicas", [1, 1025, 2.0, True, "3", None])
 def test_invalid_replica_counts_are_rejected(ppo: AlignmentJob, replicas: object) -> None:
     with pytest.raises(RunRefused, match="must be a whole number from 2 to 1024"):
-        scaled(ppo, roles(ppo), "rollout", replicas)
+        plan_scaling(ppo, roles(ppo), "rollout", replicas)
 
 
 def test_multi_process_worker_is_scaled_as_a_unit() -> None:
     shared = "replicas: 2, engine: {torch: {tensorParallel: 2}}"
     job = with_spec(PPO, ("replicas: 2, minReplicas: 2", shared))
-    added, removed = scaled(job, roles(job), "rollout", 3)
+    added, removed = plan_scaling(job, roles(job), "rollout", 3)
     assert ([process.name for process in added], removed) == (["rollout-2", "rollout-2-r1"], [])
     assert [(process.rank, process.serves, process.unit) for process in added] == [
         (0, True, "rollout-2"),
         (1, False, "rollout-2"),
     ]
-    added, removed = scaled(job, [*roles(job), *added], "rollout", 1)
+    added, removed = plan_scaling(job, [*roles(job), *added], "rollout", 1)
     assert added == []
     assert [process.name for process in removed] == ["rollout-1", "rollout-1-r1", "rollout-2", "rollout-2-r1"]
 
@@ -189,7 +189,7 @@ def test_multi_process_worker_is_scaled_as_a_unit() -> None:
 def test_colocated_workers_are_not_scaled() -> None:
     job = with_spec(PPO, ("replicas: 2, minReplicas: 2", "placement: WithTrainer"))
     with pytest.raises(RunRefused, match=r"trainer\.ranks cannot change while the job runs"):
-        scaled(job, roles(job), "rollout", 2)
+        plan_scaling(job, roles(job), "rollout", 2)
 
 
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=8))
@@ -197,7 +197,7 @@ def test_scaling_reaches_the_requested_replica_count(wanted: list[int]) -> None:
     job = with_spec(PPO, ("replicas: 2, minReplicas: 2", "replicas: 1"))
     processes = list(roles(job))
     for replicas in wanted:
-        added, removed = scaled(job, processes, "rollout", replicas)
+        added, removed = plan_scaling(job, processes, "rollout", replicas)
         assert not (added and removed)
         processes = [process for process in (*processes, *added) if process not in removed]
         names = sorted(process.name for process in processes if process.group == "rollout")
@@ -216,16 +216,16 @@ def test_format_step_returns_one_line() -> None:
         "policy/entropy": 1.5,
         "val/exact": 0.65,
     }
-    line = step_line(StepMetrics("1-0", 12, 1, values), 90)
+    line = format_step(StepMetrics("1-0", 12, 1, values), 90)
     assert line == "step 12/90 reward 0.412 kl 0.031 len 7.2 tok/s 812 gen 0.60s train 0.30s val/exact 0.650"
-    assert step_line(StepMetrics("1-0", 3, 1, {"rm/loss": 0.5, "rm/accuracy": 0.75}), 0) == (
+    assert format_step(StepMetrics("1-0", 3, 1, {"rm/loss": 0.5, "rm/accuracy": 0.75}), 0) == (
         "step 3 loss 0.500 accuracy 0.750"
     )
 
 
 def test_short_validation_metric_names_are_preferred() -> None:
     values = {f"val/exact/kind-{number}": 0.5 for number in range(20)} | {"val/exact": 0.25, "val/loss": 2.0}
-    line = step_line(StepMetrics("1-0", 0, 1, values), 90)
+    line = format_step(StepMetrics("1-0", 0, 1, values), 90)
     assert "val/exact 0.250" in line and "val/loss 2.000" in line
     assert line.count("val/") == 8
 
@@ -235,13 +235,13 @@ def test_short_validation_metric_names_are_preferred() -> None:
     [(0.314, "0.31s"), (12.44, "12.4s"), (185, "3m05s"), (59.99, "60.0s"), (7620, "2h07m")],
 )
 def test_format_seconds(value: float, said: str) -> None:
-    assert seconds(value) == said
+    assert format_seconds(value) == said
 
 
 def test_describe_exit() -> None:
-    assert how_it_ended(3) == "ended with code 3"
-    assert how_it_ended(-9) == "was killed by SIGKILL"
-    assert how_it_ended(-77) == "was killed by signal 77"
+    assert describe_exit(3) == "ended with code 3"
+    assert describe_exit(-9) == "was killed by SIGKILL"
+    assert describe_exit(-77) == "was killed by signal 77"
 
 
 def test_log_tail_shows_readable_lines_of_the_last_start(tmp_path: Path) -> None:
@@ -253,15 +253,15 @@ def test_log_tail_shows_readable_lines_of_the_last_start(tmp_path: Path) -> None
         file.write(
             '{"level": "error", "message": "died", "exception": "Traceback\\nValueError: no"}\nplain\n'
         )
-    assert log_tail(log, start) == (
+    assert read_log_tail(log, start) == (
         "  error the loss is NaN\n  error died\n  Traceback\n  ValueError: no\n  plain"
     )
-    assert log_tail(log, log.stat().st_size) == "  (it wrote nothing)"
-    assert "cannot be read" in log_tail(tmp_path / "none.log")
+    assert read_log_tail(log, log.stat().st_size) == "  (it wrote nothing)"
+    assert "cannot be read" in read_log_tail(tmp_path / "none.log")
 
 
 def test_a_dry_run_names_every_process(ppo: AlignmentJob) -> None:
-    lines = list(plan([ppo]))
+    lines = list(describe_plan([ppo]))
     assert lines[0] == "aligned: ppo, 90 steps, after judge, tuned"
     rows = {line.split()[0]: line.split(maxsplit=1)[1] for line in lines[1:]}
     assert list(rows) == ["nats", "redis", *(process.name for process in roles(ppo))]
@@ -275,7 +275,7 @@ def test_fork_server_preloads_model_modules(tmp_path: Path) -> None:
     job = with_spec(
         PPO, ("{job: {name: tuned}}", f"{{path: {tmp_path}}}"), ("{job: {name: judge}}", "{path: /nowhere}")
     )
-    result = modules([job])
+    result = modules_to_preload([job])
     assert "transformers.models.qwen2.modeling_qwen2" in result
     assert result.index("torch") < result.index("kubealign_services.trainer.main")
     assert len(result) == len(set(result))

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from kubealign.local.admission import admit, folder_of, has_succeeded
+from kubealign.local.admission import admit, run_directory, succeeded_in
 from kubealign.local.failure import RunRefused
-from kubealign.local.ports import Ports
-from kubealign.local.run_folder import RunFolder
+from kubealign.local.ports import PortAllocator
+from kubealign.local.run_folder import RunDirectory
 from kubealign.local.run_status import Phase, RunStatus, read_status
 from kubealign.spec.job import AlignmentJob
 
@@ -32,14 +32,14 @@ def job() -> AlignmentJob:
     return AlignmentJob.from_yaml(JOB)
 
 
-def ended(folder: RunFolder, job: AlignmentJob, phase: Phase) -> None:
-    folder.make()
+def ended(folder: RunDirectory, job: AlignmentJob, phase: Phase) -> None:
+    folder.create()
     folder.job.write_text(job.model_dump_json(by_alias=True))
     RunStatus(phase=phase, runner=1, started_at=0.0).write(folder.status)
 
 
 def test_lock_error_names_the_holder(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path / "tiny")
+    folder = RunDirectory(tmp_path / "tiny")
     lock = folder.lock()
     lock.acquire()
     program = (
@@ -57,8 +57,8 @@ def test_lock_error_names_the_holder(tmp_path: Path) -> None:
 
 
 def test_a_first_run_is_admitted(tmp_path: Path, job: AlignmentJob) -> None:
-    assert not admit(job, folder_of(tmp_path, "tiny")).finished
-    assert not has_succeeded(tmp_path)("tiny")
+    assert not admit(job, run_directory(tmp_path, "tiny")).is_finished
+    assert not succeeded_in(tmp_path)("tiny")
 
 
 @pytest.mark.parametrize(
@@ -68,14 +68,14 @@ def test_a_first_run_is_admitted(tmp_path: Path, job: AlignmentJob) -> None:
 def test_only_succeeded_runs_count_as_finished(
     tmp_path: Path, job: AlignmentJob, phase: Phase, finished: bool
 ) -> None:
-    folder = folder_of(tmp_path, "tiny")
+    folder = run_directory(tmp_path, "tiny")
     ended(folder, job, phase)
-    assert admit(job, folder).finished is finished
-    assert has_succeeded(tmp_path)("tiny") is finished
+    assert admit(job, folder).is_finished is finished
+    assert succeeded_in(tmp_path)("tiny") is finished
 
 
 def test_different_job_of_the_same_name_is_rejected(tmp_path: Path, job: AlignmentJob) -> None:
-    folder = folder_of(tmp_path, "tiny")
+    folder = run_directory(tmp_path, "tiny")
     ended(folder, job, Phase.STOPPED)
     other = AlignmentJob.from_yaml(JOB.replace("sft: {}", "sft: {rowsPerStep: 8}"))
     with pytest.raises(RunRefused, match=r"differs in spec.algorithm.sft.rowsPerStep \(64, now 8\).*--fresh"):
@@ -84,7 +84,7 @@ def test_different_job_of_the_same_name_is_rejected(tmp_path: Path, job: Alignme
 
 @pytest.mark.parametrize("name", ["job.json", "status.json"])
 def test_damaged_file_is_reported(tmp_path: Path, job: AlignmentJob, name: str) -> None:
-    folder = folder_of(tmp_path, "tiny")
+    folder = run_directory(tmp_path, "tiny")
     ended(folder, job, Phase.STOPPED)
     (folder.root / name).write_text('{"phase": ')
     with pytest.raises(RunRefused, match=f"{name} .*--fresh"):
@@ -111,14 +111,14 @@ def test_folder_that_is_not_a_run_is_not_deleted(tmp_path: Path) -> None:
     (tmp_path / "tiny").mkdir()
     (tmp_path / "tiny" / "thesis.tex").write_text("years of work")
     with pytest.raises(RunRefused, match="is not the folder of a run"):
-        RunFolder(tmp_path / "tiny").delete()
+        RunDirectory(tmp_path / "tiny").delete()
     assert (tmp_path / "tiny" / "thesis.tex").exists()
 
 
 def test_delete_removes_the_shared_memory(tmp_path: Path, job: AlignmentJob) -> None:
-    folder = folder_of(tmp_path, "tiny")
+    folder = run_directory(tmp_path, "tiny")
     ended(folder, job, Phase.RUNNING)
-    memory = folder.claim_memory()
+    memory = folder.claim_shared_memory()
     assert memory.stat().st_mode & 0o777 == 0o700
     assert folder.settings.stat().st_mode & 0o777 == 0o700
     folder.delete()
@@ -126,40 +126,40 @@ def test_delete_removes_the_shared_memory(tmp_path: Path, job: AlignmentJob) -> 
 
 
 def test_foreign_shared_memory_record_deletes_nothing(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path / "tiny")
-    folder.make()
+    folder = RunDirectory(tmp_path / "tiny")
+    folder.create()
     elsewhere = tmp_path / "precious"
     elsewhere.mkdir()
     (folder.root / "shared-memory").write_text(str(elsewhere))
-    folder.release_memory()
+    folder.release_shared_memory()
     assert elsewhere.exists()
 
 
 def test_used_ports_are_skipped_and_none_is_allocated_twice() -> None:
-    free = Ports()
-    first, second = free.take(), free.take()
+    free = PortAllocator()
+    first, second = free.allocate(), free.allocate()
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         taken = other.getsockname()[1]
         with pytest.raises(RunRefused, match="no free port was found"):
-            Ports(iter([taken])).take()
+            PortAllocator(iter([taken])).allocate()
         del free
-        ports = Ports(iter([taken, first, first, second]))
-        assert (ports.take(), ports.take()) == (first, second)
+        ports = PortAllocator(iter([taken, first, first, second]))
+        assert (ports.allocate(), ports.allocate()) == (first, second)
         with pytest.raises(RunRefused, match="no free port was found"):
-            ports.take()
+            ports.allocate()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no server could listen beside it")
 def test_port_is_reserved_for_one_run_and_servers_can_listen() -> None:
-    run = Ports()
-    port = run.take()
+    run = PortAllocator()
+    port = run.allocate()
     with pytest.raises(RunRefused):
-        Ports(iter([port])).take()
+        PortAllocator(iter([port])).allocate()
     for _ in range(2):  # a server that died finds it again
         with socket.create_server(("127.0.0.1", port)) as server, pytest.raises(OSError, match="in use"):
             socket.create_server(("127.0.0.1", port))
     server.close()
     del run
-    assert Ports(iter([port])).take() == port
+    assert PortAllocator(iter([port])).allocate() == port

@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 
-from kubealign_services.driver.making.comparison import better, first_share
-from kubealign_services.driver.making.drawing import drawn
+from kubealign_services.driver.making.comparison import preference_probability, first_share
+from kubealign_services.driver.making.drawing import sample_principle
 
 
 def test_the_share_of_an_answer_is_that_of_both_answers_probability() -> None:
@@ -19,18 +19,18 @@ def test_the_share_of_an_answer_is_that_of_both_answers_probability() -> None:
 
 def test_both_orders_count_alike() -> None:
     # Shown first, the one is better with 0.9; shown second, the other is with 0.3: (0.9 + 0.7) / 2.
-    assert better(0.9, 0.3) == pytest.approx(0.8)
-    assert better(0.3, 0.9) == pytest.approx(1 - 0.8)
+    assert preference_probability(0.9, 0.3) == pytest.approx(0.8)
+    assert preference_probability(0.3, 0.9) == pytest.approx(1 - 0.8)
 
 
 def test_a_policy_that_always_names_the_first_has_no_preference() -> None:
-    assert better(0.97, 0.97) == 0.5
+    assert preference_probability(0.97, 0.97) == 0.5
 
 
 def test_principles_are_drawn_evenly_and_repeatably() -> None:
     names = [f"{row}/{pair}" for row in range(100) for pair in range(10)]
-    first = [drawn(["a", "b", "c", "d"], 1, name) for name in names]
-    assert first == [drawn(["a", "b", "c", "d"], 1, name) for name in names]
-    assert first != [drawn(["a", "b", "c", "d"], 2, name) for name in names]
+    first = [sample_principle(["a", "b", "c", "d"], 1, name) for name in names]
+    assert first == [sample_principle(["a", "b", "c", "d"], 1, name) for name in names]
+    assert first != [sample_principle(["a", "b", "c", "d"], 2, name) for name in names]
     # 1000 draws of one in four: 250, with a deviation of 14.
     assert all(180 < count < 320 for count in Counter(first).values())

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kubealign_services.driver.failures import JobFailed
+from kubealign_services.driver.failures import UnrecoverableError
 from kubealign_services.driver.making.row_file import RowFile
 
 
@@ -19,7 +19,7 @@ def written(run_dir: Path, steps: int) -> RowFile:
 
 
 def add(file: RowFile) -> None:
-    state = file.state.next(2)
+    state = file.state.copy_for_next_step(2)
     file.append([{"row": state.rows}, {"row": state.rows + 1, "text": "ü\n"}], state)
 
 
@@ -58,25 +58,25 @@ def test_altered_rows_fail_the_job(tmp_path: Path, spoil: str) -> None:
         path.unlink()
     else:
         path.write_bytes(data[:-1] if spoil == "cut" else data.replace(b"3", b"7", 1))
-    with pytest.raises(JobFailed, match=r"rows\.jsonl was altered: its first \d+ bytes"):
+    with pytest.raises(UnrecoverableError, match=r"rows\.jsonl was altered: its first \d+ bytes"):
         RowFile(tmp_path)
 
 
 def test_a_result_is_moved_back_for_more_steps(tmp_path: Path) -> None:
     file = written(tmp_path, 1)
     file.finish()
-    assert file.finished
+    assert file.is_finished
     more = RowFile(tmp_path)
-    assert more.finished and more.state.step == 1
+    assert more.is_finished and more.state.step == 1
     add(more)
-    assert not more.finished
+    assert not more.is_finished
     more.finish()
     assert [row["row"] for row in result(tmp_path)] == list(range(4))
 
 
 def test_a_step_without_rows_is_a_step(tmp_path: Path) -> None:
     file = RowFile(tmp_path)
-    file.append([], file.state.next(5))
+    file.append([], file.state.copy_for_next_step(5))
     assert (RowFile(tmp_path).state.step, RowFile(tmp_path).state.position) == (1, 5)
 
 
@@ -87,6 +87,6 @@ def test_a_full_disk_leaves_earlier_rows_intact(tmp_path: Path, monkeypatch: pyt
         raise OSError(28, "No space left on device", "/full")
 
     monkeypatch.setattr("kubealign_services.driver.making.row_file.replace", full)
-    with pytest.raises(JobFailed, match="step 2 was not written: No space left on device at /full"):
+    with pytest.raises(UnrecoverableError, match="step 2 was not written: No space left on device at /full"):
         add(file)
     assert RowFile(tmp_path).state.step == 1

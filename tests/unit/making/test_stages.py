@@ -11,18 +11,18 @@ import pytest
 
 from kubealign.v1 import rollout_pb2
 from kubealign_services.bus.memory import MemoryBus
-from kubealign_services.data.prepared import Prepared, PreparedRow
-from kubealign_services.data.tokenizers import train_characters
-from kubealign_services.driver.exchange import Exchange
-from kubealign_services.driver.making.build import build_maker
-from kubealign_services.driver.making.state import MakingState
-from kubealign_services.driver.report import StepFigures
-from kubealign_services.generation.contract import Finish, GeneratedSample
-from kubealign_services.rollout.messages import given_rollouts, rollout_of
+from kubealign_services.data.prepared import PreparedJob, PreparedRow
+from kubealign_services.data.tokenizers import train_character_tokenizer
+from kubealign_services.driver.exchange import RolloutCollector
+from kubealign_services.driver.making.build import build_row_maker
+from kubealign_services.driver.making.state import DataGenerationState
+from kubealign_services.driver.report import StepRecord
+from kubealign_services.generation.contract import FinishReason, GeneratedSample
+from kubealign_services.rollout.messages import to_given_rollouts, to_rollout
 from support.making_in_process import generate_job
 from support.prepared_report import report
 
-TOKENIZER = train_characters(["abcdefghijklmnopqrstuvwxyz ABCDEFGHIJKLMNOPQRSTUVWXYZ.,!?:0123456789|"])
+TOKENIZER = train_character_tokenizer(["abcdefghijklmnopqrstuvwxyz ABCDEFGHIJKLMNOPQRSTUVWXYZ.,!?:0123456789|"])
 PRINCIPLES = ["kind", "brief"]
 
 #: (prompt, number of the sample) -> response.
@@ -52,12 +52,12 @@ async def answer(bus: MemoryBus, says: Says, finds: Finds, asked: list[str]) -> 
 def _answers(item: rollout_pb2.WorkItem, prompt: str, says: Says, finds: Finds) -> list[rollout_pb2.Rollout]:
     if item.continuations:
         logprobs = [[value] for value in finds(prompt)]
-        return given_rollouts(item, logprobs, 0, "w")
+        return to_given_rollouts(item, logprobs, 0, "w")
     texts = [says(prompt, sample) for sample in range(item.samples)]
     return [
-        rollout_of(
+        to_rollout(
             item,
-            GeneratedSample("r", n, ids(text), *[[0.0] * len(text)] * 2, [0] * len(text), Finish.STOP, text),
+            GeneratedSample("r", n, ids(text), *[[0.0] * len(text)] * 2, [0] * len(text), FinishReason.STOP, text),
             "w",
         )
         for n, text in enumerate(texts)
@@ -72,18 +72,18 @@ async def made(
     finds: Finds = lambda question: [],
     prompts: tuple[str, ...] = ("hi",),
     context: int | None = None,
-) -> AsyncIterator[tuple[list[dict[str, Any]], MakingState, dict[str, float], list[str]]]:
+) -> AsyncIterator[tuple[list[dict[str, Any]], DataGenerationState, dict[str, float], list[str]]]:
     """Return the rows of one step, its state and metrics, and all requests."""
     rows = [PreparedRow(row=n, prompt_tokens=ids(text), prompt_text=text) for n, text in enumerate(prompts)]
     TOKENIZER.save_pretrained(folder / "model")
-    prepared = Prepared(folder, {"policy": folder / "model"}, report(len(rows), context), rows, None)  # type: ignore[arg-type]
+    prepared = PreparedJob(folder, {"policy": folder / "model"}, report(len(rows), context), rows, None)  # type: ignore[arg-type]
     bus, asked = MemoryBus(), list[str]()
-    worker = asyncio.create_task(answer(bus.another(), says, finds, asked))
+    worker = asyncio.create_task(answer(bus.new_connection(), says, finds, asked))
     try:
-        async with Exchange(bus, 1, asyncio.Event(), lambda text: None) as exchange:
+        async with RolloutCollector(bus, 1, asyncio.Event(), lambda text: None) as exchange:
             job = generate_job(entry, rollout={"sampling": {"maxTokens": 4}}, seed=1)
-            maker = build_maker(job, prepared, exchange)
-            state, step = MakingState(step=1), StepFigures(1)
+            maker = build_row_maker(job, prepared, exchange)
+            state, step = DataGenerationState(step=1), StepRecord(1)
             result = await maker.make(range(len(rows)), state, step)
             yield result, state, step.metrics, asked
     finally:

@@ -8,18 +8,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from kubealign.spec.training import Lora, LoraTargets, TargetKind
+from kubealign.spec.training import Lora, LoraTargetLayers, LoraLayerKind
 from kubealign_services.training.contract import Head
-from kubealign_services.training.megatron_backend.conversion import Conversion, HeadSizes, of_ranks
-from kubealign_services.training.megatron_backend.families import read_shape
-from kubealign_services.training.megatron_backend.lora_targets import adapted_layers, first_downs
+from kubealign_services.training.megatron_backend.conversion import WeightConversion, HeadSizes, build_conversions
+from kubealign_services.training.megatron_backend.families import read_architecture
+from kubealign_services.training.megatron_backend.lora_targets import adapted_layers, init_lora_a
 from kubealign_services.training.megatron_backend.resume import load_shards, save_shard
 from kubealign_services.training.megatron_backend.resume_state import ParameterState
 from kubealign_services.training.megatron_backend.slices import (
     is_adapter,
     is_weight,
     local_slices,
-    whole_tensors,
+    tensor_owners,
 )
 from kubealign_services.training.torch_backend.lora import add_adapters, stream_adapter
 from kubealign_services.training.torch_backend.models import load_model
@@ -29,26 +29,26 @@ LORA = Lora(rank=3, alpha=6.0)
 LAYOUTS = [{}, {"tensor": 2, "pipeline": 2, "data": 2}]
 
 
-def adapted(config: object, lora: Lora = LORA, **ranks: int) -> list[Conversion]:
+def adapted(config: object, lora: Lora = LORA, **ranks: int) -> list[WeightConversion]:
     spec, world_size = split(**ranks)
-    return of_ranks(read_shape(config), spec, world_size, HeadSizes(), adapted_layers(config, lora))
+    return build_conversions(read_architecture(config), spec, world_size, HeadSizes(), adapted_layers(config, lora))
 
 
-def dealt(conversion: Conversion, wholes: dict[str, Tensor]) -> dict[str, Tensor]:
+def dealt(conversion: WeightConversion, wholes: dict[str, Tensor]) -> dict[str, Tensor]:
     """Build a rank's parameters from the checkpoint's tensors."""
     parameters = {name: torch.zeros(shape) for name, shape in conversion.shapes.items()}
     for name, parameter in parameters.items():
-        for part in conversion.parts(name):
+        for part in conversion.slices_of(name):
             ranges = zip(part.start, part.size, strict=True)
-            parameter[part.inside] = wholes[part.name][tuple(slice(a, a + n) for a, n in ranges)]
+            parameter[part.local_index] = wholes[part.name][tuple(slice(a, a + n) for a, n in ranges)]
     return parameters
 
 
-def drawn(conversions: list[Conversion]) -> dict[str, Tensor]:
+def drawn(conversions: list[WeightConversion]) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(3)
     return {
-        name: torch.randn(next(iter(owners.values())).parts[0].whole, generator=generator)
-        for name, owners in whole_tensors(conversions, lambda name: True).items()
+        name: torch.randn(next(iter(owners.values())).slices[0].tensor_shape, generator=generator)
+        for name, owners in tensor_owners(conversions, lambda name: True).items()
     }
 
 
@@ -59,14 +59,14 @@ def test_layers_and_initial_weights_match_the_torch_backend(family: str, tmp_pat
     model = load_model(tmp_path, Head.LANGUAGE_MODEL)
     add_adapters(model, LORA, seed=11)
     theirs = dict(stream_adapter(model, torch.float32, rank=0))
-    downs = first_downs(config, LORA, 11, Head.LANGUAGE_MODEL, torch.float32)
+    downs = init_lora_a(config, LORA, 11, Head.LANGUAGE_MODEL, torch.float32)
     expected = {
         name.removesuffix(".lora_A.weight"): tensor for name, tensor in theirs.items() if "lora_A" in name
     }
     assert downs.keys() == expected.keys()
     assert all(torch.equal(downs[name], tensor) for name, tensor in expected.items())
-    tensors = whole_tensors(adapted(config, tensor=2, pipeline=2), is_adapter)
-    shapes = {name: next(iter(owners.values())).parts[0].whole for name, owners in tensors.items()}
+    tensors = tensor_owners(adapted(config, tensor=2, pipeline=2), is_adapter)
+    shapes = {name: next(iter(owners.values())).slices[0].tensor_shape for name, owners in tensors.items()}
     assert shapes == {
         name: tuple(tensor.shape) for name, tensor in theirs.items() if "shared_expert_gate" not in name
     }
@@ -80,7 +80,7 @@ def test_slices_are_merged_with_matching_rows_and_columns_of_the_adapter(ranks: 
     merged = {name: torch.full_like(tensor, 9.0) for name, tensor in wholes.items() if ".lora_" not in name}
     for conversion in conversions:
         parameters = dealt(conversion, wholes)
-        for piece in local_slices(conversion, parameters, wanted=is_weight, scale=scale):
+        for piece in local_slices(conversion, parameters, keep=is_weight, scale=scale):
             ranges = zip(piece.start, piece.tensor.shape, strict=True)
             merged[piece.name][tuple(slice(start, start + size) for start, size in ranges)] = piece.tensor
     changed = 0
@@ -115,12 +115,12 @@ def test_a_checkpoint_of_adapters_is_read_in_another_layout(tmp_path: Path) -> N
 
 def test_targets_by_name_and_unsupported_targets() -> None:
     config = config_of("qwen2_moe")
-    chosen = adapted_layers(config, Lora(rank=2, targets=LoraTargets(names=["q_proj", "down_proj"])))
+    chosen = adapted_layers(config, Lora(rank=2, targets=LoraTargetLayers(names=["q_proj", "down_proj"])))
     assert {name.rpartition(".")[2] for name in chosen.layers} == {"q_proj", "down_proj"}
     assert not any(".experts." in name for name in chosen.layers)
-    attention = adapted_layers(config, Lora(rank=2, targets=LoraTargets(kind=TargetKind.ATTENTION)))
+    attention = adapted_layers(config, Lora(rank=2, targets=LoraTargetLayers(kind=LoraLayerKind.ATTENTION)))
     assert len(attention.layers) == 4 * 4
     with pytest.raises(ValueError, match=r"shared_expert_gate cannot be adapted by the Megatron backend"):
-        adapted_layers(config, Lora(targets=LoraTargets(names=["shared_expert_gate"])))
+        adapted_layers(config, Lora(targets=LoraTargetLayers(names=["shared_expert_gate"])))
     with pytest.raises(ValueError, match=r"lora\.dora: true; the Megatron backend does not support DoRA"):
         adapted_layers(config, Lora(dora=True))

@@ -14,10 +14,10 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 from kubealign.spec.training import HeadInit
 from kubealign_services.training.contract import Head
 from kubealign_services.training.megatron_backend.conversion import HeadSizes
-from kubealign_services.training.megatron_backend.slices import gathered
+from kubealign_services.training.megatron_backend.slices import gather_tensors
 from kubealign_services.training.megatron_backend.weights_in import load_weights
-from kubealign_services.training.megatron_backend.weights_in_head import first_head, read_config
-from kubealign_services.training.megatron_backend.weights_out import is_exported, write_folder
+from kubealign_services.training.megatron_backend.weights_in_head import initial_head, read_config
+from kubealign_services.training.megatron_backend.weights_out import export_filter, write_hf_folder
 from kubealign_services.training.torch_backend.models import load_model
 from support.megatron_models import FAMILIES, config_of, conversions_of, loaded, save_model
 
@@ -28,9 +28,9 @@ def exported(
     """Write a folder from one rank's parameters and read its files back."""
     config = read_config(source)
     conversions = conversions_of(config, heads)
-    wanted = is_exported(heads.scores > 0)
-    weights = gathered(conversions, 0, parameters, torch.float32, wanted)
-    write_folder(target, source, config, conversions, weights, torch.float32, **how)
+    wanted = export_filter(heads.scores > 0)
+    weights = gather_tensors(conversions, 0, parameters, torch.float32, wanted)
+    write_hf_folder(target, source, config, conversions, weights, torch.float32, **how)
     return {name: tensor for file in target.glob("*.safetensors") for name, tensor in load_file(file).items()}
 
 
@@ -73,10 +73,10 @@ def test_large_models_are_written_in_several_files(tmp_path: Path) -> None:
 def with_head(folder: Path, head: Head, **how: Any) -> tuple[dict[str, Tensor], HeadSizes]:
     """Load one rank's parameters of a folder's model with a head."""
     config = read_config(folder)
-    first = first_head(folder, config, head, **how)
+    first = initial_head(folder, config, head, **how)
     (conversion,) = conversions_of(config, first.sizes)
     parameters = {name: torch.full(shape, 9.0) for name, shape in conversion.shapes.items()}
-    load_weights(folder, conversion, parameters, first.drawn)
+    load_weights(folder, conversion, parameters, first.initialised_parameters)
     if first.score is not None:
         parameters["score.weight"].copy_(first.score)
     return parameters, first.sizes
@@ -97,7 +97,7 @@ def test_heads_match_the_torch_backend(tmp_path: Path) -> None:
         theirs = load_model(tmp_path / name, head, **how)
         assert theirs.score is not None
         assert torch.equal(parameters["score.weight"], theirs.score.weight), (name, head)
-        assert sizes.vocabulary == (theirs.vocabulary is not None)
+        assert sizes.vocabulary == (theirs.lm_head is not None)
     with pytest.raises(ValueError, match="a causal language model is needed"):
         with_head(tmp_path / "reward", Head.LANGUAGE_MODEL)
     with pytest.raises(ValueError, match="headInit RewardModel needs a reward model"):

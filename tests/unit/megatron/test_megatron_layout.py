@@ -6,24 +6,24 @@ import pytest
 import torch
 from megatron.core.parallel_state import RankGenerator
 
-from kubealign.spec.megatron import MegatronBackend
-from kubealign_services.training.megatron_backend.core_context import shares
-from kubealign_services.training.megatron_backend.families import Mixture, Shape
-from kubealign_services.training.megatron_backend.layout import Layout, layer_range
-from kubealign_services.training.megatron_backend.layout_model import UnsuitedLayout, check_model
+from kubealign.spec.megatron import MegatronBackendSpec
+from kubealign_services.training.megatron_backend.core_context import context_shares
+from kubealign_services.training.megatron_backend.families import MixtureOfExperts, ModelArchitecture
+from kubealign_services.training.megatron_backend.layout import ParallelLayout, layer_range
+from kubealign_services.training.megatron_backend.layout_model import UnsuitedLayout, check_layout
 
-SHAPE = Shape(
-    family="llama", layers=6, hidden=24, heads=8, groups=4, head_size=3, size=48, vocabulary=41, positions=64,
-    tied=False, qkv_bias=False, qk_norm=False, epsilon=1e-5, initializer_range=0.02, windows=(None,) * 6,
+SHAPE = ModelArchitecture(
+    family="llama", layers=6, hidden=24, heads=8, kv_heads=4, head_size=3, mlp_size=48, vocabulary=41, positions=64,
+    tied=False, qkv_bias=False, qk_norm=False, norm_epsilon=1e-5, initializer_range=0.02, windows=(None,) * 6,
 )  # fmt: skip
-MIXTURE = Mixture(sparse=(True,) * 6, experts=6, chosen=2, size=16, normalised=True, shared=0)
+MIXTURE = MixtureOfExperts(sparse=(True,) * 6, experts=6, top_k=2, expert_size=16, is_normalised=True, shared_expert_size=0)
 
 
 def test_ranks_are_numbered_as_megatron_core_numbers_them() -> None:
     """Ranks of one group differ in that group's dimension alone."""
-    spec = MegatronBackend(tensor_parallel=2, context_parallel=2, pipeline_parallel=2, expert_parallel=2)
+    spec = MegatronBackendSpec(tensor_parallel=2, context_parallel=2, pipeline_parallel=2, expert_parallel=2)
     world = 16
-    layouts = [Layout.of(spec, rank, world) for rank in range(world)]
+    layouts = [ParallelLayout.from_spec(spec, rank, world) for rank in range(world)]
     dense = RankGenerator(tp=2, ep=1, dp=2, pp=2, cp=2, order="tp-cp-ep-dp-pp")
     experts = RankGenerator(tp=2, ep=2, dp=2, pp=2, cp=1, order="tp-cp-ep-dp-pp")
     for token, field in {
@@ -40,17 +40,17 @@ def test_ranks_are_numbered_as_megatron_core_numbers_them() -> None:
     for group in experts.get_ranks("ep"):
         assert [layouts[rank].expert_rank for rank in group] == [0, 1]
     for group in experts.get_ranks("dp"):
-        assert [layouts[rank].expert_copy_rank for rank in group] == [0, 1]
+        assert [layouts[rank].expert_replica_rank for rank in group] == [0, 1]
         assert len({layouts[rank].expert_rank for rank in group}) == 1
     for group in dense.get_ranks("dp-cp"):
-        assert [layouts[rank].copy_rank for rank in group] == [0, 1, 2, 3]
+        assert [layouts[rank].replica_rank for rank in group] == [0, 1, 2, 3]
 
 
 def test_layers_of_each_stage() -> None:
-    spec = MegatronBackend(pipeline_parallel=3)
-    found = [layer_range(6, Layout.of(spec, rank, 3)) for rank in range(3)]
+    spec = MegatronBackendSpec(pipeline_parallel=3)
+    found = [layer_range(6, ParallelLayout.from_spec(spec, rank, 3)) for rank in range(3)]
     assert found == [range(2), range(2, 4), range(4, 6)]
-    assert [Layout.of(spec, rank, 3).is_last_stage for rank in range(3)] == [False, False, True]
+    assert [ParallelLayout.from_spec(spec, rank, 3).is_last_stage for rank in range(3)] == [False, False, True]
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_layers_of_each_stage() -> None:
 )
 def test_invalid_splits_of_ranks_are_refused(split: dict[str, int], world: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Layout.of(MegatronBackend(**split), 0, world)
+        ParallelLayout.from_spec(MegatronBackendSpec(**split), 0, world)
 
 
 @pytest.mark.parametrize(
@@ -76,13 +76,13 @@ def test_invalid_splits_of_ranks_are_refused(split: dict[str, int], world: int, 
         ({"expert_parallel": 4}, replace(SHAPE, mixture=MIXTURE), "expertParallel: 4; the model has 6"),
     ],
 )
-def test_invalid_splits_of_models_are_refused(split: dict[str, int], shape: Shape, message: str) -> None:
-    layout = Layout.of(MegatronBackend(**split), 0, 24)
+def test_invalid_splits_of_models_are_refused(split: dict[str, int], shape: ModelArchitecture, message: str) -> None:
+    layout = ParallelLayout.from_spec(MegatronBackendSpec(**split), 0, 24)
     with pytest.raises(UnsuitedLayout, match=message):
-        check_model(shape, layout)
+        check_layout(shape, layout)
 
 
 def test_a_context_rank_has_tokens_of_both_ends() -> None:
-    found = shares(8, 2)
+    found = context_shares(8, 2)
     assert [part.tolist() for part in found] == [[0, 1, 6, 7], [2, 3, 4, 5]]
-    assert torch.cat(shares(24, 3)).sort().values.tolist() == list(range(24))
+    assert torch.cat(context_shares(24, 3)).sort().values.tolist() == list(range(24))

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from kubealign.spec.training import Lora
 from kubealign_services.training.contract import CorruptCheckpoint
-from kubealign_services.training.digests import digest_of_description
-from kubealign_services.training.megatron_backend.conversion import Conversion, HeadSizes
+from kubealign_services.training.digests import description_digest
+from kubealign_services.training.megatron_backend.conversion import WeightConversion, HeadSizes
 from kubealign_services.training.megatron_backend.resume import load_shards, save_shard
 from kubealign_services.training.megatron_backend.resume_state import ParameterState
-from kubealign_services.training.megatron_backend.slices import whole_tensors
+from kubealign_services.training.megatron_backend.slices import tensor_owners
 from support.megatron_models import config_of, conversions_of
 
 HEADS = HeadSizes(scores=2)
@@ -24,27 +24,27 @@ PARTS = ("master", "exp_avg", "exp_avg_sq")
 Wholes = dict[str, dict[str, Tensor]]
 
 
-def drawn(conversions: list[Conversion], seed: int = 0) -> Wholes:
+def drawn(conversions: list[WeightConversion], seed: int = 0) -> Wholes:
     """Draw every tensor of the checkpoint at random, for each part of the state."""
     generator = torch.Generator().manual_seed(seed)
     return {
         part: {
-            name: torch.randn(next(iter(owners.values())).parts[0].whole, generator=generator)
-            for name, owners in whole_tensors(conversions, lambda name: True).items()
+            name: torch.randn(next(iter(owners.values())).slices[0].tensor_shape, generator=generator)
+            for name, owners in tensor_owners(conversions, lambda name: True).items()
         }
         for part in PARTS
     }
 
 
-def held(conversion: Conversion, wholes: Wholes) -> dict[str, ParameterState]:
+def held(conversion: WeightConversion, wholes: Wholes) -> dict[str, ParameterState]:
     """Build a rank's state independently of the product: element by element, from each element's origin."""
     states = {}
     for name, shape in conversion.shapes.items():
         state = ParameterState(*(torch.zeros(shape) for _ in PARTS))
-        for part in conversion.parts(name):
+        for part in conversion.slices_of(name):
             for offset in product(*map(range, part.size)):
                 source = tuple(map(sum, zip(offset, part.start, strict=True)))
-                target = tuple(map(sum, zip(offset, part.at, strict=True)))
+                target = tuple(map(sum, zip(offset, part.local_start, strict=True)))
                 for kind in PARTS:
                     getattr(state, kind)[target] = wholes[kind][part.name][source]
         states[name] = state
@@ -52,7 +52,7 @@ def held(conversion: Conversion, wholes: Wholes) -> dict[str, ParameterState]:
 
 
 def written(
-    folder: Path, conversions: list[Conversion], updates: int = 5, lora: Lora | None = None
+    folder: Path, conversions: list[WeightConversion], updates: int = 5, lora: Lora | None = None
 ) -> Wholes:
     wholes = drawn(conversions)
     folder.mkdir(exist_ok=True)
@@ -113,17 +113,17 @@ def test_the_same_rank_restores_its_rng_state(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def checkpoint(tmp_path: Path) -> tuple[Path, list[Conversion]]:
+def checkpoint(tmp_path: Path) -> tuple[Path, list[WeightConversion]]:
     conversions = conversions_of(tiny("llama"), tensor=2)
     written(tmp_path, conversions)
     return tmp_path, conversions
 
 
-def load(folder: Path, conversions: list[Conversion], lora: Lora | None = None) -> None:
+def load(folder: Path, conversions: list[WeightConversion], lora: Lora | None = None) -> None:
     load_shards(folder, conversions, 0, conversions[0].shapes, lora)
 
 
-def test_an_altered_file_is_named(checkpoint: tuple[Path, list[Conversion]]) -> None:
+def test_an_altered_file_is_named(checkpoint: tuple[Path, list[WeightConversion]]) -> None:
     folder, conversions = checkpoint
     file = folder / "shard-00000-of-00002.safetensors"
     file.write_bytes(file.read_bytes()[:-1] + b"!")
@@ -131,7 +131,7 @@ def test_an_altered_file_is_named(checkpoint: tuple[Path, list[Conversion]]) -> 
         load(folder, conversions)
 
 
-def test_an_altered_description_is_named(checkpoint: tuple[Path, list[Conversion]]) -> None:
+def test_an_altered_description_is_named(checkpoint: tuple[Path, list[WeightConversion]]) -> None:
     folder, conversions = checkpoint
     file = folder / "shard-00001-of-00002.json"
     file.write_text(file.read_text().replace('"updates": 5', '"updates": 6'))
@@ -139,7 +139,7 @@ def test_an_altered_description_is_named(checkpoint: tuple[Path, list[Conversion
         load(folder, conversions)
 
 
-def test_a_missing_shard_is_named(checkpoint: tuple[Path, list[Conversion]]) -> None:
+def test_a_missing_shard_is_named(checkpoint: tuple[Path, list[WeightConversion]]) -> None:
     folder, conversions = checkpoint
     (folder / "shard-00001-of-00002.json").unlink()
     with pytest.raises(CorruptCheckpoint, match=r"shard-00001-of-00002\.json cannot be read"):
@@ -148,19 +148,19 @@ def test_a_missing_shard_is_named(checkpoint: tuple[Path, list[Conversion]]) -> 
         load(folder / "nowhere", conversions)
 
 
-def test_a_missing_range_is_named(checkpoint: tuple[Path, list[Conversion]]) -> None:
+def test_a_missing_range_is_named(checkpoint: tuple[Path, list[WeightConversion]]) -> None:
     folder, _ = checkpoint
     file = folder / "shard-00001-of-00002.json"
     description = json.loads(file.read_text())
     description["pieces"] = [piece for piece in description["pieces"] if piece["name"] != "lm_head.weight"]
-    description["digest"] = digest_of_description(description)
+    description["digest"] = description_digest(description)
     file.write_text(json.dumps(description))
     (whole,) = conversions_of(tiny("llama"))
     with pytest.raises(CorruptCheckpoint, match=r"lacks a part of lm_head\.weight.* hold 12 of 20 numbers"):
         load(folder, [whole])
 
 
-def test_another_model_is_named(checkpoint: tuple[Path, list[Conversion]]) -> None:
+def test_another_model_is_named(checkpoint: tuple[Path, list[WeightConversion]]) -> None:
     folder, _ = checkpoint
     with pytest.raises(CorruptCheckpoint, match=r"lacks a part of .*\.bias"):
         load(folder, conversions_of(tiny("qwen2")))
@@ -168,14 +168,14 @@ def test_another_model_is_named(checkpoint: tuple[Path, list[Conversion]]) -> No
         load(folder, conversions_of(config_of("llama")))
 
 
-def test_a_checkpoint_of_another_backend_or_adapter_is_named(checkpoint: tuple[Path, list[Conversion]]) -> None:
+def test_a_checkpoint_of_another_backend_or_adapter_is_named(checkpoint: tuple[Path, list[WeightConversion]]) -> None:
     folder, conversions = checkpoint
     with pytest.raises(CorruptCheckpoint, match=r"is of all weights; this job trains an adapter"):
         load(folder, conversions, Lora(rank=2))
     for rank in range(2):
         file = folder / f"shard-0000{rank}-of-00002.json"
         description = {**json.loads(file.read_text()), "format": 1}
-        description["digest"] = digest_of_description(description)
+        description["digest"] = description_digest(description)
         file.write_text(json.dumps(description))
     with pytest.raises(CorruptCheckpoint, match=r"has format 1; the Megatron backend reads megatron-1"):
         load(folder, conversions)
@@ -188,6 +188,6 @@ def test_replicas_write_nothing_twice(tmp_path: Path) -> None:
         len(json.loads((tmp_path / f"shard-0000{rank}-of-00004.json").read_text())["pieces"])
         for rank in range(4)
     ]
-    assert sizes[0] == len(whole_tensors(conversions, lambda name: True))
+    assert sizes[0] == len(tensor_owners(conversions, lambda name: True))
     assert sizes[1:] == [0, 0, 0]
     assert asdict(conversions[3].layout)["data_rank"] == 1

@@ -13,7 +13,7 @@ from kubealign_services.training.megatron_backend.conversion import HeadSizes
 from kubealign_services.training.megatron_backend.slices import (
     is_weight,
     local_slices,
-    whole_tensors,
+    tensor_owners,
 )
 from kubealign_services.training.slices import WeightSlice
 from support.megatron_models import FAMILIES, MIXTURES, config_of, conversions_of, loaded, save_model
@@ -101,9 +101,9 @@ def test_slices_tile_every_tensor_once_in_any_layout(data: st.DataObject) -> Non
     counts: dict[str, Tensor] = {}
     for conversion in conversions:
         parameters = {name: torch.zeros(shape) for name, shape in conversion.shapes.items()}
-        for piece in local_slices(conversion, parameters, wanted=is_weight):
+        for piece in local_slices(conversion, parameters, keep=is_weight):
             place(counts.setdefault(piece.name, torch.zeros(piece.shape)), piece).add_(1)
-    assert counts.keys() == whole_tensors(conversions, is_weight).keys()
+    assert counts.keys() == tensor_owners(conversions, is_weight).keys()
     assert all(bool((count == 1).all()) for count in counts.values())
     assert ("lm_head.weight" in counts) == (heads.vocabulary and not sizes["tie_word_embeddings"])
     assert ("score.weight" in counts) == (heads.scores > 0)

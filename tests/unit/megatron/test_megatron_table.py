@@ -7,10 +7,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from kubealign_services.training.megatron_backend.conversion import HeadSizes
-from kubealign_services.training.megatron_backend.families import read_shape
-from kubealign_services.training.megatron_backend.slices import whole_tensors
+from kubealign_services.training.megatron_backend.families import read_architecture
+from kubealign_services.training.megatron_backend.slices import tensor_owners
 from kubealign_services.training.megatron_backend.weights_in import check_parameters, load_weights
-from kubealign_services.training.torch_backend.packed_attention import UnsupportedModel
+from kubealign_services.training.torch_backend.packed_attention import UnsupportedTrainingModel
 from support.megatron_models import FAMILIES, config_of, conversions_of, loaded, save_model
 
 
@@ -18,8 +18,8 @@ from support.megatron_models import FAMILIES, config_of, conversions_of, loaded,
 def test_names_and_shapes_match_transformers(family: str, tmp_path: Path) -> None:
     save_model(tmp_path, config_of(family))
     stored = load_file(tmp_path / "model.safetensors")
-    tensors = whole_tensors(conversions_of(config_of(family), pipeline=2))
-    shapes = {name: next(iter(owners.values())).parts[0].whole for name, owners in tensors.items()}
+    tensors = tensor_owners(conversions_of(config_of(family), pipeline=2))
+    shapes = {name: next(iter(owners.values())).slices[0].tensor_shape for name, owners in tensors.items()}
     assert shapes == {name: tuple(tensor.shape) for name, tensor in stored.items()}
 
 
@@ -27,8 +27,8 @@ def test_queries_keys_and_values_are_interleaved_by_group() -> None:
     # Four heads of two, in two groups: rows of a group are its four of queries, two of keys, two of values.
     config = config_of("llama", hidden_size=8, num_attention_heads=4, num_key_value_heads=2, head_dim=2)
     _, second = conversions_of(config, tensor=2)
-    parts = second.parts("decoder.layers.3.self_attention.linear_qkv.weight")
-    assert [(part.name.split(".")[-2], part.start[0], part.size[0], part.at[0]) for part in parts] == [
+    parts = second.slices_of("decoder.layers.3.self_attention.linear_qkv.weight")
+    assert [(part.name.split(".")[-2], part.start[0], part.size[0], part.local_start[0]) for part in parts] == [
         ("q_proj", 4, 4, 0),
         ("k_proj", 2, 2, 4),
         ("v_proj", 2, 2, 6),
@@ -38,8 +38,8 @@ def test_queries_keys_and_values_are_interleaved_by_group() -> None:
 
 def test_gate_and_up_are_concatenated_on_each_rank() -> None:
     _, second = conversions_of(config_of("llama"), tensor=2)
-    parts = second.parts("decoder.layers.0.mlp.linear_fc1.weight")
-    assert [(part.name.split(".")[-2], part.start, part.size, part.at) for part in parts] == [
+    parts = second.slices_of("decoder.layers.0.mlp.linear_fc1.weight")
+    assert [(part.name.split(".")[-2], part.start, part.size, part.local_start) for part in parts] == [
         ("gate_proj", (12, 0), (12, 16), (0, 0)),
         ("up_proj", (12, 0), (12, 16), (12, 0)),
     ]
@@ -47,7 +47,7 @@ def test_gate_and_up_are_concatenated_on_each_rank() -> None:
 
 def test_layers_and_experts_are_numbered_over_the_whole_model() -> None:
     ranks = conversions_of(config_of("mixtral"), pipeline=2, expert=2, data=2)
-    last = ranks[3].parts("decoder.layers.1.mlp.experts.local_experts.1.linear_fc2.weight")
+    last = ranks[3].slices_of("decoder.layers.1.mlp.experts.local_experts.1.linear_fc2.weight")
     assert [part.name for part in last] == ["model.layers.3.block_sparse_moe.experts.3.w2.weight"]
 
 
@@ -59,7 +59,7 @@ def test_vocabulary_padding_is_zero_and_not_exported(tmp_path: Path) -> None:
     assert held.shape == (19, 16)
     assert torch.equal(held[:18], model.lm_head.weight[19:])
     assert torch.equal(held[18], torch.zeros(16))
-    assert second.owned["lm_head.weight"].parts[0].size == (18, 16)
+    assert second.owned_tensors["lm_head.weight"].slices[0].size == (18, 16)
 
 
 def test_tied_weights_are_on_both_stages_and_owned_by_the_first(tmp_path: Path) -> None:
@@ -67,8 +67,8 @@ def test_tied_weights_are_on_both_stages_and_owned_by_the_first(tmp_path: Path) 
     model = save_model(tmp_path, config)
     first, last = conversions_of(config, pipeline=2)
     assert torch.equal(loaded(tmp_path, last)["output_layer.weight"], model.model.embed_tokens.weight)
-    assert "model.embed_tokens.weight" in first.owned
-    assert "model.embed_tokens.weight" not in last.owned
+    assert "model.embed_tokens.weight" in first.owned_tensors
+    assert "model.embed_tokens.weight" not in last.owned_tensors
     assert (
         "output_layer.weight" not in conversions_of(config, HeadSizes(vocabulary=False, scores=1))[0].shapes
     )
@@ -133,21 +133,21 @@ def test_a_parameter_without_a_row_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_unsupported_traits_are_refused(family: str, changes: dict, words: str) -> None:
-    with pytest.raises(UnsupportedModel, match=words):
-        read_shape(config_of(family, **changes))
+    with pytest.raises(UnsupportedTrainingModel, match=words):
+        read_architecture(config_of(family, **changes))
 
 
 def test_an_unknown_family_is_refused_naming_the_supported_ones() -> None:
     from transformers import GPT2Config
 
-    with pytest.raises(UnsupportedModel, match=r"'gpt2'; it supports llama, mistral, qwen2, qwen3, mixtral"):
-        read_shape(GPT2Config())
+    with pytest.raises(UnsupportedTrainingModel, match=r"'gpt2'; it supports llama, mistral, qwen2, qwen3, mixtral"):
+        read_architecture(GPT2Config())
 
 
 def test_windows_and_sparse_layers_are_read_for_each_layer() -> None:
-    qwen = read_shape(config_of("qwen2", use_sliding_window=True, sliding_window=6, max_window_layers=3))
+    qwen = read_architecture(config_of("qwen2", use_sliding_window=True, sliding_window=6, max_window_layers=3))
     assert qwen.windows == (None, None, None, 6)
-    assert read_shape(config_of("mistral")).windows == (5, 5, 5, 5)
-    mixture = read_shape(config_of("qwen2_moe", mlp_only_layers=[3])).mixture
+    assert read_architecture(config_of("mistral")).windows == (5, 5, 5, 5)
+    mixture = read_architecture(config_of("qwen2_moe", mlp_only_layers=[3])).mixture
     assert mixture is not None
     assert mixture.sparse == (False, True, False, False)

@@ -6,8 +6,8 @@ from torch import Tensor
 
 from kubealign_services.training.megatron_backend.vocabulary import (
     VocabularyShare,
-    candidate_logprobs,
-    token_logprobs,
+    vocab_parallel_candidate_logprobs,
+    vocab_parallel_token_logprobs,
 )
 from kubealign_services.training.torch_backend import chunked_logits
 
@@ -39,8 +39,8 @@ def by_torch(hidden: Tensor, weight: Tensor, temperature: float) -> Tensor:
 @pytest.mark.parametrize("with_entropy", [False, True])
 def test_log_probabilities_and_entropy(with_entropy: bool) -> None:
     hidden, weight, targets, _, back = drawn()
-    share = VocabularyShare.of(VOCABULARY, ROWS, 0, None)
-    logprobs, entropy = token_logprobs(hidden, weight, targets, 0.7, with_entropy, share)
+    share = VocabularyShare.for_rank(VOCABULARY, ROWS, 0, None)
+    logprobs, entropy = vocab_parallel_token_logprobs(hidden, weight, targets, 0.7, with_entropy, share)
     found = torch.autograd.grad((logprobs * back[0, :, 0] + entropy * back[1, :, 0]).sum(), (hidden, weight))
     log_p = by_torch(hidden, weight, 0.7)
     wanted = log_p.gather(-1, targets[:, None])[:, 0]
@@ -55,8 +55,8 @@ def test_log_probabilities_and_entropy(with_entropy: bool) -> None:
 
 def test_candidates() -> None:
     hidden, weight, _, candidates, back = drawn()
-    share = VocabularyShare.of(VOCABULARY, ROWS, 0, None)
-    logprobs = candidate_logprobs(hidden, weight, candidates, 1.3, share)
+    share = VocabularyShare.for_rank(VOCABULARY, ROWS, 0, None)
+    logprobs = vocab_parallel_candidate_logprobs(hidden, weight, candidates, 1.3, share)
     found = torch.autograd.grad((logprobs * back[0]).sum(), (hidden, weight))
     wanted = by_torch(hidden, weight, 1.3).gather(-1, candidates)
     gradients = torch.autograd.grad((wanted * back[0]).sum(), (hidden, weight))
@@ -66,5 +66,5 @@ def test_candidates() -> None:
 
 def test_rows_of_a_rank() -> None:
     """5 tokens on ranks of 2 rows: the third has one, a fourth none."""
-    found = [VocabularyShare.of(5, 2, rank, None) for rank in range(4)]
+    found = [VocabularyShare.for_rank(5, 2, rank, None) for rank in range(4)]
     assert [(share.first, share.count) for share in found] == [(0, 2), (2, 2), (4, 1), (6, 0)]

@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from kubealign.spec.rollout import InFlight
-from kubealign_services.adapters.low_rank import LowRank
+from kubealign.spec.rollout import InFlightPolicy
+from kubealign_services.adapters.low_rank import LowRankAdapter
 from kubealign_services.generation.contract import (
     EngineLost,
     GeneratedSample,
@@ -20,9 +20,9 @@ from kubealign_services.generation.contract import (
     SamplingParameters,
 )
 from kubealign_services.generation.outside import generator as outside_generator
-from kubealign_services.generation.outside.contract import Drawn, EngineGone
-from kubealign_services.generation.outside.generator import ModelFacts, OutsideGenerator
-from kubealign_services.generation.outside.weight_files import WeightFiles, batches
+from kubealign_services.generation.outside.contract import ExternalSample, ExternalEngineDied
+from kubealign_services.generation.outside.generator import ModelInfo, ExternalGenerator
+from kubealign_services.generation.outside.weight_files import WeightFiles, batch_tensors
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -41,9 +41,9 @@ class Counter:
         self.released = asyncio.Event()
         self.cancelled: list[str] = []
 
-    async def draw(
+    async def generate(
         self, request_id: str, prompt: list[int], sampling: SamplingParameters, seed: int, ends: list[int]
-    ) -> Drawn:
+    ) -> ExternalSample:
         self.asked.set()
         try:
             await self.may_answer.wait()
@@ -51,35 +51,35 @@ class Counter:
             self.cancelled.append(request_id)
             raise
         if self.gone:
-            raise EngineGone("it died")
+            raise ExternalEngineDied("it died")
         assert not self.resting
         tokens = [(prompt[-1] + i + 1) % 10 for i in range(sampling.max_tokens)]
-        return Drawn(tokens, [-0.5 * seed] * len(tokens))
+        return ExternalSample(tokens, [-0.5 * seed] * len(tokens))
 
     async def score(self, request_id: str, tokens: list[int]) -> list[float]:
         return [-float(token) for token in tokens[1:]]
 
-    async def load(self, file: Path) -> None:
+    async def load_weights(self, file: Path) -> None:
         assert not self.resting
         self.weights |= load_file(file)
 
-    async def loaded(self) -> None:
+    async def finish_weight_update(self) -> None:
         self.flushed += 1
 
-    async def release(self) -> None:
+    async def release_memory(self) -> None:
         self.resting = True
         self.released.set()
         self.weights.clear()
 
-    async def resume(self) -> None:
+    async def resume_memory(self) -> None:
         self.resting = False
 
     async def close(self) -> None: ...
 
 
-def made(tmp_path: Path, engine: Counter, *, adapted: bool = False, freed: bool = False) -> OutsideGenerator:
-    facts = ModelFacts(20, 10, frozenset({9}), lambda tokens: "".join(map(str, tokens)))
-    return OutsideGenerator(engine, facts, WeightFiles(tmp_path), 4, adapted=adapted, freed=freed)
+def made(tmp_path: Path, engine: Counter, *, adapted: bool = False, freed: bool = False) -> ExternalGenerator:
+    facts = ModelInfo(20, 10, frozenset({9}), lambda tokens: "".join(map(str, tokens)))
+    return ExternalGenerator(engine, facts, WeightFiles(tmp_path), 4, trains_adapter=adapted, frees_memory=freed)
 
 
 def request(name: str = "g", **sampling: float) -> GenerationRequest:
@@ -87,7 +87,7 @@ def request(name: str = "g", **sampling: float) -> GenerationRequest:
     return GenerationRequest(name, (1, 2), (1, 2), parameters)
 
 
-async def collected(generator: OutsideGenerator, asked: GenerationRequest) -> list[GeneratedSample]:
+async def collected(generator: ExternalGenerator, asked: GenerationRequest) -> list[GeneratedSample]:
     return sorted([sample async for sample in generator.generate(asked)], key=lambda sample: sample.sample)
 
 
@@ -111,7 +111,7 @@ async def test_samples_and_their_log_probabilities(tmp_path: Path) -> None:
 async def test_weight_files_are_removed_after_loading(tmp_path: Path) -> None:
     engine = Counter()
     generator = made(tmp_path, engine)
-    async with generator.quiet(InFlight.DRAIN):
+    async with generator.paused(InFlightPolicy.DRAIN):
         await generator.refit(BASE.items(), 1)
     assert torch.equal(engine.weights["layer.weight"], BASE["layer.weight"]) and engine.flushed == 1
     assert not await asyncio.to_thread(lambda: list(tmp_path.iterdir()))
@@ -127,13 +127,13 @@ async def test_adapters_are_merged_into_the_same_base(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="before the weights"):
         await generator.adapt([], 1.0, 1)
     await generator.refit(BASE.items(), 0)
-    adapter = LowRank(torch.ones(1, 3), torch.tensor([[1.0], [2.0]]), None)
+    adapter = LowRankAdapter(torch.ones(1, 3), torch.tensor([[1.0], [2.0]]), None)
     for version in (1, 2):
-        await generator.adapt(adapter.named("layer"), 0.5, version)
+        await generator.adapt(adapter.named_tensors("layer"), 0.5, version)
     expected = torch.arange(6.0).view(2, 3) + 0.5 * torch.tensor([[1.0] * 3, [2.0] * 3])
     assert torch.equal(engine.weights["layer.weight"], expected)
     with pytest.raises(ValueError, match="no linear layer 'other'"):
-        await generator.adapt([*adapter.named("layer"), *adapter.named("other")], 0.5, 3)
+        await generator.adapt([*adapter.named_tensors("layer"), *adapter.named_tensors("other")], 0.5, 3)
 
 
 async def test_pause_drains_running_requests_and_holds_new_ones(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ async def test_pause_drains_running_requests_and_holds_new_ones(tmp_path: Path) 
     order: list[str] = []
 
     async def refit() -> None:
-        async with generator.quiet(InFlight.DRAIN):
+        async with generator.paused(InFlightPolicy.DRAIN):
             order.append("drained")
             await generator.refit(BASE.items(), 1)
 
@@ -185,7 +185,7 @@ async def test_dead_engine_ends_the_run(tmp_path: Path) -> None:
     engine.gone = True
     with pytest.raises(EngineLost, match="it died"):
         await collected(generator, request())
-    with pytest.raises(EngineGone):
+    with pytest.raises(ExternalEngineDied):
         await run
 
 
@@ -204,7 +204,7 @@ async def test_idle_engine_releases_memory_and_reloads_weights(
 
 
 class _running:
-    def __init__(self, generator: OutsideGenerator) -> None:
+    def __init__(self, generator: ExternalGenerator) -> None:
         self._task = asyncio.create_task(generator.run())
 
     async def __aenter__(self) -> None: ...
@@ -224,4 +224,4 @@ async def test_impossible_requests_are_refused(tmp_path: Path) -> None:
 
 def test_batches_are_filled_to_the_limit() -> None:
     tensors = [(name, torch.zeros(size)) for name, size in (("a", 2), ("b", 2), ("c", 9), ("d", 1))]
-    assert [list(batch) for batch in batches(tensors, most_bytes=16)] == [["a", "b"], ["c"], ["d"]]
+    assert [list(batch) for batch in batch_tensors(tensors, most_bytes=16)] == [["a", "b"], ["c"], ["d"]]

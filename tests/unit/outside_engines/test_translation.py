@@ -7,22 +7,22 @@ from typing import Any
 
 import pytest
 
-from kubealign.spec.engines import BetweenPhases, TensorRTLLMEngine, VllmEngine
+from kubealign.spec.engines import IdleMemoryPolicy, TensorRTLLMEngineSpec, VllmEngineSpec
 from kubealign_services.generation.contract import (
-    Finish,
+    FinishReason,
     GenerationRequest,
     RequestRefused,
     SamplingParameters,
 )
-from kubealign_services.generation.outside.contract import Drawn
-from kubealign_services.generation.outside.distributions import check_distribution, is_cut
-from kubealign_services.generation.outside.samples import sample_of
+from kubealign_services.generation.outside.contract import ExternalSample
+from kubealign_services.generation.outside.distributions import check_sampling_support, is_truncated
+from kubealign_services.generation.outside.samples import to_generated_sample
 from kubealign_services.generation.tensorrt_llm import parameters as tensorrt
 from kubealign_services.generation.tensorrt_llm import results as tensorrt_results
-from kubealign_services.generation.tensorrt_llm.engine import TensorRTLLM
+from kubealign_services.generation.tensorrt_llm.engine import TensorRTLLMExternalEngine
 from kubealign_services.generation.vllm import parameters as vllm
 from kubealign_services.generation.vllm import results as vllm_results
-from kubealign_services.generation.vllm.engine import Vllm
+from kubealign_services.generation.vllm.engine import VllmExternalEngine
 from kubealign_services.process.failures import PermanentFailure
 
 pytestmark = pytest.mark.timeout(60)
@@ -48,7 +48,7 @@ def request(sampling: SamplingParameters) -> GenerationRequest:
 
 
 def test_vllm_starts_without_weights_and_with_the_worker_extension() -> None:
-    spec = VllmEngine(tensor_parallel=4, pipeline_parallel=2, between_phases=BetweenPhases.FREED)
+    spec = VllmEngineSpec(tensor_parallel=4, pipeline_parallel=2, between_phases=IdleMemoryPolicy.FREED)
     made = vllm.engine_arguments(Path("/m"), spec, 512)
     assert made["load_format"] == "dummy" and made["enable_sleep_mode"]
     assert (made["tensor_parallel_size"], made["pipeline_parallel_size"]) == (4, 2)
@@ -70,16 +70,16 @@ def test_tensorrt_llm_sampling_arguments_follow_the_spec() -> None:
     assert (asked["end_id"], asked["stop_token_ids"]) == (-1, [2, 7])
     greedy = tensorrt.sampling_arguments(SamplingParameters(max_tokens=1, temperature=0), 3, [])
     assert (greedy["temperature"], greedy["top_k"], greedy["top_p"]) == (1.0, 1, None)
-    made = tensorrt.engine_arguments(Path("/m"), TensorRTLLMEngine(tensor_parallel=8), 512)
+    made = tensorrt.engine_arguments(Path("/m"), TensorRTLLMEngineSpec(tensor_parallel=8), 512)
     assert made["load_format"] == "dummy" and made["tensor_parallel_size"] == 8
-    assert tensorrt.cache_arguments(TensorRTLLMEngine(cache_share=0.5))["free_gpu_memory_fraction"] == 0.5
+    assert tensorrt.cache_arguments(TensorRTLLMEngineSpec(cache_share=0.5))["free_gpu_memory_fraction"] == 0.5
 
 
 def test_each_token_has_its_own_log_probability() -> None:
     told = [{3: Logprob(-0.5), 9: Logprob(-0.1)}, {4: Logprob(-1.5)}]
-    assert vllm_results.drawn_of(Completion([3, 4], told)) == Drawn([3, 4], [-0.5, -1.5])
-    assert tensorrt_results.drawn_of(Completion([3, 4], told)) == Drawn([3, 4], [-0.5, -1.5])
-    assert tensorrt_results.drawn_of(Completion([3, 4], [-0.5, -1.5])).logprobs == [-0.5, -1.5]
+    assert vllm_results.to_external_sample(Completion([3, 4], told)) == ExternalSample([3, 4], [-0.5, -1.5])
+    assert tensorrt_results.to_external_sample(Completion([3, 4], told)) == ExternalSample([3, 4], [-0.5, -1.5])
+    assert tensorrt_results.to_external_sample(Completion([3, 4], [-0.5, -1.5])).logprobs == [-0.5, -1.5]
 
 
 @pytest.mark.parametrize("results", [vllm_results, tensorrt_results])
@@ -93,46 +93,46 @@ def decode(tokens: Any) -> str:
     return "".join(chr(96 + token) if token < 27 else "!" for token in tokens)
 
 
-def ended(tokens: list[int], sampling: SamplingParameters) -> tuple[Finish, str]:
+def ended(tokens: list[int], sampling: SamplingParameters) -> tuple[FinishReason, str]:
     zeros = [-1.0] * len(tokens)
-    made = sample_of(request(sampling), 0, Drawn(tokens, zeros), zeros, frozenset({7}), 4, 0.0, decode)
+    made = to_generated_sample(request(sampling), 0, ExternalSample(tokens, zeros), zeros, frozenset({7}), 4, 0.0, decode)
     assert made.versions == [4] * len(tokens)
     return made.finish, made.text
 
 
 def test_finish_reason_follows_from_tokens() -> None:
     plain = SamplingParameters(max_tokens=3)
-    assert ended([1, 2, 7], plain) == (Finish.STOP, "ab")
-    assert ended([1, 2, 3], plain) == (Finish.LENGTH, "abc")
+    assert ended([1, 2, 7], plain) == (FinishReason.STOP, "ab")
+    assert ended([1, 2, 3], plain) == (FinishReason.LENGTH, "abc")
     stop = SamplingParameters(max_tokens=4, stop=("!",))
-    assert ended([1, 2, 30], stop) == (Finish.STOP, "ab")
-    assert ended([1, 2, 3, 4], stop) == (Finish.LENGTH, "abcd")
+    assert ended([1, 2, 30], stop) == (FinishReason.STOP, "ab")
+    assert ended([1, 2, 3, 4], stop) == (FinishReason.LENGTH, "abcd")
 
 
 def test_greedy_behaviour_log_probability_is_zero() -> None:
     sampling = SamplingParameters(max_tokens=2, temperature=0)
-    made = sample_of(request(sampling), 0, Drawn([1, 2], [-1, -2]), [-1, -2], frozenset(), 0, 0.0, decode)
+    made = to_generated_sample(request(sampling), 0, ExternalSample([1, 2], [-1, -2]), [-1, -2], frozenset(), 0, 0.0, decode)
     assert (made.behaviour_logprobs, made.engine_logprobs) == ([0.0, 0.0], [-1, -2])
 
 
 def test_unsupported_log_probabilities_are_refused() -> None:
-    assert not is_cut(SamplingParameters(max_tokens=1, temperature=0.7))
-    assert not is_cut(SamplingParameters(max_tokens=1, temperature=0, top_k=5))
-    check_distribution(request(SamplingParameters(max_tokens=1, top_p=0.9)))
+    assert not is_truncated(SamplingParameters(max_tokens=1, temperature=0.7))
+    assert not is_truncated(SamplingParameters(max_tokens=1, temperature=0, top_k=5))
+    check_sampling_support(request(SamplingParameters(max_tokens=1, top_p=0.9)))
     with pytest.raises(RequestRefused, match=r"temperature is 0\.5"):
-        check_distribution(request(SAMPLING))
+        check_sampling_support(request(SAMPLING))
 
 
 @pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed")
 def test_missing_vllm_is_named() -> None:
     with pytest.raises(PermanentFailure, match="install the package vllm"):
-        Vllm.create(Path("/m"), VllmEngine(), 512)
+        VllmExternalEngine.create(Path("/m"), VllmEngineSpec(), 512)
 
 
 @pytest.mark.skipif(find_spec("tensorrt_llm") is not None, reason="TensorRT-LLM is installed")
 async def test_missing_tensorrt_llm_is_named() -> None:
     with pytest.raises(PermanentFailure, match="use an image that has it"):
-        await TensorRTLLM.create(Path("/m"), TensorRTLLMEngine(), 512)
+        await TensorRTLLMExternalEngine.create(Path("/m"), TensorRTLLMEngineSpec(), 512)
 
 
 @pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed: its own classes were not asked")

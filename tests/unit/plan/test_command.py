@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from kubealign.cli.main import app
-from kubealign.plan.amounts import parsed, shown
+from kubealign.plan.amounts import parse_amount, format_bytes
 from kubealign.plan.errors import PlanError
 
 pytestmark = pytest.mark.timeout(60)
@@ -131,13 +131,13 @@ def test_errors_name_the_invalid_input(file: Path, words: list[str], said: str) 
 
 
 def test_byte_amounts() -> None:
-    assert [parsed(text, "x") for text in ("80GiB", "1.5Gi", "50GB/s", "7")] == [
+    assert [parse_amount(text, "x") for text in ("80GiB", "1.5Gi", "50GB/s", "7")] == [
         80 * 2**30,
         3 * 2**29,
         50 * 10**9,
         7,
     ]
-    assert [shown(size) for size in (0, 1023, 1024, 1536 * 2**20, 123 * 2**30)] == [
+    assert [format_bytes(size) for size in (0, 1023, 1024, 1536 * 2**20, 123 * 2**30)] == [
         "0 B",
         "1023 B",
         "1.00 KiB",
@@ -146,4 +146,4 @@ def test_byte_amounts() -> None:
     ]
     for text in ("", "-1GiB", "GiB", "5 apples"):
         with pytest.raises(PlanError):
-            parsed(text, "x")
+            parse_amount(text, "x")

@@ -16,10 +16,10 @@ from transformers import (
 )
 
 from kubealign.plan import parameters
-from kubealign.plan.division import Division, stages
+from kubealign.plan.division import TrainerLayout, stage_parameters
 from kubealign.plan.errors import PlanError
-from kubealign.plan.shape import shape_of
-from kubealign.spec.training import Lora, LoraTargets, TargetKind
+from kubealign.plan.shape import parse_model_shape
+from kubealign.spec.training import Lora, LoraTargetLayers, LoraLayerKind
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -57,7 +57,7 @@ def test_total_equals_that_of_transformers(name: str) -> None:
     config = MODELS[name]
     with torch.device("meta"):
         expected = AutoModelForCausalLM.from_config(config).num_parameters()
-    assert parameters.total(shape_of(config.to_dict(), name)) == expected
+    assert parameters.total(parse_model_shape(config.to_dict(), name)) == expected
 
 
 @pytest.mark.parametrize("kind", [LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig])
@@ -68,37 +68,37 @@ def test_missing_config_keys_have_the_class_defaults(kind: Any) -> None:
     said = {"model_type": config.model_type, "num_hidden_layers": 1}
     if kind in (Qwen2Config,):
         said["num_key_value_heads"] = config.num_key_value_heads
-    assert parameters.total(shape_of(said, "default")) == expected
+    assert parameters.total(parse_model_shape(said, "default")) == expected
 
 
 def test_hand_computed_counts() -> None:
-    shape = shape_of({"model_type": "llama", **SIZES}, "test")
+    shape = parse_model_shape({"model_type": "llama", **SIZES}, "test")
     # q and o 24 x 24 each, k and v 24 x 12 each; three matrices of 24 x 40; two norms.
     assert parameters.layer(shape, 0) == 2 * 576 + 2 * 288 + 3 * 960 + 48
     assert parameters.total(shape) == 2 * 101 * 24 + 4 * 4656 + 24 == 23496
 
 
 def test_stages_divide_the_model() -> None:
-    shape = shape_of({"model_type": "llama", **SIZES}, "test")
-    held = stages(shape, Division(pipeline=2))
+    shape = parse_model_shape({"model_type": "llama", **SIZES}, "test")
+    held = stage_parameters(shape, TrainerLayout(pipeline=2))
     assert [stage.dense for stage in held] == [101 * 24 + 2 * 4656, 101 * 24 + 2 * 4656 + 24]
     # Two tensor ranks: norms are repeated, matrices halved.
-    (first, _) = stages(shape, Division(tensor=2, pipeline=2))
+    (first, _) = stage_parameters(shape, TrainerLayout(tensor=2, pipeline=2))
     assert first.dense == (101 * 24 + 2 * (4656 - 48)) // 2 + 2 * 48
 
 
 def test_experts_are_divided_over_expert_parallel_ranks() -> None:
-    shape = shape_of(MODELS["mixtral"].to_dict(), "mixtral")
-    (stage,) = stages(shape, Division(expert=2, data=2))
+    shape = parse_model_shape(MODELS["mixtral"].to_dict(), "mixtral")
+    (stage,) = stage_parameters(shape, TrainerLayout(expert=2, data=2))
     assert stage.experts == 4 * 2 * 3 * 24 * 40
     assert stage.dense == parameters.total(shape) - 2 * stage.experts
 
 
 def test_adapter_parameters() -> None:
-    shape = shape_of({"model_type": "llama", **SIZES}, "test")
-    lora = Lora(rank=2, targets=LoraTargets(kind=TargetKind.ATTENTION))
+    shape = parse_model_shape({"model_type": "llama", **SIZES}, "test")
+    lora = Lora(rank=2, targets=LoraTargetLayers(kind=LoraLayerKind.ATTENTION))
     assert parameters.adapter(shape, lora) == 4 * 2 * (48 + 36 + 36 + 48)
-    named = Lora(rank=2, dora=True, targets=LoraTargets(names=["q_proj", "down_proj"]))
+    named = Lora(rank=2, dora=True, targets=LoraTargetLayers(names=["q_proj", "down_proj"]))
     assert parameters.adapter(shape, named) == 4 * (2 * (48 + 64) + 24 + 24)
 
 
@@ -113,10 +113,10 @@ def test_adapter_parameters() -> None:
 )
 def test_unsupported_configs_are_errors(config: dict[str, Any], words: str) -> None:
     with pytest.raises(PlanError, match=words):
-        shape_of(config, "config.json")
+        parse_model_shape(config, "config.json")
 
 
 def test_an_indivisible_layout_is_an_error() -> None:
-    shape = shape_of({"model_type": "llama", **SIZES}, "test")
+    shape = parse_model_shape({"model_type": "llama", **SIZES}, "test")
     with pytest.raises(PlanError, match="pipelineParallel is 3; it must divide"):
-        stages(shape, Division(pipeline=3))
+        stage_parameters(shape, TrainerLayout(pipeline=3))

@@ -5,19 +5,19 @@ from typing import Any
 import pytest
 
 from kubealign.plan import parameters
-from kubealign.plan.handover import handover
+from kubealign.plan.handover import estimate_weight_transfer
 from kubealign.plan.machine import Device, Machine
-from kubealign.plan.shape import shape_of
-from kubealign.plan.traffic import ring, traffic
+from kubealign.plan.shape import parse_model_shape
+from kubealign.plan.traffic import ring_bytes, estimate_traffic
 from kubealign.plan.trained import TrainedModel
-from kubealign.plan.work import Work
-from kubealign.spec.megatron import MegatronBackend
+from kubealign.plan.work import Workload
+from kubealign.spec.megatron import MegatronBackendSpec
 from kubealign.spec.precision import Precision
-from kubealign.spec.training import Backend, Lora, TorchBackend, Trainer
+from kubealign.spec.training import Backend, Lora, TorchBackendSpec, Trainer
 
 pytestmark = pytest.mark.timeout(60)
 
-SHAPE = shape_of(
+SHAPE = parse_model_shape(
     {
         "model_type": "llama",
         "hidden_size": 8,
@@ -29,23 +29,23 @@ SHAPE = shape_of(
     },
     "test",
 )
-WORK = Work(prompt=4, response=4, sequences=8, epochs=1, updates=2)
+WORK = Workload(prompt=4, response=4, sequences=8, epochs=1, updates=2)
 WEIGHTS = parameters.total(SHAPE)
 
 
 def model(ranks: int, lora: Lora | None = None, **megatron: Any) -> TrainedModel:
-    backend = Backend(torch=TorchBackend(microbatch_tokens=8))
+    backend = Backend(torch=TorchBackendSpec(microbatch_tokens=8))
     if megatron:
-        backend = Backend(megatron=MegatronBackend(**megatron))
+        backend = Backend(megatron=MegatronBackendSpec(**megatron))
     return TrainedModel(SHAPE, Trainer(ranks=ranks, backend=backend, lora=lora), WORK, Device.GPU)
 
 
 def sent(what: TrainedModel, machine: Machine | None = None) -> dict[str, int]:
-    return {each.direction: each.sent for each in traffic(what, machine or Machine())}
+    return {each.direction: each.sent for each in estimate_traffic(what, machine or Machine())}
 
 
 def test_a_ring_omits_the_own_share() -> None:
-    assert [ring(1, 12), ring(2, 12), ring(4, 12)] == [0, 6, 9]
+    assert [ring_bytes(1, 12), ring_bytes(2, 12), ring_bytes(4, 12)] == [0, 6, 9]
 
 
 def test_one_rank_sends_nothing() -> None:
@@ -75,15 +75,15 @@ def test_distributed_optimizer_reduces_and_gathers_once_per_update() -> None:
 
 
 def test_traffic_between_nodes_uses_the_network_rate() -> None:
-    machine = Machine(devices=2, link=100.0, network=10.0)
-    found = {each.direction: each for each in traffic(model(4, tensor_parallel=2), machine)}
-    assert found["tensor"].within and found["tensor"].seconds == pytest.approx(found["tensor"].sent / 100)
-    assert not found["data"].within and found["data"].seconds == pytest.approx(found["data"].sent / 10)
+    machine = Machine(devices=2, link_rate=100.0, network_rate=10.0)
+    found = {each.direction: each for each in estimate_traffic(model(4, tensor_parallel=2), machine)}
+    assert found["tensor"].is_within_node and found["tensor"].seconds == pytest.approx(found["tensor"].sent / 100)
+    assert not found["data"].is_within_node and found["data"].seconds == pytest.approx(found["data"].sent / 10)
 
 
 def test_weight_transfer() -> None:
-    machine = Machine(copy=100.0, network=1.0)
-    found = handover(model(1), 3, machine)
+    machine = Machine(copy_rate=100.0, network_rate=1.0)
+    found = estimate_weight_transfer(model(1), 3, machine)
     assert (found.sent, found.snapshot) == (4 * WEIGHTS, 8 * WEIGHTS)
     assert found.shared_seconds == pytest.approx(2.4 * 4 * WEIGHTS / 100)
     assert found.stream_seconds == pytest.approx(3 * 4 * WEIGHTS)
@@ -91,4 +91,4 @@ def test_weight_transfer() -> None:
 
 def test_only_the_adapter_is_transferred() -> None:
     lora = Lora(rank=1)
-    assert handover(model(1, lora), 1, Machine()).sent == 4 * parameters.adapter(SHAPE, lora)
+    assert estimate_weight_transfer(model(1, lora), 1, Machine()).sent == 4 * parameters.adapter(SHAPE, lora)

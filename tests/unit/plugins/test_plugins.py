@@ -10,9 +10,9 @@ from kubealign.spec.algorithms import Algorithm
 from kubealign.spec.trackers import TrackerPlugin
 from kubealign_services.algorithms.loading import make_algorithm
 from kubealign_services.plugins import PluginError
-from kubealign_services.scoring.child import Refused, call, load
-from kubealign_services.trackers.contract import Ending, TrackedJob
-from kubealign_services.trackers.plugin import check_installed, check_parameters, make
+from kubealign_services.scoring.child import FunctionError, call_reward, load_function
+from kubealign_services.trackers.contract import RunOutcome, TrackedJob
+from kubealign_services.trackers.plugin import check_installed, check_parameters, make_plugin_tracker
 
 Install = Callable[[str, dict[str, str]], None]
 
@@ -115,20 +115,20 @@ ASKED = (["p", "q"], ["aab", "bb"])
 
 
 def reward(name: str, **parameters: Any) -> Callable[..., Any]:
-    return load({"plugin": name, "parameters": parameters})
+    return load_function({"plugin": name, "parameters": parameters})
 
 
 def test_class_is_created_with_the_parameters(install: Install) -> None:
     install(REWARDS, POINTS)
-    assert call(reward("scaled", scale=3.0), *ASKED, {"answer": ["aab", "x"]}) == [3.0, 0.0]
-    assert call(reward("scaled"), *ASKED, {"answer": ["x", "bb"]}) == [0.0, 1.0]
+    assert call_reward(reward("scaled", scale=3.0), *ASKED, {"answer": ["aab", "x"]}) == [3.0, 0.0]
+    assert call_reward(reward("scaled"), *ASKED, {"answer": ["x", "bb"]}) == [0.0, 1.0]
 
 
 def test_function_gets_parameters_and_columns(install: Install) -> None:
     install(REWARDS, POINTS)
-    assert call(reward("counted"), *ASKED, {"answer": [1, 2]}) == [2.0, 0.0]
+    assert call_reward(reward("counted"), *ASKED, {"answer": [1, 2]}) == [2.0, 0.0]
     # A parameter stands for the column of its name.
-    assert call(reward("counted", letter="b"), *ASKED, {"letter": ["a", "a"]}) == [1.0, 2.0]
+    assert call_reward(reward("counted", letter="b"), *ASKED, {"letter": ["a", "a"]}) == [1.0, 2.0]
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_parameters_refused_by_a_reward_are_named(
     name: str, parameters: dict[str, Any], said: str, install: Install
 ) -> None:
     install(REWARDS, POINTS)
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(FunctionError) as caught:
         reward(name, **parameters)
     assert said in str(caught.value)
 
@@ -175,9 +175,9 @@ def test_tracker_gets_the_job_its_folder_and_the_parameters(install: Install, tm
     install(TRACKER, {"trackers.kept": "Kept"})
     plugin = TrackerPlugin(name="kept", parameters={"words": ["a", "b"]})
     check_parameters(plugin, "ours")
-    tracker = make(plugin, "ours", TrackedJob("sums", "default", {}), tmp_path)
+    tracker = make_plugin_tracker(plugin, "ours", TrackedJob("sums", "default", {}), tmp_path)
     tracker.step(7, 1, {})
-    tracker.close(Ending.SUCCEEDED)
+    tracker.close(RunOutcome.SUCCEEDED)
     assert (tmp_path / "kept.txt").read_text() == "sums a b 7"
 
 

@@ -10,14 +10,14 @@ from typing import Any, cast
 import pytest
 
 from kubealign.process import NatsAccess, ProcessSettings, RedisAccess, Role, TlsFiles
-from kubealign_services.colocated.side_by_side import side_by_side
-from kubealign_services.process.context import Context
+from kubealign_services.colocated.side_by_side import run_together
+from kubealign_services.process.context import ProcessContext
 from kubealign_services.telemetry.heartbeat import Heartbeat
 
 pytestmark = pytest.mark.timeout(30)
 
 
-def context(beats: list[dict[str, Any]]) -> Context:
+def context(beats: list[dict[str, Any]]) -> ProcessContext:
     """Return a context with only what sub-contexts need. Heartbeats are appended to `beats`."""
     nowhere = Path("/nowhere")
     settings = ProcessSettings(
@@ -38,7 +38,7 @@ def context(beats: list[dict[str, Any]]) -> Context:
     read_model: Any = SimpleNamespace(
         heartbeat=lambda process, values: beats.append({"of": process, **values})
     )
-    return Context(
+    return ProcessContext(
         settings=settings,
         job=cast("Any", None),
         logger=logging.getLogger("test"),
@@ -51,7 +51,7 @@ def context(beats: list[dict[str, Any]]) -> Context:
 
 async def test_sub_context_has_its_own_name_and_thread_and_no_address() -> None:
     whole = context([])
-    part = whole.beside("rollout-1", Role.ROLLOUT)
+    part = whole.sub_context("rollout-1", Role.ROLLOUT)
     assert (part.settings.name, part.settings.role) == ("rollout-1", Role.ROLLOUT)
     assert (part.settings.rank, part.settings.world_size) == (0, 1)
     assert (part.settings.listen, part.settings.rendezvous) == (None, None)
@@ -67,10 +67,10 @@ async def test_sub_context_has_its_own_name_and_thread_and_no_address() -> None:
     await asyncio.to_thread(inside.wait, 10)
     # The other thread is free, and the process knows what keeps it from ending.
     assert await whole.compute(lambda: "done") == "done"
-    assert "long" in whole.unfinished
+    assert "long" in whole.running_computation
     leave.set()
     assert (await pending).startswith("rollout-1")
-    assert whole.unfinished == ""
+    assert whole.running_computation == ""
     whole.close()
     with pytest.raises(RuntimeError, match="after shutdown"):
         await part.compute(long)
@@ -79,9 +79,9 @@ async def test_sub_context_has_its_own_name_and_thread_and_no_address() -> None:
 def test_heartbeat_merges_fields_and_the_main_part_takes_precedence() -> None:
     beats: list[dict[str, Any]] = []
     whole = context(beats)
-    whole.heartbeat.describe(lambda: {"step": 3, "weight_version": 3})
-    part = whole.beside("rollout-1", Role.ROLLOUT)
-    part.heartbeat.describe(lambda: {"running": 8, "weight_version": 2})
+    whole.heartbeat.set_fields(lambda: {"step": 3, "weight_version": 3})
+    part = whole.sub_context("rollout-1", Role.ROLLOUT)
+    part.heartbeat.set_fields(lambda: {"running": 8, "weight_version": 2})
     said = {name: value for name, value in beats[-1].items() if name != "time"}
     assert said == {"of": "trainer-1", "role": "trainer", "step": 3, "running": 8, "weight_version": 3}
 
@@ -103,12 +103,12 @@ async def test_leading_part_ends_the_process_and_any_failure_fails_it() -> None:
         finally:
             ended.append(name)
 
-    await side_by_side(_ends(), stays("other"), patient=True)
+    await run_together(_ends(), stays("other"), graceful=True)
     assert ended == ["other"]
     with pytest.raises(OSError, match="the bus is gone"):
-        await side_by_side(_fails(), stays("other"), patient=True)
+        await run_together(_fails(), stays("other"), graceful=True)
     with pytest.raises(OSError, match="the bus is gone"):
-        await side_by_side(stays("leading"), _fails(), patient=True)
+        await run_together(stays("leading"), _fails(), graceful=True)
     assert ended == ["other", "other", "leading"]
 
 
@@ -120,7 +120,7 @@ async def test_leading_part_outlives_a_part_that_ended_normally() -> None:
         await leave.wait()
         ended.append("leading")
 
-    both = asyncio.ensure_future(side_by_side(leading(), _ends(), patient=True))
+    both = asyncio.ensure_future(run_together(leading(), _ends(), graceful=True))
     await asyncio.sleep(0.01)
     assert not both.done()
     leave.set()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kubealign import pod
-from kubealign.process import Exit, ProcessSettings, Role
+from kubealign.process import ExitCode, ProcessSettings, Role
 from kubealign_services.process.mounts import Mounts
 from kubealign_services.process.pod import main
 
@@ -69,7 +69,7 @@ class Container:
         return ProcessSettings.model_validate_json((self.mounts.runtime / "settings.json").read_text())
 
     def refusal(self) -> str:
-        assert self.start() == Exit.PERMANENT
+        assert self.start() == ExitCode.PERMANENT
         return self.mounts.termination.read_text()
 
 

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from kubealign.spec.precision import Precision
-from kubealign.spec.rollout import InFlight, Transport
+from kubealign.spec.rollout import InFlightPolicy, WeightTransport
 from kubealign.v1 import refit_pb2
 from kubealign_services.bus.memory import MemoryBus
-from kubealign_services.refit.broadcast import WeightsBroadcast
+from kubealign_services.refit.broadcast import RefitCoordinator
 from kubealign_services.refit.canary import Canary
 from kubealign_services.refit.publisher import WeightsPublisher
 from kubealign_services.refit.receiver import WeightsReceiver
@@ -49,7 +49,7 @@ class Bigram:
 class Sender:
     """Trainer side: a model and a publisher of its snapshots. `harm` may alter each streamed chunk."""
 
-    def __init__(self, folder: Path, transport: Transport) -> None:
+    def __init__(self, folder: Path, transport: WeightTransport) -> None:
         self.model = Bigram(seed=1)
         self.publisher = WeightsPublisher(folder, ADDRESS, transport)
         self.canary = Canary.choose(5, VOCABULARY, [Precision.FLOAT32])
@@ -59,7 +59,7 @@ class Sender:
         self.streams = 0
 
     async def publish(self, fence: int, version: int) -> refit_pb2.WeightsAnnouncement:
-        canary = self.canary.message(self.model.logprobs(self.canary.tokens))
+        canary = self.canary.to_proto(self.model.logprobs(self.canary.tokens))
         announcement = self.publisher.publish(
             fence=fence, version=version, tensors=iter(self.model.weights.items()), canary=canary
         )
@@ -95,13 +95,13 @@ class Receiver:
         self.worker = RefitWorker(name, bus, receiver, self, timeout)
 
     @asynccontextmanager
-    async def quiet(self, in_flight: InFlight) -> AsyncIterator[None]:
+    async def paused(self, in_flight: InFlightPolicy) -> AsyncIterator[None]:
         self.asked_to_drain.set()
         await self.idle.wait()
         yield
 
     async def refit(
-        self, tensors: Iterable[tuple[str, Tensor]], version: int, in_flight: InFlight = InFlight.DRAIN
+        self, tensors: Iterable[tuple[str, Tensor]], version: int, in_flight: InFlightPolicy = InFlightPolicy.DRAIN
     ) -> None:
         self.before_copy()
         self.refits += 1
@@ -111,7 +111,7 @@ class Receiver:
         for name, weight in self.model.weights.items():
             weight.copy_(found[name])
 
-    async def proven_by(self, proof: asyncio.Future[None]) -> None:
+    async def hold_output_until(self, proof: asyncio.Future[None]) -> None:
         await asyncio.shield(proof)
 
     async def sequence_logprobs(self, tokens: list[int]) -> list[float]:
@@ -126,7 +126,7 @@ class Stage:
         self.bus = MemoryBus()
         self._tasks: list[asyncio.Task[None]] = []
 
-    def sender(self, transport: Transport = Transport.AUTO) -> Sender:
+    def sender(self, transport: WeightTransport = WeightTransport.AUTO) -> Sender:
         return Sender(self.folder, transport)
 
     def receiver(self, name: str, sender: Sender, timeout: float = 10.0, elsewhere: bool = False) -> Receiver:
@@ -143,8 +143,8 @@ class Stage:
         min_replicas: int = 1,
         replicas: int = 1,
         timeout: float = 10.0,
-    ) -> WeightsBroadcast:
-        return WeightsBroadcast(
+    ) -> RefitCoordinator:
+        return RefitCoordinator(
             self.bus,
             sender.publish,
             fence=fence,

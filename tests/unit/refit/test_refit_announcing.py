@@ -10,11 +10,11 @@ from kubealign.v1 import batch_pb2, refit_pb2
 from kubealign_services.bus.memory import MemoryBus
 from kubealign_services.refit.announcing import (
     AnnouncementTooLarge,
-    announcement_of,
-    from_the_bus,
-    on_the_bus,
+    build_announcement,
+    decode_announcement,
+    encode_announcement,
 )
-from kubealign_services.refit.broadcast import RefitFailed, WeightsBroadcast
+from kubealign_services.refit.broadcast import RefitFailed, RefitCoordinator
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -40,26 +40,26 @@ def announced(ranks: int, pieces: int) -> refit_pb2.WeightsAnnouncement:
         )
         for rank in range(ranks)
     ]
-    return announcement_of(parts, fence=1, version=7, canary=refit_pb2.Canary(tokens=[1, 2]))
+    return build_announcement(parts, fence=1, version=7, canary=refit_pb2.Canary(tokens=[1, 2]))
 
 
 def test_short_announcement_is_not_compressed() -> None:
     short = announced(1, 10)
-    assert on_the_bus(short, 1 << 20) == short.SerializeToString()
-    assert from_the_bus(on_the_bus(short, 1 << 20)) == short
+    assert encode_announcement(short, 1 << 20) == short.SerializeToString()
+    assert decode_announcement(encode_announcement(short, 1 << 20)) == short
 
 
 def test_announcement_of_tens_of_thousands_of_pieces_fits() -> None:
     long = announced(16, 3000)
     plain = long.SerializeToString()
     assert len(plain) > 4 << 20
-    data = on_the_bus(long, 2 << 20)
-    assert from_the_bus(data) == long
+    data = encode_announcement(long, 2 << 20)
+    assert decode_announcement(data) == long
 
 
 def test_too_long_announcement_names_remedies() -> None:
     with pytest.raises(AnnouncementTooLarge) as caught:
-        on_the_bus(announced(2, 1000), 10_000)
+        encode_announcement(announced(2, 1000), 10_000)
     text = str(caught.value)
     assert "weights version 7 names 2000 pieces of 2 ranks" in text
     assert "the bus accepts 10000: fewer ranks (spec.trainer.ranks)" in text
@@ -70,7 +70,7 @@ async def test_refit_fails_at_once_when_announcement_is_too_long() -> None:
         return announced(2, 1000)
 
     bus = MemoryBus(max_payload=10_000)
-    async with WeightsBroadcast(bus, publish, fence=1, min_replicas=1, timeout=30) as broadcast:
+    async with RefitCoordinator(bus, publish, fence=1, min_replicas=1, timeout=30) as broadcast:
         with pytest.raises(RefitFailed, match="names 2000 pieces of 2 ranks"):
             await broadcast.publish(7)
     await bus.close()
@@ -82,13 +82,13 @@ async def test_refit_fails_at_once_when_announcement_is_too_long() -> None:
         b"\0\1",
         struct.pack("<BI", 0, 2**31) + b"x",
         struct.pack("<BI", 0, 100) + b"no zstd",
-        on_the_bus(announced(1, 1000), 1 << 20)[:-9],
+        encode_announcement(announced(1, 1000), 1 << 20)[:-9],
         b"\xff\xff",
     ],
 )
 def test_invalid_bytes_raise_decode_error(data: bytes) -> None:
     with pytest.raises(DecodeError):
-        from_the_bus(data)
+        decode_announcement(data)
 
 
 def test_digest_covers_all_parts() -> None:

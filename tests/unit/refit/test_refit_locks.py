@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kubealign.spec.rollout import Encoding, Transport
+from kubealign.spec.rollout import WeightEncoding, WeightTransport
 from kubealign.v1 import refit_pb2
 from kubealign_services.refit.manifest import CorruptTransfer
 from kubealign_services.refit.publisher import WeightsPublisher
@@ -25,7 +25,7 @@ NAMES = ("embed.weight", "head.weight")
 
 @pytest.fixture
 def publisher(tmp_path: Path) -> Iterator[WeightsPublisher]:
-    made = WeightsPublisher(tmp_path, "trainer:1", Transport.AUTO)
+    made = WeightsPublisher(tmp_path, "trainer:1", WeightTransport.AUTO)
     yield made
     made.close()
 
@@ -37,7 +37,7 @@ def publish(publisher: WeightsPublisher, version: int) -> refit_pb2.WeightsAnnou
 
 
 def receiver(
-    folder: Path, publisher: WeightsPublisher, encoding: Encoding = Encoding.DENSE
+    folder: Path, publisher: WeightsPublisher, encoding: WeightEncoding = WeightEncoding.DENSE
 ) -> WeightsReceiver:
     async def stream(
         address: str, request: refit_pb2.FetchWeightsRequest, timeout: float
@@ -164,7 +164,7 @@ async def test_without_locks_every_version_has_its_own_file(
         async with worker.fetch(announcement) as transfer:
             assert not transfer.tensors.lasts
             assert all_are(dict(transfer.tensors), version)
-            transfer.confirm()
+            transfer.check_valid()
     assert len(names) == 4
     assert len(files(tmp_path)) == 2
 
@@ -189,7 +189,7 @@ async def test_snapshot_being_written_cannot_be_read(publisher: WeightsPublisher
 
 
 async def test_damaged_map_is_mapped_again(tmp_path: Path) -> None:
-    publisher = WeightsPublisher(tmp_path, None, Transport.SHARED_MEMORY)
+    publisher = WeightsPublisher(tmp_path, None, WeightTransport.SHARED_MEMORY)
     worker = receiver(tmp_path, publisher)
     held = await kept(worker, publish(publisher, 1))
     held["embed.weight"][0, 0] = 7.0  # this process's own page from now on
@@ -218,13 +218,13 @@ async def test_corruption_is_detected_before_views_are_kept(
 
 async def test_cached_delta_base_cannot_be_kept(tmp_path: Path) -> None:
     """The next version's deltas are applied in place."""
-    publisher = WeightsPublisher(tmp_path / "shared", "trainer:1", Transport.AUTO, encoding=Encoding.DELTA)
-    for encoding, lasts in ((Encoding.DELTA, False), (Encoding.DENSE, True)):
+    publisher = WeightsPublisher(tmp_path / "shared", "trainer:1", WeightTransport.AUTO, encoding=WeightEncoding.DELTA)
+    for encoding, lasts in ((WeightEncoding.DELTA, False), (WeightEncoding.DENSE, True)):
         elsewhere = receiver(tmp_path / "nowhere", publisher, encoding)
         async with elsewhere.fetch(publish(publisher, 1)) as transfer:
             assert transfer.transport == "stream"
             assert transfer.tensors.lasts is lasts
-    async with receiver(tmp_path / "shared", publisher, Encoding.DELTA).fetch(
+    async with receiver(tmp_path / "shared", publisher, WeightEncoding.DELTA).fetch(
         publish(publisher, 1)
     ) as transfer:
         assert transfer.tensors.lasts

@@ -10,17 +10,17 @@ from hypothesis import strategies as st
 
 from kubealign.spec.precision import Precision
 from kubealign.v1 import batch_pb2, refit_pb2
-from kubealign_services.refit.canary import Canary, gap
-from kubealign_services.refit.checking import verify
+from kubealign_services.refit.canary import Canary, max_logprob_gap
+from kubealign_services.refit.checking import verify_checksums
 from kubealign_services.refit.manifest import (
     BadManifest,
     CorruptTransfer,
-    aligned,
+    align_offset,
     check_announcement,
     piece_view,
     weights_digest,
 )
-from kubealign_services.refit.snapshot import ranges
+from kubealign_services.refit.snapshot import chunk_ranges
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -50,11 +50,11 @@ def announcement() -> refit_pb2.WeightsAnnouncement:
 
 
 def test_layout_by_hand() -> None:
-    assert [aligned(offset) for offset in (0, 1, 60, 64, 65)] == [0, 64, 64, 64, 128]
+    assert [align_offset(offset) for offset in (0, 1, 60, 64, 65)] == [0, 64, 64, 64, 128]
     message = announcement()
     check_announcement(message)
     tensors = message.parts[0].tensors
-    verify(memoryview(SNAPSHOT), tensors, "here")
+    verify_checksums(memoryview(SNAPSHOT), tensors, "here")
     views = {entry.name: piece_view(memoryview(bytearray(SNAPSHOT)), entry) for entry in tensors}
     assert torch.equal(views["a"], torch.arange(15, dtype=torch.float32).reshape(3, 5))
     assert torch.equal(views["b"], torch.tensor([1.0, -2.0], dtype=torch.bfloat16))
@@ -101,10 +101,10 @@ def test_any_flipped_bit_is_detected_and_named(place: int, bit: int) -> None:
     harmed[place] ^= 1 << bit
     tensors = announcement().parts[0].tensors
     if 60 <= place < 64:  # padding: part of no tensor
-        verify(memoryview(harmed), tensors, "here")
+        verify_checksums(memoryview(harmed), tensors, "here")
         return
     with pytest.raises(CorruptTransfer, match=f"1 of 2 tensors from here .*: {'a' if place < 60 else 'b'}$"):
-        verify(memoryview(harmed), tensors, "here")
+        verify_checksums(memoryview(harmed), tensors, "here")
 
 
 def test_adjacent_pieces_share_chunks() -> None:
@@ -113,11 +113,11 @@ def test_adjacent_pieces_share_chunks() -> None:
     offset = 0
     for index, size in enumerate(sizes):
         entries.append(refit_pb2.TensorEntry(name=str(index), offset_bytes=offset, size_bytes=size))
-        offset = aligned(offset + size)
-    assert list(ranges(entries, 1000)) == [(0, 384)]
-    assert list(ranges(entries, 200)) == [(0, 200), (200, 184)]
-    assert list(ranges([entries[1], entries[3]], 1000)) == [(64, 4), (320, 64)]
-    assert list(ranges([], 1000)) == []
+        offset = align_offset(offset + size)
+    assert list(chunk_ranges(entries, 1000)) == [(0, 384)]
+    assert list(chunk_ranges(entries, 200)) == [(0, 200), (200, 184)]
+    assert list(chunk_ranges([entries[1], entries[3]], 1000)) == [(64, 4), (320, 64)]
+    assert list(chunk_ranges([], 1000)) == []
 
 
 def test_canary_depends_on_the_job() -> None:
@@ -128,17 +128,17 @@ def test_canary_depends_on_the_job() -> None:
     assert all(0 <= token < 97 for token in one.tokens)
     assert one.tolerance == 1e-3
     assert Canary.choose(1, 97, [Precision.FLOAT32, Precision.BFLOAT16]).tolerance == 0.1
-    message = one.message([-1.0] * 15)
+    message = one.to_proto([-1.0] * 15)
     assert list(message.tokens) == one.tokens
     assert message.tolerance == pytest.approx(1e-3)
     with pytest.raises(ValueError, match="16 log-probabilities for 16"):
-        one.message([-1.0] * 16)
+        one.to_proto([-1.0] * 16)
     with pytest.raises(ValueError, match="canary"):
         Canary.choose(1, 0, [Precision.FLOAT32])
 
 
 def test_gap_is_infinite_without_comparable_values() -> None:
-    assert gap([-1.0, -2.0], [-1.5, -2.25]) == 0.5
-    assert gap([-1.0], [float("nan")]) == float("inf")
-    assert gap([float("-inf")], [float("-inf")]) == float("inf")
-    assert gap([-1.0], [-1.0, -1.0]) == float("inf")
+    assert max_logprob_gap([-1.0, -2.0], [-1.5, -2.25]) == 0.5
+    assert max_logprob_gap([-1.0], [float("nan")]) == float("inf")
+    assert max_logprob_gap([float("-inf")], [float("-inf")]) == float("inf")
+    assert max_logprob_gap([-1.0], [-1.0, -1.0]) == float("inf")

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from kubealign.spec.rollout import Encoding, Transport
+from kubealign.spec.rollout import WeightEncoding, WeightTransport
 from kubealign.v1 import refit_pb2
-from kubealign_services.refit.announcing import announcement_of
+from kubealign_services.refit.announcing import build_announcement
 from kubealign_services.refit.manifest import BadManifest, CorruptTransfer
-from kubealign_services.refit.plan import Wanted
+from kubealign_services.refit.plan import RangeSelector
 from kubealign_services.refit.publisher import WeightsPublisher
 from kubealign_services.refit.receiver import WeightsReceiver
 from kubealign_services.refit.snapshot import HEADER_BYTES
@@ -30,7 +30,7 @@ class Ranks:
     `harm`, which gets the rank, and are counted with their requests.
     """
 
-    def __init__(self, folder: Path, transport: Transport, encoding: Encoding) -> None:
+    def __init__(self, folder: Path, transport: WeightTransport, encoding: WeightEncoding) -> None:
         self.folder = folder
         self.publishers = [
             WeightsPublisher(folder, f"trainer-{rank}:1", transport, rank=rank, encoding=encoding)
@@ -49,12 +49,12 @@ class Ranks:
         rows = slice(0, 40) if rank == 0 else slice(40, 64)
         yield WeightSlice("w", (64, 50), (rows.start, 0), self.weights["w"][rows])
         if rank == 1:
-            yield WeightSlice.whole("b", self.weights["b"])
+            yield WeightSlice.from_full_tensor("b", self.weights["b"])
 
     def publish(self, version: int) -> refit_pb2.WeightsAnnouncement:
-        base = self.publishers[0].base
+        base = self.publishers[0].delta_base
         parts = [publisher.write(self.slices(rank)) for rank, publisher in enumerate(self.publishers)]
-        made = announcement_of(parts, fence=1, version=version, canary=refit_pb2.Canary(), base=base)
+        made = build_announcement(parts, fence=1, version=version, canary=refit_pb2.Canary(), base=base)
         for publisher in self.publishers:
             publisher.seal(made.weights)
         return made
@@ -77,7 +77,7 @@ class Ranks:
             await asyncio.sleep(0)
 
     def receiver(
-        self, near: bool, wanted: Wanted | None = None, encoding: Encoding = Encoding.DENSE
+        self, near: bool, wanted: RangeSelector | None = None, encoding: WeightEncoding = WeightEncoding.DENSE
     ) -> WeightsReceiver:
         folder = self.folder if near else self.folder / "nowhere"
         return WeightsReceiver(folder, self.stream, 10.0, wanted, encoding)
@@ -101,7 +101,7 @@ Start = Callable[..., Ranks]
 def start(tmp_path: Path) -> Iterator[Start]:
     made: list[Ranks] = []
 
-    def create(transport: Transport = Transport.AUTO, encoding: Encoding = Encoding.DENSE) -> Ranks:
+    def create(transport: WeightTransport = WeightTransport.AUTO, encoding: WeightEncoding = WeightEncoding.DENSE) -> Ranks:
         made.append(Ranks(tmp_path, transport, encoding))
         return made[-1]
 
@@ -116,7 +116,7 @@ async def taken(
     """Tensors that an engine has copied; transport, received bytes, parts that arrived as deltas."""
     async with receiver.fetch(announcement) as transfer:
         copied = {name: tensor.clone() for name, tensor in transfer.tensors}
-        transfer.confirm()
+        transfer.check_valid()
         return copied, transfer.transport, transfer.received_bytes, transfer.delta_parts
 
 
@@ -145,7 +145,7 @@ async def test_full_tensors_are_assembled_from_two_ranks(start: Start, near: boo
 
 
 async def test_split_engine_fetches_only_its_ranges(start: Start) -> None:
-    ranks = start(Transport.STREAM)
+    ranks = start(WeightTransport.STREAM)
 
     def columns(name: str, shape: tuple[int, ...]) -> list[Box]:
         """Rows 0 to 40 of the matrix, its right half."""
@@ -211,8 +211,8 @@ async def test_manifest_without_a_ranks_part_is_refused(start: Start) -> None:
 
 
 async def test_only_deltas_are_streamed_after_the_first_version(start: Start) -> None:
-    ranks = start(encoding=Encoding.DELTA)
-    near, far = (ranks.receiver(at_home, encoding=Encoding.DELTA) for at_home in (True, False))
+    ranks = start(encoding=WeightEncoding.DELTA)
+    near, far = (ranks.receiver(at_home, encoding=WeightEncoding.DELTA) for at_home in (True, False))
     plain = ranks.receiver(near=False)
     for version in range(4):
         announcement = ranks.publish(version)
@@ -235,8 +235,8 @@ async def test_only_deltas_are_streamed_after_the_first_version(start: Start) ->
 
 async def test_receiver_without_the_base_fetches_everything(start: Start) -> None:
     """A late receiver, one that missed a version, and one whose last refit failed."""
-    ranks = start(Transport.STREAM, Encoding.DELTA)
-    receiver = ranks.receiver(near=False, encoding=Encoding.DELTA)
+    ranks = start(WeightTransport.STREAM, WeightEncoding.DELTA)
+    receiver = ranks.receiver(near=False, encoding=WeightEncoding.DELTA)
 
     async def deltas(who: WeightsReceiver, announcement: refit_pb2.WeightsAnnouncement) -> int:
         ranks.asked.clear()
@@ -250,7 +250,7 @@ async def test_receiver_without_the_base_fetches_everything(start: Start) -> Non
     ranks.step()
     assert await deltas(receiver, ranks.publish(1)) == 2
     ranks.step()
-    assert await deltas(ranks.receiver(near=False, encoding=Encoding.DELTA), ranks.publish(2)) == 0
+    assert await deltas(ranks.receiver(near=False, encoding=WeightEncoding.DELTA), ranks.publish(2)) == 0
     ranks.step()
     assert await deltas(receiver, ranks.publish(3)) == 0
     ranks.step()
@@ -268,8 +268,8 @@ async def test_receiver_without_the_base_fetches_everything(start: Start) -> Non
 
 @pytest.mark.parametrize("how", ["flipped", "cut", "gone"])
 async def test_invalid_delta_is_followed_by_a_full_transfer(start: Start, how: str) -> None:
-    ranks = start(Transport.STREAM, Encoding.DELTA)
-    receiver = ranks.receiver(near=False, encoding=Encoding.DELTA)
+    ranks = start(WeightTransport.STREAM, WeightEncoding.DELTA)
+    receiver = ranks.receiver(near=False, encoding=WeightEncoding.DELTA)
     await taken(receiver, ranks.publish(0))
     ranks.step()
     announcement = ranks.publish(1)
@@ -295,8 +295,8 @@ async def test_invalid_delta_is_followed_by_a_full_transfer(start: Start, how: s
 
 
 async def test_part_with_large_delta_is_sent_dense(start: Start) -> None:
-    ranks = start(Transport.STREAM, Encoding.DELTA)
-    receiver = ranks.receiver(near=False, encoding=Encoding.DELTA)
+    ranks = start(WeightTransport.STREAM, WeightEncoding.DELTA)
+    receiver = ranks.receiver(near=False, encoding=WeightEncoding.DELTA)
     await taken(receiver, ranks.publish(0))
     # Random bits in all of `w`; of rank 1's part that is two thirds.
     generator = torch.Generator().manual_seed(9)
@@ -315,12 +315,12 @@ async def test_part_with_large_delta_is_sent_dense(start: Start) -> None:
 
 
 async def test_split_engine_fetches_only_its_deltas(start: Start) -> None:
-    ranks = start(Transport.STREAM, Encoding.DELTA)
+    ranks = start(WeightTransport.STREAM, WeightEncoding.DELTA)
 
     def bias(name: str, shape: tuple[int, ...]) -> list[Box]:
         return [Box((4,), (3,))] if name == "b" else []
 
-    receiver = ranks.receiver(near=False, wanted=bias, encoding=Encoding.DELTA)
+    receiver = ranks.receiver(near=False, wanted=bias, encoding=WeightEncoding.DELTA)
     await taken(receiver, ranks.publish(0))
     ranks.step()
     announcement = ranks.publish(1)

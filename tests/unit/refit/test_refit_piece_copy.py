@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from kubealign.v1 import refit_pb2
 from kubealign_services.refit import checking, piece_copy
-from kubealign_services.refit.checked_copy import Bytes, checked_copy, checked_narrowing
-from kubealign_services.refit.checking import verify
+from kubealign_services.refit.checked_copy import Bytes, copy_with_checksum, narrow_with_checksum
+from kubealign_services.refit.checking import verify_checksums
 from kubealign_services.refit.manifest import CorruptTransfer
-from kubealign_services.refit.piece_copy import copied
+from kubealign_services.refit.piece_copy import copy_tensor
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -26,10 +26,10 @@ class Memory:
         self.data: Bytes = torch.full((size,), 255, dtype=torch.uint8).numpy()
         self._mapped_bytes = mapped_bytes
 
-    def mapped(self, offset: int, count: int) -> Bytes | None:
+    def mapped_view(self, offset: int, count: int) -> Bytes | None:
         return self.data[offset : offset + count] if offset + count <= self._mapped_bytes else None
 
-    def put(self, data: memoryview, offset: int) -> None:
+    def write_at(self, data: memoryview, offset: int) -> None:
         self.data[offset : offset + len(data)] = memoryview(data)
 
 
@@ -61,7 +61,7 @@ def test_bytes_equal_torchs_conversion(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(piece_copy, "_STRETCH_BYTES", stretch)
         memory = Memory(len(expected) + 128, mapped_bytes)
-        checksum = copied(source, wanted, memory, 64)
+        checksum = copy_tensor(source, wanted, memory, 64)
     written = torch.from_numpy(memory.data)
     assert torch.equal(written[64:-64], expected)
     assert bool((written[:64] == 255).all()) and bool((written[-64:] == 255).all())
@@ -83,17 +83,17 @@ def test_every_corrupt_piece_is_named_with_any_number_of_threads(
         )
         for place in range(7)
     ]
-    verify(memoryview(data), entries, "here")
-    verify(memoryview(data), [], "here")
+    verify_checksums(memoryview(data), entries, "here")
+    verify_checksums(memoryview(data), [], "here")
     for place in (2, 6):
         data[100 * place] ^= 1
     with pytest.raises(CorruptTransfer, match=r"2 of 7 tensors from here have the wrong checksum: t2, t6$"):
-        verify(memoryview(data), entries, "here")
+        verify_checksums(memoryview(data), entries, "here")
 
 
 @given(st.lists(st.integers(0, 1000), max_size=40), st.integers(1, 5))
 def test_balanced_shares_hold_every_index_once(sizes: list[int], count: int) -> None:
-    shares = checking._shares(sizes, count)
+    shares = checking._balance(sizes, count)
     assert sorted(place for share in shares for place in share) == list(range(len(sizes)))
     totals = [sum(sizes[place] for place in share) for share in shares]
     assert max(totals) - min(totals) <= max(sizes, default=0)
@@ -115,7 +115,7 @@ def test_copy_checksum_equals_the_librarys(size: int, to: int, of: int, seed: in
     source = torch.randint(0, 256, (of + size,), dtype=torch.uint8, generator=generator).numpy()[of:]
     memory = torch.full((to + size + 64,), 255, dtype=torch.uint8).numpy()
     expected = xxhash.xxh3_64_hexdigest(source.data)
-    assert checked_copy(memory[to : to + size], source) == expected
+    assert copy_with_checksum(memory[to : to + size], source) == expected
     assert (memory[to : to + size] == source).all()
     assert (memory[:to] == 255).all() and (memory[to + size :] == 255).all()
 
@@ -137,7 +137,7 @@ def test_narrowing_rounds_to_even_and_keeps_nan() -> None:
     for count in (len(cases), 40 * len(cases)):  # alone, and among so many that they go by stripes
         bits = np.resize(np.array(list(cases), np.uint32), count)
         memory = torch.empty(2 * count, dtype=torch.uint8).numpy()
-        found = checked_narrowing(memory, bits.view(np.float32))
+        found = narrow_with_checksum(memory, bits.view(np.float32))
         expected = np.resize(np.array(list(cases.values()), np.uint16), count)
         assert [hex(one) for one in memory.view(np.uint16)] == [hex(one) for one in expected]
         assert found == xxhash.xxh3_64_hexdigest(memory.data)
@@ -151,7 +151,7 @@ def test_narrowing_equals_torch_and_the_librarys_checksum(count: int, to: int, s
         -44, 38, generator=generator
     )
     memory = torch.full((to + 2 * count + 64,), 255, dtype=torch.uint8).numpy()
-    found = checked_narrowing(memory[to : to + 2 * count], source.numpy())
+    found = narrow_with_checksum(memory[to : to + 2 * count], source.numpy())
     expected = source.to(torch.bfloat16).view(torch.uint8).numpy() if count else np.empty(0, np.uint8)
     assert (memory[to : to + 2 * count] == expected).all()
     assert found == xxhash.xxh3_64_hexdigest(expected.tobytes())

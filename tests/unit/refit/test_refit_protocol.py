@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from kubealign.spec.rollout import Transport
+from kubealign.spec.rollout import WeightTransport
 from kubealign.v1 import refit_pb2
 from kubealign_services.refit import shared_memory
-from kubealign_services.refit.broadcast import RefitFailed, WeightsBroadcast
+from kubealign_services.refit.broadcast import RefitFailed, RefitCoordinator
 from kubealign_services.refit.snapshot import HEADER_BYTES
 from kubealign_services.refit.worker import Quarantined
 from kubealign_services.rpc.errors import StaleFence
@@ -30,8 +30,8 @@ def flip_first_chunk(chunk: refit_pb2.WeightsChunk) -> None:
     chunk.data = bytes([chunk.data[0] ^ 1]) + chunk.data[1:]
 
 
-@pytest.mark.parametrize("transport", [Transport.SHARED_MEMORY, Transport.STREAM])
-async def test_ten_versions_arrive_bit_for_bit(stage: Any, transport: Transport) -> None:
+@pytest.mark.parametrize("transport", [WeightTransport.SHARED_MEMORY, WeightTransport.STREAM])
+async def test_ten_versions_arrive_bit_for_bit(stage: Any, transport: WeightTransport) -> None:
     sender = stage.sender(transport)
     receiver = stage.receiver("rollout-0", sender)
     async with stage.broadcast(sender) as broadcast:
@@ -40,7 +40,7 @@ async def test_ten_versions_arrive_bit_for_bit(stage: Any, transport: Transport)
             for name, weight in sender.model.weights.items():
                 assert torch.equal(receiver.model.weights[name], weight)
             assert receiver.worker.current == sender.announcements[-1].weights
-            used = "shared_memory" if transport is Transport.SHARED_MEMORY else "stream"
+            used = "shared_memory" if transport is WeightTransport.SHARED_MEMORY else "stream"
             assert [answer.transport for answer in report.committed.values()] == [used]
             assert report.metrics()["refit/canary_gap"] <= 1e-6
             # Two tensors of 50 x 16 numbers of 4 bytes, both multiples of 64.
@@ -63,7 +63,7 @@ async def test_auto_transport_streams_to_other_machines(stage: Any) -> None:
 
 
 async def test_unreachable_sources_are_reported(stage: Any) -> None:
-    sender = stage.sender(Transport.SHARED_MEMORY)
+    sender = stage.sender(WeightTransport.SHARED_MEMORY)
     stage.receiver("far", sender, elsewhere=True)
     async with stage.broadcast(sender) as broadcast:
         with pytest.raises(RefitFailed, match="is reachable from this process: shared memory weights-"):
@@ -111,7 +111,7 @@ async def test_damaged_map_falls_back_to_the_stream(stage: Any) -> None:
 
 
 async def test_corrupt_stream_is_fetched_again(stage: Any) -> None:
-    sender = stage.sender(Transport.STREAM)
+    sender = stage.sender(WeightTransport.STREAM)
     receiver = stage.receiver("rollout-0", sender)
 
     def harm_once(chunk: refit_pb2.WeightsChunk) -> None:
@@ -126,7 +126,7 @@ async def test_corrupt_stream_is_fetched_again(stage: Any) -> None:
 
 
 async def test_repeatedly_corrupt_transfer_is_repaired_by_a_full_publication(stage: Any) -> None:
-    sender = stage.sender(Transport.STREAM)
+    sender = stage.sender(WeightTransport.STREAM)
     receiver = stage.receiver("rollout-0", sender)
 
     def harm_first_publication(chunk: refit_pb2.WeightsChunk) -> None:
@@ -141,7 +141,7 @@ async def test_repeatedly_corrupt_transfer_is_repaired_by_a_full_publication(sta
 
 
 async def test_always_corrupt_transfer_fails_the_job_and_names_the_tensor(stage: Any) -> None:
-    sender = stage.sender(Transport.STREAM)
+    sender = stage.sender(WeightTransport.STREAM)
     receiver = stage.receiver("rollout-0", sender)
     sender.harm = flip_first_chunk
     async with stage.broadcast(sender) as broadcast:
@@ -159,7 +159,7 @@ async def test_always_corrupt_transfer_fails_the_job_and_names_the_tensor(stage:
 
 
 async def test_truncated_or_overlong_stream_is_corrupt(stage: Any) -> None:
-    sender = stage.sender(Transport.STREAM)
+    sender = stage.sender(WeightTransport.STREAM)
     stage.receiver("rollout-0", sender)
 
     def cut(chunk: refit_pb2.WeightsChunk) -> None:
@@ -296,7 +296,7 @@ async def test_overwrite_during_the_copy_is_detected(
 ) -> None:
     """By a reader on a file system without locks."""
     monkeypatch.setattr(shared_memory._OpenFile, "lock", lambda file: False)
-    sender = stage.sender(Transport.SHARED_MEMORY)
+    sender = stage.sender(WeightTransport.SHARED_MEMORY)
     receiver = stage.receiver("rollout-0", sender)
     # Differs where the canary does not look: only the file's header can tell.
     other = {name: weight.clone() for name, weight in sender.model.weights.items()}
@@ -437,12 +437,12 @@ async def test_trainer_errors_propagate_and_a_silent_trainer_times_out(stage: An
         (broken, ConnectionError, "the trainer is away"),
         (silent, RefitFailed, r"the trainer had not published version 0 after 0\.1 s"),
     ):
-        async with WeightsBroadcast(
+        async with RefitCoordinator(
             stage.bus, publish, fence=1, min_replicas=1, replicas=1, timeout=0.1
         ) as broadcast:
-            broadcast.publish_soon(0)
+            broadcast.publish_in_background(0)
             with pytest.raises(error, match=words):
-                await broadcast.settled()
+                await broadcast.wait_current()
 
 
 async def test_exit_cancels_the_publication_in_progress(stage: Any) -> None:

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kubealign.spec.rollout import Transport
+from kubealign.spec.rollout import WeightTransport
 from kubealign.v1 import batch_pb2, refit_pb2
 from kubealign_services.refit import shared_memory
-from kubealign_services.refit.announcing import announcement_of
-from kubealign_services.refit.checking import verify
+from kubealign_services.refit.announcing import build_announcement
+from kubealign_services.refit.checking import verify_checksums
 from kubealign_services.refit.manifest import check_announcement, piece_view
 from kubealign_services.refit.publisher import CHUNK_BYTES, PublishFailed, WeightsPublisher
 from kubealign_services.refit.shared_memory import MappedSnapshot, SnapshotGone, host_identity
@@ -29,7 +29,7 @@ CANARY = refit_pb2.Canary(tokens=[1, 2], logprobs=[-1.0], tolerance=1e-3)
 
 @pytest.fixture
 def publisher(tmp_path: Path) -> Iterator[WeightsPublisher]:
-    made = WeightsPublisher(tmp_path, "localhost:1", Transport.AUTO)
+    made = WeightsPublisher(tmp_path, "localhost:1", WeightTransport.AUTO)
     yield made
     made.close()
 
@@ -80,12 +80,12 @@ def test_shared_memory_and_stream_give_the_same_bits(shapes: list[tuple[list[int
         for index, (shape, dtype) in enumerate(shapes)
     ]
     with tempfile.TemporaryDirectory() as folder:
-        publisher = WeightsPublisher(Path(folder), "localhost:1", Transport.AUTO)
+        publisher = WeightsPublisher(Path(folder), "localhost:1", WeightTransport.AUTO)
         announcement = publish(publisher, 1, weights)
         check_announcement(announcement)
         mapped = mapped_at(Path(folder), announcement)
         for snapshot in (mapped.snapshot, memoryview(streamed(publisher, announcement))):
-            verify(snapshot, announcement.parts[0].tensors, "here")
+            verify_checksums(snapshot, announcement.parts[0].tensors, "here")
             for (name, tensor), (sent_name, sent) in zip(views(snapshot, announcement), weights, strict=True):
                 assert (name, tensor.shape, tensor.dtype) == (sent_name, sent.shape, sent.dtype)
                 assert torch.equal(tensor, sent)
@@ -101,11 +101,11 @@ def test_training_continues_while_a_late_worker_reads(publisher: WeightsPublishe
     weight.fill_(2.0)
     second = publish(publisher, 2, [("w", weight)])
     weight.fill_(3.0)
-    late.confirm()
+    late.check_valid()
     assert torch.equal(seen, torch.full((1000,), 1.0))
     assert streamed(publisher, first) != streamed(publisher, second)
     publish(publisher, 3, [("w", weight)])
-    late.confirm()
+    late.check_valid()
     assert torch.equal(seen, torch.full((1000,), 1.0))
     with pytest.raises(SnapshotGone, match=r"version 1 .* overwritten by later ones or never were in"):
         mapped_at(tmp_path, first)
@@ -142,7 +142,7 @@ def test_single_tensors_can_be_fetched(publisher: WeightsPublisher) -> None:
 
 
 def test_request_for_another_rank_is_refused(tmp_path: Path) -> None:
-    publisher = WeightsPublisher(tmp_path, "trainer-1:7000", Transport.STREAM, rank=1)
+    publisher = WeightsPublisher(tmp_path, "trainer-1:7000", WeightTransport.STREAM, rank=1)
     weights = publish(publisher, 1, [("w", torch.ones(3))]).weights
     request = refit_pb2.FetchWeightsRequest(weights=weights, rank=1)
     assert [len(chunk.data) for chunk in publisher.chunks(request)] == [12]
@@ -163,7 +163,7 @@ def test_weights_may_grow_and_shrink(publisher: WeightsPublisher, tmp_path: Path
     for version, count in enumerate((10, 10, 1000, 5, 2000, 1)):
         announcement = publish(publisher, version, [("w", torch.full((count,), float(version)))])
         mapped = mapped_at(tmp_path, announcement)
-        verify(mapped.snapshot, announcement.parts[0].tensors, "here")
+        verify_checksums(mapped.snapshot, announcement.parts[0].tensors, "here")
         mapped.close()
 
 
@@ -179,27 +179,27 @@ def test_unsupported_weights_leave_the_last_snapshot(publisher: WeightsPublisher
 
 
 def test_transport_determines_the_announced_sources(tmp_path: Path) -> None:
-    def kinds(transport: Transport, address: str | None) -> list[str | None]:
+    def kinds(transport: WeightTransport, address: str | None) -> list[str | None]:
         publisher = WeightsPublisher(tmp_path, address, transport)
         announcement = publish(publisher, 1, [("w", torch.ones(3))])
         publisher.close()
         return [source.WhichOneof("transport") for source in announcement.parts[0].sources]
 
-    assert kinds(Transport.AUTO, "localhost:1") == ["shared_memory", "stream"]
-    assert kinds(Transport.AUTO, None) == ["shared_memory"]
-    assert kinds(Transport.SHARED_MEMORY, "localhost:1") == ["shared_memory"]
-    assert kinds(Transport.STREAM, "localhost:1") == ["stream"]
+    assert kinds(WeightTransport.AUTO, "localhost:1") == ["shared_memory", "stream"]
+    assert kinds(WeightTransport.AUTO, None) == ["shared_memory"]
+    assert kinds(WeightTransport.SHARED_MEMORY, "localhost:1") == ["shared_memory"]
+    assert kinds(WeightTransport.STREAM, "localhost:1") == ["stream"]
     with pytest.raises(ValueError, match="Stream"):
-        WeightsPublisher(tmp_path, None, Transport.STREAM)
+        WeightsPublisher(tmp_path, None, WeightTransport.STREAM)
 
 
 def test_restarted_publisher_removes_old_files(tmp_path: Path) -> None:
-    killed = WeightsPublisher(tmp_path, None, Transport.AUTO)
+    killed = WeightsPublisher(tmp_path, None, WeightTransport.AUTO)
     announcement = publish(killed, 1, [("w", torch.ones(3))])
     reading = mapped_at(tmp_path, announcement)
-    publisher = WeightsPublisher(tmp_path, None, Transport.AUTO)
+    publisher = WeightsPublisher(tmp_path, None, WeightTransport.AUTO)
     assert len(list(tmp_path.iterdir())) == 2
-    verify(reading.snapshot, announcement.parts[0].tensors, "here")
+    verify_checksums(reading.snapshot, announcement.parts[0].tensors, "here")
     with pytest.raises(SnapshotGone, match="never were in"):
         mapped_at(tmp_path, announcement)
     reading.close()
@@ -212,7 +212,7 @@ def test_full_memory_file_system_is_an_error(tmp_path: Path) -> None:
     if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
         pytest.skip("mounting a small file system takes rights that this user does not have")
     try:
-        publisher = WeightsPublisher(tmp_path, "localhost:1", Transport.AUTO)
+        publisher = WeightsPublisher(tmp_path, "localhost:1", WeightTransport.AUTO)
         first = publish(publisher, 1, [("w", torch.ones(1000))])
         with pytest.raises(PublishFailed, match=f"do not go into {tmp_path}: No space left on device"):
             publish(publisher, 2, [("w", torch.ones(1_000_000))])
@@ -240,12 +240,12 @@ def test_snapshot_is_gone_from_the_first_changed_byte(
 
     def while_it_is_written() -> Iterator[tuple[str, Tensor]]:
         with pytest.raises(SnapshotGone):
-            late.confirm()
+            late.check_valid()
         with pytest.raises(SnapshotGone):
             streamed(publisher, first)
         yield "w", torch.ones(3)
 
-    late.confirm()
+    late.check_valid()
     publisher.publish(fence=1, version=3, tensors=while_it_is_written(), canary=CANARY)
     late.close()
 
@@ -256,13 +256,13 @@ def test_master_weights_are_published_in_the_requested_precision(
     master = torch.randn(3, 1000, generator=torch.Generator().manual_seed(1))
     for version in (1, 2, 3):  # the third goes through a map that is kept
         part = publisher.write([WeightSlice("w", (3, 1000), (0, 0), master, torch.bfloat16)])
-        announcement = announcement_of([part], fence=1, version=version, canary=CANARY)
+        announcement = build_announcement([part], fence=1, version=version, canary=CANARY)
         publisher.seal(announcement.weights)
         check_announcement(announcement)
         (entry,) = part.tensors
         assert (entry.dtype, entry.size_bytes) == ("BF16", 6000)
         mapped = mapped_at(tmp_path, announcement)
-        verify(mapped.snapshot, part.tensors, "here")
+        verify_checksums(mapped.snapshot, part.tensors, "here")
         assert torch.equal(views(mapped.snapshot, announcement)[0][1], master.bfloat16())
         mapped.close()
         master.mul_(1.01)

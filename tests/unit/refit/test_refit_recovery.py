@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from kubealign_services.refit.recovery import recovered
+from kubealign_services.refit.recovery import recover_weights
 from kubealign_services.refit.worker import Quarantined
 from kubealign_services.rpc.errors import Unreachable
 
@@ -42,7 +42,7 @@ async def test_lost_weights_are_restored_after_the_base(stage: Any) -> None:
     sender = stage.sender()
     receiver = stage.receiver("a", sender)
     losses = Losses(receiver)
-    recovery = asyncio.create_task(recovered(receiver.worker, losses.lost, losses.base))
+    recovery = asyncio.create_task(recover_weights(receiver.worker, losses.lost, losses.base))
     async with stage.broadcast(sender) as broadcast:
         await broadcast.publish(0)
         sender.model.step()
@@ -69,7 +69,7 @@ async def test_loss_before_any_announcement_waits_for_the_first(stage: Any) -> N
     sender = stage.sender()
     receiver = stage.receiver("a", sender)
     losses = Losses(receiver)
-    recovery = asyncio.create_task(recovered(receiver.worker, losses.lost, losses.base))
+    recovery = asyncio.create_task(recover_weights(receiver.worker, losses.lost, losses.base))
     losses.lose("the server was killed")
     await asyncio.sleep(0.05)
     assert not receiver.worker.quarantined

@@ -8,10 +8,10 @@ import pytest
 import xxhash
 
 from kubealign.v1 import batch_pb2, refit_pb2
-from kubealign_services.refit.delta import encode
-from kubealign_services.refit.incoming import Incoming, Piece
+from kubealign_services.refit.delta import encode_delta
+from kubealign_services.refit.incoming import PartAssembler, PartPiece
 from kubealign_services.refit.manifest import CorruptTransfer
-from kubealign_services.refit.part_stream import PartStreams
+from kubealign_services.refit.part_stream import PartStreamer
 from kubealign_services.refit.relay import CHUNK_BYTES, Relay
 from kubealign_services.rpc.errors import NotFound, Unreachable
 
@@ -32,15 +32,15 @@ def contents(seed: int = 1) -> bytes:
     return bytes(data)
 
 
-def pieces(data: bytes, places: tuple[int, ...] = (0, 1, 2, 3)) -> list[Piece]:
+def pieces(data: bytes, places: tuple[int, ...] = (0, 1, 2, 3)) -> list[PartPiece]:
     return [
-        Piece(place, f"t{place}", *SPANS[place], xxhash.xxh3_64_hexdigest(data[slice(*SPANS[place])]))
+        PartPiece(place, f"t{place}", *SPANS[place], xxhash.xxh3_64_hexdigest(data[slice(*SPANS[place])]))
         for place in places
     ]
 
 
-def empty(data: bytes, places: tuple[int, ...] = (0, 1, 2, 3)) -> Incoming:
-    return Incoming(memoryview(bytearray(len(data))), pieces(data, places))
+def empty(data: bytes, places: tuple[int, ...] = (0, 1, 2, 3)) -> PartAssembler:
+    return PartAssembler(memoryview(bytearray(len(data))), pieces(data, places))
 
 
 def request(version: int = 1, **fields: object) -> refit_pb2.FetchWeightsRequest:
@@ -57,9 +57,9 @@ def test_piece_is_verified_with_its_last_byte() -> None:
     done = []
     for start in range(0, 200, 40):
         incoming.put(start, data[start : start + 40], SENDER)
-        done.append(incoming.done)
+        done.append(incoming.verified_count)
     # The first ends at 100, the second at 192 and with it the one of no bytes, the last at 200.
-    assert done == [0, 0, 1, 1, 4] and incoming.whole
+    assert done == [0, 0, 1, 1, 4] and incoming.is_complete
     assert bytes(incoming.buffer) == data and incoming.received_bytes == 200
 
 
@@ -73,11 +73,11 @@ def test_flipped_bit_invalidates_only_its_piece(flipped: int) -> None:
     with pytest.raises(CorruptTransfer, match=rf"1 of 4 tensors from trainer:1 .* checksum: t{place}"):
         for start in range(0, 200, 50):
             incoming.put(start, bytes(harmed[start : start + 50]), SENDER)
-    assert [incoming.has(other) for other in range(place)] == [True] * place and not incoming.has(place)
+    assert [incoming.is_verified(other) for other in range(place)] == [True] * place and not incoming.is_verified(place)
     incoming.restart()
     begin = SPANS[place][0]
     incoming.put(begin, data[begin:], "another:1")
-    assert incoming.whole and bytes(incoming.buffer) == data
+    assert incoming.is_complete and bytes(incoming.buffer) == data
 
 
 def test_gaps_and_excess_bytes_are_refused() -> None:
@@ -99,14 +99,14 @@ def test_gaps_and_excess_bytes_are_refused() -> None:
 
 def test_corrupt_delta_is_neither_applied_nor_relayed() -> None:
     old, new = bytes(400), bytes(range(200)) * 2
-    delta = encode(old, new, 2)
+    delta = encode_delta(old, new, 2)
     harmed = delta[:-1] + bytes([delta[-1] ^ 1])
-    incoming = Incoming(memoryview(bytearray(len(delta))), [Piece(0, "t", 0, len(delta), None)])
+    incoming = PartAssembler(memoryview(bytearray(len(delta))), [PartPiece(0, "t", 0, len(delta), None)])
     with pytest.raises(CorruptTransfer, match="the delta of t is invalid: the checksum"):
         incoming.put(0, harmed, SENDER)
     incoming.restart()
     incoming.put(0, delta, SENDER)
-    assert incoming.whole
+    assert incoming.is_complete
 
 
 async def test_pieces_are_relayed_while_others_arrive_with_keepalives() -> None:
@@ -149,8 +149,8 @@ async def test_selected_and_skipped_pieces() -> None:
 async def test_chunks_are_short() -> None:
     size = 2 * CHUNK_BYTES + 10
     data = bytes(size)
-    whole = Piece(0, "t", 0, size, xxhash.xxh3_64_hexdigest(data))
-    relay, incoming = Relay("here:1"), Incoming(memoryview(bytearray(size)), [whole])
+    whole = PartPiece(0, "t", 0, size, xxhash.xxh3_64_hexdigest(data))
+    relay, incoming = Relay("here:1"), PartAssembler(memoryview(bytearray(size)), [whole])
     relay.offer(weights(1), 0, False, incoming)
     incoming.put(0, data, SENDER)
     found = await taken(relay, request())
@@ -175,7 +175,7 @@ async def test_withdrawn_bytes_are_not_relayed() -> None:
         await taken(relay, request(1))
     incoming.put(130, data[130:], SENDER)
     assert (await anext(kept)).data == data[128:]
-    relay.forget(incoming.buffer, "changes are made to them")
+    relay.withdraw(incoming.buffer, "changes are made to them")
     with pytest.raises(NotFound, match="changes are made to them"):
         await anext(stopped)
 
@@ -185,7 +185,7 @@ async def test_waiting_stream_fails_when_the_transfer_fails() -> None:
     relay.offer(weights(1), 0, False, incoming)
     waiting = asyncio.create_task(taken(relay, request()))
     await asyncio.sleep(0)
-    relay.forget(incoming.buffer, "they did not come: the sender is gone")
+    relay.withdraw(incoming.buffer, "they did not come: the sender is gone")
     with pytest.raises(NotFound, match="they did not come: the sender is gone"):
         await waiting
 
@@ -219,9 +219,9 @@ def chunk(data: bytes, start: int, end: int) -> refit_pb2.WeightsChunk:
     return refit_pb2.WeightsChunk(offset_bytes=start, data=data[start:end])
 
 
-async def filled(wire: Wire, data: bytes, timeout: float = 20.0, tries: int = 1) -> Incoming:
+async def filled(wire: Wire, data: bytes, timeout: float = 20.0, tries: int = 1) -> PartAssembler:
     incoming = empty(data)
-    streams = PartStreams(wire, timeout, "me", Relay("me:1"))
+    streams = PartStreamer(wire, timeout, "me", Relay("me:1"))
     await streams.fill(SENDER, request(rank=3), incoming, tries)
     return incoming
 
@@ -262,7 +262,7 @@ async def test_silent_relay_is_replaced() -> None:
         a=[[refit_pb2.WeightsChunk(), None]],
     )
     incoming = await filled(wire, data, timeout=0.4)
-    assert incoming.whole and wire.path == [SENDER, "a:1", SENDER]
+    assert incoming.is_complete and wire.path == [SENDER, "a:1", SENDER]
 
 
 async def test_corrupting_relay_is_replaced() -> None:

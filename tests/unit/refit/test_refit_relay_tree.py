@@ -6,74 +6,74 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kubealign_services.refit.relay_tree import SENDER, Ask, RelayTree
+from kubealign_services.refit.relay_tree import SENDER, RelayRequest, RelayTree
 
 pytestmark = pytest.mark.timeout(60)
 
 
-def ask(name: str, serves: bool = True, delta: bool = False, pieces: frozenset[int] | None = None) -> Ask:
-    return Ask(name, f"{name}:1" if serves else "", pieces, delta)
+def ask(name: str, serves: bool = True, delta: bool = False, pieces: frozenset[int] | None = None) -> RelayRequest:
+    return RelayRequest(name, f"{name}:1" if serves else "", pieces, delta)
 
 
 def test_first_receivers_are_children_of_the_sender() -> None:
     """Fan-out 2: a and b from the sender, c and d from a, e and f from b, g from c."""
     tree = RelayTree(2)
-    parents = [tree.parent_of(ask(name)) for name in "abcdefg"]
+    parents = [tree.assign_parent(ask(name)) for name in "abcdefg"]
     assert parents == [SENDER, SENDER, "a:1", "a:1", "b:1", "b:1", "c:1"]
 
 
 def test_repeated_request_takes_no_second_slot() -> None:
     tree = RelayTree(2)
     for name in "aab":
-        assert tree.parent_of(ask(name)) == SENDER
-    assert tree.parent_of(ask("c")) == "a:1"
+        assert tree.assign_parent(ask(name)) == SENDER
+    assert tree.assign_parent(ask("c")) == "a:1"
 
 
 def test_lost_parent_is_replaced_and_not_assigned_again() -> None:
     tree = RelayTree(2)
     for name in "abcdef":
-        tree.parent_of(ask(name))
+        tree.assign_parent(ask(name))
     # a dies: c says so and takes its place at the sender; d goes where there is room.
-    assert tree.parent_of(ask("c"), ["a:1"]) == SENDER
-    assert tree.parent_of(ask("d"), ["a:1"]) == "c:1"
-    assert tree.parent_of(ask("g")) == "c:1"
-    assert tree.parent_of(ask("h")) != "a:1"
+    assert tree.assign_parent(ask("c"), ["a:1"]) == SENDER
+    assert tree.assign_parent(ask("d"), ["a:1"]) == "c:1"
+    assert tree.assign_parent(ask("g")) == "c:1"
+    assert tree.assign_parent(ask("h")) != "a:1"
     # It was not dead after all.
-    assert tree.parent_of(ask("a")) != SENDER
-    assert "a:1" in {tree.parent_of(ask(name)) for name in "ijklmnopqrstuvwxyz"}
+    assert tree.assign_parent(ask("a")) != SENDER
+    assert "a:1" in {tree.assign_parent(ask(name)) for name in "ijklmnopqrstuvwxyz"}
 
 
 def test_only_reports_about_the_own_parent_count() -> None:
     tree = RelayTree(1)
     for name in "abc":
-        tree.parent_of(ask(name))
+        tree.assign_parent(ask(name))
     # d has never been sent to c: it is spared c itself, and the others are not.
-    assert tree.parent_of(ask("d", serves=False), ["c:1"]) == SENDER
-    assert tree.parent_of(ask("e")) == "c:1"
+    assert tree.assign_parent(ask("d", serves=False), ["c:1"]) == SENDER
+    assert tree.assign_parent(ask("e")) == "c:1"
 
 
 def test_parent_must_have_the_requested_pieces() -> None:
     tree = RelayTree(1)
-    assert tree.parent_of(ask("part", pieces=frozenset({1, 2}))) == SENDER
-    assert tree.parent_of(ask("less", pieces=frozenset({2}))) == "part:1"
+    assert tree.assign_parent(ask("part", pieces=frozenset({1, 2}))) == SENDER
+    assert tree.assign_parent(ask("less", pieces=frozenset({2}))) == "part:1"
     # Beyond the fan-out rather than not at all.
-    assert tree.parent_of(ask("all")) == SENDER
-    assert tree.parent_of(ask("more", pieces=frozenset({3}))) == "all:1"
+    assert tree.assign_parent(ask("all")) == SENDER
+    assert tree.assign_parent(ask("more", pieces=frozenset({3}))) == "all:1"
 
 
 def test_deltas_come_from_receivers_of_deltas() -> None:
     tree = RelayTree(2)
-    assert tree.parent_of(ask("dense")) == SENDER
-    assert tree.parent_of(ask("delta", delta=True)) == SENDER
-    assert tree.parent_of(ask("later", delta=True)) == "delta:1"
+    assert tree.assign_parent(ask("dense")) == SENDER
+    assert tree.assign_parent(ask("delta", delta=True)) == SENDER
+    assert tree.assign_parent(ask("later", delta=True)) == "delta:1"
     # The weights that the changes result in are there, too.
-    assert [tree.parent_of(ask(name)) for name in ("x", "y", "z")] == ["dense:1", "dense:1", "delta:1"]
+    assert [tree.assign_parent(ask(name)) for name in ("x", "y", "z")] == ["dense:1", "dense:1", "delta:1"]
 
 
 def test_receiver_without_an_address_has_no_children() -> None:
     tree = RelayTree(1)
-    tree.parent_of(ask("leaf", serves=False))
-    assert tree.parent_of(ask("b", serves=False)) == SENDER
+    tree.assign_parent(ask("leaf", serves=False))
+    assert tree.assign_parent(ask("b", serves=False)) == SENDER
 
 
 @settings(deadline=None, max_examples=200)
@@ -96,7 +96,7 @@ def test_no_cycles_and_no_overload(fan_out: int, events: list[tuple[int, bool, b
             failed.add(parents[name])
         failed.discard(f"{name}:1")
         said = lost.get(name, [])
-        parent = tree.parent_of(ask(name, delta=delta), said)
+        parent = tree.assign_parent(ask(name, delta=delta), said)
         assert parent not in said
         parents[name] = parent
         # Following whom each was told to ask leads to the sender.
@@ -112,7 +112,7 @@ def test_no_cycles_and_no_overload(fan_out: int, events: list[tuple[int, bool, b
 
 def test_many_receivers_form_a_shallow_tree() -> None:
     tree = RelayTree(2)
-    parents = {f"w{number}:1": tree.parent_of(ask(f"w{number}")) for number in range(254)}
+    parents = {f"w{number}:1": tree.assign_parent(ask(f"w{number}")) for number in range(254)}
     assert max(Counter(parents.values()).values()) == 2
     depth: dict[str, int] = {SENDER: 0}
     for address, parent in parents.items():

@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kubealign.v1 import batch_pb2, refit_pb2
-from kubealign_services.refit.assembly import Assembled
+from kubealign_services.refit.assembly import AssembledTensors
 from kubealign_services.refit.manifest import (
     BadManifest,
-    aligned,
+    align_offset,
     check_announcement,
     weights_digest,
 )
-from kubealign_services.refit.plan import plan
-from kubealign_services.refit.tiling import Box, overlap, uncovered
+from kubealign_services.refit.plan import plan_transfer
+from kubealign_services.refit.tiling import Box, find_overlap, find_uncovered
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -40,8 +40,8 @@ def announced(
         data = bytearray()
         part = refit_pb2.WeightsPart(rank=rank)
         for piece in (piece for piece in pieces if piece.rank == rank):
-            data += bytes(aligned(len(data)) - len(data))
-            held = tensors[piece.name][piece.box.within(Box.whole(piece.whole))].contiguous()
+            data += bytes(align_offset(len(data)) - len(data))
+            held = tensors[piece.name][piece.box.slices_in(Box.whole(piece.whole))].contiguous()
             raw = held.reshape(-1).view(torch.uint8).numpy().tobytes() if held.numel() else b""
             part.tensors.add(
                 name=piece.name,
@@ -101,28 +101,28 @@ def test_any_range_of_any_tiling_is_assembled(
     announcement, snapshots = announced(pieces, tensors)
     check_announcement(announcement)
 
-    whole = Assembled(announcement, plan(announcement), snapshots)
+    whole = AssembledTensors(announcement, plan_transfer(announcement), snapshots)
     found = dict(whole)
     assert found.keys() == tensors.keys() and len(whole) == len(tensors)
     for name, tensor in tensors.items():
         assert torch.equal(found[name], tensor)
 
-    wanted_plan = plan(announcement, lambda name, shape: wanted[name])
+    wanted_plan = plan_transfer(announcement, lambda name, shape: wanted[name])
     taken: dict[str, list[Tensor]] = {name: [] for name in tensors}
-    for piece in Assembled(announcement, wanted_plan, snapshots).slices():
+    for piece in AssembledTensors(announcement, wanted_plan, snapshots).slices():
         assert piece.shape == shapes[piece.name]
         assert piece.start == wanted[piece.name][len(taken[piece.name])].start
         taken[piece.name].append(piece.tensor)
     for name, boxes in wanted.items():
         for box, tensor in zip(boxes, taken[name], strict=True):
-            assert torch.equal(tensor, tensors[name][box.within(Box.whole(shapes[name]))])
+            assert torch.equal(tensor, tensors[name][box.slices_in(Box.whole(shapes[name]))])
     # Nothing is fetched that gives no element.
     for place, entries in wanted_plan.needed.items():
         for entry in entries:
             name = announcement.parts[place].tensors[entry].name
             held = announcement.parts[place].tensors[entry]
             box = Box(tuple(held.start), tuple(held.shape)) if held.start else Box.whole(held.shape)
-            assert any(box.common(range_) for range_ in wanted[name])
+            assert any(box.intersection(range_) for range_ in wanted[name])
 
 
 @settings(deadline=None, max_examples=80)
@@ -139,9 +139,9 @@ def test_missing_or_duplicate_piece_is_detected(
     name = pieces[chosen].name
     rest = pieces[:chosen] + pieces[chosen + 1 :]
     others = [piece.box for piece in rest if piece.name == name]
-    missing = uncovered(Box.whole(shapes[name]), others)
-    assert missing is not None and missing.common(pieces[chosen].box) == missing
-    assert uncovered(Box.whole(shapes[name]), [*others, pieces[chosen].box]) is None
+    missing = find_uncovered(Box.whole(shapes[name]), others)
+    assert missing is not None and missing.intersection(pieces[chosen].box) == missing
+    assert find_uncovered(Box.whole(shapes[name]), [*others, pieces[chosen].box]) is None
     if any(piece.name == name for piece in rest):
         with pytest.raises(BadManifest, match=rf"^{name}: .* is in no part"):
             check_announcement(announced(rest, tensors)[0])
@@ -152,18 +152,18 @@ def test_missing_or_duplicate_piece_is_detected(
 def test_boxes_by_hand() -> None:
     left, right = Box((0, 0), (4, 2)), Box((0, 2), (4, 3))
     below = Box((2, 1), (3, 2))
-    assert left.common(right) is None
-    assert below.common(left) == Box((2, 1), (2, 1))
-    assert Box((2, 1), (2, 1)).within(below) == (slice(0, 2), slice(0, 1))
+    assert left.intersection(right) is None
+    assert below.intersection(left) == Box((2, 1), (2, 1))
+    assert Box((2, 1), (2, 1)).slices_in(below) == (slice(0, 2), slice(0, 1))
     assert str(below) == "[2:5, 1:3]"
-    assert overlap([left, right]) is None
-    assert overlap([left, right, below]) == (0, 2)
-    assert uncovered(Box.whole((4, 5)), [left, right]) is None
-    assert uncovered(Box.whole((5, 5)), [left, right]) == Box((4, 0), (1, 5))
+    assert find_overlap([left, right]) is None
+    assert find_overlap([left, right, below]) == (0, 2)
+    assert find_uncovered(Box.whole((4, 5)), [left, right]) is None
+    assert find_uncovered(Box.whole((5, 5)), [left, right]) == Box((4, 0), (1, 5))
     middle, beginning = Box((2,), (1,)), Box((0,), (2,))
-    assert uncovered(Box.whole((6,)), [middle, beginning]) == Box((3,), (3,))
-    assert Box.whole(()).common(Box.whole(())) == Box((), ())
-    assert overlap([Box.whole(()), Box.whole(())]) == (0, 1)
+    assert find_uncovered(Box.whole((6,)), [middle, beginning]) == Box((3,), (3,))
+    assert Box.whole(()).intersection(Box.whole(())) == Box((), ())
+    assert find_overlap([Box.whole(()), Box.whole(())]) == (0, 1)
 
 
 def two_halves() -> list[Piece]:
@@ -207,7 +207,7 @@ def test_missing_piece_is_named_by_its_range() -> None:
 def test_range_within_one_piece_is_a_view() -> None:
     message, snapshots = announced(two_halves(), {"w": torch.arange(12.0).reshape(4, 3)})
     boxes = [Box((2, 1), (1, 2)), Box((1, 0), (2, 3))]
-    first, second = Assembled(message, plan(message, lambda *_: boxes), snapshots).slices()
+    first, second = AssembledTensors(message, plan_transfer(message, lambda *_: boxes), snapshots).slices()
     assert first.tensor.tolist() == [[7.0, 8.0]] and second.tensor.tolist() == [[3, 4, 5], [6, 7, 8]]
     snapshots[1][4:8] = torch.tensor([-1.0]).numpy().tobytes()
     assert first.tensor[0, 0] == -1.0 and second.tensor[1, 1] == 7.0
@@ -216,6 +216,6 @@ def test_range_within_one_piece_is_a_view() -> None:
 def test_range_beyond_the_tensor_is_refused() -> None:
     message, _ = announced(two_halves(), {"w": torch.zeros(4, 3)})
     with pytest.raises(ValueError, match=r"range of w: \[3:5, 0:3\], which reaches beyond its shape"):
-        plan(message, lambda *_: [Box((3, 0), (2, 3))])
+        plan_transfer(message, lambda *_: [Box((3, 0), (2, 3))])
     with pytest.raises(ValueError, match=r"requested range of w: \[0:4\], but its shape is \[4, 3\]"):
-        plan(message, lambda *_: [Box((0,), (4,))])
+        plan_transfer(message, lambda *_: [Box((0,), (4,))])

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from kubealign_services.residence.lease import Lease, LeaseTimeout
+from kubealign_services.residence.lease import AcceleratorLock, AcceleratorLockTimeout
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -17,10 +17,10 @@ class Told:
         self._events = events
         self.failures = 0
 
-    def leave(self) -> None:
+    def offload(self) -> None:
         self._note("leaves")
 
-    def enter(self) -> None:
+    def reload(self) -> None:
         self._note("enters")
 
     def _note(self, what: str) -> None:
@@ -41,15 +41,15 @@ def tenants(events: list[str]) -> dict[str, Told]:
 
 
 @pytest.fixture
-def lease(tenants: dict[str, Told]) -> Lease:
-    return Lease(tenants, timeout=10.0)
+def lease(tenants: dict[str, Told]) -> AcceleratorLock:
+    return AcceleratorLock(tenants, timeout=10.0)
 
 
 def test_resident_tenant_moves_nothing_and_a_new_one_evicts_it(
-    lease: Lease, events: list[str]
+    lease: AcceleratorLock, events: list[str]
 ) -> None:
     for tenant in ("training", "training", "generation", "generation", "training"):
-        with lease.held(tenant, "a step"):
+        with lease.hold(tenant, "a step"):
             events.append(f"{lease.holder} computes")
             assert lease.resident == tenant
         assert lease.holder is None
@@ -69,20 +69,20 @@ def test_resident_tenant_moves_nothing_and_a_new_one_evicts_it(
 
 
 def test_tenants_wait_their_turn_in_order(
-    lease: Lease, events: list[str]
+    lease: AcceleratorLock, events: list[str]
 ) -> None:
-    lease.take("generation", "samples")
+    lease.acquire("generation", "samples")
     waiting = []
     for number in range(3):
         thread = threading.Thread(target=_compute, args=(lease, "training", str(number), events))
         thread.start()
         waiting.append(thread)
-        while lease.queued <= number:
+        while lease.queue_length <= number:
             # The order of asking is what is tested, so each has to stand in the queue first.
             threading.Event().wait(0.001)
     again = threading.Thread(target=_compute, args=(lease, "generation", "again", events))
     again.start()
-    while lease.queued < 4:
+    while lease.queue_length < 4:
         threading.Event().wait(0.001)
     assert events == ["generation enters"], "it still holds"
     lease.release("generation")
@@ -101,18 +101,18 @@ def test_tenants_wait_their_turn_in_order(
     ]
 
 
-def _compute(lease: Lease, tenant: str, what: str, events: list[str]) -> None:
-    with lease.held(tenant, what):
+def _compute(lease: AcceleratorLock, tenant: str, what: str, events: list[str]) -> None:
+    with lease.hold(tenant, what):
         events.append(f"{tenant} {what}")
 
 
 def test_timeout_names_the_holder_and_its_purpose(tenants: dict[str, Told]) -> None:
     # Read as generation begins to wait and has it, as training begins to wait, and twice as it gives up.
     clock = iter([100.0, 100.0, 102.5, 108.0, 108.0])
-    lease = Lease(tenants, timeout=5.0, clock=lambda: next(clock))
-    lease.take("generation", "samples")
-    with pytest.raises(LeaseTimeout) as told:
-        lease.take("training", "the command TrainStep")
+    lease = AcceleratorLock(tenants, timeout=5.0, clock=lambda: next(clock))
+    lease.acquire("generation", "samples")
+    with pytest.raises(AcceleratorLockTimeout) as told:
+        lease.acquire("training", "the command TrainStep")
     assert str(told.value) == (
         "training waited 5 s for the accelerator, for the command TrainStep: "
         "generation has held it for 8.0 s, for samples"
@@ -121,40 +121,40 @@ def test_timeout_names_the_holder_and_its_purpose(tenants: dict[str, Told]) -> N
 
 
 def test_timed_out_waiter_blocks_no_other(tenants: dict[str, Told]) -> None:
-    lease = Lease(tenants, timeout=0.05)
-    lease.take("generation", "samples")
-    with pytest.raises(LeaseTimeout, match="generation has held it"):
-        lease.take("training", "a step")
-    assert lease.queued == 0
+    lease = AcceleratorLock(tenants, timeout=0.05)
+    lease.acquire("generation", "samples")
+    with pytest.raises(AcceleratorLockTimeout, match="generation has held it"):
+        lease.acquire("training", "a step")
+    assert lease.queue_length == 0
     lease.release("generation")
-    with lease.held("training", "a step"):
+    with lease.hold("training", "a step"):
         assert lease.resident == "training"
 
 
 def test_failed_reload_releases_the_lock_and_offloads_before_the_next(
-    lease: Lease, tenants: dict[str, Told], events: list[str]
+    lease: AcceleratorLock, tenants: dict[str, Told], events: list[str]
 ) -> None:
     tenants["training"].failures = 1
     with pytest.raises(MemoryError, match="training enters"):
-        lease.take("training", "a step")
+        lease.acquire("training", "a step")
     assert lease.holder is None
-    with lease.held("training", "a step"):
+    with lease.hold("training", "a step"):
         pass
     assert events == ["training enters", "training enters"], "half entered is not entered"
     events.clear()
     tenants["training"].failures = 1
     with pytest.raises(MemoryError, match="training leaves"):
-        lease.take("generation", "samples")
-    with lease.held("training", "a step"):
+        lease.acquire("generation", "samples")
+    with lease.hold("training", "a step"):
         pass
     assert events == ["training leaves", "training enters"], "half left is not there"
 
 
-def test_release_by_another_tenant_is_refused(lease: Lease) -> None:
+def test_release_by_another_tenant_is_refused(lease: AcceleratorLock) -> None:
     with pytest.raises(RuntimeError, match="held by no tenant"):
         lease.release("training")
-    lease.take("generation", "samples")
+    lease.acquire("generation", "samples")
     with pytest.raises(RuntimeError, match="held by generation"):
         lease.release("training")
     with pytest.raises(KeyError):
-        lease.take("inference", "a step")
+        lease.acquire("inference", "a step")

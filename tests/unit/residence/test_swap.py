@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kubealign_services.residence.swap import Stays, Swap, swapping
+from kubealign_services.residence.swap import NoOffload, HostOffloader, make_offloader
 
 pytestmark = pytest.mark.timeout(30)
 CPU = torch.device("cpu")
@@ -18,26 +18,26 @@ def tensors() -> list[Tensor]:
 
 
 @pytest.fixture
-def swap(tensors: list[Tensor]) -> Swap:
-    return Swap(lambda: tensors, CPU)
+def swap(tensors: list[Tensor]) -> HostOffloader:
+    return HostOffloader(lambda: tensors, CPU)
 
 
-def test_offload_and_reload_restore_every_bit(swap: Swap, tensors: list[Tensor]) -> None:
+def test_offload_and_reload_restore_every_bit(swap: HostOffloader, tensors: list[Tensor]) -> None:
     before = [tensor.clone() for tensor in tensors]
     swap.offload()
-    assert swap.resting
+    assert swap.is_offloaded
     assert [tensor.untyped_storage().nbytes() for tensor in tensors] == [0, 0, 0]
     swap.offload()
     swap.reload()
     swap.reload()
-    assert not swap.resting
+    assert not swap.is_offloaded
     assert all(now.equal(then) for now, then in zip(tensors, before, strict=True))
 
 
 def test_shared_storages_stay_shared(tensors: list[Tensor]) -> None:
     whole = torch.arange(8.0)
     part, tied = whole[2:5], whole.view(2, 4)
-    swap = Swap(lambda: [part, tied, whole], CPU)
+    swap = HostOffloader(lambda: [part, tied, whole], CPU)
     swap.offload()
     swap.reload()
     assert part.tolist() == [2, 3, 4]
@@ -45,7 +45,7 @@ def test_shared_storages_stay_shared(tensors: list[Tensor]) -> None:
     assert tied[0, 2] == 20
 
 
-def test_unchanged_tensors_are_not_copied_again(swap: Swap, tensors: list[Tensor]) -> None:
+def test_unchanged_tensors_are_not_copied_again(swap: HostOffloader, tensors: list[Tensor]) -> None:
     swap.offload()
     swap.reload()
     tensors[0][0, 0] = 99
@@ -53,14 +53,14 @@ def test_unchanged_tensors_are_not_copied_again(swap: Swap, tensors: list[Tensor
     swap.reload()
     assert tensors[0][0, 0] == 0, "nobody said that it had changed"
     tensors[0][0, 0] = 99
-    swap.changed()
+    swap.mark_changed()
     swap.offload()
     swap.reload()
     assert tensors[0][0, 0] == 99
 
 
 def test_new_tensors_are_offloaded_and_host_buffers_reused(
-    swap: Swap, tensors: list[Tensor]
+    swap: HostOffloader, tensors: list[Tensor]
 ) -> None:
     swap.offload()
     first = swap._copies[0].data_ptr()
@@ -73,7 +73,7 @@ def test_new_tensors_are_offloaded_and_host_buffers_reused(
     assert tensors[-1].tolist() == [5]
 
 
-def test_reload_empty_copies_nothing(swap: Swap, tensors: list[Tensor]) -> None:
+def test_reload_empty_copies_nothing(swap: HostOffloader, tensors: list[Tensor]) -> None:
     swap.offload()
     swap.reload_empty()
     assert tensors[0].untyped_storage().nbytes() == 24
@@ -95,12 +95,12 @@ def test_optimiser_continues_unchanged() -> None:
             moments = [m for state in optimizer.state.values() for m in state.values()]
             return [*layer.parameters(), *moments]
 
-        swap = Swap(held, CPU)
+        swap = HostOffloader(held, CPU)
         for _ in range(4):
             if rests:
                 swap.offload()
                 swap.reload()
-            swap.changed()
+            swap.mark_changed()
             optimizer.zero_grad()
             layer(torch.ones(2, 4)).square().sum().backward()
             optimizer.step()
@@ -110,11 +110,11 @@ def test_optimiser_continues_unchanged() -> None:
 
 
 def test_cpu_tensors_stay(tensors: list[Tensor]) -> None:
-    stays = swapping(lambda: tensors, CPU)
-    assert isinstance(stays, Stays)
+    stays = make_offloader(lambda: tensors, CPU)
+    assert isinstance(stays, NoOffload)
     stays.offload()
     assert tensors[0].sum() == 15
-    stays.changed()
+    stays.mark_changed()
     stays.reload()
     stays.reload_empty()
     assert tensors[0].sum() == 15

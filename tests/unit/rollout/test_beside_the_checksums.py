@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kubealign.spec.rollout import InFlight
+from kubealign.spec.rollout import InFlightPolicy
 from kubealign.v1 import refit_pb2
 from kubealign_services.generation.contract import EngineLost
 from kubealign_services.refit import part_fetch
@@ -28,7 +28,7 @@ class Checks:
     def __init__(self) -> None:
         self.may = threading.Event()
         self.may.set()
-        self.real = part_fetch.verify
+        self.real = part_fetch.verify_checksums
         self.made = 0
 
     def __call__(self, snapshot: memoryview, tensors: Any, source: str) -> None:
@@ -70,7 +70,7 @@ async def idle(stage: Stage) -> None:
 
 
 async def test_samples_are_handed_out_after_verification(tmp_path: Path, checks: Checks) -> None:
-    async with staged(tmp_path, InFlight.DRAIN) as stage:
+    async with staged(tmp_path, InFlightPolicy.DRAIN) as stage:
         checks.may.clear()
         await stage.announce(2)
         await stage.ask("0/0", 5, min_version=2)
@@ -87,19 +87,19 @@ async def test_samples_are_handed_out_after_verification(tmp_path: Path, checks:
         assert (await scoring)[1] == 2
 
 
-@pytest.mark.parametrize("in_flight", [InFlight.INTERRUPT, InFlight.CONTINUE, InFlight.DRAIN])
+@pytest.mark.parametrize("in_flight", [InFlightPolicy.INTERRUPT, InFlightPolicy.CONTINUE, InFlightPolicy.DRAIN])
 async def test_samples_of_wrong_weights_are_dropped_and_regenerated(
-    tmp_path: Path, checks: Checks, in_flight: InFlight
+    tmp_path: Path, checks: Checks, in_flight: InFlightPolicy
 ) -> None:
     """The bytes are wrong once, and right when they are fetched again."""
     async with staged(tmp_path, in_flight) as stage:
-        if in_flight is not InFlight.DRAIN:
+        if in_flight is not InFlightPolicy.DRAIN:
             await stage.ask("0/0", 40)
             await stage.running(SAMPLES)
         checks.may.clear()
         started = checks.made
         flip = bit_in(tmp_path, await stage.announce(2, harm=lambda one: bit_in(tmp_path, one)()))
-        if in_flight is InFlight.DRAIN:
+        if in_flight is InFlightPolicy.DRAIN:
             await stage.ask("0/0", 40, min_version=2)
         while stage.refit.current is None or stage.refit.current.version < 2:
             await stage.compute.more(0)
@@ -125,7 +125,7 @@ async def test_samples_of_wrong_weights_are_dropped_and_regenerated(
 
 
 async def test_weights_that_stay_wrong_yield_no_sample(tmp_path: Path, checks: Checks) -> None:
-    async with staged(tmp_path, InFlight.INTERRUPT) as stage:
+    async with staged(tmp_path, InFlightPolicy.INTERRUPT) as stage:
         checks.may.clear()
         await stage.announce(2, harm=lambda one: bit_in(tmp_path, one)())
         await stage.ask("0/0", 5, min_version=2)
@@ -150,14 +150,14 @@ async def test_wrong_bytes_are_reported_instead_of_the_canary(tmp_path: Path) ->
             file.seek(HEADER_BYTES)
             file.write(bytes(part.size_bytes))
 
-    async with staged(tmp_path, InFlight.DRAIN) as stage:
+    async with staged(tmp_path, InFlightPolicy.DRAIN) as stage:
         await stage.announce(2, harm=blank)
         refused = await stage.acknowledged()
         assert refused.error.startswith("CorruptTransfer: ") and "wrong checksum" in refused.error
 
 
 async def test_the_refit_deadline_includes_the_checksums(tmp_path: Path, checks: Checks) -> None:
-    async with staged(tmp_path, InFlight.INTERRUPT, timeout=0.5) as stage:
+    async with staged(tmp_path, InFlightPolicy.INTERRUPT, timeout=0.5) as stage:
         checks.may.clear()
         await stage.announce(2)
         late = await stage.acknowledged()

@@ -7,14 +7,14 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from kubealign.spec.engines import TorchEngine as EngineSpec
+from kubealign.spec.engines import TorchEngineSpec as EngineSpec
 from kubealign.v1 import rollout_pb2
 from kubealign_services.batch.codec import decode
 from kubealign_services.bus.memory import MemoryBus
-from kubealign_services.data.architecture import make_model
-from kubealign_services.data.tokenizers import train_characters
-from kubealign_services.generation.torch_engine.engine import TorchEngine
-from kubealign_services.rollout.fixed_weights import VERSION, FixedWeights, folder_weights
+from kubealign_services.data.architecture import build_model
+from kubealign_services.data.tokenizers import train_character_tokenizer
+from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
+from kubealign_services.rollout.fixed_weights import BASE_VERSION, FixedWeights, read_folder_weights
 from kubealign_services.rollout.generator import SteppedGenerator
 from kubealign_services.rollout.worker import RolloutWorker
 from kubealign_services.rpc.errors import OutOfOrder, StaleFence
@@ -26,13 +26,13 @@ PROMPT, GIVEN = [3, 4, 5], [[6], [7, 8, 3]]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path: Path = tmp_path_factory.mktemp("given") / "model"
-    make_model(
-        ARCHITECTURE | {"initializer_range": 0.3}, train_characters(["abcdefgh"]), 1, path, "architecture"
+    build_model(
+        ARCHITECTURE | {"initializer_range": 0.3}, train_character_tokenizer(["abcdefgh"]), 1, path, "architecture"
     )
     return path
 
 
-async def asked(engine: TorchEngine, item: rollout_pb2.WorkItem, count: int) -> list[rollout_pb2.Rollout]:
+async def asked(engine: TorchRolloutEngine, item: rollout_pb2.WorkItem, count: int) -> list[rollout_pb2.Rollout]:
     """Return the rollouts that a worker with this engine publishes for an item."""
 
     async def compute(function, *arguments):  # type: ignore[no-untyped-def]
@@ -40,7 +40,7 @@ async def asked(engine: TorchEngine, item: rollout_pb2.WorkItem, count: int) -> 
 
     bus = MemoryBus()
     generator = SteppedGenerator(engine, compute)
-    worker = RolloutWorker("w", bus.another(), generator, FixedWeights(), 8)
+    worker = RolloutWorker("w", bus.new_connection(), generator, FixedWeights(), 8)
     tasks = [asyncio.create_task(generator.run()), asyncio.create_task(worker.run())]
     try:
         await bus.publish("work", item.SerializeToString(), "item")
@@ -70,8 +70,8 @@ def item_of(given: list[list[int]]) -> rollout_pb2.WorkItem:
 
 @pytest.mark.timeout(60)
 async def test_given_responses_get_the_log_probabilities_of_the_folders_model(folder: Path) -> None:
-    engine = TorchEngine.create(folder, EngineSpec())
-    engine.refit(folder_weights(folder), VERSION)
+    engine = TorchRolloutEngine.create(folder, EngineSpec())
+    engine.refit(read_folder_weights(folder), BASE_VERSION)
     rollouts = await asked(engine, item_of(GIVEN), 2)
     model = AutoModelForCausalLM.from_pretrained(folder)
     for rollout, given in zip(rollouts, GIVEN, strict=True):
@@ -88,8 +88,8 @@ async def test_given_responses_get_the_log_probabilities_of_the_folders_model(fo
 
 @pytest.mark.timeout(60)
 async def test_a_response_beyond_the_context_fails_with_its_cause(folder: Path) -> None:
-    engine = TorchEngine.create(folder, EngineSpec())
-    engine.refit(folder_weights(folder), VERSION)
+    engine = TorchRolloutEngine.create(folder, EngineSpec())
+    engine.refit(read_folder_weights(folder), BASE_VERSION)
     (rollout,) = await asked(engine, item_of([[3] * 80]), 1)
     assert rollout.finish_reason == rollout_pb2.FINISH_REASON_FAILED
     assert "83 tokens: log-probabilities need 2 to 64" in rollout.error
@@ -97,9 +97,9 @@ async def test_a_response_beyond_the_context_fails_with_its_cause(folder: Path) 
 
 async def test_fixed_weights_serve_the_newest_fence_only() -> None:
     weights = FixedWeights()
-    await weights.wait_for(3, 0, timeout=1)
+    await weights.wait_for_version(3, 0, timeout=1)
     assert weights.current is not None and (weights.current.fence, weights.current.version) == (3, 0)
     with pytest.raises(StaleFence, match="fence 2 has been replaced by 3"):
-        await weights.wait_for(2, 0, timeout=1)
+        await weights.wait_for_version(2, 0, timeout=1)
     with pytest.raises(OutOfOrder, match="nothing is trained in this job"):
-        await weights.wait_for(3, 1, timeout=1)
+        await weights.wait_for_version(3, 1, timeout=1)

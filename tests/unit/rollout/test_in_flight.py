@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kubealign.spec.rollout import InFlight
+from kubealign.spec.rollout import InFlightPolicy
 from kubealign_services.generation.contract import EngineLost, GeneratedSample
 from kubealign_services.rollout import worker as rollout_worker
 from support.engine_contract import generated, group
@@ -22,9 +22,9 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rollout_worker, "_GIVE_BACK_SECONDS", 0.0)
 
 
-@pytest.mark.parametrize("in_flight", [InFlight.INTERRUPT, InFlight.CONTINUE])
+@pytest.mark.parametrize("in_flight", [InFlightPolicy.INTERRUPT, InFlightPolicy.CONTINUE])
 async def test_samples_continue_with_new_weights_and_record_each_tokens_version(
-    tmp_path: Path, in_flight: InFlight
+    tmp_path: Path, in_flight: InFlightPolicy
 ) -> None:
     """The refit does not wait for them; requests that arrive meanwhile begin with the new weights."""
     async with staged(tmp_path, in_flight) as stage:
@@ -41,7 +41,7 @@ async def test_samples_continue_with_new_weights_and_record_each_tokens_version(
 
 
 async def test_drained_samples_are_of_one_version(tmp_path: Path) -> None:
-    async with staged(tmp_path, InFlight.DRAIN) as stage:
+    async with staged(tmp_path, InFlightPolicy.DRAIN) as stage:
         await stage.ask("0/0", 40)
         await stage.running(SAMPLES)
         await stage.announce(2)
@@ -52,8 +52,8 @@ async def test_drained_samples_are_of_one_version(tmp_path: Path) -> None:
     assert {name: set(versions) for (name, _), versions in token_versions.items()} == {"0/0": {1}, "0/1": {2}}
 
 
-@pytest.mark.parametrize("in_flight", [InFlight.INTERRUPT, InFlight.CONTINUE])
-async def test_weights_that_fail_the_canary_generate_no_token(tmp_path: Path, in_flight: InFlight) -> None:
+@pytest.mark.parametrize("in_flight", [InFlightPolicy.INTERRUPT, InFlightPolicy.CONTINUE])
+async def test_weights_that_fail_the_canary_generate_no_token(tmp_path: Path, in_flight: InFlightPolicy) -> None:
     """Paused items are returned, delivered again, and completed once a refit succeeds."""
     async with staged(tmp_path, in_flight) as stage:
         await stage.ask("0/0", 40)
@@ -73,7 +73,7 @@ async def test_weights_that_fail_the_canary_generate_no_token(tmp_path: Path, in
 
 
 async def test_a_refit_without_end_returns_the_work_at_its_deadline(tmp_path: Path) -> None:
-    async with staged(tmp_path, InFlight.INTERRUPT, timeout=0.5) as stage:
+    async with staged(tmp_path, InFlightPolicy.INTERRUPT, timeout=0.5) as stage:
         await stage.ask("0/0", 40)
         await stage.running(SAMPLES)
         stage.compute.stuck = "refit"
@@ -90,7 +90,7 @@ async def test_a_refit_without_end_returns_the_work_at_its_deadline(tmp_path: Pa
 
 async def test_paused_it_generates_no_token_and_forgets_requests_that_leave(tmp_path: Path) -> None:
     """No deadlock between requests that leave, arrive and wait; one caller pauses at a time."""
-    async with staged(tmp_path, InFlight.INTERRUPT) as stage:
+    async with staged(tmp_path, InFlightPolicy.INTERRUPT) as stage:
         generator, order = stage.generator, list[str]()
         stays, goes = group("stays", 1, 2, max_tokens=30), group("goes", 3, 4, max_tokens=30)
 
@@ -98,13 +98,13 @@ async def test_paused_it_generates_no_token_and_forgets_requests_that_leave(tmp_
             return await generated(generator, request)
 
         async def second() -> None:
-            async with generator.quiet(InFlight.CONTINUE):
+            async with generator.paused(InFlightPolicy.CONTINUE):
                 order.append("second")
 
         staying, going = asyncio.create_task(take(stays)), asyncio.create_task(take(goes))
         await stage.running(4)
         stage.compute.may_step.set()
-        async with generator.quiet(InFlight.INTERRUPT):
+        async with generator.paused(InFlightPolicy.INTERRUPT):
             order.append("first")
             tokens_before = generator.load.generated_tokens
             waiting = asyncio.create_task(second())
@@ -122,15 +122,15 @@ async def test_paused_it_generates_no_token_and_forgets_requests_that_leave(tmp_
 
 async def test_queued_requests_end_with_the_running_ones(tmp_path: Path) -> None:
     """A failed refit also ends requests that the engine has not received yet."""
-    async with staged(tmp_path, InFlight.INTERRUPT) as stage:
+    async with staged(tmp_path, InFlightPolicy.INTERRUPT) as stage:
         generator = stage.generator
         running = asyncio.create_task(generated(generator, group("running", 1, max_tokens=30)))
         await stage.running(1)
         with pytest.raises(ValueError, match="did not come"):
-            async with generator.quiet(InFlight.INTERRUPT):
+            async with generator.paused(InFlightPolicy.INTERRUPT):
                 queued = asyncio.create_task(generated(generator, group("queued", 1)))
                 await asyncio.sleep(0)
-                await generator.refit([], 2, InFlight.INTERRUPT)
+                await generator.refit([], 2, InFlightPolicy.INTERRUPT)
         stage.compute.may_step.set()
         for task in (running, queued):
             with pytest.raises(EngineLost, match="a refit came to nothing"):

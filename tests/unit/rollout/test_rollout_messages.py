@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from kubealign.v1 import rollout_pb2
 from kubealign_services.batch.codec import decode
-from kubealign_services.generation.contract import Finish, GeneratedSample
-from kubealign_services.rollout.messages import failure_of, message_id, parts_of, rollout_of
+from kubealign_services.generation.contract import FinishReason, GeneratedSample
+from kubealign_services.rollout.messages import to_failed_rollout, make_message_id, split_into_parts, to_rollout
 
 ITEM = rollout_pb2.WorkItem(
     fence=3,
@@ -27,13 +27,13 @@ SAMPLE = GeneratedSample(
     behaviour_logprobs=[-0.5, -0.25],
     engine_logprobs=[-0.75, -0.5],
     versions=[4, 5],
-    finish=Finish.LENGTH,
+    finish=FinishReason.LENGTH,
     text="h",
 )
 
 
 def test_the_request_key_contains_fence_and_attempt() -> None:
-    ((request, first),) = [(part.request, part.first) for part in parts_of(ITEM)]
+    ((request, first),) = [(part.request, part.first_sample) for part in split_into_parts(ITEM)]
     assert first == 0
     assert request.request_id == "3:train:0/7:1"
     assert (request.prompt_tokens, request.seeds) == ((5, 6), (11, 12))
@@ -46,17 +46,17 @@ def test_the_last_samples_are_greedy_if_the_item_asks_for_it() -> None:
     item = rollout_pb2.WorkItem()
     item.CopyFrom(ITEM)
     item.greedy_samples = 1
-    sampled, greedy = parts_of(item)
-    assert (sampled.request.seeds, sampled.request.sampling.temperature, sampled.first) == ((11,), 0.5, 0)
-    assert (greedy.request.seeds, greedy.request.sampling.temperature, greedy.first) == ((12,), 0.0, 1)
+    sampled, greedy = split_into_parts(item)
+    assert (sampled.request.seeds, sampled.request.sampling.temperature, sampled.first_sample) == ((11,), 0.5, 0)
+    assert (greedy.request.seeds, greedy.request.sampling.temperature, greedy.first_sample) == ((12,), 0.0, 1)
     assert sampled.request.request_id != greedy.request.request_id
     # The first sample of the greedy part is the group's second.
-    message = rollout_of(item, replace(SAMPLE, sample=0), "rollout-0", greedy.first)
+    message = to_rollout(item, replace(SAMPLE, sample=0), "rollout-0", greedy.first_sample)
     assert (message.sample, decode(message.sequence).sample_ids) == (1, ["0/7#1"])
 
 
 def test_columns_are_aligned_with_their_tokens() -> None:
-    rollout = rollout_of(ITEM, SAMPLE, "rollout-0")
+    rollout = to_rollout(ITEM, SAMPLE, "rollout-0")
     sequence = decode(rollout.sequence)
     assert sequence.tokens.tolist() == [5, 6, 8, 2]
     assert sequence.token("loss_mask").tolist() == [0, 0, 1, 1]
@@ -68,15 +68,15 @@ def test_columns_are_aligned_with_their_tokens() -> None:
 
 
 def test_copies_share_a_message_id_and_other_attempts_do_not() -> None:
-    first, copy = rollout_of(ITEM, SAMPLE, "rollout-0"), rollout_of(ITEM, SAMPLE, "rollout-1")
-    assert message_id(first) == message_id(copy)
+    first, copy = to_rollout(ITEM, SAMPLE, "rollout-0"), to_rollout(ITEM, SAMPLE, "rollout-1")
+    assert make_message_id(first) == make_message_id(copy)
     again = rollout_pb2.WorkItem()
     again.CopyFrom(ITEM)
     again.attempt = 2
-    assert message_id(rollout_of(again, SAMPLE, "rollout-0")) != message_id(first)
+    assert make_message_id(to_rollout(again, SAMPLE, "rollout-0")) != make_message_id(first)
 
 
 def test_a_failure_is_a_result_with_its_cause() -> None:
-    failed = failure_of(ITEM, "the prompt has 9 tokens", "rollout-0")
+    failed = to_failed_rollout(ITEM, "the prompt has 9 tokens", "rollout-0")
     assert failed.finish_reason == rollout_pb2.FINISH_REASON_FAILED
     assert (failed.error, failed.group_id, failed.attempt) == ("the prompt has 9 tokens", "0/7", 1)

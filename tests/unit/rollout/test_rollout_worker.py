@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from kubealign.spec.rollout import InFlight
+from kubealign.spec.rollout import InFlightPolicy
 from kubealign.v1 import rollout_pb2
 from kubealign_services.bus.memory import MemoryBus
 from kubealign_services.generation.contract import (
     EngineLoad,
     EngineLost,
-    Finish,
+    FinishReason,
     GeneratedSample,
     GenerationRequest,
     RequestRefused,
@@ -60,7 +60,7 @@ class Engine:
                 behaviour_logprobs=[0.0],
                 engine_logprobs=[0.0],
                 versions=[0],
-                finish=Finish.STOP,
+                finish=FinishReason.STOP,
                 text="a",
             )
         ]
@@ -69,7 +69,7 @@ class Engine:
         return EngineLoad(running=len(self.waiting))
 
     def refit(
-        self, tensors: Iterable[tuple[str, Tensor]], version: int, in_flight: InFlight = InFlight.DRAIN
+        self, tensors: Iterable[tuple[str, Tensor]], version: int, in_flight: InFlightPolicy = InFlightPolicy.DRAIN
     ) -> None:
         raise AssertionError("nothing is refitted here")
 
@@ -80,10 +80,10 @@ class Engine:
 class Fitted:
     """Weights that are always available."""
 
-    async def wait_for(self, fence: int, version: int, timeout: float) -> None:
+    async def wait_for_version(self, fence: int, version: int, timeout: float) -> None:
         return
 
-    async def released(self) -> None:
+    async def wait_until_released(self) -> None:
         return
 
 
@@ -119,7 +119,7 @@ async def test_a_second_delivery_is_not_generated_twice() -> None:
     still generates.
     """
     bus, engine = MemoryBus(), Engine()
-    other = bus.another()
+    other = bus.new_connection()
     item = rollout_pb2.WorkItem(
         fence=1,
         group_id="0/3",
@@ -134,7 +134,7 @@ async def test_a_second_delivery_is_not_generated_twice() -> None:
     async with working(bus, engine):
         await other.publish("work", item.SerializeToString(), "1")
         assert [rollout.sample for rollout in await samples(other, 1)] == [0]
-        await bus.lose()
+        await bus.simulate_data_loss()
         await other.publish("work", item.SerializeToString(), "1")
         await asyncio.sleep(0.1)
         engine.may_finish = lambda finished: True
@@ -162,7 +162,7 @@ class Dying(SteppedGenerator):
 async def test_items_of_a_lost_engine_are_returned_and_processed_again() -> None:
     """The same worker processes it again and continues."""
     bus, engine = MemoryBus(), Engine()
-    other = bus.another()
+    other = bus.new_connection()
     item = rollout_pb2.WorkItem(
         fence=1,
         group_id="0/3",

@@ -8,33 +8,33 @@ from pathlib import Path
 import pytest
 import torch
 
-from kubealign.spec.engines import TorchEngine as EngineSpec
+from kubealign.spec.engines import TorchEngineSpec as EngineSpec
 from kubealign.spec.training import Trainer
-from kubealign.spec.workflow import Tool, ToolFunction, ToolUse, WorkflowFunction
+from kubealign.spec.workflow import ToolSpec, ToolFunction, ToolUseSpec, WorkflowFunction
 from kubealign.v1 import rollout_pb2
 from kubealign_services.batch.codec import decode
-from kubealign_services.data.architecture import make_model
-from kubealign_services.data.tokenizers import train_characters
+from kubealign_services.data.architecture import build_model
+from kubealign_services.data.tokenizers import train_character_tokenizer
 from kubealign_services.generation.contract import (
-    Finish,
+    FinishReason,
     GeneratedSample,
     GenerationRequest,
     SamplingParameters,
 )
-from kubealign_services.generation.torch_engine.engine import TorchEngine
+from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
 from kubealign_services.rollout.generator import SteppedGenerator
-from kubealign_services.rollout.messages import parts_of
-from kubealign_services.rollout.samples import ByWorkflow
+from kubealign_services.rollout.messages import split_into_parts
+from kubealign_services.rollout.samples import MultiTurn
 from kubealign_services.rollout.workflow.contract import WorkflowFailed
 from kubealign_services.rollout.workflow.custom import CustomWorkflow
 from kubealign_services.rollout.workflow.episode import Episode
 from kubealign_services.rollout.workflow.tool_use import ToolWorkflow
 from kubealign_services.scoring.errors import RewardHung
 from kubealign_services.training.contract import Head
-from kubealign_services.training.torch_backend.backend import TorchBackend
+from kubealign_services.training.torch_backend.backend import TorchTrainingBackend
 from support.tiny_jobs import ARCHITECTURE
 
-TOKENIZER = train_characters(["0123456789+=[]<>:abcdefghijklmnopqrstuvwxyz "])
+TOKENIZER = train_character_tokenizer(["0123456789+=[]<>:abcdefghijklmnopqrstuvwxyz "])
 
 
 def ids(text: str) -> list[int]:
@@ -65,7 +65,7 @@ class Script:
             behaviour_logprobs=[-0.5] * len(tokens),
             engine_logprobs=[-0.25] * len(tokens),
             versions=[3] * len(tokens),
-            finish=Finish.LENGTH if cut else Finish.STOP,
+            finish=FinishReason.LENGTH if cut else FinishReason.STOP,
             text=text.removesuffix(ended) if ended else text[: len(tokens)],
         )
 
@@ -82,14 +82,14 @@ def episode(script: Script, max_tokens: int = 40) -> Episode:
     return Episode("1+2=", {}, request, TOKENIZER, script)
 
 
-def tool_use(**changes: object) -> ToolUse:
+def tool_use(**changes: object) -> ToolUseSpec:
     settings: dict[str, object] = {
-        "tools": [Tool(name="add", function=ToolFunction(module="a:b"))],
+        "tools": [ToolSpec(name="add", function=ToolFunction(module="a:b"))],
         "end": "]",
         "pattern": r"\[(?:(?P<name>\w+):)?(?P<argument>[^\]]*)\]$",
         "answer": "<{result}>",
     }
-    return ToolUse.model_validate(settings | changes)
+    return ToolUseSpec.model_validate(settings | changes)
 
 
 async def test_the_tools_answer_is_inserted_and_not_trained_on() -> None:
@@ -99,7 +99,7 @@ async def test_the_tools_answer_is_inserted_and_not_trained_on() -> None:
     result = one_episode.transcript
     assert result.text == "[1+2]<3>3"
     # five characters of the call, three of the answer, one more and the end
-    assert result.learned == [1] * 5 + [0] * 3 + [1] * 2
+    assert result.loss_mask == [1] * 5 + [0] * 3 + [1] * 2
     assert result.versions == [3] * 5 + [-1] * 3 + [3] * 2
     assert result.behaviour_logprobs == [-0.5] * 5 + [0.0] * 3 + [-0.5] * 2
     assert result.tokens == [*ids("[1+2]<3>3"), TOKENIZER.eos_token_id]
@@ -149,13 +149,13 @@ async def test_a_custom_workflow(tmp_path: Path) -> None:
     )
 
     def named(name: str) -> CustomWorkflow:
-        return CustomWorkflow.of(WorkflowFunction.model_validate({"file": {"path": str(path), "name": name}}))
+        return CustomWorkflow.from_spec(WorkflowFunction.model_validate({"file": {"path": str(path), "name": name}}))
 
     one_episode = episode(Script("what:", "so"))
     one_episode.columns = {"hint": "ab"}
     await named("workflow")(one_episode)
     assert one_episode.transcript.text == "what: ab so"
-    assert one_episode.transcript.learned == [1] * 5 + [0] * 4 + [1] * 3
+    assert one_episode.transcript.loss_mask == [1] * 5 + [0] * 4 + [1] * 3
     with pytest.raises(WorkflowFailed, match=r"ended without a call of episode\.generate"):
         await named("nothing")(episode(Script()))
     with pytest.raises(WorkflowFailed, match="raised KeyError"):
@@ -183,9 +183,9 @@ async def test_engine_and_trainer_logprobs_agree_across_environment_tokens(
     """Two samples of a group through a real engine; a plain forward pass over the complete sequence gives the
     same numbers.
     """
-    make_model(ARCHITECTURE | {"initializer_range": 0.1}, TOKENIZER, 1, tmp_path / "m", "architecture")
-    backend = TorchBackend.create(tmp_path / "m", Head.LANGUAGE_MODEL, Trainer(), total_updates=1)
-    engine = TorchEngine.create(tmp_path / "m", EngineSpec(max_sequences=8))
+    build_model(ARCHITECTURE | {"initializer_range": 0.1}, TOKENIZER, 1, tmp_path / "m", "architecture")
+    backend = TorchTrainingBackend.create(tmp_path / "m", Head.LANGUAGE_MODEL, Trainer(), total_updates=1)
+    engine = TorchRolloutEngine.create(tmp_path / "m", EngineSpec(max_sequences=8))
     engine.refit(backend.snapshot(), 4)
     generator = SteppedGenerator(engine, compute)  # type: ignore[arg-type]
     running = asyncio.create_task(generator.run())
@@ -201,8 +201,8 @@ async def test_engine_and_trainer_logprobs_agree_across_environment_tokens(
     try:
         rollouts: Sequence[rollout_pb2.Rollout] = [
             rollout
-            for part in parts_of(item)
-            async for rollout in ByWorkflow(generator, "w", asks_twice, TOKENIZER).make(item, part)
+            for part in split_into_parts(item)
+            async for rollout in MultiTurn(generator, "w", asks_twice, TOKENIZER).make(item, part)
         ]
     finally:
         running.cancel()

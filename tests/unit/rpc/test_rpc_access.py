@@ -4,17 +4,17 @@ import pytest
 from google.protobuf import descriptor_pool
 
 from kubealign.process import Role
-from kubealign.security.authority import identity_of
+from kubealign.security.authority import spiffe_id
 from kubealign.v1 import critic_pb2, driver_pb2, rollout_pb2, scoring_pb2, sender_pb2, trainer_pb2
-from kubealign_services.rpc.access import refusal_of, role_of, roles_of
+from kubealign_services.rpc.access import denial_reason, certificate_role, allowed_roles
 
 FILES = [critic_pb2, driver_pb2, rollout_pb2, scoring_pb2, sender_pb2, trainer_pb2]
 
 
 def test_allowed_roles_come_from_the_contract() -> None:
-    assert roles_of("/kubealign.v1.Trainer/TrainStep") == {"driver"}
-    assert roles_of("/kubealign.v1.WeightsSender/FetchWeights") == {"rollout", "reference", "trainer"}
-    assert roles_of("/kubealign.v1.Driver/Progress") == {"runner"}
+    assert allowed_roles("/kubealign.v1.Trainer/TrainStep") == {"driver"}
+    assert allowed_roles("/kubealign.v1.WeightsSender/FetchWeights") == {"rollout", "reference", "trainer"}
+    assert allowed_roles("/kubealign.v1.Driver/Progress") == {"runner"}
 
 
 def test_every_method_names_existing_roles() -> None:
@@ -23,7 +23,7 @@ def test_every_method_names_existing_roles() -> None:
     for file in FILES:
         for service in file.DESCRIPTOR.services_by_name.values():
             for method in service.methods:
-                roles = roles_of(f"/{service.full_name}/{method.name}")
+                roles = allowed_roles(f"/{service.full_name}/{method.name}")
                 assert roles and roles <= known, (service.full_name, method.name, roles)
                 seen += 1
     assert seen >= 20
@@ -33,29 +33,29 @@ def test_method_without_the_option_allows_no_role() -> None:
     # A method of a foreign contract that is loaded in every process, and one that nobody has.
     pool = descriptor_pool.Default()
     assert pool.FindMethodByName("kubealign.v1.Trainer.TrainStep") is not None
-    assert roles_of("/kubealign.v1.Trainer/Destroy") == frozenset()
-    assert "the contract lets no role" in refusal_of("/kubealign.v1.Trainer/Destroy", "driver")
+    assert allowed_roles("/kubealign.v1.Trainer/Destroy") == frozenset()
+    assert "the contract lets no role" in denial_reason("/kubealign.v1.Trainer/Destroy", "driver")
 
 
 def test_denial_names_the_caller_and_the_allowed_roles() -> None:
-    assert refusal_of("/kubealign.v1.Trainer/TrainStep", "driver") == ""
-    text = refusal_of("/kubealign.v1.WeightsSender/FetchWeights", "reward")
+    assert denial_reason("/kubealign.v1.Trainer/TrainStep", "driver") == ""
+    text = denial_reason("/kubealign.v1.WeightsSender/FetchWeights", "reward")
     method = "/kubealign.v1.WeightsSender/FetchWeights"
     assert text == f"the role reward may not call {method}: only reference, rollout, trainer may"
-    assert "names no role" in refusal_of("/kubealign.v1.Trainer/TrainStep", None)
+    assert "names no role" in denial_reason("/kubealign.v1.Trainer/TrainStep", None)
 
 
 @pytest.mark.parametrize("role", [*map(str, Role), None])
 def test_health_and_reflection_are_open(role: str | None) -> None:
-    assert refusal_of("/grpc.health.v1.Health/Check", role) == ""
-    assert refusal_of("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", role) == ""
+    assert denial_reason("/grpc.health.v1.Health/Check", role) == ""
+    assert denial_reason("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", role) == ""
 
 
 def test_role_comes_from_the_spiffe_identity() -> None:
-    identity = identity_of("sums", Role.REWARD).encode()
-    assert role_of([b"localhost", identity, b"127.0.0.1"]) == "reward"
-    assert role_of([b"driver", b"localhost"]) is None
-    assert role_of([b"spiffe://elsewhere/sums/driver"]) is None
-    assert role_of([b"spiffe://kubealign/driver"]) is None
-    assert role_of([b"spiffe://kubealign/a/b/driver"]) is None
-    assert role_of([]) is None
+    identity = spiffe_id("sums", Role.REWARD).encode()
+    assert certificate_role([b"localhost", identity, b"127.0.0.1"]) == "reward"
+    assert certificate_role([b"driver", b"localhost"]) is None
+    assert certificate_role([b"spiffe://elsewhere/sums/driver"]) is None
+    assert certificate_role([b"spiffe://kubealign/driver"]) is None
+    assert certificate_role([b"spiffe://kubealign/a/b/driver"]) is None
+    assert certificate_role([]) is None

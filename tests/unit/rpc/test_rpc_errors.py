@@ -13,11 +13,11 @@ from kubealign_services.rpc.errors import (
     Refused,
     RemoteFailure,
     StaleFence,
-    Status,
+    RpcStatus,
     StorageFull,
     Unreachable,
-    exception_of,
-    status_of,
+    to_exception,
+    to_status,
 )
 from kubealign_services.training.contract import NonFiniteLoss
 
@@ -39,9 +39,9 @@ Code = grpc.StatusCode
     ],
 )
 def test_round_trip(kind: type[Exception], code: grpc.StatusCode) -> None:
-    status = status_of(kind("fence 3 is older than 4"))
-    assert status == Status(code, kind.__name__, "fence 3 is older than 4")
-    again = exception_of(status)
+    status = to_status(kind("fence 3 is older than 4"))
+    assert status == RpcStatus(code, kind.__name__, "fence 3 is older than 4")
+    again = to_exception(status)
     assert type(again) is kind
     assert str(again) == "fence 3 is older than 4"
 
@@ -50,33 +50,33 @@ def test_subclass_is_sent_as_its_base_class() -> None:
     class Mangled(CorruptBatch):
         pass
 
-    assert status_of(Mangled("x")).kind == "CorruptBatch"
+    assert to_status(Mangled("x")).kind == "CorruptBatch"
 
 
 def test_full_disk_becomes_storage_full() -> None:
-    status = status_of(OSError(errno.ENOSPC, "No space left on device", "/runs/commits/7"))
+    status = to_status(OSError(errno.ENOSPC, "No space left on device", "/runs/commits/7"))
     assert status.code is Code.RESOURCE_EXHAUSTED
     assert "/runs/commits/7" in status.message
-    assert isinstance(exception_of(status), StorageFull)
-    assert status_of(OSError(errno.EIO, "Input/output error")).code is Code.INTERNAL
+    assert isinstance(to_exception(status), StorageFull)
+    assert to_status(OSError(errno.EIO, "Input/output error")).code is Code.INTERNAL
 
 
 def test_unlisted_exception_is_internal_with_its_type() -> None:
-    status = status_of(KeyError("advantages"))
-    assert status == Status(Code.INTERNAL, "", "KeyError: 'advantages'")
-    again = exception_of(status)
+    status = to_status(KeyError("advantages"))
+    assert status == RpcStatus(Code.INTERNAL, "", "KeyError: 'advantages'")
+    again = to_exception(status)
     assert type(again) is RemoteFailure
     assert str(again) == "KeyError: 'advantages'"
 
 
 def test_statuses_of_grpc_itself() -> None:
-    assert type(exception_of(Status(Code.UNAVAILABLE, "", "gone"))) is Unreachable
-    assert type(exception_of(Status(Code.UNAUTHENTICATED, "", "who"))) is Refused
-    unknown = exception_of(Status(Code.UNIMPLEMENTED, "", "Method not found!"))
+    assert type(to_exception(RpcStatus(Code.UNAVAILABLE, "", "gone"))) is Unreachable
+    assert type(to_exception(RpcStatus(Code.UNAUTHENTICATED, "", "who"))) is Refused
+    unknown = to_exception(RpcStatus(Code.UNIMPLEMENTED, "", "Method not found!"))
     assert type(unknown) is RemoteFailure
     assert str(unknown) == "UNIMPLEMENTED: Method not found!"
 
 
 def test_an_unknown_kind_falls_back_on_its_code() -> None:
     """A newer peer may send kinds that this version does not know."""
-    assert type(exception_of(Status(Code.INVALID_ARGUMENT, "NewerKind", "x"))) is InvalidRequest
+    assert type(to_exception(RpcStatus(Code.INVALID_ARGUMENT, "NewerKind", "x"))) is InvalidRequest

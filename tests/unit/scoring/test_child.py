@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from kubealign_services.scoring.child import Refused, call, load
-from kubealign_services.scoring.protocol import Failure
+from kubealign_services.scoring.child import FunctionError, call_reward, load_function
+from kubealign_services.scoring.protocol import FunctionFailure
 
 TWO = (["p", "q"], ["r", "s"])
 
 
-def refusal(function: Callable[..., Any], columns: dict[str, list[Any]] | None = None) -> Refused:
-    with pytest.raises(Refused) as caught:
-        call(function, *TWO, columns or {})
+def refusal(function: Callable[..., Any], columns: dict[str, list[Any]] | None = None) -> FunctionError:
+    with pytest.raises(FunctionError) as caught:
+        call_reward(function, *TWO, columns or {})
     return caught.value
 
 
@@ -25,11 +25,11 @@ def refusal(function: Callable[..., Any], columns: dict[str, list[Any]] | None =
     [[1, 2.0], (1, 2), np.array([1.0, 2.0]), torch.tensor([1, 2]), [np.float32(1), torch.tensor(2.0)]],
 )
 def test_lists_arrays_and_their_scalars_are_numbers(given: Any) -> None:
-    assert call(lambda prompts, responses: given, *TWO, {}) == [1.0, 2.0]
+    assert call_reward(lambda prompts, responses: given, *TWO, {}) == [1.0, 2.0]
 
 
 def test_booleans_are_one_and_zero() -> None:
-    assert call(lambda prompts, responses, **columns: [True, False], *TWO, {"x": [0, 0]}) == [1.0, 0.0]
+    assert call_reward(lambda prompts, responses, **columns: [True, False], *TWO, {"x": [0, 0]}) == [1.0, 0.0]
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_booleans_are_one_and_zero() -> None:
 )
 def test_invalid_rewards_are_rejected_with_their_index(given: Any, said: str) -> None:
     refused = refusal(lambda prompts, responses: given)
-    assert refused.kind is Failure.BAD
+    assert refused.kind is FunctionFailure.BAD
     assert said in str(refused)
 
 
@@ -60,7 +60,7 @@ def test_a_function_gets_the_columns_it_names() -> None:
         seen.update(answer=answer, weight=weight)
         return [0, 0]
 
-    call(named, *TWO, {"answer": [1, 2], "other": [5, 6]})
+    call_reward(named, *TWO, {"answer": [1, 2], "other": [5, 6]})
     assert seen == {"answer": [1, 2], "weight": 3}
 
 
@@ -71,13 +71,13 @@ def test_a_column_called_as_a_parameter_does_not_collide() -> None:
         seen.update(columns)
         return [0, 0]
 
-    call(every, *TWO, {"prompts": [1, 2], "responses": [3, 4], "answer": [5, 6]})
+    call_reward(every, *TWO, {"prompts": [1, 2], "responses": [3, 4], "answer": [5, 6]})
     assert seen == {"answer": [5, 6]}
 
 
 def test_missing_column_is_named() -> None:
     refused = refusal(lambda prompts, responses, answer: [0, 0], {"reply": [1, 2]})
-    assert (refused.kind, "'answer'" in str(refused), "reply" in str(refused)) == (Failure.BAD, True, True)
+    assert (refused.kind, "'answer'" in str(refused), "reply" in str(refused)) == (FunctionFailure.BAD, True, True)
 
 
 def test_function_of_one_argument_is_rejected() -> None:
@@ -89,7 +89,7 @@ def test_exception_is_reported_with_its_line() -> None:
         return [int("seven"), 1]
 
     refused = refusal(raises)
-    assert refused.kind is Failure.RAISED
+    assert refused.kind is FunctionFailure.RAISED
     assert "raised on 2 responses: ValueError: invalid literal" in str(refused)
     assert 'return [int("seven"), 1]' in str(refused)
 
@@ -99,9 +99,9 @@ def test_missing_function_lists_the_defined_ones(tmp_path: Path) -> None:
     file.write_text(
         "from math import sqrt\ndef exact(p, r): return [1]\ndef _own(): ...\ndef short(p, r): return [0]\n"
     )
-    assert load({"file": str(file), "name": "short"})("p", "r") == [0]
-    with pytest.raises(Refused, match=r"is not defined there; it defines: exact, short"):
-        load({"file": str(file), "name": "reward"})
+    assert load_function({"file": str(file), "name": "short"})("p", "r") == [0]
+    with pytest.raises(FunctionError, match=r"is not defined there; it defines: exact, short"):
+        load_function({"file": str(file), "name": "reward"})
 
 
 @pytest.mark.parametrize(
@@ -116,17 +116,17 @@ def test_missing_function_lists_the_defined_ones(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_imported(tmp_path: Path, text: str, said: str) -> None:
     file = tmp_path / "broken_reward.py"
     file.write_text(text)
-    with pytest.raises(Refused) as caught:
-        load({"file": str(file), "name": "f"})
-    assert caught.value.kind is Failure.MISSING
+    with pytest.raises(FunctionError) as caught:
+        load_function({"file": str(file), "name": "f"})
+    assert caught.value.kind is FunctionFailure.MISSING
     assert said in str(caught.value)
 
 
 def test_missing_module_or_file_is_reported() -> None:
     with pytest.raises(
-        Refused, match="cannot be imported: ModuleNotFoundError: No module named 'no_such_package'"
+        FunctionError, match="cannot be imported: ModuleNotFoundError: No module named 'no_such_package'"
     ):
-        load({"module": "no_such_package:f"})
-    with pytest.raises(Refused, match=r"there is no file /nowhere/reward\.py"):
-        load({"file": "/nowhere/reward.py", "name": "f"})
-    assert load({"module": "math:fsum"})([1, 2]) == 3
+        load_function({"module": "no_such_package:f"})
+    with pytest.raises(FunctionError, match=r"there is no file /nowhere/reward\.py"):
+        load_function({"file": "/nowhere/reward.py", "name": "f"})
+    assert load_function({"module": "math:fsum"})([1, 2]) == 3

@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from kubealign.spec.algorithms import Pooling
-from kubealign.spec.rewards import Aggregate
+from kubealign.spec.algorithms import ScorePooling
+from kubealign.spec.rewards import EnsembleAggregation
 from kubealign_services.batch.packed import Batch, pack
 from kubealign_services.scoring.attributes import UnknownAttribute, attribute_weights
-from kubealign_services.scoring.models import Ensemble, ModelReward, NonFiniteScore
+from kubealign_services.scoring.models import RewardModelEnsemble, ModelReward, NonFiniteScore
 
 
 def batch() -> Batch:
@@ -22,13 +22,13 @@ def forward(values: list[float]) -> ModelReward:
         assert outputs == {"values"}
         return {"values": torch.tensor(values)}
 
-    return ModelReward(run, Pooling.RESPONSE_SUM)
+    return ModelReward(run, ScorePooling.RESPONSE_SUM)
 
 
 def test_pooling() -> None:
     model = forward([1.0, 2.0, 3.0, 4.0, 5.0])
     assert model.score(batch()).tolist() == [2.0 + 3.0, 5.0]
-    last = ModelReward(model._forward, Pooling.LAST_TOKEN)
+    last = ModelReward(model._forward, ScorePooling.LAST_TOKEN)
     assert last.score(batch()).tolist() == [3.0, 5.0]
 
 
@@ -42,13 +42,13 @@ def of_two(scores: list[tuple[float, float]], **weights: float) -> ModelReward:
     values = torch.full((5, 2), -7.0)
     values[[2, 4]] = torch.tensor(scores, dtype=torch.float32)
     return ModelReward(
-        lambda batch, outputs: {"values": values}, Pooling.LAST_TOKEN, names=("good", "long"), weights=weights
+        lambda batch, outputs: {"values": values}, ScorePooling.LAST_TOKEN, names=("good", "long"), weights=weights
     )
 
 
 def test_scores_are_weighted_by_name() -> None:
     # 0.5 * 2 - 1 * 3 = -2;  0.5 * 1 - 1 * 0 = 0.5
-    scored = of_two([(2, 3), (1, 0)], good=0.5, long=-1).read(batch())
+    scored = of_two([(2, 3), (1, 0)], good=0.5, long=-1).score_details(batch())
     assert scored.rewards.tolist() == [-2, 0.5]
     assert {name: column.tolist() for name, column in scored.attributes.items()} == {
         "good": [2, 1],
@@ -60,7 +60,7 @@ def test_scores_are_weighted_by_name() -> None:
 
 
 def test_one_score_has_no_attributes() -> None:
-    assert forward([1.0, 2.0, 3.0, 4.0, 5.0]).read(batch()).attributes == {}
+    assert forward([1.0, 2.0, 3.0, 4.0, 5.0]).score_details(batch()).attributes == {}
 
 
 def test_unknown_attribute_lists_the_scores() -> None:
@@ -70,20 +70,20 @@ def test_unknown_attribute_lists_the_scores() -> None:
 
 def test_infinite_attribute_of_weight_zero_is_found() -> None:
     with pytest.raises(NonFiniteScore, match="no finite score for b"):
-        of_two([(2, 3), (1, float("inf"))], good=1).read(batch())
+        of_two([(2, 3), (1, float("inf"))], good=1).score_details(batch())
 
 
 @pytest.mark.parametrize(
     ("aggregate", "rewards", "good"),
     [
         # Members' rewards: (5, 1), (3, 3), (1, 5). Their means 3 and 3, the least 1 and 1.
-        (Aggregate.MEAN, [3, 3], [4 / 3, 5 / 3]),
-        (Aggregate.MINIMUM, [1, 1], [0, 1]),
+        (EnsembleAggregation.MEAN, [3, 3], [4 / 3, 5 / 3]),
+        (EnsembleAggregation.MINIMUM, [1, 1], [0, 1]),
     ],
 )
-def test_an_ensemble_by_hand(aggregate: Aggregate, rewards: list[float], good: list[float]) -> None:
+def test_an_ensemble_by_hand(aggregate: EnsembleAggregation, rewards: list[float], good: list[float]) -> None:
     members = [of_two([(2, 3), (1, 0)]), of_two([(2, 1), (1, 2)]), of_two([(0, 1), (3, 2)])]
-    scored = Ensemble(members, aggregate).read(batch())
+    scored = RewardModelEnsemble(members, aggregate).score_details(batch())
     assert scored.rewards.tolist() == rewards
     assert scored.attributes["good"].tolist() == pytest.approx(good)
     # Deviation of 5, 3, 1: sqrt((4 + 0 + 4) / 3) = 1.6329931619.
@@ -94,9 +94,9 @@ def test_an_ensemble_by_hand(aggregate: Aggregate, rewards: list[float], good: l
 def test_ensemble_models_must_have_the_same_scores() -> None:
     one, two = forward([0.0] * 5), of_two([(2, 3), (1, 0)])
     with pytest.raises(UnknownAttribute, match=r"models\[1\] gives the scores good, long; models\[0\] gives"):
-        Ensemble([one, two], Aggregate.MEAN)
-    other = ModelReward(one._forward, Pooling.LAST_TOKEN, names=("long", "good"))
+        RewardModelEnsemble([one, two], EnsembleAggregation.MEAN)
+    other = ModelReward(one._forward, ScorePooling.LAST_TOKEN, names=("long", "good"))
     with pytest.raises(UnknownAttribute, match="gives the scores long, good"):
-        Ensemble([two, other], Aggregate.MEAN)
-    named = ModelReward(one._forward, Pooling.LAST_TOKEN, names=("LABEL_0",))
-    assert Ensemble([one, named], Aggregate.MEAN).read(batch()).rewards.tolist() == [0, 0]
+        RewardModelEnsemble([two, other], EnsembleAggregation.MEAN)
+    named = ModelReward(one._forward, ScorePooling.LAST_TOKEN, names=("LABEL_0",))
+    assert RewardModelEnsemble([one, named], EnsembleAggregation.MEAN).score_details(batch()).rewards.tolist() == [0, 0]

@@ -11,7 +11,7 @@ from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from kubealign.process import Role, TlsFiles
-from kubealign.security.authority import Authority, write_tls
+from kubealign.security.authority import CertificateAuthority, write_tls
 
 HOUR = timedelta(hours=1)
 
@@ -44,7 +44,7 @@ def names_of(certificate: x509.Certificate) -> x509.SubjectAlternativeName:
 
 
 def test_certificate_names_job_role_and_hosts() -> None:
-    issued = Authority.create("sums", HOUR).issue(Role.TRAINER, ["trainer.svc", "10.0.0.7"])
+    issued = CertificateAuthority.create("sums", HOUR).issue(Role.TRAINER, ["trainer.svc", "10.0.0.7"])
     certificate = x509.load_pem_x509_certificate(issued.certificate_pem)
     names = names_of(certificate)
     assert names.get_values_for_type(x509.UniformResourceIdentifier) == ["spiffe://kubealign/sums/trainer"]
@@ -57,7 +57,7 @@ def test_certificate_names_job_role_and_hosts() -> None:
 
 def test_certificates_expire_with_their_authority() -> None:
     before = datetime.now(UTC)
-    authority = Authority.create("sums", timedelta(days=30))
+    authority = CertificateAuthority.create("sums", timedelta(days=30))
     certificate = x509.load_pem_x509_certificate(authority.issue(Role.DRIVER).certificate_pem)
     assert certificate.not_valid_after_utc >= before.replace(microsecond=0) + timedelta(days=30)
     root = x509.load_pem_x509_certificate(authority.certificate_pem)
@@ -65,7 +65,7 @@ def test_certificates_expire_with_their_authority() -> None:
 
 
 def test_roles_of_one_job_trust_each_other(tmp_path: Path) -> None:
-    authority = Authority.create("sums", HOUR)
+    authority = CertificateAuthority.create("sums", HOUR)
     trainer = write_tls(tmp_path, authority, Role.TRAINER)
     driver = write_tls(tmp_path, authority, Role.DRIVER)
     shake_hands(trainer, driver)
@@ -73,9 +73,9 @@ def test_roles_of_one_job_trust_each_other(tmp_path: Path) -> None:
 
 
 def test_another_jobs_certificate_is_refused(tmp_path: Path) -> None:
-    trainer = write_tls(tmp_path / "a", Authority.create("sums", HOUR), Role.TRAINER)
+    trainer = write_tls(tmp_path / "a", CertificateAuthority.create("sums", HOUR), Role.TRAINER)
     # The job has the same name: the signature decides, not the name.
-    stranger = write_tls(tmp_path / "b", Authority.create("sums", HOUR), Role.DRIVER)
+    stranger = write_tls(tmp_path / "b", CertificateAuthority.create("sums", HOUR), Role.DRIVER)
     with pytest.raises(ssl.SSLError, match=r"(?i)certificate.verify.failed"):
         shake_hands(trainer, stranger)
     forger = TlsFiles(ca=trainer.ca, certificate=stranger.certificate, key=stranger.key)
@@ -84,7 +84,7 @@ def test_another_jobs_certificate_is_refused(tmp_path: Path) -> None:
 
 
 def test_wrong_host_is_refused(tmp_path: Path) -> None:
-    authority = Authority.create("sums", HOUR)
+    authority = CertificateAuthority.create("sums", HOUR)
     trainer = write_tls(tmp_path, authority, Role.TRAINER, ["trainer.svc"])
     with pytest.raises(ssl.SSLCertVerificationError, match=r"(?i)hostname mismatch"):
         shake_hands(trainer, write_tls(tmp_path, authority, Role.DRIVER), host="localhost")
@@ -95,16 +95,16 @@ def test_files_are_readable_by_their_owner_only(tmp_path: Path) -> None:
     folder.mkdir(mode=0o755)
     (folder / "trainer-key.pem").write_text("an older, open file")
     (folder / "trainer-key.pem").chmod(0o644)
-    files = write_tls(folder, Authority.create("sums", HOUR), Role.TRAINER)
+    files = write_tls(folder, CertificateAuthority.create("sums", HOUR), Role.TRAINER)
     for path in (files.ca, files.certificate, files.key):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert sorted(path.name for path in folder.iterdir()) == ["ca.pem", "trainer-key.pem", "trainer.pem"]
 
 
 def test_loaded_authority_issues_trusted_certificates(tmp_path: Path) -> None:
-    authority = Authority.create("sums", HOUR)
+    authority = CertificateAuthority.create("sums", HOUR)
     authority.save(tmp_path)
-    again = Authority.load(tmp_path)
+    again = CertificateAuthority.load(tmp_path)
     assert again.job_name == "sums"
     shake_hands(
         write_tls(tmp_path / "a", authority, Role.TRAINER), write_tls(tmp_path / "b", again, Role.DRIVER)
@@ -112,21 +112,21 @@ def test_loaded_authority_issues_trusted_certificates(tmp_path: Path) -> None:
 
 
 def test_key_of_another_authority_is_refused(tmp_path: Path) -> None:
-    Authority.create("sums", HOUR).save(tmp_path)
+    CertificateAuthority.create("sums", HOUR).save(tmp_path)
     other = tmp_path / "other"
     other.mkdir()
-    Authority.create("sums", HOUR).save(other)
+    CertificateAuthority.create("sums", HOUR).save(other)
     (other / "ca-key.pem").replace(tmp_path / "ca-key.pem")
     with pytest.raises(ValueError, match="is not the key of"):
-        Authority.load(tmp_path)
+        CertificateAuthority.load(tmp_path)
 
 
 @pytest.mark.parametrize("host", ["", "trainer:50051", "http://trainer"])
 def test_invalid_host_is_named(host: str) -> None:
     with pytest.raises(ValueError, match="neither an IP address nor a host name"):
-        Authority.create("sums", HOUR).issue(Role.TRAINER, [host])
+        CertificateAuthority.create("sums", HOUR).issue(Role.TRAINER, [host])
 
 
 def test_a_lifetime_must_be_positive() -> None:
     with pytest.raises(ValueError, match="must be positive"):
-        Authority.create("sums", timedelta(0))
+        CertificateAuthority.create("sums", timedelta(0))

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubealign.spec.algorithms import Algorithm, Makes
-from kubealign.spec.dependencies import dependencies, made_by, misuse, order, references
+from kubealign.spec.algorithms import Algorithm, ResultKind
+from kubealign.spec.dependencies import dependency_names, result_kind_of, result_kind_error, order_by_dependencies, result_references
 from kubealign.spec.errors import SpecErrors
-from kubealign.spec.fields import allowed
+from kubealign.spec.fields import document_fields
 from kubealign.spec.job import AlignmentJob
-from kubealign.spec.paths import dotted
+from kubealign.spec.paths import format_path
 
 Make = Callable[..., dict[str, Any]]
 
@@ -41,8 +41,8 @@ def names(jobs: list[AlignmentJob]) -> list[str]:
 
 
 def test_models_in_all_fields_are_dependencies() -> None:
-    assert dependencies(job("a", "p", "c", "f", "r", "s")) == {"p", "c", "f", "r", "s"}
-    assert dependencies(job("a")) == set()
+    assert dependency_names(job("a", "p", "c", "f", "r", "s")) == {"p", "c", "f", "r", "s"}
+    assert dependency_names(job("a")) == set()
 
 
 def test_data_sets_are_dependencies() -> None:
@@ -50,9 +50,9 @@ def test_data_sets_are_dependencies() -> None:
     given["spec"]["data"]["prompts"]["source"] = {"job": {"name": "d"}}
     given["spec"]["validation"] = {"data": {"prompts": {"source": {"job": {"name": "v"}}}}}
     reading = AlignmentJob.model_validate(given)
-    assert dependencies(reading) == {"d", "v"}
-    assert names(order([reading, job("v", "d"), job("d")], never_finished)) == ["d", "v", "a"]
-    assert [(dotted(place), name) for place, name in references(reading)] == [
+    assert dependency_names(reading) == {"d", "v"}
+    assert names(order_by_dependencies([reading, job("v", "d"), job("d")], never_finished)) == ["d", "v", "a"]
+    assert [(format_path(place), name) for place, name in result_references(reading)] == [
         ("spec.data.prompts.source.job.name", "d"),
         ("spec.validation.data.prompts.source.job.name", "v"),
     ]
@@ -62,24 +62,24 @@ def test_accepted_result_kinds_per_field() -> None:
     policy, critic, reward = ("spec", "policy", "model"), ("spec", "critic", "model"), ("spec", "rewards", 0)
     rows = ("spec", "data", "prompts", "source", "job", "name")
     may = {
-        policy: {Makes.POLICY},
-        critic: {Makes.POLICY, Makes.REWARD_MODEL},
-        reward: {Makes.REWARD_MODEL},
-        rows: {Makes.DATA},
+        policy: {ResultKind.POLICY},
+        critic: {ResultKind.POLICY, ResultKind.REWARD_MODEL},
+        reward: {ResultKind.REWARD_MODEL},
+        rows: {ResultKind.DATA},
     }
     for place, fitting in may.items():
-        assert {makes for makes in Makes if misuse(place, "other", makes) is None} == fitting
-    assert misuse(critic, "other", Makes.DATA) == (
+        assert {makes for makes in ResultKind if result_kind_error(place, "other", makes) is None} == fitting
+    assert result_kind_error(critic, "other", ResultKind.DATA) == (
         "must be a job that makes a policy or a reward model: other makes data"
     )
 
 
 def test_result_kind_of_a_raw_algorithm() -> None:
-    assert made_by({"generate": {}}) is Makes.DATA
-    assert made_by({"rewardModel": {}}) is Makes.REWARD_MODEL
-    assert made_by({"reward_model": {}}) is made_by({"tomorrows": {}}) is made_by({}) is None
-    made = {name: made_by({name: {}}) for name in allowed(Algorithm)}
-    others = {name for name, makes in made.items() if makes is not Makes.POLICY}
+    assert result_kind_of({"generate": {}}) is ResultKind.DATA
+    assert result_kind_of({"rewardModel": {}}) is ResultKind.REWARD_MODEL
+    assert result_kind_of({"reward_model": {}}) is result_kind_of({"tomorrows": {}}) is result_kind_of({}) is None
+    made = {name: result_kind_of({name: {}}) for name in document_fields(Algorithm)}
+    others = {name for name, makes in made.items() if makes is not ResultKind.POLICY}
     assert others == {"rewardModel", "generate", "annotate"}
 
 
@@ -93,20 +93,20 @@ def test_order_of_sft_reward_model_and_ppo(document: Make) -> None:
     )
     reward_model = document("rewardModel", {"spec.policy.model": {"job": {"name": "sft"}}})
     jobs = [AlignmentJob.model_validate(item) for item in (ppo, reward_model, document("sft"))]
-    assert names(order(jobs, never_finished)) == ["sft", "rewardmodel", "ppo"]
+    assert names(order_by_dependencies(jobs, never_finished)) == ["sft", "rewardmodel", "ppo"]
 
 
 def test_independent_jobs_keep_their_order() -> None:
-    assert names(order([job("c"), job("a"), job("b")], never_finished)) == ["c", "a", "b"]
-    assert names(order([job("c", "b"), job("a"), job("b")], never_finished)) == ["a", "b", "c"]
+    assert names(order_by_dependencies([job("c"), job("a"), job("b")], never_finished)) == ["c", "a", "b"]
+    assert names(order_by_dependencies([job("c", "b"), job("a"), job("b")], never_finished)) == ["a", "b", "c"]
 
 
 def test_results_of_jobs_outside_the_file() -> None:
-    assert names(order([job("a", "old")], lambda name: name == "old")) == ["a"]
+    assert names(order_by_dependencies([job("a", "old")], lambda name: name == "old")) == ["a"]
     with pytest.raises(SpecErrors) as caught:
-        order([job("a", "old"), job("b")], never_finished)
+        order_by_dependencies([job("a", "old"), job("b")], never_finished)
     (error,) = caught.value.errors
-    assert (error.job, error.path, error.held) == ("a", "spec.policy.model.job.name", "old")
+    assert (error.job, error.path, error.value) == ("a", "spec.policy.model.job.name", "old")
     assert (
         error.message == "is not a finished job and not in this file, which has b: run old first, or add it"
     )
@@ -114,9 +114,9 @@ def test_results_of_jobs_outside_the_file() -> None:
 
 def test_dependency_cycles_are_errors() -> None:
     with pytest.raises(SpecErrors, match=r"waits for itself: . needs . needs . needs ."):
-        order([job("a", "b"), job("b", "c"), job("c", "a")], never_finished)
+        order_by_dependencies([job("a", "b"), job("b", "c"), job("c", "a")], never_finished)
     with pytest.raises(SpecErrors, match=r"a: spec\.critic\.model\.job\.name: waits for its own result"):
-        order([job("a", "b", "a"), job("b")], never_finished)
+        order_by_dependencies([job("a", "b", "a"), job("b")], never_finished)
 
 
 @given(st.permutations(list("abcdef")), st.data())
@@ -126,7 +126,7 @@ def test_every_job_follows_its_dependencies(given_order: list[str], data: st.Dat
         name: data.draw(st.lists(st.sampled_from(sorted(given_order)[:i]), max_size=4)) if i else []
         for i, name in enumerate(sorted(given_order))
     }
-    found = names(order([job(name, *needs[name]) for name in given_order], never_finished))
+    found = names(order_by_dependencies([job(name, *needs[name]) for name in given_order], never_finished))
     assert sorted(found) == sorted(given_order)
     for name in found:
         assert all(found.index(other) < found.index(name) for other in needs[name])

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kubealign.spec.job import AlignmentJob
-from kubealign.spec.rollout import InFlight
+from kubealign.spec.rollout import InFlightPolicy
 
 STALE = "spec.algorithm.rloo.maxStaleness"
 ENGINE = "spec.rollout.engine"
@@ -16,17 +16,17 @@ REFIT = "spec.rollout.refit"
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({}, InFlight.DRAIN),
-        ({STALE: 2}, InFlight.INTERRUPT),
-        ({STALE: 2, ENGINE: {"triton": {}}}, InFlight.INTERRUPT),
-        ({STALE: 2, ENGINE: {"vllm": {}}}, InFlight.DRAIN),
-        ({STALE: 2, ENGINE: {"tensorrtLLM": {}}}, InFlight.DRAIN),
-        ({STALE: 2, REFIT: {"inFlight": "Drain"}}, InFlight.DRAIN),
-        ({STALE: 2, REFIT: {"inFlight": "Continue"}}, InFlight.CONTINUE),
-        ({REFIT: {"inFlight": "Interrupt"}}, InFlight.INTERRUPT),
+        ({}, InFlightPolicy.DRAIN),
+        ({STALE: 2}, InFlightPolicy.INTERRUPT),
+        ({STALE: 2, ENGINE: {"triton": {}}}, InFlightPolicy.INTERRUPT),
+        ({STALE: 2, ENGINE: {"vllm": {}}}, InFlightPolicy.DRAIN),
+        ({STALE: 2, ENGINE: {"tensorrtLLM": {}}}, InFlightPolicy.DRAIN),
+        ({STALE: 2, REFIT: {"inFlight": "Drain"}}, InFlightPolicy.DRAIN),
+        ({STALE: 2, REFIT: {"inFlight": "Continue"}}, InFlightPolicy.CONTINUE),
+        ({REFIT: {"inFlight": "Interrupt"}}, InFlightPolicy.INTERRUPT),
     ],
 )
 def test_default_in_flight_policy(
-    changes: dict[str, Any], expected: InFlight, document: Callable[..., dict[str, Any]]
+    changes: dict[str, Any], expected: InFlightPolicy, document: Callable[..., dict[str, Any]]
 ) -> None:
     assert AlignmentJob.model_validate(document("rloo", changes)).spec.in_flight is expected

@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubealign.spec.documents import Document, documents, plain
+from kubealign.spec.documents import YamlDocument, parse_documents, parse_scalar
 from kubealign.spec.errors import SpecErrors
 from kubealign.spec.load import load_files, load_jobs
 from kubealign.spec.overrides import Override
@@ -120,7 +120,7 @@ def test_substitution_returns_the_given_values(text: str, parameters: dict[str, 
 
 @given(st.lists(KEYS, min_size=1, max_size=4), SCALARS, SCALARS)
 def test_an_override_changes_only_its_path(keys: list[str], value: Any, other: Any) -> None:
-    document = Document(0, {"metadata": {"name": "job"}, "spec": {"-other": other}}, {})
+    document = YamlDocument(0, {"metadata": {"name": "job"}, "spec": {"-other": other}}, {})
     text = yaml.safe_dump(value, default_flow_style=True, width=1000).removesuffix("...\n").strip()
     override = Override.parse(f"job:spec.{'.'.join(keys)}={text}")
     assert override.applies(document)
@@ -135,8 +135,8 @@ def test_an_override_changes_only_its_path(keys: list[str], value: Any, other: A
 
 @given(st.floats(allow_nan=False, allow_infinity=False) | st.integers())
 def test_numbers_in_python_notation_are_parsed_as_numbers(number: float) -> None:
-    assert plain(repr(number)) == number
-    assert type(plain(repr(number))) is type(number)
+    assert parse_scalar(repr(number)) == number
+    assert type(parse_scalar(repr(number))) is type(number)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_numbers_in_python_notation_are_parsed_as_numbers(number: float) -> None
     ],
 )  # fmt: skip
 def test_scalars(text: str, value: Any) -> None:
-    assert plain(text) == value
+    assert parse_scalar(text) == value
 
 
 def test_overrides(document: Make, write: Write) -> None:
@@ -249,18 +249,18 @@ def test_texts_that_are_not_jobs(text: str, error: str, write: Write) -> None:
     ],
 )
 def test_unsupported_yaml_is_an_error(text: str, error: str) -> None:
-    _, errors = documents(text, {}, set())
+    _, errors = parse_documents(text, {}, set())
     assert [str(found) for found in errors] == [error]
 
 
 def test_alias_expansion_is_limited() -> None:
     text = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 9))
-    _, errors = documents(text, {}, set())
+    _, errors = parse_documents(text, {}, set())
     assert "stand for more than 100000 values" in str(errors[0])
 
 
 def test_anchors_and_merges() -> None:
-    (document,), errors = documents("a: &a {x: 1, y: 2}\nb: {<<: *a, y: 3}\nc: {<<: *a}\n", {}, set())
+    (document,), errors = parse_documents("a: &a {x: 1, y: 2}\nb: {<<: *a, y: 3}\nc: {<<: *a}\n", {}, set())
     assert errors == []
     assert document.value == {"a": {"x": 1, "y": 2}, "b": {"x": 1, "y": 3}, "c": {"x": 1, "y": 2}}
 

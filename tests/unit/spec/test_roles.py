@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kubealign.process import Role
-from kubealign.roles import Process, generating, renumbered, roles, rollout_worker
+from kubealign.roles import Process, generation_role, with_replica, roles, rollout_worker
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.models import Model
 
@@ -134,7 +134,7 @@ def test_a_worker_of_several_processes(document: Make) -> None:
         (3, True, Role.ROLLOUT)
     }
     assert rollout_worker(job.spec, 1) == tuple(workers[3:])
-    assert tuple(renumbered(process, 1) for process in workers[:3]) == tuple(workers[3:])
+    assert tuple(with_replica(process, 1) for process in workers[:3]) == tuple(workers[3:])
     others = {each.name: (each.unit, each.leader) for each in roles(job) if each not in workers}
     assert others["trainer-1"] == ("trainer", "trainer-0")
     assert others["reward-exact-0"] == ("reward-exact-0", "reward-exact-0")
@@ -145,9 +145,9 @@ def test_rollout_workers_in_the_trainers_processes(document: Make) -> None:
     def found(**rollout: Any) -> tuple[Process, ...]:
         return roles(AlignmentJob.model_validate(document("rloo", {"spec.rollout": rollout})))
 
-    assert generating(found()) is Role.ROLLOUT
+    assert generation_role(found()) is Role.ROLLOUT
     shared = found(placement="WithTrainer")
-    assert generating(shared) is Role.TRAINER
+    assert generation_role(shared) is Role.TRAINER
     (trainer,) = (process for process in shared if process.group == "trainer")
     assert (trainer.module, trainer.role) == ("kubealign_services.colocated.main", Role.TRAINER)
     assert next(p for p in shared if p.name == "driver").after == (
@@ -208,7 +208,7 @@ def test_the_critic_is_initialised_from_the_first_model_reward(document: Make) -
 def test_scorers_by_name(document: Make) -> None:
     spec = AlignmentJob.model_validate(document("grpo", {"spec.validation": VALIDATION})).spec
     assert spec.scorer("exact") is spec.rewards[0]
-    assert spec.scorer("short") is spec.scores[0]
+    assert spec.scorer("short") is spec.validation_scores[0]
     with pytest.raises(
         LookupError, match=r"no reward or validation score long; there are \['exact', 'short'\]"
     ):

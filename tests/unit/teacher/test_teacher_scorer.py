@@ -14,7 +14,7 @@ from kubealign_services.batch.codec import decode_columns, encode
 from kubealign_services.batch.packed import Batch, pack
 from kubealign_services.teacher.core import NonFiniteTeacher, TeacherScorer
 from kubealign_services.training.contract import Head
-from kubealign_services.training.torch_backend.frozen import FrozenModel
+from kubealign_services.training.torch_backend.frozen import FrozenTorchModel
 
 VOCABULARY = 23
 SEQUENCES = [[1, 2, 3, 4, 5], [6, 7], [8, 9, 10]]
@@ -45,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def scorer(model: FrozenModel, candidates: int, temperature: float, vocabulary: int) -> TeacherScorer:
+def scorer(model: FrozenTorchModel, candidates: int, temperature: float, vocabulary: int) -> TeacherScorer:
     return TeacherScorer("teacher-0", Computing(), model, candidates, temperature, vocabulary)  # type: ignore[arg-type]
 
 
@@ -62,7 +62,7 @@ def one(tokens: list[int]) -> Batch:
 async def test_candidates_are_the_most_likely_of_the_whole_distribution(
     vocabulary: int, candidates: int, temperature: float, folder: Path
 ) -> None:
-    model = FrozenModel.load(folder, Head.LANGUAGE_MODEL, Precision.FLOAT32, microbatch_tokens=6)
+    model = FrozenTorchModel.load(folder, Head.LANGUAGE_MODEL, Precision.FLOAT32, microbatch_tokens=6)
     plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     rollouts = [
         rollout_pb2.Rollout(group_id=str(index), sequence=encode(one(tokens)))
@@ -85,8 +85,8 @@ async def test_candidates_are_the_most_likely_of_the_whole_distribution(
 
 
 async def test_a_teacher_with_nan_fails_permanently(folder: Path) -> None:
-    model = FrozenModel.load(folder, Head.LANGUAGE_MODEL, Precision.FLOAT32, 64)
-    head = model._model.vocabulary
+    model = FrozenTorchModel.load(folder, Head.LANGUAGE_MODEL, Precision.FLOAT32, 64)
+    head = model._model.lm_head
     assert head is not None
     with torch.no_grad():
         head.weight[3] = torch.nan

@@ -19,25 +19,25 @@ class Clock:
 def test_busy_share() -> None:
     clock = Clock()
     busy = BusyShare(clock)
-    with busy.working():
+    with busy.measure():
         clock.now += 1
     clock.now += 3
-    assert busy.since_asked() == pytest.approx(0.25)
+    assert busy.read_and_reset() == pytest.approx(0.25)
     clock.now += 5
-    assert busy.since_asked() == 0.0
+    assert busy.read_and_reset() == 0.0
 
 
 def test_work_in_progress_counts_up_to_now() -> None:
     clock = Clock()
     busy = BusyShare(clock)
-    with busy.working():
+    with busy.measure():
         clock.now += 2
-        assert busy.since_asked() == pytest.approx(1.0)
-        with busy.working():
+        assert busy.read_and_reset() == pytest.approx(1.0)
+        with busy.measure():
             clock.now += 1
         clock.now += 1
     clock.now += 2
-    assert busy.since_asked() == pytest.approx(0.5)
+    assert busy.read_and_reset() == pytest.approx(0.5)
 
 
 def test_rate_of_growth() -> None:

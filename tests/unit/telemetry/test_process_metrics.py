@@ -3,12 +3,12 @@
 from prometheus_client import generate_latest
 
 from kubealign_services.bus.memory import MemoryBus
-from kubealign_services.telemetry.metered_bus import MeteredBus
-from kubealign_services.telemetry.metrics import Metrics
+from kubealign_services.telemetry.metered_bus import InstrumentedBus
+from kubealign_services.telemetry.metrics import ProcessMetrics
 
 
 def test_exported_metrics() -> None:
-    metrics = Metrics("sums", "trainer", "trainer-0")
+    metrics = ProcessMetrics("sums", "trainer", "trainer-0")
     metrics.observe_rpc("/kubealign.v1.Trainer/TrainStep", "OK", 1.5)
     metrics.observe_rpc("/kubealign.v1.Trainer/TrainStep", "OK", 2.5)
     metrics.engine_tokens.labels("generated").inc(12)
@@ -27,14 +27,14 @@ def test_exported_metrics() -> None:
 
 
 def test_processes_do_not_share_a_registry() -> None:
-    first, second = Metrics("a", "rollout", "rollout-0"), Metrics("a", "rollout", "rollout-1")
+    first, second = ProcessMetrics("a", "rollout", "rollout-0"), ProcessMetrics("a", "rollout", "rollout-1")
     first.engine_tokens.labels("prompt").inc()
     assert b'kind="prompt"' not in generate_latest(second.registry)
 
 
 async def test_instrumented_bus_counts_messages() -> None:
-    metrics = Metrics("sums", "driver", "driver")
-    bus = MeteredBus(MemoryBus(), metrics.bus_messages)
+    metrics = ProcessMetrics("sums", "driver", "driver")
+    bus = InstrumentedBus(MemoryBus(), metrics.bus_messages)
     for index in range(4):
         await bus.publish("work", b"x", str(index))
     first, second, third = await bus.pull("work", "rollout", 3, 5.0)

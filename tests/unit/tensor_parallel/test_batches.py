@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubealign_services.generation.torch_engine.ragged import PAGE_TOKENS, RaggedBatch
-from kubealign_services.generation.torch_engine.tensor_parallel.batches import batch_of, numbers_of
+from kubealign_services.generation.torch_engine.tensor_parallel.batches import decode_batch, encode_batch
 
 
 @st.composite
@@ -19,21 +19,21 @@ def batches(draw: st.DrawFn) -> RaggedBatch:
         tokens=numbers.integers(0, 10**6, total),
         positions=np.concatenate([np.arange(e, e + n) for e, n in zip(earlier, lengths, strict=True)]),
         lengths=np.array(lengths, np.int64),
-        decoding=decoding,
-        tables=numbers.integers(0, 10**6, (len(lengths), 20), np.int32),
-        wanted=np.flatnonzero(numbers.integers(0, 2, total)),
+        decoding_count=decoding,
+        page_tables=numbers.integers(0, 10**6, (len(lengths), 20), np.int32),
+        logit_indices=np.flatnonzero(numbers.integers(0, 2, total)),
     )
 
 
 @given(batch=batches())
 def test_encoding_round_trip(batch: RaggedBatch) -> None:
     """Everything except page-table entries beyond the longest sequence."""
-    numbers = numbers_of(batch)
+    numbers = encode_batch(batch)
     assert numbers.dtype == np.int64
-    found = batch_of(numbers)
-    most = -(-int(batch.contexts.max()) // PAGE_TOKENS)
-    assert found.decoding == batch.decoding
+    found = decode_batch(numbers)
+    most = -(-int(batch.context_lengths.max()) // PAGE_TOKENS)
+    assert found.decoding_count == batch.decoding_count
     for name in ("tokens", "positions", "lengths", "wanted"):
         assert np.array_equal(getattr(found, name), getattr(batch, name))
-    assert np.array_equal(found.tables, batch.tables[:, :most])
-    assert found.tables.dtype == np.int32
+    assert np.array_equal(found.page_tables, batch.page_tables[:, :most])
+    assert found.page_tables.dtype == np.int32

@@ -6,14 +6,14 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, MixtralConfig, Qwen3Config
 
-from kubealign_services.adapters.low_rank import LowRank
+from kubealign_services.adapters.low_rank import LowRankAdapter
 from kubealign_services.generation.torch_engine.tensor_parallel.slicing import (
-    Indivisible,
-    Shard,
-    adapter_piece,
+    IndivisibleModel,
+    ModelShard,
+    shard_adapter,
     check_divisible,
-    local_config,
-    piece,
+    shard_config,
+    shard_tensor,
 )
 
 SIZES: dict[str, Any] = {
@@ -42,11 +42,11 @@ def parameters(config: Any) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: str(config.model_type))
 def test_every_slice_fits_the_model_of_its_shard(config: Any, size: int) -> None:
     for rank in range(size):
-        shard = Shard(rank, size)
+        shard = ModelShard(rank, size)
         check_divisible(config, shard)
-        local = parameters(local_config(config, shard))
+        local = parameters(shard_config(config, shard))
         for name, whole in parameters(config).items():
-            found, room = piece(name, whole, shard).shape, local[name].shape
+            found, room = shard_tensor(name, whole, shard).shape, local[name].shape
             assert len(found) == len(room)
             assert all(part <= most for part, most in zip(found, room, strict=True)), name
             # The vocabulary's last part alone has rows to spare; a bias of what is summed is the first's.
@@ -59,11 +59,11 @@ def test_every_slice_fits_the_model_of_its_shard(config: Any, size: int) -> None
 def test_vocabulary_shards() -> None:
     """67 rows for three processes: 23, 23 and 21."""
     whole = torch.arange(67.0)[:, None]
-    parts = [piece("model.embed_tokens.weight", whole, Shard(rank, 3)) for rank in range(3)]
+    parts = [shard_tensor("model.embed_tokens.weight", whole, ModelShard(rank, 3)) for rank in range(3)]
     assert [len(part) for part in parts] == [23, 23, 21]
     assert torch.equal(torch.cat(parts), whole)
     # Ten for seven: two each, and nothing is left for the last two.
-    assert [len(Shard(rank, 7).block(10)) for rank in range(7)] == [2, 2, 2, 2, 2, 0, 0]
+    assert [len(ModelShard(rank, 7).block(10)) for rank in range(7)] == [2, 2, 2, 2, 2, 0, 0]
 
 
 def test_mlp_shards_sum_to_the_whole() -> None:
@@ -73,10 +73,10 @@ def test_mlp_shards_sum_to_the_whole() -> None:
     x = torch.randn(5, 24, dtype=torch.float64)
     total = torch.zeros(5, 24, dtype=torch.float64)
     for rank in range(3):
-        shard = Shard(rank, 3)
-        hidden = torch.relu(x @ piece("layers.0.mlp.up_proj.weight", up, shard).T)
-        total += hidden @ piece("layers.0.mlp.down_proj.weight", down, shard).T
-        held = piece("layers.0.mlp.down_proj.bias", bias, shard)
+        shard = ModelShard(rank, 3)
+        hidden = torch.relu(x @ shard_tensor("layers.0.mlp.up_proj.weight", up, shard).T)
+        total += hidden @ shard_tensor("layers.0.mlp.down_proj.weight", down, shard).T
+        held = shard_tensor("layers.0.mlp.down_proj.bias", bias, shard)
         if len(held):
             total += held
     assert torch.allclose(total, torch.relu(x @ up.T) @ down.T + bias, atol=1e-12, rtol=0)
@@ -88,15 +88,15 @@ def test_mlp_shards_sum_to_the_whole() -> None:
 def test_merged_adapter_shards_equal_shards_of_the_merged(layer: str, shape: tuple[int, int]) -> None:
     torch.manual_seed(2)
     base = torch.randn(*shape, dtype=torch.float64)
-    whole = LowRank(
+    whole = LowRankAdapter(
         torch.randn(2, shape[1], dtype=torch.float64), torch.randn(shape[0], 2, dtype=torch.float64), None
     )
-    merged = whole.merged(base, 0.5, transposed=False)
+    merged = whole.merge_into(base, 0.5, transposed=False)
     for rank in range(3):
-        shard = Shard(rank, 3)
-        part = adapter_piece(layer, whole, shard)
-        found = part.merged(piece(f"{layer}.weight", base, shard), 0.5, transposed=False)
-        assert torch.allclose(found, piece(f"{layer}.weight", merged, shard), atol=1e-12, rtol=0)
+        shard = ModelShard(rank, 3)
+        part = shard_adapter(layer, whole, shard)
+        found = part.merge_into(shard_tensor(f"{layer}.weight", base, shard), 0.5, transposed=False)
+        assert torch.allclose(found, shard_tensor(f"{layer}.weight", merged, shard), atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize(
@@ -122,5 +122,5 @@ def test_merged_adapter_shards_equal_shards_of_the_merged(layer: str, shape: tup
     ],
 )
 def test_indivisible_models_are_refused(config: Any, size: int, message: str) -> None:
-    with pytest.raises(Indivisible, match=message):
-        check_divisible(config, Shard(0, size))
+    with pytest.raises(IndivisibleModel, match=message):
+        check_divisible(config, ModelShard(0, size))

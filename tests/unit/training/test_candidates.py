@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from kubealign_services.training.torch_backend import chunked_logits
-from kubealign_services.training.torch_backend.candidates import candidate_logprobs, likeliest
+from kubealign_services.training.torch_backend.candidates import candidate_logprobs, topk_logprobs
 
 
 def test_logprobs_match_hand_computed_values() -> None:
@@ -17,7 +17,7 @@ def test_logprobs_match_hand_computed_values() -> None:
     torch.testing.assert_close(found, torch.tensor([[3 / 6, 1 / 6]]).double().log())
     found = candidate_logprobs(hidden, weight, None, candidates, 0.5)
     torch.testing.assert_close(found, torch.tensor([[9 / 14, 1 / 14]]).double().log())
-    tokens, logprobs = likeliest(hidden, weight, None, 2, 0.5)
+    tokens, logprobs = topk_logprobs(hidden, weight, None, 2, 0.5)
     assert tokens.tolist() == [[2, 1]]
     torch.testing.assert_close(logprobs, torch.tensor([[9 / 14, 4 / 14]]).double().log())
 
@@ -55,7 +55,7 @@ def test_gradcheck_with_a_repeated_candidate() -> None:
 def test_chunk_size_does_not_affect_results(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def run() -> list[torch.Tensor]:
         hidden, weight, bias = leaves()
-        tokens, logprobs = likeliest(hidden, weight, bias, 4, 0.8)
+        tokens, logprobs = topk_logprobs(hidden, weight, bias, 4, 0.8)
         found = candidate_logprobs(hidden, weight, bias, tokens, 0.8)
         torch.testing.assert_close(found, logprobs, atol=1e-12, rtol=0)
         (found**2).sum().backward()
@@ -70,7 +70,7 @@ def test_chunk_size_does_not_affect_results(rows: int, monkeypatch: pytest.Monke
 
 def test_top_k_is_limited_by_the_vocabulary() -> None:
     hidden, weight, _ = leaves()
-    tokens, logprobs = likeliest(hidden, weight, None, 32, 1.0)
+    tokens, logprobs = topk_logprobs(hidden, weight, None, 32, 1.0)
     assert tokens.shape == (7, 9)
     torch.testing.assert_close(logprobs.exp().sum(-1), torch.ones(7, dtype=torch.float64))
 

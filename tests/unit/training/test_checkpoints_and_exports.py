@@ -12,25 +12,25 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, Qwen3MoeConfig
 
-from kubealign.spec.algorithms import RewardModel as RewardModelSpec
+from kubealign.spec.algorithms import RewardModelSpec as RewardModelSpec
 from kubealign.spec.precision import Precision
 from kubealign.spec.training import AdamW, Optimizer, Trainer
 from kubealign_services.algorithms.contract import Objective
 from kubealign_services.algorithms.rating import RatingObjective
 from kubealign_services.batch.packed import Batch
 from kubealign_services.training.contract import CorruptCheckpoint, Head, UpdatePlan
-from kubealign_services.training.torch_backend.backend import TorchBackend
-from kubealign_services.training.torch_backend.frozen import FrozenModel
+from kubealign_services.training.torch_backend.backend import TorchTrainingBackend
+from kubealign_services.training.torch_backend.frozen import FrozenTorchModel
 from kubealign_services.training.torch_backend.models import load_model
 
 SPEC = Trainer(optimizer=Optimizer(adam_w=AdamW(learning_rate=1e-2, weight_decay=0.1)))
 
 
-def make(folder: Path, head: Head = Head.LANGUAGE_MODEL, **fields: Any) -> TorchBackend:
-    return TorchBackend.create(folder, head, SPEC, total_updates=20, **fields)
+def make(folder: Path, head: Head = Head.LANGUAGE_MODEL, **fields: Any) -> TorchTrainingBackend:
+    return TorchTrainingBackend.create(folder, head, SPEC, total_updates=20, **fields)
 
 
-def steps(backend: TorchBackend, batch: Batch, objective: Objective, seeds: range) -> list[dict[str, float]]:
+def steps(backend: TorchTrainingBackend, batch: Batch, objective: Objective, seeds: range) -> list[dict[str, float]]:
     return [backend.train_step(batch, objective, UpdatePlan(1, 2, seed=seed)) for seed in seeds]
 
 
@@ -148,7 +148,7 @@ def test_an_exported_reward_model_is_a_classifier(
     with torch.no_grad():
         score = model(batch.tokens[None, 5:].long(), attention_mask=torch.ones(1, 8)).logits
     torch.testing.assert_close(score[0, 0], wanted[-1], atol=1e-5, rtol=1e-5)
-    frozen = FrozenModel.load(tmp_path / "result", Head.SCORE, Precision.FLOAT32, 100)
+    frozen = FrozenTorchModel.load(tmp_path / "result", Head.SCORE, Precision.FLOAT32, 100)
     assert frozen.pooling == "ResponseSum"
     torch.testing.assert_close(frozen.forward(batch, frozenset({"values"}))["values"], wanted)
     critic = load_model(tmp_path / "result", Head.VALUE)

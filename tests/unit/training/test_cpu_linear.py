@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear as plain
 
 from kubealign_services.training.torch_backend import cpu_linear
-from kubealign_services.training.torch_backend.cpu_linear import CpuLinear, linear, product, use_cpu_linear
+from kubealign_services.training.torch_backend.cpu_linear import CpuLinear, linear, linear_no_grad, patch_cpu_linear
 
 
 def drawn(*shape: int, seed: int) -> Tensor:
@@ -44,7 +44,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
         found: Tensor = real(x, *rest)
         return found
 
-    assert cpu_linear._works()
+    assert cpu_linear._onednn_works()
     monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", noted)
     return asked
 
@@ -56,7 +56,7 @@ def test_torch_computes_on_intel_processors(
     x, weight = drawn(6, 4, seed=1).requires_grad_(), drawn(3, 4, seed=2).requires_grad_()
     linear(x, weight).sum().backward()
     assert asked == [] and weight.grad is not None
-    torch.testing.assert_close(product(x.detach(), weight.detach()), plain(x, weight).detach())
+    torch.testing.assert_close(linear_no_grad(x.detach(), weight.detach()), plain(x, weight).detach())
 
 
 def test_onednn_computes_fp32_and_torch_everything_else(asked: list[tuple[int, ...]]) -> None:
@@ -67,7 +67,7 @@ def test_onednn_computes_fp32_and_torch_everything_else(asked: list[tuple[int, .
         torch.testing.assert_close(
             linear(x.to(dtype), weight.to(dtype)), plain(x.to(dtype), weight.to(dtype))
         )
-    assert product(x.detach()[:0], weight.detach()).shape == (0, 3)
+    assert linear_no_grad(x.detach()[:0], weight.detach()).shape == (0, 3)
     assert len(asked) == 3
 
 
@@ -88,7 +88,7 @@ def test_patching_keeps_names_and_skips_subclasses() -> None:
     model = nn.Sequential(nn.Linear(4, 4), Doubled(4, 4))
     names, x = list(model.state_dict()), drawn(2, 4, seed=1)
     before = model(x)
-    use_cpu_linear(model)
+    patch_cpu_linear(model)
     assert [type(module) for module in model] == [CpuLinear, Doubled]
     assert list(model.state_dict()) == names
     torch.testing.assert_close(model(x), before)

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from kubealign_services.training.torch_backend.freed_memory import stays
+from kubealign_services.training.torch_backend.freed_memory import keep_freed_memory
 
 GIB = 1 << 30
 
@@ -24,17 +24,17 @@ print(before, holes, _resident_bytes())
 
 
 def test_freed_memory_is_kept_while_memory_is_available() -> None:
-    assert stays(resident=2 * GIB, least=2 * GIB, available=8 * GIB, total=16 * GIB)
+    assert keep_freed_memory(resident=2 * GIB, least=2 * GIB, available=8 * GIB, total=16 * GIB)
 
 
 def test_freed_memory_is_returned_when_less_than_half_is_available() -> None:
-    assert not stays(resident=2 * GIB, least=2 * GIB, available=8 * GIB - 1, total=16 * GIB)
+    assert not keep_freed_memory(resident=2 * GIB, least=2 * GIB, available=8 * GIB - 1, total=16 * GIB)
 
 
 def test_freed_memory_is_returned_after_growth_by_more_than_a_quarter() -> None:
     # 1.25 times 4 GiB are 5.
-    assert stays(resident=5 * GIB, least=4 * GIB, available=90 * GIB, total=100 * GIB)
-    assert not stays(resident=5 * GIB + 1, least=4 * GIB, available=90 * GIB, total=100 * GIB)
+    assert keep_freed_memory(resident=5 * GIB, least=4 * GIB, available=90 * GIB, total=100 * GIB)
+    assert not keep_freed_memory(resident=5 * GIB + 1, least=4 * GIB, available=90 * GIB, total=100 * GIB)
 
 
 def test_a_grown_process_returns_memory() -> None:

@@ -8,35 +8,35 @@ import pytest
 import torch
 
 from kubealign.spec.training import AdamW, Backend, Optimizer, Trainer
-from kubealign.spec.training import TorchBackend as TorchSpec
+from kubealign.spec.training import TorchBackendSpec as TorchSpec
 from kubealign.v1 import training_pb2
 from kubealign_services.algorithms.contract import Objective
 from kubealign_services.batch.codec import encode
 from kubealign_services.batch.packed import Batch, concatenate
 from kubealign_services.training.contract import Head, UpdatePlan
 from kubealign_services.training.core import StepPlan, TrainingCore
-from kubealign_services.training.torch_backend.backend import TorchBackend
-from kubealign_services.training.torch_backend.kept_passes import KeptPasses
+from kubealign_services.training.torch_backend.backend import TorchTrainingBackend
+from kubealign_services.training.torch_backend.kept_passes import ForwardCache
 
 LOGPROBS = frozenset({"logprobs"})
 LENGTHS = (5, 9, 1, 12, 7, 7, 3, 16)  # 60 tokens
 ONE = UpdatePlan(1, len(LENGTHS), seed=3)
 
 
-def backend(folder: Path, microbatch_tokens: int = 64, **fields: bool) -> TorchBackend:
+def backend(folder: Path, microbatch_tokens: int = 64, **fields: bool) -> TorchTrainingBackend:
     trainer = Trainer(
         backend=Backend(torch=TorchSpec(microbatch_tokens=microbatch_tokens, **fields)),
         optimizer=Optimizer(adam_w=AdamW(learning_rate=3e-3)),
     )
-    return TorchBackend.create(folder, Head.LANGUAGE_MODEL, trainer, total_updates=8)
+    return TorchTrainingBackend.create(folder, Head.LANGUAGE_MODEL, trainer, total_updates=8)
 
 
-def weights(of: TorchBackend) -> torch.Tensor:
+def weights(of: TorchTrainingBackend) -> torch.Tensor:
     return torch.cat([each.detach().flatten() for each in of.model.parameters()])
 
 
 @contextmanager
-def counted(of: TorchBackend) -> Iterator[list[int]]:
+def counted(of: TorchTrainingBackend) -> Iterator[list[int]]:
     """Yield the token count of each forward pass of the trunk."""
     seen: list[int] = []
     hook = of.model.backbone.base_model.register_forward_pre_hook(
@@ -68,7 +68,7 @@ def test_the_update_is_unchanged_with_fewer_passes(
     with counted(keeping) as passes:
         for part in parts:
             some = batch.select(part)
-            column = keeping.forward_and_keep(some, LOGPROBS, objective)["logprobs"]
+            column = keeping.forward_and_cache(some, LOGPROBS, objective)["logprobs"]
             assert not column.requires_grad
             assert torch.equal(column, keeping.forward(some, LOGPROBS)["logprobs"])
         passes.clear()
@@ -85,7 +85,7 @@ def test_activation_recomputation_works_with_a_cached_pass(
 ) -> None:
     plain, keeping = backend(llama), backend(llama, gradient_checkpointing=True)
     plain.train_step(batch, objective, ONE)
-    keeping.forward_and_keep(batch, LOGPROBS, objective)
+    keeping.forward_and_cache(batch, LOGPROBS, objective)
     calls: list[int] = []
     layers = keeping.model.backbone.get_submodule("model.layers")
     for number, layer in enumerate(layers.children()):
@@ -117,7 +117,7 @@ def test_a_pass_with_other_inputs_is_not_used(
     llama: Path, batch: Batch, objective: Objective, change: Callable[[Batch], None]
 ) -> None:
     keeping, plain = backend(llama), backend(llama)
-    keeping.forward_and_keep(batch, LOGPROBS, objective)
+    keeping.forward_and_cache(batch, LOGPROBS, objective)
     change(batch)
     with counted(keeping) as passes:
         keeping.train_step(batch, objective, ONE)
@@ -133,14 +133,14 @@ def test_the_cache_is_cleared_with_the_weights_or_their_memory(
     keeping = backend(llama)
     keeping.save(tmp_path)
     if after == "update":
-        keeping.forward_and_keep(batch, LOGPROBS, objective)
+        keeping.forward_and_cache(batch, LOGPROBS, objective)
         keeping.train_step(batch, objective, UpdatePlan(2, len(batch), seed=3))
         plain = backend(llama)
         plain.train_step(batch, objective, UpdatePlan(2, len(batch), seed=3))
         # The second epoch has other weights and runs its own pass.
         torch.testing.assert_close(weights(keeping), weights(plain), rtol=0, atol=1e-6)
     else:
-        keeping.forward_and_keep(batch, LOGPROBS, objective)
+        keeping.forward_and_cache(batch, LOGPROBS, objective)
         keeping.load(tmp_path) if after == "load" else keeping.offload()
     with counted(keeping) as passes:
         keeping.train_step(batch, objective, ONE)
@@ -156,11 +156,11 @@ def test_the_cache_holds_at_most_one_microbatch(
     both = concatenate([batch, more])
     keeping = backend(llama)
     for part in (batch, more):
-        keeping.forward_and_keep(part, LOGPROBS, objective)
+        keeping.forward_and_cache(part, LOGPROBS, objective)
     with counted(keeping) as passes:
         keeping.train_step(both, objective, UpdatePlan(1, len(both), seed=3))
         assert sum(passes) == 72
-        keeping.forward_and_keep(batch, LOGPROBS, objective)
+        keeping.forward_and_cache(batch, LOGPROBS, objective)
         passes.clear()
         keeping.train_step(batch, objective, ONE)
         assert sum(passes) == 0
@@ -199,7 +199,7 @@ def test_no_sequence_is_trained_on_twice(
         batch = batch.select([0, 1, 1, 2])
     keeping, plain = backend(llama), backend(llama)
     for _ in range(2 if asked == "twice" else 1):
-        keeping.forward_and_keep(batch, LOGPROBS, objective)
+        keeping.forward_and_cache(batch, LOGPROBS, objective)
     for each in (keeping, plain):
         each.train_step(batch, objective, UpdatePlan(1, len(batch), seed=3))
     torch.testing.assert_close(weights(keeping), weights(plain), rtol=0, atol=1e-6)
@@ -207,6 +207,6 @@ def test_no_sequence_is_trained_on_twice(
 
 def test_pairs_are_not_split(batch: Batch, objective: Objective) -> None:
     objective.unit = 2
-    kept = KeptPasses(100)
+    kept = ForwardCache(100)
     kept.add(batch, {"logprobs": torch.zeros(len(batch.tokens))})
-    assert list(kept.take(batch, objective)) == []
+    assert list(kept.pop_matching(batch, objective)) == []

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, GemmaConfig, GPT2Config
 from kubealign_services.batch.packed import Batch
 from kubealign_services.training.contract import Head
 from kubealign_services.training.torch_backend import lean_layers
-from kubealign_services.training.torch_backend.lean_layers import gated, gated_down, rms_norm, use_lean_layers
+from kubealign_services.training.torch_backend.lean_layers import silu_gate, silu_gate_down, rms_norm, patch_fused_layers
 from kubealign_services.training.torch_backend.models import load_model
 from kubealign_services.training.torch_backend.packed_model import PackedTokens
 
@@ -34,9 +34,9 @@ CASES: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor], list[Tensor
         plain_norm,
         [drawn(2, 7, 5, seed=1), drawn(5, seed=2)],
     ),
-    "gated": (gated, lambda g, u: silu(g) * u, [drawn(2, 7, 6, seed=1), drawn(2, 7, 6, seed=2)]),
+    "gated": (silu_gate, lambda g, u: silu(g) * u, [drawn(2, 7, 6, seed=1), drawn(2, 7, 6, seed=2)]),
     "gated_down": (
-        gated_down,
+        silu_gate_down,
         lambda g, u, w: (silu(g) * u) @ w.T,
         [drawn(2, 7, 6, seed=1), drawn(2, 7, 6, seed=2), drawn(4, 6, seed=3)],
     ),
@@ -68,14 +68,14 @@ def test_layers_of_another_form_are_not_patched(
     gemma = AutoModelForCausalLM.from_config(config).eval()
     gpt2 = AutoModelForCausalLM.from_config(GPT2Config(vocab_size=41, n_embd=32, n_layer=1, n_head=4)).eval()
     for model in (gemma, gpt2):
-        use_lean_layers(model)
+        patch_fused_layers(model)
         assert not any(type(module).__name__.startswith("Lean") for module in model.modules())
     # A norm with the attributes of the known form that computes something else.
     known = AutoModelForCausalLM.from_pretrained(llama).eval()
     kind = type(known.model.norm)
     other = type("OtherRMSNorm", (kind,), {"forward": lambda self, x: kind.forward(self, x) + self.weight})
     known.model.norm.__class__ = other
-    use_lean_layers(known)
+    patch_fused_layers(known)
     assert type(known.model.norm) is other
     assert type(known.model.layers[0].mlp).__name__ == "LeanLlamaMLP"
 
@@ -83,7 +83,7 @@ def test_layers_of_another_form_are_not_patched(
 def test_a_step_stores_few_bytes_for_the_backward_pass(llama: Path, make_batch: Callable[..., Batch]) -> None:
     model = load_model(llama, Head.LANGUAGE_MODEL)
     weights = {each.untyped_storage().data_ptr() for each in model.parameters()}
-    packed = PackedTokens.of(make_batch(32, 32), CPU)
+    packed = PackedTokens.from_batch(make_batch(32, 32), CPU)
     kept: dict[int, Tensor] = {}
 
     def note(tensor: Tensor) -> Tensor:
@@ -107,5 +107,5 @@ def test_a_step_stores_few_bytes_for_the_backward_pass(llama: Path, make_batch: 
 
 def test_modules_without_weights_are_not_patched() -> None:
     model = nn.Sequential(nn.Identity(), nn.LayerNorm(4))
-    use_lean_layers(model)
+    patch_fused_layers(model)
     assert [type(module) for module in model] == [nn.Identity, nn.LayerNorm]

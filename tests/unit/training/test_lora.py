@@ -18,12 +18,12 @@ from transformers import (
 )
 
 from kubealign.spec.precision import Precision
-from kubealign.spec.training import AdamW, Backend, Lora, LoraTargets, Optimizer, TargetKind, Trainer
-from kubealign.spec.training import TorchBackend as TorchSpec
+from kubealign.spec.training import AdamW, Backend, Lora, LoraTargetLayers, Optimizer, LoraLayerKind, Trainer
+from kubealign.spec.training import TorchBackendSpec as TorchSpec
 from kubealign_services.algorithms.contract import Objective
 from kubealign_services.batch.packed import Batch
 from kubealign_services.training.contract import CorruptCheckpoint, Head, UpdatePlan
-from kubealign_services.training.torch_backend.backend import TorchBackend
+from kubealign_services.training.torch_backend.backend import TorchTrainingBackend
 from kubealign_services.training.torch_backend.lora import adapted_layers, add_adapters
 from kubealign_services.training.torch_backend.lora_targets import target_layers
 from kubealign_services.training.torch_backend.models import load_model
@@ -39,16 +39,16 @@ def make(
     head: Head = Head.LANGUAGE_MODEL,
     torch_spec: TorchSpec | None = None,
     **fields: Any,
-) -> TorchBackend:
+) -> TorchTrainingBackend:
     spec = Trainer(
         backend=Backend(torch=torch_spec or TorchSpec()),
         optimizer=Optimizer(adam_w=AdamW(learning_rate=1e-2)),
         lora=lora,
     )
-    return TorchBackend.create(folder, head, spec, total_updates=20, **fields)
+    return TorchTrainingBackend.create(folder, head, spec, total_updates=20, **fields)
 
 
-def steps(backend: TorchBackend, batch: Batch, objective: Objective, seeds: range) -> list[dict[str, float]]:
+def steps(backend: TorchTrainingBackend, batch: Batch, objective: Objective, seeds: range) -> list[dict[str, float]]:
     return [backend.train_step(batch, objective, UpdatePlan(1, 2, seed=seed)) for seed in seeds]
 
 
@@ -112,7 +112,7 @@ def test_gradients_match_peft(
         )
 
     backend._optimizer.register_step_pre_hook(keep)
-    bound = backend._spec.gradient_clip_norm
+    bound = backend._optimizer_spec.gradient_clip_norm
     figures = backend.train_step(batch, objective, UpdatePlan(1, 4, seed=0))
     assert figures["gradient_norm"] == pytest.approx(
         sum(float(grad.square().sum()) for grad in wanted.values() if grad is not None) ** 0.5, rel=1e-4
@@ -125,17 +125,17 @@ def test_gradients_match_peft(
 
 
 def test_targets_select_layers_by_kind_and_name(llama: Path, tmp_path: Path, save_model: Callable[..., Path]) -> None:
-    def ends(folder: Path, targets: LoraTargets) -> set[str]:
+    def ends(folder: Path, targets: LoraTargetLayers) -> set[str]:
         return {
             name.rsplit(".", 1)[-1]
             for name in target_layers(load_model(folder, Head.LANGUAGE_MODEL).backbone, targets)
         }
 
     attention, mlp = {"q_proj", "k_proj", "v_proj", "o_proj"}, {"gate_proj", "up_proj", "down_proj"}
-    assert ends(llama, LoraTargets(kind=TargetKind.ALL_LINEAR)) == attention | mlp
-    assert ends(llama, LoraTargets(kind=TargetKind.ATTENTION)) == attention
-    assert ends(llama, LoraTargets(kind=TargetKind.MLP)) == mlp
-    assert ends(llama, LoraTargets(names=["q_proj", "1.mlp.up_proj"])) == {"q_proj", "up_proj"}
+    assert ends(llama, LoraTargetLayers(kind=LoraLayerKind.ALL_LINEAR)) == attention | mlp
+    assert ends(llama, LoraTargetLayers(kind=LoraLayerKind.ATTENTION)) == attention
+    assert ends(llama, LoraTargetLayers(kind=LoraLayerKind.MLP)) == mlp
+    assert ends(llama, LoraTargetLayers(names=["q_proj", "1.mlp.up_proj"])) == {"q_proj", "up_proj"}
     # Feed-forward layers directly in the block; a suffix that two kinds share.
     opt = save_model(
         OPTConfig(
@@ -144,13 +144,13 @@ def test_targets_select_layers_by_kind_and_name(llama: Path, tmp_path: Path, sav
         ),
         tmp_path / "opt",
     )  # fmt: skip
-    assert ends(opt, LoraTargets(kind=TargetKind.MLP)) == {"fc1", "fc2"}
+    assert ends(opt, LoraTargetLayers(kind=LoraLayerKind.MLP)) == {"fc1", "fc2"}
     gpt2 = save_model(GPT2, tmp_path / "gpt2")
     model = load_model(gpt2, Head.LANGUAGE_MODEL).backbone
-    found = target_layers(model, LoraTargets(kind=TargetKind.ATTENTION))
+    found = target_layers(model, LoraTargetLayers(kind=LoraLayerKind.ATTENTION))
     assert found == ["transformer.h.0.attn.c_attn", "transformer.h.0.attn.c_proj"]
     with pytest.raises(ValueError, match=r"names 'query', 'lm_head': no linear.* end in .*k_proj, o_proj"):
-        make(llama, Lora(targets=LoraTargets(names=["q_proj", "query", "lm_head"])))
+        make(llama, Lora(targets=LoraTargetLayers(names=["q_proj", "query", "lm_head"])))
 
 
 def test_stacked_experts_get_no_adapter(tmp_path: Path, save_model: Callable[..., Path]) -> None:
@@ -170,7 +170,7 @@ def test_stacked_experts_get_no_adapter(tmp_path: Path, save_model: Callable[...
     with pytest.raises(
         ValueError, match="kind Mlp: Qwen3MoeForCausalLM has linear layers that end in k_proj"
     ):
-        make(folder, Lora(targets=LoraTargets(kind=TargetKind.MLP)))
+        make(folder, Lora(targets=LoraTargetLayers(kind=LoraLayerKind.MLP)))
 
 
 def test_the_initial_adapter_depends_on_the_seed(llama: Path) -> None:
@@ -220,7 +220,7 @@ def test_a_shard_of_another_adapter_is_refused(llama: Path, tmp_path: Path) -> N
         {"rank": 8},
         {"alpha": 16.0},
         {"dora": True},
-        {"targets": LoraTargets(kind=TargetKind.MLP)},
+        {"targets": LoraTargetLayers(kind=LoraLayerKind.MLP)},
     ):
         other = make(llama, LORA.model_copy(update=change))
         before = {name: tensor.clone() for name, tensor in other.model.named_parameters()}
@@ -246,7 +246,7 @@ def test_export_writes_the_merged_model_and_a_peft_adapter(
     objective: Objective,
 ) -> None:
     source = save_model(GPT2, tmp_path / "gpt2") if name == "gpt2" else request.getfixturevalue(name)
-    targets = LoraTargets(kind=TargetKind.ATTENTION)
+    targets = LoraTargetLayers(kind=LoraLayerKind.ATTENTION)
     backend = make(source, LORA.model_copy(update={"dora": dora, "targets": targets}))
     batch = make_batch(5, 8)
     steps(backend, batch, objective, range(3))

@@ -27,7 +27,7 @@ def test_ranks_are_balanced_by_tokens(make_batch: Callable[..., Batch]) -> None:
 
 def test_an_idle_rank_runs_the_shortest_unit_uncounted(make_batch: Callable[..., Batch]) -> None:
     plan = plan_microbatches(make_batch(5, 2), unit=2, microbatch_tokens=100, ranks=2)
-    assert plan == [[Microbatch([0, 1])], [Microbatch([0, 1], counted=False)]]
+    assert plan == [[Microbatch([0, 1])], [Microbatch([0, 1], is_counted=False)]]
 
 
 def test_a_unit_longer_than_the_limit_gets_its_own_microbatch(make_batch: Callable[..., Batch]) -> None:
@@ -49,7 +49,7 @@ def test_every_unit_is_planned_once_and_within_the_limit(
     batch = pack([[0] * length for length in lengths], [str(i) for i in range(len(lengths))])
     plan = plan_microbatches(batch, unit, bound, ranks)
     assert len(plan) == ranks and len({len(share) for share in plan}) == 1
-    counted = [microbatch.sequences for share in plan for microbatch in share if microbatch.counted]
+    counted = [microbatch.sequences for share in plan for microbatch in share if microbatch.is_counted]
     assert sorted(i for sequences in counted for i in sequences) == list(range(len(lengths)))
     for sequences in counted:
         assert all(
@@ -120,7 +120,7 @@ def test_shared_prompts_keep_all_units_and_the_limit(
     batch = sampled(*((prompt, lengths * unit) for prompt, lengths in groups))
     plan = plan_microbatches(batch, unit, bound, ranks, shared=True, attention=attention)
     assert len(plan) == ranks and len({len(share) for share in plan}) == 1
-    counted = [each.sequences for share in plan for each in share if each.counted]
+    counted = [each.sequences for share in plan for each in share if each.is_counted]
     assert sorted(i for sequences in counted for i in sequences) == list(range(len(batch)))
     for sequences in counted:
         assert all(
@@ -129,7 +129,7 @@ def test_shared_prompts_keep_all_units_and_the_limit(
         )
         part = batch.select(sequences)
         shared = share_prompts(part)
-        assert len(sequences) == unit or len(part.tokens if shared is None else shared.kept) <= bound
+        assert len(sequences) == unit or len(part.tokens if shared is None else shared.computed_indices) <= bound
 
 
 def test_minibatches_cover_every_unit_once_per_epoch_in_seeded_order(

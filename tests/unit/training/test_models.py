@@ -12,7 +12,7 @@ from kubealign.spec.precision import Precision
 from kubealign.spec.training import HeadInit
 from kubealign_services.batch.packed import Batch
 from kubealign_services.training.contract import Head
-from kubealign_services.training.torch_backend.frozen import FrozenModel
+from kubealign_services.training.torch_backend.frozen import FrozenTorchModel
 from kubealign_services.training.torch_backend.models import load_model
 from kubealign_services.training.torch_backend.packed_model import PackedTokens
 
@@ -34,7 +34,7 @@ def test_a_score_is_stored_at_its_token(reward_llama: Path, make_batch: Callable
     batch = make_batch(6, 1, 9)
     model = load_model(reward_llama, Head.SCORE)
     with torch.no_grad():
-        found = model(PackedTokens.of(batch, CPU), VALUES)["values"]
+        found = model(PackedTokens.from_batch(batch, CPU), VALUES)["values"]
     torch.testing.assert_close(found, torch.cat(scores_alone(reward_llama, batch)), atol=1e-5, rtol=1e-5)
 
 
@@ -42,7 +42,7 @@ def test_a_value_is_stored_one_token_later(reward_llama: Path, make_batch: Calla
     batch = make_batch(6, 1, 9)
     model = load_model(reward_llama, Head.VALUE, head_init=HeadInit.REWARD_MODEL)
     with torch.no_grad():
-        found = model(PackedTokens.of(batch, CPU), VALUES)["values"]
+        found = model(PackedTokens.from_batch(batch, CPU), VALUES)["values"]
     wanted = [torch.cat([torch.zeros(1), scores[:-1]]) for scores in scores_alone(reward_llama, batch)]
     torch.testing.assert_close(found, torch.cat(wanted), atol=1e-5, rtol=1e-5)
 
@@ -53,7 +53,7 @@ def test_a_value_head_starts_with_zeros(
 ) -> None:
     model = load_model(request.getfixturevalue(folder), Head.VALUE)
     batch = make_batch(6, 2)
-    values = model(PackedTokens.of(batch, CPU), VALUES)["values"]
+    values = model(PackedTokens.from_batch(batch, CPU), VALUES)["values"]
     assert not values.any()
     values.sum().backward()
     assert model.score is not None and model.score.weight.grad is not None
@@ -64,7 +64,7 @@ def test_a_score_head_in_addition_to_the_language_model_head(llama: Path, make_b
     batch = make_batch(6, 2)
     both = frozenset({"values", "logprobs"})
     found = [
-        load_model(llama, Head.SCORE, seed=seed)(PackedTokens.of(batch, CPU), both) for seed in (1, 1, 2)
+        load_model(llama, Head.SCORE, seed=seed)(PackedTokens.from_batch(batch, CPU), both) for seed in (1, 1, 2)
     ]
     assert found[0].keys() == both
     assert torch.equal(found[0]["values"], found[1]["values"])
@@ -74,14 +74,14 @@ def test_a_score_head_in_addition_to_the_language_model_head(llama: Path, make_b
 def test_logits_are_computed_for_target_tokens_only(llama: Path, make_batch: Callable[..., Batch]) -> None:
     batch, outputs = make_batch(4, 3), frozenset({"logprobs", "entropy"})
     model = load_model(llama, Head.LANGUAGE_MODEL)
-    everywhere = model(PackedTokens.of(batch, CPU), outputs)
+    everywhere = model(PackedTokens.from_batch(batch, CPU), outputs)
     # Of the first sequence its last two tokens, of the second all: the first token of a sequence has none.
     batch.token_columns["loss_mask"] = torch.tensor([0, 0, 1, 1, 1, 1, 1], dtype=torch.uint8)
-    packed = PackedTokens.of(batch, CPU)
-    assert packed.chosen.tolist() == [2, 3, 5, 6]
+    packed = PackedTokens.from_batch(batch, CPU)
+    assert packed.target_indices.tolist() == [2, 3, 5, 6]
     for name, column in model(packed, outputs).items():
         assert everywhere[name][1] != 0
-        torch.testing.assert_close(column[packed.chosen], everywhere[name][packed.chosen])
+        torch.testing.assert_close(column[packed.target_indices], everywhere[name][packed.target_indices])
         assert not column[[0, 1, 4]].any()
 
 
@@ -107,7 +107,7 @@ def three_scores(reward_llama: Path, tmp_path: Path) -> Path:
 
 def test_several_scores_are_stored_at_their_token(three_scores: Path, make_batch: Callable[..., Batch]) -> None:
     batch = make_batch(6, 1, 9)
-    frozen = FrozenModel.load(three_scores, Head.SCORE, Precision.FLOAT32, microbatch_tokens=8)
+    frozen = FrozenTorchModel.load(three_scores, Head.SCORE, Precision.FLOAT32, microbatch_tokens=8)
     assert frozen.scores == ("good", "long", "kind")
     found = frozen.forward(batch, VALUES)["values"]
     wanted = [torch.cat(scores_alone(three_scores, batch, label)) for label in range(3)]
@@ -133,15 +133,15 @@ def test_frozen_and_trained_models_compute_the_same(
     llama: Path, reward_llama: Path, make_batch: Callable[..., Batch]
 ) -> None:
     batch = make_batch(6, 1, 9, 4)
-    reference = FrozenModel.load(llama, Head.LANGUAGE_MODEL, Precision.FLOAT32, microbatch_tokens=8).offload()
+    reference = FrozenTorchModel.load(llama, Head.LANGUAGE_MODEL, Precision.FLOAT32, microbatch_tokens=8).offload()
     found = reference.forward(batch, frozenset({"logprobs"}))["logprobs"]
     with torch.no_grad():
-        wanted = load_model(llama, Head.LANGUAGE_MODEL)(PackedTokens.of(batch, CPU), frozenset({"logprobs"}))
+        wanted = load_model(llama, Head.LANGUAGE_MODEL)(PackedTokens.from_batch(batch, CPU), frozenset({"logprobs"}))
     torch.testing.assert_close(found, wanted["logprobs"], atol=1e-6, rtol=1e-6)
-    reward = FrozenModel.load(reward_llama, Head.SCORE, Precision.FLOAT32, microbatch_tokens=8)
+    reward = FrozenTorchModel.load(reward_llama, Head.SCORE, Precision.FLOAT32, microbatch_tokens=8)
     scores = reward.forward(batch, VALUES)["values"]
     torch.testing.assert_close(scores, torch.cat(scores_alone(reward_llama, batch)), atol=1e-5, rtol=1e-5)
     assert reward.pooling is None
-    half = FrozenModel.load(reward_llama, Head.SCORE, Precision.BFLOAT16, microbatch_tokens=8)
+    half = FrozenTorchModel.load(reward_llama, Head.SCORE, Precision.BFLOAT16, microbatch_tokens=8)
     assert half.forward(batch, VALUES)["values"].dtype is torch.float32
     torch.testing.assert_close(half.forward(batch, VALUES)["values"], scores, atol=0.3, rtol=0)

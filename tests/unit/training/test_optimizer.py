@@ -11,7 +11,7 @@ from kubealign_services.training.torch_backend.optimizer import (
     clip_gradients,
     gradient_norm,
     make_adamw,
-    step_at,
+    step_optimizer,
 )
 
 
@@ -41,5 +41,5 @@ def test_the_first_step_of_adamw() -> None:
     spec = Optimizer(adam_w=AdamW(learning_rate=0.1, weight_decay=0.5, epsilon=1e-12))
     optimizer = make_adamw(weight, spec.adam_w)
     weight.weight.grad = torch.tensor([[3.0]])
-    assert step_at(optimizer, spec, 0, 1) == 0.1
+    assert step_optimizer(optimizer, spec, 0, 1) == 0.1
     assert math.isclose(weight.weight.item(), 2.0 - 0.1 * 0.5 * 2.0 - 0.1, rel_tol=1e-6)

@@ -24,7 +24,7 @@ from transformers import (
 from kubealign_services.batch.packed import Batch
 from kubealign_services.training.contract import Head
 from kubealign_services.training.torch_backend.models import load_model
-from kubealign_services.training.torch_backend.packed_attention import UnsupportedModel, plan_attention
+from kubealign_services.training.torch_backend.packed_attention import UnsupportedTrainingModel, plan_attention
 from kubealign_services.training.torch_backend.packed_model import PackedTokens
 
 SIZES: dict[str, Any] = {
@@ -77,7 +77,7 @@ def test_packed_forward_equals_plain_forward(
     batch.scalars["temperature"] = 0.7
     model = load_model(folder, Head.LANGUAGE_MODEL)
     with torch.no_grad():
-        found = model(PackedTokens.of(batch, CPU), frozenset({"logprobs", "entropy"}))
+        found = model(PackedTokens.from_batch(batch, CPU), frozenset({"logprobs", "entropy"}))
     plain = AutoModelForCausalLM.from_pretrained(folder, attn_implementation=implementation).eval()
     first = 0
     for length in lengths:
@@ -105,8 +105,8 @@ def test_sequences_do_not_attend_to_each_other(
     other = make_batch(8, 8, 7)
     other.tokens[8:16] = (other.tokens[8:16] + 1) % 41
     with torch.no_grad():
-        before = model(PackedTokens.of(batch, CPU), frozenset({"logprobs"}))["logprobs"]
-        after = model(PackedTokens.of(other, CPU), frozenset({"logprobs"}))["logprobs"]
+        before = model(PackedTokens.from_batch(batch, CPU), frozenset({"logprobs"}))["logprobs"]
+        after = model(PackedTokens.from_batch(other, CPU), frozenset({"logprobs"}))["logprobs"]
     changed = before != after
     assert changed[8:16].any()
     assert not changed[:8].any() and not changed[16:].any()
@@ -118,7 +118,7 @@ def test_packed_gradients_equal_plain_gradients(
 ) -> None:
     batch = make_batch(*lengths)
     model = load_model(llama, Head.LANGUAGE_MODEL)
-    model(PackedTokens.of(batch, CPU), frozenset({"logprobs"}))["logprobs"].sum().backward()
+    model(PackedTokens.from_batch(batch, CPU), frozenset({"logprobs"}))["logprobs"].sum().backward()
     plain = AutoModelForCausalLM.from_pretrained(llama)
     for first, last in zip(batch.cu_seqlens[:-1].tolist(), batch.cu_seqlens[1:].tolist(), strict=True):
         tokens = batch.tokens[first:last].long()
@@ -135,7 +135,7 @@ def test_the_plan_contains_every_token_once(lengths: list[int]) -> None:
     found = places if plan.scatter is None else places[plan.scatter]
     assert torch.equal(found, torch.arange(sum(lengths)))
     for block in plan.blocks:
-        assert torch.equal(block.of(torch.arange(sum(lengths))), block.gather)
+        assert torch.equal(block.gather_states(torch.arange(sum(lengths))), block.gather)
     # Sequences of equal length need no gathering.
     assert plan.scatter is not None or len(set(lengths)) == 1
     assert len(places) <= sum(lengths) * 4 / 3 + 1
@@ -155,5 +155,5 @@ def test_the_plan_contains_every_token_once(lengths: list[int]) -> None:
 def test_unsupported_models_are_refused_at_load_time(
     config: object, says: str, tmp_path: Path, save_model: Callable[..., Path]
 ) -> None:
-    with pytest.raises(UnsupportedModel, match=says):
+    with pytest.raises(UnsupportedTrainingModel, match=says):
         load_model(save_model(config, tmp_path), Head.LANGUAGE_MODEL)

@@ -39,7 +39,7 @@ def test_values_and_gradients_match_explicit_attention(scaling: float | None, co
     # Layout of a model's projections: heads first.
     seen = ours if contiguous else [each.transpose(0, 1).contiguous().transpose(0, 1) for each in ours]
     assert sequence_attention.can_run(seen[0], seen[1], seen[2], OFFSETS, 0.0)
-    found = sequence_attention.attention(seen[0], seen[1], seen[2], OFFSETS, scaling)
+    found = sequence_attention.per_sequence_attention(seen[0], seen[1], seen[2], OFFSETS, scaling)
     wanted = written_out(theirs[0], theirs[1], theirs[2], SIZE**-0.5 if scaling is None else scaling)
     torch.testing.assert_close(found, wanted, atol=1e-12, rtol=1e-12)
     (found * weights).sum().backward()

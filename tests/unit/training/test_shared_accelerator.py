@@ -9,17 +9,17 @@ import pytest
 
 from kubealign.spec.precision import Precision
 from kubealign.spec.training import Backend, Lora, Trainer
-from kubealign.spec.training import TorchBackend as TorchSpec
+from kubealign.spec.training import TorchBackendSpec as TorchSpec
 from kubealign_services.algorithms.contract import Objective
 from kubealign_services.batch.packed import Batch
-from kubealign_services.residence.lease import Lease
-from kubealign_services.residence.swap import Swap
+from kubealign_services.residence.lease import AcceleratorLock
+from kubealign_services.residence.swap import HostOffloader
 from kubealign_services.training.contract import Head, TrainingBackend, UpdatePlan
-from kubealign_services.training.shared_accelerator import TRAINING, SharedAccelerator, TrainingTenant
+from kubealign_services.training.shared_accelerator import TRAINING, SharedAccelerator, TrainingOffloadable
 from kubealign_services.training.torch_backend import backend as backend_module
 from kubealign_services.training.torch_backend import frozen as frozen_module
-from kubealign_services.training.torch_backend.backend import TorchBackend
-from kubealign_services.training.torch_backend.frozen import FrozenModel
+from kubealign_services.training.torch_backend.backend import TorchTrainingBackend
+from kubealign_services.training.torch_backend.frozen import FrozenTorchModel
 from kubealign_services.training.torch_backend.models import load_model
 from kubealign_services.training.torch_backend.packed_model import PackedModel
 
@@ -31,9 +31,9 @@ OTHER = "generation"
 class Nothing:
     """The other tenant."""
 
-    def leave(self) -> None: ...
+    def offload(self) -> None: ...
 
-    def enter(self) -> None: ...
+    def reload(self) -> None: ...
 
 
 @pytest.fixture
@@ -48,17 +48,17 @@ def moved(monkeypatch: pytest.MonkeyPatch) -> None:
         return model
 
     for module in (backend_module, frozen_module):
-        monkeypatch.setattr(module, "swapping", Swap)
+        monkeypatch.setattr(module, "swapping", HostOffloader)
         monkeypatch.setattr(module, "load_model", loaded)
 
 
-def shared() -> tuple[Lease, SharedAccelerator]:
-    tenant = TrainingTenant()
-    lease = Lease({TRAINING: tenant, OTHER: Nothing()}, timeout=5.0)
+def shared() -> tuple[AcceleratorLock, SharedAccelerator]:
+    tenant = TrainingOffloadable()
+    lease = AcceleratorLock({TRAINING: tenant, OTHER: Nothing()}, timeout=5.0)
     return lease, SharedAccelerator(lease, tenant)
 
 
-def nothing(lease: Lease | None = None) -> None:
+def nothing(lease: AcceleratorLock | None = None) -> None:
     """Nobody comes between."""
 
 
@@ -79,9 +79,9 @@ def test_offloading_between_commands_does_not_affect_training(
     spec = Trainer(backend=Backend(torch=TorchSpec(precision=precision)), lora=lora)
 
     def create() -> TrainingBackend:
-        return TorchBackend.create(llama, Head.LANGUAGE_MODEL, spec, total_updates=4)
+        return TorchTrainingBackend.create(llama, Head.LANGUAGE_MODEL, spec, total_updates=4)
 
-    def trained(folder: Path, between: Callable[[], None], made: TorchBackend) -> list[Any]:
+    def trained(folder: Path, between: Callable[[], None], made: TorchTrainingBackend) -> list[Any]:
         folder.mkdir()
         found: list[Any] = []
         for step in range(2):
@@ -100,19 +100,19 @@ def test_offloading_between_commands_does_not_affect_training(
     lease, accelerator = shared()
 
     def between() -> None:
-        with lease.held(OTHER, "samples"):
+        with lease.hold(OTHER, "samples"):
             # Except AdamW's step counts, which are not on the accelerator.
             large = [tensor for tensor in made._tensors() if tensor.numel() > 1]
             assert sum(tensor.untyped_storage().nbytes() for tensor in large) == 0
-        with accelerator.held("what follows"):
+        with accelerator.hold("what follows"):
             assert lease.resident == TRAINING
 
     plain = create()
-    assert isinstance(plain, TorchBackend)
+    assert isinstance(plain, TorchTrainingBackend)
     wanted = trained(tmp_path / "plain", nothing, plain)
-    with accelerator.held("Load"):
-        made = accelerator.making(create)()
-    assert isinstance(made, TorchBackend)
+    with accelerator.hold("Load"):
+        made = accelerator.wrap_create(create)()
+    assert isinstance(made, TorchTrainingBackend)
     assert trained(tmp_path / "shared", between, made) == wanted
 
 
@@ -120,14 +120,14 @@ def test_offloading_between_commands_does_not_affect_training(
 def test_a_frozen_model_is_copied_once_and_offloaded_between_calls(
     llama: Path, make_batch: Callable[..., Batch]
 ) -> None:
-    model = FrozenModel.load(llama, Head.LANGUAGE_MODEL, Precision.FLOAT32, 64)
+    model = FrozenTorchModel.load(llama, Head.LANGUAGE_MODEL, Precision.FLOAT32, 64)
     wanted = model.forward(make_batch(5, 9), LOGPROBS)["logprobs"]
     copies = []
     for _ in range(3):
         model.offload()
-        assert sum(tensor.untyped_storage().nbytes() for tensor in model._tensors()) == 0
-        swap = model._swap
-        assert isinstance(swap, Swap)
+        assert sum(tensor.untyped_storage().nbytes() for tensor in model._resident_tensors()) == 0
+        swap = model._offloader
+        assert isinstance(swap, HostOffloader)
         copies.append([copy.data_ptr() for copy in swap._copies])
         assert model.forward(make_batch(5, 9), LOGPROBS)["logprobs"].equal(wanted)
     assert copies[0] == copies[1] == copies[2]
@@ -144,8 +144,8 @@ def test_commands_hold_the_lock_except_describe() -> None:
 
         return run
 
-    handlers = accelerator.leased({name: command(name) for name in ("Describe", "TrainStep", "Load")})
-    lease.take(OTHER, "samples")
+    handlers = accelerator.wrap_handlers({name: command(name) for name in ("Describe", "TrainStep", "Load")})
+    lease.acquire(OTHER, "samples")
     assert handlers["Describe"](b"a ") == b"a Describe"
     lease.release(OTHER)
     assert handlers["TrainStep"](b"b ") == b"b TrainStep"
@@ -159,6 +159,6 @@ def test_a_backend_without_offloading_is_refused_by_name() -> None:
         """Without offload and reload."""
 
     _, accelerator = shared()
-    make: Any = accelerator.making(Heavy)  # type: ignore[arg-type]
+    make: Any = accelerator.wrap_create(Heavy)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"Heavy cannot be offloaded: set trainer\.backend\.torch"):
         make()

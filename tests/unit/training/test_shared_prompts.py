@@ -55,8 +55,8 @@ def test_share_prompts_matches_hand_computed_indices() -> None:
     batch = batch_of(([8, 9], [1]), ([8, 9], [2, 3]), ([8], [9]))
     shared = share_prompts(batch)
     assert shared is not None
-    assert shared.kept.tolist() == [0, 1, 2, 5, 6, 7, 8]
-    assert shared.places.tolist() == [0, 1, 2, 0, 1, 3, 4, 5, 6]
+    assert shared.computed_indices.tolist() == [0, 1, 2, 5, 6, 7, 8]
+    assert shared.pack_indices.tolist() == [0, 1, 2, 0, 1, 3, 4, 5, 6]
 
 
 def test_nothing_is_shared_without_a_mask_or_without_equal_prompts() -> None:
@@ -80,8 +80,8 @@ def test_every_token_maps_to_a_token_with_the_same_prefix(
 ) -> None:
     batch = batch_of(*rows)
     shared = share_prompts(batch)
-    kept = torch.arange(len(batch.tokens)) if shared is None else shared.kept
-    places = kept if shared is None else shared.places
+    kept = torch.arange(len(batch.tokens)) if shared is None else shared.computed_indices
+    places = kept if shared is None else shared.pack_indices
     assert torch.equal(batch.tokens[kept][places], batch.tokens)
     assert torch.equal(batch.positions[kept][places], batch.positions)
     prompts = {tuple(prompt) if response else (*prompt, *response) for prompt, response in rows}
@@ -116,7 +116,7 @@ def test_values_are_the_same_at_every_token(llama: Path, head: Head) -> None:
 
 def test_top_k_tokens_are_the_same(llama: Path) -> None:
     model = load_model(llama, Head.LANGUAGE_MODEL)
-    alone, shared = (model.likeliest(PackedTokens.of(samples(), CPU, each), 3, 41) for each in (False, True))
+    alone, shared = (model.topk_logprobs(PackedTokens.from_batch(samples(), CPU, each), 3, 41) for each in (False, True))
     assert torch.equal(alone[0], shared[0])
     torch.testing.assert_close(alone[1], shared[1])
 
@@ -124,7 +124,7 @@ def test_top_k_tokens_are_the_same(llama: Path) -> None:
 def columns_and_gradients(
     model: PackedModel, shared: bool, outputs: frozenset[str]
 ) -> tuple[dict[str, Tensor], list[Tensor]]:
-    packed = PackedTokens.of(samples(), CPU, shared)
+    packed = PackedTokens.from_batch(samples(), CPU, shared)
     assert packed.tokens.shape[1] == (len(samples().tokens) - (12 if shared else 0))
     columns = model(packed, outputs)
     weights = torch.linspace(-1, 1, packed.length, dtype=torch.float64)

@@ -12,12 +12,12 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from kubealign.spec.precision import Precision
-from kubealign.spec.training import AdamW, Backend, LinearSchedule, Optimizer, Schedule, Trainer
-from kubealign.spec.training import TorchBackend as TorchSpec
+from kubealign.spec.training import AdamW, Backend, LinearSchedule, Optimizer, LearningRateSchedule, Trainer
+from kubealign.spec.training import TorchBackendSpec as TorchSpec
 from kubealign_services.algorithms.contract import LossTerms, ModelOutputs, Objective
 from kubealign_services.batch.packed import Batch
 from kubealign_services.training.contract import Head, NonFiniteLoss, UpdatePlan
-from kubealign_services.training.torch_backend.backend import TorchBackend
+from kubealign_services.training.torch_backend.backend import TorchTrainingBackend
 from kubealign_services.training.torch_backend.microbatches import minibatches
 
 LENGTHS = (5, 9, 1, 12, 7, 7, 3, 16)
@@ -28,17 +28,17 @@ def spec(microbatch_tokens: int = 32, **torch_fields: Any) -> Trainer:
         backend=Backend(torch=TorchSpec(microbatch_tokens=microbatch_tokens, **torch_fields)),
         optimizer=Optimizer(
             adam_w=AdamW(learning_rate=3e-3, weight_decay=0.1),
-            schedule=Schedule(linear=LinearSchedule(warmup_steps=2, decay_fraction=0.5)),
+            schedule=LearningRateSchedule(linear=LinearSchedule(warmup_steps=2, decay_fraction=0.5)),
             gradient_clip_norm=0.5,
         ),
     )
 
 
-def backend(folder: Path, trainer: Trainer, head: Head = Head.LANGUAGE_MODEL) -> TorchBackend:
-    return TorchBackend.create(folder, head, trainer, total_updates=8)
+def backend(folder: Path, trainer: Trainer, head: Head = Head.LANGUAGE_MODEL) -> TorchTrainingBackend:
+    return TorchTrainingBackend.create(folder, head, trainer, total_updates=8)
 
 
-def weights(of: TorchBackend) -> dict[str, Tensor]:
+def weights(of: TorchTrainingBackend) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in of.model.named_parameters()}
 
 

@@ -15,13 +15,13 @@ from kubealign_services.batch.packed import Batch
 from kubealign_services.rpc.errors import OutOfOrder, StaleFence
 from kubealign_services.training.contract import Head
 from kubealign_services.training.core import StepPlan, TrainingCore
-from kubealign_services.training.torch_backend.backend import TorchBackend
+from kubealign_services.training.torch_backend.backend import TorchTrainingBackend
 
 
 @pytest.fixture
 def core(llama: Path, objective: Objective) -> TrainingCore:
-    def create() -> TorchBackend:
-        return TorchBackend.create(llama, Head.LANGUAGE_MODEL, Trainer(), total_updates=8)
+    def create() -> TorchTrainingBackend:
+        return TorchTrainingBackend.create(llama, Head.LANGUAGE_MODEL, Trainer(), total_updates=8)
 
     return TrainingCore(create, objective, StepPlan(1, None), seed=1, role="trainer", world_size=1)
 

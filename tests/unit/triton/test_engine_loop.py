@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from kubealign.spec.engines import TorchEngine
-from kubealign.spec.rollout import InFlight
+from kubealign.spec.engines import TorchEngineSpec
+from kubealign.spec.rollout import InFlightPolicy
 from kubealign_services.generation.contract import (
     EngineLoad,
-    Finish,
+    FinishReason,
     GeneratedSample,
     GenerationRequest,
     RequestRefused,
@@ -26,10 +26,10 @@ from kubealign_services.generation.contract import (
 from kubealign_services.generation.triton_engine.engine_loop import EngineLoop
 from kubealign_services.generation.triton_engine.messages import (
     Op,
-    decoded,
-    encoded,
-    read_request,
-    read_sample,
+    decode,
+    encode,
+    parse_request,
+    parse_sample,
     request_fields,
     sample_fields,
 )
@@ -70,7 +70,7 @@ class Counting:
                 flat = [-0.5] * len(tokens)
                 ended += [
                     GeneratedSample(
-                        name, i, tokens, flat, flat, [self.version] * len(tokens), Finish.LENGTH, ""
+                        name, i, tokens, flat, flat, [self.version] * len(tokens), FinishReason.LENGTH, ""
                     )
                     for i in range(len(request.seeds))
                 ]
@@ -80,7 +80,7 @@ class Counting:
         return EngineLoad(running=len(self._running))
 
     def refit(
-        self, tensors: Iterable[tuple[str, Tensor]], version: int, in_flight: InFlight = InFlight.DRAIN
+        self, tensors: Iterable[tuple[str, Tensor]], version: int, in_flight: InFlightPolicy = InFlightPolicy.DRAIN
     ) -> None:
         self.taken = {name: tensor.clone() for name, tensor in tensors}
         self.version, self.in_flight = version, in_flight
@@ -90,7 +90,7 @@ class Counting:
         tensors: Iterable[tuple[str, Tensor]],
         scale: float,
         version: int,
-        in_flight: InFlight = InFlight.DRAIN,
+        in_flight: InFlightPolicy = InFlightPolicy.DRAIN,
     ) -> None:
         raise RuntimeError("an adapter came before its base")
 
@@ -111,13 +111,13 @@ class Stream:
 
     def send(self, message: dict[str, Any]) -> None:
         with self._news:
-            self.said.append(decoded(encoded(message)))
+            self.said.append(decode(encode(message)))
             self._news.notify_all()
 
     def close(self) -> None:
         self.closed.set()
 
-    def left(self) -> bool:
+    def is_cancelled(self) -> bool:
         return self.gone
 
     def first(self) -> dict[str, Any]:
@@ -134,7 +134,7 @@ class Client:
         self.thread = threading.Thread(target=self.loop.run)
         self.thread.start()
 
-    def _create(self, folder: Path, spec: TorchEngine, threads: int | None) -> Counting:
+    def _create(self, folder: Path, spec: TorchEngineSpec, threads: int | None) -> Counting:
         if folder.name == "bad":
             raise ValueError(f"{folder} is no model")
         self.made.append(Counting())
@@ -142,7 +142,7 @@ class Client:
 
     def open(self, owner: str = "w0", folder: str = "/model") -> Stream:
         opened = Stream()
-        engine = TorchEngine().model_dump(mode="json")
+        engine = TorchEngineSpec().model_dump(mode="json")
         message = {"op": Op.OPEN, "owner": owner, "folder": folder, "engine": engine, "threads": 1}
         self.loop.submit(message, opened)
         if "result" in opened.first():
@@ -154,7 +154,7 @@ class Client:
         self.loop.submit({"op": op, "session": self.session, **fields}, stream)
         return stream
 
-    def refit(self, folder: Path, version: int, in_flight: InFlight = InFlight.DRAIN) -> None:
+    def refit(self, folder: Path, version: int, in_flight: InFlightPolicy = InFlightPolicy.DRAIN) -> None:
         path = folder / "weights"
         entries = write_weights(path, [("w", torch.tensor([1.0, 2.0]))])
         asked = self.say(Op.REFIT, path=str(path), tensors=entries, version=version, in_flight=in_flight)
@@ -178,11 +178,11 @@ def test_messages_survive_encoding() -> None:
     request = GenerationRequest(
         "r", (1, 2), (2**64 - 1, 0), SamplingParameters(4, 1, 0.7, 3, 0.9, ("a", "b"), (5, 6))
     )
-    assert read_request(decoded(encoded(request_fields(request)))) == request
-    sample = GeneratedSample("r", 1, [3], [-math.inf], [-1 / 3], [7], Finish.STOP, "é", 0.25)
-    assert read_sample(decoded(encoded(sample_fields(sample)))) == sample
+    assert parse_request(decode(encode(request_fields(request)))) == request
+    sample = GeneratedSample("r", 1, [3], [-math.inf], [-1 / 3], [7], FinishReason.STOP, "é", 0.25)
+    assert parse_sample(decode(encode(sample_fields(sample)))) == sample
     with pytest.raises(ValueError, match="a message is a JSON object, not list"):
-        decoded(b"[]")
+        decode(b"[]")
 
 
 def test_stream_closes_after_the_last_sample(client: Client, tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_stream_closes_after_the_last_sample(client: Client, tmp_path: Path) -> 
     assert torch.equal(client.made[0].taken["w"], torch.tensor([1.0, 2.0]))
     stream = client.generate("a", 3)
     assert stream.closed.wait(SECONDS)
-    samples = [read_sample(said["sample"]) for said in stream.said]
+    samples = [parse_sample(said["sample"]) for said in stream.said]
     assert [(s.sample, s.tokens, s.versions) for s in samples] == [(i, [0, 1, 2], [4, 4, 4]) for i in (0, 1)]
 
 
@@ -251,7 +251,7 @@ def test_errors_have_a_kind(client: Client, tmp_path: Path) -> None:
     adapted = {"path": str(tmp_path / "weights"), "tensors": entries, "version": 2, "scale": 1.0}
     odd = client.say(Op.ADAPT, **adapted, in_flight="Halt")
     assert odd.first() == {"error": "value", "words": "'Halt' is not a valid InFlight"}
-    early = client.say(Op.ADAPT, **adapted, in_flight=InFlight.DRAIN)
+    early = client.say(Op.ADAPT, **adapted, in_flight=InFlightPolicy.DRAIN)
     assert early.first() == {"error": "state", "words": "an adapter came before its base"}
     assert client.say("dance").first()["error"] == "value"
     assert client.say(Op.SEQUENCE_LOGPROBS, tokens=[1, 2]).first() == {"result": [-2.0]}
@@ -279,8 +279,8 @@ def test_paused_engine_generates_nothing_and_answers_other_requests(client: Clie
     later = client.generate("b", 2)
     client.say(Op.ABORT, request_id="gone")
     assert gone.closed.wait(SECONDS)
-    client.refit(tmp_path, 2, InFlight.CONTINUE)
-    assert client.made[0].in_flight is InFlight.CONTINUE
+    client.refit(tmp_path, 2, InFlightPolicy.CONTINUE)
+    assert client.made[0].in_flight is InFlightPolicy.CONTINUE
     assert client.say(Op.SEQUENCE_LOGPROBS, tokens=[1, 2]).first() == {"result": [-2.0]}
     told = len(opened.said)
     deadline = time.monotonic() + SECONDS
@@ -290,7 +290,7 @@ def test_paused_engine_generates_nothing_and_answers_other_requests(client: Clie
     assert client.made[0].steps == steps
     client.say(Op.RELEASE, lost="")
     assert later.closed.wait(SECONDS)
-    assert [read_sample(said["sample"]).versions for said in later.said] == [[2, 2], [2, 2]]
+    assert [parse_sample(said["sample"]).versions for said in later.said] == [[2, 2], [2, 2]]
     assert not running.closed.is_set()
 
 

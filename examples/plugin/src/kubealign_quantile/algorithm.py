@@ -12,8 +12,8 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from kubealign.spec.algorithms import Custom
-from kubealign_services.algorithms.online import ClippedOnline
+from kubealign.spec.algorithms import CustomSpec
+from kubealign_services.algorithms.online import ClippedOnlineAlgorithm
 from kubealign_services.batch.packed import Batch
 
 
@@ -25,10 +25,10 @@ class Parameters(BaseModel):
     quantile: float = Field(0.5, ge=0, le=1)
 
 
-class Quantile(ClippedOnline):
+class Quantile(ClippedOnlineAlgorithm):
     """Made from the job's entry `algorithm.custom`."""
 
-    def __init__(self, entry: Custom) -> None:
+    def __init__(self, entry: CustomSpec) -> None:
         super().__init__(entry)
         self._quantile = Parameters.model_validate(entry.parameters).quantile
         if entry.samples_per_prompt < 2:

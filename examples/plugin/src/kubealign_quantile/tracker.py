@@ -4,7 +4,7 @@ import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from kubealign_services.trackers.contract import Ending, TrackedJob
+from kubealign_services.trackers.contract import RunOutcome, TrackedJob
 
 
 class CsvTracker:
@@ -24,5 +24,5 @@ class CsvTracker:
     def step(self, step: int, fence: int, metrics: Mapping[str, float]) -> None:
         self._lines.writerow([self._job, step, fence, *(metrics.get(name, "") for name in self._figures)])
 
-    def close(self, ending: Ending) -> None:
+    def close(self, ending: RunOutcome) -> None:
         self._file.close()

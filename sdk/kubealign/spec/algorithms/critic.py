@@ -4,13 +4,13 @@ from typing import ClassVar
 
 from pydantic import Field, model_validator
 
-from kubealign.spec.algorithms.on_policy import Clipped
-from kubealign.spec.algorithms.policy_loss import Center, Normalization, Scale
-from kubealign.spec.base import MOST, Spec, incoherent
+from kubealign.spec.algorithms.on_policy import ClippedRatioSpec
+from kubealign.spec.algorithms.policy_loss import AdvantageCenter, AdvantageNormalization, AdvantageScale
+from kubealign.spec.base import MAX_INT32, SpecModel, field_errors
 from kubealign.spec.training import Fraction
 
 
-class GAE(Spec):
+class GAE(SpecModel):
     """Generalised advantage estimation (Schulman et al. 2016)."""
 
     gamma: Fraction = Field(1.0, description="Discount factor per token.")
@@ -21,13 +21,13 @@ class GAE(Spec):
     )
 
 
-class PPO(Clipped):
+class PPOSpec(ClippedRatioSpec):
     """Proximal policy optimisation with a learned critic (Schulman et al. 2017; Ouyang et al. 2022)."""
 
     critic: ClassVar[bool] = True
 
-    advantage: Normalization = Field(
-        Normalization(center=Center.BATCH, scale=Scale.BATCH),
+    advantage: AdvantageNormalization = Field(
+        AdvantageNormalization(center=AdvantageCenter.BATCH, scale=AdvantageScale.BATCH),
         description="Normalisation of the estimated advantages over the step's response tokens.",
     )
     gae: GAE = Field(GAE(), description="Advantage estimation from rewards and values.")
@@ -39,13 +39,13 @@ class PPO(Clipped):
     )
     value_coefficient: float = Field(0.5, gt=0, description="Weight of the value loss.")
     critic_warmup_steps: int = Field(
-        0, ge=0, le=MOST, description="First steps in which only the critic is trained."
+        0, ge=0, le=MAX_INT32, description="First steps in which only the critic is trained."
     )
 
     @model_validator(mode="after")
-    def _advantages_of_tokens(self) -> "PPO":
-        if self.advantage.center is Center.LEAVE_ONE_OUT:
-            raise incoherent(
+    def _advantages_of_tokens(self) -> "PPOSpec":
+        if self.advantage.center is AdvantageCenter.LEAVE_ONE_OUT:
+            raise field_errors(
                 "PPO",
                 (
                     ("advantage", "center"),

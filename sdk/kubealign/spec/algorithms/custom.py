@@ -5,15 +5,15 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from kubealign.spec.algorithms.method import Offline
-from kubealign.spec.algorithms.on_policy import Clipped
+from kubealign.spec.algorithms.method import OfflineSpec
+from kubealign.spec.algorithms.on_policy import ClippedRatioSpec
 from kubealign.spec.base import ShortText
 
 _NAME = "Name of the algorithm's entry point in the group kubealign.algorithms."
 _PARAMETERS = "The algorithm's own parameters; the plugin validates them when the job starts."
 
 
-class Custom(Clipped):
+class CustomSpec(ClippedRatioSpec):
     """Plugin algorithm that learns from its own samples."""
 
     name: ShortText = Field(description=_NAME)
@@ -33,7 +33,7 @@ class RowKind(StrEnum):
     UNPAIRED = "Unpaired"
 
 
-class CustomOffline(Offline):
+class CustomOfflineSpec(OfflineSpec):
     """Plugin algorithm that learns from given rows."""
 
     turns: ClassVar[bool] = True

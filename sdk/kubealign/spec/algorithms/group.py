@@ -2,69 +2,69 @@
 
 from pydantic import Field
 
-from kubealign.spec.algorithms.kl import KL, in_loss
-from kubealign.spec.algorithms.on_policy import Clipped, OnPolicy
+from kubealign.spec.algorithms.kl import KL, kl_in_loss
+from kubealign.spec.algorithms.on_policy import ClippedRatioSpec, OnPolicySpec
 from kubealign.spec.algorithms.policy_loss import (
-    Center,
+    AdvantageCenter,
     Clip,
-    DynamicSampling,
+    DynamicSamplingSpec,
     LossAggregation,
-    Normalization,
+    AdvantageNormalization,
     RatioLevel,
-    Scale,
+    AdvantageScale,
 )
-from kubealign.spec.base import MOST
+from kubealign.spec.base import MAX_INT32
 
-_GROUP = Normalization(center=Center.GROUP, scale=Scale.GROUP)
+_GROUP_NORMALIZATION = AdvantageNormalization(center=AdvantageCenter.GROUP, scale=AdvantageScale.GROUP)
 
 
-class Grouped(OnPolicy):
+class GroupRelativeSpec(OnPolicySpec):
     """Fields of algorithms that sample a group of responses for each prompt."""
 
     samples_per_prompt: int = Field(
-        8, ge=2, le=MOST, description="Responses sampled for each prompt (group size)."
+        8, ge=2, le=MAX_INT32, description="Responses sampled for each prompt (group size)."
     )
-    advantage: Normalization = Field(_GROUP, description="Normalisation of returns to advantages.")
+    advantage: AdvantageNormalization = Field(_GROUP_NORMALIZATION, description="Normalisation of returns to advantages.")
     kl: KL = Field(
-        in_loss(0.0), description="KL penalty towards the reference policy. No penalty by default."
+        kl_in_loss(0.0), description="KL penalty towards the reference policy. No penalty by default."
     )
-    dynamic_sampling: DynamicSampling | None = Field(
+    dynamic_sampling: DynamicSamplingSpec | None = Field(
         None, description="Replacement of groups whose samples all have the same reward; null: train on them."
     )
 
 
-class GRPO(Grouped, Clipped):
+class GRPOSpec(GroupRelativeSpec, ClippedRatioSpec):
     """Group relative policy optimisation (Shao et al. 2024)."""
 
     aggregation: LossAggregation = Field(
         LossAggregation.SEQUENCE_MEAN, description="Aggregation of the per-token losses into one loss."
     )
-    kl: KL = Field(in_loss(0.04), description="KL penalty towards the reference policy.")
+    kl: KL = Field(kl_in_loss(0.04), description="KL penalty towards the reference policy.")
 
 
-class DrGRPO(Grouped, Clipped):
+class DrGRPOSpec(GroupRelativeSpec, ClippedRatioSpec):
     """GRPO done right (Liu et al. 2025): no division by the group's standard deviation or by the response's
     length.
     """
 
-    advantage: Normalization = Field(
-        Normalization(center=Center.GROUP), description="Normalisation of returns to advantages."
+    advantage: AdvantageNormalization = Field(
+        AdvantageNormalization(center=AdvantageCenter.GROUP), description="Normalisation of returns to advantages."
     )
     aggregation: LossAggregation = Field(
         LossAggregation.FIXED_LENGTH, description="Aggregation of the per-token losses into one loss."
     )
 
 
-class DAPO(Grouped, Clipped):
+class DAPOSpec(GroupRelativeSpec, ClippedRatioSpec):
     """Decoupled clip and dynamic sampling policy optimisation (Yu et al. 2025)."""
 
     clip: Clip = Field(Clip(low=0.2, high=0.28), description="Clip range of the importance ratio.")
-    dynamic_sampling: DynamicSampling = Field(
-        DynamicSampling(), description="Replacement of groups whose samples all have the same reward."
+    dynamic_sampling: DynamicSamplingSpec = Field(
+        DynamicSamplingSpec(), description="Replacement of groups whose samples all have the same reward."
     )
 
 
-class GSPO(Grouped, Clipped):
+class GSPOSpec(GroupRelativeSpec, ClippedRatioSpec):
     """Group sequence policy optimisation (Zheng et al. 2025).
 
     The importance ratio is that of the response: the geometric mean over its tokens.
@@ -77,7 +77,7 @@ class GSPO(Grouped, Clipped):
     )
 
 
-class CISPO(Grouped):
+class CISPOSpec(GroupRelativeSpec):
     """Clipped importance-sampling policy optimisation (MiniMax 2025).
 
     The importance ratio is a clipped weight without gradient, so that every token keeps its gradient.

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 from pydantic import Field, model_validator
 
-from kubealign.spec.base import Spec, exactly_one
+from kubealign.spec.base import SpecModel, require_exactly_one
 
 
 class KLPlacement(StrEnum):
@@ -25,7 +25,7 @@ class KLEstimator(StrEnum):
     K3 = "K3"
 
 
-class FixedKL(Spec):
+class FixedKL(SpecModel):
     """Constant KL coefficient."""
 
     coefficient: float = Field(
@@ -33,7 +33,7 @@ class FixedKL(Spec):
     )
 
 
-class AdaptiveKL(Spec):
+class AdaptiveKL(SpecModel):
     """KL coefficient that is adapted to reach a target divergence (Ziegler et al. 2019)."""
 
     initial_coefficient: float = Field(0.05, gt=0, description="Weight of the KL penalty at the first step.")
@@ -41,7 +41,7 @@ class AdaptiveKL(Spec):
     horizon: float = Field(10_000.0, gt=0, description="Sequences over which the coefficient is adapted.")
 
 
-class KL(Spec):
+class KL(SpecModel):
     """KL penalty towards the reference policy.
 
     Exactly one of fixed and adaptive must be set. A fixed coefficient of 0 needs no reference.
@@ -56,7 +56,7 @@ class KL(Spec):
 
     @model_validator(mode="after")
     def _one(self) -> "KL":
-        exactly_one(self, ["fixed", "adaptive"], example="fixed: {coefficient: 0.05}")
+        require_exactly_one(self, ["fixed", "adaptive"], example="fixed: {coefficient: 0.05}")
         return self
 
     @property
@@ -65,11 +65,11 @@ class KL(Spec):
         return self.adaptive is not None or (self.fixed is not None and self.fixed.coefficient > 0)
 
 
-def in_reward(coefficient: float) -> KL:
+def kl_in_reward(coefficient: float) -> KL:
     """Return a KL penalty in the reward: estimator K1 with a fixed coefficient."""
     return KL(fixed=FixedKL(coefficient=coefficient))
 
 
-def in_loss(coefficient: float) -> KL:
+def kl_in_loss(coefficient: float) -> KL:
     """Return a KL penalty in the loss: estimator K3 with a fixed coefficient."""
     return KL(placement=KLPlacement.LOSS, estimator=KLEstimator.K3, fixed=FixedKL(coefficient=coefficient))

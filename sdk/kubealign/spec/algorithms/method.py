@@ -5,10 +5,10 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from kubealign.spec.base import MOST, Spec
+from kubealign.spec.base import MAX_INT32, SpecModel
 
 
-class Makes(StrEnum):
+class ResultKind(StrEnum):
     """Kind of result of a job.
 
     POLICY: a causal language model. REWARD_MODEL: a model that scores responses. DATA: rows, no weights.
@@ -19,7 +19,7 @@ class Makes(StrEnum):
     DATA = "data"
 
 
-class Use(StrEnum):
+class Requirement(StrEnum):
     """Degree to which an algorithm requires an input."""
 
     NEEDED = "needed"
@@ -27,7 +27,7 @@ class Use(StrEnum):
     NONE = "none"
 
 
-class Method(Spec):
+class AlgorithmSpec(SpecModel):
     """Base class of all members of the `Algorithm` union."""
 
     #: Samples each step's batch from the policy and learns from rewards.
@@ -44,18 +44,18 @@ class Method(Spec):
     turns: ClassVar[bool] = False
     #: Learns from the distributions of a frozen teacher model.
     teacher: ClassVar[bool] = False
-    rewards: ClassVar[Use] = Use.NONE
-    makes: ClassVar[Makes] = Makes.POLICY
+    rewards: ClassVar[Requirement] = Requirement.NONE
+    makes: ClassVar[ResultKind] = ResultKind.POLICY
 
     @property
     def needs_rewards(self) -> bool:
         """True if the job must name rewards."""
-        return self.rewards is Use.NEEDED
+        return self.rewards is Requirement.NEEDED
 
     @property
     def trains(self) -> bool:
         """True if the job has a trainer."""
-        return self.makes is not Makes.DATA
+        return self.makes is not ResultKind.DATA
 
     @property
     def plugin(self) -> str | None:
@@ -73,18 +73,18 @@ class Method(Spec):
         return 1
 
 
-class Rows(Method):
+class RowAlgorithmSpec(AlgorithmSpec):
     """Fields of all algorithms that read given rows."""
 
-    rows_per_step: int = Field(64, ge=1, le=MOST, description="Rows per step.")
+    rows_per_step: int = Field(64, ge=1, le=MAX_INT32, description="Rows per step.")
 
 
-class Offline(Rows):
+class OfflineSpec(RowAlgorithmSpec):
     """Fields of all algorithms that learn from given rows."""
 
     max_epochs: int | None = Field(
         None,
         ge=1,
-        le=MOST,
+        le=MAX_INT32,
         description="End the job after this many epochs over the data, unless maxSteps ends it earlier.",
     )

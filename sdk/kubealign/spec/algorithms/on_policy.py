@@ -5,40 +5,40 @@ from typing import ClassVar
 from pydantic import Field, model_validator
 
 from kubealign.spec.algorithms.kl import KL, FixedKL, KLPlacement
-from kubealign.spec.algorithms.method import Method, Use
+from kubealign.spec.algorithms.method import AlgorithmSpec, Requirement
 from kubealign.spec.algorithms.policy_loss import (
-    Center,
+    AdvantageCenter,
     Clip,
-    Importance,
+    ImportanceCorrection,
     LossAggregation,
-    Normalization,
+    AdvantageNormalization,
     OverlongPenalty,
     RatioLevel,
 )
-from kubealign.spec.base import MOST, incoherent
+from kubealign.spec.base import MAX_INT32, field_errors
 
 
-class OnPolicy(Method):
+class OnPolicySpec(AlgorithmSpec):
     """Fields of all algorithms with sampling, rewards, advantages and a policy loss."""
 
     online: ClassVar[bool] = True
     samples: ClassVar[bool] = True
-    rewards: ClassVar[Use] = Use.NEEDED
+    rewards: ClassVar[Requirement] = Requirement.NEEDED
     data: ClassVar[str] = "prompts"
     #: Adds one greedy response per prompt, used as the baseline and excluded from the loss.
     greedy_baseline: ClassVar[bool] = False
 
-    prompts_per_step: int = Field(64, ge=1, le=MOST, description="Prompts per step.")
-    samples_per_prompt: int = Field(1, ge=1, le=MOST, description="Responses sampled for each prompt.")
+    prompts_per_step: int = Field(64, ge=1, le=MAX_INT32, description="Prompts per step.")
+    samples_per_prompt: int = Field(1, ge=1, le=MAX_INT32, description="Responses sampled for each prompt.")
     minibatch_sequences: int | None = Field(
         None,
         ge=1,
-        le=MOST,
+        le=MAX_INT32,
         description="Sequences per optimiser step (minibatch size); must divide the sequences of a "
         "step. null: one minibatch per step.",
     )
     epochs_per_step: int = Field(
-        1, ge=1, le=MOST, description="Optimisation epochs over the sequences of each step."
+        1, ge=1, le=MAX_INT32, description="Optimisation epochs over the sequences of each step."
     )
     max_staleness: int = Field(
         0,
@@ -49,8 +49,8 @@ class OnPolicy(Method):
         "et al. 2025, AReaL): the importance ratio is relative to the step's own weights, "
         "and importance weighting corrects for samples of older weights.",
     )
-    advantage: Normalization = Field(
-        Normalization(center=Center.NONE), description="Normalisation of returns to advantages."
+    advantage: AdvantageNormalization = Field(
+        AdvantageNormalization(center=AdvantageCenter.NONE), description="Normalisation of returns to advantages."
     )
     aggregation: LossAggregation = Field(
         LossAggregation.TOKEN_MEAN, description="Aggregation of the per-token losses into one loss."
@@ -61,7 +61,7 @@ class OnPolicy(Method):
         ge=0,
         description="Weight of the entropy bonus: mean entropy of the policy over the response tokens.",
     )
-    importance: Importance | None = Field(
+    importance: ImportanceCorrection | None = Field(
         None,
         description="Importance weighting that corrects differences between the rollout engine's and the "
         "trainer's log-probabilities. null: no weighting, or with maxStaleness above 0 that of the "
@@ -92,16 +92,16 @@ class OnPolicy(Method):
         return self.kl.active
 
     @property
-    def effective_importance(self) -> Importance | None:
+    def effective_importance(self) -> ImportanceCorrection | None:
         """Importance weighting that is applied; None: no weighting."""
-        return self.importance or (Importance() if self.max_staleness > 0 else None)
+        return self.importance or (ImportanceCorrection() if self.max_staleness > 0 else None)
 
     @model_validator(mode="after")
-    def _minibatches(self) -> "OnPolicy":
+    def _minibatches(self) -> "OnPolicySpec":
         size, total = self.minibatch_sequences, self.sequences_per_step
         if size is not None and total % size != 0:
             nearest = max(divisor for divisor in range(1, min(size, total) + 1) if total % divisor == 0)
-            raise incoherent(
+            raise field_errors(
                 type(self).__name__,
                 (
                     ("minibatchSequences",),
@@ -113,9 +113,9 @@ class OnPolicy(Method):
         return self
 
     @model_validator(mode="after")
-    def _samples_to_compare(self) -> "OnPolicy":
-        if self.advantage.center in (Center.GROUP, Center.LEAVE_ONE_OUT) and self.samples_per_prompt < 2:
-            raise incoherent(
+    def _samples_to_compare(self) -> "OnPolicySpec":
+        if self.advantage.center in (AdvantageCenter.GROUP, AdvantageCenter.LEAVE_ONE_OUT) and self.samples_per_prompt < 2:
+            raise field_errors(
                 type(self).__name__,
                 (
                     ("advantage", "center"),
@@ -126,9 +126,9 @@ class OnPolicy(Method):
         return self
 
     @model_validator(mode="after")
-    def _adaptive_in_reward(self) -> "OnPolicy":
+    def _adaptive_in_reward(self) -> "OnPolicySpec":
         if self.kl.adaptive is not None and self.kl.placement is KLPlacement.LOSS:
-            raise incoherent(
+            raise field_errors(
                 type(self).__name__,
                 (
                     ("kl", "adaptive"),
@@ -140,7 +140,7 @@ class OnPolicy(Method):
         return self
 
 
-class Clipped(OnPolicy):
+class ClippedRatioSpec(OnPolicySpec):
     """Fields of algorithms with a clipped importance ratio."""
 
     clip: Clip = Field(Clip(), description="Clip range of the importance ratio.")

@@ -4,10 +4,10 @@ from enum import StrEnum
 
 from pydantic import Field, model_validator
 
-from kubealign.spec.base import MOST, Spec, incoherent
+from kubealign.spec.base import MAX_INT32, SpecModel, field_errors
 
 
-class Clip(Spec):
+class Clip(SpecModel):
     """Clip range of the importance ratio, from 1 - low to 1 + high."""
 
     low: float = Field(0.2, gt=0, lt=1, description="Largest decrease of the ratio below 1.")
@@ -42,7 +42,7 @@ class LossAggregation(StrEnum):
     FIXED_LENGTH = "FixedLength"
 
 
-class Center(StrEnum):
+class AdvantageCenter(StrEnum):
     """None: nothing. Batch: the mean of the step. Group: the mean over the samples of the same prompt.
     LeaveOneOut: the mean over the other samples of the same prompt.
     """
@@ -53,7 +53,7 @@ class Center(StrEnum):
     LEAVE_ONE_OUT = "LeaveOneOut"
 
 
-class Scale(StrEnum):
+class AdvantageScale(StrEnum):
     """None: no division. Batch: the standard deviation over the step. Group: the standard deviation over the
     samples of the same prompt.
     """
@@ -63,11 +63,11 @@ class Scale(StrEnum):
     GROUP = "Group"
 
 
-class Normalization(Spec):
+class AdvantageNormalization(SpecModel):
     """Advantage = (return - center) / (scale + epsilon)."""
 
-    center: Center = Field(description="Value that is subtracted from the return.")
-    scale: Scale = Field(Scale.NONE, description="Value by which the centred return is divided.")
+    center: AdvantageCenter = Field(description="Value that is subtracted from the return.")
+    scale: AdvantageScale = Field(AdvantageScale.NONE, description="Value by which the centred return is divided.")
     epsilon: float = Field(
         1.0e-6,
         ge=0,
@@ -75,20 +75,20 @@ class Normalization(Spec):
     )
 
     @model_validator(mode="after")
-    def _scale_has_a_center(self) -> "Normalization":
+    def _scale_has_a_center(self) -> "AdvantageNormalization":
         fitting = {
-            Scale.BATCH: set(Center) - {Center.NONE},
-            Scale.GROUP: {Center.GROUP, Center.LEAVE_ONE_OUT},
+            AdvantageScale.BATCH: set(AdvantageCenter) - {AdvantageCenter.NONE},
+            AdvantageScale.GROUP: {AdvantageCenter.GROUP, AdvantageCenter.LEAVE_ONE_OUT},
         }
-        if self.center not in fitting.get(self.scale, set(Center)):
-            raise incoherent(
+        if self.center not in fitting.get(self.scale, set(AdvantageCenter)):
+            raise field_errors(
                 "Normalization",
                 (
                     ("scale",),
                     self.scale,
                     "needs a center over the same samples, else equal returns would grow without bound: "
                     "set center to "
-                    + ("Group or LeaveOneOut" if self.scale is Scale.GROUP else "Batch, Group or LeaveOneOut")
+                    + ("Group or LeaveOneOut" if self.scale is AdvantageScale.GROUP else "Batch, Group or LeaveOneOut")
                     + ", or scale to None",
                 ),
             )
@@ -105,14 +105,14 @@ class ImportanceLevel(StrEnum):
     SEQUENCE_MEAN = "SequenceMean"
 
 
-class OutOfBounds(StrEnum):
+class OutOfBoundsWeights(StrEnum):
     """Truncate: the weight is set to the bound. Mask: the weight's tokens are excluded from the loss."""
 
     TRUNCATE = "Truncate"
     MASK = "Mask"
 
 
-class Importance(Spec):
+class ImportanceCorrection(SpecModel):
     """Importance weighting by p_old / p_behaviour.
 
     The weights correct for samples whose log-probabilities differ from the trainer's, because of the
@@ -122,16 +122,16 @@ class Importance(Spec):
     level: ImportanceLevel = Field(ImportanceLevel.TOKEN, description="Level of the importance weights.")
     low: float = Field(0.0, ge=0, description="Lower bound of the weights.")
     high: float = Field(5.0, gt=0, description="Upper bound of the weights.")
-    outside: OutOfBounds = Field(OutOfBounds.TRUNCATE, description="Treatment of weights outside the bounds.")
+    outside: OutOfBoundsWeights = Field(OutOfBoundsWeights.TRUNCATE, description="Treatment of weights outside the bounds.")
 
     @model_validator(mode="after")
-    def _bounds(self) -> "Importance":
+    def _bounds(self) -> "ImportanceCorrection":
         if self.low >= self.high:
-            raise incoherent("Importance", (("low",), self.low, f"must be below high ({self.high})"))
+            raise field_errors("Importance", (("low",), self.low, f"must be below high ({self.high})"))
         return self
 
 
-class OverlongPenalty(Spec):
+class OverlongPenalty(SpecModel):
     """Reward penalty near the length limit (Yu et al. 2025, DAPO, eq. 13).
 
     The penalty is 0 up to maxTokens - bufferTokens tokens and then falls linearly to -penalty at
@@ -139,12 +139,12 @@ class OverlongPenalty(Spec):
     """
 
     buffer_tokens: int = Field(
-        ge=1, le=MOST, description="Tokens before rollout.sampling.maxTokens over which the penalty grows."
+        ge=1, le=MAX_INT32, description="Tokens before rollout.sampling.maxTokens over which the penalty grows."
     )
     penalty: float = Field(1.0, gt=0, description="Penalty of a response of maxTokens tokens.")
 
 
-class DynamicSampling(Spec):
+class DynamicSamplingSpec(SpecModel):
     """Dynamic sampling (Yu et al. 2025, DAPO).
 
     Groups whose samples all have the same reward carry no gradient; they are dropped and other prompts are
@@ -154,7 +154,7 @@ class DynamicSampling(Spec):
     max_refills: int = Field(
         10,
         ge=0,
-        le=MOST,
+        le=MAX_INT32,
         description="Refills of a step, of promptsPerStep groups each, before the step is completed "
         "with groups of equal rewards; 0: no group is dropped.",
     )

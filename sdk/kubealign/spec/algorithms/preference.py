@@ -5,16 +5,16 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from kubealign.spec.algorithms.method import Offline
+from kubealign.spec.algorithms.method import OfflineSpec
 
 
-class Preference(Offline):
+class PreferenceSpec(OfflineSpec):
     """Fields of algorithms that learn from pairs of a better and a worse response."""
 
     data: ClassVar[str] = "preferences"
 
 
-class WithReference(Preference):
+class ReferencePreferenceSpec(PreferenceSpec):
     """Fields of preference algorithms with a reference policy."""
 
     beta: float = Field(
@@ -30,7 +30,7 @@ class WithReference(Preference):
         return True
 
 
-class DPO(WithReference):
+class DPOSpec(ReferencePreferenceSpec):
     """Direct preference optimisation (Rafailov et al. 2023)."""
 
     label_smoothing: float = Field(
@@ -43,7 +43,7 @@ class DPO(WithReference):
     )
 
 
-class IPO(WithReference):
+class IPOSpec(ReferencePreferenceSpec):
     """Identity preference optimisation (Azar et al. 2024): regression of the log-ratio margin to 1 / (2
     beta).
     """
@@ -59,7 +59,7 @@ class RPODistance(StrEnum):
     SQUARED = "Squared"
 
 
-class RPO(WithReference):
+class RPOSpec(ReferencePreferenceSpec):
     """Reward-aware preference optimisation (Nvidia 2024, Nemotron-4).
 
     The policy's implicit reward gap is fitted to the gap between the columns chosenRating and
@@ -75,7 +75,7 @@ class RPO(WithReference):
     )
 
 
-class KTO(Offline):
+class KTOSpec(OfflineSpec):
     """Kahneman-Tversky optimisation (Ethayarajh et al. 2024): unpaired good and bad responses."""
 
     data: ClassVar[str] = "unpaired"
@@ -96,7 +96,7 @@ class KTO(Offline):
         return True
 
 
-class ORPO(Preference):
+class ORPOSpec(PreferenceSpec):
     """Odds ratio preference optimisation (Hong et al. 2024): supervised and preference loss in one, without a
     reference.
     """
@@ -104,7 +104,7 @@ class ORPO(Preference):
     coefficient: float = Field(0.1, gt=0, description="Weight of the odds ratio loss (lambda).")
 
 
-class SimPO(Preference):
+class SimPOSpec(PreferenceSpec):
     """Simple preference optimisation (Meng et al. 2024): length-normalised log-probabilities, without a
     reference.
     """

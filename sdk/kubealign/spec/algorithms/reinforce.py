@@ -4,13 +4,13 @@ from typing import ClassVar
 
 from pydantic import Field, model_validator
 
-from kubealign.spec.algorithms.kl import KL, KLPlacement, in_reward
-from kubealign.spec.algorithms.on_policy import Clipped, OnPolicy
-from kubealign.spec.algorithms.policy_loss import Center, LossAggregation, Normalization, RatioLevel, Scale
-from kubealign.spec.base import MOST, incoherent
+from kubealign.spec.algorithms.kl import KL, KLPlacement, kl_in_reward
+from kubealign.spec.algorithms.on_policy import ClippedRatioSpec, OnPolicySpec
+from kubealign.spec.algorithms.policy_loss import AdvantageCenter, LossAggregation, AdvantageNormalization, RatioLevel, AdvantageScale
+from kubealign.spec.base import MAX_INT32, field_errors
 
 
-class Reinforce(OnPolicy):
+class ReinforceSpec(OnPolicySpec):
     """REINFORCE (Williams 1992): the policy gradient of the response's log-probability, weighted by its
     reward.
     """
@@ -18,33 +18,33 @@ class Reinforce(OnPolicy):
     aggregation: LossAggregation = Field(
         LossAggregation.SEQUENCE_SUM, description="Aggregation of the per-token losses into one loss."
     )
-    advantage: Normalization = Field(
-        Normalization(center=Center.BATCH),
+    advantage: AdvantageNormalization = Field(
+        AdvantageNormalization(center=AdvantageCenter.BATCH),
         description="Normalisation of returns to advantages. Center Batch: the step's mean reward is the "
         "baseline.",
     )
 
 
-class ReinforcePlusPlus(Clipped):
+class ReinforcePlusPlusSpec(ClippedRatioSpec):
     """REINFORCE++ (Hu et al. 2025): PPO's loss without a critic, with advantages normalised over the step.
 
     With advantage.center Group this is the variant with a baseline.
     """
 
-    advantage: Normalization = Field(
-        Normalization(center=Center.BATCH, scale=Scale.BATCH),
+    advantage: AdvantageNormalization = Field(
+        AdvantageNormalization(center=AdvantageCenter.BATCH, scale=AdvantageScale.BATCH),
         description="Normalisation of returns to advantages.",
     )
-    kl: KL = Field(in_reward(0.01), description="KL penalty towards the reference policy.")
+    kl: KL = Field(kl_in_reward(0.01), description="KL penalty towards the reference policy.")
 
 
-class RLOO(Clipped):
+class RLOOSpec(ClippedRatioSpec):
     """REINFORCE leave-one-out (Ahmadian et al. 2024): the whole response is one action."""
 
     samples_per_prompt: int = Field(
         4,
         ge=2,
-        le=MOST,
+        le=MAX_INT32,
         description="Responses sampled for each prompt; the baseline of one response is the mean reward "
         "of the others.",
     )
@@ -52,14 +52,14 @@ class RLOO(Clipped):
     aggregation: LossAggregation = Field(
         LossAggregation.SEQUENCE_SUM, description="Aggregation of the per-token losses into one loss."
     )
-    advantage: Normalization = Field(
-        Normalization(center=Center.LEAVE_ONE_OUT), description="Normalisation of returns to advantages."
+    advantage: AdvantageNormalization = Field(
+        AdvantageNormalization(center=AdvantageCenter.LEAVE_ONE_OUT), description="Normalisation of returns to advantages."
     )
 
     @model_validator(mode="after")
-    def _kl_in_reward(self) -> "RLOO":
+    def _kl_in_reward(self) -> "RLOOSpec":
         if self.kl.active and self.kl.placement is not KLPlacement.REWARD:
-            raise incoherent(
+            raise field_errors(
                 "RLOO",
                 (
                     ("kl", "placement"),
@@ -70,7 +70,7 @@ class RLOO(Clipped):
         return self
 
 
-class ReMax(OnPolicy):
+class ReMaxSpec(OnPolicySpec):
     """ReMax (Li et al. 2023): REINFORCE with the reward of the greedy response as baseline."""
 
     greedy_baseline: ClassVar[bool] = True

@@ -5,11 +5,11 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from kubealign.spec.algorithms.method import Makes, Offline
-from kubealign.spec.base import Spec, Union
+from kubealign.spec.algorithms.method import ResultKind, OfflineSpec
+from kubealign.spec.base import SpecModel, SpecUnion
 
 
-class Pooling(StrEnum):
+class ScorePooling(StrEnum):
     """LastToken: the score at the response's last token. ResponseSum: the sum of the scores over the
     response's tokens.
     """
@@ -18,7 +18,7 @@ class Pooling(StrEnum):
     RESPONSE_SUM = "ResponseSum"
 
 
-class BradleyTerry(Spec):
+class BradleyTerry(SpecModel):
     """Bradley-Terry loss on preferences: -log sigmoid(score of chosen - score of rejected) (Bradley and Terry
     1952).
     """
@@ -26,13 +26,13 @@ class BradleyTerry(Spec):
     data: ClassVar[str] = "preferences"
 
 
-class Regression(Spec):
+class Regression(SpecModel):
     """Mean squared error between scores and ratings, with one score per rating column."""
 
     data: ClassVar[str] = "ratings"
 
 
-class RewardObjective(Union):
+class RewardObjective(SpecUnion):
     """Training objective of a reward model."""
 
     default_member = "bradley_terry"
@@ -45,16 +45,16 @@ class RewardObjective(Union):
     )
 
 
-class RewardModel(Offline):
+class RewardModelSpec(OfflineSpec):
     """Trains a language model with a scalar head, for use as a reward."""
 
-    makes: ClassVar[Makes] = Makes.REWARD_MODEL
+    makes: ClassVar[ResultKind] = ResultKind.REWARD_MODEL
 
     objective: RewardObjective = Field(
         RewardObjective(bradley_terry=BradleyTerry()), description="Training objective."
     )
-    pooling: Pooling = Field(
-        Pooling.LAST_TOKEN, description="Reduction of the token scores to the response's score."
+    pooling: ScorePooling = Field(
+        ScorePooling.LAST_TOKEN, description="Reduction of the token scores to the response's score."
     )
     language_model_coefficient: float = Field(
         0.0,

@@ -5,24 +5,24 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from kubealign.spec.algorithms.method import Offline
+from kubealign.spec.algorithms.method import OfflineSpec
 
 
-class SFT(Offline):
+class SFTSpec(OfflineSpec):
     """Supervised fine-tuning: cross-entropy on the response's tokens."""
 
     data: ClassVar[str] = "demonstrations"
     turns: ClassVar[bool] = True
 
 
-class Divergence(StrEnum):
+class DistillationDivergence(StrEnum):
     """Forward: KL(teacher || student). Reverse: KL(student || teacher)."""
 
     FORWARD = "Forward"
     REVERSE = "Reverse"
 
 
-class Distillation(Offline):
+class DistillationSpec(OfflineSpec):
     """Token-level knowledge distillation (Hinton et al. 2015).
 
     The student learns the teacher's distribution at each token of the demonstrations' responses. For
@@ -41,8 +41,8 @@ class Distillation(Offline):
         "learned; all other tokens share the remaining probability.",
     )
     temperature: float = Field(1.0, gt=0, description="Softmax temperature of both distributions.")
-    divergence: Divergence = Field(
-        Divergence.FORWARD, description="Divergence between teacher and student that is minimised."
+    divergence: DistillationDivergence = Field(
+        DistillationDivergence.FORWARD, description="Divergence between teacher and student that is minimised."
     )
     cross_entropy_coefficient: float = Field(
         0.0, ge=0, description="Weight of the cross-entropy on the demonstrations' tokens."

@@ -8,24 +8,24 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
 
-from kubealign.client.cluster_site import ClusterSite
+from kubealign.client.cluster_site import ClusterBackend
 from kubealign.client.errors import Forbidden
 from kubealign.client.kubernetes_api import KubernetesApi
-from kubealign.client.site import Site
+from kubealign.client.site import JobBackend
 from kubealign_services.dashboard.access import Caller
 from kubealign_services.dashboard.cluster.cache import JobCache
-from kubealign_services.dashboard.cluster.callers_site import CallersSite
-from kubealign_services.dashboard.cluster.figures import NoFigures, RedisFigures
-from kubealign_services.dashboard.cluster.reader import Reader
-from kubealign_services.dashboard.cluster.reflector import Reflector
-from kubealign_services.dashboard.cluster.rights import Rights
-from kubealign_services.dashboard.cluster.tokens import ClusterCaller, Tokens
+from kubealign_services.dashboard.cluster.callers_site import ImpersonatingBackend
+from kubealign_services.dashboard.cluster.figures import NoMetrics, RedisMetrics
+from kubealign_services.dashboard.cluster.reader import CacheReader
+from kubealign_services.dashboard.cluster.reflector import JobReflector
+from kubealign_services.dashboard.cluster.rights import AccessReviews
+from kubealign_services.dashboard.cluster.tokens import ClusterCaller, TokenReviews
 
-_CHANGES = ("create", "update", "patch", "delete")
+_WRITE_VERBS = ("create", "update", "patch", "delete")
 # Concurrent access reviews of one listing of namespaces.
-_AT_ONCE = 32
+_MAX_CONCURRENT_REVIEWS = 32
 _DEFAULT_NAMESPACE = "default"
-_ACCOUNTS = "system:serviceaccount:"
+_SERVICE_ACCOUNT_PREFIX = "system:serviceaccount:"
 
 
 class ClusterAccess:
@@ -40,7 +40,7 @@ class ClusterAccess:
     def __init__(
         self,
         api: KubernetesApi,
-        figures: RedisFigures | NoFigures,
+        metrics: RedisMetrics | NoMetrics,
         namespaces: Sequence[str] = (),
         *,
         read_only: bool = False,
@@ -48,14 +48,14 @@ class ClusterAccess:
         self.read_only = read_only
         self.cache = JobCache()
         self._api = api
-        self._figures = figures
-        self._named = tuple(namespaces)
-        self._namespace = self._named[0] if self._named else _DEFAULT_NAMESPACE
-        self._tokens = Tokens(api)
-        self._rights = Rights(api)
-        self._reflectors = [Reflector(api, self.cache, name) for name in self._named or (None,)]
-        self.reader: Site = Reader(
-            self.cache, figures, ClusterSite(api, figures, self._namespace), self._namespace
+        self._metrics = metrics
+        self._namespaces = tuple(namespaces)
+        self._namespace = self._namespaces[0] if self._namespaces else _DEFAULT_NAMESPACE
+        self._tokens = TokenReviews(api)
+        self._rights = AccessReviews(api)
+        self._reflectors = [JobReflector(api, self.cache, name) for name in self._namespaces or (None,)]
+        self.reader: JobBackend = CacheReader(
+            self.cache, metrics, ClusterBackend(api, metrics, self._namespace), self._namespace
         )
         self._open = AsyncExitStack()
         self._running: list[asyncio.Task[None]] = []
@@ -64,7 +64,7 @@ class ClusterAccess:
         self._open.push_async_callback(self.reader.close)
         for reflector in self._reflectors:
             self._running.append(asyncio.create_task(reflector.run()))
-        self._open.push_async_callback(_ended, self._running)
+        self._open.push_async_callback(_cancel_tasks, self._running)
         return self
 
     async def __aexit__(
@@ -72,14 +72,14 @@ class ClusterAccess:
     ) -> None:
         await self._open.aclose()
 
-    async def listening(self) -> None:
+    async def wait_for_failure(self) -> None:
         """Wait while the reflectors run. Raises the error that ended one of them."""
         if self._running:
             done, _ = await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
 
-    def missing(self) -> str | None:
+    def not_ready_reason(self) -> str | None:
         """Return why no jobs can be shown yet; None: the initial lists are complete.
 
         Once they are, jobs are shown even while the API server is unavailable.
@@ -87,16 +87,16 @@ class ClusterAccess:
         unsynced = [reflector for reflector in self._reflectors if not reflector.synced.is_set()]
         if not unsynced:
             return None
-        return next((waiting.trouble for waiting in unsynced if waiting.trouble), "the jobs are being listed")
+        return next((waiting.last_error for waiting in unsynced if waiting.last_error), "the jobs are being listed")
 
-    def trouble(self) -> str:
+    def watch_error(self) -> str:
         """Return the error that prevents the dashboard from receiving changes; empty: none."""
-        return next((reflector.trouble for reflector in self._reflectors if reflector.trouble), "")
+        return next((reflector.last_error for reflector in self._reflectors if reflector.last_error), "")
 
-    async def caller(self, token: str) -> ClusterCaller:
-        return await self._tokens.caller(token)
+    async def authenticate(self, token: str) -> ClusterCaller:
+        return await self._tokens.authenticate(token)
 
-    async def allow(
+    async def authorize(
         self,
         caller: Caller,
         verb: str,
@@ -104,24 +104,24 @@ class ClusterAccess:
         name: str = "",
         resource: str = "alignmentjobs",
     ) -> None:
-        if self.read_only and verb in _CHANGES:
+        if self.read_only and verb in _WRITE_VERBS:
             raise Forbidden("this dashboard is read-only (dashboard.readOnly): use kubectl or the SDK")
-        await self._rights.allow(caller, verb, namespace, name, resource)
+        await self._rights.authorize(caller, verb, namespace, name, resource)
 
-    def writer(self, caller: Caller) -> Site:
+    def backend_for(self, caller: Caller) -> JobBackend:
         api = self._api.with_token(caller.token)
-        return CallersSite(api, self._figures, self._namespace, self.cache)
+        return ImpersonatingBackend(api, self._metrics, self._namespace, self.cache)
 
     async def namespaces(self, caller: Caller) -> Sequence[str]:
         """Return the permitted ones of: watched namespaces, namespaces with jobs, and the caller's own."""
-        candidates = set(self._named) or {*self.cache.namespaces(), *_own_namespace(caller)}
-        if not self._named and await self._rights.may(caller, "list", None):
+        candidates = set(self._namespaces) or {*self.cache.namespaces(), *_own_namespace(caller)}
+        if not self._namespaces and await self._rights.is_allowed(caller, "list", None):
             return sorted(candidates)
-        semaphore = asyncio.Semaphore(_AT_ONCE)
+        semaphore = asyncio.Semaphore(_MAX_CONCURRENT_REVIEWS)
 
         async def asked(namespace: str) -> bool:
             async with semaphore:
-                return await self._rights.may(caller, "list", namespace)
+                return await self._rights.is_allowed(caller, "list", namespace)
 
         ordered = sorted(candidates)
         allowed = await asyncio.gather(*map(asked, ordered))
@@ -130,12 +130,12 @@ class ClusterAccess:
 
 def _own_namespace(caller: Caller) -> list[str]:
     """Return the namespace of a service account, which may have no job yet."""
-    if not caller.name.startswith(_ACCOUNTS):
+    if not caller.name.startswith(_SERVICE_ACCOUNT_PREFIX):
         return []
-    return [caller.name.removeprefix(_ACCOUNTS).partition(":")[0]]
+    return [caller.name.removeprefix(_SERVICE_ACCOUNT_PREFIX).partition(":")[0]]
 
 
-async def _ended(tasks: list[asyncio.Task[None]]) -> None:
+async def _cancel_tasks(tasks: list[asyncio.Task[None]]) -> None:
     for task in tasks:
         task.cancel()
     if tasks:

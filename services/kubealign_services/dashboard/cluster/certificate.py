@@ -7,18 +7,18 @@ from pathlib import Path
 
 log = logging.getLogger(__name__)
 
-_LOOK_SECONDS = 30.0
+_CHECK_SECONDS = 30.0
 
 
-async def renewed(context: ssl.SSLContext, certificate: Path, key: Path, look: float = _LOOK_SECONDS) -> None:
+async def reload_on_change(context: ssl.SSLContext, certificate: Path, key: Path, check_seconds: float = _CHECK_SECONDS) -> None:
     """Reload the certificate on changes until cancelled; later connections use the new one.
 
     Files that do not match, as between two writes, are tried again.
     """
-    loaded = _state(certificate, key)
+    loaded = _file_states(certificate, key)
     while True:
-        await asyncio.sleep(look)
-        current = _state(certificate, key)
+        await asyncio.sleep(check_seconds)
+        current = _file_states(certificate, key)
         if current == loaded:
             continue
         try:
@@ -30,12 +30,12 @@ async def renewed(context: ssl.SSLContext, certificate: Path, key: Path, look: f
         log.info("loaded the new certificate in %s", certificate)
 
 
-def _state(*files: Path) -> tuple[tuple[int, int] | None, ...]:
+def _file_states(*files: Path) -> tuple[tuple[int, int] | None, ...]:
     """Return identities of the files' contents without reading them; None: a file does not exist."""
-    return tuple(_stamp(file) for file in files)
+    return tuple(_file_state(file) for file in files)
 
 
-def _stamp(file: Path) -> tuple[int, int] | None:
+def _file_state(file: Path) -> tuple[int, int] | None:
     try:
         status = file.stat()
     except OSError:

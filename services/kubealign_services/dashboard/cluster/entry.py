@@ -15,20 +15,20 @@ from kubealign.client.records import JobRecord, JobRef
 
 Json = dict[str, Any]
 #: A sort key: the value, then namespace and name, so that keys are unique.
-Place = tuple[Any, str, str]
+SortKey = tuple[Any, str, str]
 
 #: Unused here, and half of a document's size.
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CachedJob:
     """A cached job. `version` is the resourceVersion: greater is newer."""
 
     ref: JobRef
     version: int
     uid: str
-    text: bytes
+    document: bytes
     labels: Mapping[str, str]
     created: str
     phase: str
@@ -40,27 +40,27 @@ class Entry:
     @property
     def record(self) -> JobRecord:
         """The job's record, parsed anew at each access: nobody else holds it."""
-        return JobRecord(json.loads(self.text))
+        return JobRecord(json.loads(self.document))
 
-    def place(self, order: str) -> Place:
+    def sort_key(self, order: str) -> SortKey:
         """Return the sort key for an order, one of SORT_FIELDS."""
         value = self.ref.name if order == "name" else getattr(self, order)
         return value, self.ref.namespace, self.ref.name
 
 
-ORDERS = ("name", "created", "phase", "step", "reward")
+SORT_FIELDS = ("name", "created", "phase", "step", "reward")
 
 
-def entry(item: Json) -> Entry:
+def cached_job(item: Json) -> CachedJob:
     """Build a cached job from an object of the API server."""
-    document = without_noise(item)
+    document = strip_unused_metadata(item)
     metadata = document["metadata"]
     spec, status = document.get("spec") or {}, document.get("status") or {}
-    return Entry(
+    return CachedJob(
         ref=JobRef(metadata["namespace"], metadata["name"]),
-        version=version(metadata),
+        version=resource_version(metadata),
         uid=str(metadata["uid"]),
-        text=json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode(),
+        document=json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode(),
         labels=metadata.get("labels") or {},
         created=str(metadata.get("creationTimestamp") or ""),
         phase=str(status.get("phase") or ""),
@@ -70,7 +70,7 @@ def entry(item: Json) -> Entry:
     )
 
 
-def without_noise(item: Mapping[str, Any]) -> Json:
+def strip_unused_metadata(item: Mapping[str, Any]) -> Json:
     """Remove managedFields and kubectl's last-applied annotation."""
     metadata = {key: value for key, value in item["metadata"].items() if key != "managedFields"}
     if _LAST_APPLIED in (metadata.get("annotations") or {}):
@@ -84,7 +84,7 @@ def without_noise(item: Mapping[str, Any]) -> Json:
     }
 
 
-def version(metadata: Mapping[str, Any]) -> int:
+def resource_version(metadata: Mapping[str, Any]) -> int:
     """Return the resourceVersion as a number; 0 when it is not one."""
     try:
         return int(metadata.get("resourceVersion") or 0)

@@ -6,67 +6,67 @@ from typing import Any, TypeVar
 from kubealign.client.errors import Unavailable
 from kubealign.client.records import JobRef
 from kubealign.process import RedisAccess
-from kubealign.read_model import BEGINNING, ReadModel, ReadModelAway, Sample, StepMetrics
+from kubealign.read_model import STREAM_START, ReadModelClient, ReadModelUnavailable, SampleRecord, StepMetrics
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Answer")
 
 
-class RedisFigures:
+class RedisMetrics:
     """Reads metrics from Redis. Every method raises Unavailable while Redis is unavailable."""
 
     def __init__(self, access: RedisAccess) -> None:
-        self._model = ReadModel(access)
+        self._model = ReadModelClient(access)
 
     async def close(self) -> None:
         await self._model.__aexit__(None, None, None)
 
-    async def metrics(self, ref: JobRef, after: str = BEGINNING, count: int = 1000) -> Sequence[StepMetrics]:
-        return await _answered(self._of(ref).metrics(after, count))
+    async def metrics(self, ref: JobRef, after: str = STREAM_START, count: int = 1000) -> Sequence[StepMetrics]:
+        return await _translate_errors(self._job_model(ref).metrics(after, count))
 
     async def samples(
         self,
         ref: JobRef,
-        after: str = BEGINNING,
+        after: str = STREAM_START,
         count: int = 100,
         *,
         step: int | None = None,
         newest: bool = False,
-    ) -> Sequence[Sample]:
-        return await _answered(self._of(ref).samples(after, count, step=step, newest=newest))
+    ) -> Sequence[SampleRecord]:
+        return await _translate_errors(self._job_model(ref).samples(after, count, step=step, newest=newest))
 
     async def heartbeats(self, ref: JobRef, processes: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
-        return await _answered(self._of(ref).heartbeats(processes))
+        return await _translate_errors(self._job_model(ref).heartbeats(processes))
 
-    def _of(self, ref: JobRef) -> ReadModel:
-        return self._model.of(f"kubealign:{ref.namespace}:{ref.name}:")
+    def _job_model(self, ref: JobRef) -> ReadModelClient:
+        return self._model.with_prefix(f"kubealign:{ref.namespace}:{ref.name}:")
 
 
-class NoFigures:
+class NoMetrics:
     """The metrics of a platform without Redis: none."""
 
     async def close(self) -> None:
         return
 
-    async def metrics(self, ref: JobRef, after: str = BEGINNING, count: int = 1000) -> Sequence[StepMetrics]:
+    async def metrics(self, ref: JobRef, after: str = STREAM_START, count: int = 1000) -> Sequence[StepMetrics]:
         return ()
 
     async def samples(
         self,
         ref: JobRef,
-        after: str = BEGINNING,
+        after: str = STREAM_START,
         count: int = 100,
         *,
         step: int | None = None,
         newest: bool = False,
-    ) -> Sequence[Sample]:
+    ) -> Sequence[SampleRecord]:
         return ()
 
     async def heartbeats(self, ref: JobRef, processes: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
         return {}
 
 
-async def _answered(call: Awaitable[Answer]) -> Answer:
+async def _translate_errors(call: Awaitable[Result]) -> Result:
     try:
         return await call
-    except ReadModelAway as error:
+    except ReadModelUnavailable as error:
         raise Unavailable(f"the platform's Redis is unavailable, and the job's metrics with it: {error}") from error

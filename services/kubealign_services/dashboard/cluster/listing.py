@@ -12,30 +12,30 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 
 from kubealign.client.errors import JobInvalid
-from kubealign.client.label_selector import label_selector
+from kubealign.client.label_selector import parse_label_selector
 from kubealign.client.records import JobPage, ListQuery
 from kubealign.spec.errors import SpecError
 from kubealign_services.dashboard.cluster.cache import JobCache
-from kubealign_services.dashboard.cluster.entry import ORDERS, Entry, Place
+from kubealign_services.dashboard.cluster.entry import SORT_FIELDS, CachedJob, SortKey
 
 
-def page(cache: JobCache, query: ListQuery) -> JobPage:
+def list_page(cache: JobCache, query: ListQuery) -> JobPage:
     """Return a page of jobs.
 
     Raises:
         JobInvalid: The selector, the order or the token is invalid.
     """
     order, descending = query.sort.removeprefix("-"), query.sort.startswith("-")
-    if order not in ORDERS:
-        raise _bad("sort", query.sort, f"it may be {', '.join(ORDERS)}, with a leading - for descending")
-    matches = cache.ordered(order)
-    for filter_ in _tests(query):
+    if order not in SORT_FIELDS:
+        raise _invalid_query("sort", query.sort, f"it may be {', '.join(SORT_FIELDS)}, with a leading - for descending")
+    matches = cache.in_order(order)
+    for filter_ in _filters(query):
         # Each filter applies to the result of the previous one.
         matches = [job for job in matches if filter_(job)]
-    after = _after(query)
+    after = _decode_token(query)
 
-    def key_of(job: Entry) -> Place:
-        return job.place(order)
+    def key_of(job: CachedJob) -> SortKey:
+        return job.sort_key(order)
 
     if descending:
         end = len(matches) if after is None else bisect_left(matches, after, key=key_of)
@@ -45,14 +45,14 @@ def page(cache: JobCache, query: ListQuery) -> JobPage:
         shown, has_more = matches[start : start + query.limit], start + query.limit < len(matches)
     return JobPage(
         jobs=[job.record for job in shown],
-        next=_token(query, key_of(shown[-1])) if has_more else "",
+        next=_encode_token(query, key_of(shown[-1])) if has_more else "",
         total=len(matches),
-        resource_version=str(cache.reached),
+        resource_version=str(cache.version),
     )
 
 
-def _tests(query: ListQuery) -> list[Callable[[Entry], bool]]:
-    tests: list[Callable[[Entry], bool]] = []
+def _filters(query: ListQuery) -> list[Callable[[CachedJob], bool]]:
+    tests: list[Callable[[CachedJob], bool]] = []
     namespaces = query.namespaces if query.namespace is None else {query.namespace}
     if namespaces:
         tests.append(lambda job: job.ref.namespace in namespaces)
@@ -65,34 +65,34 @@ def _tests(query: ListQuery) -> list[Callable[[Entry], bool]]:
         # Names in Kubernetes have no capital letters.
         tests.append(lambda job: text in job.ref.name)
     if query.label_selector:
-        labels = label_selector(query.label_selector)
+        labels = parse_label_selector(query.label_selector)
         tests.append(lambda job: labels(job.labels))
     return tests
 
 
-def _token(query: ListQuery, last: Place) -> str:
-    text = json.dumps([_digest(query), *last])
+def _encode_token(query: ListQuery, last: SortKey) -> str:
+    text = json.dumps([_query_digest(query), *last])
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
-def _after(query: ListQuery) -> Place | None:
+def _decode_token(query: ListQuery) -> SortKey | None:
     if not query.after:
         return None
     try:
         padded = query.after + "=" * (-len(query.after) % 4)
         digest, value, namespace, name = json.loads(base64.urlsafe_b64decode(padded.encode()))
     except (ValueError, TypeError) as error:
-        raise _bad("continue", query.after, "it must be what the page before gave") from error
+        raise _invalid_query("continue", query.after, "it must be what the page before gave") from error
     number = query.sort.removeprefix("-") in ("step", "reward")
     fits = isinstance(value, int | float) if number else isinstance(value, str)
     if not fits or not isinstance(namespace, str) or not isinstance(name, str):
-        raise _bad("continue", query.after, "it must be what the page before gave")
-    if digest != _digest(query):
-        raise _bad("continue", query.after, "it belongs to another query: start without a token")
+        raise _invalid_query("continue", query.after, "it must be what the page before gave")
+    if digest != _query_digest(query):
+        raise _invalid_query("continue", query.after, "it belongs to another query: start without a token")
     return value, namespace, name
 
 
-def _digest(query: ListQuery) -> str:
+def _query_digest(query: ListQuery) -> str:
     """Hash the query. Page size and visible namespaces may change between pages and are excluded."""
     parts = [
         query.namespace,
@@ -105,5 +105,5 @@ def _digest(query: ListQuery) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
 
 
-def _bad(field: str, value: str, problem: str) -> JobInvalid:
-    return JobInvalid(f"{field} held {value!r}: {problem}", [SpecError(message=problem, path=field, held=repr(value))])
+def _invalid_query(field: str, value: str, problem: str) -> JobInvalid:
+    return JobInvalid(f"{field} held {value!r}: {problem}", [SpecError(message=problem, path=field, value=repr(value))])

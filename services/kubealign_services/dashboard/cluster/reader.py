@@ -6,13 +6,13 @@ from typing import Any, NoReturn
 
 from kubealign.client.errors import Forbidden, JobNotFound
 from kubealign.client.records import JobEvent, JobPage, JobRecord, JobRef, ListQuery, LogLine, ProcessRecord
-from kubealign.client.site import Figures, Site
-from kubealign.read_model import BEGINNING, Sample, StepMetrics
+from kubealign.client.site import TelemetrySource, JobBackend
+from kubealign.read_model import STREAM_START, SampleRecord, StepMetrics
 from kubealign_services.dashboard.cluster.cache import JobCache
-from kubealign_services.dashboard.cluster.listing import page
+from kubealign_services.dashboard.cluster.listing import list_page
 
 
-class Reader:
+class CacheReader:
     """A read-only backend and a ChangeSource.
 
     Logs, events and results require the caller's own token and are refused here.
@@ -23,11 +23,11 @@ class Reader:
 
     kind = "cluster"
 
-    def __init__(self, cache: JobCache, figures: Figures, own: Site, namespace: str) -> None:
+    def __init__(self, cache: JobCache, metrics: TelemetrySource, cluster: JobBackend, namespace: str) -> None:
         self.namespace = namespace
         self._cache = cache
-        self._figures = figures
-        self._own = own
+        self._metrics = metrics
+        self._cluster = cluster
 
     async def get(self, ref: JobRef) -> JobRecord:
         job = self._cache.get(ref)
@@ -36,7 +36,7 @@ class Reader:
         return job.record
 
     async def list(self, query: ListQuery) -> JobPage:
-        return page(self._cache, query)
+        return list_page(self._cache, query)
 
     async def watch(self, ref: JobRef) -> AsyncIterator[JobRecord]:
         await self.get(ref)
@@ -46,44 +46,44 @@ class Reader:
     def changes(self) -> AsyncIterator[Sequence[JobRecord | JobRef]]:
         return self._cache.changes()
 
-    async def metrics(self, ref: JobRef, after: str = BEGINNING, count: int = 1000) -> Sequence[StepMetrics]:
+    async def metrics(self, ref: JobRef, after: str = STREAM_START, count: int = 1000) -> Sequence[StepMetrics]:
         await self.get(ref)
-        return await self._figures.metrics(ref, after, count)
+        return await self._metrics.metrics(ref, after, count)
 
     async def samples(
         self,
         ref: JobRef,
-        after: str = BEGINNING,
+        after: str = STREAM_START,
         count: int = 100,
         *,
         step: int | None = None,
         newest: bool = False,
-    ) -> Sequence[Sample]:
+    ) -> Sequence[SampleRecord]:
         await self.get(ref)
-        return await self._figures.samples(ref, after, count, step=step, newest=newest)
+        return await self._metrics.samples(ref, after, count, step=step, newest=newest)
 
     async def heartbeats(self, ref: JobRef, processes: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
         await self.get(ref)
-        return await self._figures.heartbeats(ref, processes)
+        return await self._metrics.heartbeats(ref, processes)
 
     async def processes(self, ref: JobRef) -> Sequence[ProcessRecord]:
         await self.get(ref)
-        return await self._own.processes(ref)
+        return await self._cluster.processes(ref)
 
     async def create(self, resource: Mapping[str, Any], *, dry_run: bool = False) -> JobRecord:
-        _refuse()
+        _forbid()
 
     async def patch(self, ref: JobRef, patch: Mapping[str, Any]) -> JobRecord:
-        _refuse()
+        _forbid()
 
     async def delete(self, ref: JobRef) -> None:
-        _refuse()
+        _forbid()
 
     async def scale(self, ref: JobRef, replicas: int) -> JobRecord:
-        _refuse()
+        _forbid()
 
     async def suspend(self, ref: JobRef, suspended: bool) -> JobRecord:
-        _refuse()
+        _forbid()
 
     def logs(
         self,
@@ -94,17 +94,17 @@ class Reader:
         follow: bool = False,
         tail: int | None = None,
     ) -> AsyncIterator[LogLine]:
-        _refuse()
+        _forbid()
 
     async def events(self, ref: JobRef) -> Sequence[JobEvent]:
-        _refuse()
+        _forbid()
 
     async def result(self, ref: JobRef, into: Path | None = None) -> Path:
-        _refuse()
+        _forbid()
 
     async def close(self) -> None:
-        await self._own.close()
+        await self._cluster.close()
 
 
-def _refuse() -> NoReturn:
+def _forbid() -> NoReturn:
     raise Forbidden("the dashboard's own account may not do this: it requires the caller's own rights")

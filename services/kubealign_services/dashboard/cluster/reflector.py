@@ -9,20 +9,20 @@ from kubealign.client.errors import KubealignError
 from kubealign.client.kubernetes_api import KubernetesApi, WatchExpired
 from kubealign.client.kubernetes_resources import JOBS
 from kubealign_services.dashboard.cluster.cache import JobCache
-from kubealign_services.dashboard.cluster.entry import Json, version
+from kubealign_services.dashboard.cluster.entry import Json, resource_version
 
 log = logging.getLogger(__name__)
 
-_PAGE = 200
+_PAGE_SIZE = 200
 # The server ends a watch itself, so that another of its replicas may take the next one.
 _WATCH_SECONDS = 300
 # A list finds what a silently broken watch has missed.
-_LIST_AGAIN_SECONDS = 1800.0
-_LIST_SOON_SECONDS = 10.0
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0
+_RELIST_SECONDS = 1800.0
+_RELIST_RETRY_SECONDS = 10.0
+_MIN_BACKOFF, _MAX_BACKOFF = 0.1, 10.0
 
 
-class Reflector:
+class JobReflector:
     """Mirrors the jobs of one namespace (None: all).
 
     `synced` is set once the first list is cached; `last_error` is empty while changes are received.
@@ -30,44 +30,44 @@ class Reflector:
 
     def __init__(self, api: KubernetesApi, cache: JobCache, namespace: str | None) -> None:
         self.synced = asyncio.Event()
-        self.trouble = ""
+        self.last_error = ""
         self._api = api
         self._cache = cache
         self._namespace = namespace
-        self._path = JOBS.collection(namespace)
+        self._path = JOBS.collection_path(namespace)
         self._version = 0
-        self._pause = _FIRST_PAUSE
+        self._backoff = _MIN_BACKOFF
 
     async def run(self) -> None:
         """Mirror until cancelled."""
         loop = asyncio.get_running_loop()
         must_list = True
         while True:
-            if await self._listed():
+            if await self._list():
                 self.synced.set()
                 # Jitter: not all namespaces at the same time.
-                seconds = _LIST_AGAIN_SECONDS * random.uniform(0.9, 1.1)
+                seconds = _RELIST_SECONDS * random.uniform(0.9, 1.1)
             elif must_list:
                 continue
             else:
                 # The list was only a resync: continuing the watch matters more than repeating it.
-                seconds = _LIST_SOON_SECONDS
+                seconds = _RELIST_RETRY_SECONDS
             until = loop.time() + seconds
             must_list = False
             while not must_list and (remaining := until - loop.time()) > 0:
-                must_list = not await self._watched(min(remaining, _WATCH_SECONDS))
+                must_list = not await self._watch(min(remaining, _WATCH_SECONDS))
 
-    async def _listed(self) -> bool:
+    async def _list(self) -> bool:
         """List all jobs. False: the list failed, and the backoff has passed."""
         uids: set[str] = set()
-        query: dict[str, str | int] = {"limit": _PAGE}
+        query: dict[str, str | int] = {"limit": _PAGE_SIZE}
         try:
             while True:
                 page = await self._api.list(self._path, query)
                 for item in page["items"]:
                     uids.add(item["metadata"]["uid"])
                     self._cache.put(item)
-                listed_version = version(page["metadata"])
+                listed_version = resource_version(page["metadata"])
                 continue_token = page["metadata"].get("continue")
                 if not continue_token:
                     break
@@ -76,11 +76,11 @@ class Reflector:
             await self._back_off(error)
             return False
         self._cache.sweep(self._namespace, uids, listed_version)
-        self._reach(listed_version)
-        self._well()
+        self._advance_to(listed_version)
+        self._reset_errors()
         return True
 
-    async def _watched(self, seconds: float) -> bool:
+    async def _watch(self, seconds: float) -> bool:
         """Run one watch. False: the resume point has expired, and a new list is required."""
         query = {"resourceVersion": self._version, "timeoutSeconds": max(1, round(seconds))}
         loop = asyncio.get_running_loop()
@@ -88,8 +88,8 @@ class Reflector:
         try:
             async with aclosing(self._api.watch(self._path, query)) as events:
                 async for event in events:
-                    self._take(event)
-                    self._well()
+                    self._apply(event)
+                    self._reset_errors()
                     # A burst of buffered events must not starve the requests.
                     await asyncio.sleep(0)
         except WatchExpired:
@@ -98,33 +98,33 @@ class Reflector:
         except KubealignError as error:
             await self._back_off(error)
             return True
-        self._well()
+        self._reset_errors()
         if loop.time() - started < 1.0:
             # A server that ends every watch at once must not cause a busy loop.
             await self._sleep()
         return True
 
-    def _take(self, event: Json) -> None:
+    def _apply(self, event: Json) -> None:
         kind, item = event.get("type"), event.get("object") or {}
         if kind in ("ADDED", "MODIFIED"):
             self._cache.put(item)
         elif kind == "DELETED":
             self._cache.remove(item)
-        self._reach(version(item.get("metadata") or {}))
+        self._advance_to(resource_version(item.get("metadata") or {}))
 
-    def _reach(self, new_version: int) -> None:
+    def _advance_to(self, new_version: int) -> None:
         self._version = max(self._version, new_version)
-        self._cache.reach(self._namespace, self._version)
+        self._cache.advance_to(self._namespace, self._version)
 
-    def _well(self) -> None:
-        self.trouble = ""
-        self._pause = _FIRST_PAUSE
+    def _reset_errors(self) -> None:
+        self.last_error = ""
+        self._backoff = _MIN_BACKOFF
 
     async def _back_off(self, error: KubealignError) -> None:
-        self.trouble = str(error)
+        self.last_error = str(error)
         log.warning("%s: %s", self._path, error)
         await self._sleep()
 
     async def _sleep(self) -> None:
-        await asyncio.sleep(self._pause * random.uniform(0.5, 1.0))
-        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        await asyncio.sleep(self._backoff * random.uniform(0.5, 1.0))
+        self._backoff = min(2 * self._backoff, _MAX_BACKOFF)

@@ -5,32 +5,32 @@ from collections.abc import Hashable
 from kubealign.client.errors import Forbidden, Unauthenticated, Unavailable
 from kubealign.spec.job import GROUP
 from kubealign_services.dashboard.access import Caller
-from kubealign_services.dashboard.cluster.remembered import Remembered
-from kubealign_services.dashboard.cluster.tokens import ClusterCaller, Creates, Json
+from kubealign_services.dashboard.cluster.remembered import TTLCache
+from kubealign_services.dashboard.cluster.tokens import ClusterCaller, ReviewApi, Json
 
-REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+ACCESS_REVIEWS_PATH = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 
 # A granted or revoked right takes effect within this time.
-_SECONDS = 5.0
-_MOST = 16384
+_TTL_SECONDS = 5.0
+_MAX_CACHED = 16384
 _GROUPS = {"alignmentjobs": GROUP, "events": "events.k8s.io", "pods": ""}
 
 
-class Rights:
+class AccessReviews:
     """Reviews the rights of callers, with the dashboard's own rights."""
 
-    def __init__(self, api: Creates) -> None:
+    def __init__(self, api: ReviewApi) -> None:
         self._api = api
-        self._known: Remembered[Hashable, bool] = Remembered(_MOST)
+        self._cache: TTLCache[Hashable, bool] = TTLCache(_MAX_CACHED)
 
-    async def allow(self, caller: Caller, verb: str, namespace: str | None, name: str, resource: str) -> None:
+    async def authorize(self, caller: Caller, verb: str, namespace: str | None, name: str, resource: str) -> None:
         """Verify a right, see Access.authorize.
 
         Raises:
             Forbidden: The caller does not have it.
             Unavailable: It cannot be reviewed.
         """
-        if not await self.may(caller, verb, namespace, name, resource):
+        if not await self.is_allowed(caller, verb, namespace, name, resource):
             target = f"{resource} {name}" if name else resource
             scope = f"namespace {namespace}" if namespace else "all namespaces together"
             raise Forbidden(
@@ -38,7 +38,7 @@ class Rights:
                 "ask its administrator for a role that allows it"
             )
 
-    async def may(
+    async def is_allowed(
         self,
         caller: Caller,
         verb: str,
@@ -51,7 +51,7 @@ class Rights:
         Raises:
             Unavailable: It cannot be reviewed.
         """
-        spec = _asked(caller, verb, namespace, name, resource)
+        spec = _review_spec(caller, verb, namespace, name, resource)
         extra = spec.get("extra", {})
         key = (
             caller.name,
@@ -60,24 +60,24 @@ class Rights:
             tuple(sorted((field, tuple(values)) for field, values in extra.items())),
             (verb, namespace, name, resource),
         )
-        return await self._known.get(key, lambda: self._reviewed(spec))
+        return await self._cache.get(key, lambda: self._review(spec))
 
-    async def _reviewed(self, spec: Json) -> tuple[bool, float]:
+    async def _review(self, spec: Json) -> tuple[bool, float]:
         review = {
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SubjectAccessReview",
             "spec": spec,
         }
         try:
-            answer = await self._api.create(REVIEWS, review)
+            answer = await self._api.create(ACCESS_REVIEWS_PATH, review)
         except (Forbidden, Unauthenticated) as error:
             # The error concerns the dashboard itself, not the caller.
             raise Unavailable(f"the dashboard's own account may not review rights: {error}") from error
         status = answer.get("status") or {}
-        return bool(status.get("allowed")) and not status.get("denied"), _SECONDS
+        return bool(status.get("allowed")) and not status.get("denied"), _TTL_SECONDS
 
 
-def _asked(caller: Caller, verb: str, namespace: str | None, name: str, resource: str) -> Json:
+def _review_spec(caller: Caller, verb: str, namespace: str | None, name: str, resource: str) -> Json:
     plural, _, subresource = resource.partition("/")
     attributes = {
         "verb": verb,

@@ -14,17 +14,17 @@ from fastapi import FastAPI
 from kubealign.client.kubernetes_api import connect
 from kubealign_services.dashboard.app import create_app
 from kubealign_services.dashboard.cluster.access import ClusterAccess
-from kubealign_services.dashboard.cluster.certificate import renewed
-from kubealign_services.dashboard.cluster.figures import NoFigures, RedisFigures
-from kubealign_services.dashboard.cluster.settings import Address, Settings, SettingsError
-from kubealign_services.dashboard.server import Server
+from kubealign_services.dashboard.cluster.certificate import reload_on_change
+from kubealign_services.dashboard.cluster.figures import NoMetrics, RedisMetrics
+from kubealign_services.dashboard.cluster.settings import ListenAddress, DashboardSettings, SettingsError
+from kubealign_services.dashboard.server import DashboardServer
 
 log = logging.getLogger(__name__)
 
 _BACKLOG = 1024
 
 
-class _Door(Server):
+class _AddressServer(DashboardServer):
     """A server for one address of the application. The caller handles signals."""
 
     def __init__(self, app: FastAPI, listener: socket.socket, **settings: Any) -> None:
@@ -38,7 +38,7 @@ class _Door(Server):
     def tls(self) -> ssl.SSLContext | None:
         return self.config.ssl
 
-    async def open(self) -> None:
+    async def run_listener(self) -> None:
         """Serve until `should_exit` is set."""
         await self.serve([self._listener])
 
@@ -47,7 +47,7 @@ class _Door(Server):
         yield
 
 
-async def run(settings: Settings) -> None:
+async def run(settings: DashboardSettings) -> None:
     """Run until SIGTERM or SIGINT.
 
     Raises:
@@ -55,32 +55,32 @@ async def run(settings: Settings) -> None:
         KubealignError: The cluster cannot be reached.
     """
     redis = settings.redis()
-    api = await connect(settings.kubeconfig, seconds=settings.request_seconds)
-    metrics = NoFigures() if redis is None else RedisFigures(redis)
+    api = await connect(settings.kubeconfig, timeout=settings.request_seconds)
+    metrics = NoMetrics() if redis is None else RedisMetrics(redis)
     async with ClusterAccess(api, metrics, settings.namespaces, read_only=settings.read_only) as access:
 
         async def ready() -> str:
-            return access.missing() or ""
+            return access.not_ready_reason() or ""
 
         app = create_app(access, ready=ready)
         app.state.measures.watch("jobs", "Jobs in the cache.", lambda: len(access.cache))
         app.state.measures.watch(
-            "hears_changes", "1: changes are received from the API server.", lambda: not access.trouble()
+            "hears_changes", "1: changes are received from the API server.", lambda: not access.watch_error()
         )
-        await _served(_doors(app, settings), access, settings)
+        await _serve_until_stopped(_build_servers(app, settings), access, settings)
 
 
-async def _served(servers: Sequence[_Door], access: ClusterAccess, settings: Settings) -> None:
+async def _serve_until_stopped(servers: Sequence[_AddressServer], access: ClusterAccess, settings: DashboardSettings) -> None:
     stop_requested = asyncio.Event()
     loop = asyncio.get_running_loop()
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signal_number, stop_requested.set)
-    serving = [asyncio.create_task(server.open()) for server in servers]
-    background = [asyncio.create_task(stop_requested.wait()), asyncio.create_task(access.listening())]
+    serving = [asyncio.create_task(server.run_listener()) for server in servers]
+    background = [asyncio.create_task(stop_requested.wait()), asyncio.create_task(access.wait_for_failure())]
     for server in servers:
         if server.tls and settings.tls_cert_file and settings.tls_key_file:
             background.append(
-                asyncio.create_task(renewed(server.tls, settings.tls_cert_file, settings.tls_key_file))
+                asyncio.create_task(reload_on_change(server.tls, settings.tls_cert_file, settings.tls_key_file))
             )
     try:
         done, _ = await asyncio.wait([*serving, *background], return_when=asyncio.FIRST_COMPLETED)
@@ -96,21 +96,21 @@ async def _served(servers: Sequence[_Door], access: ClusterAccess, settings: Set
         await asyncio.wait([*serving, *background])
 
 
-def _doors(app: FastAPI, settings: Settings) -> list[_Door]:
+def _build_servers(app: FastAPI, settings: DashboardSettings) -> list[_AddressServer]:
     tls = {"ssl_certfile": settings.tls_cert_file, "ssl_keyfile": settings.tls_key_file}
     listener = _listener("KUBEALIGN_LISTEN", settings.listen)
     try:
-        servers = [_Door(app, listener, **(tls if settings.tls_cert_file else {}))]
+        servers = [_AddressServer(app, listener, **(tls if settings.tls_cert_file else {}))]
     except OSError as error:
         # ssl.SSLError is an OSError.
         listener.close()
         raise SettingsError(f"KUBEALIGN_TLS_CERT_FILE held {settings.tls_cert_file}: {error}") from error
     if settings.listen_local is not None:
-        servers.append(_Door(app, _listener("KUBEALIGN_LISTEN_LOCAL", settings.listen_local)))
+        servers.append(_AddressServer(app, _listener("KUBEALIGN_LISTEN_LOCAL", settings.listen_local)))
     return servers
 
 
-def _listener(variable: str, address: Address) -> socket.socket:
+def _listener(variable: str, address: ListenAddress) -> socket.socket:
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     try:
         return socket.create_server((address.host, address.port), family=family, backlog=_BACKLOG)

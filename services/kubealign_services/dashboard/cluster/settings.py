@@ -15,7 +15,7 @@ class SettingsError(Exception):
     """The environment is invalid; the message names the variable, its value and the allowed values."""
 
 
-class Address(BaseModel):
+class ListenAddress(BaseModel):
     """host:port, as [::1]:8080 or 0.0.0.0:8080."""
 
     model_config = ConfigDict(frozen=True)
@@ -24,7 +24,7 @@ class Address(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _parsed(cls, value: Any) -> Any:
+    def _parse(cls, value: Any) -> Any:
         if not isinstance(value, str):
             return value
         host, colon, port = value.rpartition(":")
@@ -33,23 +33,23 @@ class Address(BaseModel):
         return {"host": host.strip("[]"), "port": int(port)}
 
 
-def _listed(value: Any) -> Any:
+def _split_commas(value: Any) -> Any:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
-class Settings(BaseModel):
+class DashboardSettings(BaseModel):
     """Each field is a variable: `redis_host` is KUBEALIGN_REDIS_HOST. An empty one counts as unset."""
 
     model_config = ConfigDict(frozen=True)
 
-    listen: Address = Field(Address(host="0.0.0.0", port=8080), description="Address for requests from outside the pod.")
-    listen_local: Address | None = Field(
+    listen: ListenAddress = Field(ListenAddress(host="0.0.0.0", port=8080), description="Address for requests from outside the pod.")
+    listen_local: ListenAddress | None = Field(
         None,
         description="A second address without TLS for the pod itself, used by `kubectl port-forward`.",
     )
     tls_cert_file: Path | None = Field(None, description="PEM; reloaded when it changes.")
     tls_key_file: Path | None = None
-    namespaces: Annotated[tuple[str, ...], BeforeValidator(_listed)] = Field(
+    namespaces: Annotated[tuple[str, ...], BeforeValidator(_split_commas)] = Field(
         (), description="Namespaces whose jobs are shown, separated by commas; empty: all."
     )
     read_only: bool = False
@@ -64,7 +64,7 @@ class Settings(BaseModel):
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
 
     @model_validator(mode="after")
-    def _fits(self) -> "Settings":
+    def _check_combinations(self) -> "DashboardSettings":
         if (self.tls_cert_file is None) != (self.tls_key_file is None):
             raise ValueError("KUBEALIGN_TLS_CERT_FILE and KUBEALIGN_TLS_KEY_FILE go together")
         if self.listen_local is not None and self.listen_local.host not in ("127.0.0.1", "::1", "localhost"):
@@ -90,21 +90,21 @@ class Settings(BaseModel):
         )
 
 
-def from_environment(held: Mapping[str, str]) -> Settings:
+def from_environment(environment: Mapping[str, str]) -> DashboardSettings:
     """Read the settings.
 
     Raises:
         SettingsError: A variable is invalid.
     """
-    names = {_PREFIX + field.upper(): field for field in Settings.model_fields}
-    values = {field: held[name] for name, field in names.items() if held.get(name, "").strip()}
+    names = {_PREFIX + field.upper(): field for field in DashboardSettings.model_fields}
+    values = {field: environment[name] for name, field in names.items() if environment.get(name, "").strip()}
     try:
-        return Settings.model_validate(values)
+        return DashboardSettings.model_validate(values)
     except ValidationError as error:
-        raise SettingsError("\n".join(_told(details) for details in error.errors())) from error
+        raise SettingsError("\n".join(_format_error(details) for details in error.errors())) from error
 
 
-def _told(error: Any) -> str:
+def _format_error(error: Any) -> str:
     message = str(error["msg"]).removeprefix("Value error, ")
     if not error["loc"]:
         return message

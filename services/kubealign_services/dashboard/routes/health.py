@@ -5,32 +5,32 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from kubealign.client.errors import Forbidden
-from kubealign_services.dashboard.admission import SeeJob
-from kubealign_services.dashboard.documentation import errors
-from kubealign_services.dashboard.models import Finding, Health
-from kubealign_services.dashboard.parameters import API
+from kubealign_services.dashboard.admission import ReadableJob
+from kubealign_services.dashboard.documentation import error_responses
+from kubealign_services.dashboard.models import HealthFindingItem, HealthReport
+from kubealign_services.dashboard.parameters import API_PREFIX
 from kubealign_services.dashboard.recent_steps import RecentSteps
 from kubealign_services.dashboard.routes.jobs import JOB
 
-router = APIRouter(prefix=API, tags=["figures"])
+router = APIRouter(prefix=API_PREFIX, tags=["figures"])
 
 
-@router.get(JOB + "/health", response_model=Health, responses=errors(404), summary="Read health findings")
-async def health(door: SeeJob, request: Request) -> Any:
+@router.get(JOB + "/health", response_model=HealthReport, responses=error_responses(404), summary="Read health findings")
+async def health(context: ReadableJob, request: Request) -> Any:
     """Return findings with remedies. Processes that the caller may not see are left out."""
-    from kubealign.health import findings
+    from kubealign.health import check_health
 
     recent: RecentSteps = request.app.state.recent_steps
-    record = await door.reader.get(door.ref)
-    steps = await recent.of(record)
+    record = await context.reader.get(context.ref)
+    steps = await recent.get(record)
     try:
-        await door.allow("list", door.ref.namespace, resource="pods")
-        processes = await door.reader.processes(door.ref)
+        await context.authorize("list", context.ref.namespace, resource="pods")
+        processes = await context.reader.processes(context.ref)
     except Forbidden:
         processes = []
-    return Health(
+    return HealthReport(
         items=[
-            Finding(
+            HealthFindingItem(
                 severity=str(finding.severity),
                 title=finding.title,
                 detail=finding.detail,
@@ -38,6 +38,6 @@ async def health(door: SeeJob, request: Request) -> Any:
                 metric=finding.metric,
                 anchor=finding.anchor,
             )
-            for finding in findings(record.resource, steps, processes)
+            for finding in check_health(record.resource, steps, processes)
         ]
     )

@@ -11,19 +11,19 @@ from kubealign.client.records import ListQuery
 from kubealign.spec.errors import SpecError
 from kubealign.spec.status import JobPhase
 from kubealign_services.dashboard import told
-from kubealign_services.dashboard.admission import AnyDoor, Door, InNamespace, SeeJob
-from kubealign_services.dashboard.documentation import answers, errors
-from kubealign_services.dashboard.models import Resource, ResourceList
-from kubealign_services.dashboard.parameters import API, Namespace
-from kubealign_services.dashboard.wire import answer
+from kubealign_services.dashboard.admission import AnyRequestContext, RequestContext, AuthorizeNamespace, ReadableJob
+from kubealign_services.dashboard.documentation import success_response, error_responses
+from kubealign_services.dashboard.models import JobDocument, JobDocumentList
+from kubealign_services.dashboard.parameters import API_PREFIX, Namespace
+from kubealign_services.dashboard.wire import json_response
 
-router = APIRouter(prefix=API, tags=["jobs"])
+router = APIRouter(prefix=API_PREFIX, tags=["jobs"])
 
 JOBS = "/namespaces/{namespace}/alignmentjobs"
 JOB = JOBS + "/{name}"
 
 
-class Order(StrEnum):
+class SortOrder(StrEnum):
     """Sort order of a list; with a leading hyphen: descending."""
 
     NAME = "name"
@@ -41,7 +41,7 @@ class Order(StrEnum):
 _Algorithm: TypeAlias = Annotated[str, Query(pattern=r"^[A-Za-z][A-Za-z0-9]{0,62}$")]
 
 
-def query(
+def job_query(
     limit: Annotated[int, Query(ge=1, le=500, description="Jobs on a page.", examples=[50])] = 50,
     continue_: Annotated[
         str,
@@ -70,7 +70,7 @@ def query(
     algorithm: Annotated[
         list[_Algorithm], Query(max_length=64, description="Only jobs with one of these algorithms.", examples=[["ppo"]])
     ] = [],  # noqa: B006
-    sort: Annotated[Order, Query(examples=["-created"])] = Order.CREATED_DOWN,
+    sort: Annotated[SortOrder, Query(examples=["-created"])] = SortOrder.CREATED_DOWN,
 ) -> ListQuery:
     """Build the query from the parameters."""
     return ListQuery(
@@ -84,63 +84,63 @@ def query(
     )
 
 
-Wanted = Annotated[ListQuery, Depends(query)]
-_PAGE = answers(ResourceList, "A page of jobs.") | errors()
+JobQuery = Annotated[ListQuery, Depends(job_query)]
+_PAGE = success_response(JobDocumentList, "A page of jobs.") | error_responses()
 
 
 @router.get(
     "/alignmentjobs", responses=_PAGE, response_class=Response, summary="List the jobs of every namespace"
 )
-async def list_all(door: AnyDoor, wanted: Wanted) -> Response:
+async def list_all(context: AnyRequestContext, query: JobQuery) -> Response:
     """List the jobs of all namespaces whose jobs the caller may list."""
-    visible_ones = await visible(door)
+    visible_ones = await visible_namespaces(context)
     if visible_ones is None:
-        return await _page(door, wanted)
+        return await _page(context, query)
     if not visible_ones:
-        raise Forbidden(f"{door.caller.name} may list the jobs of no namespace")
-    return await _page(door, replace(wanted, namespaces=visible_ones))
+        raise Forbidden(f"{context.caller.name} may list the jobs of no namespace")
+    return await _page(context, replace(query, namespaces=visible_ones))
 
 
 @router.get(JOBS, responses=_PAGE, response_class=Response, summary="List the jobs of a namespace")
 async def list_some(
-    door: Annotated[Door, Depends(InNamespace("list"))], namespace: Namespace, wanted: Wanted
+    context: Annotated[RequestContext, Depends(AuthorizeNamespace("list"))], namespace: Namespace, query: JobQuery
 ) -> Response:
     """List the jobs of a namespace, newest first unless `sort` says otherwise."""
-    return await _page(door, replace(wanted, namespace=namespace))
+    return await _page(context, replace(query, namespace=namespace))
 
 
 @router.get(
     JOB,
-    responses=answers(Resource, "The job.") | errors(404),
+    responses=success_response(JobDocument, "The job.") | error_responses(404),
     response_class=Response,
     summary="Read a job",
 )
-async def read(door: SeeJob) -> Response:
+async def read(context: ReadableJob) -> Response:
     """Return the job with its spec and status."""
-    return answer(told.resource(await door.reader.get(door.ref)))
+    return json_response(told.job_document(await context.reader.get(context.ref)))
 
 
-async def visible(door: Door) -> frozenset[str] | None:
+async def visible_namespaces(context: RequestContext) -> frozenset[str] | None:
     """Return the namespaces whose jobs the caller may list; None: all."""
     try:
-        await door.allow("list", None)
+        await context.authorize("list", None)
     except Forbidden:
-        return frozenset(await door.access.namespaces(door.caller))
+        return frozenset(await context.access.namespaces(context.caller))
     return None
 
 
-async def _page(door: Door, wanted: ListQuery) -> Response:
+async def _page(context: RequestContext, query: ListQuery) -> Response:
     try:
-        page = await door.reader.list(wanted)
+        page = await context.reader.list(query)
     except JobInvalid as error:
-        raise JobInvalid(str(error), [_parameter(field) for field in error.errors]) from None
+        raise JobInvalid(str(error), [_query_parameter(field) for field in error.errors]) from None
     # Enforced here as well, independent of how a reader interprets its query.
-    allowed = wanted.namespaces if wanted.namespace is None else {wanted.namespace}
+    allowed = query.namespaces if query.namespace is None else {query.namespace}
     if allowed:
         page = replace(page, jobs=[job for job in page.jobs if job.namespace in allowed])
-    return answer(told.page(page, None if wanted.after else 0))
+    return json_response(told.job_list(page, None if query.after else 0))
 
 
-def _parameter(place: SpecError) -> SpecError:
+def _query_parameter(place: SpecError) -> SpecError:
     """Name the field as the parameter that was sent."""
     return replace(place, path="continue") if place.path == "after" else place

@@ -7,19 +7,19 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from kubealign.client.records import LogLine
 from kubealign_services.dashboard import told
-from kubealign_services.dashboard.admission import JobDoor, OnJob
-from kubealign_services.dashboard.documentation import answers, errors, stream
-from kubealign_services.dashboard.models import Event, Events, Processes
-from kubealign_services.dashboard.parameters import API, Seconds
+from kubealign_services.dashboard.admission import JobRequestContext, AuthorizeJob
+from kubealign_services.dashboard.documentation import success_response, error_responses, stream_response
+from kubealign_services.dashboard.models import EventItem, EventList, ProcessList
+from kubealign_services.dashboard.parameters import API_PREFIX, Seconds
 from kubealign_services.dashboard.routes.jobs import JOB
-from kubealign_services.dashboard.streams.response import LongAnswer
-from kubealign_services.dashboard.wire import answer, encode
+from kubealign_services.dashboard.streams.response import LiveStreamResponse
+from kubealign_services.dashboard.wire import json_response, encode
 
-router = APIRouter(prefix=API, tags=["processes"])
+router = APIRouter(prefix=API_PREFIX, tags=["processes"])
 
 NDJSON = "application/x-ndjson"
 _NAME = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
-_LINES = stream(
+_LINES = stream_response(
     NDJSON,
     "One JSON object per line: process and text.",
     {"type": "string"},
@@ -30,28 +30,28 @@ _LINES = stream(
 @router.get(
     JOB + "/roles",
     response_class=Response,
-    responses=answers(Processes, "The processes of the job.") | errors(404),
+    responses=success_response(ProcessList, "The processes of the job.") | error_responses(404),
     summary="Read the processes of a job",
 )
-async def roles(door: Annotated[JobDoor, Depends(OnJob("list", "pods"))]) -> Response:
+async def roles(context: Annotated[JobRequestContext, Depends(AuthorizeJob("list", "pods"))]) -> Response:
     """Return the processes with their last heartbeats."""
-    await door.reader.get(door.ref)
-    return answer({"items": told.processes(await door.reader.processes(door.ref))})
+    await context.reader.get(context.ref)
+    return json_response({"items": told.process_items(await context.reader.processes(context.ref))})
 
 
 @router.get(
     JOB + "/events",
-    response_model=Events,
-    responses=errors(404),
+    response_model=EventList,
+    responses=error_responses(404),
     summary="Read the events of a job",
 )
-async def events(door: Annotated[JobDoor, Depends(OnJob("list", "events"))]) -> Any:
+async def events(context: Annotated[JobRequestContext, Depends(AuthorizeJob("list", "events"))]) -> Any:
     """Return the events, oldest first."""
-    await door.reader.get(door.ref)
-    return Events(
+    await context.reader.get(context.ref)
+    return EventList(
         items=[
-            Event(time=event.time, type=event.type, reason=event.reason, message=event.message, count=event.count)
-            for event in await door.own.events(door.ref)
+            EventItem(time=event.time, type=event.type, reason=event.reason, message=event.message, count=event.count)
+            for event in await context.caller_backend.events(context.ref)
         ]
     )
 
@@ -59,11 +59,11 @@ async def events(door: Annotated[JobDoor, Depends(OnJob("list", "events"))]) -> 
 @router.get(
     JOB + "/logs",
     response_class=Response,
-    responses=_LINES | errors(404, 429),
+    responses=_LINES | error_responses(404, 429),
     summary="Read the logs of a job's processes",
 )
 async def logs(
-    door: Annotated[JobDoor, Depends(OnJob("get", "pods/log"))],
+    context: Annotated[JobRequestContext, Depends(AuthorizeJob("get", "pods/log"))],
     request: Request,
     role: Annotated[
         str | None,
@@ -82,24 +82,24 @@ async def logs(
     seconds: Seconds = None,
 ) -> Response:
     """Return log lines as newline-delimited JSON, each with the process that wrote it."""
-    await door.reader.get(door.ref)
-    lines = door.own.logs(door.ref, process=process, role=role, follow=follow, tail=tail)
+    await context.reader.get(context.ref)
+    lines = context.caller_backend.logs(context.ref, process=process, role=role, follow=follow, tail=tail)
 
     async def check() -> None:
-        await door.allow("get", door.ref.namespace, resource="pods/log")
+        await context.authorize("get", context.ref.namespace, resource="pods/log")
 
     # Empty lines keep proxies from closing an idle connection.
-    return LongAnswer(
-        _encoded(lines),
+    return LiveStreamResponse(
+        _encode_lines(lines),
         NDJSON,
         hub=request.app.state.hub,
-        door=door,
+        context=context,
         check=check,
         idle=b"\n",
         seconds=seconds,
     )
 
 
-async def _encoded(lines: AsyncIterator[LogLine]) -> AsyncIterator[bytes]:
+async def _encode_lines(lines: AsyncIterator[LogLine]) -> AsyncIterator[bytes]:
     async for line in lines:
         yield encode({"process": line.process, "text": line.text}) + b"\n"

@@ -6,30 +6,30 @@ from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 
 from kubealign.client.errors import Forbidden
-from kubealign_services.dashboard.admission import AnyDoor, JobDoor, OnJob
-from kubealign_services.dashboard.documentation import errors, server_sent, stream
-from kubealign_services.dashboard.parameters import API, Seconds
-from kubealign_services.dashboard.routes.jobs import JOB, visible
-from kubealign_services.dashboard.streams.cursor import CURSOR, Cursor
+from kubealign_services.dashboard.admission import AnyRequestContext, JobRequestContext, AuthorizeJob
+from kubealign_services.dashboard.documentation import error_responses, sse_schema, stream_response
+from kubealign_services.dashboard.parameters import API_PREFIX, Seconds
+from kubealign_services.dashboard.routes.jobs import JOB, visible_namespaces
+from kubealign_services.dashboard.streams.cursor import CURSOR_PATTERN, StreamCursor
 from kubealign_services.dashboard.streams.event import KEEP_ALIVE
 from kubealign_services.dashboard.streams.job_stream import job_stream
 from kubealign_services.dashboard.streams.list_stream import list_stream
-from kubealign_services.dashboard.streams.response import EVENT_STREAM, LongAnswer
+from kubealign_services.dashboard.streams.response import EVENT_STREAM, LiveStreamResponse
 
-router = APIRouter(prefix=API, tags=["streams"])
+router = APIRouter(prefix=API_PREFIX, tags=["streams"])
 
 _LIST_POSITION = r"^[0-9a-f]{1,16}:\d{1,19}$"
 _NAMESPACE = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
-_JOB_EVENTS = stream(
+_JOB_EVENTS = stream_response(
     EVENT_STREAM,
     "`job`: the job; `metrics`, `samples`, `roles`: {items}; `gone`: {}.",
-    server_sent("job", "metrics", "samples", "roles", "gone"),
+    sse_schema("job", "metrics", "samples", "roles", "gone"),
     {"event": "metrics", "id": "1763740800000-0,0-0", "data": '{"items":[]}'},
 )
-_LIST_EVENTS = stream(
+_LIST_EVENTS = stream_response(
     EVENT_STREAM,
     "`ready`, `reset`: {}; `jobs`: {items}, jobs; `gone`: {items}, namespace and name of each.",
-    server_sent("ready", "reset", "jobs", "gone"),
+    sse_schema("ready", "reset", "jobs", "gone"),
     {"event": "jobs", "id": "5f1c09ae:7", "data": '{"items":[]}'},
 )
 
@@ -37,20 +37,20 @@ _LIST_EVENTS = stream(
 @router.get(
     JOB + "/stream",
     response_class=Response,
-    responses=_JOB_EVENTS | errors(404, 429),
+    responses=_JOB_EVENTS | error_responses(404, 429),
     summary="Follow a job",
 )
 async def job(
-    door: Annotated[JobDoor, Depends(OnJob("watch"))],
+    context: Annotated[JobRequestContext, Depends(AuthorizeJob("watch"))],
     request: Request,
     last_event_id: Annotated[
         str,
         Query(
-            alias="lastEventId", pattern=rf"^$|{CURSOR}", description=Cursor.parse.__doc__, examples=["0-0"]
+            alias="lastEventId", pattern=rf"^$|{CURSOR_PATTERN}", description=StreamCursor.parse.__doc__, examples=["0-0"]
         ),
     ] = "",
     last_event_header: Annotated[
-        str, Header(alias="Last-Event-ID", pattern=rf"^$|{CURSOR}", description="Goes before lastEventId.")
+        str, Header(alias="Last-Event-ID", pattern=rf"^$|{CURSOR_PATTERN}", description="Goes before lastEventId.")
     ] = "",
     seconds: Seconds = None,
 ) -> Response:
@@ -62,20 +62,20 @@ async def job(
     their tokens.
     `gone` is the last event.
     """
-    record = await door.reader.get(door.ref)
-    cursor = _cursor(last_event_header or last_event_id)
+    record = await context.reader.get(context.ref)
+    cursor = _parse_cursor(last_event_header or last_event_id)
     frames = job_stream(
-        request.app.state.hub, door.reader, record, cursor, processes=await _sees_processes(door)
+        request.app.state.hub, context.reader, record, cursor, processes=await _may_list_processes(context)
     )
 
     async def check() -> None:
-        await door.allow("watch", door.ref.namespace, door.ref.name)
+        await context.authorize("watch", context.ref.namespace, context.ref.name)
 
-    return LongAnswer(
+    return LiveStreamResponse(
         frames,
         EVENT_STREAM,
         hub=request.app.state.hub,
-        door=door,
+        context=context,
         check=check,
         idle=KEEP_ALIVE,
         seconds=seconds,
@@ -85,11 +85,11 @@ async def job(
 @router.get(
     "/stream",
     response_class=Response,
-    responses=_LIST_EVENTS | errors(429),
+    responses=_LIST_EVENTS | error_responses(429),
     summary="Follow the list of jobs",
 )
 async def jobs(
-    door: AnyDoor,
+    context: AnyRequestContext,
     request: Request,
     namespace: Annotated[
         str,
@@ -112,45 +112,45 @@ async def jobs(
     and `gone`, with
     namespace and name. `reset`: changes were missed, list again.
     """
-    namespaces = await _followed(door, namespace)
+    namespaces = await _watched_namespaces(context, namespace)
 
     async def check() -> None:
-        if await _followed(door, namespace) != namespaces:
+        if await _watched_namespaces(context, namespace) != namespaces:
             raise Forbidden("the caller may see other namespaces now")
 
-    return LongAnswer(
+    return LiveStreamResponse(
         list_stream(request.app.state.hub, namespaces, last_event_header or last_event_id),
         EVENT_STREAM,
         hub=request.app.state.hub,
-        door=door,
+        context=context,
         check=check,
         idle=KEEP_ALIVE,
         seconds=seconds,
     )
 
 
-async def _followed(door: AnyDoor, namespace: str) -> frozenset[str] | None:
+async def _watched_namespaces(context: AnyRequestContext, namespace: str) -> frozenset[str] | None:
     """Return the namespaces to stream; None: all."""
     if namespace:
-        await door.allow("watch", namespace)
+        await context.authorize("watch", namespace)
         return frozenset({namespace})
-    namespaces = await visible(door)
+    namespaces = await visible_namespaces(context)
     if namespaces is not None and not namespaces:
-        raise Forbidden(f"{door.caller.name} may list the jobs of no namespace")
+        raise Forbidden(f"{context.caller.name} may list the jobs of no namespace")
     return namespaces
 
 
-async def _sees_processes(door: JobDoor) -> bool:
+async def _may_list_processes(context: JobRequestContext) -> bool:
     try:
-        await door.allow("list", door.ref.namespace, resource="pods")
+        await context.authorize("list", context.ref.namespace, resource="pods")
     except Forbidden:
         return False
     return True
 
 
-def _cursor(text: str) -> Cursor:
+def _parse_cursor(text: str) -> StreamCursor:
     try:
-        return Cursor.parse(text) if text else Cursor()
+        return StreamCursor.parse(text) if text else StreamCursor()
     except ValueError as error:
         raise RequestValidationError(
             [{"type": "value_error", "loc": ("query", "lastEventId"), "msg": str(error), "input": text}]

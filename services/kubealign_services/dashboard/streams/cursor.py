@@ -3,49 +3,49 @@
 import re
 from dataclasses import dataclass, replace
 
-from kubealign.read_model import BEGINNING
-from kubealign_services.dashboard.parameters import ENTRY
+from kubealign.read_model import STREAM_START
+from kubealign_services.dashboard.parameters import ENTRY_PATTERN
 
 #: An entry of the metrics and one of the samples, or only the first.
-CURSOR = rf"{ENTRY.rstrip('$')}(,{ENTRY.strip('^$')})?$"
+CURSOR_PATTERN = rf"{ENTRY_PATTERN.rstrip('$')}(,{ENTRY_PATTERN.strip('^$')})?$"
 
 
-def order(entry: str) -> tuple[int, int]:
+def entry_key(entry: str) -> tuple[int, int]:
     """Return the sort key of an entry."""
     time, _, number = entry.partition("-")
     return int(time), int(number or 0)
 
 
-def newest(*entries: str) -> str:
+def latest_entry(*entries: str) -> str:
     """Return the latest of some entries."""
-    return max(entries, key=order)
+    return max(entries, key=entry_key)
 
 
 @dataclass(frozen=True)
-class Cursor:
+class StreamCursor:
     """The last entries that a reader has received."""
 
-    metrics: str = BEGINNING
-    samples: str = BEGINNING
+    metrics: str = STREAM_START
+    samples: str = STREAM_START
 
     @classmethod
-    def parse(cls, text: str) -> "Cursor":
+    def parse(cls, text: str) -> "StreamCursor":
         """METRICS,SAMPLES; METRICS alone: from the first sample. Raises ValueError."""
-        if not re.match(CURSOR, text):
+        if not re.match(CURSOR_PATTERN, text):
             raise ValueError(
                 f"{text!r} is not an event id of this stream, such as 1763740800000-0,1763740800000-3"
             )
         metrics, _, samples = text.partition(",")
-        return cls(metrics, samples or BEGINNING)
+        return cls(metrics, samples or STREAM_START)
 
     def __str__(self) -> str:
         return f"{self.metrics},{self.samples}"
 
-    def at(self, kind: str) -> str:
+    def entry(self, kind: str) -> str:
         """Return the entry of `metrics` or `samples`."""
         return self.metrics if kind == "metrics" else self.samples
 
-    def moved(self, kind: str, entry: str) -> "Cursor":
+    def advanced(self, kind: str, entry: str) -> "StreamCursor":
         """Return the cursor advanced to this entry; it never moves back."""
-        entry = newest(self.at(kind), entry)
+        entry = latest_entry(self.entry(kind), entry)
         return replace(self, metrics=entry) if kind == "metrics" else replace(self, samples=entry)

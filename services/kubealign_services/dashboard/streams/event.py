@@ -13,7 +13,7 @@ KEEP_ALIVE = b": still here\n\n"
 
 
 @dataclass(frozen=True)
-class Event:
+class ServerSentEvent:
     """A server-sent event. `items`: content of a `metrics` or `samples` event, each item with its entry."""
 
     name: str
@@ -21,11 +21,11 @@ class Event:
     items: Sequence[Mapping[str, Any]] = ()
 
     @classmethod
-    def of(cls, name: str, content: Any) -> "Event":
+    def encode(cls, name: str, content: Any) -> "ServerSentEvent":
         return cls(name, encode(content))
 
     @classmethod
-    def with_items(cls, name: str, items: Sequence[Mapping[str, Any]]) -> "Event":
+    def with_items(cls, name: str, items: Sequence[Mapping[str, Any]]) -> "ServerSentEvent":
         return cls(name, encode({"items": items}), items)
 
     def frame(self, id: str) -> bytes:

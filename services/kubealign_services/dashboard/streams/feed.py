@@ -13,29 +13,29 @@ log = logging.getLogger(__name__)
 
 Item = TypeVar("Item")
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 15.0
+_MIN_BACKOFF, _MAX_BACKOFF = 1.0, 15.0
 
 
-class Feed(Generic[Item]):
+class ChangeFeed(Generic[Item]):
     """A journal and the tasks that write it, which run while `subscribe` is in use.
 
     A failing task is retried with exponential backoff; readers receive nothing meanwhile.
     """
 
-    def __init__(self, kept: int) -> None:
-        self.journal: Journal[Item] = Journal(kept)
+    def __init__(self, capacity: int) -> None:
+        self.journal: Journal[Item] = Journal(capacity)
         self._readers = 0
         self._tasks: list[asyncio.Task[None]] = []
 
     @contextmanager
-    def open(self, lingering: float = 0.0) -> Iterator[None]:
+    def subscribe(self, lingering: float = 0.0) -> Iterator[None]:
         """Register a reader. `lingering`: seconds for which the feed stays open after its last reader has
         left.
         """
         self._readers += 1
         try:
-            if not self._tasks and not self.over:
-                self._tasks = [asyncio.create_task(self._keep_up(work)) for work in self._work()]
+            if not self._tasks and not self.is_closed:
+                self._tasks = [asyncio.create_task(self._run_with_retries(work)) for work in self._workers()]
             yield
         finally:
             self._readers -= 1
@@ -45,11 +45,11 @@ class Feed(Generic[Item]):
                 self._close_if_idle()
 
     @property
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         return not self._readers
 
     @property
-    def over(self) -> bool:
+    def is_closed(self) -> bool:
         """True when the feed produces no more events."""
         return self.journal.closed
 
@@ -60,26 +60,26 @@ class Feed(Generic[Item]):
             task.cancel()
 
     def _close_if_idle(self) -> None:
-        if self.idle:
+        if self.is_idle:
             self.close()
 
-    def _work(self) -> Sequence[Callable[[], Awaitable[None]]]:
+    def _workers(self) -> Sequence[Callable[[], Awaitable[None]]]:
         """Return the tasks of the feed."""
         raise NotImplementedError
 
-    def _gone(self) -> None:
+    def _on_gone(self) -> None:
         """Handle the deletion of the watched object."""
         self.journal.close()
 
-    async def _keep_up(self, work: Callable[[], Awaitable[None]]) -> None:
-        pause = _FIRST_PAUSE
-        while not self.over:
+    async def _run_with_retries(self, work: Callable[[], Awaitable[None]]) -> None:
+        pause = _MIN_BACKOFF
+        while not self.is_closed:
             started = asyncio.get_running_loop().time()
             try:
                 await work()
                 return
             except JobNotFound:
-                self._gone()
+                self._on_gone()
                 return
             except KubealignError as error:
                 log.warning("a stream is retried: %s", error)
@@ -87,7 +87,7 @@ class Feed(Generic[Item]):
                 log.exception("a stream failed")
                 self.journal.close()
                 return
-            if asyncio.get_running_loop().time() - started > _LONGEST_PAUSE:
-                pause = _FIRST_PAUSE
+            if asyncio.get_running_loop().time() - started > _MAX_BACKOFF:
+                pause = _MIN_BACKOFF
             await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            pause = min(2 * pause, _MAX_BACKOFF)

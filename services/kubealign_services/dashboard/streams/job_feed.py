@@ -6,33 +6,33 @@ from dataclasses import dataclass
 from typing import Any
 
 from kubealign.client.records import JobRecord, JobRef
-from kubealign.client.site import Site
+from kubealign.client.site import JobBackend
 from kubealign_services.dashboard import told
-from kubealign_services.dashboard.streams.cursor import Cursor
-from kubealign_services.dashboard.streams.event import Event
-from kubealign_services.dashboard.streams.feed import Feed
+from kubealign_services.dashboard.streams.cursor import StreamCursor
+from kubealign_services.dashboard.streams.event import ServerSentEvent
+from kubealign_services.dashboard.streams.feed import ChangeFeed
 
 KINDS = ("metrics", "samples")
-PAGE = {"metrics": 1000, "samples": 100}
-_KEPT = 256
+PAGE_SIZES = {"metrics": 1000, "samples": 100}
+_JOURNAL_SIZE = 256
 
 
 @dataclass(frozen=True)
-class Pace:
+class PollIntervals:
     """Poll intervals in seconds: metrics, processes, and metrics of a finished job."""
 
-    figures: float = 1.0
+    metrics: float = 1.0
     processes: float = 2.0
-    over: float = 10.0
+    finished: float = 10.0
 
 
-class JobFeed(Feed[Event]):
+class JobFeed(ChangeFeed[ServerSentEvent]):
     """The feed of one job. It begins at the cursor of its first reader."""
 
-    def __init__(self, reader: Site, record: JobRecord, cursor: Cursor, pace: Pace) -> None:
-        super().__init__(_KEPT)
+    def __init__(self, reader: JobBackend, record: JobRecord, cursor: StreamCursor, poll_intervals: PollIntervals) -> None:
+        super().__init__(_JOURNAL_SIZE)
         self._reader = reader
-        self._pace = pace
+        self._poll_intervals = poll_intervals
         self.record = record
         #: Position of the journal's last events.
         self.cursor = cursor
@@ -43,45 +43,45 @@ class JobFeed(Feed[Event]):
     def ref(self) -> JobRef:
         return self.record.ref
 
-    def _work(self) -> Sequence[Callable[[], Awaitable[None]]]:
-        return (self._watch, self._look_at_figures, self._look_at_processes)
+    def _workers(self) -> Sequence[Callable[[], Awaitable[None]]]:
+        return (self._watch, self._poll_metrics, self._poll_processes)
 
     async def _watch(self) -> None:
         async for record in self._reader.watch(self.ref):
             if record.resource != self.record.resource:
                 self.record = record
-                self.journal.append(Event.of("job", told.resource(record)))
+                self.journal.append(ServerSentEvent.encode("job", told.job_document(record)))
                 self._changed.set()
-        self._gone()
+        self._on_gone()
 
-    def _gone(self) -> None:
+    def _on_gone(self) -> None:
         # Several tasks may detect the deletion; the first one reports it.
-        if not self.over:
-            self.journal.append(Event.of("gone", {}))
-        super()._gone()
+        if not self.is_closed:
+            self.journal.append(ServerSentEvent.encode("gone", {}))
+        super()._on_gone()
 
-    async def _look_at_figures(self) -> None:
+    async def _poll_metrics(self) -> None:
         while True:
             self._changed.clear()
-            is_finished = self.record.phase is not None and self.record.phase.final
+            is_finished = self.record.phase is not None and self.record.phase.is_final
             for kind in KINDS:
-                async for items in pages(self._reader, self.ref, kind, self.cursor.at(kind)):
-                    self.cursor = self.cursor.moved(kind, items[-1]["entry"])
-                    self.journal.append(Event.with_items(kind, items))
+                async for items in iter_pages(self._reader, self.ref, kind, self.cursor.entry(kind)):
+                    self.cursor = self.cursor.advanced(kind, items[-1]["entry"])
+                    self.journal.append(ServerSentEvent.with_items(kind, items))
             if is_finished:
-                await self._change(self._pace.over)
+                await self._wait_for_change(self._poll_intervals.finished)
             else:
-                await asyncio.sleep(self._pace.figures)
+                await asyncio.sleep(self._poll_intervals.metrics)
 
-    async def _look_at_processes(self) -> None:
+    async def _poll_processes(self) -> None:
         while True:
-            processes = told.processes(await self._reader.processes(self.ref))
-            if self.processes is None or _lasting(processes) != _lasting(self.processes):
+            processes = told.process_items(await self._reader.processes(self.ref))
+            if self.processes is None or _without_silence(processes) != _without_silence(self.processes):
                 self.processes = processes
-                self.journal.append(Event.with_items("roles", processes))
-            await asyncio.sleep(self._pace.processes)
+                self.journal.append(ServerSentEvent.with_items("roles", processes))
+            await asyncio.sleep(self._poll_intervals.processes)
 
-    async def _change(self, seconds: float) -> None:
+    async def _wait_for_change(self, seconds: float) -> None:
         """Wait for a change of the job, at most this many seconds."""
         try:
             async with asyncio.timeout(seconds):
@@ -90,23 +90,23 @@ class JobFeed(Feed[Event]):
             return
 
 
-async def pages(reader: Site, ref: JobRef, kind: str, after: str) -> AsyncIterator[list[dict[str, Any]]]:
+async def iter_pages(reader: JobBackend, ref: JobRef, kind: str, after: str) -> AsyncIterator[list[dict[str, Any]]]:
     """Yield pages of entries after this one, up to now."""
     while True:
         items = await _page(reader, ref, kind, after)
         if items:
             yield items
             after = items[-1]["entry"]
-        if len(items) < PAGE[kind]:
+        if len(items) < PAGE_SIZES[kind]:
             return
 
 
-async def _page(reader: Site, ref: JobRef, kind: str, after: str) -> list[dict[str, Any]]:
+async def _page(reader: JobBackend, ref: JobRef, kind: str, after: str) -> list[dict[str, Any]]:
     if kind == "metrics":
-        return [told.step(step) for step in await reader.metrics(ref, after, PAGE[kind])]
-    return [told.sample(record, tokens=False) for record in await reader.samples(ref, after, PAGE[kind])]
+        return [told.step_metrics(step) for step in await reader.metrics(ref, after, PAGE_SIZES[kind])]
+    return [told.sample(record, tokens=False) for record in await reader.samples(ref, after, PAGE_SIZES[kind])]
 
 
-def _lasting(processes: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _without_silence(processes: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the processes without the field that changes constantly."""
     return [{**process, "silentSeconds": None} for process in processes]

@@ -8,16 +8,16 @@ from typing import Generic, TypeVar
 Item = TypeVar("Item")
 
 
-class FellBehind(Exception):
+class ReaderFellBehind(Exception):
     """The reader's next event is no longer kept: it must start over from its cursor."""
 
 
 class Journal(Generic[Item]):
     """A bounded journal: a slow reader falls behind and delays nobody."""
 
-    def __init__(self, kept: int) -> None:
-        self._items: deque[Item] = deque(maxlen=kept)
-        self._news = asyncio.Event()
+    def __init__(self, capacity: int) -> None:
+        self._items: deque[Item] = deque(maxlen=capacity)
+        self._has_news = asyncio.Event()
         #: True when no more items follow.
         self.closed = False
         #: Position of the next item, from 0.
@@ -33,7 +33,7 @@ class Journal(Generic[Item]):
         self.closed = True
         self._wake()
 
-    def keeps(self, position: int) -> bool:
+    def contains(self, position: int) -> bool:
         """Return True when all events from this position on are kept."""
         return self.position - len(self._items) <= position <= self.position
 
@@ -45,16 +45,16 @@ class Journal(Generic[Item]):
         """
         while True:
             while position < self.position:
-                if not self.keeps(position):
-                    raise FellBehind
+                if not self.contains(position):
+                    raise ReaderFellBehind
                 item = self._items[position - self.position]
                 position += 1
                 yield position, item
             if self.closed:
                 return
-            await self._news.wait()
+            await self._has_news.wait()
 
     def _wake(self) -> None:
         # Wakes all current waiters; later waiters use the new event.
-        self._news.set()
-        self._news = asyncio.Event()
+        self._has_news.set()
+        self._has_news = asyncio.Event()

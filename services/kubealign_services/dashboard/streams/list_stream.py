@@ -2,9 +2,9 @@
 
 from collections.abc import AsyncIterator, Collection
 
-from kubealign_services.dashboard.streams.event import RETRY, Event
+from kubealign_services.dashboard.streams.event import RETRY, ServerSentEvent
 from kubealign_services.dashboard.streams.hub import Hub
-from kubealign_services.dashboard.streams.journal import FellBehind
+from kubealign_services.dashboard.streams.journal import ReaderFellBehind
 
 
 async def list_stream(hub: Hub, namespaces: Collection[str] | None, last: str) -> AsyncIterator[bytes]:
@@ -16,25 +16,25 @@ async def list_stream(hub: Hub, namespaces: Collection[str] | None, last: str) -
         last: Id of the last received event; empty: from now on.
     """
     yield RETRY
-    with hub.jobs() as feed:
+    with hub.follow_list() as feed:
         await feed.ready.wait()
         position = feed.journal.position
         journal_id, _, number = last.partition(":")
-        is_resumed = journal_id == feed.began and number.isdigit() and feed.journal.keeps(int(number))
+        is_resumed = journal_id == feed.journal_id and number.isdigit() and feed.journal.contains(int(number))
         if is_resumed:
             position = int(number)
         # The first id: a reader that is cut off before any change misses nothing either.
-        first = Event.of("reset" if last and not is_resumed else "ready", {})
-        yield first.frame(f"{feed.began}:{position}")
+        first = ServerSentEvent.encode("reset" if last and not is_resumed else "ready", {})
+        yield first.frame(f"{feed.journal_id}:{position}")
         try:
             async for after, (namespace, job, reference) in feed.journal.follow(position):
                 if namespaces is not None and namespace not in namespaces:
                     continue
                 event = (
-                    Event("jobs", b'{"items":[' + job + b"]}")
+                    ServerSentEvent("jobs", b'{"items":[' + job + b"]}")
                     if job is not None
-                    else Event.of("gone", {"items": [reference]})
+                    else ServerSentEvent.encode("gone", {"items": [reference]})
                 )
-                yield event.frame(f"{feed.began}:{after}")
-        except FellBehind:
+                yield event.frame(f"{feed.journal_id}:{after}")
+        except ReaderFellBehind:
             return

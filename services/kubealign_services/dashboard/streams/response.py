@@ -11,21 +11,21 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from kubealign.client.errors import KubealignError, Unavailable
-from kubealign_services.dashboard.admission import Door
+from kubealign_services.dashboard.admission import RequestContext
 from kubealign_services.dashboard.streams.hub import Hub
 
 log = logging.getLogger(__name__)
 
 EVENT_STREAM = "text/event-stream"
-_SIGN_OF_LIFE_SECONDS = 15.0
+_KEEPALIVE_SECONDS = 15.0
 #: Time within which an error becomes an error response; then the response begins.
-_FIRST_SECONDS = 1.0
+_START_TIMEOUT_SECONDS = 1.0
 #: A reader that accepts no data for this long counts as disconnected.
-_SEND_SECONDS = 30.0
+_SEND_TIMEOUT_SECONDS = 30.0
 _CHECK_SECONDS = 60.0
 
 
-class LongAnswer(Response):
+class LiveStreamResponse(Response):
     """Sends `parts` as they arrive, and `idle` when none arrives for a while.
 
     It ends after the last part, when the reader disconnects or stops reading, after `seconds`, when the
@@ -39,7 +39,7 @@ class LongAnswer(Response):
         media_type: str,
         *,
         hub: Hub,
-        door: Door,
+        context: RequestContext,
         check: Callable[[], Awaitable[None]],
         idle: bytes,
         seconds: int | None = None,
@@ -49,7 +49,7 @@ class LongAnswer(Response):
         del self.headers["content-length"]
         self._parts = cast(AsyncGenerator[bytes], parts)
         self._hub = hub
-        self._door = door
+        self._context = context
         self._check = check
         self._idle = idle
         self._seconds = seconds
@@ -57,18 +57,18 @@ class LongAnswer(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         gone = asyncio.ensure_future(_disconnected(receive))
         try:
-            with self._hub.place():
+            with self._hub.reserve_stream():
                 async with aclosing(self._parts) as parts:
                     await self._send(parts, gone, send)
         finally:
             gone.cancel()
 
     async def _send(self, parts: AsyncGenerator[bytes], gone: "asyncio.Future[None]", send: Send) -> None:
-        end, next_check = self._end(), time.monotonic() + _CHECK_SECONDS
+        end, next_check = self._deadline(), time.monotonic() + _CHECK_SECONDS
         has_started = False
         next_part: asyncio.Future[bytes] = asyncio.ensure_future(anext(parts))
         try:
-            await _either(next_part, gone, _FIRST_SECONDS)
+            await _wait_for_any(next_part, gone, _START_TIMEOUT_SECONDS)
             if next_part.done() and isinstance(next_part.exception(), KubealignError):
                 next_part.result()
             await send(
@@ -76,8 +76,8 @@ class LongAnswer(Response):
             )
             has_started = True
             while True:
-                wait_seconds = min(_SIGN_OF_LIFE_SECONDS, max(0.0, end - time.monotonic()))
-                await _either(next_part, gone, wait_seconds)
+                wait_seconds = min(_KEEPALIVE_SECONDS, max(0.0, end - time.monotonic()))
+                await _wait_for_any(next_part, gone, wait_seconds)
                 if gone.done():
                     return
                 if time.monotonic() >= end:
@@ -89,7 +89,7 @@ class LongAnswer(Response):
                 if next_part.done():
                     part = next_part.result()
                     next_part = asyncio.ensure_future(anext(parts))
-                async with asyncio.timeout(_SEND_SECONDS):
+                async with asyncio.timeout(_SEND_TIMEOUT_SECONDS):
                     await send({"type": "http.response.body", "body": part, "more_body": True})
         except StopAsyncIteration:
             pass
@@ -97,26 +97,26 @@ class LongAnswer(Response):
             if not has_started:
                 raise
             # The reader reconnects and receives the error as a response.
-            log.info("a stream of %s ended: %s", self._door.caller.name, error)
+            log.info("a stream of %s ended: %s", self._context.caller.name, error)
         finally:
-            await _over(next_part)
+            await _cancel_and_wait(next_part)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    def _end(self) -> float:
+    def _deadline(self) -> float:
         now, ends = time.monotonic(), [float("inf")]
         if self._seconds is not None:
             ends.append(now + self._seconds)
-        if self._door.caller.expires is not None:
-            ends.append(now + self._door.caller.expires - time.time())
+        if self._context.caller.expires is not None:
+            ends.append(now + self._context.caller.expires - time.time())
         return min(ends)
 
     async def _recheck(self) -> None:
         try:
-            await self._door.access.caller(self._door.caller.token)
+            await self._context.access.authenticate(self._context.caller.token)
             await self._check()
         except Unavailable as error:
             # The check failed, as when the API server restarts: the last result stays valid.
-            log.warning("a stream of %s continues unchecked: %s", self._door.caller.name, error)
+            log.warning("a stream of %s continues unchecked: %s", self._context.caller.name, error)
 
 
 async def _disconnected(receive: Receive) -> None:
@@ -124,11 +124,11 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
-async def _either(first: "asyncio.Future[Any]", second: "asyncio.Future[Any]", seconds: float) -> None:
+async def _wait_for_any(first: "asyncio.Future[Any]", second: "asyncio.Future[Any]", seconds: float) -> None:
     await asyncio.wait({first, second}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
 
 
-async def _over(pending: "asyncio.Future[bytes]") -> None:
+async def _cancel_and_wait(pending: "asyncio.Future[bytes]") -> None:
     """Cancel the pending item: a generator cannot be closed while it runs."""
     pending.cancel()
     await asyncio.wait({pending})

@@ -3,14 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kubealign.spec.algorithms import Annotate
-from kubealign.spec.data import Demonstrations
+from kubealign.spec.algorithms import AnnotateSpec
+from kubealign.spec.data import DemonstrationDataset
 from kubealign.v1 import scoring_pb2
 from kubealign_services.data.prepared import PreparedRow
-from kubealign_services.driver.failures import JobFailed
+from kubealign_services.driver.failures import UnrecoverableError
 
 
-def demonstration(data: Demonstrations, row: PreparedRow) -> dict[str, Any]:
+def build_demonstration(data: DemonstrationDataset, row: PreparedRow) -> dict[str, Any]:
     """Return the row's columns, with prompt and response (or the messages) under their default names."""
     layout = data.format.value
     others = dict(row.columns)
@@ -23,7 +23,7 @@ def demonstration(data: Demonstrations, row: PreparedRow) -> dict[str, Any]:
     return others | {"prompt": prompt, "response": response}
 
 
-def response_text(data: Demonstrations, row: PreparedRow) -> str:
+def get_response_text(data: DemonstrationDataset, row: PreparedRow) -> str:
     """Return the response as text; of messages, the last one's content."""
     layout = data.format.value
     if data.format.chat is not None:
@@ -31,8 +31,8 @@ def response_text(data: Demonstrations, row: PreparedRow) -> str:
     return str(row.columns[layout.response])
 
 
-def annotations(
-    scores: Mapping[str, scoring_pb2.Score], entry: Annotate, taken: Sequence[str]
+def build_annotations(
+    scores: Mapping[str, scoring_pb2.Score], entry: AnnotateSpec, reserved: Sequence[str]
 ) -> dict[str, float]:
     """Return column -> number for each score of each reward.
 
@@ -50,16 +50,16 @@ def annotations(
         # A protobuf map has no defined order.
         scores_by_name = dict(sorted(score.attributes.items())) or {source: score.reward}
         for name, value in scores_by_name.items():
-            if name in columns or name in taken:
+            if name in columns or name in reserved:
                 owner = "another reward's score" if name in columns else "prompt or response"
-                raise JobFailed(
+                raise UnrecoverableError(
                     f"spec.rewards: {source} gives a score {name}, which is the name of {owner}: rename one"
                 )
-            columns[name] = _within(value, entry)
+            columns[name] = _clamp(value, entry)
     return columns
 
 
-def _within(value: float, entry: Annotate) -> float:
+def _clamp(value: float, entry: AnnotateSpec) -> float:
     if entry.lowest is not None:
         value = max(value, entry.lowest)
     if entry.highest is not None:

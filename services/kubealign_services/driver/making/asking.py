@@ -6,19 +6,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kubealign_services.data.prepared import PreparedRow
-from kubealign_services.driver.exchange import Exchange
+from kubealign_services.driver.exchange import RolloutCollector
 from kubealign_services.driver.groups import GroupBuffer, GroupPlan
-from kubealign_services.driver.ledger import Group
-from kubealign_services.driver.making.state import MakingState
+from kubealign_services.driver.ledger import RolloutGroup
+from kubealign_services.driver.making.state import DataGenerationState
 
 #: Purpose of intermediate responses, which no reward scores.
-STAGE = "stage"
+STAGE_PURPOSE = "stage"
 #: Purpose of responses that become rows, which the rewards score.
-SAMPLES = "train"
+SAMPLES_PURPOSE = "train"
 
 
 @dataclass(frozen=True)
-class Question:
+class PolicyRequest:
     """One request under a name that is unique in the job. tokens: the prompt of the policy.
 
     prompt, columns: input of the rewards. continuations: responses that are not sampled, as tokens; the
@@ -29,28 +29,28 @@ class Question:
     tokens: list[int]
     prompt: str = ""
     columns: Mapping[str, Any] = field(default_factory=dict)
-    given: tuple[tuple[int, ...], ...] = ()
+    continuations: tuple[tuple[int, ...], ...] = ()
 
 
-class Asking:
+class RequestClient:
     """Client of the rollout workers, with the job's retries, deadlines and failure budget.
 
     Args:
         plan: Parameters of the requests.
     """
 
-    def __init__(self, exchange: Exchange, plan: GroupPlan) -> None:
-        self._exchange = exchange
+    def __init__(self, collector: RolloutCollector, plan: GroupPlan) -> None:
+        self._collector = collector
         self._plan = plan
 
     async def __call__(
         self,
-        questions: Sequence[Question],
+        questions: Sequence[PolicyRequest],
         samples: int,
-        state: MakingState,
-        purpose: str = STAGE,
+        state: DataGenerationState,
+        purpose: str = STAGE_PURPOSE,
         sources: Sequence[str] = (),
-    ) -> dict[str, Group]:
+    ) -> dict[str, RolloutGroup]:
         """Return request name -> group of responses, in the order of the requests.
 
         Requests that fail after all retries are left out and recorded in the state.
@@ -65,34 +65,34 @@ class Asking:
         if not questions:
             return {}
         buffer = GroupBuffer(
-            self._exchange,
-            _Questions(questions),
+            self._collector,
+            _RequestPrompts(questions),
             replace(self._plan, prompts_per_step=len(questions), samples_per_prompt=samples),
             purpose,
             tuple(sources),
-            failures=len(state.given_up),
-            given={question.name: question.given for question in questions if question.given},
+            failure_count=len(state.given_up),
+            continuations={question.name: question.continuations for question in questions if question.continuations},
         )
         try:
-            groups = await buffer.take(version=0)
+            groups = await buffer.take_batch(version=0)
         finally:
             buffer.close()
-        state.given_up += buffer.given_up
+        state.given_up += buffer.failed_prompts
         return {group.group_id: group for group in groups}
 
 
-class _Questions:
+class _RequestPrompts:
     """Prompt source of each request once."""
 
-    def __init__(self, questions: Sequence[Question]) -> None:
-        self._questions = {question.name: question for question in questions}
-        self._left = list(self._questions)
+    def __init__(self, questions: Sequence[PolicyRequest]) -> None:
+        self._requests = {question.name: question for question in questions}
+        self._pending = list(self._requests)
 
-    def next(self) -> str | None:
-        return self._left.pop(0) if self._left else None
+    def next_prompt(self) -> str | None:
+        return self._pending.pop(0) if self._pending else None
 
     def row(self, group_id: str) -> PreparedRow:
-        request = self._questions[group_id]
+        request = self._requests[group_id]
         return PreparedRow(
             row=0, prompt_tokens=request.tokens, prompt_text=request.prompt, columns=dict(request.columns)
         )

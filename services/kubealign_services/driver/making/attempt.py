@@ -4,27 +4,27 @@ import asyncio
 from collections.abc import Sequence
 
 from kubealign_services.bus.contract import Bus
-from kubealign_services.data.prepared import Prepared
-from kubealign_services.driver.beat import beat
-from kubealign_services.driver.exchange import Exchange
-from kubealign_services.driver.grace import Grace
-from kubealign_services.driver.making.build import build_maker, rows_per_step
-from kubealign_services.driver.making.loop import Making, make_rows
+from kubealign_services.data.prepared import PreparedJob
+from kubealign_services.driver.beat import heartbeat_payload
+from kubealign_services.driver.exchange import RolloutCollector
+from kubealign_services.driver.grace import ShutdownDeadline
+from kubealign_services.driver.making.build import build_row_maker, rows_per_step
+from kubealign_services.driver.making.loop import DataGenerationRun, make_rows
 from kubealign_services.driver.making.row_file import RowFile
-from kubealign_services.driver.progress import Progress
-from kubealign_services.driver.report import Report, Sink
-from kubealign_services.driver.watched import unless
-from kubealign_services.process.context import Context
+from kubealign_services.driver.progress import ProgressTracker
+from kubealign_services.driver.report import MetricsReport, MetricSink
+from kubealign_services.driver.watched import run_until_any
+from kubealign_services.process.context import ProcessContext
 
 
-async def make_data(
-    context: Context,
-    prepared: Prepared,
+async def generate_data(
+    context: ProcessContext,
+    prepared: PreparedJob,
     bus: Bus,
     fence: int,
-    sinks: Sequence[Sink],
-    progress: Progress,
-    grace: Grace,
+    sinks: Sequence[MetricSink],
+    progress: ProgressTracker,
+    deadline: ShutdownDeadline,
 ) -> None:
     """Run the job to its end.
 
@@ -34,22 +34,22 @@ async def make_data(
         Unreachable, OutOfOrder, BusUnavailable: The connection to a role or to the message bus was lost.
     """
     job, run_dir = context.job, context.settings.run_dir
-    report = Report(run_dir / "metrics.jsonl", fence, list(sinks))
+    report = MetricsReport(run_dir / "metrics.jsonl", fence, list(sinks))
 
     async def work() -> None:
         # Reads every row written so far, so it must not run on the event loop.
         file = await asyncio.to_thread(RowFile, run_dir)
-        async with Exchange(bus, fence, grace.stop, progress.waits) as exchange:
-            context.heartbeat.describe(lambda: beat(progress, exchange, report))
-            run = Making(
-                maker=build_maker(job, prepared, exchange),
+        async with RolloutCollector(bus, fence, deadline.stop, progress.report_wait) as exchange:
+            context.heartbeat.set_fields(lambda: heartbeat_payload(progress, exchange, report))
+            run = DataGenerationRun(
+                maker=build_row_maker(job, prepared, exchange),
                 file=file,
                 report=report,
                 rows=len(prepared.train),
                 rows_per_step=rows_per_step(job),
                 max_steps=job.spec.max_steps,
             )
-            progress.max_steps = run.steps
+            progress.max_steps = run.total_steps
             await make_rows(run)
 
-    await unless(work(), grace.told())
+    await run_until_any(work(), deadline.wait_for_request())

@@ -15,26 +15,26 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from kubealign.spec.algorithms import Comparison
+from kubealign.spec.algorithms import PairwiseComparison
 from kubealign_services.batch.codec import decode
-from kubealign_services.driver.ledger import Group
-from kubealign_services.driver.making.asking import Asking, Question
-from kubealign_services.driver.making.drawing import drawn
-from kubealign_services.driver.making.form import Form
-from kubealign_services.driver.making.keeping import preference
-from kubealign_services.driver.making.prompts import Prompts
+from kubealign_services.driver.ledger import RolloutGroup
+from kubealign_services.driver.making.asking import RequestClient, PolicyRequest
+from kubealign_services.driver.making.drawing import sample_principle
+from kubealign_services.driver.making.form import RowFormatter
+from kubealign_services.driver.making.keeping import build_preference
+from kubealign_services.driver.making.prompts import PromptRenderer
 from kubealign_services.driver.making.revision import TOO_LONG
-from kubealign_services.driver.making.samples import Sample, by_prompt
-from kubealign_services.driver.making.state import MakingState
-from kubealign_services.driver.report import StepFigures
+from kubealign_services.driver.making.samples import PolicySample, group_by_prompt
+from kubealign_services.driver.making.state import DataGenerationState
+from kubealign_services.driver.report import StepRecord
 
 
 @dataclass(frozen=True)
-class Pair:
+class SamplePair:
     """Two samples of one prompt and the principle of their comparison."""
 
-    first: Sample
-    second: Sample
+    first: PolicySample
+    second: PolicySample
     principle: str
 
     @property
@@ -43,61 +43,61 @@ class Pair:
         return f"{self.first.row.row}/{self.first.number // 2}"
 
 
-class Comparing:
+class PairwiseComparator:
     """Row selector that turns each pair of samples into a preference.
 
     The probability of the preference becomes chosen_rating and its complement rejected_rating. Pairs of
     equal responses, and ties, give no row.
     """
 
-    def __init__(self, spec: Comparison, asking: Asking, prompts: Prompts, form: Form, seed: int) -> None:
+    def __init__(self, spec: PairwiseComparison, client: RequestClient, prompts: PromptRenderer, row_formatter: RowFormatter, seed: int) -> None:
         self._spec = spec
-        self._asking = asking
+        self._client = client
         self._prompts = prompts
-        self._form = form
+        self._row_formatter = row_formatter
         self._seed = seed
 
     async def __call__(
-        self, samples: Sequence[Sample], state: MakingState, step: StepFigures
+        self, samples: Sequence[PolicySample], state: DataGenerationState, step: StepRecord
     ) -> list[dict[str, Any]]:
         with step.phase("compare"):
             pairs = self._pairs(samples, state)
-            shares = await self._asked(pairs, state)
-        rows = [self._row(pair, *shares[pair.name], state) for pair in pairs if pair.name in shares]
+            shares = await self._ask_policy(pairs, state)
+        rows = [self._build_row(pair, *shares[pair.name], state) for pair in pairs if pair.name in shares]
         if shares:
             step.add(
                 {
                     "comparison/confidence": fmean(
-                        abs(2 * better(*orders) - 1) for orders in shares.values()
+                        abs(2 * preference_probability(*orders) - 1) for orders in shares.values()
                     ),
                     "comparison/first_share": fmean(p for orders in shares.values() for p in orders),
                 }
             )
         return [row for row in rows if row is not None]
 
-    def _pairs(self, samples: Sequence[Sample], state: MakingState) -> list[Pair]:
+    def _pairs(self, samples: Sequence[PolicySample], state: DataGenerationState) -> list[SamplePair]:
         """Pair the samples of each prompt and draw a principle for each pair."""
         pairs = []
-        for group in by_prompt(samples):
+        for group in group_by_prompt(samples):
             numbered = {sample.number: sample for sample in group}
             for number in sorted(numbered):
                 if number % 2 or number + 1 not in numbered:
                     continue
                 first, second = numbered[number], numbered[number + 1]
                 if first.text == second.text:
-                    state.leave_out("alike")
+                    state.count_skipped("alike")
                     continue
                 name = f"{first.row.row}/{number // 2}"
-                pairs.append(Pair(first, second, drawn(self._spec.principles, self._seed, name)))
+                pairs.append(SamplePair(first, second, sample_principle(self._spec.principles, self._seed, name)))
         return pairs
 
-    async def _asked(self, pairs: Sequence[Pair], state: MakingState) -> dict[str, tuple[float, float]]:
+    async def _ask_policy(self, pairs: Sequence[SamplePair], state: DataGenerationState) -> dict[str, tuple[float, float]]:
         """Return pair name -> probability of the first answer, in either order of the responses."""
-        continuations = tuple(self._prompts.answer(text) for text in self._spec.answers)
+        continuations = tuple(self._prompts.encode_answer(text) for text in self._spec.answers)
         orders = [(pair, order) for pair in pairs for order in range(2)]
-        tokens = self._prompts.tokens(
+        tokens = self._prompts.render(
             self._spec.prompt,
-            [self._values(*pair_order) for pair_order in orders],
+            [self._template_values(*pair_order) for pair_order in orders],
             max(map(len, continuations)),
         )
         fitting = {
@@ -105,39 +105,39 @@ class Comparing:
             for pair, *prompts in zip(pairs, tokens[::2], tokens[1::2], strict=True)
             if None not in prompts
         }
-        state.leave_out(TOO_LONG, len(pairs) - len(fitting))
+        state.count_skipped(TOO_LONG, len(pairs) - len(fitting))
         questions = [
-            Question(f"compare.{order}/{name}", prompt, given=continuations)
+            PolicyRequest(f"compare.{order}/{name}", prompt, continuations=continuations)
             for name, prompts in fitting.items()
             for order, prompt in enumerate(prompts)
             if prompt is not None
         ]
-        groups = await self._asking(questions, len(continuations), state)
-        shares = {name: first_share(*_logprobs(group)) for name, group in groups.items()}
+        groups = await self._client(questions, len(continuations), state)
+        shares = {name: first_share(*_continuation_logprobs(group)) for name, group in groups.items()}
         return {
             name: (shares[f"compare.0/{name}"], shares[f"compare.1/{name}"])
             for name in fitting
             if f"compare.0/{name}" in shares and f"compare.1/{name}" in shares
         }
 
-    def _values(self, pair: Pair, order: int) -> dict[str, str]:
+    def _template_values(self, pair: SamplePair, order: int) -> dict[str, str]:
         texts = [pair.first.text, pair.second.text]
         first, second = texts if order == 0 else reversed(texts)
         return {
-            "prompt": self._form.asked(pair.first.row),
+            "prompt": self._row_formatter.show_prompt(pair.first.row),
             "first": first,
             "second": second,
             "principle": pair.principle,
         }
 
-    def _row(self, pair: Pair, forward: float, backward: float, state: MakingState) -> dict[str, Any] | None:
+    def _build_row(self, pair: SamplePair, forward: float, backward: float, state: DataGenerationState) -> dict[str, Any] | None:
         """Build the preference row of a pair; None for a tie."""
-        probability = better(forward, backward)
+        probability = preference_probability(forward, backward)
         if probability == 0.5:
-            state.leave_out("ties")
+            state.count_skipped("ties")
             return None
         sides = (pair.first, pair.second) if probability > 0.5 else (pair.second, pair.first)
-        row = preference(*sides, self._form)
+        row = build_preference(*sides, self._row_formatter)
         rating = max(probability, 1 - probability)
         return row | {"principle": pair.principle, "chosen_rating": rating, "rejected_rating": 1 - rating}
 
@@ -147,7 +147,7 @@ def first_share(first: float, second: float) -> float:
     return 1 / (1 + math.exp(min(second - first, 700.0)))
 
 
-def better(forward: float, backward: float) -> float:
+def preference_probability(forward: float, backward: float) -> float:
     """Return the probability that one response is better than the other.
 
     Args:
@@ -157,7 +157,7 @@ def better(forward: float, backward: float) -> float:
     return (forward + 1 - backward) / 2
 
 
-def _logprobs(group: Group) -> list[float]:
+def _continuation_logprobs(group: RolloutGroup) -> list[float]:
     """Return the log-probability of each given answer, in order."""
     sequences = [decode(group.rollouts[number].sequence) for number in sorted(group.rollouts)]
     return [

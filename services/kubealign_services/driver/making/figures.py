@@ -6,18 +6,18 @@ from statistics import fmean
 import torch
 
 from kubealign_services.batch.packed import Batch, pack
-from kubealign_services.driver.making.samples import Sample
-from kubealign_services.driver.previews import Previews
-from kubealign_services.driver.report import Answer, StepFigures
+from kubealign_services.driver.making.samples import PolicySample
+from kubealign_services.driver.previews import SamplePreviews
+from kubealign_services.driver.report import SampleText, StepRecord
 
 
-class Figures:
+class SampleMetrics:
     """Adds the metrics and previews of each step's samples, with or without rewards."""
 
-    def __init__(self, previews: Previews) -> None:
+    def __init__(self, previews: SamplePreviews) -> None:
         self._previews = previews
 
-    def take(self, samples: Sequence[Sample], step: StepFigures) -> None:
+    def add_metrics(self, samples: Sequence[PolicySample], step: StepRecord) -> None:
         """Add metrics and previews to the step; a step without samples has none."""
         if not samples:
             return
@@ -31,11 +31,11 @@ class Figures:
                 "response/truncated_share": fmean(sample.truncated for sample in samples),
             }
         )
-        step.answers = {sample.name: Answer(sample.row.prompt_text, sample.text) for sample in samples}
-        self._previews.take(batch_of(samples), step)
+        step.sample_texts = {sample.name: SampleText(sample.row.prompt_text, sample.text) for sample in samples}
+        self._previews.add_previews(build_batch(samples), step)
 
 
-def batch_of(samples: Sequence[Sample]) -> Batch:
+def build_batch(samples: Sequence[PolicySample]) -> Batch:
     """Pack prompt and response of each sample.
 
     Columns: loss_mask, truncated, weight_version and, if the samples have them, reward.NAME and rewards.

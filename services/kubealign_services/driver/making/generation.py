@@ -7,34 +7,34 @@ from typing import Any, Protocol
 
 from kubealign.spec.rewards import Reward
 from kubealign_services.data.prepared import PreparedRow
-from kubealign_services.driver.making.asking import SAMPLES, STAGE, Asking, Question
-from kubealign_services.driver.making.figures import Figures
-from kubealign_services.driver.making.rewarding import rewarded
-from kubealign_services.driver.making.samples import Sample, samples_of
-from kubealign_services.driver.making.state import MakingState
-from kubealign_services.driver.report import StepFigures
+from kubealign_services.driver.making.asking import SAMPLES_PURPOSE, STAGE_PURPOSE, RequestClient, PolicyRequest
+from kubealign_services.driver.making.figures import SampleMetrics
+from kubealign_services.driver.making.rewarding import add_rewards
+from kubealign_services.driver.making.samples import PolicySample, collect_samples
+from kubealign_services.driver.making.state import DataGenerationState
+from kubealign_services.driver.report import StepRecord
 
 
-class Stage(Protocol):
+class SampleStage(Protocol):
     """Transformation of samples, such as a revision or scoring."""
 
     async def __call__(
-        self, samples: Sequence[Sample], state: MakingState, step: StepFigures
-    ) -> list[Sample]:
+        self, samples: Sequence[PolicySample], state: DataGenerationState, step: StepRecord
+    ) -> list[PolicySample]:
         """Return the transformed samples in order; dropped samples are counted in the state."""
 
 
-class Choice(Protocol):
+class RowSelector(Protocol):
     """Selection of the rows of a step from its samples."""
 
     async def __call__(
-        self, samples: Sequence[Sample], state: MakingState, step: StepFigures
+        self, samples: Sequence[PolicySample], state: DataGenerationState, step: StepRecord
     ) -> list[dict[str, Any]]:
         """Return the rows in the order of the prompts; prompts without a row are counted in the state."""
 
 
 @dataclass(frozen=True)
-class Generation:
+class RowGenerator:
     """Row maker that samples responses of the policy.
 
     Args:
@@ -43,38 +43,38 @@ class Generation:
     """
 
     rows: Sequence[PreparedRow]
-    asking: Asking
+    client: RequestClient
     samples_per_prompt: int
     rewards: Sequence[Reward]
     sources: Sequence[str]
-    stages: Sequence[Stage]
-    choice: Choice
-    figures: Figures
+    stages: Sequence[SampleStage]
+    selector: RowSelector
+    metrics: SampleMetrics
 
     async def make(
-        self, places: Sequence[int], state: MakingState, step: StepFigures
+        self, indices: Sequence[int], state: DataGenerationState, step: StepRecord
     ) -> list[dict[str, Any]]:
         """Return the rows generated from the prompts at these indices."""
-        samples = await self._sampled([self.rows[index] for index in places], state, step)
+        samples = await self._sample([self.rows[index] for index in indices], state, step)
         for stage in self.stages:
             samples = await stage(samples, state, step)
-        self.figures.take(samples, step)
-        return await self.choice(samples, state, step)
+        self.metrics.add_metrics(samples, step)
+        return await self.selector(samples, state, step)
 
-    async def _sampled(
-        self, rows: Sequence[PreparedRow], state: MakingState, step: StepFigures
-    ) -> list[Sample]:
+    async def _sample(
+        self, rows: Sequence[PreparedRow], state: DataGenerationState, step: StepRecord
+    ) -> list[PolicySample]:
         """Sample the responses of each row's prompt."""
         requests = {
-            f"0/{row.row}": (row, Question(f"0/{row.row}", row.prompt_tokens, row.prompt_text, row.columns))
+            f"0/{row.row}": (row, PolicyRequest(f"0/{row.row}", row.prompt_tokens, row.prompt_text, row.columns))
             for row in rows
         }
         requested_at = time.monotonic()
-        groups = await self.asking(
+        groups = await self.client(
             [request for _, request in requests.values()],
             self.samples_per_prompt,
             state,
-            STAGE if self.stages else SAMPLES,
+            STAGE_PURPOSE if self.stages else SAMPLES_PURPOSE,
             self.sources,
         )
         generated = max([requested_at, *(group.generated_at or requested_at for group in groups.values())])
@@ -82,9 +82,9 @@ class Generation:
         samples = [
             sample
             for name, group in groups.items()
-            for sample in samples_of(requests[name][0], group, self.sources)
+            for sample in collect_samples(requests[name][0], group, self.sources)
         ]
         if not self.sources:
             return samples
         step.add({"seconds/score": time.monotonic() - generated})
-        return rewarded(samples, self.rewards, state, step)
+        return add_rewards(samples, self.rewards, state, step)

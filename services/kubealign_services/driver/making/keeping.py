@@ -4,79 +4,79 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kubealign.spec.algorithms import Keep
-from kubealign_services.driver.making.form import Form
-from kubealign_services.driver.making.samples import Sample, by_prompt
-from kubealign_services.driver.making.state import MakingState
-from kubealign_services.driver.report import StepFigures
+from kubealign.spec.algorithms import SampleSelection
+from kubealign_services.driver.making.form import RowFormatter
+from kubealign_services.driver.making.samples import PolicySample, group_by_prompt
+from kubealign_services.driver.making.state import DataGenerationState
+from kubealign_services.driver.report import StepRecord
 
-Row = dict[str, Any]
+DataRow = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Keeping:
+class RewardSelector:
     """Row selector that applies the spec's `keep`."""
 
-    keep: Keep
-    form: Form
+    keep: SampleSelection
+    row_formatter: RowFormatter
 
-    async def __call__(self, samples: Sequence[Sample], state: MakingState, step: StepFigures) -> list[Row]:
-        return kept(self.keep, samples, self.form, state)
+    async def __call__(self, samples: Sequence[PolicySample], state: DataGenerationState, step: StepRecord) -> list[DataRow]:
+        return select_rows(self.keep, samples, self.row_formatter, state)
 
 
-def kept(keep: Keep, samples: Sequence[Sample], form: Form, state: MakingState) -> list[Row]:
+def select_rows(keep: SampleSelection, samples: Sequence[PolicySample], row_formatter: RowFormatter, state: DataGenerationState) -> list[DataRow]:
     """Return the rows of a step's samples; prompts without a row are counted in the state. Best and
     BestAndWorst need rewards.
     """
-    return _KEPT[keep](samples, form, state)
+    return _SELECTORS[keep](samples, row_formatter, state)
 
 
-def _all(samples: Sequence[Sample], form: Form, state: MakingState) -> list[Row]:
-    return [demonstration(sample, form) for sample in samples]
+def _select_all(samples: Sequence[PolicySample], row_formatter: RowFormatter, state: DataGenerationState) -> list[DataRow]:
+    return [build_demonstration(sample, row_formatter) for sample in samples]
 
 
-def _best(samples: Sequence[Sample], form: Form, state: MakingState) -> list[Row]:
-    return [demonstration(max(group, key=reward), form) for group in by_prompt(samples)]
+def _select_best(samples: Sequence[PolicySample], row_formatter: RowFormatter, state: DataGenerationState) -> list[DataRow]:
+    return [build_demonstration(max(group, key=require_reward), row_formatter) for group in group_by_prompt(samples)]
 
 
-def _best_and_worst(samples: Sequence[Sample], form: Form, state: MakingState) -> list[Row]:
+def _select_best_and_worst(samples: Sequence[PolicySample], row_formatter: RowFormatter, state: DataGenerationState) -> list[DataRow]:
     """Return a preference row per prompt. Of several best or worst samples the first is taken."""
     rows = []
-    for group in by_prompt(samples):
-        best, worst = max(group, key=reward), min(group, key=reward)
-        if reward(best) == reward(worst) or best.text == worst.text:
-            state.leave_out("alike")
+    for group in group_by_prompt(samples):
+        best, worst = max(group, key=require_reward), min(group, key=require_reward)
+        if require_reward(best) == require_reward(worst) or best.text == worst.text:
+            state.count_skipped("alike")
             continue
-        ratings = {"chosen_rating": reward(best), "rejected_rating": reward(worst)}
-        rows.append(preference(best, worst, form) | ratings)
+        ratings = {"chosen_rating": require_reward(best), "rejected_rating": require_reward(worst)}
+        rows.append(build_preference(best, worst, row_formatter) | ratings)
     return rows
 
 
-_KEPT: dict[Keep, Callable[[Sequence[Sample], Form, MakingState], list[Row]]] = {
-    Keep.ALL: _all,
-    Keep.BEST: _best,
-    Keep.BEST_AND_WORST: _best_and_worst,
+_SELECTORS: dict[SampleSelection, Callable[[Sequence[PolicySample], RowFormatter, DataGenerationState], list[DataRow]]] = {
+    SampleSelection.ALL: _select_all,
+    SampleSelection.BEST: _select_best,
+    SampleSelection.BEST_AND_WORST: _select_best_and_worst,
 }
 
 
-def reward(sample: Sample) -> float:
+def require_reward(sample: PolicySample) -> float:
     """Return the sample's reward. Raises ValueError if it has none."""
     if sample.reward is None:
         raise ValueError(f"sample {sample.name} has no reward")
     return sample.reward
 
 
-def demonstration(sample: Sample, form: Form) -> Row:
+def build_demonstration(sample: PolicySample, row_formatter: RowFormatter) -> DataRow:
     """Return the row of one sample."""
-    return form.demonstration(sample.row, sample.text) | sample.judged()
+    return row_formatter.demonstration(sample.row, sample.text) | sample.reward_columns()
 
 
-def preference(chosen: Sample, rejected: Sample, form: Form) -> Row:
+def build_preference(chosen: PolicySample, rejected: PolicySample, row_formatter: RowFormatter) -> DataRow:
     """Return the row of two samples, with their reward columns as chosen_NAME and rejected_NAME."""
     sides = {"chosen": chosen, "rejected": rejected}
     judged = {
         f"{side}_{name}": value
         for side, sample in sides.items()
-        for name, value in replace(sample, columns={}).judged().items()
+        for name, value in replace(sample, columns={}).reward_columns().items()
     }
-    return form.preference(chosen.row, chosen.text, rejected.text) | judged
+    return row_formatter.preference(chosen.row, chosen.text, rejected.text) | judged

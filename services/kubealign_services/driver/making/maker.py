@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from kubealign_services.driver.making.state import MakingState
-from kubealign_services.driver.report import StepFigures
+from kubealign_services.driver.making.state import DataGenerationState
+from kubealign_services.driver.report import StepRecord
 
 
 class RowMaker(Protocol):
     """Generates the rows of one step after another. The same indices always give the same rows."""
 
     async def make(
-        self, places: Sequence[int], state: MakingState, step: StepFigures
+        self, indices: Sequence[int], state: DataGenerationState, step: StepRecord
     ) -> list[dict[str, Any]]:
         """Return the rows generated from the job's rows at these indices (from 0), as JSON objects, in order.
 

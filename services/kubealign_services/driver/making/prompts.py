@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 
 from transformers import PreTrainedTokenizerBase
 
-from kubealign.spec.placeholders import fill
+from kubealign.spec.placeholders import fill_placeholders
 from kubealign_services.data.example import Example
-from kubealign_services.data.rendering import Renderer
-from kubealign_services.driver.failures import JobFailed
+from kubealign_services.data.rendering import ExampleTokenizer
+from kubealign_services.driver.failures import UnrecoverableError
 
 
-class Prompts:
+class PromptRenderer:
     """Renderer of filled-in templates: as text if the data's prompts are text, else as a single user message.
 
     Args:
@@ -19,29 +19,29 @@ class Prompts:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, chat: bool, context: int | None) -> None:
         self._tokenizer = tokenizer
-        self._renderer = Renderer(tokenizer)
+        self._renderer = ExampleTokenizer(tokenizer)
         self._chat = chat
         self._context = context
 
-    def tokens(
+    def render(
         self, template: str, values: Sequence[Mapping[str, str]], response: int
     ) -> list[list[int] | None]:
         """Return the template's tokens with each of the values; None if a response of `response` tokens would
         not fit.
         """
-        texts = [fill(template, item.__getitem__) for item in values]
+        texts = [fill_placeholders(template, item.__getitem__) for item in values]
         examples = [
             Example(number, [{"role": "user", "content": text}] if self._chat else text)
             for number, text in enumerate(texts)
         ]
-        rendered = [item.prompt_tokens for item in self._renderer.render(examples)]
+        rendered = [item.prompt_tokens for item in self._renderer.tokenize(examples)]
         if self._context is None:
             return list(rendered)
         return [tokens if len(tokens) + response <= self._context else None for tokens in rendered]
 
-    def answer(self, text: str) -> tuple[int, ...]:
+    def encode_answer(self, text: str) -> tuple[int, ...]:
         """Return the tokens of a given answer. Raises UnrecoverableError if it has none."""
         tokens = tuple(self._tokenizer(text, add_special_tokens=False)["input_ids"])
         if not tokens:
-            raise JobFailed(f"the answer {text!r} has no tokens: choose another")
+            raise UnrecoverableError(f"the answer {text!r} has no tokens: choose another")
         return tokens

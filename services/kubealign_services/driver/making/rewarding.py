@@ -4,23 +4,23 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from kubealign.spec.rewards import Reward
-from kubealign_services.driver.making.figures import batch_of
-from kubealign_services.driver.making.samples import Sample
-from kubealign_services.driver.making.state import MakingState
-from kubealign_services.driver.report import StepFigures
-from kubealign_services.scoring.combination import combine
+from kubealign_services.driver.making.figures import build_batch
+from kubealign_services.driver.making.samples import PolicySample
+from kubealign_services.driver.making.state import DataGenerationState
+from kubealign_services.driver.report import StepRecord
+from kubealign_services.scoring.combination import combine_rewards
 
 
-def rewarded(
-    samples: Sequence[Sample], rewards: Sequence[Reward], state: MakingState, step: StepFigures
-) -> list[Sample]:
+def add_rewards(
+    samples: Sequence[PolicySample], rewards: Sequence[Reward], state: DataGenerationState, step: StepRecord
+) -> list[PolicySample]:
     """Return the samples with the weighted sum of their scores, as in a job that trains.
 
     The moments of standardised rewards are kept in the state.
     """
     if not samples or not rewards:
         return list(samples)
-    batch = batch_of(samples)
-    step.add(combine(batch, rewards, state.step, state.rewards))
+    batch = build_batch(samples)
+    step.add(combine_rewards(batch, rewards, state.step, state.rewards))
     sums = batch.sequence("rewards").tolist()
     return [replace(sample, reward=value) for sample, value in zip(samples, sums, strict=True)]

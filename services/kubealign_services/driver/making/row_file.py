@@ -13,13 +13,13 @@ from typing import Any
 
 import xxhash
 
-from kubealign.spec.data import JOB_ROWS
-from kubealign_services.checkpoints.durable import replace, sync
-from kubealign_services.driver.failures import JobFailed
-from kubealign_services.driver.making.state import MakingState
+from kubealign.spec.data import RESULT_ROWS_FILE
+from kubealign_services.checkpoints.durable import replace_file, fsync_path
+from kubealign_services.driver.failures import UnrecoverableError
+from kubealign_services.driver.making.state import DataGenerationState
 from kubealign_services.telemetry.plain import to_json
 
-_BLOCK = 1 << 20
+_BLOCK_BYTES = 1 << 20
 
 
 class RowFile:
@@ -30,19 +30,19 @@ class RowFile:
         folder = run_dir / "making"
         folder.mkdir(parents=True, exist_ok=True)
         self._rows, self._state = folder / "rows.jsonl", folder / "state.json"
-        self._result = run_dir / "result" / JOB_ROWS
+        self._result = run_dir / "result" / RESULT_ROWS_FILE
         self._hash = xxhash.xxh3_64()
-        self.state = MakingState()
+        self.state = DataGenerationState()
         if self._state.exists():
-            self.state = MakingState.model_validate_json(self._state.read_bytes())
-        self._check()
+            self.state = DataGenerationState.model_validate_json(self._state.read_bytes())
+        self._verify()
 
     @property
-    def finished(self) -> bool:
+    def is_finished(self) -> bool:
         """True if the result exists."""
         return self._result.exists()
 
-    def append(self, rows: Sequence[dict[str, Any]], state: MakingState) -> None:
+    def append(self, rows: Sequence[dict[str, Any]], state: DataGenerationState) -> None:
         """Append a step's rows.
 
         Args:
@@ -58,9 +58,9 @@ class RowFile:
             state.rows += len(rows)
             state.size_bytes += len(data)
             state.digest = self._hash.hexdigest()
-            replace(self._state, [state.model_dump_json().encode()])
+            replace_file(self._state, [state.model_dump_json().encode()])
         except OSError as error:
-            raise JobFailed(
+            raise UnrecoverableError(
                 f"step {state.step} was not written: {error.strerror} at {error.filename or self._rows}; "
                 "earlier rows are intact. Fix the cause; the same command then continues"
             ) from error
@@ -74,10 +74,10 @@ class RowFile:
         new.parent.mkdir(exist_ok=True)
         old.replace(new)
         for folder in (new.parent, old.parent):
-            sync(folder)
+            fsync_path(folder)
 
     def _write(self, data: bytes) -> None:
-        if self.finished:
+        if self.is_finished:
             self._move(self._result, self._rows)
         with self._rows.open("r+b" if self._rows.exists() else "w+b") as file:
             file.truncate(self.state.size_bytes)
@@ -86,19 +86,19 @@ class RowFile:
             file.flush()
             os.fsync(file.fileno())
 
-    def _check(self) -> None:
+    def _verify(self) -> None:
         """Raise UnrecoverableError if the file's content does not match the state."""
         remaining = self.state.size_bytes
-        path = self._result if self.finished else self._rows
+        path = self._result if self.is_finished else self._rows
         if not remaining:
             return
         if path.exists():
             with path.open("rb") as file:
-                while remaining and (block := file.read(min(_BLOCK, remaining))):
+                while remaining and (block := file.read(min(_BLOCK_BYTES, remaining))):
                     self._hash.update(block)
                     remaining -= len(block)
         if remaining or self._hash.hexdigest() != self.state.digest:
-            raise JobFailed(
+            raise UnrecoverableError(
                 f"{path} was altered: its first {self.state.size_bytes} bytes have changed "
                 "or are gone; start the job afresh"
             )

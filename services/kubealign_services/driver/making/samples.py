@@ -7,11 +7,11 @@ from typing import Any
 from kubealign.v1 import rollout_pb2
 from kubealign_services.batch.codec import decode
 from kubealign_services.data.prepared import PreparedRow
-from kubealign_services.driver.ledger import Group
+from kubealign_services.driver.ledger import RolloutGroup
 
 
 @dataclass(frozen=True)
-class Sample:
+class PolicySample:
     """Response of the policy to one prompt.
 
     number: index among the prompt's samples, from 0. tokens: of the response. columns: further columns of
@@ -33,7 +33,7 @@ class Sample:
         """Name that is unique in the job."""
         return f"{self.row.row}/{self.number}"
 
-    def judged(self) -> dict[str, Any]:
+    def reward_columns(self) -> dict[str, Any]:
         """Return the sample's columns: truncated and, if it has a reward, reward and reward.NAME."""
         row = {**self.columns, "truncated": self.truncated}
         if self.reward is not None:
@@ -42,20 +42,20 @@ class Sample:
         return row
 
 
-def samples_of(row: PreparedRow, group: Group, sources: Sequence[str] = ()) -> list[Sample]:
+def collect_samples(row: PreparedRow, group: RolloutGroup, sources: Sequence[str] = ()) -> list[PolicySample]:
     """Return a group's samples in order, with the score of each source."""
     return [
         replace(
-            _sample(row, number, group.rollouts[number]),
+            _to_sample(row, number, group.rollouts[number]),
             rewards={source: group.score(number, source).reward for source in sources},
         )
         for number in sorted(group.rollouts)
     ]
 
 
-def _sample(row: PreparedRow, number: int, rollout: rollout_pb2.Rollout) -> Sample:
+def _to_sample(row: PreparedRow, number: int, rollout: rollout_pb2.Rollout) -> PolicySample:
     sequence = decode(rollout.sequence)
-    return Sample(
+    return PolicySample(
         row=row,
         number=number,
         text=rollout.response,
@@ -64,9 +64,9 @@ def _sample(row: PreparedRow, number: int, rollout: rollout_pb2.Rollout) -> Samp
     )
 
 
-def by_prompt(samples: Sequence[Sample]) -> list[list[Sample]]:
+def group_by_prompt(samples: Sequence[PolicySample]) -> list[list[PolicySample]]:
     """Group the samples by prompt, in order."""
-    groups: dict[int, list[Sample]] = {}
+    groups: dict[int, list[PolicySample]] = {}
     for sample in samples:
         groups.setdefault(sample.row.row, []).append(sample)
     return list(groups.values())

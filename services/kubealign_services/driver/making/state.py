@@ -3,7 +3,7 @@
 from pydantic import BaseModel, ConfigDict
 
 
-class MakingState(BaseModel):
+class DataGenerationState(BaseModel):
     """Progress of data generation. The job's data is read once, in order."""
 
     model_config = ConfigDict(extra="forbid")
@@ -22,14 +22,14 @@ class MakingState(BaseModel):
     #: Reason -> number of prompts, samples or pairs of samples that gave no row.
     left_out: dict[str, int] = {}
 
-    def next(self, taken: int) -> "MakingState":
+    def copy_for_next_step(self, taken: int) -> "DataGenerationState":
         """Return a copy for the next step, `taken` rows of the data further."""
         following = self.model_copy(deep=True)
         following.step += 1
         following.position += taken
         return following
 
-    def leave_out(self, why: str, count: int = 1) -> None:
+    def count_skipped(self, why: str, count: int = 1) -> None:
         """Count prompts, samples or pairs that give no row, by reason."""
         if count:
             self.left_out[why] = self.left_out.get(why, 0) + count

@@ -22,21 +22,21 @@ from pydantic import BaseModel, ConfigDict
 from kubealign.v1 import batch_pb2
 from kubealign_services.batch.codec import decode, encode
 from kubealign_services.batch.packed import Batch
-from kubealign_services.checkpoints.durable import replace
-from kubealign_services.data.order import Cursor
-from kubealign_services.driver.failures import JobFailed
+from kubealign_services.checkpoints.durable import replace_file
+from kubealign_services.data.order import EpochCursor
+from kubealign_services.driver.failures import UnrecoverableError
 
-FOLDER = "rounds"
+ROUNDS_FOLDER = "rounds"
 
 log = logging.getLogger(__name__)
 
 
-class Supplied(BaseModel):
+class DataPosition(BaseModel):
     """Position in the data, as in JobState."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    cursor: Cursor
+    cursor: EpochCursor
     unfinished: list[str]
 
 
@@ -54,8 +54,8 @@ class RoundHeader(BaseModel):
     fence: int
     version: int
     weights: str
-    begins: Supplied
-    ends: Supplied
+    begins: DataPosition
+    ends: DataPosition
     prompts: list[str]
     given_up: list[str]
     rewards: dict[str, dict[str, float]]
@@ -64,7 +64,7 @@ class RoundHeader(BaseModel):
 
 
 @dataclass(frozen=True)
-class Round:
+class StoredRound:
     """A stored round. digest: of the whole file, xxh3-128 in hexadecimal."""
 
     header: RoundHeader
@@ -77,7 +77,7 @@ class Round:
         """Number of rows."""
         return len(self.batch) // self.header.unit
 
-    def take(self, rows: list[int]) -> Batch:
+    def select_rows(self, rows: list[int]) -> Batch:
         """Return the rows with these indices, from 0."""
         unit = self.header.unit
         return self.batch.select([row * unit + offset for row in rows for offset in range(unit)])
@@ -87,37 +87,37 @@ class RoundFiles:
     """Round files of a run."""
 
     def __init__(self, run_dir: Path) -> None:
-        self._folder = run_dir / FOLDER
+        self._folder = run_dir / ROUNDS_FOLDER
 
-    def write(self, header: RoundHeader, batch: Batch) -> Round:
+    def write(self, header: RoundHeader, batch: Batch) -> StoredRound:
         """Store a round durably. Raises OSError."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        name = f"{_prefix(header.round)}fence-{header.fence}"
+        name = f"{_file_prefix(header.round)}fence-{header.fence}"
         data = header.model_dump_json().encode() + b"\n" + encode(batch).SerializeToString()
-        replace(self._folder / name, [data])
-        return Round(header, batch, name, _digest(data))
+        replace_file(self._folder / name, [data])
+        return StoredRound(header, batch, name, _digest(data))
 
-    def read(self, name: str, digest: str) -> Round:
+    def read(self, name: str, digest: str) -> StoredRound:
         """Return the round that a state is in the middle of. Raises UnrecoverableError if the file is missing
         or another.
         """
         path = self._folder / name
         remedy = "the job is in the middle of this round: restore the file, or start the job afresh"
         try:
-            stored = _read(path)
+            stored = _read_file(path)
         except (OSError, ValueError, DecodeError) as error:
-            raise JobFailed(f"the rows of a round cannot be read ({error}): {remedy}") from error
+            raise UnrecoverableError(f"the rows of a round cannot be read ({error}): {remedy}") from error
         if stored.digest != digest:
-            raise JobFailed(f"{path} has digest {stored.digest}, the job trains on {digest}: {remedy}")
+            raise UnrecoverableError(f"{path} has digest {stored.digest}, the job trains on {digest}: {remedy}")
         return stored
 
-    def made_with(self, number: int, weights: str, begins: Supplied) -> Round | None:
+    def find(self, number: int, weights: str, begins: DataPosition) -> StoredRound | None:
         """Return the round of this number, generated with these weights from this data position; None if none
         exists.
         """
-        for path in sorted(self._folder.glob(f"{_prefix(number)}*")):
+        for path in sorted(self._folder.glob(f"{_file_prefix(number)}*")):
             try:
-                stored = _read(path)
+                stored = _read_file(path)
             except (OSError, ValueError, DecodeError) as error:
                 log.warning(
                     "a round file cannot be read; generating the round again", extra={"cause": str(error)}
@@ -129,16 +129,16 @@ class RoundFiles:
         return None
 
 
-def _prefix(number: int) -> str:
+def _file_prefix(number: int) -> str:
     return f"round-{number:06d}-"
 
 
-def _read(path: Path) -> Round:
+def _read_file(path: Path) -> StoredRound:
     """Read and decode one round file. Raises OSError, ValueError, DecodeError."""
     data = path.read_bytes()
     head, _, body = data.partition(b"\n")
     batch = decode(batch_pb2.PackedBatch.FromString(body))
-    return Round(RoundHeader.model_validate_json(head), batch, path.name, _digest(data))
+    return StoredRound(RoundHeader.model_validate_json(head), batch, path.name, _digest(data))
 
 
 def _digest(data: bytes) -> str:

@@ -4,25 +4,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from kubealign.spec.algorithms import Judge
-from kubealign_services.algorithms.judgement import Verdict, verdict
+from kubealign_services.algorithms.judgement import JudgeScore, parse_judge_scores
 from kubealign_services.data.prepared import PreparedRow
-from kubealign_services.driver.assembly import sample_id
-from kubealign_services.driver.exchange import Exchange
+from kubealign_services.driver.assembly import make_sample_id
+from kubealign_services.driver.exchange import RolloutCollector
 from kubealign_services.driver.groups import GroupBuffer, GroupPlan
-from kubealign_services.driver.ledger import Group
-from kubealign_services.driver.rounds.questions import Questions
+from kubealign_services.driver.ledger import RolloutGroup
+from kubealign_services.driver.rounds.questions import JudgePrompts
 
-PURPOSE = "judge"
+JUDGE_PURPOSE = "judge"
 
 
-class NamedSupply:
+class NamedPrompts:
     """Prompts with given names, once, in order."""
 
     def __init__(self, rows: Mapping[str, PreparedRow]) -> None:
         self._rows = rows
         self._names = iter(rows)
 
-    def next(self) -> str | None:
+    def next_prompt(self) -> str | None:
         return next(self._names, None)
 
     def row(self, group_id: str) -> PreparedRow:
@@ -39,20 +39,20 @@ class PolicyJudge:
 
     def __init__(
         self,
-        exchange: Exchange,
-        questions: Questions,
+        collector: RolloutCollector,
+        prompts: JudgePrompts,
         plan: GroupPlan,
         spec: Judge,
-        longest: int | None,
+        max_prompt_tokens: int | None,
     ) -> None:
-        self._exchange = exchange
-        self._questions = questions
+        self._collector = collector
+        self._prompts = prompts
         self._plan = plan
         self._spec = spec
-        self._longest = longest
+        self._max_prompt_tokens = max_prompt_tokens
 
     async def __call__(
-        self, groups: Sequence[Group], rows: Mapping[str, PreparedRow], version: int
+        self, groups: Sequence[RolloutGroup], rows: Mapping[str, PreparedRow], version: int
     ) -> tuple[dict[str, float | None], dict[str, float]]:
         """Return (sample id -> score, metrics); a score is None if no judgement contains one.
 
@@ -66,29 +66,29 @@ class PolicyJudge:
             ShutdownRequested: The driver was asked to stop.
         """
         responses = {
-            sample_id(group.group_id, sample): (rows[group.group_id], group.rollouts[sample].response)
+            make_sample_id(group.group_id, sample): (rows[group.group_id], group.rollouts[sample].response)
             for group in groups
             for sample in sorted(group.rollouts)
         }
-        prompts = dict(zip(responses, self._questions.ask(list(responses.values())), strict=True))
-        if self._longest is not None:
-            prompts = {name: row for name, row in prompts.items() if len(row.prompt_tokens) <= self._longest}
-        verdicts = await self._verdicts(prompts, version) if prompts else {}
+        prompts = dict(zip(responses, self._prompts.render(list(responses.values())), strict=True))
+        if self._max_prompt_tokens is not None:
+            prompts = {name: row for name, row in prompts.items() if len(row.prompt_tokens) <= self._max_prompt_tokens}
+        verdicts = await self._collect_verdicts(prompts, version) if prompts else {}
         answers = sum(parsed.answers for parsed in verdicts.values())
         unparsed = sum(parsed.unparsed for parsed in verdicts.values())
         scores = {name: verdicts[name].score if name in verdicts else None for name in responses}
         return scores, {"round/unparsed_share": unparsed / max(1, answers)}
 
-    async def _verdicts(self, questions: Mapping[str, PreparedRow], version: int) -> dict[str, Verdict]:
+    async def _collect_verdicts(self, questions: Mapping[str, PreparedRow], version: int) -> dict[str, JudgeScore]:
         """Sample the judgements and parse them."""
         plan = replace(self._plan, prompts_per_step=len(questions))
-        buffer = GroupBuffer(self._exchange, NamedSupply(questions), plan, PURPOSE, ())
+        buffer = GroupBuffer(self._collector, NamedPrompts(questions), plan, JUDGE_PURPOSE, ())
         try:
-            judged = await buffer.take(version)
+            judged = await buffer.take_batch(version)
         finally:
             buffer.close()
         return {
-            group.group_id: verdict(
+            group.group_id: parse_judge_scores(
                 [group.rollouts[sample].response for sample in sorted(group.rollouts)], self._spec.pattern
             )
             for group in judged

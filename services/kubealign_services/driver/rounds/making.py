@@ -14,21 +14,21 @@ from kubealign.spec.rewards import Reward
 from kubealign_services.algorithms.rounds import RoundAlgorithm, RoundRows, pack_rows
 from kubealign_services.batch.packed import Batch
 from kubealign_services.data.prepared import PreparedRow
-from kubealign_services.driver.assembly import Sampled, assemble
-from kubealign_services.driver.exchange import Exchange
+from kubealign_services.driver.assembly import SamplingInfo, assemble_batch
+from kubealign_services.driver.exchange import RolloutCollector
 from kubealign_services.driver.groups import GroupBuffer, GroupPlan
-from kubealign_services.driver.ledger import Group
-from kubealign_services.driver.mismatch import check_mismatch, mismatch
-from kubealign_services.driver.report import StepFigures
-from kubealign_services.driver.rounds.files import Round, RoundFiles, RoundHeader, Supplied
-from kubealign_services.driver.rounds.judging import PURPOSE, PolicyJudge
-from kubealign_services.driver.rounds.samples import prompt_of
-from kubealign_services.driver.source import data_figures, response_figures
+from kubealign_services.driver.ledger import RolloutGroup
+from kubealign_services.driver.mismatch import check_logprob_gap, measure_logprob_gap
+from kubealign_services.driver.report import StepRecord
+from kubealign_services.driver.rounds.files import StoredRound, RoundFiles, RoundHeader, DataPosition
+from kubealign_services.driver.rounds.judging import JUDGE_PURPOSE, PolicyJudge
+from kubealign_services.driver.rounds.samples import to_algorithm_prompt
+from kubealign_services.driver.source import data_metrics, response_metrics
 from kubealign_services.driver.state import JobState
-from kubealign_services.driver.supply import EpochSupply
+from kubealign_services.driver.supply import EpochPrompts
 from kubealign_services.driver.training_client import TrainerClient
-from kubealign_services.driver.validation_figures import ValidationSample, samples_of
-from kubealign_services.scoring.combination import Moments, combine
+from kubealign_services.driver.validation_figures import ValidationSample, collect_validation_samples
+from kubealign_services.scoring.combination import Moments, combine_rewards
 
 
 @dataclass(frozen=True)
@@ -43,17 +43,17 @@ class RoundPlan:
     groups: GroupPlan
     rewards: Sequence[Reward]
     sequences_per_pass: int
-    gap: float
-    dropped: int
+    max_logprob_gap: float
+    dropped_rows: int
 
 
 @dataclass
-class Sampling:
+class RoundSamples:
     """Samples of a round. rewards: by sample id."""
 
-    groups: list[Group]
-    supply: EpochSupply
-    given_up: list[str]
+    groups: list[RolloutGroup]
+    prompts: EpochPrompts
+    failed_prompts: list[str]
     moments: dict[str, Moments]
     rewards: dict[str, float | None] = field(default_factory=dict)
 
@@ -73,25 +73,25 @@ class RoundMaker:
         algorithm: RoundAlgorithm,
         unit: int,
         files: RoundFiles,
-        exchange: Exchange,
+        collector: RolloutCollector,
         trainer: TrainerClient,
-        supply: Callable[[JobState], EpochSupply],
+        open_prompts: Callable[[JobState], EpochPrompts],
         publish: Callable[[int], Awaitable[str]],
         judge: PolicyJudge | None,
-        show: Callable[[StepFigures, Sequence[ValidationSample], int], None],
+        show: Callable[[StepRecord, Sequence[ValidationSample], int], None],
     ) -> None:
         self._plan = plan
         self._algorithm = algorithm
         self._unit = unit
         self._files = files
-        self._exchange = exchange
+        self._collector = collector
         self._trainer = trainer
-        self._supply = supply
+        self._open_prompts = open_prompts
         self._publish = publish
         self._judge = judge
         self._show = show
 
-    async def round(self, number: int, state: JobState, step: StepFigures) -> Round | RoundRows:
+    async def make_round(self, number: int, state: JobState, step: StepRecord) -> StoredRound | RoundRows:
         """Return the round of this number, generated from the state's weights and data position.
 
         Returns RoundRows if the round has no row. Raises UnrecoverableError, ShutdownRequested,
@@ -99,47 +99,47 @@ class RoundMaker:
         """
         with step.phase("refit"):
             weights = await self._publish(state.version)
-        begins = Supplied(cursor=state.cursor, unfinished=state.unfinished)
-        stored = await asyncio.to_thread(self._files.made_with, number, weights, begins)
+        begins = DataPosition(cursor=state.cursor, unfinished=state.unfinished)
+        stored = await asyncio.to_thread(self._files.find, number, weights, begins)
         if stored is not None:
             return stored
-        sampling = await self._sampled(number, state, step)
-        rows = {group.group_id: sampling.supply.row(group.group_id) for group in sampling.groups}
-        await self._judged(sampling, rows, state.version, step)
-        self._show(step, self._answers(sampling), state.version)
+        sampling = await self._sample(number, state, step)
+        rows = {group.group_id: sampling.prompts.row(group.group_id) for group in sampling.groups}
+        await self._judge_samples(sampling, rows, state.version, step)
+        self._show(step, self._preview_samples(sampling), state.version)
         round_rows = self._algorithm.rows(
-            [prompt_of(group, rows[group.group_id], sampling.rewards) for group in sampling.groups]
+            [to_algorithm_prompt(group, rows[group.group_id], sampling.rewards) for group in sampling.groups]
         )
-        step.add(round_rows.figures)
+        step.add(round_rows.metrics)
         if not round_rows.rows:
             return round_rows
         batch = pack_rows(round_rows.rows)
-        await self._compared(batch, step)
+        await self._add_reference_logprobs(batch, step)
         header = RoundHeader(
             round=number,
-            fence=self._exchange.fence,
+            fence=self._collector.fence,
             version=state.version,
             weights=weights,
             begins=begins,
-            ends=Supplied(cursor=sampling.supply.cursor, unfinished=sampling.supply.left_over),
+            ends=DataPosition(cursor=sampling.prompts.cursor, unfinished=sampling.prompts.unfinished),
             prompts=[group.group_id for group in sampling.groups],
-            given_up=sampling.given_up,
+            given_up=sampling.failed_prompts,
             rewards=sampling.moments,
-            figures=round_rows.figures,
+            figures=round_rows.metrics,
             unit=self._unit,
         )
         return await asyncio.to_thread(self._files.write, header, batch)
 
-    async def _sampled(self, number: int, state: JobState, step: StepFigures) -> Sampling:
+    async def _sample(self, number: int, state: JobState, step: StepRecord) -> RoundSamples:
         """Sample the responses and compute their rewards."""
-        supply, plan = self._supply(state), self._plan
+        supply, plan = self._open_prompts(state), self._plan
         requested_at = time.monotonic()
         names = tuple(reward.name for reward in plan.rewards)
         buffer = GroupBuffer(
-            self._exchange, supply, plan.groups, "train", names, failures=len(state.given_up)
+            self._collector, supply, plan.groups, "train", names, failure_count=len(state.given_up)
         )
         try:
-            groups = await buffer.take(state.version)
+            groups = await buffer.take_batch(state.version)
         finally:
             buffer.close()
         generated = max(requested_at, *(group.generated_at or requested_at for group in groups))
@@ -147,40 +147,40 @@ class RoundMaker:
             {"seconds/generate": generated - requested_at, "seconds/score": time.monotonic() - generated}
         )
         sampling = plan.groups.sampling
-        batch = assemble(
-            groups, names, Sampled(sampling.temperature, sampling.max_tokens), state.version, reference=False
+        batch = assemble_batch(
+            groups, names, SamplingInfo(sampling.temperature, sampling.max_tokens), state.version, reference=False
         )
-        step.add(response_figures(batch, state.version))
-        step.add(data_figures(supply, plan.dropped))
-        await self._agrees(batch, step)
+        step.add(response_metrics(batch, state.version))
+        step.add(data_metrics(supply, plan.dropped_rows))
+        await self._check_logprob_gap(batch, step)
         # The state stays unchanged until a step of the round is done.
-        samples = Sampling(groups, supply, list(buffer.given_up), copy.deepcopy(state.rewards))
+        samples = RoundSamples(groups, supply, list(buffer.failed_prompts), copy.deepcopy(state.rewards))
         if plan.rewards:
-            step.add(combine(batch, plan.rewards, number, samples.moments))
+            step.add(combine_rewards(batch, plan.rewards, number, samples.moments))
             rewards = batch.sequence("rewards").tolist()
             samples.rewards = dict(zip(batch.sample_ids, rewards, strict=True))
         return samples
 
-    async def _agrees(self, batch: Batch, step: StepFigures) -> None:
+    async def _check_logprob_gap(self, batch: Batch, step: StepRecord) -> None:
         """Check that engine and trainer agree on the log-probabilities of some samples."""
         subset = batch.select(range(min(len(batch), self._plan.sequences_per_pass)))
         subset.token_columns["old_logprobs"] = await self._trainer.logprobs(subset)
-        step.add(mismatch(subset))
-        check_mismatch(step.metrics, self._plan.gap)
+        step.add(measure_logprob_gap(subset))
+        check_logprob_gap(step.metrics, self._plan.max_logprob_gap)
 
-    def _answers(self, sampling: Sampling) -> list[ValidationSample]:
+    def _preview_samples(self, sampling: RoundSamples) -> list[ValidationSample]:
         """Return the samples with their scores from the rewards or the judge."""
-        samples = samples_of(sampling.groups, [reward.name for reward in self._plan.rewards])
+        samples = collect_validation_samples(sampling.groups, [reward.name for reward in self._plan.rewards])
         if self._judge is None:
             return samples
         given = sampling.rewards.values()
         return [
-            replace(sample, scores={} if score is None else {PURPOSE: score})
+            replace(sample, scores={} if score is None else {JUDGE_PURPOSE: score})
             for sample, score in zip(samples, given, strict=True)
         ]
 
-    async def _judged(
-        self, sampling: Sampling, rows: Mapping[str, PreparedRow], version: int, step: StepFigures
+    async def _judge_samples(
+        self, sampling: RoundSamples, rows: Mapping[str, PreparedRow], version: int, step: StepRecord
     ) -> None:
         """Replace the rewards by the judge's scores, if a judge exists."""
         if self._judge is None:
@@ -189,7 +189,7 @@ class RoundMaker:
             sampling.rewards, figures = await self._judge(sampling.groups, rows, version)
         step.add(figures)
 
-    async def _compared(self, batch: Batch, step: StepFigures) -> None:
+    async def _add_reference_logprobs(self, batch: Batch, step: StepRecord) -> None:
         """Add reference log-probabilities if needed. The trainer still has the round's initial weights, so it
         is the reference.
         """

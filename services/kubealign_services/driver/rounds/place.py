@@ -3,7 +3,7 @@
 from pydantic import BaseModel, ConfigDict
 
 
-class RoundPlace(BaseModel):
+class RoundProgress(BaseModel):
     """Position of the next row.
 
     number: number of the round, from 1; 0: none has begun. file, digest: file with its rows. rows: rows of
@@ -19,10 +19,10 @@ class RoundPlace(BaseModel):
     taken: int = 0
 
     @property
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         """True if no row of the round is left."""
         return self.taken >= self.rows
 
-    def further(self, rows: int) -> "RoundPlace":
+    def advance(self, rows: int) -> "RoundProgress":
         """Return the progress after `rows` more rows."""
         return self.model_copy(update={"taken": self.taken + rows})

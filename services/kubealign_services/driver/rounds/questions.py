@@ -5,13 +5,13 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from kubealign.spec.placeholders import fill
+from kubealign.spec.placeholders import fill_placeholders
 from kubealign_services.data.example import Example
 from kubealign_services.data.prepared import PreparedRow
-from kubealign_services.data.rendering import Renderer
+from kubealign_services.data.rendering import ExampleTokenizer
 
 
-class Questions:
+class JudgePrompts:
     """Renderer of judge prompts. Text prompts give text; chat prompts give a single user message.
 
     Args:
@@ -20,33 +20,33 @@ class Questions:
 
     def __init__(self, template: str, tokenizer: PreTrainedTokenizerBase, messages: str | None) -> None:
         self._template = template
-        self._renderer = Renderer(tokenizer)
+        self._renderer = ExampleTokenizer(tokenizer)
         self._messages = messages
 
-    def ask(self, asked: Sequence[tuple[PreparedRow, str]]) -> list[PreparedRow]:
+    def render(self, asked: Sequence[tuple[PreparedRow, str]]) -> list[PreparedRow]:
         """Return a judge prompt for each (row, response), as rows to sample from."""
         texts = [
-            fill(self._template, {"prompt": self._shown(row), "response": response}.__getitem__)
+            fill_placeholders(self._template, {"prompt": self._prompt_text(row), "response": response}.__getitem__)
             for row, response in asked
         ]
-        examples = [Example(number, self._put(text)) for number, text in enumerate(texts)]
+        examples = [Example(number, self._to_prompt(text)) for number, text in enumerate(texts)]
         return [
             PreparedRow(row=row.row, prompt_tokens=rendered.prompt_tokens, prompt_text=rendered.prompt_text)
-            for (row, _), rendered in zip(asked, self._renderer.render(examples), strict=True)
+            for (row, _), rendered in zip(asked, self._renderer.tokenize(examples), strict=True)
         ]
 
-    def _put(self, text: str) -> str | list[dict[str, Any]]:
+    def _to_prompt(self, text: str) -> str | list[dict[str, Any]]:
         """Return the text as a prompt of the data's kind."""
         return text if self._messages is None else [{"role": "user", "content": text}]
 
-    def _shown(self, row: PreparedRow) -> str:
+    def _prompt_text(self, row: PreparedRow) -> str:
         """Return the row's prompt as text for the template."""
         if self._messages is None:
             return row.prompt_text
-        return conversation(row.columns[self._messages])
+        return format_conversation(row.columns[self._messages])
 
 
-def conversation(messages: Sequence[Mapping[str, Any]]) -> str:
+def format_conversation(messages: Sequence[Mapping[str, Any]]) -> str:
     """Return messages as text: a single message's content, or each message with its role."""
     if len(messages) == 1:
         return str(messages[0]["content"])

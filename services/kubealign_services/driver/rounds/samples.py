@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 
-from kubealign_services.algorithms.rounds import Prompt, Response
+from kubealign_services.algorithms.rounds import RoundPrompt, RoundResponse
 from kubealign_services.batch.codec import decode
 from kubealign_services.data.prepared import PreparedRow
-from kubealign_services.driver.assembly import sample_id
-from kubealign_services.driver.ledger import Group
+from kubealign_services.driver.assembly import make_sample_id
+from kubealign_services.driver.ledger import RolloutGroup
 
 
-def prompt_of(group: Group, row: PreparedRow, rewards: Mapping[str, float | None]) -> Prompt:
+def to_algorithm_prompt(group: RolloutGroup, row: PreparedRow, rewards: Mapping[str, float | None]) -> RoundPrompt:
     """Return a prompt with its samples.
 
     Args:
@@ -19,11 +19,11 @@ def prompt_of(group: Group, row: PreparedRow, rewards: Mapping[str, float | None
     for sample in sorted(group.rollouts):
         sequence = decode(group.rollouts[sample].sequence)
         tokens = sequence.tokens[sequence.token("loss_mask").bool()].tolist()
-        name = sample_id(group.group_id, sample)
-        responses.append(Response(name, tokens, rewards.get(name)))
-    return Prompt(group.group_id, row.prompt_tokens, responses, row.response_tokens)
+        name = make_sample_id(group.group_id, sample)
+        responses.append(RoundResponse(name, tokens, rewards.get(name)))
+    return RoundPrompt(group.group_id, row.prompt_tokens, responses, row.response_tokens)
 
 
-def prompts_of(names: Sequence[str]) -> list[str]:
+def list_prompts(names: Sequence[str]) -> list[str]:
     """Return the prompts of the named samples, each once, in order."""
     return list(dict.fromkeys(name.partition("#")[0] for name in names))

@@ -4,13 +4,13 @@ import asyncio
 import logging
 
 from kubealign_services.batch.packed import Batch
-from kubealign_services.driver.failures import JobFailed, Stopping
-from kubealign_services.driver.report import StepFigures
-from kubealign_services.driver.rounds.files import Round, RoundFiles
+from kubealign_services.driver.failures import UnrecoverableError, ShutdownRequested
+from kubealign_services.driver.report import StepRecord
+from kubealign_services.driver.rounds.files import StoredRound, RoundFiles
 from kubealign_services.driver.rounds.making import RoundMaker
-from kubealign_services.driver.rounds.order import rows_at
-from kubealign_services.driver.rounds.place import RoundPlace
-from kubealign_services.driver.rounds.samples import prompts_of
+from kubealign_services.driver.rounds.order import select_row_indices
+from kubealign_services.driver.rounds.place import RoundProgress
+from kubealign_services.driver.rounds.samples import list_prompts
 from kubealign_services.driver.state import JobState
 
 log = logging.getLogger(__name__)
@@ -36,11 +36,11 @@ class RoundSource:
         self._epochs = epochs
         self._seed = seed
         self._stop = stop
-        self._round: Round | None = None
-        self._place = RoundPlace()
-        self._taken: list[str] = []
+        self._round: StoredRound | None = None
+        self._progress = RoundProgress()
+        self._batch_prompts: list[str] = []
 
-    async def take(self, state: JobState, step: StepFigures) -> Batch | None:
+    async def next_batch(self, state: JobState, step: StepRecord) -> Batch | None:
         """Return the round's next rows; None after the last round or when nothing is left to learn.
 
         In the latter two cases `state.finished` holds the reason.
@@ -50,38 +50,38 @@ class RoundSource:
             ShutdownRequested: The driver was asked to stop.
         """
         if self._stop.is_set():
-            raise Stopping
-        if not state.round.done:
-            stored = await self._held(state.round)
+            raise ShutdownRequested
+        if not state.round.is_done:
+            stored = await self._load_round(state.round)
             progress = state.round
         elif state.round.number >= self._rounds:
             state.finished = f"the last of {self._rounds} rounds is done"
             return None
         else:
-            new_round = await self._begun(state, step)
+            new_round = await self._start_round(state, step)
             if new_round is None:
                 step.metrics.clear()
                 return None
             stored = new_round
             rows = stored.rows * self._epochs
-            progress = RoundPlace(
+            progress = RoundProgress(
                 number=stored.header.round, file=stored.file, digest=stored.digest, rows=rows
             )
         self._round = stored
-        indices = rows_at(
+        indices = select_row_indices(
             progress.taken, self._rows_per_step, stored.rows, self._epochs, self._seed, progress.number
         )
-        self._place = progress.further(len(indices))
-        batch = stored.take(indices)
-        self._taken = prompts_of(batch.sample_ids)
+        self._progress = progress.advance(len(indices))
+        batch = stored.select_rows(indices)
+        self._batch_prompts = list_prompts(batch.sample_ids)
         step.add({"batch/tokens": len(batch.tokens), "batch/sequences": len(batch)})
         step.add({"round/number": progress.number, "round/rows": stored.rows})
         return batch
 
-    def after(self, state: JobState) -> JobState:
-        following = state.next()
-        following.round, following.trained = self._place, self._taken
-        if self._place.number > state.round.number and self._round is not None:
+    def state_after(self, state: JobState) -> JobState:
+        following = state.copy_for_next_step()
+        following.round, following.trained = self._progress, self._batch_prompts
+        if self._progress.number > state.round.number and self._round is not None:
             header = self._round.header
             following.cursor = header.ends.cursor
             following.unfinished = list(header.ends.unfinished)
@@ -89,22 +89,22 @@ class RoundSource:
             following.rewards = header.rewards
         return following
 
-    async def _held(self, progress: RoundPlace) -> Round:
+    async def _load_round(self, progress: RoundProgress) -> StoredRound:
         """Return the round of this progress, from memory or disk."""
         if self._round is not None and self._round.digest == progress.digest:
             return self._round
         return await asyncio.to_thread(self._files.read, progress.file, progress.digest)
 
-    async def _begun(self, state: JobState, step: StepFigures) -> Round | None:
+    async def _start_round(self, state: JobState, step: StepRecord) -> StoredRound | None:
         """Generate the next round; None if nothing is left to learn."""
         number = state.round.number + 1
-        result = await self._maker.round(number, state, step)
-        if isinstance(result, Round):
+        result = await self._maker.make_round(number, state, step)
+        if isinstance(result, StoredRound):
             step.add(result.header.figures)
             return result
-        cause = f"round {number}: {result.why_none}"
-        if result.learned_out and number > 1:
+        cause = f"round {number}: {result.empty_reason}"
+        if result.is_converged and number > 1:
             log.warning("nothing is left to learn", extra={"cause": cause})
             state.finished = cause
             return None
-        raise JobFailed(f"{cause}; no row came of it, so there is nothing to learn from")
+        raise UnrecoverableError(f"{cause}; no row came of it, so there is nothing to learn from")

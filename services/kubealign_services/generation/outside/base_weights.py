@@ -6,43 +6,43 @@ from collections.abc import Iterable, Iterator
 
 from torch import Tensor
 
-from kubealign_services.adapters.low_rank import by_layer
+from kubealign_services.adapters.low_rank import group_by_layer
 
-_WEIGHT = ".weight"
+_WEIGHT_SUFFIX = ".weight"
 
 
 class BaseWeights:
     """Copies of a base model's matrices in CPU memory, for jobs that train an adapter."""
 
     def __init__(self) -> None:
-        self._held: dict[str, Tensor] = {}
-        self._adapted: set[str] = set()
+        self._weights: dict[str, Tensor] = {}
+        self._adapted_layers: set[str] = set()
 
     def __bool__(self) -> bool:
-        return bool(self._held)
+        return bool(self._weights)
 
-    def noted(self, tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+    def record(self, tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
         """Yield the same tensors and copy each matrix on the way, replacing an earlier base."""
-        self._held.clear()
-        self._adapted.clear()
+        self._weights.clear()
+        self._adapted_layers.clear()
         for name, tensor in tensors:
-            if tensor.dim() == 2 and name.endswith(_WEIGHT):
-                self._held[name] = tensor.detach().to("cpu", copy=True)
+            if tensor.dim() == 2 and name.endswith(_WEIGHT_SUFFIX):
+                self._weights[name] = tensor.detach().to("cpu", copy=True)
             yield name, tensor
 
-    def merged(self, tensors: Iterable[tuple[str, Tensor]], scale: float) -> dict[str, Tensor]:
+    def merge(self, tensors: Iterable[tuple[str, Tensor]], scale: float) -> dict[str, Tensor]:
         """Return the adapted matrices, merged, in the base's precision.
 
         Raises ValueError for a layer that the base does not have, for shapes that do not match, or for a
         missing layer of the earlier adapter.
         """
-        adapters = by_layer(tensors)
-        missing = self._adapted - adapters.keys()
+        adapters = group_by_layer(tensors)
+        missing = self._adapted_layers - adapters.keys()
         if missing:
             raise ValueError(f"adapter: {len(missing)} layers did not come: {', '.join(sorted(missing)[:4])}")
         merged_weights = {}
         for layer, adapter in adapters.items():
-            base = self._held.get(layer + _WEIGHT)
+            base = self._weights.get(layer + _WEIGHT_SUFFIX)
             if base is None:
                 raise ValueError(f"adapter: the model has no linear layer {layer!r}")
             outputs, inputs = base.shape
@@ -51,6 +51,6 @@ class BaseWeights:
                     f"adapter: the parts of {layer} have the shapes {list(adapter.down.shape)} and "
                     f"{list(adapter.up.shape)}, the layer {list(base.shape)}"
                 )
-            merged_weights[layer + _WEIGHT] = adapter.merged(base, scale, transposed=False).to(base.dtype)
-        self._adapted |= adapters.keys()
+            merged_weights[layer + _WEIGHT_SUFFIX] = adapter.merge_into(base, scale, transposed=False).to(base.dtype)
+        self._adapted_layers |= adapters.keys()
         return merged_weights

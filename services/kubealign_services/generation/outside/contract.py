@@ -10,7 +10,7 @@ from kubealign_services.generation.contract import SamplingParameters
 
 
 @dataclass(frozen=True)
-class Drawn:
+class ExternalSample:
     """One response as returned by the engine.
 
     tokens: includes the token that ended the response. logprobs [len(tokens)]: natural logarithm, under
@@ -21,16 +21,16 @@ class Drawn:
     logprobs: list[float]
 
 
-class EngineGone(RuntimeError):
+class ExternalEngineDied(RuntimeError):
     """The engine's processes have ended; it produces no more output."""
 
 
-class OutsideEngine(Protocol):
+class ExternalEngine(Protocol):
     """One external engine, used on one event loop. Cancelling a `generate` call frees its resources."""
 
-    async def draw(
+    async def generate(
         self, request_id: str, prompt: list[int], sampling: SamplingParameters, seed: int, ends: list[int]
-    ) -> Drawn:
+    ) -> ExternalSample:
         """Generate one response. Raises ExternalEngineDied."""
 
     async def score(self, request_id: str, tokens: list[int]) -> list[float]:
@@ -38,20 +38,20 @@ class OutsideEngine(Protocol):
         ExternalEngineDied.
         """
 
-    async def load(self, file: Path) -> None:
+    async def load_weights(self, file: Path) -> None:
         """Load the weights of a safetensors file by their Hugging Face names, in place; usually only some of
         the model's weights.
 
         Every process of the engine reads the file itself.
         """
 
-    async def loaded(self) -> None:
+    async def finish_weight_update(self) -> None:
         """Finish a weight update after all files of a version were loaded: drop every cached prefix."""
 
-    async def release(self) -> None:
+    async def release_memory(self) -> None:
         """Release the memory of weights and cache."""
 
-    async def resume(self) -> None:
+    async def resume_memory(self) -> None:
         """Allocate the memory again. Its contents are lost."""
 
     async def close(self) -> None:

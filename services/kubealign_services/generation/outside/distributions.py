@@ -9,15 +9,15 @@ temperature 1 only.
 from kubealign_services.generation.contract import GenerationRequest, RequestRefused, SamplingParameters
 
 
-def is_cut(sampling: SamplingParameters) -> bool:
+def is_truncated(sampling: SamplingParameters) -> bool:
     """Return True where the sampled distribution differs from the full softmax."""
     return sampling.temperature > 0 and (sampling.top_k > 0 or sampling.top_p < 1 or sampling.min_tokens > 0)
 
 
-def check_distribution(request: GenerationRequest) -> None:
+def check_sampling_support(request: GenerationRequest) -> None:
     """Raise RequestRefused for sampling whose full softmax the engine cannot report."""
     sampling = request.sampling
-    if is_cut(sampling) and sampling.temperature != 1:
+    if is_truncated(sampling) and sampling.temperature != 1:
         raise RequestRefused(
             f"request {request.request_id!r}: rollout.sampling.temperature is {sampling.temperature} "
             "together with topK, topP or minTokens; this engine reports full log-probabilities of such "

@@ -5,25 +5,25 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from kubealign.spec.engines import BetweenPhases, TensorRTLLMEngine, VllmEngine
+from kubealign.spec.engines import IdleMemoryPolicy, TensorRTLLMEngineSpec, VllmEngineSpec
 from kubealign_services.data.tokenizers import check_vocabulary, load_tokenizer
 from kubealign_services.generation.contract import EngineLoad
-from kubealign_services.generation.outside.contract import OutsideEngine
-from kubealign_services.generation.outside.generator import ModelFacts, OutsideGenerator
+from kubealign_services.generation.outside.contract import ExternalEngine
+from kubealign_services.generation.outside.generator import ModelInfo, ExternalGenerator
 from kubealign_services.generation.outside.weight_files import WeightFiles
-from kubealign_services.generation.tensorrt_llm.engine import TensorRTLLM
+from kubealign_services.generation.tensorrt_llm.engine import TensorRTLLMExternalEngine
 from kubealign_services.generation.torch_engine.model import end_tokens, read_config
-from kubealign_services.generation.vllm.engine import Vllm
+from kubealign_services.generation.vllm.engine import VllmExternalEngine
 
 
 @asynccontextmanager
-async def opened_outside(
-    spec: VllmEngine | TensorRTLLMEngine,
+async def open_external_engine(
+    spec: VllmEngineSpec | TensorRTLLMEngineSpec,
     folder: Path,
     memory_files: Path,
-    adapted: bool,
+    trains_adapter: bool,
     observe: Callable[[EngineLoad], None],
-) -> AsyncIterator[OutsideGenerator]:
+) -> AsyncIterator[ExternalGenerator]:
     """Open an external engine and close it at the end of the block.
 
     Args:
@@ -34,29 +34,29 @@ async def opened_outside(
     Raises PermanentFailure where the library is missing, DataError for a tokenizer that does not fit the
     model.
     """
-    model = model_facts(folder)
+    model = read_model_info(folder)
     files = WeightFiles(memory_files)
-    engine: OutsideEngine
-    if isinstance(spec, VllmEngine):
-        engine = Vllm.create(folder, spec, model.context)
+    engine: ExternalEngine
+    if isinstance(spec, VllmEngineSpec):
+        engine = VllmExternalEngine.create(folder, spec, model.context)
     else:
-        engine = await TensorRTLLM.create(folder, spec, model.context)
+        engine = await TensorRTLLMExternalEngine.create(folder, spec, model.context)
     try:
-        yield OutsideGenerator(
+        yield ExternalGenerator(
             engine,
             model,
             files,
             spec.max_sequences,
-            adapted=adapted,
-            freed=spec.between_phases is BetweenPhases.FREED,
+            trains_adapter=trains_adapter,
+            frees_memory=spec.between_phases is IdleMemoryPolicy.FREED,
             observe=observe,
         )
     finally:
-        files.forget()
+        files.remove_kept()
         await engine.close()
 
 
-def model_facts(folder: Path) -> ModelFacts:
+def read_model_info(folder: Path) -> ModelInfo:
     """Read a folder's model properties in the same way as the torch engine."""
     config = read_config(folder)
     tokenizer: Any = load_tokenizer(folder, "rollout engine")
@@ -68,7 +68,7 @@ def model_facts(folder: Path) -> ModelFacts:
             tokenizer.decode(list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False)
         )
 
-    return ModelFacts(
+    return ModelInfo(
         int(text.max_position_embeddings),
         int(text.vocab_size),
         end_tokens(folder, config, tokenizer),

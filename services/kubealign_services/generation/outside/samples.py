@@ -9,17 +9,17 @@ temperature 1 only.
 
 from collections.abc import Callable, Sequence
 
-from kubealign_services.generation.contract import Finish, GeneratedSample, GenerationRequest
-from kubealign_services.generation.outside.contract import Drawn
+from kubealign_services.generation.contract import FinishReason, GeneratedSample, GenerationRequest
+from kubealign_services.generation.outside.contract import ExternalSample
 from kubealign_services.generation.torch_engine.stops import StopStrings
 
 
-def sample_of(
+def to_generated_sample(
     request: GenerationRequest,
     index: int,
-    drawn: Drawn,
+    external: ExternalSample,
     engine_logprobs: Sequence[float],
-    ends: frozenset[int],
+    end_tokens: frozenset[int],
     version: int,
     seconds: float,
     decode: Callable[[Sequence[int]], str],
@@ -33,19 +33,19 @@ def sample_of(
         ends: Ids that end a response.
         decode: Maps tokens to text, special tokens included.
     """
-    tokens = drawn.tokens
-    if not tokens or len(drawn.logprobs) != len(tokens) or len(engine_logprobs) != len(tokens):
+    tokens = external.tokens
+    if not tokens or len(external.logprobs) != len(tokens) or len(engine_logprobs) != len(tokens):
         raise ValueError(
-            f"request {request.request_id!r}: the engine gave {len(tokens)} tokens, {len(drawn.logprobs)} "
+            f"request {request.request_id!r}: the engine gave {len(tokens)} tokens, {len(external.logprobs)} "
             f"log-probabilities and {len(engine_logprobs)} of the full softmax"
         )
-    finish, text = _ending(tokens, ends, request, decode)
+    finish, text = _finish_and_text(tokens, end_tokens, request, decode)
     greedy = request.sampling.temperature == 0
     return GeneratedSample(
         request_id=request.request_id,
         sample=index,
         tokens=tokens,
-        behaviour_logprobs=[0.0] * len(tokens) if greedy else drawn.logprobs,
+        behaviour_logprobs=[0.0] * len(tokens) if greedy else external.logprobs,
         engine_logprobs=list(engine_logprobs),
         versions=[version] * len(tokens),
         finish=finish,
@@ -54,19 +54,19 @@ def sample_of(
     )
 
 
-def _ending(
+def _finish_and_text(
     tokens: list[int],
     ends: frozenset[int],
     request: GenerationRequest,
     decode: Callable[[Sequence[int]], str],
-) -> tuple[Finish, str]:
+) -> tuple[FinishReason, str]:
     """Derive the finish reason and the text without its end from the tokens alone, as the torch engine does.
     """
     if tokens[-1] in ends:
-        return Finish.STOP, decode(tokens[:-1])
+        return FinishReason.STOP, decode(tokens[:-1])
     if request.sampling.stop:
-        stopped = StopStrings(decode, request.sampling.stop).follow(tokens, request.sampling.min_tokens)
+        stopped = StopStrings(decode, request.sampling.stop).scan(tokens, request.sampling.min_tokens)
         if stopped is not None:
             _, text = stopped
-            return Finish.STOP, text
-    return Finish.LENGTH, decode(tokens)
+            return FinishReason.STOP, text
+    return FinishReason.LENGTH, decode(tokens)

@@ -13,7 +13,7 @@ from torch import Tensor
 FILE_BYTES = 1 << 30
 
 
-def batches(
+def batch_tensors(
     tensors: Iterable[tuple[str, Tensor]], most_bytes: int = FILE_BYTES
 ) -> Iterator[dict[str, Tensor]]:
     """Group tensors into batches of at most `most_bytes`, unless a single tensor is larger.
@@ -45,7 +45,7 @@ class WeightFiles:
         self._folder = folder
         self._prefix = secrets.token_hex(8)
         self._count = 0
-        self.kept: list[Path] = []
+        self.kept_paths: list[Path] = []
 
     def write(self, tensors: dict[str, Tensor]) -> Path:
         """Write a new file. Raises OSError where no space is left."""
@@ -58,8 +58,8 @@ class WeightFiles:
             raise
         return path
 
-    def forget(self) -> None:
+    def remove_kept(self) -> None:
         """Remove the kept files."""
-        for path in self.kept:
+        for path in self.kept_paths:
             path.unlink(missing_ok=True)
-        self.kept.clear()
+        self.kept_paths.clear()

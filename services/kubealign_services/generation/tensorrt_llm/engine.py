@@ -3,23 +3,23 @@
 from pathlib import Path
 from typing import Any
 
-from kubealign.spec.engines import TensorRTLLMEngine
+from kubealign.spec.engines import TensorRTLLMEngineSpec
 from kubealign_services.generation.contract import SamplingParameters
-from kubealign_services.generation.outside.contract import Drawn, EngineGone
+from kubealign_services.generation.outside.contract import ExternalSample, ExternalEngineDied
 from kubealign_services.generation.tensorrt_llm.parameters import (
     cache_arguments,
     engine_arguments,
-    frees_memory,
+    releases_memory,
     sampling_arguments,
 )
-from kubealign_services.generation.tensorrt_llm.results import chosen, drawn_of
+from kubealign_services.generation.tensorrt_llm.results import token_logprobs, to_external_sample
 from kubealign_services.process.failures import PermanentFailure
 
 # TensorRT-LLM's tags of the memory that is released.
-_FREED = ["kv_cache", "model"]
+_MEMORY_TAGS = ["kv_cache", "model"]
 
 
-class TensorRTLLM:
+class TensorRTLLMExternalEngine:
     """An ExternalEngine over TensorRT-LLM's AsyncLLM. Use `create`."""
 
     def __init__(self, engine: Any, library: Any) -> None:
@@ -28,7 +28,7 @@ class TensorRTLLM:
         self._library = library
 
     @classmethod
-    async def create(cls, folder: Path, spec: TensorRTLLMEngine, context: int) -> "TensorRTLLM":
+    async def create(cls, folder: Path, spec: TensorRTLLMEngineSpec, context: int) -> "TensorRTLLMExternalEngine":
         """Start the engine, without usable weights until the first are loaded. Raises PermanentFailure where
         TensorRT-LLM is not installed.
         """
@@ -42,7 +42,7 @@ class TensorRTLLM:
                 "that has it, such as NVIDIA's own, or set rollout.engine.torch"
             ) from error
         arguments = engine_arguments(folder, spec, context)
-        if frees_memory(spec):
+        if releases_memory(spec):
             from tensorrt_llm.llmapi import SleepConfig
 
             arguments["sleep_config"] = SleepConfig()
@@ -50,45 +50,45 @@ class TensorRTLLM:
         await engine.setup_async()
         return cls(engine, tensorrt_llm)
 
-    async def draw(
+    async def generate(
         self, request_id: str, prompt: list[int], sampling: SamplingParameters, seed: int, ends: list[int]
-    ) -> Drawn:
+    ) -> ExternalSample:
         from tensorrt_llm.sampling_params import LogprobMode
 
         parameters = self._library.SamplingParams(
             **sampling_arguments(sampling, seed, ends), logprobs_mode=LogprobMode.PROCESSED
         )
-        return drawn_of((await self._result(prompt, parameters)).outputs[0])
+        return to_external_sample((await self._generate(prompt, parameters)).outputs[0])
 
     async def score(self, request_id: str, tokens: list[int]) -> list[float]:
         parameters = self._library.SamplingParams(max_tokens=1, top_k=1, prompt_logprobs=0, detokenize=False)
-        result = await self._result(tokens, parameters)
+        result = await self._generate(tokens, parameters)
         logprobs = result.outputs[0].prompt_logprobs
         # One entry for each token after the first; the entry of the generated token is left out.
-        return chosen(tokens[1:], logprobs[: len(tokens) - 1])
+        return token_logprobs(tokens[1:], logprobs[: len(tokens) - 1])
 
-    async def _result(self, tokens: list[int], parameters: Any) -> Any:
+    async def _generate(self, tokens: list[int], parameters: Any) -> Any:
         pending = self._engine.generate_async(tokens, parameters, streaming=False)
         try:
             return await pending.aresult()
         except BaseException as error:
             pending.abort()
             if type(error).__name__ in ("EngineDeadError", "RayActorError", "ActorDiedError"):
-                raise EngineGone(f"TensorRT-LLM's engine has died: {error}") from error
+                raise ExternalEngineDied(f"TensorRT-LLM's engine has died: {error}") from error
             raise
 
-    async def load(self, file: Path) -> None:
+    async def load_weights(self, file: Path) -> None:
         await self._engine.collective_rpc("kubealign_load", args=(str(file),))
 
-    async def loaded(self) -> None:
+    async def finish_weight_update(self) -> None:
         # Also drops the cached prefixes.
         await self._engine.collective_rpc("update_weights", args=(None,))
 
-    async def release(self) -> None:
-        await self._engine.release(_FREED)
+    async def release_memory(self) -> None:
+        await self._engine.release(_MEMORY_TAGS)
 
-    async def resume(self) -> None:
-        await self._engine.resume(_FREED)
+    async def resume_memory(self) -> None:
+        await self._engine.resume(_MEMORY_TAGS)
 
     async def close(self) -> None:
         self._engine.shutdown()

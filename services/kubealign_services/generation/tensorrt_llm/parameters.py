@@ -3,17 +3,17 @@
 from pathlib import Path
 from typing import Any
 
-from kubealign.spec.engines import BetweenPhases, TensorRTLLMEngine
+from kubealign.spec.engines import IdleMemoryPolicy, TensorRTLLMEngineSpec
 from kubealign.spec.precision import Precision
 from kubealign_services.generation.contract import SamplingParameters
 
 #: Import path of the class that TensorRT-LLM mixes into its workers.
-WORKER = "kubealign_services.generation.tensorrt_llm.worker.WeightLoading"
+WORKER_EXTENSION = "kubealign_services.generation.tensorrt_llm.worker.WeightLoading"
 
 _DTYPES = {Precision.FLOAT32: "float32", Precision.BFLOAT16: "bfloat16"}
 
 
-def engine_arguments(folder: Path, spec: TensorRTLLMEngine, context: int) -> dict[str, Any]:
+def engine_arguments(folder: Path, spec: TensorRTLLMEngineSpec, context: int) -> dict[str, Any]:
     """Build keyword arguments of TensorRT-LLM's LLM, without its KV cache. Weights arrive by refit, so none
     are read.
     """
@@ -27,21 +27,21 @@ def engine_arguments(folder: Path, spec: TensorRTLLMEngine, context: int) -> dic
         "tensor_parallel_size": spec.tensor_parallel,
         "pipeline_parallel_size": spec.pipeline_parallel,
         "orchestrator_type": "ray",
-        "ray_worker_extension_cls": WORKER,
+        "ray_worker_extension_cls": WORKER_EXTENSION,
     }
 
 
-def cache_arguments(spec: TensorRTLLMEngine) -> dict[str, Any]:
+def cache_arguments(spec: TensorRTLLMEngineSpec) -> dict[str, Any]:
     """Build keyword arguments of TensorRT-LLM's KvCacheConfig."""
     return {"free_gpu_memory_fraction": spec.cache_share, "enable_block_reuse": True}
 
 
-def frees_memory(spec: TensorRTLLMEngine) -> bool:
+def releases_memory(spec: TensorRTLLMEngineSpec) -> bool:
     """Return True where the engine releases its memory between phases."""
-    return spec.between_phases is BetweenPhases.FREED
+    return spec.between_phases is IdleMemoryPolicy.FREED
 
 
-def sampling_arguments(sampling: SamplingParameters, seed: int, ends: list[int]) -> dict[str, Any]:
+def sampling_arguments(sampling: SamplingParameters, seed: int, end_tokens: list[int]) -> dict[str, Any]:
     """Build keyword arguments of TensorRT-LLM's SamplingParams for one response.
 
     The token or string that ends the response stays among its tokens. Greedy sampling is top-k of 1,
@@ -59,7 +59,7 @@ def sampling_arguments(sampling: SamplingParameters, seed: int, ends: list[int])
         "stop": list(sampling.stop) or None,
         # -1 disables its own end token; end tokens are passed by this code.
         "end_id": -1,
-        "stop_token_ids": ends or None,
+        "stop_token_ids": end_tokens or None,
         "include_stop_str_in_output": True,
         "skip_special_tokens": False,
         "detokenize": False,

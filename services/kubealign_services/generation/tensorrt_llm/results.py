@@ -3,18 +3,18 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kubealign_services.generation.outside.contract import Drawn
+from kubealign_services.generation.outside.contract import ExternalSample
 
 
-def drawn_of(completion: Any) -> Drawn:
+def to_external_sample(completion: Any) -> ExternalSample:
     """Convert a CompletionOutput that was requested with `logprobs` 0. Raises ValueError where a
     log-probability is missing.
     """
     tokens = [int(token) for token in completion.token_ids]
-    return Drawn(tokens, chosen(tokens, completion.logprobs))
+    return ExternalSample(tokens, token_logprobs(tokens, completion.logprobs))
 
 
-def chosen(tokens: Sequence[int], logprobs: Sequence[Mapping[int, Any] | float] | None) -> list[float]:
+def token_logprobs(tokens: Sequence[int], logprobs: Sequence[Mapping[int, Any] | float] | None) -> list[float]:
     """Return the log-probability of each token, reported as a number or among the entries of its position."""
     if logprobs is None or len(logprobs) != len(tokens):
         count = "none" if logprobs is None else len(logprobs)

@@ -5,7 +5,7 @@ from safetensors import safe_open
 from tensorrt_llm.llmapi.rlhf_utils import WorkerExtension
 
 
-class WeightLoading(WorkerExtension):  # type: ignore[misc]
+class TensorRTLLMWorkerExtension(WorkerExtension):  # type: ignore[misc]
     """An extension of TensorRT-LLM's worker, which provides `engine`."""
 
     def kubealign_load(self, file: str) -> None:

@@ -12,17 +12,17 @@ import torch
 from torch import Tensor
 from transformers.pytorch_utils import Conv1D
 
-from kubealign_services.adapters.low_rank import LowRank, by_layer, row_norms
+from kubealign_services.adapters.low_rank import LowRankAdapter, group_by_layer, row_norms
 
 
 @dataclass(frozen=True)
-class _Adapted:
+class _AdaptedLayer:
     weight: Tensor
     base: Tensor
     transposed: bool
 
 
-class AdaptedWeights:
+class MergedAdapter:
     """The adapted layers of a model whose other layers hold the base weights."""
 
     def __init__(
@@ -35,9 +35,9 @@ class AdaptedWeights:
         """
         self._model = model
         self._norms = norms
-        self._layers: dict[str, _Adapted] = {}
+        self._layers: dict[str, _AdaptedLayer] = {}
 
-    def bases(self) -> Iterator[Tensor]:
+    def base_weights(self) -> Iterator[Tensor]:
         """Return the matrices that are kept a second time."""
         return (layer.base for layer in self._layers.values())
 
@@ -46,28 +46,28 @@ class AdaptedWeights:
         self._layers.clear()
 
     @torch.no_grad()
-    def take(self, tensors: Iterable[tuple[str, Tensor]], scale: float) -> None:
+    def merge(self, tensors: Iterable[tuple[str, Tensor]], scale: float) -> None:
         """Replace the adapter in place.
 
         Raises ValueError for a layer that the model does not have, shapes that do not match the layer, or
         a missing layer of the earlier adapter; nothing has been merged then.
         """
-        for name, adapter in self.fitting(tensors).items():
+        for name, adapter in self.validate(tensors).items():
             layer = self._layers[name]
             device = layer.base.device
-            moved = LowRank(
+            moved = LowRankAdapter(
                 adapter.down.to(device),
                 adapter.up.to(device),
                 None if adapter.magnitude is None else adapter.magnitude.to(device),
             )
-            merged = moved.merged(layer.base, scale, layer.transposed, partial(self._norms, name))
+            merged = moved.merge_into(layer.base, scale, layer.transposed, partial(self._norms, name))
             if layer.weight.data_ptr() == layer.base.data_ptr():
                 layer.weight.data = torch.empty_like(layer.base)
             layer.weight.copy_(merged)
 
-    def fitting(self, tensors: Iterable[tuple[str, Tensor]]) -> dict[str, LowRank]:
+    def validate(self, tensors: Iterable[tuple[str, Tensor]]) -> dict[str, LowRankAdapter]:
         """Validate an adapter and return it by layer. Raises the errors of `merge`; merges nothing."""
-        adapters = by_layer(tensors)
+        adapters = group_by_layer(tensors)
         missing = self._layers.keys() - adapters.keys()
         if missing:
             raise ValueError(f"adapter: {len(missing)} layers did not come: {', '.join(sorted(missing)[:4])}")
@@ -75,9 +75,9 @@ class AdaptedWeights:
             self._check(name, adapter)
         return adapters
 
-    def _check(self, name: str, adapter: LowRank) -> None:
+    def _check(self, name: str, adapter: LowRankAdapter) -> None:
         if name not in self._layers:
-            self._layers[name] = self._find(name)
+            self._layers[name] = self._find_layer(name)
         layer = self._layers[name]
         outputs, inputs = layer.base.T.shape if layer.transposed else layer.base.shape
         rank = adapter.down.shape[0]
@@ -90,7 +90,7 @@ class AdaptedWeights:
                     f"the layer needs {list(shape)}"
                 )
 
-    def _find(self, name: str) -> _Adapted:
+    def _find_layer(self, name: str) -> _AdaptedLayer:
         try:
             module = self._model.get_submodule(name)
         except AttributeError:
@@ -100,4 +100,4 @@ class AdaptedWeights:
         weight = module.weight
         # An accelerator's weight keeps its memory: recorded CUDA graphs contain its address.
         base = weight.data if weight.device.type == "cpu" else weight.detach().clone()
-        return _Adapted(weight, base, isinstance(module, Conv1D))
+        return _AdaptedLayer(weight, base, isinstance(module, Conv1D))

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kubealign_services.generation.torch_engine.line import Entry
-from kubealign_services.generation.torch_engine.page_cache import PageCache, pages_for
+from kubealign_services.generation.torch_engine.line import QueueEntry
+from kubealign_services.generation.torch_engine.page_cache import PageManager, pages_for
 from kubealign_services.generation.torch_engine.pages import Pages
 from kubealign_services.generation.torch_engine.ragged import PAGE_TOKENS
 
 
 @dataclass(frozen=True)
-class Part:
+class PrefillChunk:
     """Work of the next pass for an entry: computes the tokens `start` to `end` - 1 of its text, then
     `entering` samples draw a token.
 
@@ -23,18 +23,18 @@ class Part:
     needs the page, or no other page is left.
     """
 
-    entry: Entry
+    entry: QueueEntry
     start: int
     end: int
-    entering: int = 0
-    shared_last: int = -1
-    own: Pages = field(default_factory=lambda: np.zeros(0, np.int32))
-    gives: bool = False
+    starting: int = 0
+    last_page: int = -1
+    own_last_pages: Pages = field(default_factory=lambda: np.zeros(0, np.int32))
+    gives_last_page: bool = False
 
 
 def admit(
-    line: Iterable[Entry], cache: PageCache, running: int, rows: int, prefill_tokens: int
-) -> list[Part]:
+    queue: Iterable[QueueEntry], cache: PageManager, running: int, rows: int, prefill_tokens: int
+) -> list[PrefillChunk]:
     """Return chunks for the oldest entries, in order; `prefill_tokens` limits the tokens of all chunks
     together.
 
@@ -46,25 +46,25 @@ def admit(
         running: Number of running sequences.
         rows: Number of sequences that may still start.
     """
-    parts: list[Part] = []
-    for entry in line:
-        if not rows or (entry.pages is None and not (prefill_tokens and _begin(entry, cache, running))):
+    parts: list[PrefillChunk] = []
+    for entry in queue:
+        if not rows or (entry.pages is None and not (prefill_tokens and _allocate_entry(entry, cache, running))):
             break
         assert entry.pages is not None
-        start, end = entry.done, min(len(entry.tokens), entry.done + prefill_tokens)
+        start, end = entry.computed_tokens, min(len(entry.tokens), entry.computed_tokens + prefill_tokens)
         if start == end < len(entry.tokens):
             break
         prefill_tokens -= end - start
         if end > start:
-            entry.done = end
-            cache.know(entry.tokens[:end], entry.pages)
+            entry.computed_tokens = end
+            cache.register(entry.tokens[:end], entry.pages)
         if end < len(entry.tokens):
-            parts.append(Part(entry, start, end))
+            parts.append(PrefillChunk(entry, start, end))
             break
         remaining = entry.remaining
         entering = max(min(rows, remaining, cache.available - running), 0 if running else 1)
         if entering or end > start:
-            parts.append(_whole(entry, cache, start, end, entering))
+            parts.append(_complete_chunk(entry, cache, start, end, entering))
         rows -= entering
         running += entering
         if entering < remaining:
@@ -72,23 +72,23 @@ def admit(
     return parts
 
 
-def _begin(entry: Entry, cache: PageCache, running: int) -> bool:
+def _allocate_entry(entry: QueueEntry, cache: PageManager, running: int) -> bool:
     """Allocate the pages of an entry's text, shared as far as its prefix is cached. Return False where too
     few are available.
     """
-    cached = cache.find(entry.tokens)
+    cached = cache.find_prefix(entry.tokens)
     missing = pages_for(len(entry.tokens)) - len(cached)
     # One page is for the first token after the text; a sequence that is alone needs no margin.
     margin = running + 1 if cache.used else 0
-    if missing + margin > cache.available - cache.resting(cached):
+    if missing + margin > cache.available - cache.count_unused(cached):
         return False
     cache.share(cached)
-    entry.pages = np.concatenate((cached, cache.take(missing)))
-    entry.done = len(cached) * PAGE_TOKENS
+    entry.pages = np.concatenate((cached, cache.allocate(missing)))
+    entry.computed_tokens = len(cached) * PAGE_TOKENS
     return True
 
 
-def _whole(entry: Entry, cache: PageCache, start: int, end: int, entering: int) -> Part:
+def _complete_chunk(entry: QueueEntry, cache: PageManager, start: int, end: int, entering: int) -> PrefillChunk:
     gives = entering == entry.remaining
     partial = len(entry.tokens) % PAGE_TOKENS != 0
     if entering and not gives and partial and not cache.available:
@@ -96,4 +96,4 @@ def _whole(entry: Entry, cache: PageCache, start: int, end: int, entering: int) 
         gives = True
     copies = entering - gives if partial else 0
     assert entry.pages is not None
-    return Part(entry, start, end, entering, int(entry.pages[-1]), cache.take(copies), gives)
+    return PrefillChunk(entry, start, end, entering, int(entry.pages[-1]), cache.allocate(copies), gives)

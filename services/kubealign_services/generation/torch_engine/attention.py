@@ -13,23 +13,23 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
-from kubealign_services.generation.torch_engine.cache import LayerShape
+from kubealign_services.generation.torch_engine.cache import LayerKVShape
 
-ATTENTION = "kubealign_engine"
+ATTENTION_NAME = "kubealign_engine"
 
 # Arguments of layers that do not change the result: the plan knows the positions, and evaluation has no
 # dropout.
-HARMLESS = frozenset(
+IGNORED_OPTIONS = frozenset(
     {"dropout", "position_ids", "cache_position", "use_cache", "output_attentions", "output_hidden_states"}
     | {"return_dict", "position_embeddings", "logits_to_keep"}
 )
 
 
-class UnsupportedModel(ValueError):
+class UnsupportedEngineModel(ValueError):
     """The model needs a feature that this engine does not have; the message names it."""
 
 
-class AttentionPlan(Protocol):
+class EngineAttentionPlan(Protocol):
     """Computes the attention of one forward pass."""
 
     def attend(
@@ -60,7 +60,7 @@ def engine_attention(
     scaling: float | None = None,
     sliding_window: int | None = None,
     is_causal: bool | None = None,
-    kubealign_plan: AttentionPlan | None = None,
+    kubealign_plan: EngineAttentionPlan | None = None,
     **options: object,
 ) -> tuple[Tensor, None]:
     """Compute attention through transformers' attention interface.
@@ -70,33 +70,33 @@ def engine_attention(
     """
     name = type(module).__name__
     if kubealign_plan is None:
-        raise UnsupportedModel(f"{name} does not pass its keyword arguments on to the attention function")
+        raise UnsupportedEngineModel(f"{name} does not pass its keyword arguments on to the attention function")
     if attention_mask is not None or is_causal is False or not getattr(module, "is_causal", True):
-        raise UnsupportedModel(f"{name} is not causal, or brings a mask of its own")
+        raise UnsupportedEngineModel(f"{name} is not causal, or brings a mask of its own")
     for option, setting in options.items():
-        if option not in HARMLESS and setting is not None and setting is not False:
-            raise UnsupportedModel(
+        if option not in IGNORED_OPTIONS and setting is not None and setting is not False:
+            raise UnsupportedEngineModel(
                 f"{name} asks for the attention option {option}, which this engine does not have"
             )
     layer = getattr(module, "layer_idx", None)
     if not isinstance(layer, int):
-        raise UnsupportedModel(f"{name} has no layer_idx, so its keys and values cannot be cached")
+        raise UnsupportedEngineModel(f"{name} has no layer_idx, so its keys and values cannot be cached")
     out = kubealign_plan.attend(layer, query[0], key[0], value[0], scaling, sliding_window)
     return out[None], None
 
 
 # No mask function is registered: transformers then builds no mask, and the plan builds the one it needs.
-AttentionInterface.register(ATTENTION, engine_attention)
+AttentionInterface.register(ATTENTION_NAME, engine_attention)
 
 
 @dataclass(frozen=True)
-class LayerUse:
+class LayerAttention:
     """Attention requirements of a layer: `heads` query heads over its cached keys and values, within its
     window.
     """
 
     heads: int
-    kept: LayerShape
+    kv_shape: LayerKVShape
     window: int | None
 
 
@@ -104,7 +104,7 @@ class LayerUse:
 class ProbePlan:
     """Records the requirements of each layer and returns zeros."""
 
-    layers: dict[int, LayerUse] = field(default_factory=dict)
+    layers: dict[int, LayerAttention] = field(default_factory=dict)
 
     def attend(
         self,
@@ -116,15 +116,15 @@ class ProbePlan:
         window: int | None,
     ) -> Tensor:
         if layer in self.layers:
-            raise UnsupportedModel(f"layer_idx {layer} belongs to two attention layers")
+            raise UnsupportedEngineModel(f"layer_idx {layer} belongs to two attention layers")
         if queries.shape[0] % keys.shape[0]:
-            raise UnsupportedModel(f"{queries.shape[0]} query heads cannot share {keys.shape[0]} key heads")
-        kv_shape = LayerShape(keys.shape[0], keys.shape[2], values.shape[2])
-        self.layers[layer] = LayerUse(queries.shape[0], kv_shape, window)
+            raise UnsupportedEngineModel(f"{queries.shape[0]} query heads cannot share {keys.shape[0]} key heads")
+        kv_shape = LayerKVShape(keys.shape[0], keys.shape[2], values.shape[2])
+        self.layers[layer] = LayerAttention(queries.shape[0], kv_shape, window)
         return values.new_zeros(queries.shape[1], queries.shape[0], values.shape[2])
 
 
-class WholePlan:
+class FullSequencePlan:
     """Attention of one complete sequence over itself: no page is read or written."""
 
     def attend(
@@ -142,7 +142,7 @@ class WholePlan:
             queries[None],
             keys[None],
             values[None],
-            attn_mask=_band(length, window, queries.device) if windowed and window is not None else None,
+            attn_mask=_window_mask(length, window, queries.device) if windowed and window is not None else None,
             is_causal=not windowed,
             scale=scaling,
             enable_gqa=queries.shape[0] != keys.shape[0],
@@ -150,7 +150,7 @@ class WholePlan:
         return out[0].transpose(0, 1)
 
 
-def _band(length: int, window: int, device: torch.device) -> Tensor:
+def _window_mask(length: int, window: int, device: torch.device) -> Tensor:
     """Return a bool mask [length, length]: row q sees column k where q - window < k <= q."""
     position = torch.arange(length, device=device)
     return (position <= position[:, None]) & (position > position[:, None] - window)

@@ -2,38 +2,38 @@
 
 import numpy as np
 
-from kubealign_services.generation.torch_engine.admission import Part
+from kubealign_services.generation.torch_engine.admission import PrefillChunk
 from kubealign_services.generation.torch_engine.ragged import RaggedBatch
-from kubealign_services.generation.torch_engine.sequences import RunningRows
+from kubealign_services.generation.torch_engine.sequences import RunningBatch
 
 
-def ragged(rows: RunningRows, parts: list[Part]) -> RaggedBatch | None:
+def build_batch(rows: RunningBatch, chunks: list[PrefillChunk]) -> RaggedBatch | None:
     """Build the batch of a pass, or None where nothing is to be computed.
 
     Logits are requested after each running row, then after each text that this pass completes.
     """
-    parts = [part for part in parts if part.end > part.start]
+    chunks = [part for part in chunks if part.end > part.start]
     running = len(rows)
-    tokens, positions, tables = rows.newest()
+    tokens, positions, tables = rows.newest_tokens()
     ones = np.ones(running, np.int64)
     row_indices = np.arange(running)
-    if not parts:
+    if not chunks:
         return RaggedBatch(tokens, positions, ones, running, tables, row_indices) if running else None
-    lengths = np.array([part.end - part.start for part in parts], np.int64)
-    is_complete = np.array([part.end == len(part.entry.tokens) for part in parts])
+    lengths = np.array([part.end - part.start for part in chunks], np.int64)
+    is_complete = np.array([part.end == len(part.entry.tokens) for part in chunks])
     ends = running + lengths.cumsum() - 1
     return RaggedBatch(
-        tokens=np.concatenate((tokens, *(part.entry.tokens[part.start : part.end] for part in parts))),
-        positions=np.concatenate((positions, *(np.arange(part.start, part.end) for part in parts))),
+        tokens=np.concatenate((tokens, *(part.entry.tokens[part.start : part.end] for part in chunks))),
+        positions=np.concatenate((positions, *(np.arange(part.start, part.end) for part in chunks))),
         lengths=np.concatenate((ones, lengths)),
-        decoding=running,
-        tables=_stacked(tables, parts),
-        wanted=np.concatenate((row_indices, ends[is_complete])),
+        decoding_count=running,
+        page_tables=_stack_page_tables(tables, chunks),
+        logit_indices=np.concatenate((row_indices, ends[is_complete])),
     )
 
 
-def _stacked(
-    running: np.ndarray[tuple[int, ...], np.dtype[np.int32]], parts: list[Part]
+def _stack_page_tables(
+    running: np.ndarray[tuple[int, ...], np.dtype[np.int32]], parts: list[PrefillChunk]
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.int32]]:
     """Append the chunks' page tables to those of the running rows."""
     pages = [part.entry.pages for part in parts]

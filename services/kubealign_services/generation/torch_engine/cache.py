@@ -10,7 +10,7 @@ from kubealign_services.generation.torch_engine.ragged import PAGE_TOKENS
 
 
 @dataclass(frozen=True)
-class LayerShape:
+class LayerKVShape:
     """Shape of the cached state of one token in one attention layer: `heads` keys of `key_width` and values
     of `value_width` numbers.
     """
@@ -20,14 +20,14 @@ class LayerShape:
     value_width: int
 
 
-class PagedCache:
+class PagedKVCache:
     """Tensors [pages, PAGE_TOKENS, heads, width] by layer: a token's numbers are contiguous, one token after
     another, so a sequence reads one contiguous stretch of memory per page.
 
     Starts empty and grows on request; the assignment of pages to sequences is made elsewhere.
     """
 
-    def __init__(self, layers: Mapping[int, LayerShape], dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, layers: Mapping[int, LayerKVShape], dtype: torch.dtype, device: torch.device) -> None:
         self.pages = 0
         self._keys = {
             i: torch.empty(0, PAGE_TOKENS, s.heads, s.key_width, dtype=dtype, device=device)
@@ -44,7 +44,7 @@ class PagedCache:
         blocks = (*self._keys.values(), *self._values.values())
         return sum(block[:0].shape[1:].numel() * block.element_size() for block in blocks)
 
-    def token_numbers(self, layer: int) -> int:
+    def numbers_per_token(self, layer: int) -> int:
         """Return how many numbers the layer stores per token."""
         return sum(block.shape[2] * block.shape[3] for block in self.layer(layer))
 

@@ -14,28 +14,28 @@ from transformers import PreTrainedTokenizerBase
 
 from kubealign.spec import engines as engine_spec
 from kubealign.spec.precision import Precision
-from kubealign.spec.rollout import InFlight
+from kubealign.spec.rollout import InFlightPolicy
 from kubealign_services.data.tokenizers import check_vocabulary, load_tokenizer
 from kubealign_services.free_memory import free_bytes
 from kubealign_services.generation.contract import EngineLoad, GeneratedSample, GenerationRequest
 from kubealign_services.generation.torch_engine.model import CausalModel, end_tokens, read_config
-from kubealign_services.generation.torch_engine.page_cache import PageCache, pages_for
-from kubealign_services.generation.torch_engine.passes import LocalPasses, Passes
+from kubealign_services.generation.torch_engine.page_cache import PageManager, pages_for
+from kubealign_services.generation.torch_engine.passes import LocalModelRunner, ModelRunner
 from kubealign_services.generation.torch_engine.requests import check_request, check_room
 from kubealign_services.generation.torch_engine.sampling import sample
-from kubealign_services.generation.torch_engine.schedule import Schedule, Step
-from kubealign_services.generation.torch_engine.sequences import RunningRows
+from kubealign_services.generation.torch_engine.schedule import Scheduler, ScheduledStep
+from kubealign_services.generation.torch_engine.sequences import RunningBatch
 
 NO_WEIGHTS = -1
 GIB = 2**30
 # Unused pages are evicted only when they exceed this share of the pages in use and, on a CPU, this number of
 # bytes: on a CPU no other memory is reserved for keys and values.
-SPARE = {"cuda": 1.0, "cpu": 0.25}
-ALWAYS_BYTES = 16 * 2**20
+SPARE_PAGE_SHARE = {"cuda": 1.0, "cpu": 0.25}
+MIN_SPARE_BYTES = 16 * 2**20
 # Storage doubles, but grows by at least and at most these numbers of pages.
-FEWEST_PAGES, MOST_SPARE_PAGES = 32, 4096
+MIN_GROWTH_PAGES, MAX_GROWTH_PAGES = 32, 4096
 # Page numbers are int32.
-MOST_PAGES = 2**31 - 1
+MAX_PAGES = 2**31 - 1
 DTYPES = {Precision.FLOAT32: torch.float32, Precision.BFLOAT16: torch.bfloat16}
 
 
@@ -43,15 +43,15 @@ class NonFiniteLogits(ArithmeticError):
     """The model's logits are NaN or infinite. Every request was dropped; the engine must be refitted."""
 
 
-class TorchEngine:
+class TorchRolloutEngine:
     """A RolloutEngine on PyTorch. `version` is -1 until the first refit."""
 
     def __init__(
         self,
-        passes: Passes,
+        runner: ModelRunner,
         tokenizer: PreTrainedTokenizerBase,
-        spec: engine_spec.TorchEngine,
-        ends: frozenset[int],
+        spec: engine_spec.TorchEngineSpec,
+        end_tokens: frozenset[int],
     ) -> None:
         """Create an engine over a model runner.
 
@@ -60,26 +60,26 @@ class TorchEngine:
             ends: Token ids that end every response.
         """
         self.version = NO_WEIGHTS
-        self._usable = False
+        self._has_weights = False
         self._has_base = False
-        self._passes = passes
+        self._runner = runner
         self._tokenizer = tokenizer
         self._spec = spec
-        self._ends = ends
+        self._end_tokens = end_tokens
         self._unfinished: dict[str, int] = {}
-        limit = cache_pages(spec, passes)
-        cache = PageCache(
+        limit = max_cache_pages(spec, runner)
+        cache = PageManager(
             limit,
-            spare=SPARE.get(passes.device.type, 0.0),
-            least=ALWAYS_BYTES // passes.page_bytes,
+            spare_share=SPARE_PAGE_SHARE.get(runner.device.type, 0.0),
+            min_spare_pages=MIN_SPARE_BYTES // runner.page_bytes,
         )
-        rows = RunningRows(spec.max_sequences, pages_for(passes.context), passes.vocabulary, passes.device)
-        self._schedule = Schedule(rows, cache, spec.max_sequences, spec.prefill_tokens)
-        self._reserved = 0
+        rows = RunningBatch(spec.max_sequences, pages_for(runner.context), runner.vocabulary, runner.device)
+        self._scheduler = Scheduler(rows, cache, spec.max_sequences, spec.prefill_tokens)
+        self._reserved_pages = 0
         self._generated_tokens = 0
 
     @classmethod
-    def create(cls, folder: Path, spec: engine_spec.TorchEngine, shares_cores: bool = False) -> "TorchEngine":
+    def create(cls, folder: Path, spec: engine_spec.TorchEngineSpec, shares_cores: bool = False) -> "TorchRolloutEngine":
         """Create an engine from a folder with a Hugging Face configuration and tokenizer, on the GPU if there
         is one.
 
@@ -89,16 +89,16 @@ class TorchEngine:
             shares_cores: See `LocalModelRunner`.
         """
 
-        def local(config: Any) -> LocalPasses:
-            model = CausalModel(config, DTYPES[spec.precision], own_device())
-            return LocalPasses(model, shares_cores)
+        def local(config: Any) -> LocalModelRunner:
+            model = CausalModel(config, DTYPES[spec.precision], default_device())
+            return LocalModelRunner(model, shares_cores)
 
-        return cls.over(folder, spec, local)
+        return cls.with_runner(folder, spec, local)
 
     @classmethod
-    def over(
-        cls, folder: Path, spec: engine_spec.TorchEngine, make: Callable[[Any], Passes]
-    ) -> "TorchEngine":
+    def with_runner(
+        cls, folder: Path, spec: engine_spec.TorchEngineSpec, make_runner: Callable[[Any], ModelRunner]
+    ) -> "TorchRolloutEngine":
         """Create an engine whose runner `make` builds from the folder's configuration, after all other
         checks.
 
@@ -108,31 +108,31 @@ class TorchEngine:
         tokenizer = load_tokenizer(folder, "rollout engine")
         check_vocabulary(config, tokenizer, f"rollout engine, {folder}")
         ends = end_tokens(folder, config, tokenizer)
-        return cls(make(config), tokenizer, spec, ends)
+        return cls(make_runner(config), tokenizer, spec, ends)
 
     def add(self, request: GenerationRequest) -> None:
         """Queue a request. Raises RequestRefused, also for the id of a request that the engine still has."""
-        check_request(request, self._passes.context, self._passes.vocabulary, self._unfinished)
-        check_room(request, self._schedule.cache.limit, self._passes.page_bytes)
+        check_request(request, self._runner.context, self._runner.vocabulary, self._unfinished)
+        check_room(request, self._scheduler.cache.limit, self._runner.page_bytes)
         self._unfinished[request.request_id] = len(request.seeds)
-        self._schedule.add(request, self._ends | set(request.sampling.stop_token_ids))
+        self._scheduler.add(request, self._end_tokens | set(request.sampling.stop_token_ids))
 
     @torch.inference_mode()
     def abort(self, request_id: str) -> None:
         """Drop a request and free its resources. Does nothing for a request that has ended or never existed.
         """
         if self._unfinished.pop(request_id, None) is not None:
-            self._schedule.abort(request_id)
-            self._rest_if_idle()
+            self._scheduler.abort(request_id)
+            self._notify_if_idle()
 
     def load(self) -> EngineLoad:
         """Return the load. running, waiting and free_sequences count samples; token counts are totals since
         the start.
         """
-        schedule = self._schedule
+        schedule = self._scheduler
         return EngineLoad(
             running=len(schedule.rows),
-            waiting=schedule.line.samples(),
+            waiting=schedule.queue.sample_count(),
             free_sequences=self._spec.max_sequences - len(schedule.rows),
             generated_tokens=self._generated_tokens,
             prefilled_tokens=schedule.prefilled_tokens,
@@ -149,35 +149,35 @@ class TorchEngine:
         Returns an empty list when idle. Raises RuntimeError where the engine has no usable weights,
         NonFiniteLogits.
         """
-        if not self._schedule:
+        if not self._scheduler:
             return []
         self._require_weights()
-        if self._passes.pages < self._reserved:
-            self._storage_gone()
+        if self._runner.pages < self._reserved_pages:
+            self._handle_lost_storage()
         try:
-            finished = self._advance()
+            finished = self._run_step()
         except NonFiniteLogits:
             raise
         except BaseException:
             # The scheduled tokens may not have been computed.
-            self._schedule.interrupt()
+            self._scheduler.preempt_all()
             raise
         for each in finished:
             self._unfinished[each.request_id] -= 1
             if not self._unfinished[each.request_id]:
                 del self._unfinished[each.request_id]
-        self._rest_if_idle()
+        self._notify_if_idle()
         return finished
 
-    def _advance(self) -> list[GeneratedSample]:
-        step = self._schedule.next(self._text)
-        self._reserve(self._schedule.cache.top)
-        logits = self._logits(step)
+    def _run_step(self) -> list[GeneratedSample]:
+        step = self._scheduler.next_step(self._decode)
+        self._reserve(self._scheduler.cache.storage_pages)
+        logits = self._compute_logits(step)
         if step.sources:
-            self._passes.copy(step.sources, step.targets)
+            self._runner.copy_pages(step.sources, step.targets)
         if logits is None:
             return []
-        sampled = sample(logits, self._schedule.rows.choice())
+        sampled = sample(logits, self._scheduler.rows.sampling_inputs())
         tokens, behaviour, engine = (
             each.cpu().numpy()
             for each in (sampled.tokens, sampled.behaviour_logprobs, sampled.engine_logprobs)
@@ -188,13 +188,13 @@ class TorchEngine:
                 f"the weights of version {self.version} give logits that are NaN or infinite"
             )
         self._generated_tokens += len(tokens)
-        return self._schedule.made(tokens, behaviour, engine, self.version, self._text)
+        return self._scheduler.record_tokens(tokens, behaviour, engine, self.version, self._decode)
 
-    def _logits(self, step: Step) -> Tensor | None:
+    def _compute_logits(self, step: ScheduledStep) -> Tensor | None:
         """Return logits [rows, vocabulary] for the running sequences, then for the starting samples; None
         where there are no rows.
         """
-        computed = None if step.batch is None else self._passes.run(step.batch)
+        computed = None if step.batch is None else self._runner.forward(step.batch)
         if not step.entries:
             return computed if step.running else None
         parts = []
@@ -216,19 +216,19 @@ class TorchEngine:
         return logits if len(logits) else None
 
     def _reserve(self, pages: int) -> None:
-        if pages > self._reserved:
-            spare = max(FEWEST_PAGES, min(self._reserved, MOST_SPARE_PAGES))
-            self._reserved = min(self._schedule.cache.limit, max(pages, self._reserved + spare))
-            self._passes.reserve(self._reserved)
+        if pages > self._reserved_pages:
+            spare = max(MIN_GROWTH_PAGES, min(self._reserved_pages, MAX_GROWTH_PAGES))
+            self._reserved_pages = min(self._scheduler.cache.limit, max(pages, self._reserved_pages + spare))
+            self._runner.reserve(self._reserved_pages)
 
-    def _storage_gone(self) -> None:
+    def _handle_lost_storage(self) -> None:
         """Recompute all running sequences after the KV cache was released by an offload."""
-        self._schedule.interrupt()
-        self._schedule.cache.forget_storage()
-        self._reserved = 0
+        self._scheduler.preempt_all()
+        self._scheduler.cache.reset_storage()
+        self._reserved_pages = 0
 
     def refit(
-        self, tensors: Iterable[tuple[str, Tensor]], version: int, in_flight: InFlight = InFlight.DRAIN
+        self, tensors: Iterable[tuple[str, Tensor]], version: int, in_flight: InFlightPolicy = InFlightPolicy.DRAIN
     ) -> None:
         """Load all weights by checkpoint name, in place, and flush the prefix cache.
 
@@ -237,9 +237,9 @@ class TorchEngine:
         that do not fit: the engine then generates nothing until a refit succeeds, and running sequences
         are recomputed.
         """
-        with self._renewed(version, in_flight):
+        with self._weight_update(version, in_flight):
             self._has_base = False
-            self._passes.take(tensors)
+            self._runner.load_weights(tensors)
             self._has_base = True
 
     def adapt(
@@ -247,36 +247,36 @@ class TorchEngine:
         tensors: Iterable[tuple[str, Tensor]],
         scale: float,
         version: int,
-        in_flight: InFlight = InFlight.DRAIN,
+        in_flight: InFlightPolicy = InFlightPolicy.DRAIN,
     ) -> None:
         """Merge an adapter into the weights of the last refit, of which the adapted matrices are kept.
 
         Raises the errors of `refit`, and RuntimeError before the first refit.
         """
-        with self._renewed(version, in_flight):
+        with self._weight_update(version, in_flight):
             if not self._has_base:
                 raise RuntimeError("an adapter came before the weights that it is an adapter to")
-            self._passes.adapt(tensors, scale)
+            self._runner.load_adapter(tensors, scale)
 
     @contextmanager
-    def _renewed(self, version: int, in_flight: InFlight) -> Iterator[None]:
-        running = self._schedule.running
-        if running and in_flight is InFlight.DRAIN:
+    def _weight_update(self, version: int, in_flight: InFlightPolicy) -> Iterator[None]:
+        running = self._scheduler.running
+        if running and in_flight is InFlightPolicy.DRAIN:
             raise RuntimeError(f"refit to version {version} while {running} sequences run")
-        self._usable = False
+        self._has_weights = False
         try:
             yield
         except BaseException:
-            self._schedule.interrupt()
+            self._scheduler.preempt_all()
             raise
         finally:
-            self._rest_if_idle()
-        if in_flight is InFlight.CONTINUE:
-            self._schedule.renew()
+            self._notify_if_idle()
+        if in_flight is InFlightPolicy.CONTINUE:
+            self._scheduler.invalidate_cache()
         else:
-            self._schedule.interrupt()
+            self._scheduler.preempt_all()
         self.version = version
-        self._usable = True
+        self._has_weights = True
 
     @torch.inference_mode()
     def sequence_logprobs(self, tokens: list[int]) -> list[float]:
@@ -286,33 +286,33 @@ class TorchEngine:
         Raises ValueError for fewer than two tokens, more than the context, or one outside the vocabulary.
         """
         self._require_weights()
-        if not 2 <= len(tokens) <= self._passes.context:
-            raise ValueError(f"{len(tokens)} tokens: log-probabilities need 2 to {self._passes.context}")
-        if not 0 <= min(tokens) <= max(tokens) < self._passes.vocabulary:
+        if not 2 <= len(tokens) <= self._runner.context:
+            raise ValueError(f"{len(tokens)} tokens: log-probabilities need 2 to {self._runner.context}")
+        if not 0 <= min(tokens) <= max(tokens) < self._runner.vocabulary:
             raise ValueError(
-                f"tokens {min(tokens)} to {max(tokens)}, of a vocabulary of {self._passes.vocabulary}"
+                f"tokens {min(tokens)} to {max(tokens)}, of a vocabulary of {self._runner.vocabulary}"
             )
-        ids = torch.tensor(tokens, device=self._passes.device)
-        logits = self._passes.score(tokens)
-        self._rest_if_idle()
+        ids = torch.tensor(tokens, device=self._runner.device)
+        logits = self._runner.forward_sequence(tokens)
+        self._notify_if_idle()
         logprobs: list[float] = torch.log_softmax(logits[:-1], dim=-1).gather(1, ids[1:, None])[:, 0].tolist()
         return logprobs
 
-    def _rest_if_idle(self) -> None:
-        if not self._schedule:
-            self._passes.rest()
+    def _notify_if_idle(self) -> None:
+        if not self._scheduler:
+            self._runner.on_idle()
 
     def _drop_everything(self) -> None:
         self._unfinished.clear()
-        self._schedule.clear()
-        self._rest_if_idle()
-        self._usable = False
+        self._scheduler.clear()
+        self._notify_if_idle()
+        self._has_weights = False
 
     def _require_weights(self) -> None:
-        if not self._usable:
+        if not self._has_weights:
             raise RuntimeError("the engine has no usable weights: refit it first")
 
-    def _text(self, tokens: Sequence[int]) -> str:
+    def _decode(self, tokens: Sequence[int]) -> str:
         # Special tokens stay: a reward must see what was sampled, and a stop string may be a special token.
         text = self._tokenizer.decode(
             list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False
@@ -320,21 +320,21 @@ class TorchEngine:
         return str(text)
 
 
-def own_device() -> torch.device:
+def default_device() -> torch.device:
     """Return the GPU, if there is one, or else the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def cache_pages(spec: engine_spec.OwnEngine, passes: Passes) -> int:
+def max_cache_pages(spec: engine_spec.BuiltInEngineSpec, runner: ModelRunner) -> int:
     """Return the largest number of pages that the engine may allocate. Raises ValueError where it is zero."""
     if spec.cache_gib is None:
-        room, field = spec.cache_share * free_bytes(passes.device), f"cacheShare {spec.cache_share}"
+        room, field = spec.cache_share * free_bytes(runner.device), f"cacheShare {spec.cache_share}"
     else:
         room, field = spec.cache_gib * GIB, f"cacheGib {spec.cache_gib}"
-    pages = int(room // passes.page_bytes)
+    pages = int(room // runner.page_bytes)
     if not pages:
         raise ValueError(
             f"rollout.engine: {field} is {int(room)} bytes, which must hold at least one page of keys and "
-            f"values, {passes.page_bytes} bytes"
+            f"values, {runner.page_bytes} bytes"
         )
-    return min(pages, MOST_PAGES)
+    return min(pages, MAX_PAGES)

@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from kubealign_services.generation.torch_engine.cache import PagedCache
+from kubealign_services.generation.torch_engine.cache import PagedKVCache
 from kubealign_services.generation.torch_engine.ragged import PAGE_TOKENS, RaggedBatch
 
 # Sequences are gathered together while the shortest has at least this share of the longest's tokens, or all
 # are short: more groups mean more operations, fewer groups more padding.
-LEAST_SHARE = 0.75
-SHORT = 64
+MIN_CONTEXT_SHARE = 0.75
+SHORT_CONTEXT = 64
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class _Block:
 
     length: int
     tokens: Tensor
-    places: Tensor | None
+    slots: Tensor | None
     mask: Tensor | None
 
 
@@ -37,7 +37,7 @@ class GatheredPlan:
     """An EngineAttentionPlan for a RaggedBatch."""
 
     def __init__(
-        self, batch: RaggedBatch, cache: PagedCache, dtype: torch.dtype, device: torch.device
+        self, batch: RaggedBatch, cache: PagedKVCache, dtype: torch.dtype, device: torch.device
     ) -> None:
         """Prepare the slots of a batch.
 
@@ -45,7 +45,7 @@ class GatheredPlan:
             dtype: Dtype of the queries.
         """
         self._cache = cache
-        self._written = torch.from_numpy(written_places(batch)).to(device)
+        self._slots = torch.from_numpy(slot_mapping(batch)).to(device)
         self._rows = GatheredRows(batch, np.arange(len(batch.lengths)), dtype, device)
 
     def attend(
@@ -58,8 +58,8 @@ class GatheredPlan:
         window: int | None,
     ) -> Tensor:
         cached_keys, cached_values = self._cache.layer(layer)
-        cached_keys.flatten(0, 1)[self._written] = keys.transpose(0, 1)
-        cached_values.flatten(0, 1)[self._written] = values.transpose(0, 1)
+        cached_keys.flatten(0, 1)[self._slots] = keys.transpose(0, 1)
+        cached_values.flatten(0, 1)[self._slots] = values.transpose(0, 1)
         out = values.new_empty(queries.shape[1], queries.shape[0], values.shape[2])
         self._rows.attend((cached_keys, cached_values), queries, keys, values, scaling, window, out)
         return out
@@ -100,23 +100,23 @@ class GatheredRows:
             self._blocks[window] = list(_blocks(self._batch, self._rows, window, self._dtype, self._device))
         flat = [block.flatten(0, 1) for block in cached]
         for block in self._blocks[window]:
-            q = _together(queries[:, block.tokens], block.length)
-            if block.places is None:
-                k = _together(keys[:, block.tokens], block.length)
-                v = _together(values[:, block.tokens], block.length)
+            q = _split_sequences(queries[:, block.tokens], block.length)
+            if block.slots is None:
+                k = _split_sequences(keys[:, block.tokens], block.length)
+                v = _split_sequences(values[:, block.tokens], block.length)
             else:
-                k, v = (all_tokens[block.places].transpose(1, 2) for all_tokens in flat)
-            out[block.tokens] = _attention(q, k, v, block.mask, scaling).transpose(1, 2).flatten(0, 1)
+                k, v = (all_tokens[block.slots].transpose(1, 2) for all_tokens in flat)
+            out[block.tokens] = _attend(q, k, v, block.mask, scaling).transpose(1, 2).flatten(0, 1)
 
 
-def written_places(batch: RaggedBatch) -> NDArray[np.int64]:
+def slot_mapping(batch: RaggedBatch) -> NDArray[np.int64]:
     """Return the slot of each new token, page * PAGE_TOKENS + offset: int64 [T]."""
     rows = np.repeat(np.arange(len(batch.lengths)), batch.lengths)
-    pages = batch.tables[rows, batch.positions // PAGE_TOKENS].astype(np.int64)
+    pages = batch.page_tables[rows, batch.positions // PAGE_TOKENS].astype(np.int64)
     return pages * PAGE_TOKENS + batch.positions % PAGE_TOKENS
 
 
-def _attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scaling: float | None) -> Tensor:
+def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scaling: float | None) -> Tensor:
     """Compute attention over [sequences, heads, length, width]; the result has the queries' heads and the
     values' width.
     """
@@ -131,29 +131,29 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scaling: fl
     return out.reshape(sequences, heads, 1, v.shape[3])
 
 
-def _together(states: Tensor, length: int) -> Tensor:
+def _split_sequences(states: Tensor, length: int) -> Tensor:
     """Reshape [heads, sequences * length, width] to [sequences, heads, length, width]."""
     return states.view(states.shape[0], -1, length, states.shape[2]).transpose(0, 1)
 
 
 def _blocks(
     batch: RaggedBatch,
-    some: NDArray[np.int64],
+    sequences: NDArray[np.int64],
     window: int | None,
     dtype: torch.dtype,
     device: torch.device,
 ) -> Iterator[_Block]:
     starts = np.cumsum(batch.lengths) - batch.lengths
-    for similar in _alike(batch.lengths[some], batch.contexts[some]):
-        rows = some[similar]
+    for similar in _group_similar(batch.lengths[sequences], batch.context_lengths[sequences]):
+        rows = sequences[similar]
         length = int(batch.lengths[rows[0]])
         tokens = (starts[rows, None] + np.arange(length)).ravel()
-        contexts = batch.contexts[rows]
+        contexts = batch.context_lengths[rows]
         windowed = window is not None and window < contexts.max()
         if contexts.max() == length and not windowed:
             yield _Block(length, torch.from_numpy(tokens).to(device), None, None)
             continue
-        places, mask = _seen(batch.tables[rows], contexts, length, window if windowed else None)
+        places, mask = _visible_slots(batch.page_tables[rows], contexts, length, window if windowed else None)
         added = torch.zeros(mask.shape, dtype=dtype).masked_fill_(torch.from_numpy(mask), -torch.inf)
         yield _Block(
             length,
@@ -163,14 +163,14 @@ def _blocks(
         )
 
 
-def _alike(lengths: NDArray[np.int64], contexts: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+def _group_similar(lengths: NDArray[np.int64], contexts: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
     """Yield groups of rows with the same length and similar context lengths."""
     order = np.lexsort((-contexts, lengths))
     first = 0
     for index in range(1, len(order) + 1):
         if index < len(order):
             longest, row = order[first], order[index]
-            near = contexts[row] >= LEAST_SHARE * contexts[longest] or contexts[longest] <= SHORT
+            near = contexts[row] >= MIN_CONTEXT_SHARE * contexts[longest] or contexts[longest] <= SHORT_CONTEXT
             # The first chunk of a prompt reads nothing from the cache, later chunks do.
             same_kind = (contexts[row] == lengths[row]) == (contexts[longest] == lengths[longest])
             if lengths[row] == lengths[longest] and near and (same_kind or lengths[row] == 1):
@@ -179,7 +179,7 @@ def _alike(lengths: NDArray[np.int64], contexts: NDArray[np.int64]) -> Iterator[
         first = index
 
 
-def _seen(
+def _visible_slots(
     tables: NDArray[np.int32], contexts: NDArray[np.int64], length: int, window: int | None
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Return the slots int64 [rows, seen] that the new tokens read, and a mask of hidden ones: [rows, length,

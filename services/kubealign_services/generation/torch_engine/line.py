@@ -10,40 +10,40 @@ from torch import Tensor
 
 from kubealign_services.generation.contract import GenerationRequest
 from kubealign_services.generation.torch_engine.pages import Pages
-from kubealign_services.generation.torch_engine.responses import Response
+from kubealign_services.generation.torch_engine.responses import PartialResponse
 from kubealign_services.generation.torch_engine.stops import StopStrings
 
 
 @dataclass
-class Group:
+class RequestGroup:
     """A queued or running request. arrival: its number among all requests. ends: the token ids that end its
     responses.
     """
 
     request: GenerationRequest
     arrival: int
-    ends: frozenset[int]
+    end_tokens: frozenset[int]
 
 
 @dataclass
-class Sample:
+class SampleState:
     """State of one sample of a group. started: time on the monotonic clock. stops: stop-string search over
     its text, where it has stop strings.
     """
 
-    group: Group
+    group: RequestGroup
     index: int
     started: float
     stops: StopStrings | None = None
 
     @property
-    def order(self) -> tuple[int, int]:
+    def age_key(self) -> tuple[int, int]:
         """Sort key by age; smaller is older."""
         return self.group.arrival, self.index
 
 
 @dataclass
-class Entry:
+class QueueEntry:
     """A text after which the samples `first` to `end` - 1 of a group draw their next token; earlier samples
     have started.
 
@@ -52,14 +52,14 @@ class Entry:
     computed. logits [vocabulary]: after the text, where it is computed and samples still wait.
     """
 
-    group: Group
+    group: RequestGroup
     tokens: NDArray[np.int64]
     first: int
     end: int
-    paused: Sample | None = None
-    response: Response | None = None
+    preempted: SampleState | None = None
+    response: PartialResponse | None = None
     pages: Pages | None = None
-    done: int = 0
+    computed_tokens: int = 0
     logits: Tensor | None = None
 
     @property
@@ -68,40 +68,40 @@ class Entry:
         return self.end - self.first
 
     @property
-    def order(self) -> tuple[int, int]:
+    def age_key(self) -> tuple[int, int]:
         """Age key of the sample that starts next."""
         return self.group.arrival, self.first
 
 
-class WaitingLine:
+class WaitQueue:
     """Queue of entries, oldest request first, independent of the time of insertion."""
 
     def __init__(self) -> None:
-        self._entries: list[Entry] = []
+        self._entries: list[QueueEntry] = []
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[QueueEntry]:
         return iter(self._entries)
 
-    def insert(self, entry: Entry) -> None:
+    def insert(self, entry: QueueEntry) -> None:
         """Insert an entry by its age."""
-        bisect.insort(self._entries, entry, key=lambda each: each.order)
+        bisect.insort(self._entries, entry, key=lambda each: each.age_key)
 
-    def drop(self, entries: list[Entry]) -> None:
+    def remove(self, entries: list[QueueEntry]) -> None:
         """Remove these entries."""
         gone = {id(entry) for entry in entries}
         self._entries = [entry for entry in self._entries if id(entry) not in gone]
 
-    def of(self, request_id: str) -> list[Entry]:
+    def for_request(self, request_id: str) -> list[QueueEntry]:
         """Return the entries of a request."""
         return [entry for entry in self._entries if entry.group.request.request_id == request_id]
 
     def clear(self) -> None:
         self._entries.clear()
 
-    def samples(self) -> int:
+    def sample_count(self) -> int:
         """Return the number of waiting samples."""
         return sum(entry.remaining for entry in self._entries)
 
-    def youngest_with_pages(self) -> Entry | None:
+    def youngest_with_pages(self) -> QueueEntry | None:
         """Return the youngest entry that has pages, or None."""
         return next((entry for entry in reversed(self._entries) if entry.pages is not None), None)

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kubealign_services.generation.torch_engine.pages import PagePool, Pages
-from kubealign_services.generation.torch_engine.prefixes import PrefixTable
+from kubealign_services.generation.torch_engine.prefixes import PrefixTree
 from kubealign_services.generation.torch_engine.ragged import PAGE_TOKENS
 
 
@@ -15,7 +15,7 @@ def pages_for(tokens: int) -> int:
     return -(-tokens // PAGE_TOKENS)
 
 
-class PageCache:
+class PageManager:
     """Allocates pages and keeps unused pages with known text until their room is needed; evicts in
     least-recently-used order.
 
@@ -23,56 +23,56 @@ class PageCache:
     that was ever in use. least: this number of unused pages is always kept.
     """
 
-    def __init__(self, limit: int, spare: float = 0.0, least: int = 0) -> None:
+    def __init__(self, limit: int, spare_share: float = 0.0, min_spare_pages: int = 0) -> None:
         self.limit = limit
         # Incremented whenever the cached contents become invalid.
         self.epoch = 0
         self._pool = PagePool(limit)
-        self._prefixes = PrefixTable()
+        self._prefixes = PrefixTree()
         # Oldest first.
-        self._resting: dict[int, None] = {}
-        self._spare = spare
-        self._least = least
+        self._unused: dict[int, None] = {}
+        self._spare_share = spare_share
+        self._min_spare_pages = min_spare_pages
         self._most_used = 0
 
     @property
-    def top(self) -> int:
+    def storage_pages(self) -> int:
         """Storage is needed for the pages below this number."""
         return self._pool.top
 
     @property
     def used(self) -> int:
         """Number of pages in use by sequences."""
-        return self._pool.top - self._pool.free - len(self._resting)
+        return self._pool.top - self._pool.free - len(self._unused)
 
     @property
     def available(self) -> int:
         """Number of pages that can be allocated, including all unused pages."""
         return self.limit - self.used
 
-    def take(self, count: int) -> Pages:
+    def allocate(self, count: int) -> Pages:
         """Allocate pages. Raises ValueError where fewer are available."""
         if count > self.available:
             raise ValueError(f"{count} pages asked, {self.available} available")
         self._most_used = max(self._most_used, self.used + count)
         short = count - self._pool.free
         if short > 0:
-            roomy = min(self.limit, max(self._least, int(self._most_used * (1 + self._spare))))
+            roomy = min(self.limit, max(self._min_spare_pages, int(self._most_used * (1 + self._spare_share))))
             self._evict(short - min(short, max(0, roomy - self._pool.top)))
-        return self._pool.take(count)
+        return self._pool.allocate(count)
 
     def _evict(self, count: int) -> None:
         """Evict this number of unused pages, or all."""
-        oldest = [page for page, _ in zip(self._resting, range(count), strict=False)]
+        oldest = [page for page, _ in zip(self._unused, range(count), strict=False)]
         for page in oldest:
-            del self._resting[page]
-            self._prefixes.forget(page)
-        self._pool.give_back(oldest)
+            del self._unused[page]
+            self._prefixes.remove(page)
+        self._pool.return_pages(oldest)
 
     def share(self, pages: Pages) -> None:
         """Add one user to the pages."""
-        for page in pages[self._pool.uses(pages) == 0].tolist():
-            del self._resting[page]
+        for page in pages[self._pool.reference_counts(pages) == 0].tolist():
+            del self._unused[page]
         self._pool.share(pages)
         self._most_used = max(self._most_used, self.used)
 
@@ -82,12 +82,12 @@ class PageCache:
         # From the end, so that a page is always evicted before the pages of its prefix.
         for page in self._pool.release(pages)[::-1].tolist():
             if page in self._prefixes:
-                self._resting[page] = None
+                self._unused[page] = None
             else:
                 freed.append(page)
-        self._pool.give_back(freed)
+        self._pool.return_pages(freed)
 
-    def find(self, tokens: NDArray[np.int64]) -> Pages:
+    def find_prefix(self, tokens: NDArray[np.int64]) -> Pages:
         """Return the pages of the longest cached prefix that leaves at least one token to compute.
 
         The pages may be unused: `share` them before any page is allocated.
@@ -95,22 +95,22 @@ class PageCache:
         most = (len(tokens) - 1) // PAGE_TOKENS
         return np.array(self._prefixes.find(tokens, most), np.int32)
 
-    def resting(self, pages: Pages) -> int:
+    def count_unused(self, pages: Pages) -> int:
         """Return the number of these pages that are unused."""
-        return int((self._pool.uses(pages) == 0).sum())
+        return int((self._pool.reference_counts(pages) == 0).sum())
 
-    def know(self, tokens: NDArray[np.int64], pages: Pages) -> None:
+    def register(self, tokens: NDArray[np.int64], pages: Pages) -> None:
         """Register the tokens that the first full pages hold."""
-        self._prefixes.know(tokens, pages[: len(tokens) // PAGE_TOKENS].tolist())
+        self._prefixes.register(tokens, pages[: len(tokens) // PAGE_TOKENS].tolist())
 
     def flush(self) -> None:
         """Make all cached contents invisible to new requests. Pages in use stay in use."""
         self.epoch += 1
         self._prefixes.clear()
-        self._pool.give_back(list(self._resting))
-        self._resting.clear()
+        self._pool.return_pages(list(self._unused))
+        self._unused.clear()
 
-    def forget_storage(self) -> None:
+    def reset_storage(self) -> None:
         """Reset after the storage was released. No page may be in use."""
         assert not self.used
         self.flush()

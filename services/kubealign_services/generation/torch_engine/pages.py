@@ -15,7 +15,7 @@ class PagePool:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.top = 0
-        self._uses: Pages = np.zeros(64, np.int32)
+        self._reference_counts: Pages = np.zeros(64, np.int32)
         self._free: list[int] = []
 
     @property
@@ -23,12 +23,12 @@ class PagePool:
         """Number of free pages with storage."""
         return len(self._free)
 
-    def uses(self, pages: Pages) -> Pages:
+    def reference_counts(self, pages: Pages) -> Pages:
         """Return the reference count of each page."""
-        counts: Pages = self._uses[pages]
+        counts: Pages = self._reference_counts[pages]
         return counts
 
-    def take(self, count: int) -> Pages:
+    def allocate(self, count: int) -> Pages:
         """Allocate pages, each with one reference; new pages only when no free page is left.
 
         Raises ValueError where too few pages are left.
@@ -40,15 +40,15 @@ class PagePool:
         del self._free[len(self._free) - len(again) :]
         fresh = range(self.top, self.top + count - len(again))
         self.top += len(fresh)
-        if self.top > len(self._uses):
-            self._uses = np.concatenate((self._uses, np.zeros(self.top, np.int32)))
+        if self.top > len(self._reference_counts):
+            self._reference_counts = np.concatenate((self._reference_counts, np.zeros(self.top, np.int32)))
         pages = np.array((*again, *fresh), np.int32)
-        self._uses[pages] = 1
+        self._reference_counts[pages] = 1
         return pages
 
     def share(self, pages: Pages) -> None:
         """Add one reference to each page; the pages are distinct."""
-        self._uses[pages] += 1
+        self._reference_counts[pages] += 1
 
     def release(self, pages: Pages) -> Pages:
         """Remove one reference from each page; the pages are distinct.
@@ -56,10 +56,10 @@ class PagePool:
         Returns the pages without references, in the same order: they become free when passed to
         `return_pages`.
         """
-        self._uses[pages] -= 1
-        unused: Pages = pages[self._uses[pages] == 0]
+        self._reference_counts[pages] -= 1
+        unused: Pages = pages[self._reference_counts[pages] == 0]
         return unused
 
-    def give_back(self, pages: list[int]) -> None:
+    def return_pages(self, pages: list[int]) -> None:
         """Mark the pages as free."""
         self._free.extend(pages)

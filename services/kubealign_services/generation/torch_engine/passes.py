@@ -11,20 +11,20 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from kubealign_services.generation.torch_engine.adapted_weights import AdaptedWeights
-from kubealign_services.generation.torch_engine.attention import AttentionPlan, WholePlan
-from kubealign_services.generation.torch_engine.cache import PagedCache
-from kubealign_services.generation.torch_engine.cpu.few_rows import threads_for
+from kubealign_services.generation.torch_engine.adapted_weights import MergedAdapter
+from kubealign_services.generation.torch_engine.attention import EngineAttentionPlan, FullSequencePlan
+from kubealign_services.generation.torch_engine.cache import PagedKVCache
+from kubealign_services.generation.torch_engine.cpu.few_rows import limit_threads
 from kubealign_services.generation.torch_engine.cpu.paged_plan import PagedPlan
 from kubealign_services.generation.torch_engine.cuda.decoding_graphs import DecodingGraphs
-from kubealign_services.generation.torch_engine.cuda.flash_plan import FlashPlan, flash_works
+from kubealign_services.generation.torch_engine.cuda.flash_plan import FlashPlan, flash_attention_works
 from kubealign_services.generation.torch_engine.gathered_plan import GatheredPlan
 from kubealign_services.generation.torch_engine.model import CausalModel
 from kubealign_services.generation.torch_engine.ragged import RaggedBatch
-from kubealign_services.generation.torch_engine.weights import CheckpointWeights
+from kubealign_services.generation.torch_engine.weights import WeightLoader
 
 
-class Passes(Protocol):
+class ModelRunner(Protocol):
     """The model, its KV cache and its weights. One thread calls it, in inference mode.
 
     context: largest number of tokens of a sequence. vocabulary: number of logits. device: device of the
@@ -43,26 +43,26 @@ class Passes(Protocol):
     def reserve(self, pages: int) -> None:
         """Allocate pages numbered from 0; cached contents are kept."""
 
-    def run(self, batch: RaggedBatch) -> Tensor:
+    def forward(self, batch: RaggedBatch) -> Tensor:
         """Return logits float32 [w, vocabulary] after the tokens at `batch.logit_indices`."""
 
-    def copy(self, sources: list[int], targets: list[int]) -> None:
+    def copy_pages(self, sources: list[int], targets: list[int]) -> None:
         """Copy whole pages. No page may be both source and target."""
 
-    def score(self, tokens: list[int]) -> Tensor:
+    def forward_sequence(self, tokens: list[int]) -> Tensor:
         """Return logits float32 [tokens, vocabulary] after each token of one sequence. Uses no page."""
 
-    def take(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
+    def load_weights(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
         """Load all weights; see `WeightLoader.load`. Drops the adapter."""
 
-    def adapt(self, tensors: Iterable[tuple[str, Tensor]], scale: float) -> None:
+    def load_adapter(self, tensors: Iterable[tuple[str, Tensor]], scale: float) -> None:
         """Merge an adapter; see `MergedAdapter.merge`."""
 
-    def rest(self) -> None:
+    def on_idle(self) -> None:
         """Note that nothing runs: the next pass may be far away."""
 
 
-class LocalPasses:
+class LocalModelRunner:
     """Model runner of a single process."""
 
     def __init__(self, model: CausalModel, shares_cores: bool = False) -> None:
@@ -73,15 +73,15 @@ class LocalPasses:
         """
         self.context, self.vocabulary, self.device = model.context, model.vocabulary, model.device
         self.model = model
-        self._weights = CheckpointWeights(model.module)
-        self._adapted = AdaptedWeights(model.module)
-        shapes = {layer: use.kept for layer, use in model.layers.items()}
-        self._cache = PagedCache(shapes, model.dtype, model.device)
+        self._weights = WeightLoader(model.module)
+        self._adapters = MergedAdapter(model.module)
+        shapes = {layer: use.kv_shape for layer, use in model.layers.items()}
+        self._cache = PagedKVCache(shapes, model.dtype, model.device)
         self.page_bytes = self._cache.page_bytes
         on_gpu = self.device.type == "cuda"
-        self._threads_for = threads_for if shares_cores and not on_gpu else _as_they_are
-        self._flash = on_gpu and flash_works(model.layers.values(), model.dtype, self.device)
-        self._graphs = DecodingGraphs(model, self._cache) if self._flash else None
+        self._limit_threads = limit_threads if shares_cores and not on_gpu else _keep_threads
+        self._uses_flash = on_gpu and flash_attention_works(model.layers.values(), model.dtype, self.device)
+        self._graphs = DecodingGraphs(model, self._cache) if self._uses_flash else None
 
     @property
     def pages(self) -> int:
@@ -89,46 +89,46 @@ class LocalPasses:
 
     def reserve(self, pages: int) -> None:
         if self._graphs is not None and pages > self._cache.pages:
-            self._graphs.forget()
+            self._graphs.clear()
         self._cache.reserve(pages)
 
-    def run(self, batch: RaggedBatch) -> Tensor:
+    def forward(self, batch: RaggedBatch) -> Tensor:
         logits = None if self._graphs is None else self._graphs.run(batch)
         if logits is not None:
             return logits
         tokens, positions, indices = (
-            torch.from_numpy(array).to(self.device) for array in (batch.tokens, batch.positions, batch.wanted)
+            torch.from_numpy(array).to(self.device) for array in (batch.tokens, batch.positions, batch.logit_indices)
         )
-        with self._threads_for(len(tokens)):
+        with self._limit_threads(len(tokens)):
             return self.model.forward(tokens, positions, self._plan(batch), keep=indices)
 
-    def _plan(self, batch: RaggedBatch) -> AttentionPlan:
+    def _plan(self, batch: RaggedBatch) -> EngineAttentionPlan:
         if self.device.type == "cpu":
             return PagedPlan(batch, self._cache, self.model.dtype)
-        if self._flash:
-            return FlashPlan.of(batch, self._cache, self.device)
+        if self._uses_flash:
+            return FlashPlan.from_batch(batch, self._cache, self.device)
         return GatheredPlan(batch, self._cache, self.model.dtype, self.device)
 
-    def copy(self, sources: list[int], targets: list[int]) -> None:
+    def copy_pages(self, sources: list[int], targets: list[int]) -> None:
         self._cache.copy(sources, targets)
 
-    def score(self, tokens: list[int]) -> Tensor:
+    def forward_sequence(self, tokens: list[int]) -> Tensor:
         ids = torch.tensor(tokens, device=self.device)
         at = torch.arange(len(tokens), device=ids.device)
-        return self.model.forward(ids, at, WholePlan(), keep=None)
+        return self.model.forward(ids, at, FullSequencePlan(), keep=None)
 
-    def take(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
-        self._adapted.forget()
-        self.model.renewed()
-        self._weights.take(tensors)
+    def load_weights(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
+        self._adapters.forget()
+        self.model.invalidate_weights()
+        self._weights.load(tensors)
 
-    def adapt(self, tensors: Iterable[tuple[str, Tensor]], scale: float) -> None:
-        self.model.renewed()
-        self._adapted.take(tensors, scale)
+    def load_adapter(self, tensors: Iterable[tuple[str, Tensor]], scale: float) -> None:
+        self.model.invalidate_weights()
+        self._adapters.merge(tensors, scale)
 
-    def rest(self) -> None:
+    def on_idle(self) -> None:
         """Do nothing: no other process waits for this one."""
 
 
-def _as_they_are(_: int) -> AbstractContextManager[None]:
+def _keep_threads(_: int) -> AbstractContextManager[None]:
     return nullcontext()

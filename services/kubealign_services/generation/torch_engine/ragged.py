@@ -32,12 +32,12 @@ class RaggedBatch:
     tokens: NDArray[np.int64]
     positions: NDArray[np.int64]
     lengths: NDArray[np.int64]
-    decoding: int
-    tables: NDArray[np.int32]
-    wanted: NDArray[np.int64]
+    decoding_count: int
+    page_tables: NDArray[np.int32]
+    logit_indices: NDArray[np.int64]
 
     @property
-    def contexts(self) -> NDArray[np.int64]:
+    def context_lengths(self) -> NDArray[np.int64]:
         """Number of tokens of each sequence, including the new ones: int64 [n]."""
         ends = np.cumsum(self.lengths) - 1
         contexts: NDArray[np.int64] = self.positions[ends] + 1

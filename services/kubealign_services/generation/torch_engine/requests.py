@@ -7,7 +7,7 @@ from kubealign_services.generation.contract import GenerationRequest, RequestRef
 from kubealign_services.generation.torch_engine.ragged import PAGE_TOKENS
 
 
-def check_request(request: GenerationRequest, context: int, vocabulary: int, present: Container[str]) -> None:
+def check_request(request: GenerationRequest, context: int, vocabulary: int, active_ids: Container[str]) -> None:
     """Raise RequestRefused, naming the request, the field, its value and the allowed values.
 
     Args:
@@ -19,7 +19,7 @@ def check_request(request: GenerationRequest, context: int, vocabulary: int, pre
     def refuse(why: str) -> RequestRefused:
         return RequestRefused(f"request {request.request_id!r}: {why}")
 
-    if request.request_id in present:
+    if request.request_id in active_ids:
         raise refuse("one with this id is already here")
     if not request.seeds:
         raise refuse("seeds is empty: it needs one for each sample")
@@ -29,7 +29,7 @@ def check_request(request: GenerationRequest, context: int, vocabulary: int, pre
     foreign = next((token for token in prompt if not 0 <= token < vocabulary), None)
     if foreign is not None:
         raise refuse(f"prompt_tokens holds {foreign}; the vocabulary has 0 to {vocabulary - 1}")
-    complaint = _sampling(request.sampling, vocabulary)
+    complaint = _sampling_error(request.sampling, vocabulary)
     if complaint:
         raise refuse(complaint)
     if len(prompt) + request.sampling.max_tokens > context:
@@ -51,16 +51,16 @@ def check_room(request: GenerationRequest, pages: int, page_bytes: int) -> None:
     if needed > pages:
         raise RequestRefused(
             f"request {request.request_id!r}: a prompt of {prompt} tokens and max_tokens {most} need "
-            f"{_gib(needed * page_bytes)} of keys and values, and the engine has {_gib(pages * page_bytes)}: "
+            f"{_format_gib(needed * page_bytes)} of keys and values, and the engine has {_format_gib(pages * page_bytes)}: "
             "set rollout.engine.torch.cacheGib to as much, or allow fewer tokens"
         )
 
 
-def _gib(count: int) -> str:
+def _format_gib(count: int) -> str:
     return f"{count / 2**30:.3g} GiB"
 
 
-def _sampling(sampling: SamplingParameters, vocabulary: int) -> str | None:
+def _sampling_error(sampling: SamplingParameters, vocabulary: int) -> str | None:
     """Return the error in the sampling parameters, or None."""
     if sampling.max_tokens < 1:
         return f"max_tokens is {sampling.max_tokens}; it must be at least 1"

@@ -6,11 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 # A response's columns grow by doubling from here.
-_FIRST_COLUMNS = 64
+_INITIAL_COLUMNS = 64
 
 
 @dataclass(frozen=True)
-class Response:
+class PartialResponse:
     """An unfinished response; all arrays are [n]: tokens and versions int32, log-probabilities float32."""
 
     tokens: NDArray[np.int32]
@@ -19,61 +19,61 @@ class Response:
     versions: NDArray[np.int32]
 
 
-class Responses:
+class ResponseBuffer:
     """The responses of all rows, [rows, columns]: column j of row i is the j-th token of its response."""
 
     def __init__(self, rows: int) -> None:
-        self._tokens = np.zeros((rows, _FIRST_COLUMNS), np.int32)
-        self._behaviour = np.zeros((rows, _FIRST_COLUMNS), np.float32)
-        self._engine = np.zeros((rows, _FIRST_COLUMNS), np.float32)
-        self._versions = np.zeros((rows, _FIRST_COLUMNS), np.int32)
+        self._tokens = np.zeros((rows, _INITIAL_COLUMNS), np.int32)
+        self._behaviour = np.zeros((rows, _INITIAL_COLUMNS), np.float32)
+        self._engine = np.zeros((rows, _INITIAL_COLUMNS), np.float32)
+        self._versions = np.zeros((rows, _INITIAL_COLUMNS), np.int32)
 
     def append(
         self,
-        made: NDArray[np.int64],
+        counts: NDArray[np.int64],
         tokens: NDArray[np.int64],
         behaviour_logprobs: NDArray[np.float32],
         engine_logprobs: NDArray[np.float32],
         version: int,
     ) -> None:
         """Append one token to each of the first n rows, which have `made` [n] tokens already."""
-        if len(made):
-            self._hold(int(made.max()) + 1)
-        rows = np.arange(len(made))
-        self._tokens[rows, made] = tokens
-        self._behaviour[rows, made] = behaviour_logprobs
-        self._engine[rows, made] = engine_logprobs
-        self._versions[rows, made] = version
+        if len(counts):
+            self._grow(int(counts.max()) + 1)
+        rows = np.arange(len(counts))
+        self._tokens[rows, counts] = tokens
+        self._behaviour[rows, counts] = behaviour_logprobs
+        self._engine[rows, counts] = engine_logprobs
+        self._versions[rows, counts] = version
 
-    def of(self, row: int, made: int) -> Response:
+    def copy_response(self, row: int, count: int) -> PartialResponse:
         """Return a copy of a row's first `made` tokens."""
-        return Response(
-            self._tokens[row, :made].copy(),
-            self._behaviour[row, :made].copy(),
-            self._engine[row, :made].copy(),
-            self._versions[row, :made].copy(),
+        return PartialResponse(
+            self._tokens[row, :count].copy(),
+            self._behaviour[row, :count].copy(),
+            self._engine[row, :count].copy(),
+            self._versions[row, :count].copy(),
         )
 
-    def tokens(self, row: int, made: int) -> NDArray[np.int32]:
+    def tokens(self, row: int, count: int) -> NDArray[np.int32]:
         """Return a view of a row's first `made` tokens."""
-        tokens: NDArray[np.int32] = self._tokens[row, :made]
+        tokens: NDArray[np.int32] = self._tokens[row, :count]
         return tokens
 
-    def put(self, row: int, response: Response) -> None:
+    def restore(self, row: int, response: PartialResponse) -> None:
         """Set the response with which the row continues."""
         count = len(response.tokens)
-        self._hold(count)
+        self._grow(count)
         self._tokens[row, :count] = response.tokens
         self._behaviour[row, :count] = response.behaviour_logprobs
         self._engine[row, :count] = response.engine_logprobs
         self._versions[row, :count] = response.versions
 
-    def move(self, source: int, target: int, made: int) -> None:
+    def move(self, source: int, target: int, count: int) -> None:
         """Copy the source row's response to the target row."""
         for block in (self._tokens, self._behaviour, self._engine, self._versions):
-            block[target, :made] = block[source, :made]
+            block[target, :count] = block[source, :count]
 
-    def _hold(self, columns: int) -> None:
+    def _grow(self, columns: int) -> None:
         """Grow to at least this number of columns."""
         present = self._tokens.shape[1]
         if columns <= present:

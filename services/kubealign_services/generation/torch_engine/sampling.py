@@ -6,12 +6,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kubealign_services.generation.torch_engine.cpu.sampling_kernel import draw
-from kubealign_services.generation.torch_engine.cpu.workers import THREADS, even_parts
+from kubealign_services.generation.torch_engine.cpu.sampling_kernel import draw_tokens
+from kubealign_services.generation.torch_engine.cpu.workers import KERNEL_THREADS, split_rows
 
 
 @dataclass(frozen=True)
-class Choice:
+class SamplingInputs:
     """Sampling settings for the next token of n sequences, all [n] on the logits' device.
 
     temperature float32 (0: greedy), top_k int64 (0: off), top_p float64 (1: off), uniform float64 in [0,
@@ -23,29 +23,29 @@ class Choice:
     top_k: Tensor
     top_p: Tensor
     uniform: Tensor
-    truncated: bool
-    greedy: bool
+    has_truncation: bool
+    has_greedy: bool
     forbidden: tuple[Tensor, Tensor] | None = None
 
-    def of(self, rows: Tensor) -> "Choice":
+    def select(self, rows: Tensor) -> "SamplingInputs":
         """Return the settings of some rows [m] int64, ascending."""
         forbidden = self.forbidden
         if forbidden is not None:
             selected = torch.isin(forbidden[0], rows)
             forbidden = (torch.searchsorted(rows, forbidden[0][selected]), forbidden[1][selected])
-        return Choice(
+        return SamplingInputs(
             temperature=self.temperature[rows],
             top_k=self.top_k[rows],
             top_p=self.top_p[rows],
             uniform=self.uniform[rows],
-            truncated=self.truncated,
-            greedy=self.greedy,
+            has_truncation=self.has_truncation,
+            has_greedy=self.has_greedy,
             forbidden=forbidden,
         )
 
 
 @dataclass(frozen=True)
-class Sampled:
+class SampledTokens:
     """Sampled tokens [n] int64; behaviour_logprobs and engine_logprobs [n] float32, defined as in
     GeneratedSample.
     """
@@ -55,7 +55,7 @@ class Sampled:
     engine_logprobs: Tensor
 
 
-def sample(logits: Tensor, choice: Choice) -> Sampled:
+def sample(logits: Tensor, inputs: SamplingInputs) -> SampledTokens:
     """Sample one token for each row of logits [n, vocabulary] float32.
 
     A row's token is the inverse of its cumulative distribution, in vocabulary order, at its uniform
@@ -63,71 +63,71 @@ def sample(logits: Tensor, choice: Choice) -> Sampled:
     log-probability is 0.
     """
     if logits.device.type != "cpu":
-        return sample_by_torch(logits, choice)
-    sampled = drawn(logits, choice)
-    if choice.truncated:
-        rows = ((choice.top_k > 0) | (choice.top_p < 1)).nonzero()[:, 0]
-        cut = sample_by_torch(logits[rows], choice.of(rows))
+        return sample_by_torch(logits, inputs)
+    sampled = sample_by_kernel(logits, inputs)
+    if inputs.has_truncation:
+        rows = ((inputs.top_k > 0) | (inputs.top_p < 1)).nonzero()[:, 0]
+        cut = sample_by_torch(logits[rows], inputs.select(rows))
         sampled.tokens[rows] = cut.tokens
         sampled.behaviour_logprobs[rows] = cut.behaviour_logprobs
         sampled.engine_logprobs[rows] = cut.engine_logprobs
     return sampled
 
 
-def drawn(logits: Tensor, choice: Choice) -> Sampled:
+def sample_by_kernel(logits: Tensor, inputs: SamplingInputs) -> SampledTokens:
     """Sample on a CPU by the compiled kernel, ignoring truncation."""
     rows = len(logits)
     starts, forbidden = np.zeros(rows + 1, np.int64), np.zeros(0, np.int64)
-    if choice.forbidden is not None:
-        order = torch.argsort(choice.forbidden[0], stable=True)
-        starts = torch.searchsorted(choice.forbidden[0][order], torch.arange(rows + 1)).numpy()
-        forbidden = choice.forbidden[1][order].numpy()
-    sampled = Sampled(torch.empty(rows, dtype=torch.int64), torch.empty(rows), torch.empty(rows))
+    if inputs.forbidden is not None:
+        order = torch.argsort(inputs.forbidden[0], stable=True)
+        starts = torch.searchsorted(inputs.forbidden[0][order], torch.arange(rows + 1)).numpy()
+        forbidden = inputs.forbidden[1][order].numpy()
+    sampled = SampledTokens(torch.empty(rows, dtype=torch.int64), torch.empty(rows), torch.empty(rows))
     arguments = (
         logits.contiguous().numpy(),
-        choice.temperature.numpy(),
-        choice.uniform.numpy(),
+        inputs.temperature.numpy(),
+        inputs.uniform.numpy(),
         starts,
         forbidden,
         sampled.tokens.numpy(),
         sampled.behaviour_logprobs.numpy(),
         sampled.engine_logprobs.numpy(),
     )
-    THREADS.run(draw, [(*arguments, *part) for part in even_parts(rows, logits.numel())])
+    KERNEL_THREADS.run(draw_tokens, [(*arguments, *part) for part in split_rows(rows, logits.numel())])
     return sampled
 
 
-def sample_by_torch(logits: Tensor, choice: Choice) -> Sampled:
+def sample_by_torch(logits: Tensor, inputs: SamplingInputs) -> SampledTokens:
     """Sample like `sample`, in torch's operations, on any device."""
-    is_greedy = choice.temperature == 0
-    temperature = torch.where(is_greedy, 1.0, choice.temperature)
+    is_greedy = inputs.temperature == 0
+    temperature = torch.where(is_greedy, 1.0, inputs.temperature)
     scaled = logits / temperature[:, None]
     allowed = scaled
-    if choice.forbidden is not None:
+    if inputs.forbidden is not None:
         allowed = scaled.clone()
-        allowed[choice.forbidden] = -torch.inf
-    if choice.truncated:
-        rows = ((choice.top_k > 0) | (choice.top_p < 1)).nonzero()[:, 0]
-        allowed = allowed.index_copy(0, rows, truncate(allowed[rows], choice.top_k[rows], choice.top_p[rows]))
+        allowed[inputs.forbidden] = -torch.inf
+    if inputs.has_truncation:
+        rows = ((inputs.top_k > 0) | (inputs.top_p < 1)).nonzero()[:, 0]
+        allowed = allowed.index_copy(0, rows, apply_top_k_top_p(allowed[rows], inputs.top_k[rows], inputs.top_p[rows]))
     behaviour = torch.log_softmax(allowed, dim=-1)
     cumulative = behaviour.double().exp_().cumsum(-1)
     # To the right of equal values: a token of probability 0 is never sampled. The largest uniform number is
     # 1 - 2^-52, so that the product stays below the total.
-    threshold = choice.uniform * cumulative[:, -1]
+    threshold = inputs.uniform * cumulative[:, -1]
     tokens = torch.searchsorted(cumulative, threshold[:, None], right=True)
     # Only a row with NaN has no match; its log-probability is then NaN too.
     tokens.clamp_(max=logits.shape[1] - 1)
-    if choice.greedy:
+    if inputs.has_greedy:
         tokens = torch.where(is_greedy[:, None], allowed.argmax(-1, keepdim=True), tokens)
     chosen_logprobs = behaviour.gather(1, tokens)[:, 0]
-    if choice.greedy:
+    if inputs.has_greedy:
         chosen_logprobs = torch.where(is_greedy, chosen_logprobs * 0, chosen_logprobs)
     # Without truncation the two distributions are the same.
     full = behaviour if allowed is scaled else torch.log_softmax(scaled, dim=-1)
-    return Sampled(tokens[:, 0], chosen_logprobs, full.gather(1, tokens)[:, 0])
+    return SampledTokens(tokens[:, 0], chosen_logprobs, full.gather(1, tokens)[:, 0])
 
 
-def truncate(logits: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
+def apply_top_k_top_p(logits: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
     """Set logits to minus infinity for all but the `top_k` [n] likeliest tokens (0: all) and, of the
     distribution over those, all but the fewest likeliest that together hold `top_p` [n] (Holtzman et al.,
     "The curious case of neural text degeneration", 2020).

@@ -7,18 +7,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kubealign_services.generation.contract import Finish, GeneratedSample, GenerationRequest
-from kubealign_services.generation.torch_engine.admission import Part, admit
-from kubealign_services.generation.torch_engine.batching import ragged
-from kubealign_services.generation.torch_engine.line import Entry, Group, Sample, WaitingLine
-from kubealign_services.generation.torch_engine.page_cache import PageCache
+from kubealign_services.generation.contract import FinishReason, GeneratedSample, GenerationRequest
+from kubealign_services.generation.torch_engine.admission import PrefillChunk, admit
+from kubealign_services.generation.torch_engine.batching import build_batch
+from kubealign_services.generation.torch_engine.line import QueueEntry, RequestGroup, SampleState, WaitQueue
+from kubealign_services.generation.torch_engine.page_cache import PageManager
 from kubealign_services.generation.torch_engine.ragged import PAGE_TOKENS, RaggedBatch
-from kubealign_services.generation.torch_engine.sequences import Decode, Ended, RunningRows
+from kubealign_services.generation.torch_engine.sequences import Decode, FinishedRow, RunningBatch
 from kubealign_services.generation.torch_engine.stops import StopStrings
 
 
 @dataclass(frozen=True)
-class Step:
+class ScheduledStep:
     """One pass, and the use of its logits.
 
     batch: None where nothing is to be computed. The first `running` logits belong to the running rows;
@@ -29,20 +29,20 @@ class Step:
 
     batch: RaggedBatch | None
     running: int
-    entries: list[tuple[Entry, int, bool]]
+    entries: list[tuple[QueueEntry, int, bool]]
     sources: list[int]
     targets: list[int]
 
 
-class Schedule:
+class Scheduler:
     """The samples of all requests, from the wait queue over the running rows to their end. rows, queue and
     cache are public for reading.
     """
 
-    def __init__(self, rows: RunningRows, cache: PageCache, max_sequences: int, prefill_tokens: int) -> None:
+    def __init__(self, rows: RunningBatch, cache: PageManager, max_sequences: int, prefill_tokens: int) -> None:
         self.rows = rows
         self.cache = cache
-        self.line = WaitingLine()
+        self.queue = WaitQueue()
         self.prefilled_tokens = 0
         self.reused_tokens = 0
         self.preemptions = 0
@@ -52,61 +52,61 @@ class Schedule:
 
     def __bool__(self) -> bool:
         """Return True while any sample runs or waits."""
-        return bool(len(self.rows) or self.line.samples())
+        return bool(len(self.rows) or self.queue.sample_count())
 
     @property
     def running(self) -> int:
         """Number of samples that have started and not ended."""
-        paused = sum(entry.paused is not None for entry in self.line)
+        paused = sum(entry.preempted is not None for entry in self.queue)
         return len(self.rows) + paused
 
-    def add(self, request: GenerationRequest, ends: frozenset[int]) -> None:
+    def add(self, request: GenerationRequest, end_tokens: frozenset[int]) -> None:
         """Queue a request.
 
         Args:
             ends: Token ids that end its responses.
         """
-        group = Group(request, self._arrivals, ends)
+        group = RequestGroup(request, self._arrivals, end_tokens)
         self._arrivals += 1
         tokens = np.array(request.prompt_tokens, np.int64)
-        self.line.insert(Entry(group, tokens, 0, len(request.seeds)))
+        self.queue.insert(QueueEntry(group, tokens, 0, len(request.seeds)))
 
     def abort(self, request_id: str) -> None:
         """Drop all samples of a request."""
-        waiting = self.line.of(request_id)
+        waiting = self.queue.for_request(request_id)
         for entry in waiting:
-            self._give_back(entry)
-        self.line.drop(waiting)
+            self._release_entry(entry)
+        self.queue.remove(waiting)
         samples = enumerate(self.rows.samples)
-        self._leave([row for row, each in samples if each.group.request.request_id == request_id])
+        self._remove_rows([row for row, each in samples if each.group.request.request_id == request_id])
 
     def clear(self) -> None:
         """Drop all samples."""
-        self.interrupt()
-        self.line.clear()
+        self.preempt_all()
+        self.queue.clear()
 
-    def next(self, decode: Decode) -> Step:
+    def next_step(self, decode: Decode) -> ScheduledStep:
         """Return the next pass, which must be executed; where it fails, call `preempt_all`.
 
         Args:
             decode: Maps tokens to text.
         """
-        self._make_room()
+        self._allocate_pages()
         running = len(self.rows)
         free = self._max_sequences - running
-        waiting = {id(entry) for entry in self.line if entry.pages is None}
-        parts = admit(self.line, self.cache, running, free, self._prefill_tokens)
+        waiting = {id(entry) for entry in self.queue if entry.pages is None}
+        parts = admit(self.queue, self.cache, running, free, self._prefill_tokens)
         for part in parts:
             self.prefilled_tokens += part.end - part.start
             self.reused_tokens += part.start if id(part.entry) in waiting else 0
-        batch = ragged(self.rows, parts)
+        batch = build_batch(self.rows, parts)
         complete = [part for part in parts if part.end == len(part.entry.tokens)]
-        entries = [(part.entry, part.entering, part.end > part.start) for part in complete]
-        copies = [(part.shared_last, part.own) for part in complete if len(part.own)]
+        entries = [(part.entry, part.starting, part.end > part.start) for part in complete]
+        copies = [(part.last_page, part.own_last_pages) for part in complete if len(part.own_last_pages)]
         for part in complete:
-            self._enter(part, decode)
-        self.line.drop([part.entry for part in complete if not part.entry.remaining])
-        return Step(
+            self._start_samples(part, decode)
+        self.queue.remove([part.entry for part in complete if not part.entry.remaining])
+        return ScheduledStep(
             batch,
             running,
             entries,
@@ -114,7 +114,7 @@ class Schedule:
             targets=[target for _, own in copies for target in own.tolist()],
         )
 
-    def made(
+    def record_tokens(
         self,
         tokens: NDArray[np.int64],
         behaviour_logprobs: NDArray[np.float32],
@@ -124,99 +124,99 @@ class Schedule:
     ) -> list[GeneratedSample]:
         """Record the sampled tokens of the rows; all arrays are [rows]. Return the samples that ended."""
         ended = self.rows.append(tokens, behaviour_logprobs, engine_logprobs, version)
-        samples = [self._finished(each, decode) for each in ended]
-        self._leave([each.row for each in ended])
+        samples = [self._finish(each, decode) for each in ended]
+        self._remove_rows([each.row for each in ended])
         return samples
 
-    def interrupt(self) -> None:
+    def preempt_all(self) -> None:
         """Preempt all running samples: they release their pages and are recomputed with the tokens generated
         so far.
         """
         for row in range(len(self.rows)):
-            self._pause(row)
-        self._leave([*range(len(self.rows))])
-        self.renew()
+            self._preempt(row)
+        self._remove_rows([*range(len(self.rows))])
+        self.invalidate_cache()
 
-    def renew(self) -> None:
+    def invalidate_cache(self) -> None:
         """Invalidate the cache after a weight change: running samples keep their pages, which no other sample
         may share.
         """
-        for entry in self.line:
-            self._give_back(entry)
+        for entry in self.queue:
+            self._release_entry(entry)
         self.cache.flush()
 
-    def _make_room(self) -> None:
+    def _allocate_pages(self) -> None:
         """Allocate a page for each running row that needs one; where too few are available, preempt the
         youngest samples.
         """
-        while len(hungry := self.rows.hungry()) > self.cache.available:
+        while len(hungry := self.rows.rows_without_page()) > self.cache.available:
             row = self.rows.youngest()
-            entry = self.line.youngest_with_pages()
-            if entry is not None and entry.order > self.rows.samples[row].order:
-                self._give_back(entry)
+            entry = self.queue.youngest_with_pages()
+            if entry is not None and entry.age_key > self.rows.samples[row].age_key:
+                self._release_entry(entry)
             else:
-                self._pause(row)
-                self._remember(row, self.rows.made(row))
-                self._leave([row])
+                self._preempt(row)
+                self._register_prefix(row, self.rows.token_count(row))
+                self._remove_rows([row])
             self.preemptions += 1
-        self.rows.feed(hungry, self.cache.take(len(hungry)))
+        self.rows.append_pages(hungry, self.cache.allocate(len(hungry)))
 
-    def _enter(self, part: Part, decode: Decode) -> None:
+    def _start_samples(self, part: PrefillChunk, decode: Decode) -> None:
         """Start the chunk's samples in the next rows."""
         entry = part.entry
         assert entry.pages is not None
         length = len(entry.tokens)
-        own = iter(part.own)
-        for number in range(part.entering):
+        own = iter(part.own_last_pages)
+        for number in range(part.starting):
             pages = entry.pages
-            if not (part.gives and number == part.entering - 1):
+            if not (part.gives_last_page and number == part.starting - 1):
                 full = pages[: length // PAGE_TOKENS]
                 self.cache.share(full)
                 pages = np.concatenate((full, [next(own)])) if len(full) < len(pages) else full
-            sample = entry.paused or self._sample(entry.group, entry.first + number, decode)
-            self.rows.enter(sample, entry.response, pages, length, self.cache.epoch)
-        entry.first += part.entering
-        if part.gives:
-            entry.pages, entry.done = None, 0
+            sample = entry.preempted or self._new_sample(entry.group, entry.first + number, decode)
+            self.rows.add(sample, entry.response, pages, length, self.cache.epoch)
+        entry.first += part.starting
+        if part.gives_last_page:
+            entry.pages, entry.computed_tokens = None, 0
 
-    def _sample(self, group: Group, index: int, decode: Decode) -> Sample:
+    def _new_sample(self, group: RequestGroup, index: int, decode: Decode) -> SampleState:
         stop = group.request.sampling.stop
-        return Sample(group, index, time.monotonic(), StopStrings(decode, stop) if stop else None)
+        return SampleState(group, index, time.monotonic(), StopStrings(decode, stop) if stop else None)
 
-    def _pause(self, row: int) -> None:
+    def _preempt(self, row: int) -> None:
         """Queue the row's sample again; the caller removes the row."""
         sample = self.rows.samples[row]
-        response = self.rows.responses.of(row, self.rows.made(row))
+        response = self.rows.responses.copy_response(row, self.rows.token_count(row))
         tokens = np.concatenate((sample.group.request.prompt_tokens, response.tokens)).astype(np.int64)
-        self.line.insert(Entry(sample.group, tokens, sample.index, sample.index + 1, sample, response))
+        self.queue.insert(QueueEntry(sample.group, tokens, sample.index, sample.index + 1, sample, response))
 
-    def _give_back(self, entry: Entry) -> None:
+    def _release_entry(self, entry: QueueEntry) -> None:
         """Release the entry's pages; its text will be recomputed."""
         if entry.pages is not None:
             self.cache.release(entry.pages)
-        entry.pages, entry.done, entry.logits = None, 0, None
+        entry.pages, entry.computed_tokens, entry.logits = None, 0, None
 
-    def _remember(self, row: int, made: int) -> None:
+    def _register_prefix(self, row: int, count: int) -> None:
         """Register the pages of the row's prompt and first `made` tokens, for later requests with the same
         prefix.
         """
         if self.rows.epoch(row) == self.cache.epoch:
             # The newest token has no cached keys and values yet.
-            response = self.rows.responses.tokens(row, made)[:-1]
+            response = self.rows.responses.tokens(row, count)[:-1]
             prompt = self.rows.samples[row].group.request.prompt_tokens
             text = np.concatenate((prompt, response)).astype(np.int64)
-            self.cache.know(text, self.rows.pages(row))
+            self.cache.register(text, self.rows.pages(row))
 
-    def _finished(self, ended: Ended, decode: Decode) -> GeneratedSample:
-        row, count = ended.row, ended.made
-        self._remember(row, count)
+    def _finish(self, ended: FinishedRow, decode: Decode) -> GeneratedSample:
+        row, count = ended.row, ended.token_count
+        self._register_prefix(row, count)
         sample = self.rows.samples[row]
-        response = self.rows.responses.of(row, count)
+        response = self.rows.responses.copy_response(row, count)
         tokens = response.tokens.tolist()
         text = ended.text
         if text is None:
             # The end token is not part of the text.
-            text = decode(tokens[:-1] if ended.finish is Finish.STOP else tokens)
+            text = decode(tokens[:-1] if ended.finish is FinishReason.STOP else tokens)
         return GeneratedSample(
             request_id=sample.group.request.request_id,
             sample=sample.index,
@@ -229,7 +229,7 @@ class Schedule:
             seconds=time.monotonic() - sample.started,
         )
 
-    def _leave(self, rows: list[int]) -> None:
+    def _remove_rows(self, rows: list[int]) -> None:
         for row in rows:
             self.cache.release(self.rows.pages(row))
-        self.rows.leave(rows)
+        self.rows.remove(rows)

@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 # Output of a decoder for bytes that do not (yet) form a character.
 UNDECODABLE = "\N{REPLACEMENT CHARACTER}"
 # A character has at most four bytes, so a token this many back cannot depend on the next one any more.
-MOST_PENDING = 8
+MAX_PENDING_TOKENS = 8
 # Tokens decoded together before the window moves on; some decoders need earlier tokens for correct spaces.
-WINDOW = 16
+WINDOW_TOKENS = 16
 
 
 class StopStrings:
@@ -25,9 +25,9 @@ class StopStrings:
         self._window_text = ""
         self._settled = 0
         self._searched = 0
-        self._followed = 0
+        self._scanned = 0
 
-    def follow(self, tokens: Sequence[int], min_tokens: int) -> tuple[int, str] | None:
+    def scan(self, tokens: Sequence[int], min_tokens: int) -> tuple[int, str] | None:
         """Search several new tokens, with the same result as pushing each of them.
 
         Returns the number of tokens up to the one that completed a stop string, and the text before the
@@ -36,8 +36,8 @@ class StopStrings:
         Args:
             tokens: The whole response so far, any number longer than at the last call.
         """
-        first, self._followed = self._followed + 1, len(tokens)
-        if self._nothing_new(tokens):
+        first, self._scanned = self._scanned + 1, len(tokens)
+        if self._settle_if_clean(tokens):
             return None
         for count in range(first, len(tokens) + 1):
             text = self.push(tokens[:count], may_stop=count >= min_tokens)
@@ -45,7 +45,7 @@ class StopStrings:
                 return count, text
         return None
 
-    def _nothing_new(self, tokens: Sequence[int]) -> bool:
+    def _settle_if_clean(self, tokens: Sequence[int]) -> bool:
         """Return True where the new tokens, decoded together, contain no stop string and only complete
         characters; they are settled then.
         """
@@ -67,7 +67,7 @@ class StopStrings:
         """
         decoded = self._decode(tokens[self._window_start :])
         fresh = decoded[len(self._window_text) :]
-        pending = fresh.endswith(UNDECODABLE) and len(tokens) - self._settled < MOST_PENDING
+        pending = fresh.endswith(UNDECODABLE) and len(tokens) - self._settled < MAX_PENDING_TOKENS
         # The text before an unfinished character is final.
         text = self._text + (fresh.rstrip(UNDECODABLE) if pending else fresh)
         cut = self._find(text) if may_stop else -1
@@ -79,7 +79,7 @@ class StopStrings:
     def _settle(self, tokens: Sequence[int], text: str, decoded: str) -> None:
         """Mark the tokens' text as final: `text` in all, `decoded` for the tokens of the window."""
         self._text, self._window_text = text, decoded
-        if len(tokens) - self._window_start > WINDOW:
+        if len(tokens) - self._window_start > WINDOW_TOKENS:
             self._window_start = self._settled
             self._window_text = self._decode(tokens[self._window_start :])
         self._settled = len(tokens)

@@ -30,7 +30,7 @@ def philox(counters: NDArray[np.uint64], keys: NDArray[np.uint64]) -> NDArray[np
     return np.stack((a, b, c, d))
 
 
-def uniforms(seeds: NDArray[np.uint64], indices: NDArray[np.uint64]) -> NDArray[np.float64]:
+def uniform_numbers(seeds: NDArray[np.uint64], indices: NDArray[np.uint64]) -> NDArray[np.float64]:
     """Return the uniform number in [0, 1) of token `indices` [n] of the sample with seed `seeds` [n], as
     multiples of 2^-52.
     """

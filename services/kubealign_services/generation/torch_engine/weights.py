@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 @runtime_checkable
-class Lasting(Protocol):
+class PersistentTensors(Protocol):
     """Named tensors with the flag `lasts`: their memory keeps its contents for as long as a view of it
     exists.
     """
@@ -16,7 +16,7 @@ class Lasting(Protocol):
     lasts: bool
 
 
-class CheckpointWeights:
+class WeightLoader:
     """Loads a model's weights by checkpoint name; tied weights are one weight that accepts any of its names.
 
     Where a tensor is persistent and usable by the model as it is, on a CPU, the weight becomes a view of
@@ -32,27 +32,27 @@ class CheckpointWeights:
         """
         self._put = put
         self._weights: dict[str, Tensor] = {}
-        self._first_name: dict[int, str] = {}
+        self._canonical_names: dict[int, str] = {}
         # Canonical names of the weights that are views of memory that the model does not own.
         self._adopted: set[str] = set()
         for name, weight in model.state_dict(keep_vars=True).items():
             self._weights[name] = weight
-            self._first_name.setdefault(id(weight), name)
+            self._canonical_names.setdefault(id(weight), name)
 
     @torch.no_grad()
-    def take(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
+    def load(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
         """Adopt, copy or put every weight; floating-point weights are converted to the model's own precision.
 
         Raises ValueError for a name that the model does not have, another shape, another kind of number, a
         weight that comes twice or not at all; some weights may have been loaded by then.
         """
-        lasts = isinstance(tensors, Lasting) and tensors.lasts
-        missing = dict.fromkeys(self._first_name.values())
+        lasts = isinstance(tensors, PersistentTensors) and tensors.lasts
+        missing = dict.fromkeys(self._canonical_names.values())
         for name, tensor in tensors:
             weight = self._weights.get(name)
             if weight is None:
                 raise ValueError(
-                    f"weights: the model has no {name!r}; it has {self._some(list(self._weights))}"
+                    f"weights: the model has no {name!r}; it has {self._format_names(list(self._weights))}"
                 )
             if tensor.shape != weight.shape:
                 raise ValueError(
@@ -62,7 +62,7 @@ class CheckpointWeights:
                 tensor.is_floating_point() and weight.is_floating_point()
             ):
                 raise ValueError(f"weights: {name!r} holds {tensor.dtype}, the model's {weight.dtype}")
-            first = self._first_name[id(weight)]
+            first = self._canonical_names[id(weight)]
             if first not in missing:
                 raise ValueError(
                     f"weights: {name!r} came twice" + (f", before as {first!r}" if first != name else "")
@@ -70,15 +70,15 @@ class CheckpointWeights:
             del missing[first]
             if self._put is not None:
                 self._put(name, tensor)
-            elif lasts and _serves_as(tensor, weight):
+            elif lasts and _can_adopt(tensor, weight):
                 weight.data = tensor
                 self._adopted.add(first)
             else:
                 self._copy(first, tensor)
         if missing:
             raise ValueError(
-                f"weights: {len(missing)} of {len(self._first_name)} did not come: "
-                f"{self._some(list(missing))}"
+                f"weights: {len(missing)} of {len(self._canonical_names)} did not come: "
+                f"{self._format_names(list(missing))}"
             )
 
     def _copy(self, first: str, tensor: Tensor) -> None:
@@ -89,13 +89,13 @@ class CheckpointWeights:
         weight.copy_(tensor)
 
     @staticmethod
-    def _some(names: list[str]) -> str:
+    def _format_names(names: list[str]) -> str:
         return ", ".join(repr(name) for name in names[:4]) + (
             f" and {len(names) - 4} more" if len(names) > 4 else ""
         )
 
 
-def _serves_as(tensor: Tensor, weight: Tensor) -> bool:
+def _can_adopt(tensor: Tensor, weight: Tensor) -> bool:
     """Return True where the model can compute with the tensor itself."""
     return (
         weight.device.type == tensor.device.type == "cpu"

@@ -12,7 +12,7 @@ from typing import Any, Self
 from torch import Tensor
 
 from kubealign.process import TlsFiles
-from kubealign.spec.rollout import InFlight
+from kubealign.spec.rollout import InFlightPolicy
 from kubealign_services.generation.contract import (
     EngineLoad,
     EngineLost,
@@ -20,16 +20,16 @@ from kubealign_services.generation.contract import (
     GenerationRequest,
     RequestRefused,
 )
-from kubealign_services.generation.gate import Gate
-from kubealign_services.generation.triton_engine.messages import Op, read_load, read_sample, request_fields
-from kubealign_services.generation.triton_engine.server import Server
-from kubealign_services.generation.triton_engine.session import Opening, Session, SessionRefused
+from kubealign_services.generation.gate import AdmissionGate
+from kubealign_services.generation.triton_engine.messages import Op, parse_load, parse_sample, request_fields
+from kubealign_services.generation.triton_engine.server import TritonServer
+from kubealign_services.generation.triton_engine.session import EngineSettings, TritonSession, SessionRejected
 from kubealign_services.generation.triton_engine.weights_file import write_weights
 
-Compute = Callable[..., Awaitable[Any]]
+RunInThread = Callable[..., Awaitable[Any]]
 
 #: Seconds between two attempts to reach a server that is starting.
-_AGAIN_SECONDS = 0.2
+_RETRY_SECONDS = 0.2
 _HEALTH_SECONDS = 2.0
 
 log = logging.getLogger(__name__)
@@ -48,12 +48,12 @@ class TritonGenerator:
 
     def __init__(
         self,
-        server: Server,
+        server: TritonServer,
         tls: TlsFiles,
-        opening: Opening,
-        memory: Path,
-        compute: Compute,
-        patience: float,
+        config: EngineSettings,
+        memory_folder: Path,
+        compute: RunInThread,
+        timeout_seconds: float,
         observe: Callable[[EngineLoad], None] = lambda load: None,
     ) -> None:
         """Configure the generator without starting the server.
@@ -64,27 +64,27 @@ class TritonGenerator:
             patience: Seconds for a server to become ready, to return, or to send a message.
         """
         self.load = EngineLoad()
-        self.ready = False
+        self.is_ready = False
         self._server = server
         self._tls = tls
-        self._opening = opening
-        self._memory = memory
+        self._config = config
+        self._memory_folder = memory_folder
         self._compute = compute
-        self._patience = patience
+        self._timeout_seconds = timeout_seconds
         self._observe = observe
         # Totals counted by the earlier engines.
-        self._earlier = EngineLoad()
-        self._session: Session | None = None
-        self._returned = asyncio.Event()
+        self._previous_totals = EngineLoad()
+        self._session: TritonSession | None = None
+        self._connected = asyncio.Event()
         self._losses: asyncio.Queue[str] = asyncio.Queue()
-        self._present: set[str] = set()
-        self._gate = Gate()
+        self._active_requests: set[str] = set()
+        self._gate = AdmissionGate()
         # True once the weights may have changed within the present `paused` block.
-        self._touched = False
+        self._weights_touched = False
 
     @property
     def in_flight(self) -> int:
-        return len(self._present)
+        return len(self._active_requests)
 
     async def __aenter__(self) -> Self:
         """Start the server and open the session.
@@ -93,7 +93,7 @@ class TritonGenerator:
         """
         await self._server.__aenter__()
         try:
-            await self._open()
+            await self._open_session()
         except BaseException as error:
             await self._server.__aexit__(type(error), error, None)
             raise
@@ -103,7 +103,7 @@ class TritonGenerator:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         # A server with open streams does not shut down.
-        self.ready = False
+        self.is_ready = False
         try:
             if self._session is not None:
                 await self._session.close()
@@ -116,26 +116,26 @@ class TritonGenerator:
         Raises EngineFailed; EngineLost for a server that does not return in time.
         """
         while True:
-            cause = await self._lost_session()
-            log.warning("the engine was lost", extra={"cause": cause, "groups": len(self._present)})
-            await self._forget(cause)
-            await self._open()
+            cause = await self._wait_until_lost()
+            log.warning("the engine was lost", extra={"cause": cause, "groups": len(self._active_requests)})
+            await self._discard_session(cause)
+            await self._open_session()
 
-    async def lost(self) -> str:
+    async def wait_for_weight_loss(self) -> str:
         return await self._losses.get()
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[GeneratedSample]:
-        if request.request_id in self._present:
+        if request.request_id in self._active_requests:
             raise RequestRefused(f"group {request.request_id} is being generated already")
-        self._present.add(request.request_id)
+        self._active_requests.add(request.request_id)
         try:
-            async with self._gate.entered():
-                session = self._present_session()
+            async with self._gate.enter():
+                session = self._current_session()
                 missing = len(request.seeds) or 1
                 try:
                     with session.call(Op.GENERATE, request=request_fields(request)) as answers:
                         while missing:
-                            sample = read_sample((await answers.next())["sample"])
+                            sample = parse_sample((await answers.next_answer())["sample"])
                             missing -= 1
                             yield sample
                 except RequestRefused:
@@ -143,66 +143,66 @@ class TritonGenerator:
                     raise
                 finally:
                     if missing:
-                        session.tell(Op.ABORT, request_id=request.request_id)
+                        session.notify(Op.ABORT, request_id=request.request_id)
         finally:
-            self._present.discard(request.request_id)
+            self._active_requests.discard(request.request_id)
 
     @asynccontextmanager
-    async def quiet(self, in_flight: InFlight) -> AsyncIterator[None]:
+    async def paused(self, in_flight: InFlightPolicy) -> AsyncIterator[None]:
         """Pause generation; see `Generator.paused`.
 
         Where the block fails after the weights were touched, paused requests end with EngineLost: none of
         their tokens is generated with unverified weights.
         """
-        drained = in_flight is InFlight.DRAIN
-        async with self._gate.closed(drained=drained):
+        drained = in_flight is InFlightPolicy.DRAIN
+        async with self._gate.close(drained=drained):
             # While a server is starting nothing runs, and the gate admits nothing.
             session = None if drained else self._session
-            self._touched = False
+            self._weights_touched = False
             lost = ""
             try:
                 if session is not None:
                     with suppress(EngineLost):
-                        await session.ask(Op.HOLD)
+                        await session.request(Op.HOLD)
                 yield
             except BaseException as error:
-                if self._touched:
+                if self._weights_touched:
                     lost = f"a refit came to nothing under it: {error!r}"
                 raise
             finally:
                 if session is not None:
-                    session.tell(Op.RELEASE, lost=lost)
+                    session.notify(Op.RELEASE, lost=lost)
 
     async def refit(
-        self, tensors: Iterable[tuple[str, Tensor]], version: int, in_flight: InFlight = InFlight.DRAIN
+        self, tensors: Iterable[tuple[str, Tensor]], version: int, in_flight: InFlightPolicy = InFlightPolicy.DRAIN
     ) -> None:
-        self._touched = True
-        await self._hand_over(Op.REFIT, tensors, version=version, in_flight=in_flight)
+        self._weights_touched = True
+        await self._send_weights(Op.REFIT, tensors, version=version, in_flight=in_flight)
 
     async def adapt(
         self,
         tensors: Iterable[tuple[str, Tensor]],
         scale: float,
         version: int,
-        in_flight: InFlight = InFlight.DRAIN,
+        in_flight: InFlightPolicy = InFlightPolicy.DRAIN,
     ) -> None:
-        self._touched = True
-        await self._hand_over(Op.ADAPT, tensors, scale=scale, version=version, in_flight=in_flight)
+        self._weights_touched = True
+        await self._send_weights(Op.ADAPT, tensors, scale=scale, version=version, in_flight=in_flight)
 
-    async def proven_by(self, proof: asyncio.Future[None]) -> None:
+    async def hold_output_until(self, proof: asyncio.Future[None]) -> None:
         await asyncio.shield(proof)
 
     async def sequence_logprobs(self, tokens: list[int]) -> list[float]:
-        session = await self._any_session()
-        logprobs: list[float] = await session.ask(Op.SEQUENCE_LOGPROBS, tokens=tokens)
+        session = await self._wait_for_session()
+        logprobs: list[float] = await session.request(Op.SEQUENCE_LOGPROBS, tokens=tokens)
         return logprobs
 
     async def continuation_logprobs(
         self, prompt: Sequence[int], continuations: Sequence[Sequence[int]]
     ) -> tuple[list[list[float]], int]:
-        async with self._gate.entered():
+        async with self._gate.enter():
             try:
-                result = await self._present_session().ask(
+                result = await self._current_session().request(
                     Op.CONTINUATION_LOGPROBS,
                     prompt=list(prompt),
                     continuations=[list(tokens) for tokens in continuations],
@@ -213,38 +213,38 @@ class TritonGenerator:
                 raise RequestRefused(str(error)) from error
         return result["logprobs"], int(result["version"])
 
-    async def _hand_over(self, op: Op, tensors: Iterable[tuple[str, Tensor]], **fields: Any) -> None:
+    async def _send_weights(self, op: Op, tensors: Iterable[tuple[str, Tensor]], **fields: Any) -> None:
         """Transfer tensors through a file in shared memory: through the server they would be copied many
         times.
         """
-        session = await self._any_session()
-        path = (self._memory / f"{self._opening.owner}.weights").absolute()
+        session = await self._wait_for_session()
+        path = (self._memory_folder / f"{self._config.owner}.weights").absolute()
         try:
             entries = await self._compute(write_weights, path, tensors)
-            await session.ask(op, path=str(path), tensors=entries, **fields)
+            await session.request(op, path=str(path), tensors=entries, **fields)
         finally:
             path.unlink(missing_ok=True)
 
-    def _present_session(self) -> Session:
-        if self._session is None or self._session.cause:
+    def _current_session(self) -> TritonSession:
+        if self._session is None or self._session.lost_cause:
             raise EngineLost("the Triton server is being started again")
         return self._session
 
-    async def _any_session(self) -> Session:
+    async def _wait_for_session(self) -> TritonSession:
         """Return the session, after waiting for a server that is restarting. Raises EngineLost."""
         try:
-            async with asyncio.timeout(self._patience):
-                await self._returned.wait()
+            async with asyncio.timeout(self._timeout_seconds):
+                await self._connected.wait()
         except TimeoutError:
-            raise EngineLost(f"no Triton server was ready within {self._patience:g} s") from None
-        return self._present_session()
+            raise EngineLost(f"no Triton server was ready within {self._timeout_seconds:g} s") from None
+        return self._current_session()
 
-    async def _lost_session(self) -> str:
+    async def _wait_until_lost(self) -> str:
         """Follow the session until it is lost. Return the cause."""
-        session = self._present_session()
-        following = asyncio.create_task(self._follow(session))
-        ended = asyncio.create_task(self._server.ended())
-        health = asyncio.create_task(self._ask_health(session))
+        session = self._current_session()
+        following = asyncio.create_task(self._follow_status(session))
+        ended = asyncio.create_task(self._server.wait_until_ended())
+        health = asyncio.create_task(self._poll_health(session))
         tasks = {following, ended, health}
         try:
             await asyncio.wait({following, ended}, return_when=asyncio.FIRST_COMPLETED)
@@ -255,59 +255,59 @@ class TritonGenerator:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _follow(self, session: Session) -> str:
+    async def _follow_status(self, session: TritonSession) -> str:
         while True:
             try:
-                async with asyncio.timeout(self._patience):
-                    status = await session.news()
+                async with asyncio.timeout(self._timeout_seconds):
+                    status = await session.next_status()
             except TimeoutError:
-                return f"the Triton server sent no message for {self._patience:g} s"
+                return f"the Triton server sent no message for {self._timeout_seconds:g} s"
             except EngineLost as error:
                 return str(error)
             if "failed" in status:
                 raise EngineFailed(status["failed"])
-            load = read_load(status["load"])
-            load.generated_tokens += self._earlier.generated_tokens
-            load.prefilled_tokens += self._earlier.prefilled_tokens
+            load = parse_load(status["load"])
+            load.generated_tokens += self._previous_totals.generated_tokens
+            load.prefilled_tokens += self._previous_totals.prefilled_tokens
             self.load = load
             self._observe(load)
 
-    async def _ask_health(self, session: Session) -> None:
+    async def _poll_health(self, session: TritonSession) -> None:
         while True:
-            self.ready = await session.ready()
+            self.is_ready = await session.is_ready()
             await asyncio.sleep(_HEALTH_SECONDS)
 
-    async def _forget(self, cause: str) -> None:
+    async def _discard_session(self, cause: str) -> None:
         """Discard a lost session and end its server."""
-        self.ready = False
-        self._returned.clear()
+        self.is_ready = False
+        self._connected.clear()
         session, self._session = self._session, None
         # The next engine counts from zero; the totals continue.
-        self._earlier = self.load = replace(self.load, running=0, waiting=0, free_sequences=0)
+        self._previous_totals = self.load = replace(self.load, running=0, waiting=0, free_sequences=0)
         if session is not None:
-            session.lose(cause)
+            session.mark_lost(cause)
         self._losses.put_nowait(cause)
-        await self._server.down()
+        await self._server.kill()
         if session is not None:
             await session.close()
 
-    async def _open(self) -> None:
+    async def _open_session(self) -> None:
         """Open a session with a server that is ready, retrying for `patience` seconds."""
         cause = "it has not been reached"
         try:
-            async with asyncio.timeout(self._patience):
+            async with asyncio.timeout(self._timeout_seconds):
                 while self._session is None:
-                    address = await self._server.up()
+                    address = await self._server.start()
                     try:
-                        self._session = await Session.open(address, self._tls, self._opening)
-                    except (EngineLost, SessionRefused) as error:
+                        self._session = await TritonSession.open(address, self._tls, self._config)
+                    except (EngineLost, SessionRejected) as error:
                         cause = str(error)
-                        await asyncio.sleep(_AGAIN_SECONDS)
+                        await asyncio.sleep(_RETRY_SECONDS)
         except TimeoutError:
             raise EngineLost(
-                f"the Triton server was not ready within {self._patience:g} s "
+                f"the Triton server was not ready within {self._timeout_seconds:g} s "
                 f"(rollout.engine.triton.startTimeoutSeconds): {cause}"
                 + (f"; its last error: {self._server.last_error}" if self._server.last_error else "")
             ) from None
-        self.ready = True
-        self._returned.set()
+        self.is_ready = True
+        self._connected.set()

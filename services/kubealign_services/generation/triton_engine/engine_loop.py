@@ -13,25 +13,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from kubealign.spec.engines import TorchEngine
-from kubealign.spec.rollout import InFlight
+from kubealign.spec.engines import TorchEngineSpec
+from kubealign.spec.rollout import InFlightPolicy
 from kubealign_services.generation.contract import RequestRefused, RolloutEngine
 from kubealign_services.generation.triton_engine.messages import (
     Op,
-    Refusal,
+    ErrorKind,
     load_fields,
-    read_request,
-    refusal,
+    parse_request,
+    error_message,
     sample_fields,
-    scored,
+    logprobs_message,
 )
 from kubealign_services.generation.triton_engine.weights_file import read_weights
 
 #: Seconds between two load reports, and between two checks for a disconnected client.
-_BEAT_SECONDS = 0.25
+_HEARTBEAT_SECONDS = 0.25
 
 #: Creates the engine for a model folder, with a number of threads. Raises ValueError, OSError.
-Create = Callable[[Path, TorchEngine, int | None], RolloutEngine]
+EngineFactory = Callable[[Path, TorchEngineSpec, int | None], RolloutEngine]
 
 
 class Reply(Protocol):
@@ -42,12 +42,12 @@ class Reply(Protocol):
 
     def close(self) -> None: ...
 
-    def left(self) -> bool:
+    def is_cancelled(self) -> bool:
         """Return True where the client has closed the stream."""
 
 
 @dataclass
-class _Group:
+class _OpenGroup:
     reply: Reply
     unfinished: int
 
@@ -65,14 +65,14 @@ class EngineLoop:
     until `stop`.
     """
 
-    def __init__(self, create: Create) -> None:
+    def __init__(self, create: EngineFactory) -> None:
         self._create = create
         self._incoming: queue.SimpleQueue[tuple[dict[str, Any], Reply] | None] = queue.SimpleQueue()
         self._session: _Session | None = None
-        self._groups: dict[str, _Group] = {}
-        self._held = False
-        self._beat = 0.0
-        self._stopped = False
+        self._groups: dict[str, _OpenGroup] = {}
+        self._is_paused = False
+        self._last_report = 0.0
+        self._is_stopped = False
 
     def submit(self, message: dict[str, Any], reply: Reply) -> None:
         self._incoming.put((message, reply))
@@ -82,50 +82,50 @@ class EngineLoop:
 
     def run(self) -> None:
         """Handle messages until `stop`, then close every stream. Raises no error that a client can cause."""
-        while not self._stopped:
-            self._take()
+        while not self._is_stopped:
+            self._handle_incoming()
             session = self._session
             if session is None:
                 continue
-            if self._at_work:
+            if self._has_work:
                 self._step(session)
-            self._look_around(session)
+            self._report_status(session)
         self._end_session()
 
     @property
-    def _at_work(self) -> bool:
-        return bool(self._groups) and not self._held
+    def _has_work(self) -> bool:
+        return bool(self._groups) and not self._is_paused
 
-    def _take(self) -> None:
+    def _handle_incoming(self) -> None:
         """Handle incoming messages; wait for a moment where there is no other work."""
-        while not self._stopped:
+        while not self._is_stopped:
             try:
-                item = self._incoming.get(timeout=0.0 if self._at_work else _BEAT_SECONDS)
+                item = self._incoming.get(timeout=0.0 if self._has_work else _HEARTBEAT_SECONDS)
             except queue.Empty:
                 return
             if item is None:
-                self._stopped = True
+                self._is_stopped = True
             else:
-                self._answer(*item)
-            if not self._at_work:
+                self._handle(*item)
+            if not self._has_work:
                 return
 
-    def _answer(self, message: dict[str, Any], reply: Reply) -> None:
+    def _handle(self, message: dict[str, Any], reply: Reply) -> None:
         try:
             op = Op(message["op"])
             if op is Op.OPEN:
-                self._open(message, reply)
+                self._open_session(message, reply)
                 return
             session = self._session
             if session is None or message["session"] != session.name:
-                raise _Lost("the engine has no such session")
+                raise _SessionLost("the engine has no such session")
             if op is Op.CLOSE:
                 self._end_session()
                 reply.send({"result": None})
             elif op is Op.ABORT:
                 self._abort(session.engine, message["request_id"])
             elif op is Op.HOLD:
-                self._held = True
+                self._is_paused = True
                 reply.send({"result": None})
             elif op is Op.RELEASE:
                 self._release(session.engine, message["lost"])
@@ -133,23 +133,23 @@ class EngineLoop:
                 self._generate(session.engine, message, reply)
                 return
             else:
-                reply.send(self._asked(op, session.engine, message))
-        except _Lost as error:
-            reply.send(refusal(Refusal.LOST, str(error)))
+                reply.send(self._execute(op, session.engine, message))
+        except _SessionLost as error:
+            reply.send(error_message(ErrorKind.LOST, str(error)))
         except RequestRefused as error:
-            reply.send(refusal(Refusal.REQUEST, str(error)))
+            reply.send(error_message(ErrorKind.REQUEST, str(error)))
         except (ValueError, KeyError, TypeError, OSError) as error:
-            reply.send(refusal(Refusal.VALUE, _words(error)))
+            reply.send(error_message(ErrorKind.VALUE, _error_text(error)))
         except RuntimeError as error:
-            reply.send(refusal(Refusal.STATE, str(error)))
+            reply.send(error_message(ErrorKind.STATE, str(error)))
         reply.close()
 
-    def _open(self, message: dict[str, Any], reply: Reply) -> None:
+    def _open_session(self, message: dict[str, Any], reply: Reply) -> None:
         session = self._session
-        if session is not None and not session.reply.left():
+        if session is not None and not session.reply.is_cancelled():
             reply.send(
-                refusal(
-                    Refusal.STATE,
+                error_message(
+                    ErrorKind.STATE,
                     f"{session.owner} has the engine: a server serves one worker, so each needs its own",
                 )
             )
@@ -157,10 +157,10 @@ class EngineLoop:
             return
         self._end_session()
         try:
-            spec = TorchEngine.model_validate(message["engine"])
+            spec = TorchEngineSpec.model_validate(message["engine"])
             engine = self._create(Path(message["folder"]), spec, message["threads"])
         except (ValueError, OSError) as error:
-            reply.send(refusal(Refusal.MODEL, str(error)))
+            reply.send(error_message(ErrorKind.MODEL, str(error)))
             reply.close()
             return
         name = uuid.uuid4().hex
@@ -168,21 +168,21 @@ class EngineLoop:
         reply.send({"result": {"session": name}})
 
     def _generate(self, engine: RolloutEngine, message: dict[str, Any], reply: Reply) -> None:
-        request = read_request(message["request"])
+        request = parse_request(message["request"])
         if engine.version < 0:
-            raise _Lost("the engine has not received any weights yet")
+            raise _SessionLost("the engine has not received any weights yet")
         engine.add(request)
-        self._groups[request.request_id] = _Group(reply, len(request.seeds))
+        self._groups[request.request_id] = _OpenGroup(reply, len(request.seeds))
 
-    def _asked(self, op: Op, engine: RolloutEngine, message: dict[str, Any]) -> dict[str, Any]:
+    def _execute(self, op: Op, engine: RolloutEngine, message: dict[str, Any]) -> dict[str, Any]:
         match op:
             case Op.REFIT:
                 with read_weights(Path(message["path"]), message["tensors"]) as tensors:
-                    engine.refit(tensors, message["version"], InFlight(message["in_flight"]))
+                    engine.refit(tensors, message["version"], InFlightPolicy(message["in_flight"]))
                 return {"result": None}
             case Op.ADAPT:
                 with read_weights(Path(message["path"]), message["tensors"]) as tensors:
-                    in_flight = InFlight(message["in_flight"])
+                    in_flight = InFlightPolicy(message["in_flight"])
                     engine.adapt(tensors, message["scale"], message["version"], in_flight)
                 return {"result": None}
             case Op.SEQUENCE_LOGPROBS:
@@ -193,7 +193,7 @@ class EngineLoop:
                     engine.sequence_logprobs([*prompt, *tokens])[len(prompt) - 1 :]
                     for tokens in message["continuations"]
                 ]
-                return scored(logprobs, engine.version)
+                return logprobs_message(logprobs, engine.version)
 
     def _step(self, session: _Session) -> None:
         try:
@@ -211,20 +211,20 @@ class EngineLoop:
                 group.reply.close()
                 del self._groups[sample.request_id]
         if samples and not self._groups:
-            self._tell_load(session)
+            self._send_load(session)
 
-    def _look_around(self, session: _Session) -> None:
+    def _report_status(self, session: _Session) -> None:
         now = time.monotonic()
-        if now < self._beat + _BEAT_SECONDS:
+        if now < self._last_report + _HEARTBEAT_SECONDS:
             return
-        if session.reply.left():
+        if session.reply.is_cancelled():
             self._end_session()
             return
-        self._tell_load(session)
+        self._send_load(session)
 
-    def _tell_load(self, session: _Session) -> None:
+    def _send_load(self, session: _Session) -> None:
         session.reply.send({"load": load_fields(session.engine.load())})
-        self._beat = time.monotonic()
+        self._last_report = time.monotonic()
 
     def _abort(self, engine: RolloutEngine, request_id: str) -> None:
         engine.abort(request_id)
@@ -238,11 +238,11 @@ class EngineLoop:
         Args:
             lost: Reason why paused requests may not resume; empty where they may.
         """
-        self._held = False
+        self._is_paused = False
         if lost:
             for request_id, group in self._groups.items():
                 engine.abort(request_id)
-                group.reply.send(refusal(Refusal.LOST, lost))
+                group.reply.send(error_message(ErrorKind.LOST, lost))
                 group.reply.close()
             self._groups.clear()
 
@@ -252,15 +252,15 @@ class EngineLoop:
         for group in self._groups.values():
             group.reply.close()
         self._groups.clear()
-        self._held = False
+        self._is_paused = False
         self._session.reply.close()
         # Also frees the engine with its weights.
         self._session = None
 
 
-class _Lost(Exception):
+class _SessionLost(Exception):
     """The session that sent the request does not own the engine, or has no weights."""
 
 
-def _words(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return f"{error} is missing" if isinstance(error, KeyError) else str(error)

@@ -12,10 +12,10 @@ from kubealign.process import TlsFiles
 from kubealign_services.process.failures import PermanentFailure
 
 #: Names the folder of the server's own environment. Default: `triton` within this environment.
-ENVIRONMENT = "KUBEALIGN_TRITON"
-_SECONDS = 60
+ENVIRONMENT_VARIABLE = "KUBEALIGN_TRITON"
+_PROBE_TIMEOUT_SECONDS = 60
 
-_ASK = """
+_PROBE_SCRIPT = """
 import json, sys, sysconfig
 names = ("LIBDIR", "INSTSONAME", "MULTIARCH")
 print(json.dumps({
@@ -25,7 +25,7 @@ print(json.dumps({
 
 
 @dataclass(frozen=True)
-class Installation:
+class TritonInstallation:
     """A Python environment with nvidia-pytriton, which contains the server.
 
     site: its site-packages. base: the prefix of the Python that it was created from. libraries: folders of
@@ -38,18 +38,18 @@ class Installation:
     version: str
 
     @classmethod
-    def find(cls, environment: Mapping[str, str] = os.environ) -> "Installation":
+    def find(cls, environment: Mapping[str, str] = os.environ) -> "TritonInstallation":
         """Find the installation. Raises PermanentFailure, which names what is missing and how to install it.
         """
-        folder = Path(environment.get(ENVIRONMENT) or Path(sys.prefix) / "triton")
+        folder = Path(environment.get(ENVIRONMENT_VARIABLE) or Path(sys.prefix) / "triton")
         python = folder / "bin" / "python"
         if not python.exists():
             raise PermanentFailure(
                 f"rollout.engine.triton: no Triton server environment at {folder}: create it as "
-                f"docs/engines.md describes, or name one in {ENVIRONMENT}"
+                f"docs/engines.md describes, or name one in {ENVIRONMENT_VARIABLE}"
             )
         probe = subprocess.run(
-            [python, "-I", "-c", _ASK], capture_output=True, text=True, timeout=_SECONDS, check=False
+            [python, "-I", "-c", _PROBE_SCRIPT], capture_output=True, text=True, timeout=_PROBE_TIMEOUT_SECONDS, check=False
         )
         if probe.returncode:
             raise PermanentFailure(f"rollout.engine.triton: {python} does not run: {probe.stderr.strip()}")
@@ -80,21 +80,21 @@ class Installation:
 
     @property
     def binary(self) -> Path:
-        return self._server / "bin" / "tritonserver"
+        return self._server_folder / "bin" / "tritonserver"
 
     @property
     def backend_files(self) -> list[Path]:
         """The files that one folder must contain: the backend, its Python module and the interpreter's stub.
         """
-        backend = self._server / "backends" / "python"
-        stub = self._server / "python_backend_stubs" / self.version / "triton_python_backend_stub"
+        backend = self._server_folder / "backends" / "python"
+        stub = self._server_folder / "python_backend_stubs" / self.version / "triton_python_backend_stub"
         return [backend / "libtriton_python.so", backend / "triton_python_backend_utils.py", stub]
 
     @property
-    def _server(self) -> Path:
+    def _server_folder(self) -> Path:
         return self.site / "pytriton" / "tritonserver"
 
-    def environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
+    def server_environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
         """Build the server's environment variables."""
         variables = {name: value for name, value in inherited.items() if not name.startswith("PYTHON")}
         libraries = [str(folder) for folder in self.libraries]
@@ -103,7 +103,7 @@ class Installation:
         return variables | {"LD_LIBRARY_PATH": ":".join(libraries), "PYTHONHOME": str(self.base)}
 
 
-def arguments(
+def server_arguments(
     folder: Path, tls: TlsFiles, grpc: int, metrics: int, region: str, start_seconds: float
 ) -> list[str]:
     """Build the server's arguments for the folders of `write_model_repository`.

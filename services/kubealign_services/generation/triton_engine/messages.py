@@ -12,14 +12,14 @@ from typing import Any
 
 from kubealign_services.generation.contract import (
     EngineLoad,
-    Finish,
+    FinishReason,
     GeneratedSample,
     GenerationRequest,
     SamplingParameters,
 )
 
 #: Names of the model, and of its one input and its one output tensor of bytes.
-MODEL, TENSOR = "kubealign", "message"
+MODEL_NAME, TENSOR_NAME = "kubealign", "message"
 
 
 class Op(StrEnum):
@@ -42,7 +42,7 @@ class Op(StrEnum):
     CONTINUATION_LOGPROBS = "continuation_logprobs"
 
 
-class Refusal(StrEnum):
+class ErrorKind(StrEnum):
     """Kind of an error answer.
 
     REQUEST: the request can never be served. VALUE: weights or tokens that do not fit. MODEL: the folder's
@@ -57,12 +57,12 @@ class Refusal(StrEnum):
     STATE = "state"
 
 
-def encoded(message: Mapping[str, Any]) -> bytes:
+def encode(message: Mapping[str, Any]) -> bytes:
     """Encode a message as JSON. NaN and infinities are written in Python's notation."""
     return json.dumps(message, separators=(",", ":")).encode()
 
 
-def decoded(data: bytes) -> dict[str, Any]:
+def decode(data: bytes) -> dict[str, Any]:
     """Decode a message. Raises ValueError for data that is not a JSON object."""
     message = json.loads(data)
     if not isinstance(message, dict):
@@ -70,7 +70,7 @@ def decoded(data: bytes) -> dict[str, Any]:
     return message
 
 
-def refusal(kind: Refusal, words: str) -> dict[str, Any]:
+def error_message(kind: ErrorKind, words: str) -> dict[str, Any]:
     """Build an `error` message."""
     return {"error": kind.value, "words": words}
 
@@ -84,15 +84,15 @@ def request_fields(request: GenerationRequest) -> dict[str, Any]:
     return _fields(request) | {"sampling": _fields(request.sampling)}
 
 
-def read_request(said: Mapping[str, Any]) -> GenerationRequest:
+def parse_request(data: Mapping[str, Any]) -> GenerationRequest:
     """Parse a request. Raises TypeError or KeyError for malformed data."""
     sampling: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in said["sampling"].items()
+        name: tuple(value) if isinstance(value, list) else value for name, value in data["sampling"].items()
     }
     return GenerationRequest(
-        request_id=said["request_id"],
-        prompt_tokens=tuple(said["prompt_tokens"]),
-        seeds=tuple(said["seeds"]),
+        request_id=data["request_id"],
+        prompt_tokens=tuple(data["prompt_tokens"]),
+        seeds=tuple(data["seeds"]),
         sampling=SamplingParameters(**sampling),
     )
 
@@ -101,18 +101,18 @@ def sample_fields(sample: GeneratedSample) -> dict[str, Any]:
     return _fields(sample)
 
 
-def read_sample(said: Mapping[str, Any]) -> GeneratedSample:
-    return GeneratedSample(**{**said, "finish": Finish(said["finish"])})
+def parse_sample(data: Mapping[str, Any]) -> GeneratedSample:
+    return GeneratedSample(**{**data, "finish": FinishReason(data["finish"])})
 
 
 def load_fields(load: EngineLoad) -> dict[str, Any]:
     return _fields(load)
 
 
-def read_load(said: Mapping[str, Any]) -> EngineLoad:
-    return EngineLoad(**said)
+def parse_load(data: Mapping[str, Any]) -> EngineLoad:
+    return EngineLoad(**data)
 
 
-def scored(logprobs: Sequence[Sequence[float]], version: int) -> dict[str, Any]:
+def logprobs_message(logprobs: Sequence[Sequence[float]], version: int) -> dict[str, Any]:
     """Build the answer to CONTINUATION_LOGPROBS."""
     return {"result": {"logprobs": logprobs, "version": version}}

@@ -7,7 +7,7 @@ from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-_SECONDS = 2.0
+_TIMEOUT_SECONDS = 2.0
 
 
 class TritonMetrics(Collector):
@@ -31,7 +31,7 @@ class TritonMetrics(Collector):
 def _read(address: str) -> str:
     """Return the metrics text, or an empty string where the server does not answer because it is restarting.
     """
-    connection = HTTPConnection(address, timeout=_SECONDS)
+    connection = HTTPConnection(address, timeout=_TIMEOUT_SECONDS)
     try:
         connection.request("GET", "/metrics")
         return connection.getresponse().read().decode()

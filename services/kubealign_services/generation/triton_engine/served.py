@@ -13,11 +13,11 @@ import torch
 import triton_python_backend_utils as triton
 
 from kubealign.spec import engines as engine_spec
-from kubealign_services.generation.torch_engine.engine import TorchEngine
+from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
 from kubealign_services.generation.triton_engine.engine_loop import EngineLoop
-from kubealign_services.generation.triton_engine.messages import TENSOR, decoded, encoded
+from kubealign_services.generation.triton_engine.messages import TENSOR_NAME, decode, encode
 
-_END_SECONDS = 5.0
+_STOP_SECONDS = 5.0
 
 
 class TritonPythonModel:
@@ -26,23 +26,23 @@ class TritonPythonModel:
     """
 
     def initialize(self, args: dict[str, str]) -> None:
-        _end_with_the_server()
-        self._loop = EngineLoop(_create)
+        _exit_with_server()
+        self._loop = EngineLoop(_create_engine)
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 
     def execute(self, requests: list[Any]) -> None:
         for request in requests:
-            reply = _Reply(request.get_response_sender())
-            data = triton.get_input_tensor_by_name(request, TENSOR).as_numpy().tobytes()
+            reply = _ResponseReply(request.get_response_sender())
+            data = triton.get_input_tensor_by_name(request, TENSOR_NAME).as_numpy().tobytes()
             try:
-                self._loop.submit(decoded(data), reply)
+                self._loop.submit(decode(data), reply)
             except ValueError as error:
-                reply.refuse(str(error))
+                reply.send_error(str(error))
 
     def finalize(self) -> None:
         self._loop.stop()
-        self._thread.join(_END_SECONDS)
+        self._thread.join(_STOP_SECONDS)
 
     def _run(self) -> None:
         try:
@@ -53,40 +53,40 @@ class TritonPythonModel:
             os.kill(os.getppid(), signal.SIGKILL)
 
 
-class _Reply:
+class _ResponseReply:
     """A Reply over Triton's response sender, which raises once it is closed."""
 
     def __init__(self, sender: Any) -> None:
         self._sender = sender
-        self._open = True
+        self._is_open = True
 
     def send(self, message: dict[str, Any]) -> None:
-        if self._open:
-            tensor = triton.Tensor(TENSOR, np.frombuffer(encoded(message), dtype=np.uint8))
+        if self._is_open:
+            tensor = triton.Tensor(TENSOR_NAME, np.frombuffer(encode(message), dtype=np.uint8))
             self._sender.send(triton.InferenceResponse([tensor]))
 
-    def refuse(self, words: str) -> None:
+    def send_error(self, words: str) -> None:
         self._sender.send(
             triton.InferenceResponse([], triton.TritonError(words)),
             flags=triton.TRITONSERVER_RESPONSE_COMPLETE_FINAL,
         )
 
     def close(self) -> None:
-        if self._open:
-            self._open = False
+        if self._is_open:
+            self._is_open = False
             self._sender.send(flags=triton.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
-    def left(self) -> bool:
-        return not self._open or bool(self._sender.is_cancelled())
+    def is_cancelled(self) -> bool:
+        return not self._is_open or bool(self._sender.is_cancelled())
 
 
-def _create(folder: Path, spec: engine_spec.TorchEngine, threads: int | None) -> TorchEngine:
+def _create_engine(folder: Path, spec: engine_spec.TorchEngineSpec, threads: int | None) -> TorchRolloutEngine:
     if threads is not None:
         torch.set_num_threads(threads)
-    return TorchEngine.create(folder, spec)
+    return TorchRolloutEngine.create(folder, spec)
 
 
-def _end_with_the_server() -> None:
+def _exit_with_server() -> None:
     """Exit when the server's process ends.
 
     Otherwise the backend's process notices a killed server only after seconds, and keeps its memory until

@@ -17,26 +17,26 @@ from tritonclient.grpc import aio as triton
 from tritonclient.utils import InferenceServerException
 
 from kubealign.process import TlsFiles
-from kubealign.spec.engines import TorchEngine
+from kubealign.spec.engines import TorchEngineSpec
 from kubealign_services.generation.contract import EngineLost, RequestRefused
-from kubealign_services.generation.triton_engine.messages import MODEL, TENSOR, Op, Refusal, decoded, encoded
+from kubealign_services.generation.triton_engine.messages import MODEL_NAME, TENSOR_NAME, Op, ErrorKind, decode, encode
 
-_TRANSPORT = (InferenceServerException, grpc.aio.AioRpcError)
+_TRANSPORT_ERRORS = (InferenceServerException, grpc.aio.AioRpcError)
 _HEALTH_SECONDS = 2.0
 _CLOSE_SECONDS = 2.0
-_UNANSWERED = "-"
+_NO_REPLY_ID = "-"
 
 
-class ModelRefused(ValueError):
+class ModelRejected(ValueError):
     """The folder's model is not supported; retrying does not help."""
 
 
-class SessionRefused(RuntimeError):
+class SessionRejected(RuntimeError):
     """Not possible at this moment: another worker has the engine, or the engine is in another state."""
 
 
 @dataclass(frozen=True)
-class Opening:
+class EngineSettings:
     """Settings of the engine that OPEN creates.
 
     owner: name of the worker, shown to other workers. folder: a Hugging Face folder that the server sees
@@ -45,10 +45,10 @@ class Opening:
 
     owner: str
     folder: Path
-    engine: TorchEngine
+    engine: TorchEngineSpec
     threads: int | None
 
-    def message(self) -> dict[str, Any]:
+    def open_message(self) -> dict[str, Any]:
         return {
             "op": Op.OPEN,
             "owner": self.owner,
@@ -58,7 +58,7 @@ class Opening:
         }
 
 
-class Session:
+class TritonSession:
     """A session, open from `open` until `close` or until the server is gone: then `cause` holds the reason,
     and every pending call gets EngineLost.
 
@@ -68,8 +68,8 @@ class Session:
     """
 
     def __init__(self, address: str, tls: TlsFiles) -> None:
-        self.cause = ""
-        self._name = ""
+        self.lost_cause = ""
+        self._session_id = ""
         self._client = triton.InferenceServerClient(
             address,
             ssl=True,
@@ -86,132 +86,132 @@ class Session:
             ],
         )
         self._outgoing: asyncio.Queue[tuple[str, dict[str, Any]] | None] = asyncio.Queue()
-        self._calls: dict[str, Call] = {}
-        self._numbers = itertools.count()
+        self._calls: dict[str, TritonCall] = {}
+        self._call_ids = itertools.count()
         self._stream: Any = None
         self._reader: asyncio.Task[None] | None = None
-        self._news: Call | None = None
+        self._status_call: TritonCall | None = None
 
     @classmethod
-    async def open(cls, address: str, tls: TlsFiles, opening: Opening) -> Self:
+    async def open(cls, address: str, tls: TlsFiles, settings: EngineSettings) -> Self:
         """Connect and create the engine. Raises EngineLost while the server or its model is not ready;
         ModelRejected; SessionRejected.
         """
         session = cls(address, tls)
         try:
-            if not await session.ready():
-                raise EngineLost(f"the Triton server at {address} has no model {MODEL!r} that is ready")
+            if not await session.is_ready():
+                raise EngineLost(f"the Triton server at {address} has no model {MODEL_NAME!r} that is ready")
             session._stream = session._client.stream_infer(session._messages())
-            session._reader = asyncio.create_task(session._read(), name="Triton's answers")
-            session._news = session._call(opening.message())
-            session._name = (await session._news.next())["result"]["session"]
+            session._reader = asyncio.create_task(session._read_answers(), name="Triton's answers")
+            session._status_call = session._start_call(settings.open_message())
+            session._session_id = (await session._status_call.next_answer())["result"]["session"]
         except BaseException:
             await session.close()
             raise
         return session
 
-    async def ready(self) -> bool:
+    async def is_ready(self) -> bool:
         """Return True where Triton's own endpoints report server and model ready."""
         try:
             async with asyncio.timeout(_HEALTH_SECONDS):
-                return bool(await self._client.is_server_ready() and await self._client.is_model_ready(MODEL))
-        except (*_TRANSPORT, TimeoutError):
+                return bool(await self._client.is_server_ready() and await self._client.is_model_ready(MODEL_NAME))
+        except (*_TRANSPORT_ERRORS, TimeoutError):
             return False
 
-    async def news(self) -> dict[str, Any]:
+    async def next_status(self) -> dict[str, Any]:
         """Return the next status message of the model. Raises EngineLost once the session has ended."""
-        assert self._news is not None
-        return await self._news.next()
+        assert self._status_call is not None
+        return await self._status_call.next_answer()
 
-    def call(self, op: Op, **fields: Any) -> "Call":
+    def call(self, op: Op, **fields: Any) -> "TritonCall":
         """Send a message and return its answers, as a context manager. Raises EngineLost."""
-        return self._call({"op": op, "session": self._name, **fields})
+        return self._start_call({"op": op, "session": self._session_id, **fields})
 
-    async def ask(self, op: Op, **fields: Any) -> Any:
+    async def request(self, op: Op, **fields: Any) -> Any:
         """Return the result of a message that has one answer. Raises the exception of an error answer."""
         with self.call(op, **fields) as answers:
-            return (await answers.next())["result"]
+            return (await answers.next_answer())["result"]
 
-    def tell(self, op: Op, **fields: Any) -> None:
+    def notify(self, op: Op, **fields: Any) -> None:
         """Send a message that has no answer; do nothing once the session is lost."""
-        if not self.cause:
-            self._outgoing.put_nowait((_UNANSWERED, {"op": op, "session": self._name, **fields}))
+        if not self.lost_cause:
+            self._outgoing.put_nowait((_NO_REPLY_ID, {"op": op, "session": self._session_id, **fields}))
 
-    def lose(self, cause: str) -> None:
+    def mark_lost(self, cause: str) -> None:
         """End every call with EngineLost."""
-        self.cause = self.cause or cause
+        self.lost_cause = self.lost_cause or cause
         for call in self._calls.values():
-            call.give(None)
+            call.put_answer(None)
 
     async def close(self) -> None:
         """End the engine's session, then the stream, then the connection."""
-        if self._name and not self.cause:
+        if self._session_id and not self.lost_cause:
             # CLOSE makes the model end its streams too: a server with open streams does not shut down.
             with contextlib.suppress(EngineLost, TimeoutError):
                 async with asyncio.timeout(_CLOSE_SECONDS):
-                    await self.ask(Op.CLOSE)
-        self.lose("the worker has closed its session")
+                    await self.request(Op.CLOSE)
+        self.mark_lost("the worker has closed its session")
         self._outgoing.put_nowait(None)
         if self._reader is not None:
             await asyncio.wait([self._reader], timeout=_CLOSE_SECONDS)
             self._reader.cancel()
             await asyncio.gather(self._reader, return_exceptions=True)
-        with contextlib.suppress(*_TRANSPORT, asyncio.CancelledError):
+        with contextlib.suppress(*_TRANSPORT_ERRORS, asyncio.CancelledError):
             await self._client.close()
 
-    def _call(self, message: dict[str, Any]) -> "Call":
-        if self.cause:
-            raise EngineLost(self.cause)
-        number = str(next(self._numbers))
-        call = self._calls[number] = Call(self, lambda: self._calls.pop(number, None))
+    def _start_call(self, message: dict[str, Any]) -> "TritonCall":
+        if self.lost_cause:
+            raise EngineLost(self.lost_cause)
+        number = str(next(self._call_ids))
+        call = self._calls[number] = TritonCall(self, lambda: self._calls.pop(number, None))
         self._outgoing.put_nowait((number, message))
         return call
 
     async def _messages(self) -> AsyncGenerator[dict[str, Any]]:
         while (entry := await self._outgoing.get()) is not None:
             number, message = entry
-            data = encoded(message)
-            tensor = triton.InferInput(TENSOR, [len(data)], "UINT8")
+            data = encode(message)
+            tensor = triton.InferInput(TENSOR_NAME, [len(data)], "UINT8")
             tensor.set_data_from_numpy(np.frombuffer(data, dtype=np.uint8))
-            yield {"model_name": MODEL, "inputs": [tensor], "request_id": number}
+            yield {"model_name": MODEL_NAME, "inputs": [tensor], "request_id": number}
 
-    async def _read(self) -> None:
+    async def _read_answers(self) -> None:
         """Distribute the answers until the stream ends."""
         try:
             async for result, error in self._stream:
                 if error is not None:
-                    self.lose(f"the Triton server: {error}")
+                    self.mark_lost(f"the Triton server: {error}")
                     return
-                data = result.as_numpy(TENSOR)
+                data = result.as_numpy(TENSOR_NAME)
                 call = self._calls.get(result.get_response().id)
                 # Answers to a call that was abandoned are dropped.
                 if call is not None and data is not None:
-                    call.give(decoded(data.tobytes()))
-            self.lose("the Triton server closed the session")
-        except _TRANSPORT as error:
-            self.lose(f"the Triton server went away: {_words(error)}")
+                    call.put_answer(decode(data.tobytes()))
+            self.mark_lost("the Triton server closed the session")
+        except _TRANSPORT_ERRORS as error:
+            self.mark_lost(f"the Triton server went away: {_error_text(error)}")
 
 
-class Call:
+class TritonCall:
     """The answers to one message, for as long as the call is open."""
 
-    def __init__(self, session: Session, close: Callable[[], object]) -> None:
+    def __init__(self, session: TritonSession, close: Callable[[], object]) -> None:
         self._session, self._close = session, close
         self._answers: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
 
-    def give(self, answer: dict[str, Any] | None) -> None:
+    def put_answer(self, answer: dict[str, Any] | None) -> None:
         """Queue an answer; None means that no more will follow."""
         self._answers.put_nowait(answer)
 
-    async def next(self) -> dict[str, Any]:
+    async def next_answer(self) -> dict[str, Any]:
         """Return the next answer. Raises the exception of an error answer; EngineLost."""
         answer = await self._answers.get()
         if answer is None:
             # The next caller of `next_answer` must get the same error.
             self._answers.put_nowait(None)
-            raise EngineLost(self._session.cause)
+            raise EngineLost(self._session.lost_cause)
         if "error" in answer:
-            _raise(answer)
+            _raise_error(answer)
         return answer
 
     def __enter__(self) -> Self:
@@ -223,22 +223,22 @@ class Call:
         self._close()
 
 
-def _raise(answer: dict[str, Any]) -> NoReturn:
+def _raise_error(answer: dict[str, Any]) -> NoReturn:
     words = answer["words"]
-    match Refusal(answer["error"]):
-        case Refusal.REQUEST:
+    match ErrorKind(answer["error"]):
+        case ErrorKind.REQUEST:
             raise RequestRefused(words)
-        case Refusal.VALUE:
+        case ErrorKind.VALUE:
             raise ValueError(words)
-        case Refusal.MODEL:
-            raise ModelRefused(words)
-        case Refusal.LOST:
+        case ErrorKind.MODEL:
+            raise ModelRejected(words)
+        case ErrorKind.LOST:
             raise EngineLost(words)
-        case Refusal.STATE:
-            raise SessionRefused(words)
+        case ErrorKind.STATE:
+            raise SessionRejected(words)
 
 
-def _words(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     if isinstance(error, grpc.aio.AioRpcError):
         return str(error.details() or error.code().name)
     return str(error)

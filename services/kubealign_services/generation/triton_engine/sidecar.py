@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from kubealign.process import Exit, TlsFiles
-from kubealign_services.generation.triton_engine.installation import Installation, arguments
-from kubealign_services.generation.triton_engine.repository import write_repository
+from kubealign.process import ExitCode, TlsFiles
+from kubealign_services.generation.triton_engine.installation import TritonInstallation, server_arguments
+from kubealign_services.generation.triton_engine.repository import write_model_repository
 from kubealign_services.process.failures import PermanentFailure
 
 _START_SECONDS = 600.0
@@ -31,17 +31,17 @@ def main(argv: Sequence[str]) -> NoReturn:
     parser.add_argument("--metrics-port", type=int, default=8002)
     parsed = parser.parse_args(argv)
     try:
-        installation = Installation.find()
+        installation = TritonInstallation.find()
     except PermanentFailure as failure:
         sys.stderr.write(f"{failure}\n")
-        sys.exit(Exit.PERMANENT)
-    write_repository(parsed.folder, installation)
+        sys.exit(ExitCode.PERMANENT)
+    write_model_repository(parsed.folder, installation)
     tls = TlsFiles(ca=parsed.ca, certificate=parsed.certificate, key=parsed.key)
-    options = arguments(
+    options = server_arguments(
         parsed.folder.absolute(), tls, parsed.port, parsed.metrics_port, "kubealign_sidecar_", _START_SECONDS
     )
     binary = str(installation.binary)
-    os.execve(binary, [binary, *options], installation.environment(os.environ))
+    os.execve(binary, [binary, *options], installation.server_environment(os.environ))
 
 
 if __name__ == "__main__":

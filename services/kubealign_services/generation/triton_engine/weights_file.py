@@ -37,7 +37,7 @@ def write_weights(path: Path, tensors: Iterable[tuple[str, Tensor]]) -> list[dic
         for name, tensor in tensors:
             if tensor.dtype not in _NAMES:
                 raise ValueError(f"{name} has dtype {tensor.dtype}; weights are {', '.join(_DTYPES)}")
-            data = _bytes_of(tensor)
+            data = _tensor_bytes(tensor)
             # Written, not mapped: a full memory file system then raises an error and not a SIGBUS.
             _pwrite(file, data, offset)
             entries.append(
@@ -67,10 +67,10 @@ def read_weights(path: Path, entries: Iterable[dict[str, Any]]) -> Iterator[Iter
         size = os.fstat(file.fileno()).st_size
         # A private, writable map, as torch requires. An empty file cannot be mapped.
         data = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY) if size else b""
-    yield (_read(memoryview(data), entry) for entry in entries)
+    yield (_read_tensor(memoryview(data), entry) for entry in entries)
 
 
-def _read(data: memoryview, entry: dict[str, Any]) -> tuple[str, Tensor]:
+def _read_tensor(data: memoryview, entry: dict[str, Any]) -> tuple[str, Tensor]:
     name, dtype, shape = entry["name"], _DTYPES[entry["dtype"]], tuple(entry["shape"])
     count = math.prod(shape)
     start, end = entry["offset"], entry["offset"] + count * dtype.itemsize
@@ -83,7 +83,7 @@ def _read(data: memoryview, entry: dict[str, Any]) -> tuple[str, Tensor]:
     return name, torch.frombuffer(data, dtype=dtype, count=count, offset=start).reshape(shape)
 
 
-def _bytes_of(tensor: Tensor) -> memoryview:
+def _tensor_bytes(tensor: Tensor) -> memoryview:
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     return flat.view(torch.uint8).numpy().data if flat.numel() else memoryview(b"")
 

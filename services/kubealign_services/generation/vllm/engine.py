@@ -3,18 +3,18 @@
 from pathlib import Path
 from typing import Any
 
-from kubealign.spec.engines import VllmEngine
+from kubealign.spec.engines import VllmEngineSpec
 from kubealign_services.generation.contract import SamplingParameters
-from kubealign_services.generation.outside.contract import Drawn, EngineGone
+from kubealign_services.generation.outside.contract import ExternalSample, ExternalEngineDied
 from kubealign_services.generation.vllm.parameters import engine_arguments, sampling_arguments
-from kubealign_services.generation.vllm.results import chosen, drawn_of
+from kubealign_services.generation.vllm.results import token_logprobs, to_external_sample
 from kubealign_services.process.failures import PermanentFailure
 
 # Level 2 discards the weights too: the next ones come from files.
-_FREED = 2
+_SLEEP_LEVEL = 2
 
 
-class Vllm:
+class VllmExternalEngine:
     """An ExternalEngine over vLLM's AsyncLLM. Use `create`."""
 
     def __init__(self, engine: Any, library: Any) -> None:
@@ -23,7 +23,7 @@ class Vllm:
         self._library = library
 
     @classmethod
-    def create(cls, folder: Path, spec: VllmEngine, context: int) -> "Vllm":
+    def create(cls, folder: Path, spec: VllmEngineSpec, context: int) -> "VllmExternalEngine":
         """Start the engine, without usable weights until the first are loaded. Raises PermanentFailure where
         vLLM is not installed.
         """
@@ -39,24 +39,24 @@ class Vllm:
         arguments = AsyncEngineArgs(**engine_arguments(folder, spec, context))
         return cls(AsyncLLM.from_engine_args(arguments), vllm)
 
-    async def draw(
+    async def generate(
         self, request_id: str, prompt: list[int], sampling: SamplingParameters, seed: int, ends: list[int]
-    ) -> Drawn:
+    ) -> ExternalSample:
         parameters = self._library.SamplingParams(
             **sampling_arguments(sampling, seed, ends),
             output_kind=self._library.sampling_params.RequestOutputKind.FINAL_ONLY,
         )
-        return drawn_of((await self._last(request_id, prompt, parameters)).outputs[0])
+        return to_external_sample((await self._final_output(request_id, prompt, parameters)).outputs[0])
 
     async def score(self, request_id: str, tokens: list[int]) -> list[float]:
         parameters = self._library.SamplingParams(
             max_tokens=1, temperature=0.0, prompt_logprobs=0, detokenize=False
         )
-        output = await self._last(request_id, tokens, parameters)
+        output = await self._final_output(request_id, tokens, parameters)
         # The first token follows no token, so it has no log-probability.
-        return chosen(tokens[1:], output.prompt_logprobs[1:])
+        return token_logprobs(tokens[1:], output.prompt_logprobs[1:])
 
-    async def _last(self, request_id: str, tokens: list[int], parameters: Any) -> Any:
+    async def _final_output(self, request_id: str, tokens: list[int], parameters: Any) -> Any:
         from vllm.v1.engine.exceptions import EngineDeadError
 
         output = None
@@ -66,21 +66,21 @@ class Vllm:
             ):
                 pass
         except EngineDeadError as error:
-            raise EngineGone(f"vLLM's engine has died: {error}") from error
+            raise ExternalEngineDied(f"vLLM's engine has died: {error}") from error
         if output is None:
-            raise EngineGone(f"vLLM ended request {request_id} without an output")
+            raise ExternalEngineDied(f"vLLM ended request {request_id} without an output")
         return output
 
-    async def load(self, file: Path) -> None:
+    async def load_weights(self, file: Path) -> None:
         await self._engine.collective_rpc("kubealign_load", args=(str(file),))
 
-    async def loaded(self) -> None:
+    async def finish_weight_update(self) -> None:
         await self._engine.reset_prefix_cache()
 
-    async def release(self) -> None:
-        await self._engine.sleep(level=_FREED)
+    async def release_memory(self) -> None:
+        await self._engine.sleep(level=_SLEEP_LEVEL)
 
-    async def resume(self) -> None:
+    async def resume_memory(self) -> None:
         await self._engine.wake_up()
 
     async def close(self) -> None:

@@ -3,15 +3,15 @@
 from pathlib import Path
 from typing import Any
 
-from kubealign.spec.engines import BetweenPhases, VllmEngine
+from kubealign.spec.engines import IdleMemoryPolicy, VllmEngineSpec
 from kubealign.spec.precision import Precision
 from kubealign_services.generation.contract import SamplingParameters
-from kubealign_services.generation.vllm.worker import QUALIFIED
+from kubealign_services.generation.vllm.worker import WORKER_EXTENSION
 
 _DTYPES = {Precision.FLOAT32: "float32", Precision.BFLOAT16: "bfloat16"}
 
 
-def engine_arguments(folder: Path, spec: VllmEngine, context: int) -> dict[str, Any]:
+def engine_arguments(folder: Path, spec: VllmEngineSpec, context: int) -> dict[str, Any]:
     """Build keyword arguments of vLLM's AsyncEngineArgs.
 
     Weights arrive by refit, so none are read. The model's own generation config is left out, because it
@@ -27,17 +27,17 @@ def engine_arguments(folder: Path, spec: VllmEngine, context: int) -> dict[str, 
         "tensor_parallel_size": spec.tensor_parallel,
         "pipeline_parallel_size": spec.pipeline_parallel,
         "gpu_memory_utilization": spec.memory_share,
-        "enable_sleep_mode": spec.between_phases is BetweenPhases.FREED,
+        "enable_sleep_mode": spec.between_phases is IdleMemoryPolicy.FREED,
         "enable_prefix_caching": True,
         "generation_config": "vllm",
         # Under the distribution that is sampled from: after temperature, truncation and forbidden end tokens.
         "logprobs_mode": "processed_logprobs",
-        "worker_extension_cls": QUALIFIED,
+        "worker_extension_cls": WORKER_EXTENSION,
         "disable_log_stats": True,
     }
 
 
-def sampling_arguments(sampling: SamplingParameters, seed: int, ends: list[int]) -> dict[str, Any]:
+def sampling_arguments(sampling: SamplingParameters, seed: int, end_tokens: list[int]) -> dict[str, Any]:
     """Build keyword arguments of vLLM's SamplingParams for one response.
 
     The token or string that ends the response stays among its tokens. vLLM's seed has 63 bits.
@@ -51,7 +51,7 @@ def sampling_arguments(sampling: SamplingParameters, seed: int, ends: list[int])
         "top_p": sampling.top_p,
         "seed": seed & 0x7FFFFFFFFFFFFFFF,
         "stop": list(sampling.stop) or None,
-        "stop_token_ids": ends,
+        "stop_token_ids": end_tokens,
         # End tokens are passed by this code, so that minTokens applies to them too.
         "ignore_eos": True,
         "include_stop_str_in_output": True,

@@ -3,20 +3,20 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kubealign_services.generation.outside.contract import Drawn
+from kubealign_services.generation.outside.contract import ExternalSample
 
 
-def drawn_of(completion: Any) -> Drawn:
+def to_external_sample(completion: Any) -> ExternalSample:
     """Convert a vLLM CompletionOutput that was requested with `logprobs` 0, so it has the log-probability of
     each token.
 
     Raises ValueError where a log-probability is missing.
     """
     tokens = [int(token) for token in completion.token_ids]
-    return Drawn(tokens, chosen(tokens, completion.logprobs))
+    return ExternalSample(tokens, token_logprobs(tokens, completion.logprobs))
 
 
-def chosen(tokens: Sequence[int], logprobs: Sequence[Mapping[int, Any] | None] | None) -> list[float]:
+def token_logprobs(tokens: Sequence[int], logprobs: Sequence[Mapping[int, Any] | None] | None) -> list[float]:
     """Return the log-probability of each token from the entries reported at its position."""
     if logprobs is None or len(logprobs) != len(tokens):
         count = "none" if logprobs is None else len(logprobs)

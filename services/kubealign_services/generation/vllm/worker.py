@@ -5,10 +5,10 @@ from typing import Any
 from safetensors import safe_open
 
 #: Import path of the class that vLLM mixes into its worker.
-QUALIFIED = "kubealign_services.generation.vllm.worker.WeightLoading"
+WORKER_EXTENSION = "kubealign_services.generation.vllm.worker.WeightLoading"
 
 
-class WeightLoading:
+class VllmWorkerExtension:
     """An extension of vLLM's worker, which provides `model_runner` and `device`."""
 
     model_runner: Any

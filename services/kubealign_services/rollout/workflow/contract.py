@@ -9,7 +9,7 @@ class WorkflowFailed(RuntimeError):
     """A workflow raised an error or generated nothing. Its group fails with this message."""
 
 
-class Workflow(Protocol):
+class EpisodeWorkflow(Protocol):
     """Procedure that produces a response in several turns."""
 
     async def __call__(self, episode: Episode) -> None:

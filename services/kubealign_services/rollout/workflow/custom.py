@@ -7,8 +7,8 @@ from kubealign.spec.workflow import WorkflowFunction
 from kubealign_services.generation.contract import EngineLost, RequestRefused
 from kubealign_services.rollout.workflow.contract import WorkflowFailed
 from kubealign_services.rollout.workflow.episode import Episode
-from kubealign_services.scoring.child import Refused, load
-from kubealign_services.scoring.function_process import target_of
+from kubealign_services.scoring.child import FunctionError, load_function
+from kubealign_services.scoring.function_process import function_target
 
 
 class CustomWorkflow:
@@ -18,14 +18,14 @@ class CustomWorkflow:
         self._function, self._called = function, called
 
     @classmethod
-    def of(cls, spec: WorkflowFunction) -> "CustomWorkflow":
+    def from_spec(cls, spec: WorkflowFunction) -> "CustomWorkflow":
         """Load the function. Raises WorkflowFailed if it does not exist or is no async function of one
         argument.
         """
-        target, description = target_of(spec)
+        target, description = function_target(spec)
         try:
-            function = load(target)
-        except Refused as refusal:
+            function = load_function(target)
+        except FunctionError as refusal:
             raise WorkflowFailed(f"spec.rollout.workflow.function: {description} {refusal}") from refusal
         if not inspect.iscoroutinefunction(function) or len(inspect.signature(function).parameters) != 1:
             raise WorkflowFailed(

@@ -8,14 +8,14 @@ import xxhash
 from transformers import PreTrainedTokenizerBase
 
 from kubealign_services.generation.contract import (
-    Finish,
+    FinishReason,
     GeneratedSample,
     GenerationRequest,
     SamplingParameters,
 )
 
 #: Generates one sample of a request of one seed.
-Generate = Callable[[GenerationRequest], Awaitable[GeneratedSample]]
+GenerateSample = Callable[[GenerationRequest], Awaitable[GeneratedSample]]
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Transcript:
     """
 
     tokens: list[int] = field(default_factory=list)
-    learned: list[int] = field(default_factory=list)
+    loss_mask: list[int] = field(default_factory=list)
     behaviour_logprobs: list[float] = field(default_factory=list)
     engine_logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
@@ -64,7 +64,7 @@ class Episode:
         columns: dict[str, Any],
         request: GenerationRequest,
         tokenizer: PreTrainedTokenizerBase,
-        generate: Generate,
+        generate: GenerateSample,
     ) -> None:
         """Set up an episode.
 
@@ -116,17 +116,17 @@ class Episode:
                 sampling,
             )
         )
-        stop_string = self._stop_of(sample, stop) if sample.finish is Finish.STOP else None
+        stop_string = self._find_stop(sample, stop) if sample.finish is FinishReason.STOP else None
         text = sample.text + (stop_string or "")
         response.tokens += sample.tokens
-        response.learned += [1] * len(sample.tokens)
+        response.loss_mask += [1] * len(sample.tokens)
         response.behaviour_logprobs += sample.behaviour_logprobs
         response.engine_logprobs += sample.engine_logprobs
         response.versions += sample.versions
         response.text += text
         response.seconds += sample.seconds
         response.turns += 1
-        response.truncated = sample.finish is Finish.LENGTH and self.room <= 0
+        response.truncated = sample.finish is FinishReason.LENGTH and self.room <= 0
         return Turn(text, stop_string, response.truncated)
 
     def put(self, text: str) -> bool:
@@ -141,14 +141,14 @@ class Episode:
             response.truncated = True
             return False
         response.tokens += tokens
-        response.learned += [0] * len(tokens)
+        response.loss_mask += [0] * len(tokens)
         response.behaviour_logprobs += [0.0] * len(tokens)
         response.engine_logprobs += [0.0] * len(tokens)
         response.versions += [-1] * len(tokens)
         response.text += text
         return True
 
-    def _stop_of(self, sample: GeneratedSample, stops: Sequence[str]) -> str | None:
+    def _find_stop(self, sample: GeneratedSample, stops: Sequence[str]) -> str | None:
         """Return the one of `stops` that follows the sample's text; None: it ended otherwise."""
         full_text = str(self._tokenizer.decode(sample.tokens, skip_special_tokens=True))
         rest = full_text[len(sample.text) :]

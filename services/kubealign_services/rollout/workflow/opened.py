@@ -5,19 +5,19 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from transformers import PreTrainedTokenizerBase
 
-from kubealign.spec.workflow import Workflow as WorkflowSpec
+from kubealign.spec.workflow import WorkflowSpec as WorkflowSpec
 from kubealign_services.generation.contract import Generator
-from kubealign_services.rollout.samples import AtOnce, ByWorkflow, Samples
-from kubealign_services.rollout.workflow.contract import Workflow
+from kubealign_services.rollout.samples import SingleTurn, MultiTurn, SampleProducer
+from kubealign_services.rollout.workflow.contract import EpisodeWorkflow
 from kubealign_services.rollout.workflow.custom import CustomWorkflow
 from kubealign_services.rollout.workflow.tool_use import ToolWorkflow
 from kubealign_services.scoring.tools import ToolProcess
 
 
 @asynccontextmanager
-async def opened_samples(
+async def open_sample_producer(
     spec: WorkflowSpec | None, generator: Generator, worker: str, tokenizer: PreTrainedTokenizerBase
-) -> AsyncIterator[Samples]:
+) -> AsyncIterator[SampleProducer]:
     """Open the sample producer; a workflow's tools run until the block ends.
 
     Raises:
@@ -25,15 +25,15 @@ async def opened_samples(
         WorkflowFailed: The workflow cannot be loaded.
     """
     if spec is None:
-        yield AtOnce(generator, worker)
+        yield SingleTurn(generator, worker)
         return
     async with AsyncExitStack() as stack:
-        yield ByWorkflow(generator, worker, await _workflow(spec, stack), tokenizer)
+        yield MultiTurn(generator, worker, await _create_workflow(spec, stack), tokenizer)
 
 
-async def _workflow(spec: WorkflowSpec, stack: AsyncExitStack) -> Workflow:
+async def _create_workflow(spec: WorkflowSpec, stack: AsyncExitStack) -> EpisodeWorkflow:
     if spec.function is not None:
-        return CustomWorkflow.of(spec.function)
+        return CustomWorkflow.from_spec(spec.function)
     assert spec.tools is not None
     tools = {tool.name: await stack.enter_async_context(ToolProcess(tool)) for tool in spec.tools.tools}
     return ToolWorkflow(spec.tools, tools)

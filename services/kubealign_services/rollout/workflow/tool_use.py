@@ -4,12 +4,12 @@ import re
 from collections.abc import Mapping
 from typing import Protocol
 
-from kubealign.spec.workflow import ToolUse
+from kubealign.spec.workflow import ToolUseSpec
 from kubealign_services.rollout.workflow.episode import Episode
 from kubealign_services.scoring.errors import RewardError, RewardMissing
 
 
-class Tool(Protocol):
+class ToolBackend(Protocol):
     """Tool that answers calls."""
 
     async def answer(self, argument: str) -> str:
@@ -19,7 +19,7 @@ class Tool(Protocol):
 class ToolWorkflow:
     """Generates up to the end of a tool call, appends the tool's answer, and continues."""
 
-    def __init__(self, spec: ToolUse, tools: Mapping[str, Tool]) -> None:
+    def __init__(self, spec: ToolUseSpec, tools: Mapping[str, ToolBackend]) -> None:
         self._spec, self._tools = spec, tools
         self._pattern = re.compile(spec.pattern, re.DOTALL)
 
@@ -31,11 +31,11 @@ class ToolWorkflow:
             match = self._pattern.search(turn.text)
             if match is None:
                 return
-            result = await self._result(match, episode)
+            result = await self._call_tool(match, episode)
             if not episode.put(self._spec.answer.replace("{result}", result)):
                 return
 
-    async def _result(self, match: re.Match[str], episode: Episode) -> str:
+    async def _call_tool(self, match: re.Match[str], episode: Episode) -> str:
         """Call the tool and return its answer, or an error text for the policy."""
         groups = match.groupdict()
         name = groups.get("name") or (next(iter(self._tools)) if len(self._tools) == 1 else "")

@@ -11,7 +11,7 @@ from torch import Tensor
 from kubealign.spec.training import HeadInit, Trainer
 from kubealign_services.algorithms.contract import Objective
 from kubealign_services.batch.packed import Batch
-from kubealign_services.residence.swap import swapping
+from kubealign_services.residence.swap import make_offloader
 from kubealign_services.training.contract import (
     AdapterSnapshot,
     CorruptCheckpoint,
@@ -20,10 +20,10 @@ from kubealign_services.training.contract import (
     UpdatePlan,
 )
 from kubealign_services.training.megatron_backend.export_adapter import export_adapter
-from kubealign_services.training.megatron_backend.lora import adapters_off
+from kubealign_services.training.megatron_backend.lora import adapters_disabled
 from kubealign_services.training.megatron_backend.model_loading import (
-    Model,
-    Source,
+    StageModel,
+    ModelSource,
     load_model,
     megatron_spec,
 )
@@ -31,26 +31,26 @@ from kubealign_services.training.megatron_backend.optimizer import StageOptimize
 from kubealign_services.training.megatron_backend.passes import Pipeline
 from kubealign_services.training.megatron_backend.resume import load_shards, save_shard
 from kubealign_services.training.megatron_backend.slices import (
-    Wanted,
-    gathered,
+    ParameterFilter,
+    gather_tensors,
     is_adapter,
     is_trunk,
     local_slices,
 )
-from kubealign_services.training.megatron_backend.weights_out import drained, is_exported, write_folder
+from kubealign_services.training.megatron_backend.weights_out import send_slices, export_filter, write_hf_folder
 from kubealign_services.training.slices import WeightSlice
-from kubealign_services.training.torch_backend.collectives import all_figures
+from kubealign_services.training.torch_backend.collectives import all_gather_metrics
 from kubealign_services.training.torch_backend.microbatches import minibatches
-from kubealign_services.training.torch_backend.passes import Figures, averaged
+from kubealign_services.training.torch_backend.passes import MinibatchMetrics, average_metrics
 from kubealign_services.training.torch_backend.precision import compute_dtype
 
 log = logging.getLogger(__name__)
 
 
-class MegatronBackend:
+class MegatronTrainingBackend:
     """`TrainingBackend` on megatron-core, for the model families of `model.architecture`."""
 
-    def __init__(self, model: Model, spec: Trainer, total_updates: int) -> None:
+    def __init__(self, model: StageModel, spec: Trainer, total_updates: int) -> None:
         """Use `create` instead."""
         self._model = model
         self._lora = spec.lora
@@ -72,7 +72,7 @@ class MegatronBackend:
             megatron_spec(spec).microbatch_tokens,
         )
         self._updates = 0
-        self._swap = swapping(self._tensors, model.device)
+        self._offloader = make_offloader(self._resident_tensors, model.device)
 
     @classmethod
     def create(
@@ -88,7 +88,7 @@ class MegatronBackend:
         head_init: HeadInit = HeadInit.ZERO,
         pooling: str | None = None,
         scores: Sequence[str] = (),
-    ) -> "MegatronBackend":
+    ) -> "MegatronTrainingBackend":
         """Create the model of a Hugging Face folder with its first weights, on all ranks; arguments as for
         `TorchTrainingBackend.create`. Collective.
 
@@ -97,11 +97,11 @@ class MegatronBackend:
             UnsuitedLayout: The model cannot be split as the spec says.
             ValueError: The folder holds another kind of model.
         """
-        source = Source(folder, head, seed, head_init, pooling, tuple(scores))
+        source = ModelSource(folder, head, seed, head_init, pooling, tuple(scores))
         model, exact = load_model(source, spec, rank, world_size)
         backend = cls(model, spec, total_updates)
         if exact is not None:
-            backend._optimizer.start_from(exact)
+            backend._optimizer.load_masters(exact)
         return backend
 
     @property
@@ -114,9 +114,9 @@ class MegatronBackend:
         tensor ranks, which
         share the inputs.
         """
-        self._swap.changed()
+        self._offloader.mark_changed()
         stage = self._model.stage
-        torch.manual_seed((plan.seed + self._model.conversion.layout.copy_rank) % (1 << 63))
+        torch.manual_seed((plan.seed + self._model.conversion.layout.replica_rank) % (1 << 63))
         stage.train()
         try:
             steps = [
@@ -127,15 +127,15 @@ class MegatronBackend:
             ]
         finally:
             stage.eval()
-        return averaged(steps)
+        return average_metrics(steps)
 
-    def _update(self, minibatch: Batch, objective: Objective) -> tuple[Figures, float, float]:
+    def _update(self, minibatch: Batch, objective: Objective) -> tuple[MinibatchMetrics, float, float]:
         """Run one optimiser step. Returns its metrics, gradient norm and learning rate."""
-        self._optimizer.zero()
+        self._optimizer.zero_grad()
         objective.prepare(minibatch)
-        self._model.check(minibatch, objective.outputs)
-        metrics = self._pipeline.objective(minibatch, objective)
-        norm = self._optimizer.reduce()
+        self._model.check_batch(minibatch, objective.outputs)
+        metrics = self._pipeline.run_objective(minibatch, objective)
+        norm = self._optimizer.reduce_gradients()
         if not (math.isfinite(metrics.loss) and math.isfinite(norm)):
             raise NonFiniteLoss(
                 f"at optimiser step {self._updates + 1} the loss is {metrics.loss}, "
@@ -149,25 +149,25 @@ class MegatronBackend:
     def evaluate(self, batch: Batch, objective: Objective) -> dict[str, float]:
         """See TrainingBackend. Returns `loss`, the objective's sums and maxima."""
         objective.prepare(batch)
-        self._model.check(batch, objective.outputs)
-        metrics = self._pipeline.objective(batch, objective)
+        self._model.check_batch(batch, objective.outputs)
+        metrics = self._pipeline.run_objective(batch, objective)
         return {**metrics.sums, **metrics.maxima, "loss": metrics.loss}
 
     def forward(self, batch: Batch, outputs: frozenset[str]) -> dict[str, Tensor]:
         """See TrainingBackend. Raises ValueError for an output that the model has no head for."""
-        self._model.check(batch, outputs)
-        return self._pipeline.forward(batch, outputs, self._model.widths(batch))
+        self._model.check_batch(batch, outputs)
+        return self._pipeline.forward(batch, outputs, self._model.output_widths(batch))
 
     def base_forward(self, batch: Batch, outputs: frozenset[str]) -> dict[str, Tensor]:
         """See TrainingBackend. Holds no second copy of the weights."""
         if self._lora is None:
             raise ValueError("all weights are trained: there is no adapter to disable")
-        with adapters_off(self._model.stage.trunk):
+        with adapters_disabled(self._model.stage.trunk):
             return self.forward(batch, outputs)
 
     def snapshot(self) -> Iterator[tuple[str, Tensor]]:
         """See TrainingBackend. In the precision of the arithmetic; rank 0 holds one full tensor at a time."""
-        return self._gathered(is_trunk)
+        return self._gather(is_trunk)
 
     def slices(self) -> Iterator[WeightSlice]:
         """See TrainingBackend. Not collective: the layout determines the slices of each rank."""
@@ -178,12 +178,12 @@ class MegatronBackend:
         """See TrainingBackend. In the precision of the arithmetic."""
         if self._lora is None:
             return None
-        return AdapterSnapshot(self._scale, self._gathered(is_adapter))
+        return AdapterSnapshot(self._scale, self._gather(is_adapter))
 
     def save(self, directory: Path) -> list[str]:
         """See TrainingBackend. The folder exists; the files are synced to disk on return."""
         model = self._model
-        states = self._optimizer.state()
+        states = self._optimizer.gather_states()
         return save_shard(directory, model.conversions, model.rank, states, self._updates, self._lora)
 
     def load(self, directory: Path) -> None:
@@ -199,24 +199,24 @@ class MegatronBackend:
             )
         except CorruptCheckpoint as error:
             failure = str(error)
-        failures = all_figures({"failures": {failure: 1.0}}, model.world_size)
+        failures = all_gather_metrics({"failures": {failure: 1.0}}, model.world_size)
         errors = [text for rank_failures in failures for text in rank_failures["failures"] if text]
         if errors or loaded is None:
             raise CorruptCheckpoint(errors[0])
-        self._swap.changed()
+        self._offloader.mark_changed()
         states, self._updates = loaded
         self._optimizer.load_state(states, self._updates)
         log.info("shards loaded", extra={"directory": str(directory), "updates": self._updates})
 
     def offload(self) -> None:
         """Offload weights, gradients and moments to host memory: see `Movable`."""
-        self._swap.offload()
+        self._offloader.offload()
 
     def reload(self) -> None:
         """See `offload`."""
-        self._swap.reload()
+        self._offloader.reload()
 
-    def _tensors(self) -> Iterator[Tensor]:
+    def _resident_tensors(self) -> Iterator[Tensor]:
         """Yield this rank's part of all tensors that persist between commands."""
         with torch.no_grad():
             yield from self._model.stage.parameters()
@@ -230,9 +230,9 @@ class MegatronBackend:
         """
         model, source = self._model, self._model.source
         with_score = model.conversion.heads.scores > 0
-        weights = self._gathered(is_exported(with_score))
+        weights = self._gather(export_filter(with_score))
         if model.rank == 0:
-            write_folder(
+            write_hf_folder(
                 directory,
                 source.folder,
                 model.config,
@@ -243,7 +243,7 @@ class MegatronBackend:
                 source.scores,
             )
         else:
-            drained(weights)
+            send_slices(weights)
         if self._lora is not None:
             export_adapter(
                 directory,
@@ -254,8 +254,8 @@ class MegatronBackend:
                 self._lora,
             )
 
-    def _gathered(self, keep: Wanted) -> Iterator[tuple[str, Tensor]]:
+    def _gather(self, keep: ParameterFilter) -> Iterator[tuple[str, Tensor]]:
         model = self._model
-        return gathered(
+        return gather_tensors(
             model.conversions, model.rank, model.stage.weights(), self._dtype, keep, self._scale
         )

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from kubealign_services.training.megatron_backend.core_context import ContextPlan, context_attention
-from kubealign_services.training.torch_backend.packed_attention import PLAN, packed_attention
+from kubealign_services.training.torch_backend.packed_attention import PLAN_ARGUMENT, packed_attention
 
 
 class PackedCoreAttention(nn.Module):
@@ -77,6 +77,6 @@ class PackedCoreAttention(nn.Module):
             )
         q, k, v = (states.permute(1, 2, 0, 3) for states in (query, key, value))
         output, _ = packed_attention(
-            self, q, k, v, None, scaling=self.scale, sliding_window=self.window, **{PLAN: plan}
+            self, q, k, v, None, scaling=self.scale, sliding_window=self.window, **{PLAN_ARGUMENT: plan}
         )
         return output[0]

@@ -18,7 +18,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 
 @dataclass(frozen=True)
-class Part:
+class LocalQueries:
     """The queries of one sequence on this rank.
 
     Attributes:
@@ -41,11 +41,11 @@ class ContextPlan:
         restore_order: int64 [t], index of each token in the concatenated queries.
     """
 
-    parts: list[Part]
-    back: Tensor
+    queries: list[LocalQueries]
+    restore_order: Tensor
 
 
-def shares(length: int, ranks: int) -> list[Tensor]:
+def context_shares(length: int, ranks: int) -> list[Tensor]:
     """Return for each rank the indices of its tokens, int64: chunk r from the front and chunk r from the back
     of 2 x ranks
     chunks.
@@ -64,7 +64,7 @@ def plan_context(seams: Tensor, ranks: int, rank: int, device: torch.device) -> 
         seams: int32 [S + 1] on the CPU, boundaries of the sequences of the padded pack.
     """
     length = int(seams[-1])
-    owned = shares(length, ranks)
+    owned = context_shares(length, ranks)
     gathered = torch.empty(length, dtype=torch.int64)
     gathered[torch.cat(owned)] = torch.arange(length)
     mine = owned[rank]
@@ -74,7 +74,7 @@ def plan_context(seams: Tensor, ranks: int, rank: int, device: torch.device) -> 
         if len(rows):
             positions = mine[rows] - start
             keys = gathered[start : start + int(positions.max()) + 1]
-            parts.append(Part(rows.to(device), positions.to(device), keys.to(device)))
+            parts.append(LocalQueries(rows.to(device), positions.to(device), keys.to(device)))
     back = torch.empty(len(mine), dtype=torch.int64)
     back[torch.cat([part.rows.cpu() for part in parts])] = torch.arange(len(mine))
     return ContextPlan(parts, back.to(device))
@@ -101,7 +101,7 @@ def context_attention(
     )
     repeats = query.shape[1] // key.shape[1]
     pieces = []
-    for part in plan.parts:
+    for part in plan.queries:
         q = query[part.rows].transpose(0, 1)
         k, v = (
             states[part.keys].transpose(0, 1).repeat_interleave(repeats, dim=0) for states in (key, value)
@@ -111,4 +111,4 @@ def context_attention(
         if window is not None:
             mask &= distance < window
         pieces.append(scaled_dot_product_attention(q[None], k[None], v[None], attn_mask=mask, scale=scale)[0])
-    return torch.cat(pieces, dim=1).transpose(0, 1)[plan.back]
+    return torch.cat(pieces, dim=1).transpose(0, 1)[plan.restore_order]

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from kubealign.spec.training import Lora
-from kubealign_services.training.hf_folder_adapter import FOLDER, write_adapter
-from kubealign_services.training.megatron_backend.conversion import Conversion
-from kubealign_services.training.megatron_backend.slices import gathered, is_adapter
+from kubealign_services.training.hf_folder_adapter import ADAPTER_FOLDER, write_peft_adapter
+from kubealign_services.training.megatron_backend.conversion import WeightConversion
+from kubealign_services.training.megatron_backend.slices import gather_tensors, is_adapter
 
 _SCORE = "score.weight"
 
@@ -17,7 +17,7 @@ _SCORE = "score.weight"
 def export_adapter(
     directory: Path,
     source: Path,
-    conversions: Sequence[Conversion],
+    conversions: Sequence[WeightConversion],
     rank: int,
     parameters: Mapping[str, Tensor],
     lora: Lora,
@@ -29,8 +29,8 @@ def export_adapter(
     Args:
         source: Folder of the base model.
     """
-    tensors = dict(gathered(conversions, rank, parameters, torch.float32, is_adapter))
-    heads = dict(gathered(conversions, rank, parameters, torch.float32, lambda name: name == _SCORE))
+    tensors = dict(gather_tensors(conversions, rank, parameters, torch.float32, is_adapter))
+    heads = dict(gather_tensors(conversions, rank, parameters, torch.float32, lambda name: name == _SCORE))
     if rank == 0:
         layers = sorted({name.rpartition(".lora_")[0] for name in tensors})
-        write_adapter(directory / FOLDER, tensors, layers, lora, source, heads.get(_SCORE))
+        write_peft_adapter(directory / ADAPTER_FOLDER, tensors, layers, lora, source, heads.get(_SCORE))

@@ -8,17 +8,17 @@ config,
 from dataclasses import dataclass
 from typing import Any
 
-from kubealign_services.training.torch_backend.packed_attention import UnsupportedModel
+from kubealign_services.training.torch_backend.packed_attention import UnsupportedTrainingModel
 
 #: Model types in Hugging Face configs.
-DENSE = ("llama", "mistral", "qwen2", "qwen3")
-MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe")
+DENSE_FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+MIXTURE_FAMILIES = ("mixtral", "qwen2_moe", "qwen3_moe")
 
-_ALL_LAYERS_SLIDE = ("mistral", "mixtral", "qwen3_moe")
+_SLIDING_FAMILIES = ("mistral", "mixtral", "qwen3_moe")
 
 
 @dataclass(frozen=True)
-class Mixture:
+class MixtureOfExperts:
     """The mixture of experts of a model.
 
     Attributes:
@@ -32,14 +32,14 @@ class Mixture:
 
     sparse: tuple[bool, ...]
     experts: int
-    chosen: int
-    size: int
-    normalised: bool
-    shared: int
+    top_k: int
+    expert_size: int
+    is_normalised: bool
+    shared_expert_size: int
 
 
 @dataclass(frozen=True)
-class Shape:
+class ModelArchitecture:
     """Sizes and traits of a model.
 
     Attributes:
@@ -52,58 +52,58 @@ class Shape:
     layers: int
     hidden: int
     heads: int
-    groups: int
+    kv_heads: int
     head_size: int
-    size: int
+    mlp_size: int
     vocabulary: int
     positions: int
     tied: bool
     qkv_bias: bool
     qk_norm: bool
-    epsilon: float
+    norm_epsilon: float
     initializer_range: float
     windows: tuple[int | None, ...]
-    mixture: Mixture | None = None
+    mixture: MixtureOfExperts | None = None
 
     def is_sparse(self, layer: int) -> bool:
         """Return True when the layer's MLP is a mixture."""
         return self.mixture is not None and self.mixture.sparse[layer]
 
 
-def read_shape(config: Any) -> Shape:
+def read_architecture(config: Any) -> ModelArchitecture:
     """Read the architecture from a Hugging Face config. Raises UnsupportedTrainingModel, naming the config's
     field, for traits
     that megatron-core does not compute as transformers does.
     """
     family = config.model_type
-    if family not in DENSE + MIXTURES:
-        raise UnsupportedModel(
+    if family not in DENSE_FAMILIES + MIXTURE_FAMILIES:
+        raise UnsupportedTrainingModel(
             f"trainer.backend.megatron does not support model type {family!r}; it supports "
-            f"{', '.join(DENSE + MIXTURES)}. The torch backend takes any model that runs packed"
+            f"{', '.join(DENSE_FAMILIES + MIXTURE_FAMILIES)}. The torch backend takes any model that runs packed"
         )
-    _refuse_other_traits(config)
+    _check_supported_traits(config)
     heads = config.num_attention_heads
-    return Shape(
+    return ModelArchitecture(
         family=family,
         layers=config.num_hidden_layers,
         hidden=config.hidden_size,
         heads=heads,
-        groups=config.num_key_value_heads or heads,
+        kv_heads=config.num_key_value_heads or heads,
         head_size=getattr(config, "head_dim", None) or config.hidden_size // heads,
-        size=config.intermediate_size,
+        mlp_size=config.intermediate_size,
         vocabulary=config.vocab_size,
         positions=config.max_position_embeddings,
         tied=bool(config.tie_word_embeddings),
         qkv_bias=family == "qwen2" or (family == "qwen2_moe" and bool(config.qkv_bias)),
         qk_norm=family in ("qwen3", "qwen3_moe"),
-        epsilon=config.rms_norm_eps,
+        norm_epsilon=config.rms_norm_eps,
         initializer_range=config.initializer_range,
         windows=_windows(config),
-        mixture=_mixture(config) if family in MIXTURES else None,
+        mixture=_mixture(config) if family in MIXTURE_FAMILIES else None,
     )
 
 
-def _refuse_other_traits(config: Any) -> None:
+def _check_supported_traits(config: Any) -> None:
     if config.hidden_act != "silu":
         raise _unsupported(config, "hidden_act", "silu")
     for field in ("attention_bias", "mlp_bias"):
@@ -120,7 +120,7 @@ def _refuse_other_traits(config: Any) -> None:
 def _windows(config: Any) -> tuple[int | None, ...]:
     layers: int = config.num_hidden_layers
     window: int | None = getattr(config, "sliding_window", None) or None
-    if config.model_type in _ALL_LAYERS_SLIDE:
+    if config.model_type in _SLIDING_FAMILIES:
         return (window,) * layers
     types = getattr(config, "layer_types", None) or ["full_attention"] * layers
     unknown = sorted(set(types) - {"full_attention", "sliding_attention"})
@@ -129,7 +129,7 @@ def _windows(config: Any) -> tuple[int | None, ...]:
     return tuple(window if kind == "sliding_attention" else None for kind in types)
 
 
-def _mixture(config: Any) -> Mixture | None:
+def _mixture(config: Any) -> MixtureOfExperts | None:
     layers = config.num_hidden_layers
     if config.model_type == "mixtral":
         sparse, experts = (True,) * layers, config.num_local_experts
@@ -148,11 +148,11 @@ def _mixture(config: Any) -> Mixture | None:
     if chosen == 1 and normalised:
         # megatron-core refuses a softmax over one expert: its weight is 1 whatever the router outputs.
         raise _unsupported(config, "num_experts_per_tok", "2 or more where their weights sum to 1")
-    return Mixture(sparse, experts, chosen, size, normalised, shared)
+    return MixtureOfExperts(sparse, experts, chosen, size, normalised, shared)
 
 
-def _unsupported(config: Any, field: str, supported: object) -> UnsupportedModel:
-    return UnsupportedModel(
+def _unsupported(config: Any, field: str, supported: object) -> UnsupportedTrainingModel:
+    return UnsupportedTrainingModel(
         f"trainer.backend.megatron: config.json of model type {config.model_type} has {field} = "
         f"{getattr(config, field)!r}; the Megatron backend supports {supported}"
     )

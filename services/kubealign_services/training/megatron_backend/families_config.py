@@ -9,15 +9,15 @@ from torch import Tensor
 from torch.nn import functional
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from kubealign.spec.megatron import MegatronBackend
-from kubealign_services.training.megatron_backend.families import Shape
-from kubealign_services.training.torch_backend.packed_attention import UnsupportedModel
+from kubealign.spec.megatron import MegatronBackendSpec
+from kubealign_services.training.megatron_backend.families import ModelArchitecture
+from kubealign_services.training.torch_backend.packed_attention import UnsupportedTrainingModel
 
 # The other types depend on the length of the longest sequence.
-_ROTATIONS = ("default", "linear", "llama3", "yarn")
+_ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 
 
-def rotation(config: Any) -> tuple[Tensor, float]:
+def rope_frequencies(config: Any) -> tuple[Tensor, float]:
     """Return (inverse frequencies fp32 [head size / 2], factor of sine and cosine) of a Hugging Face config,
     as transformers
     computes them.
@@ -28,13 +28,13 @@ def rotation(config: Any) -> tuple[Tensor, float]:
     """
     parameters = config.rope_parameters
     kind = parameters.get("rope_type", "default")
-    if kind not in _ROTATIONS:
-        raise UnsupportedModel(
+    if kind not in _ROPE_TYPES:
+        raise UnsupportedTrainingModel(
             f"trainer.backend.megatron: config.json has rope_type {kind!r}; the Megatron backend supports "
-            f"{', '.join(_ROTATIONS)}"
+            f"{', '.join(_ROPE_TYPES)}"
         )
     if parameters.get("partial_rotary_factor", 1.0) != 1.0:
-        raise UnsupportedModel(
+        raise UnsupportedTrainingModel(
             "trainer.backend.megatron: config.json has partial_rotary_factor "
             f"{parameters['partial_rotary_factor']}; the Megatron backend supports 1.0"
         )
@@ -47,7 +47,7 @@ def rotation(config: Any) -> tuple[Tensor, float]:
 
 
 def transformer_config(
-    shape: Shape, spec: MegatronBackend, rotation_factor: float, dtype: torch.dtype, **execution: Any
+    shape: ModelArchitecture, spec: MegatronBackendSpec, rotation_factor: float, dtype: torch.dtype, **execution: Any
 ) -> TransformerConfig:
     """Return the config for megatron-core's `GPTModel`.
 
@@ -61,11 +61,11 @@ def transformer_config(
         "num_layers": shape.layers,
         "hidden_size": shape.hidden,
         "num_attention_heads": shape.heads,
-        "num_query_groups": shape.groups,
+        "num_query_groups": shape.kv_heads,
         "kv_channels": shape.head_size,
-        "ffn_hidden_size": shape.size,
+        "ffn_hidden_size": shape.mlp_size,
         "normalization": "RMSNorm",
-        "layernorm_epsilon": shape.epsilon,
+        "layernorm_epsilon": shape.norm_epsilon,
         "qk_layernorm": shape.qk_norm,
         "add_bias_linear": False,
         "add_qkv_bias": shape.qkv_bias,
@@ -89,7 +89,7 @@ def transformer_config(
     return TransformerConfig(**(fields | _mixture_fields(shape, spec) | execution))
 
 
-def model_arguments(shape: Shape, spec: MegatronBackend, theta: float) -> dict[str, Any]:
+def model_arguments(shape: ModelArchitecture, spec: MegatronBackendSpec, theta: float) -> dict[str, Any]:
     """Return the arguments of `GPTModel` other than config, layer spec and stage.
 
     Args:
@@ -104,28 +104,28 @@ def model_arguments(shape: Shape, spec: MegatronBackend, theta: float) -> dict[s
     }
 
 
-def padded_vocabulary(shape: Shape, tensor: int) -> int:
+def padded_vocabulary(shape: ModelArchitecture, tensor: int) -> int:
     """Return the vocabulary's size, padded with rows of zeros so that all tensor-parallel ranks have equally
     many.
     """
     return -(-shape.vocabulary // tensor) * tensor
 
 
-def _mixture_fields(shape: Shape, spec: MegatronBackend) -> dict[str, Any]:
+def _mixture_fields(shape: ModelArchitecture, spec: MegatronBackendSpec) -> dict[str, Any]:
     mixture = shape.mixture
     if mixture is None:
         return {}
     return {
         "num_moe_experts": mixture.experts,
-        "moe_ffn_hidden_size": mixture.size,
+        "moe_ffn_hidden_size": mixture.expert_size,
         "moe_layer_freq": [int(sparse) for sparse in mixture.sparse],
-        "moe_router_topk": mixture.chosen,
+        "moe_router_topk": mixture.top_k,
         # Softmax over the top-k alone is softmax over all, divided by the sum of the top-k.
-        "moe_router_pre_softmax": not mixture.normalised,
+        "moe_router_pre_softmax": not mixture.is_normalised,
         "moe_router_load_balancing_type": "none",
         "moe_aux_loss_coeff": 0.0,
-        "moe_shared_expert_intermediate_size": mixture.shared or None,
-        "moe_shared_expert_gate": mixture.shared > 0,
+        "moe_shared_expert_intermediate_size": mixture.shared_expert_size or None,
+        "moe_shared_expert_gate": mixture.shared_expert_size > 0,
         "expert_model_parallel_size": spec.expert_parallel,
         # The default of megatron-core's process groups.
         "expert_tensor_parallel_size": spec.tensor_parallel,

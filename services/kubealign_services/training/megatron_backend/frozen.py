@@ -10,13 +10,13 @@ from torch import Tensor
 
 from kubealign.spec.training import Trainer
 from kubealign_services.batch.packed import Batch
-from kubealign_services.residence.contract import Movable
-from kubealign_services.residence.swap import swapping
+from kubealign_services.residence.contract import Offloadable
+from kubealign_services.residence.swap import make_offloader
 from kubealign_services.training.contract import Head
-from kubealign_services.training.hf_folder_heads import POOLING, score_names
+from kubealign_services.training.hf_folder_heads import POOLING_KEY, score_names
 from kubealign_services.training.megatron_backend.model_loading import (
-    Model,
-    Source,
+    StageModel,
+    ModelSource,
     load_model,
     megatron_spec,
 )
@@ -24,7 +24,7 @@ from kubealign_services.training.megatron_backend.passes import Pipeline
 from kubealign_services.training.megatron_backend.weights_in_head import read_config
 
 
-class FrozenMegatron:
+class FrozenMegatronModel:
     """`FrozenBackend` on megatron-core. The weights are loaded by the first call, since the rendezvous comes
     after
     construction; every call is collective.
@@ -40,16 +40,16 @@ class FrozenMegatron:
             spec: Spec of the trained model, whose layout and precision are used.
         """
         self._config = read_config(folder)
-        self._source = Source(folder, head)
+        self._source = ModelSource(folder, head)
         self._spec = spec.model_copy(update={"lora": None})
         self._rank = rank
         self._world_size = world_size
-        self._made: tuple[Model, Pipeline, Movable] | None = None
+        self._loaded_model: tuple[StageModel, Pipeline, Offloadable] | None = None
 
     @property
     def pooling(self) -> str | None:
         """See FrozenBackend."""
-        pooling = getattr(self._config, POOLING, None)
+        pooling = getattr(self._config, POOLING_KEY, None)
         return None if pooling is None else str(pooling)
 
     @property
@@ -60,18 +60,18 @@ class FrozenMegatron:
     @torch.no_grad()
     def forward(self, batch: Batch, outputs: frozenset[str]) -> dict[str, Tensor]:
         """See FrozenBackend."""
-        model, pipeline, swap = self._loaded()
+        model, pipeline, swap = self._ensure_loaded()
         swap.reload()
-        model.check(batch, outputs)
-        return pipeline.forward(batch, outputs, model.widths(batch))
+        model.check_batch(batch, outputs)
+        return pipeline.forward(batch, outputs, model.output_widths(batch))
 
     def offload(self) -> None:
         """See FrozenBackend. This rank's host copy is made once, since the weights never change."""
-        if self._made is not None:
-            self._made[2].offload()
+        if self._loaded_model is not None:
+            self._loaded_model[2].offload()
 
-    def _loaded(self) -> tuple[Model, Pipeline, Movable]:
-        if self._made is None:
+    def _ensure_loaded(self) -> tuple[StageModel, Pipeline, Offloadable]:
+        if self._loaded_model is None:
             model, _ = load_model(self._source, self._spec, self._rank, self._world_size)
             model.stage.requires_grad_(False)
             pipeline = Pipeline(
@@ -86,5 +86,5 @@ class FrozenMegatron:
                 yield from model.stage.parameters()
                 yield from model.stage.buffers()
 
-            self._made = model, pipeline, swapping(tensors, model.device)
-        return self._made
+            self._loaded_model = model, pipeline, make_offloader(tensors, model.device)
+        return self._loaded_model

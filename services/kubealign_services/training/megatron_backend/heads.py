@@ -14,17 +14,17 @@ from megatron.core.tensor_parallel import (
 from torch import Tensor, nn
 
 from kubealign_services.training.contract import Head
-from kubealign_services.training.megatron_backend.layout_groups import Groups
+from kubealign_services.training.megatron_backend.layout_groups import ParallelGroups
 from kubealign_services.training.megatron_backend.stage_tokens import StageTokens
 from kubealign_services.training.megatron_backend.vocabulary import (
     VocabularyShare,
-    candidate_logprobs,
-    token_logprobs,
+    vocab_parallel_candidate_logprobs,
+    vocab_parallel_token_logprobs,
 )
 
 
 @dataclass(frozen=True)
-class Heads:
+class OutputHeads:
     """The heads of the last stage.
 
     Attributes:
@@ -37,10 +37,10 @@ class Heads:
     head: Head
     vocabulary: int
     score: nn.Linear | None
-    groups: Groups
+    groups: ParallelGroups
     sequence_parallel: bool
 
-    def columns(
+    def compute_columns(
         self, hidden: Tensor, weight: Tensor | None, tokens: StageTokens, outputs: frozenset[str]
     ) -> dict[str, Tensor]:
         """Compute the requested columns of `ModelOutputs`, each [T] or [T, K] in at least fp32.
@@ -55,9 +55,9 @@ class Heads:
         columns: dict[str, Tensor] = {}
         if outputs & {"logprobs", "entropy", "candidate_logprobs"}:
             assert weight is not None
-            columns = self._of_vocabulary(self._whole(hidden, parts=True), weight, tokens, outputs)
+            columns = self._vocabulary_columns(self._gather_hidden(hidden, parts=True), weight, tokens, outputs)
         if "values" in outputs:
-            columns["values"] = self._values(self._whole(hidden, parts=False), tokens)
+            columns["values"] = self._values_column(self._gather_hidden(hidden, parts=False), tokens)
         group = self.groups.context
         if group.size() > 1:
             columns = {
@@ -66,7 +66,7 @@ class Heads:
             }
         return {name: columns[name] for name in sorted(outputs)}
 
-    def _whole(self, hidden: Tensor, parts: bool) -> Tensor:
+    def _gather_hidden(self, hidden: Tensor, parts: bool) -> Tensor:
         """Gather the hidden states into [t, H].
 
         Args:
@@ -80,17 +80,17 @@ class Heads:
             hidden = copy_to_tensor_model_parallel_region(hidden, group=group)
         return hidden[:, 0]
 
-    def _of_vocabulary(
+    def _vocabulary_columns(
         self, hidden: Tensor, weight: Tensor, tokens: StageTokens, outputs: frozenset[str]
     ) -> dict[str, Tensor]:
         packed, group = tokens.packed, self.groups.tensor
-        share = VocabularyShare.of(
+        share = VocabularyShare.for_rank(
             self.vocabulary, len(weight), group.rank(), group if group.size() > 1 else None
         )
-        chosen, rows = _here(packed.chosen, packed.chosen - 1, tokens)
+        chosen, rows = _local_rows(packed.target_indices, packed.target_indices - 1, tokens)
         columns: dict[str, Tensor] = {}
         if outputs & {"logprobs", "entropy"}:
-            logprobs, entropy = token_logprobs(
+            logprobs, entropy = vocab_parallel_token_logprobs(
                 hidden[rows],
                 weight,
                 packed.tokens[0, chosen],
@@ -99,20 +99,20 @@ class Heads:
                 share,
             )
             columns = {
-                "logprobs": _spread(logprobs, chosen, tokens),
-                "entropy": _spread(entropy, chosen, tokens),
+                "logprobs": _scatter_column(logprobs, chosen, tokens),
+                "entropy": _scatter_column(entropy, chosen, tokens),
             }
         if "candidate_logprobs" in outputs:
             if packed.candidates is None:
                 raise ValueError("candidate_logprobs were asked for, and the batch has no column candidates")
-            has_source = tokens.local[packed.chosen - 1] >= 0
-            logprobs_of_candidates = candidate_logprobs(
+            has_source = tokens.local_rows[packed.target_indices - 1] >= 0
+            logprobs_of_candidates = vocab_parallel_candidate_logprobs(
                 hidden[rows], weight, packed.candidates[has_source], packed.candidates_temperature, share
             )
-            columns["candidate_logprobs"] = _spread(logprobs_of_candidates, chosen, tokens)
+            columns["candidate_logprobs"] = _scatter_column(logprobs_of_candidates, chosen, tokens)
         return columns
 
-    def _values(self, hidden: Tensor, tokens: StageTokens) -> Tensor:
+    def _values_column(self, hidden: Tensor, tokens: StageTokens) -> Tensor:
         """Compute the values or scores. Values are shifted by one: a token holds the value of the state
         before it.
         """
@@ -121,22 +121,22 @@ class Heads:
         wide = torch.promote_types(hidden.dtype, torch.float32)
         weight = self.score.weight.to(wide)
         if self.head is Head.VALUE:
-            indices, rows = _here(packed.predicted, packed.predicted - 1, tokens)
-            return _spread(hidden[rows].to(wide) @ weight[0], indices, tokens)
+            indices, rows = _local_rows(packed.predicted_indices, packed.predicted_indices - 1, tokens)
+            return _scatter_column(hidden[rows].to(wide) @ weight[0], indices, tokens)
         all_indices = torch.arange(packed.tokens.shape[1], device=hidden.device)
-        indices, rows = _here(all_indices, all_indices, tokens)
+        indices, rows = _local_rows(all_indices, all_indices, tokens)
         scores = hidden[rows].to(wide) @ (weight[0] if len(weight) == 1 else weight.T)
-        return _spread(scores, indices, tokens)
+        return _scatter_column(scores, indices, tokens)
 
 
-def _here(indices: Tensor, sources: Tensor, tokens: StageTokens) -> tuple[Tensor, Tensor]:
+def _local_rows(indices: Tensor, sources: Tensor, tokens: StageTokens) -> tuple[Tensor, Tensor]:
     """Return the indices whose source is among this rank's tokens, and the source's row."""
-    rows = tokens.local[sources]
+    rows = tokens.local_rows[sources]
     is_local = rows >= 0
     return indices[is_local], rows[is_local]
 
 
-def _spread(values: Tensor, indices: Tensor, tokens: StageTokens) -> Tensor:
+def _scatter_column(values: Tensor, indices: Tensor, tokens: StageTokens) -> Tensor:
     """Scatter one value, or K values, for each index into [T] or [T, K], with 0 elsewhere."""
     length = tokens.packed.tokens.shape[1]
     zeros = torch.zeros((length, *values.shape[1:]), dtype=values.dtype, device=values.device)

@@ -9,11 +9,11 @@ data-parallel ranks.
 
 from dataclasses import dataclass
 
-from kubealign.spec.megatron import MegatronBackend
+from kubealign.spec.megatron import MegatronBackendSpec
 
 
 @dataclass(frozen=True)
-class Layout:
+class ParallelLayout:
     """Number of ranks in each parallel dimension, and this rank's index in each, from 0.
 
     expert counts ranks among context x data; it splits nothing but a mixture's experts.
@@ -31,7 +31,7 @@ class Layout:
     data_rank: int = 0
 
     @classmethod
-    def of(cls, spec: MegatronBackend, rank: int, world_size: int) -> "Layout":
+    def from_spec(cls, spec: MegatronBackendSpec, rank: int, world_size: int) -> "ParallelLayout":
         """Compute the layout of a rank. Raises ValueError when the ranks cannot be split as the spec says."""
         tensor, context, pipeline = spec.tensor_parallel, spec.context_parallel, spec.pipeline_parallel
         if not 0 <= rank < world_size:
@@ -74,17 +74,17 @@ class Layout:
         return self.pipeline_rank == self.pipeline - 1
 
     @property
-    def copy_rank(self) -> int:
+    def replica_rank(self) -> int:
         """Index of this replica of the dense layers, from 0 to context x data - 1."""
         return self.context_rank + self.context * self.data_rank
 
     @property
-    def expert_copy_rank(self) -> int:
+    def expert_replica_rank(self) -> int:
         """Index of this replica of the experts: 0 for their first owner."""
-        return self.copy_rank // self.expert
+        return self.replica_rank // self.expert
 
 
-def layer_range(layers: int, layout: Layout) -> range:
+def layer_range(layers: int, layout: ParallelLayout) -> range:
     """Return the model's layers on this rank's stage. Raises ValueError when the stages cannot have equally
     many.
     """

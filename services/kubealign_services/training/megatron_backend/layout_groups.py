@@ -7,12 +7,12 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 
-from kubealign_services.training.megatron_backend.layout import Layout
+from kubealign_services.training.megatron_backend.layout import ParallelLayout
 from kubealign_services.training.process_group import ensure_process_group
 
 
 @dataclass(frozen=True)
-class Groups:
+class ParallelGroups:
     """Process groups of this rank.
 
     Attributes:
@@ -25,16 +25,16 @@ class Groups:
 
     tensor: dist.ProcessGroup
     context: dist.ProcessGroup
-    copies: dist.ProcessGroup
-    expert_copies: dist.ProcessGroup
+    replicas: dist.ProcessGroup
+    expert_replicas: dist.ProcessGroup
     embeddings: dist.ProcessGroup | None
 
 
 # megatron-core stores its groups in globals; this is the process group and layout they were created from.
-_made: list[Any] = []
+_initialised: list[Any] = []
 
 
-def join_groups(layout: Layout, rank: int, world_size: int, timeout: float) -> Groups:
+def init_parallel_groups(layout: ParallelLayout, rank: int, world_size: int, timeout: float) -> ParallelGroups:
     """Create the process groups, or return those of this process. Collective. Raises what
     `ensure_process_group` raises.
 
@@ -43,7 +43,7 @@ def join_groups(layout: Layout, rank: int, world_size: int, timeout: float) -> G
     """
     ensure_process_group(world_size)
     world = dist.group.WORLD
-    if not (_made and _made[0] is world and _made[1] == layout):
+    if not (_initialised and _initialised[0] is world and _initialised[1] == layout):
         parallel_state.destroy_model_parallel()
         parallel_state.initialize_model_parallel(
             tensor_model_parallel_size=layout.tensor,
@@ -55,17 +55,17 @@ def join_groups(layout: Layout, rank: int, world_size: int, timeout: float) -> G
         )
         # No random numbers are drawn (no dropout, no initial weights), but the RNG tracker is still accessed.
         model_parallel_cuda_manual_seed(0, inference_rng_tracker=True)
-        _made[:] = [world, layout]
+        _initialised[:] = [world, layout]
     return _groups(rank)
 
 
-def _groups(rank: int) -> Groups:
+def _groups(rank: int) -> ParallelGroups:
     embeddings = parallel_state.get_embedding_group(check_initialized=False)
     is_member = embeddings is not None and rank in dist.get_process_group_ranks(embeddings)
-    return Groups(
+    return ParallelGroups(
         tensor=parallel_state.get_tensor_model_parallel_group(),
         context=parallel_state.get_context_parallel_group(),
-        copies=parallel_state.get_data_parallel_group(with_context_parallel=True),
-        expert_copies=parallel_state.get_expert_data_parallel_group(),
+        replicas=parallel_state.get_data_parallel_group(with_context_parallel=True),
+        expert_replicas=parallel_state.get_expert_data_parallel_group(),
         embeddings=embeddings if is_member else None,
     )

@@ -26,8 +26,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from kubealign.spec.training import Lora
-from kubealign_services.training.megatron_backend.conversion import ADAPTER, Conversion
-from kubealign_services.training.megatron_backend.table import Split
+from kubealign_services.training.megatron_backend.conversion import ADAPTER_MARK, WeightConversion
+from kubealign_services.training.megatron_backend.table import TensorSplit
 
 
 class LayerAdapter(nn.Module):
@@ -39,7 +39,7 @@ class LayerAdapter(nn.Module):
         self.lora_B = nn.Parameter(torch.zeros(outputs, len(down), device=down.device))
 
 
-class Adapters(nn.ModuleDict):
+class FusedLayerAdapters(nn.ModuleDict):
     """Adapters of one fused layer of megatron-core: a `LayerAdapter` for each adapted part."""
 
     def __init__(
@@ -60,7 +60,7 @@ class Adapters(nn.ModuleDict):
             is_row: True when tensor ranks divide the inputs.
         """
         super().__init__(layers)
-        self.is_on = True
+        self.is_enabled = True
         self._outputs = outputs
         self._groups = groups
         self._is_row = is_row
@@ -82,7 +82,7 @@ class Adapters(nn.ModuleDict):
         layers: dict[str, Any] = dict(self.items())
         down = torch.cat([layer.lora_A for layer in layers.values()]).to(inputs.dtype)
         dropped = functional.dropout(inputs, self._dropout, self.training)
-        low = self._shared(functional.linear(dropped, down))
+        low = self._reduce_low_rank(functional.linear(dropped, down))
         lows = dict(zip(layers, low.chunk(len(layers), -1), strict=True))
         pieces = []
         for name, outputs in self._outputs.items():
@@ -93,7 +93,7 @@ class Adapters(nn.ModuleDict):
             pieces.append(piece.view(*piece.shape[:-1], self._groups, -1))
         return torch.cat(pieces, -1).flatten(-2) * self._scale
 
-    def _shared(self, low: Tensor) -> Tensor:
+    def _reduce_low_rank(self, low: Tensor) -> Tensor:
         """Reduce or gather the low-rank activations [t, 1, ranks of all adapters] between A and B over the
         tensor ranks.
         """
@@ -113,9 +113,9 @@ class Adapters(nn.ModuleDict):
 
 def add_adapters(
     trunk: nn.Module,
-    conversion: Conversion,
+    conversion: WeightConversion,
     lora: Lora,
-    downs: Mapping[str, Tensor],
+    lora_a: Mapping[str, Tensor],
     group: dist.ProcessGroup,
 ) -> None:
     """Add adapters to this rank's stage in place: its own weights are frozen, the adapters (and a score head,
@@ -135,29 +135,29 @@ def add_adapters(
     for parameter in trunk.parameters():
         parameter.requires_grad_(False)
     modules = dict(trunk.named_modules())
-    for name, adapted_parts in _adapted(conversion).items():
+    for name, adapted_parts in _adapted_by_layer(conversion).items():
         layer: Any = modules[name]
-        split = conversion.split(f"{name}.weight")
+        split = conversion.split_of(f"{name}.weight")
         device = layer.weight.device
         layers = {
             part: LayerAdapter(
-                _own_part(downs, conversion, f"{name}{ADAPTER}{part}.lora_A").to(device),
-                conversion.shapes[f"{name}{ADAPTER}{part}.lora_B"][0],
+                _local_lora_a(lora_a, conversion, f"{name}{ADAPTER_MARK}{part}.lora_A").to(device),
+                conversion.shapes[f"{name}{ADAPTER_MARK}{part}.lora_B"][0],
             )
             for part in adapted_parts
         }
         outputs: dict[str, int] = {}
-        for part in conversion.parts(f"{name}.weight"):
+        for part in conversion.slices_of(f"{name}.weight"):
             leaf = part.name.split(".")[-2]
             outputs[leaf] = outputs.get(leaf, 0) + part.size[0]
-        groups = conversion.shape.groups // conversion.layout.tensor if split is Split.QKV else 1
-        layer.adapters = Adapters(
-            layers, outputs, groups, split is Split.ROW, lora, group, layer.config.sequence_parallel
+        groups = conversion.shape.kv_heads // conversion.layout.tensor if split is TensorSplit.QKV else 1
+        layer.adapters = FusedLayerAdapters(
+            layers, outputs, groups, split is TensorSplit.ROW, lora, group, layer.config.sequence_parallel
         )
-        layer.register_forward_hook(_add)
+        layer.register_forward_hook(_add_adapter_output)
 
 
-def _add(layer: Any, arguments: tuple[Any, ...], output: tuple[Tensor, Tensor | None]) -> Any:
+def _add_adapter_output(layer: Any, arguments: tuple[Any, ...], output: tuple[Tensor, Tensor | None]) -> Any:
     """Add the adapters' output in a forward hook of megatron-core's layer, which returns its output and a
     bias to be added
     later.
@@ -167,32 +167,32 @@ def _add(layer: Any, arguments: tuple[Any, ...], output: tuple[Tensor, Tensor | 
     return output[0] + layer.adapters(arguments[0]), output[1]
 
 
-def _adapted(conversion: Conversion) -> dict[str, list[str]]:
+def _adapted_by_layer(conversion: WeightConversion) -> dict[str, list[str]]:
     """Map each layer of megatron-core on this rank to its fused parts that have an adapter."""
     by_layer: dict[str, list[str]] = {}
     for name in conversion.shapes:
-        layer, separator, rest = name.partition(ADAPTER)
+        layer, separator, rest = name.partition(ADAPTER_MARK)
         if separator and rest.endswith(".lora_A"):
             by_layer.setdefault(layer, []).append(rest.removesuffix(".lora_A"))
     return by_layer
 
 
-def _own_part(downs: Mapping[str, Tensor], conversion: Conversion, name: str) -> Tensor:
+def _local_lora_a(lora_a: Mapping[str, Tensor], conversion: WeightConversion, name: str) -> Tensor:
     """Return this rank's columns of a layer's A."""
-    (part,) = conversion.parts(name)
-    full = downs[part.name.removesuffix(".lora_A.weight")]
+    (part,) = conversion.slices_of(name)
+    full = lora_a[part.name.removesuffix(".lora_A.weight")]
     return full[:, part.start[1] : part.start[1] + part.size[1]].clone()
 
 
 @contextmanager
-def adapters_off(trunk: nn.Module) -> Iterator[None]:
+def adapters_disabled(trunk: nn.Module) -> Iterator[None]:
     """Disable the adapters within the block: the stage computes, bit for bit, what it computed without them.
     """
-    adapter_modules = [module for module in trunk.modules() if isinstance(module, Adapters)]
+    adapter_modules = [module for module in trunk.modules() if isinstance(module, FusedLayerAdapters)]
     for adapters in adapter_modules:
-        adapters.is_on = False
+        adapters.is_enabled = False
     try:
         yield
     finally:
         for adapters in adapter_modules:
-            adapters.is_on = True
+            adapters.is_enabled = True

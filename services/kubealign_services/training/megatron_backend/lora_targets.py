@@ -17,7 +17,7 @@ from kubealign_services.training.torch_backend.lora import adapter_seed
 from kubealign_services.training.torch_backend.lora_targets import target_layers
 
 #: Layer of a Qwen2 mixture that megatron-core computes within the shared expert, not as a separate layer.
-_NO_LAYER = ".shared_expert_gate"
+_SHARED_EXPERT_GATE = ".shared_expert_gate"
 
 
 def adapted_layers(config: Any, lora: Lora) -> AdaptedLayers:
@@ -33,8 +33,8 @@ def adapted_layers(config: Any, lora: Lora) -> AdaptedLayers:
             "trainer.lora.dora: true; the Megatron backend does not support DoRA: set false, or use the "
             "torch backend"
         )
-    names = target_layers(_skeleton(config), lora.targets)
-    gates = [name for name in names if name.endswith(_NO_LAYER)]
+    names = target_layers(_meta_model(config), lora.targets)
+    gates = [name for name in names if name.endswith(_SHARED_EXPERT_GATE)]
     if gates and lora.targets.names is not None:
         raise ValueError(
             f"trainer.lora.targets.names: {gates[0]} cannot be adapted by the Megatron backend; leave it out"
@@ -42,12 +42,12 @@ def adapted_layers(config: Any, lora: Lora) -> AdaptedLayers:
     return AdaptedLayers(lora.rank, frozenset(names) - frozenset(gates))
 
 
-def first_downs(config: Any, lora: Lora, seed: int, head: Head, dtype: torch.dtype) -> dict[str, Tensor]:
+def init_lora_a(config: Any, lora: Lora, seed: int, head: Head, dtype: torch.dtype) -> dict[str, Tensor]:
     """Return the initial A, fp32 [rank, inputs], by a layer's Hugging Face name, as peft draws it over a
     model of dtype: from
     U(-1/sqrt(inputs), 1/sqrt(inputs)). B is 0.
     """
-    skeleton = _skeleton(config)
+    skeleton = _meta_model(config)
     modules = dict(skeleton.named_modules())
     downs = {}
     with torch.random.fork_rng(devices=[]):
@@ -62,7 +62,7 @@ def first_downs(config: Any, lora: Lora, seed: int, head: Head, dtype: torch.dty
     return downs
 
 
-def _skeleton(config: Any) -> PreTrainedModel:
+def _meta_model(config: Any) -> PreTrainedModel:
     """Return the model on the meta device, without memory for its weights."""
     auto: Any = AutoModelForCausalLM
     with torch.device("meta"):

@@ -18,33 +18,33 @@ from megatron.core.transformer.transformer_layer import TransformerLayer, Transf
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from kubealign.spec.megatron import MegatronBackend, Recompute
+from kubealign.spec.megatron import MegatronBackendSpec, Recompute
 from kubealign_services.training.contract import Head
 from kubealign_services.training.megatron_backend.conversion import HeadSizes
 from kubealign_services.training.megatron_backend.core_attention import PackedCoreAttention
-from kubealign_services.training.megatron_backend.families import Shape
+from kubealign_services.training.megatron_backend.families import ModelArchitecture
 from kubealign_services.training.megatron_backend.families_config import (
     model_arguments,
-    rotation,
+    rope_frequencies,
     transformer_config,
 )
-from kubealign_services.training.megatron_backend.heads import Heads
-from kubealign_services.training.megatron_backend.layout import Layout, layer_range
-from kubealign_services.training.megatron_backend.layout_groups import Groups
-from kubealign_services.training.megatron_backend.stage import Stage
-from kubealign_services.training.megatron_backend.stage_norm import RootMeanSquareNorm
+from kubealign_services.training.megatron_backend.heads import OutputHeads
+from kubealign_services.training.megatron_backend.layout import ParallelLayout, layer_range
+from kubealign_services.training.megatron_backend.layout_groups import ParallelGroups
+from kubealign_services.training.megatron_backend.stage import PipelineStage
+from kubealign_services.training.megatron_backend.stage_norm import RMSNorm
 from kubealign_services.training.torch_backend.precision import compute_dtype
 
 
 def build_stage(
     config: Any,
-    shape: Shape,
-    spec: MegatronBackend,
-    layout: Layout,
-    groups: Groups,
+    shape: ModelArchitecture,
+    spec: MegatronBackendSpec,
+    layout: ParallelLayout,
+    groups: ParallelGroups,
     head: Head,
     sizes: HeadSizes,
-) -> Stage:
+) -> PipelineStage:
     """Build the stage; its weights are uninitialised. Call within `megatron_cpu_shims`. Raises
     UnsupportedTrainingModel.
 
@@ -53,7 +53,7 @@ def build_stage(
         shape: Its architecture; it can be split as the layout says.
         sizes: Sizes of the heads.
     """
-    frequencies, factor = rotation(config)
+    frequencies, factor = rope_frequencies(config)
     dtype = compute_dtype(spec.precision)
     on_cuda = torch.cuda.is_available()
     core = transformer_config(
@@ -75,8 +75,8 @@ def build_stage(
     trunk = GPTModel(
         config=core,
         transformer_layer_spec=TransformerBlockSubmodules(
-            layer_specs=[_layer(shape, spec.recompute, layer) for layer in layer_range(shape.layers, layout)],
-            layer_norm=RootMeanSquareNorm,
+            layer_specs=[_layer_spec(shape, spec.recompute, layer) for layer in layer_range(shape.layers, layout)],
+            layer_norm=RMSNorm,
         ),
         pre_process=layout.is_first_stage,
         post_process=layout.is_last_stage,
@@ -86,23 +86,23 @@ def build_stage(
     if layout.is_last_stage:
         if not sizes.vocabulary:
             del trunk.output_layer
-        heads = Heads(
+        heads = OutputHeads(
             head,
             shape.vocabulary if sizes.vocabulary else 0,
             nn.Linear(shape.hidden, sizes.scores, bias=False, dtype=dtype) if sizes.scores else None,
             groups,
             core.sequence_parallel,
         )
-    return Stage(trunk, heads, frequencies)
+    return PipelineStage(trunk, heads, frequencies)
 
 
-def _layer(shape: Shape, recompute: Recompute, layer: int) -> ModuleSpec:
+def _layer_spec(shape: ModelArchitecture, recompute: Recompute, layer: int) -> ModuleSpec:
     """Return the spec of one layer.
 
     Args:
         layer: Index of the layer in the whole model.
     """
-    norm = RootMeanSquareNorm
+    norm = RMSNorm
     qk_norm = norm if shape.qk_norm else IdentityOp
     attention = ModuleSpec(
         module=SelfAttention,

@@ -9,28 +9,28 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kubealign.spec.megatron import MegatronBackend as MegatronSpec
+from kubealign.spec.megatron import MegatronBackendSpec as MegatronSpec
 from kubealign.spec.training import HeadInit, Trainer
 from kubealign_services.batch.packed import Batch
 from kubealign_services.training.contract import Head
-from kubealign_services.training.megatron_backend.conversion import Conversion, of_ranks
-from kubealign_services.training.megatron_backend.families import read_shape
-from kubealign_services.training.megatron_backend.layout_groups import Groups, join_groups
+from kubealign_services.training.megatron_backend.conversion import WeightConversion, build_conversions
+from kubealign_services.training.megatron_backend.families import read_architecture
+from kubealign_services.training.megatron_backend.layout_groups import ParallelGroups, init_parallel_groups
 from kubealign_services.training.megatron_backend.lora import add_adapters
-from kubealign_services.training.megatron_backend.lora_targets import adapted_layers, first_downs
+from kubealign_services.training.megatron_backend.lora_targets import adapted_layers, init_lora_a
 from kubealign_services.training.megatron_backend.model import build_stage
-from kubealign_services.training.megatron_backend.passes_batch import check_batch, widths
-from kubealign_services.training.megatron_backend.shims import megatron_arithmetic
-from kubealign_services.training.megatron_backend.stage import Stage
+from kubealign_services.training.megatron_backend.passes_batch import check_batch, output_widths
+from kubealign_services.training.megatron_backend.shims import megatron_cpu_shims
+from kubealign_services.training.megatron_backend.stage import PipelineStage
 from kubealign_services.training.megatron_backend.weights_in import load_weights
-from kubealign_services.training.megatron_backend.weights_in_head import first_head, read_config
+from kubealign_services.training.megatron_backend.weights_in_head import initial_head, read_config
 from kubealign_services.training.torch_backend.precision import compute_device, compute_dtype
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Source:
+class ModelSource:
     """Origin and head of a model, as `TorchTrainingBackend.create` takes them."""
 
     folder: Path
@@ -42,7 +42,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Model:
+class StageModel:
     """This rank's part of a model.
 
     Attributes:
@@ -50,32 +50,32 @@ class Model:
         conversions: Conversions of all ranks.
     """
 
-    source: Source
+    source: ModelSource
     config: Any
-    stage: Stage
-    groups: Groups
-    conversions: list[Conversion]
+    stage: PipelineStage
+    groups: ParallelGroups
+    conversions: list[WeightConversion]
     rank: int
     world_size: int
     device: torch.device
 
     @property
-    def conversion(self) -> Conversion:
+    def conversion(self) -> WeightConversion:
         """This rank's conversion."""
         return self.conversions[self.rank]
 
-    def check(self, batch: Batch, outputs: frozenset[str]) -> None:
+    def check_batch(self, batch: Batch, outputs: frozenset[str]) -> None:
         """See `check_batch`."""
         check_batch(batch, outputs, self.conversion.shape, self.conversion.heads)
 
-    def widths(self, batch: Batch) -> dict[str, tuple[int, ...]]:
+    def output_widths(self, batch: Batch) -> dict[str, tuple[int, ...]]:
         """See `output_widths`."""
-        return widths(batch, self.source.head, self.conversion.heads)
+        return output_widths(batch, self.source.head, self.conversion.heads)
 
 
 def load_model(
-    source: Source, spec: Trainer, rank: int, world_size: int
-) -> tuple[Model, Mapping[str, Tensor] | None]:
+    source: ModelSource, spec: Trainer, rank: int, world_size: int
+) -> tuple[StageModel, Mapping[str, Tensor] | None]:
     """Load the model. Also returns the fp32 weights that its own were rounded from, when all weights are
     trained in lower
     precision; else None. Collective. Raises as `MegatronTrainingBackend.create`.
@@ -85,20 +85,20 @@ def load_model(
     if device.type == "cuda":
         torch.cuda.set_device(device)
     config = read_config(source.folder)
-    first = first_head(source.folder, config, source.head, source.head_init, source.seed, source.scores)
-    shape = read_shape(config)
+    first = initial_head(source.folder, config, source.head, source.head_init, source.seed, source.scores)
+    shape = read_architecture(config)
     adapted = None if spec.lora is None else adapted_layers(config, spec.lora)
-    conversions = of_ranks(shape, megatron, world_size, first.sizes, adapted)
+    conversions = build_conversions(shape, megatron, world_size, first.sizes, adapted)
     layout = conversions[rank].layout
-    groups = join_groups(layout, rank, world_size, spec.step_timeout_seconds)
-    with megatron_arithmetic():
+    groups = init_parallel_groups(layout, rank, world_size, spec.step_timeout_seconds)
+    with megatron_cpu_shims():
         stage = build_stage(config, shape, megatron, layout, groups, source.head, first.sizes).to(device)
     weights = stage.weights()
     rounded = spec.lora is None and compute_dtype(megatron.precision) != torch.float32
     exact: Mapping[str, Tensor] = weights
     if rounded:
         exact = {name: tensor.detach().float() for name, tensor in weights.items()}
-    load_weights(source.folder, conversions[rank], exact, first.drawn)
+    load_weights(source.folder, conversions[rank], exact, first.initialised_parameters)
     with torch.no_grad():
         if first.score is not None and "score.weight" in weights:
             exact["score.weight"].copy_(first.score)
@@ -106,11 +106,11 @@ def load_model(
             tensor.copy_(exact[name])
     if spec.lora is not None:
         dtype = compute_dtype(megatron.precision)
-        downs = first_downs(config, spec.lora, source.seed, source.head, dtype)
+        downs = init_lora_a(config, spec.lora, source.seed, source.head, dtype)
         add_adapters(stage.trunk, conversions[rank], spec.lora, downs, groups.tensor)
     stage.eval()
     _log_stage(stage, source.folder, rank)
-    model = Model(source, config, stage, groups, conversions, rank, world_size, device)
+    model = StageModel(source, config, stage, groups, conversions, rank, world_size, device)
     return model, exact if rounded else None
 
 
@@ -121,7 +121,7 @@ def megatron_spec(spec: Trainer) -> MegatronSpec:
     return spec.backend.megatron
 
 
-def _log_stage(stage: Stage, folder: Path, rank: int) -> None:
+def _log_stage(stage: PipelineStage, folder: Path, rank: int) -> None:
     sizes = [(parameter.numel(), parameter.requires_grad) for parameter in stage.weights().values()]
     log.info(
         "stage made",

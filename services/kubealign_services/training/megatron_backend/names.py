@@ -6,8 +6,8 @@ megatron-core numbers layers from 0 in each stage and experts from 0 on each ran
 import re
 from dataclasses import dataclass
 
-from kubealign_services.training.megatron_backend.families import Shape
-from kubealign_services.training.megatron_backend.layout import Layout, layer_range
+from kubealign_services.training.megatron_backend.families import ModelArchitecture
+from kubealign_services.training.megatron_backend.layout import ParallelLayout, layer_range
 
 _LAYER = re.compile(r"^decoder\.layers\.(\d+)\.(.+)$")
 _EXPERT = re.compile(r"^mlp\.experts\.local_experts\.(\d+)\.(.+)$")
@@ -15,36 +15,36 @@ _EXPERT = re.compile(r"^mlp\.experts\.local_experts\.(\d+)\.(.+)$")
 #: Placeholders in the rows of the mapping.
 LAYER, EXPERT = "{layer}", "{expert}"
 IN_LAYER = f"decoder.layers.{LAYER}."
-OF_EXPERT = f"mlp.experts.local_experts.{EXPERT}."
+IN_EXPERT = f"mlp.experts.local_experts.{EXPERT}."
 
 
 @dataclass(frozen=True)
-class Place:
+class ParameterLocation:
     """A parameter's name with the placeholders LAYER and EXPERT, and their numbers in the whole model."""
 
     pattern: str
     layer: int | None
     expert: int | None
 
-    def fill(self, name: str) -> str:
+    def fill_indices(self, name: str) -> str:
         """Return a Hugging Face name with the placeholders replaced."""
         return name.replace(LAYER, str(self.layer)).replace(EXPERT, str(self.expert))
 
 
-def place_of(name: str, shape: Shape, layout: Layout) -> Place:
+def locate_parameter(name: str, shape: ModelArchitecture, layout: ParallelLayout) -> ParameterLocation:
     """Locate a parameter by its name on this rank."""
     in_layer = _LAYER.match(name)
     if in_layer is None:
-        return Place(name, None, None)
+        return ParameterLocation(name, None, None)
     layer = layer_range(shape.layers, layout).start + int(in_layer[1])
     of_expert = _EXPERT.match(in_layer[2])
     if of_expert is None:
-        return Place(IN_LAYER + in_layer[2], layer, None)
+        return ParameterLocation(IN_LAYER + in_layer[2], layer, None)
     expert = local_experts(shape, layout).start + int(of_expert[1])
-    return Place(IN_LAYER + OF_EXPERT + of_expert[2], layer, expert)
+    return ParameterLocation(IN_LAYER + IN_EXPERT + of_expert[2], layer, expert)
 
 
-def local_experts(shape: Shape, layout: Layout) -> range:
+def local_experts(shape: ModelArchitecture, layout: ParallelLayout) -> range:
     """Return the experts of each mixture on this rank."""
     if shape.mixture is None:
         return range(0)

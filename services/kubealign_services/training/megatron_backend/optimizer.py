@@ -10,17 +10,17 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from kubealign.spec.training import Optimizer as OptimizerSpec
-from kubealign_services.training.megatron_backend.conversion import Conversion
-from kubealign_services.training.megatron_backend.layout_groups import Groups
-from kubealign_services.training.megatron_backend.optimizer_buckets import Bucket
+from kubealign_services.training.megatron_backend.conversion import WeightConversion
+from kubealign_services.training.megatron_backend.layout_groups import ParallelGroups
+from kubealign_services.training.megatron_backend.optimizer_buckets import ParameterBucket
 from kubealign_services.training.megatron_backend.optimizer_gradients import (
     is_counted,
     is_expert,
-    sum_shared,
+    all_reduce_shared,
 )
 from kubealign_services.training.megatron_backend.resume_state import ParameterState
-from kubealign_services.training.megatron_backend.stage import Stage
-from kubealign_services.training.torch_backend.optimizer import step_at
+from kubealign_services.training.megatron_backend.stage import PipelineStage
+from kubealign_services.training.torch_backend.optimizer import step_optimizer
 
 
 class StageOptimizer:
@@ -28,10 +28,10 @@ class StageOptimizer:
 
     def __init__(
         self,
-        stage: Stage,
+        stage: PipelineStage,
         spec: OptimizerSpec,
-        conversion: Conversion,
-        groups: Groups,
+        conversion: WeightConversion,
+        groups: ParallelGroups,
         distributed: bool,
     ) -> None:
         """Lay the parameters out in buckets.
@@ -44,7 +44,7 @@ class StageOptimizer:
         self._stage = stage
         self._spec = spec
         self._groups = groups
-        self._buckets = _buckets(stage, conversion, groups, distributed)
+        self._buckets = _build_buckets(stage, conversion, groups, distributed)
         betas, epsilon = spec.adam_w.betas, spec.adam_w.epsilon
         self._adamw = torch.optim.AdamW(
             [
@@ -73,19 +73,19 @@ class StageOptimizer:
             yield bucket.master
             yield from (tensor for tensor in self._adamw.state[bucket.master].values() if tensor.dim())
 
-    def start_from(self, exact: Mapping[str, Tensor]) -> None:
+    def load_masters(self, exact: Mapping[str, Tensor]) -> None:
         """Load the master weights that the parameters were rounded from: fp32, by megatron-core's names."""
         for bucket in self._buckets:
             with torch.no_grad():
-                bucket.take(bucket.master, exact)
-                bucket.publish()
+                bucket.load_share(bucket.master, exact)
+                bucket.publish_masters()
 
-    def zero(self) -> None:
+    def zero_grad(self) -> None:
         """Zero the gradient."""
         for bucket in self._buckets:
             bucket.gradient.zero_()
 
-    def reduce(self) -> float:
+    def reduce_gradients(self) -> float:
         """Sum the gradient over all ranks that hold a part of it. Returns its global L2 norm, the same on all
         ranks: each
         parameter counts once.
@@ -95,11 +95,11 @@ class StageOptimizer:
             for bucket in self._buckets
             for member in bucket.members
         }
-        sum_shared(gradients, self._stage, self._groups)
+        all_reduce_shared(gradients, self._stage, self._groups)
         square = 0.0
         for bucket in self._buckets:
             share = bucket.reduce()
-            square += bucket.square(share)
+            square += bucket.squared_norm(share)
             bucket.master.grad = share
         device = next(self._stage.parameters()).device
         total = torch.tensor([square], dtype=torch.float64, device=device)
@@ -116,13 +116,13 @@ class StageOptimizer:
             for bucket in self._buckets:
                 assert bucket.master.grad is not None
                 bucket.master.grad.mul_(bound / norm)
-        rate = step_at(self._adamw, self._spec, updates, total)
+        rate = step_optimizer(self._adamw, self._spec, updates, total)
         for bucket in self._buckets:
             bucket.master.grad = None
-            bucket.publish()
+            bucket.publish_masters()
         return rate
 
-    def state(self) -> Iterator[tuple[str, ParameterState]]:
+    def gather_states(self) -> Iterator[tuple[str, ParameterState]]:
         """Yield (parameter of this rank by megatron-core's name, its state) in the parameters' order.
 
         The states are gathered one at a time; they are copies on the parameter's device, and zeros before
@@ -131,7 +131,7 @@ class StageOptimizer:
         for bucket in self._buckets:
             moments = self._moments(bucket)
             shares = (bucket.master.detach(), moments["exp_avg"], moments["exp_avg_sq"])
-            for (member, master), (_, mean), (_, square) in zip(*map(bucket.whole, shares), strict=True):
+            for (member, master), (_, mean), (_, square) in zip(*map(bucket.gather_parameters, shares), strict=True):
                 yield member.name, ParameterState(master, mean, square)
 
     def load_state(self, states: Mapping[str, ParameterState], updates: int) -> None:
@@ -144,13 +144,13 @@ class StageOptimizer:
         for bucket in self._buckets:
             moments = self._moments(bucket)
             with torch.no_grad():
-                bucket.take(bucket.master, {name: state.master for name, state in states.items()})
-                bucket.take(moments["exp_avg"], {name: state.exp_avg for name, state in states.items()})
-                bucket.take(moments["exp_avg_sq"], {name: state.exp_avg_sq for name, state in states.items()})
-                bucket.publish()
+                bucket.load_share(bucket.master, {name: state.master for name, state in states.items()})
+                bucket.load_share(moments["exp_avg"], {name: state.exp_avg for name, state in states.items()})
+                bucket.load_share(moments["exp_avg_sq"], {name: state.exp_avg_sq for name, state in states.items()})
+                bucket.publish_masters()
             moments["step"].fill_(float(updates))
 
-    def _moments(self, bucket: Bucket) -> dict[str, Tensor]:
+    def _moments(self, bucket: ParameterBucket) -> dict[str, Tensor]:
         state = self._adamw.state[bucket.master]
         if not state:
             state["step"] = torch.tensor(0.0)
@@ -160,7 +160,7 @@ class StageOptimizer:
         return moments
 
 
-def _buckets(stage: Stage, conversion: Conversion, groups: Groups, distributed: bool) -> list[Bucket]:
+def _build_buckets(stage: PipelineStage, conversion: WeightConversion, groups: ParallelGroups, distributed: bool) -> list[ParameterBucket]:
     """Group the parameters into buckets. Weight decay on matrices only: vectors are biases and normalisation
     weights.
     """
@@ -170,11 +170,11 @@ def _buckets(stage: Stage, conversion: Conversion, groups: Groups, distributed: 
             kind = is_expert(name), parameter.dim() > 1, parameter.dtype
             kinds.setdefault(kind, {})[name] = parameter
     return [
-        Bucket(
+        ParameterBucket(
             named,
             {name: is_counted(name, stage, conversion) for name in named},
             decays,
-            groups.expert_copies if experts else groups.copies,
+            groups.expert_replicas if experts else groups.replicas,
             distributed,
         )
         for (experts, decays, _), named in kinds.items()

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 
 @dataclass(frozen=True)
-class Member:
+class BucketParameter:
     """A parameter and its range in the bucket.
 
     Attributes:
@@ -28,10 +28,10 @@ class Member:
     parameter: nn.Parameter
     start: int
     end: int
-    counted: bool
+    is_counted: bool
 
 
-class Bucket:
+class ParameterBucket:
     """Parameters that are replicated over the same ranks and have the same weight decay.
 
     Attributes:
@@ -58,12 +58,12 @@ class Bucket:
         """
         self.decays = decays
         self.group = group
-        self.copies = group.size()
-        self.shares = self.copies if shared else 1
-        self.members: list[Member] = []
+        self.replicas = group.size()
+        self.shares = self.replicas if shared else 1
+        self.members: list[BucketParameter] = []
         size = 0
         for name, parameter in named.items():
-            self.members.append(Member(name, parameter, size, size + parameter.numel(), counted[name]))
+            self.members.append(BucketParameter(name, parameter, size, size + parameter.numel(), counted[name]))
             size += parameter.numel()
         size += -size % self.shares
         first = self.members[0].parameter
@@ -73,16 +73,16 @@ class Bucket:
             piece = self._weights[member.start : member.end]
             piece.copy_(member.parameter.detach().flatten())
             member.parameter.data = piece.view(member.parameter.shape)
-            hook = _into(self.gradient_of(member))
+            hook = _accumulate_into(self.gradient_of(member))
             member.parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
         each = size // self.shares
         self._first = (group.rank() if shared else 0) * each
-        self._mine = slice(self._first, self._first + each)
-        mine = self._weights[self._mine]
+        self._local_range = slice(self._first, self._first + each)
+        mine = self._weights[self._local_range]
         # In fp32 the share of the weights serves as its own master.
         self.master = mine if mine.dtype == torch.float32 else mine.float()
 
-    def gradient_of(self, member: Member) -> Tensor:
+    def gradient_of(self, member: BucketParameter) -> Tensor:
         """Return a view of the gradient in the parameter's shape."""
         return self.gradient[member.start : member.end].view(member.parameter.shape)
 
@@ -92,31 +92,31 @@ class Bucket:
             mine = torch.empty_like(self.master)
             dist.reduce_scatter_tensor(mine, self.gradient, group=self.group)
             return mine
-        if self.copies > 1:
+        if self.replicas > 1:
             dist.all_reduce(self.gradient, group=self.group)
         return self.gradient
 
-    def square(self, mine: Tensor) -> float:
+    def squared_norm(self, mine: Tensor) -> float:
         """Return the squared norm of the parts of a reduced gradient that only this rank counts."""
         if self.shares == 1 and self.group.rank() > 0:
             return 0.0
-        parts = (mine[start:end] for member, start, end in self._pieces() if member.counted)
+        parts = (mine[start:end] for member, start, end in self._local_pieces() if member.is_counted)
         return sum(float(part.double().square().sum()) for part in parts)
 
-    def publish(self) -> None:
+    def publish_masters(self) -> None:
         """Copy the masters into the parameters of all replicas. Collective."""
-        mine = self._weights[self._mine]
+        mine = self._weights[self._local_range]
         if mine.data_ptr() != self.master.data_ptr():
             mine.copy_(self.master)
         if self.shares > 1:
             dist.all_gather_into_tensor(self._weights, mine.clone(), group=self.group)
 
-    def whole(self, share: Tensor) -> Iterator[tuple[Member, Tensor]]:
+    def gather_parameters(self, share: Tensor) -> Iterator[tuple[BucketParameter, Tensor]]:
         """Yield each parameter's part of a tensor that is sharded as the masters are, as a copy in the
         parameter's shape.
         Collective, one parameter at a time.
         """
-        pieces = {member.name: (start, end) for member, start, end in self._pieces()}
+        pieces = {member.name: (start, end) for member, start, end in self._local_pieces()}
         for member in self.members:
             full = torch.zeros(member.end - member.start, dtype=share.dtype, device=share.device)
             if member.name in pieces:
@@ -127,13 +127,13 @@ class Bucket:
                 dist.all_reduce(full, group=self.group)
             yield member, full.view(member.parameter.shape)
 
-    def take(self, share: Tensor, whole: Mapping[str, Tensor]) -> None:
+    def load_share(self, share: Tensor, whole: Mapping[str, Tensor]) -> None:
         """Write this rank's share of full parameters' tensors; the reverse of `gather_parameters`."""
-        for member, start, end in self._pieces():
+        for member, start, end in self._local_pieces():
             offset = self._first + start - member.start
             share[start:end] = whole[member.name].flatten()[offset : offset + end - start]
 
-    def _pieces(self) -> Iterator[tuple[Member, int, int]]:
+    def _local_pieces(self) -> Iterator[tuple[BucketParameter, int, int]]:
         """Yield the parameters that overlap this rank's share, and their ranges in it."""
         for member in self.members:
             start = max(member.start - self._first, 0)
@@ -142,7 +142,7 @@ class Bucket:
                 yield member, start, end
 
 
-def _into(gradient: Tensor) -> Callable[[Tensor], None]:
+def _accumulate_into(gradient: Tensor) -> Callable[[Tensor], None]:
     def hook(parameter: Tensor) -> None:
         assert parameter.grad is not None
         gradient.add_(parameter.grad)

@@ -6,9 +6,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from kubealign_services.training.megatron_backend.conversion import Conversion
-from kubealign_services.training.megatron_backend.layout_groups import Groups
-from kubealign_services.training.megatron_backend.stage import Stage
+from kubealign_services.training.megatron_backend.conversion import WeightConversion
+from kubealign_services.training.megatron_backend.layout_groups import ParallelGroups
+from kubealign_services.training.megatron_backend.stage import PipelineStage
 
 _EMBEDDING = "embedding.word_embeddings.weight"
 _OUTPUT = "output_layer.weight"
@@ -29,7 +29,7 @@ def sums_over_tensor_ranks(name: str, parameter: nn.Parameter) -> bool:
     )
 
 
-def tied_name(stage: Stage) -> str | None:
+def tied_weight_name(stage: PipelineStage) -> str | None:
     """Return the name of this stage's copy of a weight that is both the first stage's embedding and the last
     stage's head; None
     without such a weight, or with both copies on this stage.
@@ -40,15 +40,15 @@ def tied_name(stage: Stage) -> str | None:
     return _EMBEDDING if trunk.pre_process else _OUTPUT if trunk.post_process else None
 
 
-def is_counted(name: str, stage: Stage, conversion: Conversion) -> bool:
+def is_counted(name: str, stage: PipelineStage, conversion: WeightConversion) -> bool:
     """Return True when the gradient norm counts this rank's copy, among its tensor and pipeline ranks."""
-    if name == _OUTPUT and tied_name(stage) == _OUTPUT:
+    if name == _OUTPUT and tied_weight_name(stage) == _OUTPUT:
         return False
-    is_split = any(part.size != part.whole for part in conversion.parts(name))
+    is_split = any(part.size != part.tensor_shape for part in conversion.slices_of(name))
     return is_split or conversion.layout.tensor_rank == 0
 
 
-def sum_shared(gradients: dict[str, tuple[nn.Parameter, Tensor]], stage: Stage, groups: Groups) -> None:
+def all_reduce_shared(gradients: dict[str, tuple[nn.Parameter, Tensor]], stage: PipelineStage, groups: ParallelGroups) -> None:
     """Sum gradients in place, over tensor ranks and over the stages that share a weight. Collective.
 
     Args:
@@ -65,7 +65,7 @@ def sum_shared(gradients: dict[str, tuple[nn.Parameter, Tensor]], stage: Stage, 
         sizes = [gradient.numel() for gradient in shared]
         for gradient, reduced in zip(shared, torch.split(flat, sizes), strict=True):
             gradient.copy_(reduced.view_as(gradient))
-    tied = tied_name(stage)
+    tied = tied_weight_name(stage)
     if tied is not None and tied in gradients:
         assert groups.embeddings is not None
         dist.all_reduce(gradients[tied][1], group=groups.embeddings)

@@ -15,13 +15,13 @@ from torch import Tensor
 
 from kubealign_services.algorithms.contract import LossTerms, ModelOutputs, Objective
 from kubealign_services.batch.packed import Batch
-from kubealign_services.training.megatron_backend.layout import Layout
-from kubealign_services.training.megatron_backend.shims import megatron_arithmetic
-from kubealign_services.training.megatron_backend.stage import Stage
+from kubealign_services.training.megatron_backend.layout import ParallelLayout
+from kubealign_services.training.megatron_backend.shims import megatron_cpu_shims
+from kubealign_services.training.megatron_backend.stage import PipelineStage
 from kubealign_services.training.megatron_backend.stage_tokens import StageTokens
-from kubealign_services.training.torch_backend.collectives import summed
+from kubealign_services.training.torch_backend.collectives import all_reduce_sum
 from kubealign_services.training.torch_backend.microbatches import Microbatch, plan_microbatches
-from kubealign_services.training.torch_backend.passes import Figures
+from kubealign_services.training.torch_backend.passes import MinibatchMetrics
 
 Columns = dict[str, Tensor]
 
@@ -30,31 +30,31 @@ Columns = dict[str, Tensor]
 class Pipeline:
     """A pipeline stage and its layout. Every method is collective."""
 
-    stage: Stage
-    layout: Layout
+    stage: PipelineStage
+    layout: ParallelLayout
     world_size: int
     device: torch.device
     microbatch_tokens: int
 
-    def objective(self, minibatch: Batch, objective: Objective) -> Figures:
+    def run_objective(self, minibatch: Batch, objective: Objective) -> MinibatchMetrics:
         """Run one prepared minibatch. Returns the same metrics on all ranks.
 
         Adds this rank's part of the gradient to the parameters when gradients are enabled. The objective
         sees CPU tensors.
         """
-        metrics = Figures()
+        metrics = MinibatchMetrics()
         # Columns and loss are the same on all tensor and context ranks of the last stage: count them once.
         is_counting_rank = self.layout.tensor_rank == 0 and self.layout.context_rank == 0
 
         def loss_of(columns: Columns, part: Batch, microbatch: Microbatch) -> Tensor:
-            terms = objective.loss(_outputs(columns), part)
-            loss = terms.loss if microbatch.counted else terms.loss * 0.0
-            if microbatch.counted and is_counting_rank:
-                metrics.add(float(loss.detach()), *_numbers(terms))
+            terms = objective.loss(_model_outputs(columns), part)
+            loss = terms.loss if microbatch.is_counted else terms.loss * 0.0
+            if microbatch.is_counted and is_counting_rank:
+                metrics.add(float(loss.detach()), *_to_floats(terms))
             return loss
 
         self._run(minibatch, objective.unit, objective.outputs, loss_of, torch.is_grad_enabled())
-        return metrics.over_all_ranks(self.world_size)
+        return metrics.all_reduce(self.world_size)
 
     @torch.no_grad()
     def forward(self, batch: Batch, outputs: frozenset[str], widths: dict[str, tuple[int, ...]]) -> Columns:
@@ -68,14 +68,14 @@ class Pipeline:
         is_counting_rank = self.layout.tensor_rank == 0 and self.layout.context_rank == 0
 
         def keep(outputs_of_part: Columns, part: Batch, microbatch: Microbatch) -> Tensor:
-            if microbatch.counted and is_counting_rank:
+            if microbatch.is_counted and is_counting_rank:
                 origin = starts[torch.tensor(microbatch.sequences)][part.sequence_of_token] + part.positions
                 for name, column in outputs_of_part.items():
                     columns[name][origin] = column.float().cpu()
             return torch.zeros(())
 
         self._run(batch, 1, outputs, keep, False)
-        return {name: summed(column, self.world_size) for name, column in columns.items()}
+        return {name: all_reduce_sum(column, self.world_size) for name, column in columns.items()}
 
     def _run(
         self,
@@ -95,13 +95,13 @@ class Pipeline:
         divisor = self.layout.tensor if config.sequence_parallel else 1
         none = torch.tensor(0, dtype=torch.int)
 
-        def step(microbatches: Iterator[Microbatch], stage: Stage) -> tuple[Any, Any]:
+        def step(microbatches: Iterator[Microbatch], stage: PipelineStage) -> tuple[Any, Any]:
             microbatch = next(microbatches)
             part = batch.select(microbatch.sequences)
-            result = stage(StageTokens.of(part, self.layout, divisor, self.device), outputs)
+            result = stage(StageTokens.from_batch(part, self.layout, divisor, self.device), outputs)
             return result, lambda columns: (end(columns, part, microbatch), none, {})
 
-        with megatron_arithmetic():
+        with megatron_cpu_shims():
             get_forward_backward_func()(
                 forward_step_func=step,
                 data_iterator=iter(plan),
@@ -114,12 +114,12 @@ class Pipeline:
             )
 
 
-def _outputs(columns: Columns) -> ModelOutputs:
+def _model_outputs(columns: Columns) -> ModelOutputs:
     moved: dict[str, Any] = {name: column.cpu() for name, column in columns.items()}
     return ModelOutputs(**moved)
 
 
-def _numbers(terms: LossTerms) -> tuple[dict[str, float], dict[str, float]]:
+def _to_floats(terms: LossTerms) -> tuple[dict[str, float], dict[str, float]]:
     sums, maxima = (
         {name: float(tensor.detach()) for name, tensor in tensors.items()}
         for tensors in (terms.sums, terms.maxima)

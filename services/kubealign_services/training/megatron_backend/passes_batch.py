@@ -3,10 +3,10 @@
 from kubealign_services.batch.packed import Batch
 from kubealign_services.training.contract import Head
 from kubealign_services.training.megatron_backend.conversion import HeadSizes
-from kubealign_services.training.megatron_backend.families import Shape
+from kubealign_services.training.megatron_backend.families import ModelArchitecture
 
 
-def check_batch(batch: Batch, outputs: frozenset[str], shape: Shape, heads: HeadSizes) -> None:
+def check_batch(batch: Batch, outputs: frozenset[str], shape: ModelArchitecture, heads: HeadSizes) -> None:
     """Raise ValueError for tokens or positions that the model does not have, or for an output without a head.
 
     All ranks check the same batch, so none is left waiting for another.
@@ -36,7 +36,7 @@ def check_batch(batch: Batch, outputs: frozenset[str], shape: Shape, heads: Head
             raise ValueError(f"{name} is {batch.scalars[name]}; it must be above 0")
 
 
-def widths(batch: Batch, head: Head, heads: HeadSizes) -> dict[str, tuple[int, ...]]:
+def output_widths(batch: Batch, head: Head, heads: HeadSizes) -> dict[str, tuple[int, ...]]:
     """Return each output's shape after [T]."""
     candidates = batch.token_columns.get("candidates")
     is_single = head is Head.VALUE or heads.scores == 1

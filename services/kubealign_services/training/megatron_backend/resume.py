@@ -16,26 +16,26 @@ import torch
 from torch import Tensor
 
 from kubealign.spec.training import Lora
-from kubealign_services.training.checkpoint_adapter import adapter_of
+from kubealign_services.training.checkpoint_adapter import adapter_identity
 from kubealign_services.training.contract import CorruptCheckpoint
-from kubealign_services.training.megatron_backend.conversion import Conversion
+from kubealign_services.training.megatron_backend.conversion import WeightConversion
 from kubealign_services.training.megatron_backend.resume_files import (
     FORMAT,
-    PARTS,
-    Piece,
-    Shard,
+    STATE_FIELDS,
+    SavedSlice,
+    RankShard,
     read_shards,
     shard_files,
 )
 from kubealign_services.training.megatron_backend.resume_state import ParameterState
-from kubealign_services.training.megatron_backend.slices import is_any, joined, whole_shapes
-from kubealign_services.training.megatron_backend.table_parts import Part
+from kubealign_services.training.megatron_backend.slices import is_any, merge_adjacent, full_shapes
+from kubealign_services.training.megatron_backend.table_parts import MappedSlice
 from kubealign_services.training.shard_files import write_shard
 
 
 def save_shard(
     directory: Path,
-    conversions: Sequence[Conversion],
+    conversions: Sequence[WeightConversion],
     rank: int,
     states: Iterable[tuple[str, ParameterState]],
     updates: int,
@@ -53,17 +53,17 @@ def save_shard(
         lora: Settings of the adapter.
     """
     conversion = conversions[rank]
-    owned = _by_parameter(conversion)
+    owned = _owned_by_parameter(conversion)
     tensors: dict[str, Tensor] = {}
     pieces: list[dict[str, Any]] = []
     for parameter, state in states:
         for name, parts in owned.get(parameter, {}).items():
-            for run in joined(parts):
-                piece = Piece(name, run[0].whole, run[0].start, _rows(run))
+            for run in merge_adjacent(parts):
+                piece = SavedSlice(name, run[0].tensor_shape, run[0].start, _run_size(run))
                 pieces.append(asdict(piece))
-                for kind in PARTS:
+                for kind in STATE_FIELDS:
                     tensor = getattr(state, kind)
-                    tensors[piece.key(kind)] = torch.cat([tensor[part.inside] for part in run]).cpu()
+                    tensors[piece.key(kind)] = torch.cat([tensor[part.local_index] for part in run]).cpu()
     tensors_file, description_file = shard_files(directory, rank, len(conversions))
     description = {
         "format": FORMAT,
@@ -71,7 +71,7 @@ def save_shard(
         "world_size": len(conversions),
         "layout": asdict(conversion.layout),
         "updates": updates,
-        "adapter": adapter_of(lora),
+        "adapter": adapter_identity(lora),
         "pieces": pieces,
     }
     return write_shard(tensors_file, tensors, description_file, description)
@@ -79,7 +79,7 @@ def save_shard(
 
 def load_shards(
     directory: Path,
-    conversions: Sequence[Conversion],
+    conversions: Sequence[WeightConversion],
     rank: int,
     parameters: Iterable[str],
     lora: Lora | None = None,
@@ -96,37 +96,37 @@ def load_shards(
         parameters: megatron-core's names of the trained parameters.
     """
     conversion = conversions[rank]
-    slices = {name: conversion.parts(name) for name in parameters}
+    slices = {name: conversion.slices_of(name) for name in parameters}
     shards = read_shards(directory, lora)
-    _check_model(shards, conversion)
+    _check_tensor_shapes(shards, conversion)
     try:
-        states = _assembled(directory, shards, conversion, slices)
+        states = _assemble_states(directory, shards, conversion, slices)
         own_shard = next((shard for shard in shards if shard.layout == asdict(conversion.layout)), None)
         if own_shard is not None and len(shards) == len(conversions):
-            _take_random_numbers(own_shard)
+            _restore_rng(own_shard)
     finally:
         for shard in shards:
             shard.close()
     return states, shards[0].updates
 
 
-def _by_parameter(conversion: Conversion) -> dict[str, dict[str, tuple[Part, ...]]]:
+def _owned_by_parameter(conversion: WeightConversion) -> dict[str, dict[str, tuple[MappedSlice, ...]]]:
     """Map each parameter of this rank to the checkpoint tensors of which it owns slices, and these slices."""
-    result: dict[str, dict[str, tuple[Part, ...]]] = {}
-    for name, source in conversion.owned.items():
-        result.setdefault(source.parameter, {})[name] = source.parts
+    result: dict[str, dict[str, tuple[MappedSlice, ...]]] = {}
+    for name, source in conversion.owned_tensors.items():
+        result.setdefault(source.parameter, {})[name] = source.slices
     return result
 
 
-def _rows(run: list[Part]) -> tuple[int, ...]:
+def _run_size(run: list[MappedSlice]) -> tuple[int, ...]:
     return (sum(part.size[0] for part in run), *run[0].size[1:])
 
 
-def _check_model(shards: Sequence[Shard], conversion: Conversion) -> None:
+def _check_tensor_shapes(shards: Sequence[RankShard], conversion: WeightConversion) -> None:
     """Check that every saved tensor is one of this model's, in its shape."""
-    shapes = whole_shapes(conversion, is_any)
+    shapes = full_shapes(conversion, is_any)
     for shard in shards:
-        unknown = sorted({piece.name for piece in shard.pieces if shapes.get(piece.name) != piece.whole})
+        unknown = sorted({piece.name for piece in shard.slices if shapes.get(piece.name) != piece.whole})
         if unknown:
             raise CorruptCheckpoint(
                 f"{shard.description_file} is of another model: {', '.join(unknown[:5])} "
@@ -134,31 +134,31 @@ def _check_model(shards: Sequence[Shard], conversion: Conversion) -> None:
             )
 
 
-def _assembled(
-    directory: Path, shards: Sequence[Shard], conversion: Conversion, slices: Mapping[str, tuple[Part, ...]]
+def _assemble_states(
+    directory: Path, shards: Sequence[RankShard], conversion: WeightConversion, slices: Mapping[str, tuple[MappedSlice, ...]]
 ) -> dict[str, ParameterState]:
-    by_name: dict[str, list[tuple[Shard, Piece]]] = {}
+    by_name: dict[str, list[tuple[RankShard, SavedSlice]]] = {}
     for shard in shards:
-        for piece in shard.pieces:
+        for piece in shard.slices:
             by_name.setdefault(piece.name, []).append((shard, piece))
     states = {}
     for parameter, parts in slices.items():
-        state = ParameterState(*(torch.zeros(conversion.shapes[parameter]) for _ in PARTS))
+        state = ParameterState(*(torch.zeros(conversion.shapes[parameter]) for _ in STATE_FIELDS))
         for part in parts:
             covered = 0
             for shard, piece in by_name.get(part.name, ()):
-                covered += _copy(shard, piece, part, state)
-            if covered != _elements(part.size):
+                covered += _copy_overlap(shard, piece, part, state)
+            if covered != _count_elements(part.size):
                 raise CorruptCheckpoint(
                     f"{directory} lacks a part of {part.name}: of the range from {list(part.start)} of size "
-                    f"{list(part.size)} its {len(shards)} shards hold {covered} of {_elements(part.size)} "
+                    f"{list(part.size)} its {len(shards)} shards hold {covered} of {_count_elements(part.size)} "
                     "numbers"
                 )
         states[parameter] = state
     return states
 
 
-def _copy(shard: Shard, piece: Piece, part: Part, state: ParameterState) -> int:
+def _copy_overlap(shard: RankShard, piece: SavedSlice, part: MappedSlice, state: ParameterState) -> int:
     """Copy the overlap of a saved slice and a mapped slice. Returns the number of copied elements."""
     begin = [max(a, b) for a, b in zip(piece.start, part.start, strict=True)]
     end = [
@@ -170,21 +170,21 @@ def _copy(shard: Shard, piece: Piece, part: Part, state: ParameterState) -> int:
     inside = tuple(slice(a - s, a - s + n) for a, s, n in zip(begin, piece.start, size, strict=True))
     target = tuple(
         slice(at + a - s, at + a - s + n)
-        for at, a, s, n in zip(part.at, begin, part.start, size, strict=True)
+        for at, a, s, n in zip(part.local_start, begin, part.start, size, strict=True)
     )
-    for kind in PARTS:
+    for kind in STATE_FIELDS:
         getattr(state, kind)[target] = shard.read(piece, kind, inside)
-    return _elements(size)
+    return _count_elements(size)
 
 
-def _elements(size: Iterable[int]) -> int:
+def _count_elements(size: Iterable[int]) -> int:
     count = 1
     for length in size:
         count *= length
     return count
 
 
-def _take_random_numbers(shard: Shard) -> None:
+def _restore_rng(shard: RankShard) -> None:
     torch.set_rng_state(shard.tensor("rng.cpu"))
-    if torch.cuda.is_available() and shard.holds("rng.cuda"):
+    if torch.cuda.is_available() and shard.contains("rng.cuda"):
         torch.cuda.set_rng_state(shard.tensor("rng.cuda"))

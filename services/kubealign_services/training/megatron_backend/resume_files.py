@@ -10,22 +10,22 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from kubealign.spec.training import Lora
-from kubealign_services.training.checkpoint_adapter import adapter_of, check_adapter
+from kubealign_services.training.checkpoint_adapter import adapter_identity, check_adapter
 from kubealign_services.training.contract import CorruptCheckpoint
-from kubealign_services.training.digests import digest_of_file
+from kubealign_services.training.digests import file_digest
 from kubealign_services.training.shard_files import read_description
 
 #: Format of the description; the torch backend's formats are numbers.
 FORMAT = "megatron-1"
 
 #: Saved tensors of each parameter: the fields of `ParameterState`.
-PARTS = ("master", "exp_avg", "exp_avg_sq")
+STATE_FIELDS = ("master", "exp_avg", "exp_avg_sq")
 
 _NAME = re.compile(r"^shard-(\d+)-of-(\d+)\.json$")
 
 
 @dataclass(frozen=True)
-class Piece:
+class SavedSlice:
     """A rectangle of a checkpoint tensor, saved in a shard.
 
     Attributes:
@@ -43,13 +43,13 @@ class Piece:
 
 
 @dataclass
-class Shard:
+class RankShard:
     """The files of one rank. The tensor file is checked and opened when first read."""
 
     description_file: Path
     tensors_file: Path
     description: dict[str, Any]
-    pieces: list[Piece]
+    slices: list[SavedSlice]
     _stack: ExitStack = field(default_factory=ExitStack, repr=False)
     _file: Any = field(default=None, repr=False)
 
@@ -64,7 +64,7 @@ class Shard:
         layout: dict[str, int] = self.description["layout"]
         return layout
 
-    def read(self, piece: Piece, kind: str, inside: tuple[slice, ...]) -> Tensor:
+    def read(self, piece: SavedSlice, kind: str, inside: tuple[slice, ...]) -> Tensor:
         """Read a range of one tensor of a slice. Raises CorruptCheckpoint."""
         stored = self._slice(piece.key(kind))
         if tuple(stored.get_shape()) != piece.size:
@@ -80,9 +80,9 @@ class Shard:
         read: Tensor = self._slice(key)[:]
         return read
 
-    def holds(self, key: str) -> bool:
+    def contains(self, key: str) -> bool:
         """Return True when the file contains the tensor."""
-        return key in set(self._opened().keys())
+        return key in set(self._open().keys())
 
     def close(self) -> None:
         """Close the file."""
@@ -90,14 +90,14 @@ class Shard:
         self._stack.close()
 
     def _slice(self, key: str) -> Any:
-        if not self.holds(key):
+        if not self.contains(key):
             raise CorruptCheckpoint(f"{self.tensors_file} lacks {key}")
-        return self._opened().get_slice(key)
+        return self._open().get_slice(key)
 
-    def _opened(self) -> Any:
+    def _open(self) -> Any:
         if self._file is None:
             try:
-                if digest_of_file(self.tensors_file) != self.description["tensors_digest"]:
+                if file_digest(self.tensors_file) != self.description["tensors_digest"]:
                     raise CorruptCheckpoint(
                         f"{self.tensors_file} is not as it was written: its digest differs"
                     )
@@ -114,19 +114,19 @@ def shard_files(directory: Path, rank: int, world_size: int) -> tuple[Path, Path
     return directory / f"{stem}.safetensors", directory / f"{stem}.json"
 
 
-def read_shards(directory: Path, lora: Lora | None) -> list[Shard]:
+def read_shards(directory: Path, lora: Lora | None) -> list[RankShard]:
     """Read the descriptions of all ranks' shards, by rank. Raises CorruptCheckpoint when one is missing,
     altered or of another
     checkpoint.
     """
-    sizes = {int(matched[2]) for matched in map(_NAME.match, _names(directory)) if matched}
+    sizes = {int(matched[2]) for matched in map(_NAME.match, _file_names(directory)) if matched}
     if len(sizes) != 1:
         summary = "no shards" if not sizes else f"shards of {' and '.join(map(str, sorted(sizes)))} ranks"
         raise CorruptCheckpoint(
             f"{directory} holds {summary}; a checkpoint has the shards of one set of ranks"
         )
     world_size = sizes.pop()
-    shards = [_read(*shard_files(directory, rank, world_size), lora) for rank in range(world_size)]
+    shards = [_read_shard(*shard_files(directory, rank, world_size), lora) for rank in range(world_size)]
     for shard in shards:
         if shard.updates != shards[0].updates:
             raise CorruptCheckpoint(
@@ -136,24 +136,24 @@ def read_shards(directory: Path, lora: Lora | None) -> list[Shard]:
     return shards
 
 
-def _names(directory: Path) -> list[str]:
+def _file_names(directory: Path) -> list[str]:
     with suppress(FileNotFoundError, NotADirectoryError):
         return [path.name for path in directory.iterdir()]
     return []
 
 
-def _read(tensors_file: Path, path: Path, lora: Lora | None) -> Shard:
+def _read_shard(tensors_file: Path, path: Path, lora: Lora | None) -> RankShard:
     description = read_description(path)
     if description["format"] != FORMAT:
         raise CorruptCheckpoint(
             f"{path} has format {description['format']}; the Megatron backend reads {FORMAT} "
             "(a checkpoint of the torch backend is read by that alone)"
         )
-    check_adapter(path, description["adapter"], adapter_of(lora))
+    check_adapter(path, description["adapter"], adapter_identity(lora))
     if not tensors_file.is_file():
         raise CorruptCheckpoint(f"{tensors_file} does not exist")
     pieces = [
-        Piece(piece["name"], *(tuple(piece[key]) for key in ("whole", "start", "size")))
+        SavedSlice(piece["name"], *(tuple(piece[key]) for key in ("whole", "start", "size")))
         for piece in description["pieces"]
     ]
-    return Shard(path, tensors_file, description, pieces)
+    return RankShard(path, tensors_file, description, pieces)

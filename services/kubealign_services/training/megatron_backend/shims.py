@@ -24,7 +24,7 @@ _CPU = torch.device("cpu")
 
 
 @contextlib.contextmanager
-def megatron_arithmetic() -> Iterator[None]:
+def megatron_cpu_shims() -> Iterator[None]:
     """Activate the shims. megatron-core's modules, passes and schedules are built and run within this block.
     """
     if not hasattr(moe_utils, "te_general_gemm"):
@@ -36,19 +36,19 @@ def megatron_arithmetic() -> Iterator[None]:
     with (
         patch.object(torch.cuda, "current_device", lambda: _CPU),
         patch.object(torch.cuda, "synchronize", lambda *_: None),
-        patch.object(torch.cuda, "Stream", _Stream),
-        patch.object(torch.cuda, "current_stream", lambda *_: _THE_STREAM),
+        patch.object(torch.cuda, "Stream", _CpuStream),
+        patch.object(torch.cuda, "current_stream", lambda *_: _CPU_STREAM),
         patch.object(torch.cuda, "stream", lambda _: contextlib.nullcontext()),
         patch.object(torch.Tensor, "cuda", lambda tensor, *_, **__: tensor),
         patch.object(dist, "all_gather", _all_gather),
         patch.object(dist, "reduce_scatter", _reduce_scatter),
-        patch.object(token_dispatcher, "maybe_move_tensor_to_cpu", _as_if_moved),
-        _OnCpu(),
+        patch.object(token_dispatcher, "maybe_move_tensor_to_cpu", _move_tensor_to_cpu),
+        _CpuDeviceMode(),
     ):
         yield
 
 
-def _as_if_moved(tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
+def _move_tensor_to_cpu(tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
     """Convert to numpy as requested. megatron-core's own function does so for CUDA tensors only, but the
     sizes of an all-to-all
     must be numpy arrays.
@@ -56,7 +56,7 @@ def _as_if_moved(tensor: Any, as_numpy: bool = False, record_stream: bool = Fals
     return tensor.numpy() if as_numpy and isinstance(tensor, torch.Tensor) else tensor
 
 
-_GATHER, _SCATTER = dist.all_gather, dist.reduce_scatter
+_ORIGINAL_ALL_GATHER, _ORIGINAL_REDUCE_SCATTER = dist.all_gather, dist.reduce_scatter
 
 
 def _all_gather(outputs: list[Tensor], own: Tensor, *arguments: Any, **options: Any) -> Any:
@@ -65,11 +65,11 @@ def _all_gather(outputs: list[Tensor], own: Tensor, *arguments: Any, **options: 
     """
     longest = max(len(piece) for piece in outputs)
     if all(len(piece) == longest for piece in outputs):
-        return _GATHER(outputs, own, *arguments, **options)
+        return _ORIGINAL_ALL_GATHER(outputs, own, *arguments, **options)
     padded = own.new_zeros(longest, *own.shape[1:])
     padded[: len(own)] = own
     padded_outputs = [torch.empty_like(padded) for _ in outputs]
-    work = _GATHER(padded_outputs, padded, *arguments, **options)
+    work = _ORIGINAL_ALL_GATHER(padded_outputs, padded, *arguments, **options)
     for piece, padded_output in zip(outputs, padded_outputs, strict=True):
         piece.copy_(padded_output[: len(piece)])
     return work
@@ -78,7 +78,7 @@ def _all_gather(outputs: list[Tensor], own: Tensor, *arguments: Any, **options: 
 def _reduce_scatter(own: Tensor, pieces: list[Tensor], *_: Any, group: Any = None) -> Any:
     """Reduce-scatter that also accepts pieces of different lengths."""
     if all(len(piece) == len(own) for piece in pieces):
-        return _SCATTER(own, pieces, group=group)
+        return _ORIGINAL_REDUCE_SCATTER(own, pieces, group=group)
     summed = torch.cat(pieces)
     dist.all_reduce(summed, group=group)
     lengths = [len(piece) for piece in pieces]
@@ -86,21 +86,21 @@ def _reduce_scatter(own: Tensor, pieces: list[Tensor], *_: Any, group: Any = Non
     return None
 
 
-class _Stream:
+class _CpuStream:
     """A stream on a CPU, which executes in order. It is its own event: all submitted work is done."""
 
     def wait_stream(self, _: object) -> None: ...
 
     def synchronize(self) -> None: ...
 
-    def record_event(self) -> "_Stream":
+    def record_event(self) -> "_CpuStream":
         return self
 
 
-_THE_STREAM = _Stream()
+_CPU_STREAM = _CpuStream()
 
 
-class _OnCpu(TorchFunctionMode):
+class _CpuDeviceMode(TorchFunctionMode):
     """Replaces the device "cuda" with the CPU when a tensor is created."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

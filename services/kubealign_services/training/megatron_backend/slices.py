@@ -10,24 +10,24 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from kubealign_services.adapters.low_rank import LowRank
-from kubealign_services.training.megatron_backend.conversion import ADAPTER, Conversion, Source
-from kubealign_services.training.megatron_backend.layout import Layout
-from kubealign_services.training.megatron_backend.table_parts import Part
+from kubealign_services.adapters.low_rank import LowRankAdapter
+from kubealign_services.training.megatron_backend.conversion import ADAPTER_MARK, WeightConversion, TensorSource
+from kubealign_services.training.megatron_backend.layout import ParallelLayout
+from kubealign_services.training.megatron_backend.table_parts import MappedSlice
 from kubealign_services.training.slices import WeightSlice
 
 #: Selects checkpoint tensors by the name of the parameter that holds them.
-Wanted = Callable[[str], bool]
+ParameterFilter = Callable[[str], bool]
 
 
 def is_weight(parameter: str) -> bool:
     """Parameter filter: all but adapters."""
-    return ADAPTER not in parameter
+    return ADAPTER_MARK not in parameter
 
 
 def is_adapter(parameter: str) -> bool:
     """Parameter filter: adapters alone."""
-    return ADAPTER in parameter
+    return ADAPTER_MARK in parameter
 
 
 def is_any(parameter: str) -> bool:
@@ -40,9 +40,9 @@ def is_trunk(parameter: str) -> bool:
     return is_weight(parameter) and parameter != "score.weight"
 
 
-def joined(parts: Sequence[Part]) -> list[list[Part]]:
+def merge_adjacent(parts: Sequence[MappedSlice]) -> list[list[MappedSlice]]:
     """Group the slices of one tensor, in order, into runs that are adjacent along the first dimension."""
-    runs: list[list[Part]] = []
+    runs: list[list[MappedSlice]] = []
     for part in parts:
         previous = runs[-1][-1] if runs else None
         if (
@@ -58,10 +58,10 @@ def joined(parts: Sequence[Part]) -> list[list[Part]]:
 
 
 def local_slices(
-    conversion: Conversion,
+    conversion: WeightConversion,
     parameters: Mapping[str, Tensor],
     dtype: torch.dtype | None = None,
-    wanted: Wanted = is_trunk,
+    keep: ParameterFilter = is_trunk,
     scale: float = 1.0,
 ) -> Iterator[WeightSlice]:
     """Yield this rank's slices of the checkpoint: over all ranks each element exactly once, tied weights
@@ -74,17 +74,17 @@ def local_slices(
         dtype: Dtype of the slices; None for the parameters' own.
         scale: alpha / rank of the adapters, which are merged into their layers.
     """
-    for name, source in conversion.owned.items():
-        if wanted(source.parameter):
-            yield from _slices(conversion, name, source, parameters, dtype, scale)
+    for name, source in conversion.owned_tensors.items():
+        if keep(source.parameter):
+            yield from _owned_slices(conversion, name, source, parameters, dtype, scale)
 
 
-def gathered(
-    conversions: Sequence[Conversion],
+def gather_tensors(
+    conversions: Sequence[WeightConversion],
     rank: int,
     parameters: Mapping[str, Tensor],
     dtype: torch.dtype,
-    wanted: Wanted = is_trunk,
+    keep: ParameterFilter = is_trunk,
     scale: float = 1.0,
     group: dist.ProcessGroup | None = None,
 ) -> Iterator[tuple[str, Tensor]]:
@@ -99,43 +99,43 @@ def gathered(
         group: A gloo group over all ranks; None for the default one.
     """
     conversion = conversions[rank]
-    owners = whole_tensors(conversions, wanted) if rank == 0 else {}
-    for name in whole_shapes(conversion, wanted):
+    owners = tensor_owners(conversions, keep) if rank == 0 else {}
+    for name in full_shapes(conversion, keep):
         pieces: list[WeightSlice] = []
-        if name in conversion.owned:
-            pieces.extend(_slices(conversion, name, conversion.owned[name], parameters, dtype, scale))
+        if name in conversion.owned_tensors:
+            pieces.extend(_owned_slices(conversion, name, conversion.owned_tensors[name], parameters, dtype, scale))
         if rank == 0:
-            yield name, _assembled(owners[name], pieces, dtype, group)
+            yield name, _assemble(owners[name], pieces, dtype, group)
             continue
         for piece in pieces:
             dist.send(piece.tensor.to("cpu").contiguous(), dst=0, group=group)
         yield name, torch.empty(0, dtype=dtype)
 
 
-def whole_shapes(conversion: Conversion, wanted: Wanted = is_trunk) -> dict[str, tuple[int, ...]]:
+def full_shapes(conversion: WeightConversion, keep: ParameterFilter = is_trunk) -> dict[str, tuple[int, ...]]:
     """Return the full shape of every checkpoint tensor, sorted by name."""
-    unsharded = Conversion(conversion.shape, Layout(), conversion.heads, conversion.adapted)
+    unsharded = WeightConversion(conversion.shape, ParallelLayout(), conversion.heads, conversion.adapted)
     return {
-        name: source.parts[0].whole
-        for name, source in sorted(unsharded.owned.items())
-        if wanted(source.parameter)
+        name: source.slices[0].tensor_shape
+        for name, source in sorted(unsharded.owned_tensors.items())
+        if keep(source.parameter)
     }
 
 
-def whole_tensors(
-    conversions: Sequence[Conversion], wanted: Wanted = is_trunk
-) -> dict[str, dict[int, Source]]:
+def tensor_owners(
+    conversions: Sequence[WeightConversion], keep: ParameterFilter = is_trunk
+) -> dict[str, dict[int, TensorSource]]:
     """Map each checkpoint tensor, sorted by name, to the ranks that own slices of it."""
-    owners: dict[str, dict[int, Source]] = {}
+    owners: dict[str, dict[int, TensorSource]] = {}
     for rank, conversion in enumerate(conversions):
-        for name, source in conversion.owned.items():
-            if wanted(source.parameter):
+        for name, source in conversion.owned_tensors.items():
+            if keep(source.parameter):
                 owners.setdefault(name, {})[rank] = source
     return dict(sorted(owners.items()))
 
 
-def _assembled(
-    owners: dict[int, Source],
+def _assemble(
+    owners: dict[int, TensorSource],
     own: Sequence[WeightSlice],
     dtype: torch.dtype,
     group: dist.ProcessGroup | None,
@@ -143,11 +143,11 @@ def _assembled(
     """Assemble a full tensor on rank 0."""
     full: Tensor | None = None
     for owner, source in sorted(owners.items()):
-        runs = joined(source.parts)
+        runs = merge_adjacent(source.slices)
         if len(owners) == 1 and owner == 0 and len(own) == 1:
             return own[0].tensor.to("cpu")
         if full is None:
-            full = torch.empty(source.parts[0].whole, dtype=dtype)
+            full = torch.empty(source.slices[0].tensor_shape, dtype=dtype)
         for index, run in enumerate(runs):
             size = (sum(part.size[0] for part in run), *run[0].size[1:])
             target = full[
@@ -163,30 +163,30 @@ def _assembled(
     return full
 
 
-def _slices(
-    conversion: Conversion,
+def _owned_slices(
+    conversion: WeightConversion,
     name: str,
-    source: Source,
+    source: TensorSource,
     parameters: Mapping[str, Tensor],
     dtype: torch.dtype | None,
     scale: float,
 ) -> Iterator[WeightSlice]:
     parameter = parameters[source.parameter].detach()
-    adapter = _adapter(conversion, name, source, parameters)
-    for run in joined(source.parts):
-        pieces = [parameter[part.inside] for part in run]
+    adapter = _local_adapter(conversion, name, source, parameters)
+    for run in merge_adjacent(source.slices):
+        pieces = [parameter[part.local_index] for part in run]
         piece = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
         if adapter is not None:
-            piece = adapter.merged(piece, scale, transposed=False)
-        yield WeightSlice(name, run[0].whole, run[0].start, piece.to(dtype or parameter.dtype))
+            piece = adapter.merge_into(piece, scale, transposed=False)
+        yield WeightSlice(name, run[0].tensor_shape, run[0].start, piece.to(dtype or parameter.dtype))
 
 
-def _adapter(
-    conversion: Conversion, name: str, source: Source, parameters: Mapping[str, Tensor]
-) -> LowRank | None:
+def _local_adapter(
+    conversion: WeightConversion, name: str, source: TensorSource, parameters: Mapping[str, Tensor]
+) -> LowRankAdapter | None:
     """Return this rank's part of the layer's adapter, or None: it covers the same rows and columns."""
     layer = name.removesuffix(".weight")
     if conversion.adapted is None or layer not in conversion.adapted.layers or layer == name:
         return None
-    stem = f"{source.parameter.removesuffix('.weight')}{ADAPTER}{layer.rpartition('.')[2]}"
-    return LowRank(parameters[f"{stem}.lora_A"].detach(), parameters[f"{stem}.lora_B"].detach(), None)
+    stem = f"{source.parameter.removesuffix('.weight')}{ADAPTER_MARK}{layer.rpartition('.')[2]}"
+    return LowRankAdapter(parameters[f"{stem}.lora_A"].detach(), parameters[f"{stem}.lora_B"].detach(), None)

@@ -7,11 +7,11 @@ import torch
 from megatron.core.models.gpt import GPTModel
 from torch import Tensor, nn
 
-from kubealign_services.training.megatron_backend.heads import Heads
+from kubealign_services.training.megatron_backend.heads import OutputHeads
 from kubealign_services.training.megatron_backend.stage_tokens import StageTokens
 
 
-class Stage(nn.Module):
+class PipelineStage(nn.Module):
     """A pipeline stage.
 
     The rotary embedding is computed for each token from its position: megatron-core's own numbers packed
@@ -26,7 +26,7 @@ class Stage(nn.Module):
 
     inverse_frequencies: Tensor
 
-    def __init__(self, trunk: GPTModel, heads: Heads | None, inverse_frequencies: Tensor) -> None:
+    def __init__(self, trunk: GPTModel, heads: OutputHeads | None, inverse_frequencies: Tensor) -> None:
         super().__init__()
         self.trunk = trunk
         self.score = None if heads is None else heads.score
@@ -70,9 +70,9 @@ class Stage(nn.Module):
         )
         if self.heads is None:
             return hidden
-        return self.heads.columns(hidden, self._vocabulary_weight(), tokens, outputs)
+        return self.heads.compute_columns(hidden, self._lm_head_weight(), tokens, outputs)
 
-    def _vocabulary_weight(self) -> Tensor | None:
+    def _lm_head_weight(self) -> Tensor | None:
         if self.heads is None or not self.heads.vocabulary:
             return None
         trunk = self.trunk

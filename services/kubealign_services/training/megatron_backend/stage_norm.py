@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 
-class RootMeanSquareNorm(nn.Module):
+class RMSNorm(nn.Module):
     """RMS normalisation (Zhang and Sennrich 2019) as Hugging Face's models compute it: weight x /
     sqrt(mean(x^2) + eps) over the
     last dimension, the mean in at least fp32.

@@ -7,17 +7,17 @@ from megatron.core.packed_seq_params import PackedSeqParams
 from torch import Tensor
 
 from kubealign_services.batch.packed import Batch
-from kubealign_services.training.megatron_backend.core_context import ContextPlan, plan_context, shares
-from kubealign_services.training.megatron_backend.layout import Layout
-from kubealign_services.training.torch_backend.packed_attention import AttentionPlan, plan_attention
+from kubealign_services.training.megatron_backend.core_context import ContextPlan, plan_context, context_shares
+from kubealign_services.training.megatron_backend.layout import ParallelLayout
+from kubealign_services.training.torch_backend.packed_attention import PackedAttentionPlan, plan_attention
 from kubealign_services.training.torch_backend.packed_model import PackedTokens
 
 
 @dataclass
-class AttentionOf(PackedSeqParams):  # type: ignore[misc]  # megatron-core has no types
+class PlannedPackedSeqParams(PackedSeqParams):  # type: ignore[misc]  # megatron-core has no types
     """Carries the attention plan to the core attention through megatron-core's packed parameters."""
 
-    plan: AttentionPlan | ContextPlan | None = None
+    plan: PackedAttentionPlan | ContextPlan | None = None
 
 
 @dataclass(frozen=True)
@@ -34,15 +34,15 @@ class StageTokens:
         local_rows: int64 [padded length], row of a token on this rank; -1 for tokens of other ranks.
     """
 
-    places: Tensor
+    token_indices: Tensor
     tokens: Tensor
     positions: Tensor
-    attention: AttentionOf
+    attention: PlannedPackedSeqParams
     packed: PackedTokens
-    local: Tensor
+    local_rows: Tensor
 
     @staticmethod
-    def of(batch: Batch, layout: Layout, divisor: int, device: torch.device) -> "StageTokens":
+    def from_batch(batch: Batch, layout: ParallelLayout, divisor: int, device: torch.device) -> "StageTokens":
         """Build the inputs of this rank. Raises what `PackedTokens.from_batch` raises.
 
         The pack is padded with one more sequence of zeros, to which no other sequence attends.
@@ -50,7 +50,7 @@ class StageTokens:
         Args:
             divisor: Each context rank's number of tokens is a multiple of it.
         """
-        packed = PackedTokens.of(batch, device)
+        packed = PackedTokens.from_batch(batch, device)
         length = len(batch.tokens)
         chunks = 2 * layout.context if layout.context > 1 else 1
         multiple = chunks * divisor
@@ -61,9 +61,9 @@ class StageTokens:
             seams = torch.cat([seams, seams[-1:] + padding])
             tokens = torch.cat([tokens, tokens.new_zeros(padding)])
             positions = torch.cat([positions, torch.arange(padding, device=device)])
-        plan: AttentionPlan | ContextPlan
+        plan: PackedAttentionPlan | ContextPlan
         if layout.context > 1:
-            places = shares(length + padding, layout.context)[layout.context_rank].to(device)
+            places = context_shares(length + padding, layout.context)[layout.context_rank].to(device)
             plan = plan_context(seams, layout.context, layout.context_rank, device)
         else:
             places = torch.arange(length + padding, device=device)
@@ -71,10 +71,10 @@ class StageTokens:
         local = torch.full((length + padding,), -1, device=device)
         local[places] = torch.arange(len(places), device=device)
         return StageTokens(
-            places=places,
+            token_indices=places,
             tokens=tokens[places][None],
             positions=positions[places],
-            attention=AttentionOf(plan=plan),
+            attention=PlannedPackedSeqParams(plan=plan),
             packed=replace(packed, plan=plan_attention(seams, device)) if padding else packed,
-            local=local,
+            local_rows=local,
         )

@@ -7,13 +7,13 @@ an optimiser's moments and to adapters alike.
 
 from dataclasses import dataclass
 
-from kubealign_services.training.megatron_backend.families import Shape
-from kubealign_services.training.megatron_backend.layout import Layout
-from kubealign_services.training.megatron_backend.table import Row, Split
+from kubealign_services.training.megatron_backend.families import ModelArchitecture
+from kubealign_services.training.megatron_backend.layout import ParallelLayout
+from kubealign_services.training.megatron_backend.table import MappingRow, TensorSplit
 
 
 @dataclass(frozen=True)
-class Part:
+class MappedSlice:
     """A rectangle of one checkpoint tensor.
 
     Attributes:
@@ -23,70 +23,70 @@ class Part:
     """
 
     name: str
-    whole: tuple[int, ...]
+    tensor_shape: tuple[int, ...]
     start: tuple[int, ...]
     size: tuple[int, ...]
-    at: tuple[int, ...]
+    local_start: tuple[int, ...]
 
-    def named(self, name: str) -> "Part":
+    def with_name(self, name: str) -> "MappedSlice":
         """Return the same rectangle of another tensor."""
-        return Part(name, self.whole, self.start, self.size, self.at)
+        return MappedSlice(name, self.tensor_shape, self.start, self.size, self.local_start)
 
     @property
-    def inside(self) -> tuple[slice, ...]:
+    def local_index(self) -> tuple[slice, ...]:
         """Index of the rectangle in the rank's parameter."""
-        return tuple(slice(at, at + size) for at, size in zip(self.at, self.size, strict=True))
+        return tuple(slice(at, at + size) for at, size in zip(self.local_start, self.size, strict=True))
 
 
-def parts_of(row: Row, sizes: dict[str, int], shape: Shape, layout: Layout) -> tuple[Part, ...]:
+def mapped_slices(row: MappingRow, sizes: dict[str, int], shape: ModelArchitecture, layout: ParallelLayout) -> tuple[MappedSlice, ...]:
     """Return the slices of this rank's parameter, in their order in it, with the names of the row."""
     shapes = [tuple(sizes[word] for word in tensor.sizes) for tensor in row.tensors]
     names = [tensor.name for tensor in row.tensors]
     ranks, rank = layout.tensor, layout.tensor_rank
-    if row.split is Split.WHOLE:
-        return (_part(names[0], shapes[0], 0, 0, shapes[0][0]),)
-    if row.split is Split.ROW:
+    if row.split is TensorSplit.WHOLE:
+        return (_row_slice(names[0], shapes[0], 0, 0, shapes[0][0]),)
+    if row.split is TensorSplit.ROW:
         full_shape = shapes[0]
         share = full_shape[1] // ranks
-        return (Part(names[0], full_shape, (0, rank * share), (full_shape[0], share), (0, 0)),)
-    if row.split is Split.VOCABULARY:
+        return (MappedSlice(names[0], full_shape, (0, rank * share), (full_shape[0], share), (0, 0)),)
+    if row.split is TensorSplit.VOCABULARY:
         share = -(-shapes[0][0] // ranks)
         start = min(rank * share, shapes[0][0])
         rows = min(share, shapes[0][0] - start)
-        return (_part(names[0], shapes[0], start, 0, rows),) if rows else ()
-    if row.split is Split.QKV:
-        return tuple(_qkv(names, shapes, shape, layout))
+        return (_row_slice(names[0], shapes[0], start, 0, rows),) if rows else ()
+    if row.split is TensorSplit.QKV:
+        return tuple(_qkv_slices(names, shapes, shape, layout))
     parts, offset = [], 0
     for name, full_shape in zip(names, shapes, strict=True):
         share = full_shape[0] // ranks
-        parts.append(_part(name, full_shape, rank * share, offset, share))
+        parts.append(_row_slice(name, full_shape, rank * share, offset, share))
         offset += share
     return tuple(parts)
 
 
-def local_shape(row: Row, sizes: dict[str, int], layout: Layout) -> tuple[int, ...]:
+def local_shape(row: MappingRow, sizes: dict[str, int], layout: ParallelLayout) -> tuple[int, ...]:
     """Return the shape of this rank's parameter, the padding of a vocabulary included."""
     shapes = [tuple(sizes[word] for word in tensor.sizes) for tensor in row.tensors]
     rest = shapes[0][1:]
-    if row.split is Split.WHOLE:
+    if row.split is TensorSplit.WHOLE:
         return shapes[0]
-    if row.split is Split.ROW:
+    if row.split is TensorSplit.ROW:
         return (shapes[0][0], shapes[0][1] // layout.tensor)
     return (sum(-(-full_shape[0] // layout.tensor) for full_shape in shapes), *rest)
 
 
-def _qkv(names: list[str], shapes: list[tuple[int, ...]], shape: Shape, layout: Layout) -> list[Part]:
-    groups = shape.groups // layout.tensor
-    rows = (shape.heads // shape.groups * shape.head_size, shape.head_size, shape.head_size)
+def _qkv_slices(names: list[str], shapes: list[tuple[int, ...]], shape: ModelArchitecture, layout: ParallelLayout) -> list[MappedSlice]:
+    groups = shape.kv_heads // layout.tensor
+    rows = (shape.heads // shape.kv_heads * shape.head_size, shape.head_size, shape.head_size)
     parts, offset = [], 0
     for group in range(layout.tensor_rank * groups, (layout.tensor_rank + 1) * groups):
         for name, full_shape, count in zip(names, shapes, rows, strict=True):
-            parts.append(_part(name, full_shape, group * count, offset, count))
+            parts.append(_row_slice(name, full_shape, group * count, offset, count))
             offset += count
     return parts
 
 
-def _part(name: str, full_shape: tuple[int, ...], start: int, offset: int, rows: int) -> Part:
+def _row_slice(name: str, full_shape: tuple[int, ...], start: int, offset: int, rows: int) -> MappedSlice:
     """Return a slice of complete rows."""
     zeros = (0,) * (len(full_shape) - 1)
-    return Part(name, full_shape, (start, *zeros), (rows, *full_shape[1:]), (offset, *zeros))
+    return MappedSlice(name, full_shape, (start, *zeros), (rows, *full_shape[1:]), (offset, *zeros))

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from kubealign_services.training.torch_backend.chunked_logits import HeadGradients, chunks, logits_of
+from kubealign_services.training.torch_backend.chunked_logits import HeadGradients, logit_chunks, compute_logits
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class VocabularyShare:
     group: dist.ProcessGroup | None = None
 
     @classmethod
-    def of(cls, vocabulary: int, rows: int, rank: int, group: dist.ProcessGroup | None) -> "VocabularyShare":
+    def for_rank(cls, vocabulary: int, rows: int, rank: int, group: dist.ProcessGroup | None) -> "VocabularyShare":
         """Return the share of a rank.
 
         Args:
@@ -42,13 +42,13 @@ class VocabularyShare:
         first = rank * rows
         return cls(first, min(max(0, vocabulary - first), rows), group)
 
-    def summed(self, values: Tensor) -> Tensor:
+    def all_reduce_sum(self, values: Tensor) -> Tensor:
         """Sum over the ranks, in place."""
         if self.group is not None:
             dist.all_reduce(values, group=self.group)
         return values
 
-    def highest(self, logits: Tensor) -> Tensor:
+    def all_reduce_max(self, logits: Tensor) -> Tensor:
         """Return the maximum over all ranks of logits [P, count], [P]."""
         maxima = (
             logits.amax(-1)
@@ -59,7 +59,7 @@ class VocabularyShare:
             dist.all_reduce(maxima, dist.ReduceOp.MAX, group=self.group)
         return maxima
 
-    def places(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    def local_columns(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Return the columns of tokens on this rank (any column for tokens of other ranks), and a mask of
         this rank's tokens.
 
@@ -70,7 +70,7 @@ class VocabularyShare:
         is_local = (local >= 0) & (local < self.count)
         return torch.where(is_local, local, 0), is_local
 
-    def picked(self, logits: Tensor, tokens: Tensor) -> Tensor:
+    def gather_logits(self, logits: Tensor, tokens: Tensor) -> Tensor:
         """Gather the logits of tokens, [P, K], 0 for those of other ranks.
 
         Args:
@@ -79,17 +79,17 @@ class VocabularyShare:
         """
         if not self.count:
             return logits.new_zeros(tokens.shape)
-        local, is_local = self.places(tokens)
+        local, is_local = self.local_columns(tokens)
         return torch.where(is_local, logits.gather(-1, local), 0)
 
-    def scatter(self, gradient: Tensor, tokens: Tensor, values: Tensor) -> None:
+    def scatter_add(self, gradient: Tensor, tokens: Tensor, values: Tensor) -> None:
         """Add values [P, K] to gradient [P, count] at the tokens [P, K] of this rank."""
         if self.count:
-            local, is_local = self.places(tokens)
+            local, is_local = self.local_columns(tokens)
             gradient.scatter_add_(-1, local, torch.where(is_local, values, 0))
 
 
-def token_logprobs(
+def vocab_parallel_token_logprobs(
     hidden: Tensor,
     weight: Tensor,
     targets: Tensor,
@@ -109,13 +109,13 @@ def token_logprobs(
         weight: [rows, H].
         targets: int64 [P].
     """
-    result: tuple[Tensor, Tensor] = _TokenLogprobs.apply(
+    result: tuple[Tensor, Tensor] = _VocabParallelTokenLogprobs.apply(
         hidden, weight, targets, temperature, with_entropy, share
     )
     return result
 
 
-def candidate_logprobs(
+def vocab_parallel_candidate_logprobs(
     hidden: Tensor, weight: Tensor, candidates: Tensor, temperature: float, share: VocabularyShare
 ) -> Tensor:
     """Return the log-probability of each candidate under softmax(logits / temperature), [P, K] in at least
@@ -127,11 +127,11 @@ def candidate_logprobs(
         weight: [rows, H].
         candidates: int64 [P, K].
     """
-    logprobs: Tensor = _CandidateLogprobs.apply(hidden, weight, candidates, temperature, share)
+    logprobs: Tensor = _VocabParallelCandidateLogprobs.apply(hidden, weight, candidates, temperature, share)
     return logprobs
 
 
-class _TokenLogprobs(torch.autograd.Function):
+class _VocabParallelTokenLogprobs(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -144,15 +144,15 @@ class _TokenLogprobs(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         wide = torch.promote_types(hidden.dtype, torch.float32)
         logprobs, entropy, normaliser = (hidden.new_zeros(hidden.shape[0], dtype=wide) for _ in range(3))
-        for rows in chunks(hidden.shape[0], weight.shape[0]):
-            logits = logits_of(hidden[rows], weight[: share.count], None, temperature)
-            target_logits = share.picked(logits, targets[rows, None])[:, 0]
-            highest = share.highest(logits)
+        for rows in logit_chunks(hidden.shape[0], weight.shape[0]):
+            logits = compute_logits(hidden[rows], weight[: share.count], None, temperature)
+            target_logits = share.gather_logits(logits, targets[rows, None])[:, 0]
+            highest = share.all_reduce_max(logits)
             powers = (logits - highest[:, None]).exp_()
             parts = [powers.sum(-1), target_logits]
             if with_entropy:
                 parts.append(powers.mul_(logits).sum(-1))
-            total, target_logits, *weighted = share.summed(torch.stack(parts)).unbind()
+            total, target_logits, *weighted = share.all_reduce_sum(torch.stack(parts)).unbind()
             normaliser[rows] = total.log() + highest
             logprobs[rows] = target_logits - normaliser[rows]
             if with_entropy:
@@ -169,9 +169,9 @@ class _TokenLogprobs(torch.autograd.Function):
     ) -> tuple[Tensor | None, Tensor | None, None, None, None, None]:
         hidden, weight, targets, normaliser, entropy = ctx.saved_tensors
         share: VocabularyShare = ctx.share
-        back = _gradients(ctx, hidden, weight)
-        for rows in chunks(hidden.shape[0], weight.shape[0]):
-            log_p = logits_of(hidden[rows], weight[: share.count], None, ctx.temperature)
+        back = _head_gradients(ctx, hidden, weight)
+        for rows in logit_chunks(hidden.shape[0], weight.shape[0]):
+            log_p = compute_logits(hidden[rows], weight[: share.count], None, ctx.temperature)
             log_p.sub_(normaliser[rows, None])
             # -p_j (g + g_H (log p_j + H)), and g more at the target.
             factor = torch.zeros_like(log_p)
@@ -181,12 +181,12 @@ class _TokenLogprobs(torch.autograd.Function):
                 factor += (log_p + entropy[rows, None]).mul_(to_entropy[rows, None])
             gradient = log_p.exp_().mul_(factor).neg_()
             if to_logprobs is not None:
-                share.scatter(gradient, targets[rows, None], to_logprobs[rows, None])
+                share.scatter_add(gradient, targets[rows, None], to_logprobs[rows, None])
             back.add(rows, gradient)
-        return back.hidden, _padded(back.weight, weight), None, None, None, None
+        return back.hidden, _pad_rows(back.weight, weight), None, None, None, None
 
 
-class _CandidateLogprobs(torch.autograd.Function):
+class _VocabParallelCandidateLogprobs(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -199,11 +199,11 @@ class _CandidateLogprobs(torch.autograd.Function):
         wide = torch.promote_types(hidden.dtype, torch.float32)
         logprobs = hidden.new_zeros(candidates.shape, dtype=wide)
         normaliser = hidden.new_zeros(hidden.shape[0], dtype=wide)
-        for rows in chunks(hidden.shape[0], weight.shape[0]):
-            logits = logits_of(hidden[rows], weight[: share.count], None, temperature)
-            highest = share.highest(logits)
+        for rows in logit_chunks(hidden.shape[0], weight.shape[0]):
+            logits = compute_logits(hidden[rows], weight[: share.count], None, temperature)
+            highest = share.all_reduce_max(logits)
             sums = (logits - highest[:, None]).exp_().sum(-1, keepdim=True)
-            parts = share.summed(torch.cat([sums, share.picked(logits, candidates[rows])], -1))
+            parts = share.all_reduce_sum(torch.cat([sums, share.gather_logits(logits, candidates[rows])], -1))
             normaliser[rows] = parts[:, 0].log() + highest
             logprobs[rows] = parts[:, 1:] - normaliser[rows, None]
         ctx.save_for_backward(hidden, weight, candidates, normaliser)
@@ -215,22 +215,22 @@ class _CandidateLogprobs(torch.autograd.Function):
     def backward(ctx: Any, to_logprobs: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
         hidden, weight, candidates, normaliser = ctx.saved_tensors
         share: VocabularyShare = ctx.share
-        back = _gradients(ctx, hidden, weight)
-        for rows in chunks(hidden.shape[0], weight.shape[0]):
+        back = _head_gradients(ctx, hidden, weight)
+        for rows in logit_chunks(hidden.shape[0], weight.shape[0]):
             upstream = to_logprobs[rows]
-            log_p = logits_of(hidden[rows], weight[: share.count], None, ctx.temperature)
+            log_p = compute_logits(hidden[rows], weight[: share.count], None, ctx.temperature)
             gradient = log_p.sub_(normaliser[rows, None]).exp_().mul_(-upstream.sum(-1, keepdim=True))
-            share.scatter(gradient, candidates[rows], upstream)
+            share.scatter_add(gradient, candidates[rows], upstream)
             back.add(rows, gradient)
-        return back.hidden, _padded(back.weight, weight), None, None, None
+        return back.hidden, _pad_rows(back.weight, weight), None, None, None
 
 
-def _gradients(ctx: Any, hidden: Tensor, weight: Tensor) -> HeadGradients:
+def _head_gradients(ctx: Any, hidden: Tensor, weight: Tensor) -> HeadGradients:
     needed = (*ctx.needs_input_grad[:2], False)
     return HeadGradients(hidden, weight[: ctx.share.count], None, needed, ctx.temperature)
 
 
-def _padded(gradient: Tensor | None, weight: Tensor) -> Tensor | None:
+def _pad_rows(gradient: Tensor | None, weight: Tensor) -> Tensor | None:
     """Pad the gradient with rows of zeros for the vocabulary's padding."""
     if gradient is None or len(gradient) == len(weight):
         return gradient

@@ -10,9 +10,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from kubealign_services.training.megatron_backend.conversion import Conversion
+from kubealign_services.training.megatron_backend.conversion import WeightConversion
 from kubealign_services.training.megatron_backend.slices import is_weight
-from kubealign_services.training.megatron_backend.table_parts import Part
+from kubealign_services.training.megatron_backend.table_parts import MappedSlice
 
 _INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
 _TRUNK = "model."
@@ -20,7 +20,7 @@ _TRUNK = "model."
 
 def load_weights(
     folder: Path,
-    conversion: Conversion,
+    conversion: WeightConversion,
     parameters: Mapping[str, Tensor],
     drawn: frozenset[str] = frozenset(),
 ) -> None:
@@ -36,22 +36,22 @@ def load_weights(
     own = {name: tensor for name, tensor in parameters.items() if is_weight(name)}
     check_parameters(conversion, own)
     with ExitStack() as stack, torch.no_grad():
-        reader = _Reader(folder, stack)
+        reader = _CheckpointReader(folder, stack)
         names = [name for name in own if name not in drawn]
-        reader.check([part for name in names for part in conversion.parts(name)])
+        reader.check([part for name in names for part in conversion.slices_of(name)])
         for name in names:
             target = own[name]
-            parts = conversion.parts(name)
+            parts = conversion.slices_of(name)
             if sum(part.size[0] for part in parts) < len(target):
                 target.zero_()
             for part in parts:
-                target[part.inside].copy_(reader.read(part))
+                target[part.local_index].copy_(reader.read(part))
 
 
-def check_parameters(conversion: Conversion, parameters: Mapping[str, Tensor]) -> None:
+def check_parameters(conversion: WeightConversion, parameters: Mapping[str, Tensor]) -> None:
     """Raise ValueError when names or shapes differ from the weight mapping."""
     for name, tensor in parameters.items():
-        conversion.parts(name)
+        conversion.slices_of(name)
         if tuple(tensor.shape) != conversion.shapes[name]:
             raise ValueError(
                 f"megatron-core's parameter {name} has shape {tuple(tensor.shape)}; the weight mapping "
@@ -64,32 +64,32 @@ def check_parameters(conversion: Conversion, parameters: Mapping[str, Tensor]) -
         )
 
 
-class _Reader:
+class _CheckpointReader:
     """Reads ranges of the tensors of a folder's safetensors files."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self._folder = folder
         self._stack = stack
         self._open: dict[str, Any] = {}
-        self._files = _files_of(folder)
+        self._files = _read_file_index(folder)
 
-    def check(self, parts: list[Part]) -> None:
+    def check(self, parts: list[MappedSlice]) -> None:
         """Raise ValueError unless every slice is of an existing tensor of the expected shape."""
-        missing = sorted({part.name for part in parts if self._name(part.name) not in self._files})
+        missing = sorted({part.name for part in parts if self._stored_name(part.name) not in self._files})
         if missing:
             raise ValueError(
                 f"{self._folder} lacks weights of its model: {', '.join(missing[:5])}"
                 f"{f' and {len(missing) - 5} more' if len(missing) > 5 else ''}"
             )
-        for name, expected_shape in {part.name: part.whole for part in parts}.items():
+        for name, expected_shape in {part.name: part.tensor_shape for part in parts}.items():
             stored_shape = tuple(self._slice(name).get_shape())
             if stored_shape != expected_shape:
                 raise ValueError(
-                    f"{self._folder / self._files[self._name(name)]} holds {name} in shape {stored_shape}; "
+                    f"{self._folder / self._files[self._stored_name(name)]} holds {name} in shape {stored_shape}; "
                     f"config.json implies {expected_shape}"
                 )
 
-    def read(self, part: Part) -> Tensor:
+    def read(self, part: MappedSlice) -> Tensor:
         """Return a slice, [part.size], in the file's dtype."""
         ranges = tuple(slice(start, start + size) for start, size in zip(part.start, part.size, strict=True))
         piece: Tensor = self._slice(part.name)[ranges]
@@ -100,20 +100,20 @@ class _Reader:
             )
         return piece
 
-    def _name(self, name: str) -> str:
+    def _stored_name(self, name: str) -> str:
         """Return the stored name of a tensor: a bare trunk's checkpoint omits the prefix."""
         bare = name.removeprefix(_TRUNK)
         return bare if name not in self._files and bare in self._files else name
 
     def _slice(self, name: str) -> Any:
-        stored = self._name(name)
+        stored = self._stored_name(name)
         file = self._files[stored]
         if file not in self._open:
-            self._open[file] = self._stack.enter_context(_opened(self._folder / file))
+            self._open[file] = self._stack.enter_context(_open_safetensors(self._folder / file))
         return self._open[file].get_slice(stored)
 
 
-def _files_of(folder: Path) -> dict[str, str]:
+def _read_file_index(folder: Path) -> dict[str, str]:
     """Map each tensor's name to the name of its file."""
     index = folder / _INDEX
     if index.is_file():
@@ -126,11 +126,11 @@ def _files_of(folder: Path) -> dict[str, str]:
         raise ValueError(
             f"{folder} holds neither {_SINGLE} nor {_INDEX}; the Megatron backend reads safetensors only"
         )
-    with _opened(folder / _SINGLE) as file:
+    with _open_safetensors(folder / _SINGLE) as file:
         return dict.fromkeys(file.keys(), _SINGLE)
 
 
-def _opened(path: Path) -> Any:
+def _open_safetensors(path: Path) -> Any:
     try:
         return safe_open(path, framework="pt", device="cpu")
     except (OSError, SafetensorError) as error:

@@ -14,18 +14,18 @@ from transformers import AutoConfig
 from kubealign.spec.training import HeadInit
 from kubealign_services.training.contract import Head
 from kubealign_services.training.hf_folder_heads import (
-    check_folder,
-    check_labels,
-    drawn_score,
+    check_model_folder,
+    check_score_names,
+    init_score_head,
     is_reward_model,
-    no_language_model,
-    no_reward_model,
+    not_a_language_model,
+    not_a_reward_model,
 )
 from kubealign_services.training.megatron_backend.conversion import HeadSizes
 
 
 @dataclass(frozen=True)
-class FirstHead:
+class InitialHead:
     """Initial head of a model.
 
     Attributes:
@@ -37,25 +37,25 @@ class FirstHead:
     score: Tensor | None
 
     @property
-    def drawn(self) -> frozenset[str]:
+    def initialised_parameters(self) -> frozenset[str]:
         """Parameters that `load_weights` does not read."""
         return frozenset() if self.score is None else frozenset({"score.weight"})
 
 
 def read_config(folder: Path) -> Any:
     """Read the folder's config. Raises ValueError for a folder without one."""
-    check_folder(folder)
+    check_model_folder(folder)
     return AutoConfig.from_pretrained(folder, local_files_only=True)
 
 
-def first_head(
+def initial_head(
     folder: Path,
     config: Any,
     head: Head,
     head_init: HeadInit = HeadInit.ZERO,
     seed: int = 0,
     scores: Sequence[str] = (),
-) -> FirstHead:
+) -> InitialHead:
     """Select the heads; arguments and errors as for `torch_backend.model.loading.load_model`.
 
     Args:
@@ -64,14 +64,14 @@ def first_head(
     is_classifier = is_reward_model(config)
     if head is Head.LANGUAGE_MODEL or (head is Head.SCORE and not is_classifier):
         if is_classifier:
-            raise no_language_model(folder, config)
+            raise not_a_language_model(folder, config)
         if head is Head.LANGUAGE_MODEL:
-            return FirstHead(HeadSizes(), None)
+            return InitialHead(HeadSizes(), None)
         count = max(1, len(scores))
-        return FirstHead(HeadSizes(scores=count), drawn_score(config, count, seed))
+        return InitialHead(HeadSizes(scores=count), init_score_head(config, count, seed))
     if is_classifier and (head is Head.SCORE or head_init is HeadInit.REWARD_MODEL):
-        check_labels(folder, config, ("value",) if head is Head.VALUE else scores)
-        return FirstHead(HeadSizes(vocabulary=False, scores=config.num_labels), None)
+        check_score_names(folder, config, ("value",) if head is Head.VALUE else scores)
+        return InitialHead(HeadSizes(vocabulary=False, scores=config.num_labels), None)
     if head_init is HeadInit.REWARD_MODEL:
-        raise no_reward_model(folder, config)
-    return FirstHead(HeadSizes(vocabulary=False, scores=1), torch.zeros(1, config.hidden_size))
+        raise not_a_reward_model(folder, config)
+    return InitialHead(HeadSizes(vocabulary=False, scores=1), torch.zeros(1, config.hidden_size))

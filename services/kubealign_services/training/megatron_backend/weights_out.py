@@ -11,15 +11,15 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, PreTrainedModel
 
-from kubealign_services.training.hf_folder import exported_config, new_folder
-from kubealign_services.training.megatron_backend.conversion import Conversion
-from kubealign_services.training.megatron_backend.slices import Wanted, is_weight, whole_shapes
+from kubealign_services.training.hf_folder import export_config, atomic_folder
+from kubealign_services.training.megatron_backend.conversion import WeightConversion
+from kubealign_services.training.megatron_backend.slices import ParameterFilter, is_weight, full_shapes
 
 #: Maximum bytes of one weight file; a single larger tensor gets a file of its own.
 FILE_BYTES = 2 << 30
 
 
-def is_exported(with_score: bool) -> Wanted:
+def export_filter(with_score: bool) -> ParameterFilter:
     """Return the filter of an exported folder's weights: a classifier has no language-model head."""
 
     def wanted(parameter: str) -> bool:
@@ -28,17 +28,17 @@ def is_exported(with_score: bool) -> Wanted:
     return wanted
 
 
-def drained(weights: Iterator[tuple[str, Tensor]]) -> None:
+def send_slices(weights: Iterator[tuple[str, Tensor]]) -> None:
     """Send this rank's slices. For ranks other than 0."""
     for _ in weights:
         pass
 
 
-def write_folder(
+def write_hf_folder(
     directory: Path,
     source: Path,
     config: Any,
-    conversions: Sequence[Conversion],
+    conversions: Sequence[WeightConversion],
     weights: Iterator[tuple[str, Tensor]],
     dtype: torch.dtype,
     pooling: str | None = None,
@@ -57,21 +57,21 @@ def write_folder(
             on theirs.
     """
     count = conversions[0].heads.scores or None
-    copy = exported_config(config, count, scores, pooling)
+    copy = export_config(config, count, scores, pooling)
     auto: Any = AutoModelForCausalLM if count is None else AutoModelForSequenceClassification
     with torch.device("meta"):
         skeleton: PreTrainedModel = auto.from_config(copy, dtype=dtype)
     skeleton.config.architectures = [type(skeleton).__name__]
     skeleton.config.dtype = dtype
-    shapes = whole_shapes(conversions[0], is_exported(count is not None))
-    with new_folder(directory, source) as folder:
+    shapes = full_shapes(conversions[0], export_filter(count is not None))
+    with atomic_folder(directory, source) as folder:
         skeleton.config.save_pretrained(folder)
         if skeleton.can_generate() and skeleton.generation_config is not None:
             skeleton.generation_config.save_pretrained(folder)
-        _write_weights(folder, _files(shapes, dtype, file_bytes), weights)
+        _write_weights(folder, _plan_files(shapes, dtype, file_bytes), weights)
 
 
-def _files(shapes: dict[str, tuple[int, ...]], dtype: torch.dtype, most: int) -> list[dict[str, int]]:
+def _plan_files(shapes: dict[str, tuple[int, ...]], dtype: torch.dtype, most: int) -> list[dict[str, int]]:
     """Plan the files: the tensors of each file with their bytes, in the order of the names."""
     files: list[dict[str, int]] = [{}]
     for name, shape in shapes.items():

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from kubealign.spec.training import Lora
-from kubealign_services.training.hf_folder_adapter import write_adapter
+from kubealign_services.training.hf_folder_adapter import write_peft_adapter
 from kubealign_services.training.torch_backend.lora import adapted_layers, is_transposed, stream_adapter
 from kubealign_services.training.torch_backend.packed_model import PackedModel
 
 
-def whole_adapter(model: PackedModel, rank: int) -> dict[str, Tensor]:
+def gather_adapter(model: PackedModel, rank: int) -> dict[str, Tensor]:
     """Gather the adapter's tensors by name, in fp32, as they are trained; collective, empty tensors on ranks
     other than 0.
     """
@@ -37,9 +37,9 @@ def save_adapter(
         score: A classifier's head, which is trained in full and stored with the adapter.
     """
     layers: dict[str, Any] = dict(adapted_layers(model.backbone))
-    write_adapter(
+    write_peft_adapter(
         folder,
-        {_renamed(name, rename): tensor for name, tensor in tensors.items()},
+        {_rename_layer(name, rename): tensor for name, tensor in tensors.items()},
         [rename[name] for name in layers],
         lora,
         source,
@@ -48,6 +48,6 @@ def save_adapter(
     )
 
 
-def _renamed(name: str, rename: dict[str, str]) -> str:
+def _rename_layer(name: str, rename: dict[str, str]) -> str:
     layer, mark, part = name.rpartition(".lora_")
     return rename[layer] + mark + part

@@ -11,22 +11,22 @@ from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
 from kubealign.spec.training import HeadInit, Trainer
-from kubealign.spec.training import TorchBackend as TorchSpec
+from kubealign.spec.training import TorchBackendSpec as TorchSpec
 from kubealign_services.algorithms.contract import Objective
 from kubealign_services.batch.packed import Batch
-from kubealign_services.residence.swap import swapping
+from kubealign_services.residence.swap import make_offloader
 from kubealign_services.training.contract import AdapterSnapshot, Head, NonFiniteLoss, UpdatePlan
 from kubealign_services.training.slices import WeightSlice
 from kubealign_services.training.torch_backend.checkpoint import load_shard, save_shard
-from kubealign_services.training.torch_backend.cpu_linear import use_cpu_linear
+from kubealign_services.training.torch_backend.cpu_linear import patch_cpu_linear
 from kubealign_services.training.torch_backend.export import export_folder, stream_weights
-from kubealign_services.training.torch_backend.freed_memory import FreedMemory
-from kubealign_services.training.torch_backend.kept_passes import KeptPasses
+from kubealign_services.training.torch_backend.freed_memory import MallocTrimmer
+from kubealign_services.training.torch_backend.kept_passes import ForwardCache
 from kubealign_services.training.torch_backend.lora import (
     adapted_layers,
-    adapters_off,
+    adapters_disabled,
     add_adapters,
-    scale,
+    adapter_scale,
     stream_adapter,
 )
 from kubealign_services.training.torch_backend.microbatches import minibatches
@@ -35,25 +35,25 @@ from kubealign_services.training.torch_backend.optimizer import (
     clip_gradients,
     gradient_norm,
     make_adamw,
-    step_at,
+    step_optimizer,
 )
-from kubealign_services.training.torch_backend.packed_model import PackedModel, drops
+from kubealign_services.training.torch_backend.packed_model import PackedModel, has_dropout
 from kubealign_services.training.torch_backend.passes import (
-    Figures,
-    Place,
-    averaged,
+    MinibatchMetrics,
+    RankContext,
+    average_metrics,
     run_forward,
-    run_forward_and_keep,
+    run_forward_and_cache,
     run_objective,
 )
 from kubealign_services.training.torch_backend.precision import compute_device, compute_dtype
-from kubealign_services.training.torch_backend.sharding import local, reshard, shard
-from kubealign_services.training.torch_backend.slices import has_own_layout, own_slices
+from kubealign_services.training.torch_backend.sharding import local_shard, reshard, shard_model
+from kubealign_services.training.torch_backend.slices import matches_checkpoint_layout, local_weight_slices
 
 log = logging.getLogger(__name__)
 
 
-class TorchBackend:
+class TorchTrainingBackend:
     """`TrainingBackend` in plain PyTorch, for any Hugging Face causal language model that runs packed."""
 
     def __init__(
@@ -61,7 +61,7 @@ class TorchBackend:
         model: PackedModel,
         spec: Trainer,
         total_updates: int,
-        place: Place,
+        context: RankContext,
         source: Path,
         pooling: str | None,
         scores: Sequence[str] = (),
@@ -73,19 +73,19 @@ class TorchBackend:
             source: Folder that the model was loaded from.
         """
         self.model = model
-        self._spec = spec.optimizer
+        self._optimizer_spec = spec.optimizer
         self._lora = spec.lora
         self._dtype = compute_dtype(_torch_spec(spec).precision)
         self._total_updates = total_updates
-        self._place = place
+        self._context = context
         self._source = source
         self._pooling = pooling
         self._scores = scores
         self._optimizer = make_adamw(model, spec.optimizer.adam_w)
         self._updates = 0
-        self._swap = swapping(self._tensors, place.device)
-        self._freed = FreedMemory(place.device)
-        self._forget_passes()
+        self._offloader = make_offloader(self._resident_tensors, context.device)
+        self._malloc_trimmer = MallocTrimmer(context.device)
+        self._clear_forward_cache()
 
     @classmethod
     def create(
@@ -101,7 +101,7 @@ class TorchBackend:
         head_init: HeadInit = HeadInit.ZERO,
         pooling: str | None = None,
         scores: Sequence[str] = (),
-    ) -> "TorchBackend":
+    ) -> "TorchTrainingBackend":
         """Create the model of a Hugging Face folder with its first weights, on all ranks.
 
         Several ranks need a process group, as `CommandGroup` creates it. Raises what `load_model`,
@@ -123,14 +123,14 @@ class TorchBackend:
         model = load_model(folder, head, dtype, head_init, seed, scores)
         if spec.lora is not None:
             add_adapters(model, spec.lora, seed)
-            use_cpu_linear(model)
+            patch_cpu_linear(model)
         model = model.to(device)
         if torch_spec.gradient_checkpointing:
             enable: Any = model.backbone.activation_checkpointing_enable
             enable(activation_checkpointing_kwargs={"use_reentrant": False})
         _log_size(model, folder)
-        shard(model, torch_spec.precision, world_size, device)
-        context = Place(rank, world_size, device, torch_spec.microbatch_tokens)
+        shard_model(model, torch_spec.precision, world_size, device)
+        context = RankContext(rank, world_size, device, torch_spec.microbatch_tokens)
         return cls(model, spec, total_updates, context, folder, pooling, scores)
 
     @property
@@ -140,10 +140,10 @@ class TorchBackend:
 
     def train_step(self, batch: Batch, objective: Objective, plan: UpdatePlan) -> dict[str, float]:
         """See TrainingBackend. Dropout, where the model's config has it, is drawn from the plan's seed."""
-        self._swap.changed()
-        cache, has_cached_passes = self._kept, len(self._kept) > 0
-        self._forget_passes()
-        torch.manual_seed((plan.seed + self._place.rank) % (1 << 63))
+        self._offloader.mark_changed()
+        cache, has_cached_passes = self._forward_cache, len(self._forward_cache) > 0
+        self._clear_forward_cache()
+        torch.manual_seed((plan.seed + self._context.rank) % (1 << 63))
         self.model.train()
         try:
             steps = [
@@ -156,27 +156,27 @@ class TorchBackend:
             self._optimizer.zero_grad(set_to_none=True)
             self.model.eval()
             if not has_cached_passes:  # else the next step's passes reuse this step's memory
-                self._freed.settle()
-        return averaged(steps)
+                self._malloc_trimmer.maybe_trim()
+        return average_metrics(steps)
 
     def _update(
-        self, minibatch: Batch, objective: Objective, cache: KeptPasses
-    ) -> tuple[Figures, float, float]:
+        self, minibatch: Batch, objective: Objective, cache: ForwardCache
+    ) -> tuple[MinibatchMetrics, float, float]:
         """Run one optimiser step. Returns its metrics, gradient norm and learning rate.
 
         The forward cache is empty afterwards: later passes use other weights.
         """
         self._optimizer.zero_grad(set_to_none=True)
         objective.prepare(minibatch)
-        figures = run_objective(self.model, minibatch, objective, self._place, cache)
+        figures = run_objective(self.model, minibatch, objective, self._context, cache)
         norm = gradient_norm(self.model.parameters())
         if not (math.isfinite(figures.loss) and math.isfinite(norm)):
             raise NonFiniteLoss(
                 f"at optimiser step {self._updates + 1} the loss is {figures.loss}, "
                 f"the gradient's norm {norm}; the weights stay as they were"
             )
-        clip_gradients(self.model.parameters(), norm, self._spec.gradient_clip_norm or None)
-        rate = step_at(self._optimizer, self._spec, self._updates, self._total_updates)
+        clip_gradients(self.model.parameters(), norm, self._optimizer_spec.gradient_clip_norm or None)
+        rate = step_optimizer(self._optimizer, self._optimizer_spec, self._updates, self._total_updates)
         self._updates += 1
         return figures, norm, rate
 
@@ -184,40 +184,40 @@ class TorchBackend:
     def evaluate(self, batch: Batch, objective: Objective) -> dict[str, float]:
         """See TrainingBackend. Returns `loss`, the objective's sums and maxima."""
         objective.prepare(batch)
-        figures = run_objective(self.model, batch, objective, self._place)
+        figures = run_objective(self.model, batch, objective, self._context)
         reshard(self.model)
         return {**figures.sums, **figures.maxima, "loss": figures.loss}
 
     def forward(self, batch: Batch, outputs: frozenset[str]) -> dict[str, Tensor]:
         """See TrainingBackend. Raises ValueError for an output that the model has no head for."""
-        columns = run_forward(self.model, batch, outputs, self._place)
+        columns = run_forward(self.model, batch, outputs, self._context)
         reshard(self.model)
         return columns
 
-    def forward_and_keep(
+    def forward_and_cache(
         self, batch: Batch, outputs: frozenset[str], objective: Objective
     ) -> dict[str, Tensor]:
         """See ForwardCachingBackend. Nothing is cached of a sharded model, of a model with dropout, or beyond
         the tokens of one
         microbatch.
         """
-        keeps = not isinstance(self.model, FSDPModule) and not drops(self.model.backbone)
-        if not (keeps and self._kept.reserve(len(batch.tokens))):
+        keeps = not isinstance(self.model, FSDPModule) and not has_dropout(self.model.backbone)
+        if not (keeps and self._forward_cache.reserve_tokens(len(batch.tokens))):
             return self.forward(batch, outputs)
         self.model.train()  # as in the update: some models recompute activations only in training mode
         try:
-            return run_forward_and_keep(self.model, batch, outputs, self._place, self._kept, objective)
+            return run_forward_and_cache(self.model, batch, outputs, self._context, self._forward_cache, objective)
         finally:
             self.model.eval()
 
-    def _forget_passes(self) -> None:
-        self._kept = KeptPasses(self._place.microbatch_tokens)
+    def _clear_forward_cache(self) -> None:
+        self._forward_cache = ForwardCache(self._context.microbatch_tokens)
 
     def base_forward(self, batch: Batch, outputs: frozenset[str]) -> dict[str, Tensor]:
         """See TrainingBackend. Holds no second copy of the weights."""
         if self._lora is None:
             raise ValueError("all weights are trained: there is no adapter to disable")
-        with adapters_off(self.model):
+        with adapters_disabled(self.model):
             return self.forward(batch, outputs)
 
     def snapshot(self) -> Iterator[tuple[str, Tensor]]:
@@ -225,26 +225,26 @@ class TorchBackend:
         memory until the next
         update.
         """
-        return stream_weights(self.model, self._dtype, self._place.rank)
+        return stream_weights(self.model, self._dtype, self._context.rank)
 
     def slices(self) -> Iterator[WeightSlice]:
         """See TrainingBackend. Each rank yields its part of the sharded weights. Rank 0 yields all gathered
         weights when an adapter
         is merged in or the checkpoint has another layout than the model.
         """
-        if self._lora is None and has_own_layout(self.model.backbone):
-            yield from own_slices(self.model, self._dtype, self._place.rank)
+        if self._lora is None and matches_checkpoint_layout(self.model.backbone):
+            yield from local_weight_slices(self.model, self._dtype, self._context.rank)
             return
         for name, tensor in self.snapshot():
-            if self._place.rank == 0:
-                yield WeightSlice.whole(name, tensor)
+            if self._context.rank == 0:
+                yield WeightSlice.from_full_tensor(name, tensor)
 
     def adapter(self) -> AdapterSnapshot | None:
         """See TrainingBackend. In the precision of the arithmetic."""
         layer = next((layer for _, layer in adapted_layers(self.model.backbone)), None)
         if layer is None:
             return None
-        return AdapterSnapshot(scale(layer), stream_adapter(self.model, self._dtype, self._place.rank))
+        return AdapterSnapshot(adapter_scale(layer), stream_adapter(self.model, self._dtype, self._context.rank))
 
     def save(self, directory: Path) -> list[str]:
         """See TrainingBackend. The folder exists; the files are synced to disk on return."""
@@ -253,17 +253,17 @@ class TorchBackend:
             self.model,
             self._optimizer,
             self._updates,
-            self._place.rank,
-            self._place.world_size,
+            self._context.rank,
+            self._context.world_size,
             self._lora,
         )
 
     def load(self, directory: Path) -> None:
         """See TrainingBackend. On one rank, training continues bit for bit as after the save."""
-        self._swap.changed()
-        self._forget_passes()
+        self._offloader.mark_changed()
+        self._clear_forward_cache()
         self._updates = load_shard(
-            directory, self.model, self._optimizer, self._place.rank, self._place.world_size, self._lora
+            directory, self.model, self._optimizer, self._context.rank, self._context.world_size, self._lora
         )
         log.info("shard loaded", extra={"directory": str(directory), "updates": self._updates})
 
@@ -271,20 +271,20 @@ class TorchBackend:
         """Offload weights and moments to host memory: see `Movable`. No gradients exist between two commands.
         """
         reshard(self.model)
-        self._forget_passes()
-        self._swap.offload()
+        self._clear_forward_cache()
+        self._offloader.offload()
 
     def reload(self) -> None:
         """See `offload`."""
-        self._swap.reload()
+        self._offloader.reload()
 
-    def _tensors(self) -> Iterator[Tensor]:
+    def _resident_tensors(self) -> Iterator[Tensor]:
         """Yield this rank's part of all tensors that persist between commands."""
         with torch.no_grad():
-            yield from (local(parameter) for parameter in self.model.parameters())
+            yield from (local_shard(parameter) for parameter in self.model.parameters())
             yield from self.model.buffers()
             for state in self._optimizer.state.values():
-                yield from (local(moment) for moment in state.values() if isinstance(moment, Tensor))
+                yield from (local_shard(moment) for moment in state.values() if isinstance(moment, Tensor))
 
     def export(self, directory: Path) -> None:
         """See TrainingBackend. A model with a value or score head becomes a sequence classifier."""
@@ -294,7 +294,7 @@ class TorchBackend:
             self._source,
             self._dtype,
             self._pooling,
-            self._place.rank,
+            self._context.rank,
             self._scores,
             self._lora,
         )

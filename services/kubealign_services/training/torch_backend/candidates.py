@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from kubealign_services.training.torch_backend.chunked_logits import HeadGradients, chunks, logits_of
+from kubealign_services.training.torch_backend.chunked_logits import HeadGradients, logit_chunks, compute_logits
 
 
 def candidate_logprobs(
@@ -36,7 +36,7 @@ def candidate_logprobs(
 
 
 @torch.no_grad()
-def likeliest(
+def topk_logprobs(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, count: int, temperature: float
 ) -> tuple[Tensor, Tensor]:
     """Return the most likely tokens at each position.
@@ -51,8 +51,8 @@ def likeliest(
     positions, count = hidden.shape[0], min(count, weight.shape[0])
     tokens = hidden.new_zeros((positions, count), dtype=torch.int64)
     logprobs = hidden.new_zeros((positions, count), dtype=torch.promote_types(hidden.dtype, torch.float32))
-    for rows in chunks(positions, weight.shape[0]):
-        logits = logits_of(hidden[rows], weight, bias, temperature)
+    for rows in logit_chunks(positions, weight.shape[0]):
+        logits = compute_logits(hidden[rows], weight, bias, temperature)
         top, tokens[rows] = logits.topk(count, -1)
         logprobs[rows] = top - logits.logsumexp(-1, keepdim=True)
     return tokens, logprobs
@@ -66,8 +66,8 @@ class _CandidateLogprobs(torch.autograd.Function):
         wide = torch.promote_types(hidden.dtype, torch.float32)
         logprobs = hidden.new_zeros(candidates.shape, dtype=wide)
         normaliser = hidden.new_zeros(hidden.shape[0], dtype=wide)
-        for rows in chunks(hidden.shape[0], weight.shape[0]):
-            logits = logits_of(hidden[rows], weight, bias, temperature)
+        for rows in logit_chunks(hidden.shape[0], weight.shape[0]):
+            logits = compute_logits(hidden[rows], weight, bias, temperature)
             normaliser[rows] = logits.logsumexp(-1)
             logprobs[rows] = logits.gather(-1, candidates[rows]) - normaliser[rows, None]
         ctx.save_for_backward(hidden, weight, bias, candidates, normaliser)
@@ -81,9 +81,9 @@ class _CandidateLogprobs(torch.autograd.Function):
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None]:
         hidden, weight, bias, candidates, normaliser = ctx.saved_tensors
         back = HeadGradients(hidden, weight, bias, ctx.needs_input_grad[:3], ctx.temperature)
-        for rows in chunks(hidden.shape[0], weight.shape[0]):
+        for rows in logit_chunks(hidden.shape[0], weight.shape[0]):
             upstream = to_logprobs[rows]
-            gradient = logits_of(hidden[rows], weight, bias, ctx.temperature).sub_(normaliser[rows, None])
+            gradient = compute_logits(hidden[rows], weight, bias, ctx.temperature).sub_(normaliser[rows, None])
             gradient = gradient.exp_().mul_(-upstream.sum(-1, keepdim=True))
             gradient.scatter_add_(-1, candidates[rows], upstream)
             back.add(rows, gradient)

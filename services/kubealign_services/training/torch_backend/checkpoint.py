@@ -18,11 +18,11 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from kubealign.spec.training import Lora
-from kubealign_services.training.checkpoint_adapter import adapter_of, check_adapter
+from kubealign_services.training.checkpoint_adapter import adapter_identity, check_adapter
 from kubealign_services.training.contract import CorruptCheckpoint
-from kubealign_services.training.digests import digest_of_file
+from kubealign_services.training.digests import file_digest
 from kubealign_services.training.shard_files import read_description, write_shard
-from kubealign_services.training.torch_backend.sharding import local
+from kubealign_services.training.torch_backend.sharding import local_shard
 
 _FORMAT = 1
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
@@ -47,19 +47,19 @@ def save_shard(
     """
     tensors: dict[str, Tensor] = {}
     shapes: dict[str, list[int]] = {}
-    for name, parameter in _trained(model).items():
+    for name, parameter in _trained_parameters(model).items():
         shapes[name] = list(parameter.shape)
-        tensors[f"weight.{name}"] = local(parameter.detach())
+        tensors[f"weight.{name}"] = local_shard(parameter.detach())
         for moment in _MOMENTS:
             if moment in optimizer.state.get(parameter, {}):
-                tensors[f"{moment}.{name}"] = local(optimizer.state[parameter][moment])
-    tensors_file, description_file = _files(directory, rank, world_size)
+                tensors[f"{moment}.{name}"] = local_shard(optimizer.state[parameter][moment])
+    tensors_file, description_file = _shard_paths(directory, rank, world_size)
     description = {
         "format": _FORMAT,
         "rank": rank,
         "world_size": world_size,
         "updates": updates,
-        "adapter": adapter_of(lora),
+        "adapter": adapter_identity(lora),
         "parameters": shapes,
     }
     on_cpu = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
@@ -79,10 +79,10 @@ def load_shard(
 
     Raises CorruptCheckpoint, naming the file, before anything is changed.
     """
-    tensors_file, description_file = _files(directory, rank, world_size)
+    tensors_file, description_file = _shard_paths(directory, rank, world_size)
     description = _read_description(description_file)
-    check_adapter(description_file, description.get("adapter"), adapter_of(lora))
-    parameters = _trained(model)
+    check_adapter(description_file, description.get("adapter"), adapter_identity(lora))
+    parameters = _trained_parameters(model)
     shapes = {name: list(parameter.shape) for name, parameter in parameters.items()}
     if description["parameters"] != shapes:
         differing = sorted(
@@ -97,7 +97,7 @@ def load_shard(
     _check_tensors(tensors_file, tensors, parameters)
     with torch.no_grad():
         for name, parameter in parameters.items():
-            local(parameter).copy_(tensors[f"weight.{name}"])
+            local_shard(parameter).copy_(tensors[f"weight.{name}"])
             optimizer.state.pop(parameter, None)
             if f"step.{name}" in tensors:
                 optimizer.state[parameter] = state = {
@@ -106,18 +106,18 @@ def load_shard(
                     "exp_avg_sq": torch.zeros_like(parameter),
                 }
                 for moment in ("exp_avg", "exp_avg_sq"):
-                    local(state[moment]).copy_(tensors[f"{moment}.{name}"])
+                    local_shard(state[moment]).copy_(tensors[f"{moment}.{name}"])
     torch.set_rng_state(tensors["rng.cpu"])
     if torch.cuda.is_available() and "rng.cuda" in tensors:
         torch.cuda.set_rng_state(tensors["rng.cuda"])
     return int(description["updates"])
 
 
-def _trained(model: nn.Module) -> dict[str, nn.Parameter]:
+def _trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
-def _files(directory: Path, rank: int, world_size: int) -> tuple[Path, Path]:
+def _shard_paths(directory: Path, rank: int, world_size: int) -> tuple[Path, Path]:
     stem = f"shard-{rank:05d}-of-{world_size:05d}"
     return directory / f"{stem}.safetensors", directory / f"{stem}.json"
 
@@ -134,7 +134,7 @@ def _read_description(path: Path) -> dict[str, Any]:
 
 def _read_tensors(path: Path, digest: str) -> dict[str, Tensor]:
     try:
-        if digest_of_file(path) != digest:
+        if file_digest(path) != digest:
             raise CorruptCheckpoint(f"{path} is not as it was written: its digest differs")
         tensors: dict[str, Tensor] = load_file(path)
     except (OSError, SafetensorError) as error:
@@ -150,9 +150,9 @@ def _check_tensors(path: Path, tensors: dict[str, Tensor], parameters: dict[str,
         kinds = ["weight"] + (["exp_avg", "exp_avg_sq"] if f"step.{name}" in tensors else [])
         for kind in kinds:
             tensor = tensors.get(f"{kind}.{name}")
-            if tensor is None or tensor.shape != local(parameter).shape:
+            if tensor is None or tensor.shape != local_shard(parameter).shape:
                 shape = "nothing" if tensor is None else tuple(tensor.shape)
                 raise CorruptCheckpoint(
                     f"{path} holds {shape} for {kind}.{name}; "
-                    f"this rank's slice is {tuple(local(parameter).shape)}"
+                    f"this rank's slice is {tuple(local_shard(parameter).shape)}"
                 )

@@ -28,7 +28,7 @@ class CpuLinear(nn.Linear):
         return linear(input, self.weight, self.bias)
 
 
-def use_cpu_linear(model: nn.Module) -> None:
+def patch_cpu_linear(model: nn.Module) -> None:
     """Patch every plain nn.Linear of the model in place to compute with `linear`. Subclasses keep their own
     forward pass.
     """
@@ -48,23 +48,23 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         weight: [outputs, inputs].
         bias: [outputs] or None.
     """
-    if not _is_ours(x, weight):
+    if not _can_use_onednn(x, weight):
         return functional.linear(x, weight, bias)
     if not torch.is_grad_enabled():
-        return product(x, weight, bias)
+        return linear_no_grad(x, weight, bias)
     output: Tensor = _Linear.apply(x, weight, bias)
     return output
 
 
-def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def linear_no_grad(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return x W^T + b without a gradient; x and weight may be transposed views."""
-    if not _is_ours(x, weight):
+    if not _can_use_onednn(x, weight):
         return functional.linear(x, weight, bias)
     output: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return output
 
 
-def _is_ours(x: Tensor, weight: Tensor) -> bool:
+def _can_use_onednn(x: Tensor, weight: Tensor) -> bool:
     return (
         x.device.type == "cpu"
         and x.dtype is torch.float32
@@ -75,7 +75,7 @@ def _is_ours(x: Tensor, weight: Tensor) -> bool:
         and not torch.is_autocast_enabled("cpu")
         and not torch.compiler.is_compiling()
         and not _prefers_mkl()
-        and _works()
+        and _onednn_works()
     )
 
 
@@ -88,7 +88,7 @@ def _prefers_mkl() -> bool:
 
 
 @cache
-def _works() -> bool:
+def _onednn_works() -> bool:
     """Return True when this torch has the operator and computes all three products from the required views.
     """
     x, weight, gradient = (
@@ -109,7 +109,7 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
-        return product(x, weight, bias)
+        return linear_no_grad(x, weight, bias)
 
     @staticmethod
     @once_differentiable
@@ -118,7 +118,7 @@ class _Linear(torch.autograd.Function):
         rows = gradient.reshape(-1, gradient.shape[-1])
         needed = ctx.needs_input_grad
         return (
-            product(gradient, weight.T) if needed[0] else None,
-            product(rows.T, x.reshape(-1, x.shape[-1]).T) if needed[1] else None,
+            linear_no_grad(gradient, weight.T) if needed[0] else None,
+            linear_no_grad(rows.T, x.reshape(-1, x.shape[-1]).T) if needed[1] else None,
             rows.sum(0) if needed[2] else None,
         )

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 
-def to_disk(path: Path) -> None:
+def fsync_path(path: Path) -> None:
     """Sync a file's or folder's content to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:

@@ -11,12 +11,12 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 from transformers.core_model_loading import revert_weight_conversion
 
 from kubealign.spec.training import Lora
-from kubealign_services.training.hf_folder import exported_config, new_folder
-from kubealign_services.training.hf_folder_adapter import FOLDER
-from kubealign_services.training.torch_backend.adapter_export import save_adapter, whole_adapter
-from kubealign_services.training.torch_backend.lora import adapted_layers, plain_name, whole_weight
+from kubealign_services.training.hf_folder import export_config, atomic_folder
+from kubealign_services.training.hf_folder_adapter import ADAPTER_FOLDER
+from kubealign_services.training.torch_backend.adapter_export import save_adapter, gather_adapter
+from kubealign_services.training.torch_backend.lora import adapted_layers, base_name, gather_merged_weight
 from kubealign_services.training.torch_backend.packed_model import PackedModel
-from kubealign_services.training.torch_backend.sharding import gathered
+from kubealign_services.training.torch_backend.sharding import full_tensor
 
 
 def stream_weights(model: PackedModel, dtype: torch.dtype, rank: int) -> Iterator[tuple[str, Tensor]]:
@@ -28,12 +28,12 @@ def stream_weights(model: PackedModel, dtype: torch.dtype, rank: int) -> Iterato
     until the next
     update.
     """
-    weights = _weights(model.backbone, dtype, rank)
-    if is_converted(model.backbone):
+    weights = _gather_weights(model.backbone, dtype, rank)
+    if has_converted_layout(model.backbone):
         # Such models store weights in another layout than their checkpoints (experts stacked): converting
         # back needs all of them.
         names = dict(weights)
-        yield from revert_weight_conversion(model.backbone, names).items() if rank == 0 else _emptied(names)
+        yield from revert_weight_conversion(model.backbone, names).items() if rank == 0 else _iter_empty(names)
     else:
         yield from weights
 
@@ -46,13 +46,13 @@ def named_weights(backbone: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
     return ((name, tensor) for name, tensor in named if not (name in tied and id(tensor) in originals))
 
 
-def _weights(backbone: PreTrainedModel, dtype: torch.dtype, rank: int) -> Iterator[tuple[str, Tensor]]:
+def _gather_weights(backbone: PreTrainedModel, dtype: torch.dtype, rank: int) -> Iterator[tuple[str, Tensor]]:
     layers = dict(adapted_layers(backbone))
     for name, tensor in named_weights(backbone):
-        plain = plain_name(name)
+        plain = base_name(name)
         if plain is None:
             continue
-        merged = whole_weight(name, tensor, layers)
+        merged = gather_merged_weight(name, tensor, layers)
         target_dtype = dtype if merged.is_floating_point() else merged.dtype
         yield plain, merged.to("cpu", target_dtype) if rank == 0 else torch.empty(0, dtype=target_dtype)
 
@@ -62,12 +62,12 @@ def _persistent_buffers(backbone: PreTrainedModel) -> Iterator[tuple[str, Tensor
     return ((name, buffer) for name, buffer in backbone.named_buffers() if name in persistent)
 
 
-def is_converted(backbone: PreTrainedModel) -> bool:
+def has_converted_layout(backbone: PreTrainedModel) -> bool:
     """Return True when the checkpoint stores the weights in another layout than the model."""
     return bool(getattr(backbone, "_weight_conversions", None))
 
 
-def _emptied(names: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+def _iter_empty(names: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
     return iter(names.items())
 
 
@@ -93,22 +93,22 @@ def export_folder(
         scores: Names of the labels; empty for the default names of transformers.
         lora: Settings of an adapter, which is merged and also written as a PEFT folder `adapter`.
     """
-    weights = dict(_weights(model.backbone, dtype, rank))
-    score = None if model.score is None else gathered(model.score.weight.detach()).to("cpu", dtype)
-    adapter = whole_adapter(model, rank)
+    weights = dict(_gather_weights(model.backbone, dtype, rank))
+    score = None if model.score is None else full_tensor(model.score.weight.detach()).to("cpu", dtype)
+    adapter = gather_adapter(model, rank)
     if rank != 0:
         return
-    config = exported_config(model.backbone.config, None if score is None else len(score), scores, pooling)
+    config = export_config(model.backbone.config, None if score is None else len(score), scores, pooling)
     auto: Any = AutoModelForCausalLM if score is None else AutoModelForSequenceClassification
     with torch.device("meta"):
         skeleton: PreTrainedModel = auto.from_config(config, dtype=dtype)
     if score is not None:
         weights = _classifier_weights(model, skeleton, weights, score)
-    with new_folder(directory, source) as folder:
+    with atomic_folder(directory, source) as folder:
         skeleton.save_pretrained(folder, state_dict=weights)
         if lora is not None:
-            names = {name: _name_in(model, skeleton, name) for name, _ in adapted_layers(model.backbone)}
-            save_adapter(folder / FOLDER, model, adapter, lora, source, names, score)
+            names = {name: _exported_name(model, skeleton, name) for name, _ in adapted_layers(model.backbone)}
+            save_adapter(folder / ADAPTER_FOLDER, model, adapter, lora, source, names, score)
 
 
 def _classifier_weights(
@@ -119,12 +119,12 @@ def _classifier_weights(
     """
     old = _trunk_prefix(model.backbone)
     trunk = {
-        _name_in(model, skeleton, name): tensor for name, tensor in weights.items() if name.startswith(old)
+        _exported_name(model, skeleton, name): tensor for name, tensor in weights.items() if name.startswith(old)
     }
     return trunk | {"score.weight": score}
 
 
-def _name_in(model: PackedModel, skeleton: PreTrainedModel, name: str) -> str:
+def _exported_name(model: PackedModel, skeleton: PreTrainedModel, name: str) -> str:
     """Return the exported model's name for a trunk layer or weight."""
     return _trunk_prefix(skeleton) + name.removeprefix(_trunk_prefix(model.backbone))
 

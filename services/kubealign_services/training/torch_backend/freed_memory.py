@@ -18,34 +18,34 @@ import torch
 from kubealign_services.free_memory import free_bytes
 
 # Fraction of the machine's memory. Leaves room for an engine that generates between two steps.
-_ENOUGH_AVAILABLE = 0.5
+_MIN_AVAILABLE_FRACTION = 0.5
 # Steps of ragged lengths fragment the heap: the next step's blocks do not fit into the holes.
-_MOST_GROWTH = 1.25
+_MAX_GROWTH = 1.25
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
-class FreedMemory:
+class MallocTrimmer:
     """Trims the malloc heap of one process. Call `maybe_trim` after each step."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._least = 0
+        self._min_resident = 0
 
-    def settle(self) -> None:
+    def maybe_trim(self) -> None:
         """Keep the memory that the step freed, or return it. Does nothing for a GPU's tensors, and without
         malloc_trim.
         """
-        trim = _trim()
+        trim = _malloc_trim()
         if self._device.type != "cpu" or trim is None:
             return
         resident = _resident_bytes()
-        self._least = min(self._least or resident, resident)
+        self._min_resident = min(self._min_resident or resident, resident)
         total = os.sysconf("SC_PHYS_PAGES") * _PAGE_BYTES
-        if not stays(resident, self._least, free_bytes(self._device), total):
+        if not keep_freed_memory(resident, self._min_resident, free_bytes(self._device), total):
             trim(0)
 
 
-def stays(resident: int, least: int, available: int, total: int) -> bool:
+def keep_freed_memory(resident: int, least: int, available: int, total: int) -> bool:
     """Return True when a process keeps the memory that a step has freed. All values are bytes.
 
     Args:
@@ -54,11 +54,11 @@ def stays(resident: int, least: int, available: int, total: int) -> bool:
         available: Memory that it could still allocate within its container's limit.
         total: Memory of the machine.
     """
-    return available >= _ENOUGH_AVAILABLE * total and resident <= _MOST_GROWTH * least
+    return available >= _MIN_AVAILABLE_FRACTION * total and resident <= _MAX_GROWTH * least
 
 
 @cache
-def _trim() -> Callable[[int], int] | None:
+def _malloc_trim() -> Callable[[int], int] | None:
     """Return glibc's malloc_trim, or None."""
     try:
         trim: Callable[[int], int] = ctypes.CDLL(None).malloc_trim

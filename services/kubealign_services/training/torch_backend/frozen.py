@@ -7,43 +7,43 @@ from torch import Tensor
 
 from kubealign.spec.precision import Precision
 from kubealign_services.batch.packed import Batch
-from kubealign_services.residence.swap import swapping
+from kubealign_services.residence.swap import make_offloader
 from kubealign_services.training.contract import Head
-from kubealign_services.training.hf_folder_heads import POOLING, score_names
-from kubealign_services.training.torch_backend.likeliest import run_likeliest
+from kubealign_services.training.hf_folder_heads import POOLING_KEY, score_names
+from kubealign_services.training.torch_backend.likeliest import run_topk_logprobs
 from kubealign_services.training.torch_backend.models import load_model
 from kubealign_services.training.torch_backend.packed_model import PackedModel
-from kubealign_services.training.torch_backend.passes import Place, run_forward
+from kubealign_services.training.torch_backend.passes import RankContext, run_forward
 from kubealign_services.training.torch_backend.precision import compute_device, compute_dtype
 
 
-class FrozenModel:
+class FrozenTorchModel:
     """A model without gradients in one process. Its weights can be offloaded to the CPU while another model
     needs the
     accelerator.
     """
 
-    def __init__(self, model: PackedModel, place: Place) -> None:
+    def __init__(self, model: PackedModel, place: RankContext) -> None:
         """Use `load` instead."""
         self._model = model
-        self._place = place
-        self._swap = swapping(self._tensors, place.device)
+        self._context = place
+        self._offloader = make_offloader(self._resident_tensors, place.device)
 
     @classmethod
     def load(
         cls, folder: Path, head: Head, precision: Precision, microbatch_tokens: int, rank: int = 0
-    ) -> "FrozenModel":
+    ) -> "FrozenTorchModel":
         """Load a Hugging Face folder onto this rank's device. Raises what `load_model` raises."""
         device = compute_device(rank)
         model = load_model(folder, head, compute_dtype(precision)).requires_grad_(False)
-        return cls(model.to(device), Place(0, 1, device, microbatch_tokens))
+        return cls(model.to(device), RankContext(0, 1, device, microbatch_tokens))
 
     @property
     def pooling(self) -> str | None:
         """Pooling of token scores into a response's score, as a reward model's config states it; None when
         the config does not.
         """
-        pooling = getattr(self._model.backbone.config, POOLING, None)
+        pooling = getattr(self._model.backbone.config, POOLING_KEY, None)
         return None if pooling is None else str(pooling)
 
     @property
@@ -57,25 +57,25 @@ class FrozenModel:
         float32 [T] (values of N scores: [T, N]) on the CPU.
         """
         self.to_device()
-        return run_forward(self._model, batch, outputs, self._place)
+        return run_forward(self._model, batch, outputs, self._context)
 
-    def likeliest(self, batch: Batch, count: int, vocabulary: int) -> tuple[Tensor, Tensor]:
+    def topk_logprobs(self, batch: Batch, count: int, vocabulary: int) -> tuple[Tensor, Tensor]:
         """Compute `run_topk_logprobs` after reloading the model onto its device."""
         self.to_device()
-        return run_likeliest(self._model, batch, count, vocabulary, self._place)
+        return run_topk_logprobs(self._model, batch, count, vocabulary, self._context)
 
-    def to_device(self) -> "FrozenModel":
+    def to_device(self) -> "FrozenTorchModel":
         """Reload the weights onto the accelerator."""
-        self._swap.reload()
+        self._offloader.reload()
         return self
 
-    def offload(self) -> "FrozenModel":
+    def offload(self) -> "FrozenTorchModel":
         """Free the accelerator's memory. The weights are copied to host memory the first time only, since
         they never change.
         """
-        self._swap.offload()
+        self._offloader.offload()
         return self
 
-    def _tensors(self) -> Iterator[Tensor]:
+    def _resident_tensors(self) -> Iterator[Tensor]:
         yield from self._model.parameters()
         yield from self._model.buffers()

@@ -17,12 +17,12 @@ from kubealign_services.algorithms.contract import Objective
 from kubealign_services.batch.packed import Batch
 
 #: Columns that a pass reads, in addition to the tokens.
-_READ = ("loss_mask", "candidates")
-_SCALARS = ("temperature", "candidates_temperature")
+_INPUT_COLUMNS = ("loss_mask", "candidates")
+_INPUT_SCALARS = ("temperature", "candidates_temperature")
 
 
 @dataclass(frozen=True)
-class _Pass:
+class _CachedPass:
     """A cached pass.
 
     Attributes:
@@ -34,25 +34,25 @@ class _Pass:
     columns: Mapping[str, Tensor]
 
 
-class KeptPasses:
+class ForwardCache:
     """Passes with one set of weights. They are dropped once they have been trained on, or when they exceed
     `most_tokens`
     tokens.
     """
 
     def __init__(self, most_tokens: int) -> None:
-        self._room = most_tokens
-        self._passes: list[_Pass] = []
+        self._free_tokens = most_tokens
+        self._passes: list[_CachedPass] = []
 
     def __len__(self) -> int:
         return len(self._passes)
 
-    def reserve(self, tokens: int) -> bool:
+    def reserve_tokens(self, tokens: int) -> bool:
         """Reserve room for more tokens. Returns False when they do not fit."""
-        self._room -= tokens
-        if self._room < 0:
+        self._free_tokens -= tokens
+        if self._free_tokens < 0:
             self._passes.clear()
-        return self._room >= 0
+        return self._free_tokens >= 0
 
     def add(self, part: Batch, columns: Mapping[str, Tensor]) -> None:
         """Cache a pass.
@@ -61,9 +61,9 @@ class KeptPasses:
             part: A microbatch with reserved room.
             columns: The model's outputs for the microbatch, [T, ...], with gradient.
         """
-        self._passes.append(_Pass(part, columns))
+        self._passes.append(_CachedPass(part, columns))
 
-    def take(self, minibatch: Batch, objective: Objective) -> Iterator[tuple[list[int], dict[str, Tensor]]]:
+    def pop_matching(self, minibatch: Batch, objective: Objective) -> Iterator[tuple[list[int], dict[str, Tensor]]]:
         """Yield (sequences of the minibatch, their columns) of every pass over sequences that the minibatch
         contains unchanged.
 
@@ -80,22 +80,22 @@ class KeptPasses:
                 continue
             sequences = [index_of[name] for name in names]
             is_new = len(used.union(sequences)) == len(used) + len(sequences)
-            if is_new and _same(cached.part, minibatch.select(sequences)):
+            if is_new and _has_same_inputs(cached.part, minibatch.select(sequences)):
                 used.update(sequences)
                 yield sequences, {name: cached.columns[name] for name in objective.outputs}
 
 
-def _same(one: Batch, other: Batch) -> bool:
+def _has_same_inputs(one: Batch, other: Batch) -> bool:
     """Return True when a model computes the same outputs for both batches."""
     return (
         torch.equal(one.cu_seqlens, other.cu_seqlens)
         and torch.equal(one.tokens, other.tokens)
-        and all(one.scalars.get(name) == other.scalars.get(name) for name in _SCALARS)
-        and all(_equal(one.token_columns.get(name), other.token_columns.get(name)) for name in _READ)
+        and all(one.scalars.get(name) == other.scalars.get(name) for name in _INPUT_SCALARS)
+        and all(_is_equal(one.token_columns.get(name), other.token_columns.get(name)) for name in _INPUT_COLUMNS)
     )
 
 
-def _equal(one: Tensor | None, other: Tensor | None) -> bool:
+def _is_equal(one: Tensor | None, other: Tensor | None) -> bool:
     if one is None or other is None:
         return one is other
     return torch.equal(one, other)

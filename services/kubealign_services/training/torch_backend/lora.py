@@ -12,11 +12,11 @@ import xxhash
 from torch import Tensor, nn
 
 from kubealign.spec.training import Lora
-from kubealign_services.adapters.low_rank import LowRank
+from kubealign_services.adapters.low_rank import LowRankAdapter
 from kubealign_services.training.contract import Head
 from kubealign_services.training.torch_backend.lora_targets import is_linear, target_layers
 from kubealign_services.training.torch_backend.packed_model import PackedModel
-from kubealign_services.training.torch_backend.sharding import gathered
+from kubealign_services.training.torch_backend.sharding import full_tensor
 
 #: peft's name of the only adapter, and its infix between a layer's name and the base parameters' names.
 _ADAPTER = "default"
@@ -66,17 +66,17 @@ def adapted_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
             yield name, module
 
 
-def low_rank(layer: Any) -> LowRank:
+def gather_low_rank(layer: Any) -> LowRankAdapter:
     """Return the layer's full adapter. Collective when sharded."""
     magnitude = layer.lora_magnitude_vector
-    return LowRank(
-        down=gathered(layer.lora_A[_ADAPTER].weight.detach()),
-        up=gathered(layer.lora_B[_ADAPTER].weight.detach()),
-        magnitude=gathered(magnitude[_ADAPTER].weight.detach()) if _ADAPTER in magnitude else None,
+    return LowRankAdapter(
+        down=full_tensor(layer.lora_A[_ADAPTER].weight.detach()),
+        up=full_tensor(layer.lora_B[_ADAPTER].weight.detach()),
+        magnitude=full_tensor(magnitude[_ADAPTER].weight.detach()) if _ADAPTER in magnitude else None,
     )
 
 
-def scale(layer: Any) -> float:
+def adapter_scale(layer: Any) -> float:
     """Return alpha / rank."""
     return float(layer.scaling[_ADAPTER])
 
@@ -86,12 +86,12 @@ def is_transposed(layer: Any) -> bool:
     return not isinstance(layer.get_base_layer(), nn.Linear)
 
 
-def plain_name(name: str) -> str | None:
+def base_name(name: str) -> str | None:
     """Return a parameter's name in the model without an adapter; None for the adapter's own parameters."""
     return None if any(part in name for part in _PARTS) else name.replace(_BASE, ".")
 
 
-def whole_weight(name: str, weight: Tensor, layers: dict[str, Any]) -> Tensor:
+def gather_merged_weight(name: str, weight: Tensor, layers: dict[str, Any]) -> Tensor:
     """Return the full weight of a base parameter, merged with the adapter of its layer if it has one.
     Collective when sharded.
 
@@ -100,8 +100,8 @@ def whole_weight(name: str, weight: Tensor, layers: dict[str, Any]) -> Tensor:
     """
     layer = layers.get(name.removesuffix(_BASE + "weight")) if name.endswith(_BASE + "weight") else None
     if layer is None:
-        return gathered(weight.detach())
-    return low_rank(layer).merged(gathered(weight.detach()), scale(layer), is_transposed(layer))
+        return full_tensor(weight.detach())
+    return gather_low_rank(layer).merge_into(full_tensor(weight.detach()), adapter_scale(layer), is_transposed(layer))
 
 
 def stream_adapter(model: PackedModel, dtype: torch.dtype, rank: int) -> Iterator[tuple[str, Tensor]]:
@@ -110,12 +110,12 @@ def stream_adapter(model: PackedModel, dtype: torch.dtype, rank: int) -> Iterato
     are empty.
     """
     for name, layer in adapted_layers(model.backbone):
-        for part, tensor in low_rank(layer).named(name):
+        for part, tensor in gather_low_rank(layer).named_tensors(name):
             yield part, tensor.to("cpu", dtype) if rank == 0 else torch.empty(0, dtype=dtype)
 
 
 @contextmanager
-def adapters_off(model: PackedModel) -> Iterator[None]:
+def adapters_disabled(model: PackedModel) -> Iterator[None]:
     """Disable the adapters within the block: the model computes, bit for bit, what it computed without them.
 
     Not by peft's `enable_adapters`, which also toggles requires_grad: a sharded model keeps the flags of

@@ -17,18 +17,18 @@ from transformers import (
 from kubealign.spec.training import HeadInit
 from kubealign_services.training.contract import Head
 from kubealign_services.training.hf_folder_heads import (
-    check_folder,
-    check_labels,
-    drawn_score,
+    check_model_folder,
+    check_score_names,
+    init_score_head,
     is_reward_model,
-    no_language_model,
-    no_reward_model,
+    not_a_language_model,
+    not_a_reward_model,
 )
-from kubealign_services.training.torch_backend.cpu_linear import use_cpu_linear
-from kubealign_services.training.torch_backend.lean_layers import use_lean_layers
-from kubealign_services.training.torch_backend.packed_attention import PACKED, UnsupportedModel
+from kubealign_services.training.torch_backend.cpu_linear import patch_cpu_linear
+from kubealign_services.training.torch_backend.lean_layers import patch_fused_layers
+from kubealign_services.training.torch_backend.packed_attention import PACKED_ATTENTION, UnsupportedTrainingModel
 from kubealign_services.training.torch_backend.packed_model import PackedModel
-from kubealign_services.training.torch_backend.probe import can_share, check_packing
+from kubealign_services.training.torch_backend.probe import can_share_prompts, check_packing
 
 _LAYER_TYPES = {"full_attention", "sliding_attention"}
 
@@ -59,32 +59,32 @@ def load_model(
         UnsupportedTrainingModel: The model cannot run packed.
         ValueError: The folder holds another kind of model.
     """
-    check_folder(folder)
+    check_model_folder(folder)
     config = AutoConfig.from_pretrained(folder, local_files_only=True)
     _check_config(config)
     is_classifier = is_reward_model(config)
     if head is Head.LANGUAGE_MODEL or (head is Head.SCORE and not is_classifier):
         if is_classifier:
-            raise no_language_model(folder, config)
+            raise not_a_language_model(folder, config)
         model = PackedModel(
-            _from_folder(AutoModelForCausalLM, folder, dtype),
+            _load_pretrained(AutoModelForCausalLM, folder, dtype),
             head,
-            _fresh_score(config, head, dtype, seed, max(1, len(scores))),
+            _init_score(config, head, dtype, seed, max(1, len(scores))),
         )
     elif is_classifier and (head is Head.SCORE or head_init is HeadInit.REWARD_MODEL):
-        check_labels(folder, config, ("value",) if head is Head.VALUE else tuple(scores))
-        model = _reward_model(folder, head, dtype)
+        check_score_names(folder, config, ("value",) if head is Head.VALUE else tuple(scores))
+        model = _load_reward_model(folder, head, dtype)
     elif head_init is HeadInit.REWARD_MODEL:
-        raise no_reward_model(folder, config)
+        raise not_a_reward_model(folder, config)
     else:
         score = nn.Linear(config.get_text_config().hidden_size, 1, bias=False, dtype=dtype)
         nn.init.zeros_(score.weight)
-        model = PackedModel(_from_folder(AutoModel, folder, dtype), head, score)
+        model = PackedModel(_load_pretrained(AutoModel, folder, dtype), head, score)
     model.eval()
-    use_cpu_linear(model)
-    use_lean_layers(model)
+    patch_cpu_linear(model)
+    patch_fused_layers(model)
     check_packing(model)
-    model.can_share = can_share(model)
+    model.can_share_prompts = can_share_prompts(model)
     return model
 
 
@@ -93,17 +93,17 @@ def _check_config(config: Any) -> None:
     text = config.get_text_config()
     unknown = set(getattr(text, "layer_types", None) or []) - _LAYER_TYPES
     if unknown:
-        raise UnsupportedModel(
+        raise UnsupportedTrainingModel(
             f"model type {config.model_type} has layers of {sorted(unknown)}; "
             f"packed attention supports {sorted(_LAYER_TYPES)}"
         )
     if getattr(text, "is_encoder_decoder", False):
-        raise UnsupportedModel(
+        raise UnsupportedTrainingModel(
             f"model type {config.model_type} has an encoder; a causal language model is needed"
         )
 
 
-def _from_folder(auto: Any, folder: Path, dtype: torch.dtype) -> PreTrainedModel:
+def _load_pretrained(auto: Any, folder: Path, dtype: torch.dtype) -> PreTrainedModel:
     """Load the auto class's model with packed attention.
 
     Raises UnsupportedTrainingModel when its class accepts no other attention than its own, ValueError when
@@ -112,11 +112,11 @@ def _from_folder(auto: Any, folder: Path, dtype: torch.dtype) -> PreTrainedModel
     """
     try:
         model, report = auto.from_pretrained(
-            folder, dtype=dtype, attn_implementation=PACKED, local_files_only=True, output_loading_info=True
+            folder, dtype=dtype, attn_implementation=PACKED_ATTENTION, local_files_only=True, output_loading_info=True
         )
     except ValueError as error:
-        if PACKED in str(error):
-            raise UnsupportedModel(
+        if PACKED_ATTENTION in str(error):
+            raise UnsupportedTrainingModel(
                 f"the model in {folder} does not accept an external attention function: {error}"
             ) from error
         raise
@@ -126,27 +126,27 @@ def _from_folder(auto: Any, folder: Path, dtype: torch.dtype) -> PreTrainedModel
             f"{folder} lacks weights of its model, or holds them in other shapes: {', '.join(absent[:5])}"
         )
     if not getattr(model, "_supports_attention_backend", False):
-        raise UnsupportedModel(
+        raise UnsupportedTrainingModel(
             f"model type {model.config.model_type} does not accept an external attention function"
         )
     loaded: PreTrainedModel = model
     return loaded
 
 
-def _fresh_score(config: Any, head: Head, dtype: torch.dtype, seed: int, count: int) -> nn.Linear | None:
+def _init_score(config: Any, head: Head, dtype: torch.dtype, seed: int, count: int) -> nn.Linear | None:
     if head is not Head.SCORE:
         return None
     score = nn.Linear(config.get_text_config().hidden_size, count, bias=False, dtype=dtype)
     with torch.no_grad():
-        score.weight.copy_(drawn_score(config, count, seed))
+        score.weight.copy_(init_score_head(config, count, seed))
     return score
 
 
-def _reward_model(folder: Path, head: Head, dtype: torch.dtype) -> PackedModel:
-    classifier = _from_folder(AutoModelForSequenceClassification, folder, dtype)
+def _load_reward_model(folder: Path, head: Head, dtype: torch.dtype) -> PackedModel:
+    classifier = _load_pretrained(AutoModelForSequenceClassification, folder, dtype)
     score = getattr(classifier, "score", None)
     if not isinstance(score, nn.Linear) or score.bias is not None:
-        raise UnsupportedModel(
+        raise UnsupportedTrainingModel(
             f"the reward model in {folder} ({type(classifier).__name__}) has no linear head named score"
         )
     return PackedModel(classifier.base_model, head, score)

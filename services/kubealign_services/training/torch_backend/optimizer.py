@@ -46,7 +46,7 @@ def clip_gradients(parameters: Iterable[Tensor], norm: float, bound: float | Non
             parameter.grad.mul_(bound / norm)
 
 
-def step_at(optimizer: torch.optim.Optimizer, spec: Optimizer, step: int, total: int) -> float:
+def step_optimizer(optimizer: torch.optim.Optimizer, spec: Optimizer, step: int, total: int) -> float:
     """Run one optimiser step, number `step` from 0 of `total`. Returns its learning rate."""
     rate = learning_rate(spec.schedule, spec.adam_w.learning_rate, step, total)
     for group in optimizer.param_groups:

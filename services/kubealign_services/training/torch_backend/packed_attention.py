@@ -25,30 +25,30 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from kubealign_services.training.torch_backend import sequence_attention
 from kubealign_services.training.torch_backend.shared_prompts import SharedPack
 from kubealign_services.training.torch_backend.varlen_attention import (
-    Ragged,
+    RaggedLayout,
     can_run,
     plan_ragged,
     ragged_attention,
 )
 
 #: Name of the attention function in transformers (`attn_implementation`).
-PACKED = "kubealign_packed"
+PACKED_ATTENTION = "kubealign_packed"
 
 #: Keyword argument through which models pass the plan to their attention.
-PLAN = "kubealign_plan"
+PLAN_ARGUMENT = "kubealign_plan"
 
 # A block is closed when the next sequence would be padded by more than this share of the block's width.
-_PADDING = 0.25
+_MAX_PADDING = 0.25
 
-_UNHEARD = ("softcap", "s_aux", "position_bias", "head_mask")
+_UNSUPPORTED_ARGUMENTS = ("softcap", "s_aux", "position_bias", "head_mask")
 
 
-class UnsupportedModel(ValueError):
+class UnsupportedTrainingModel(ValueError):
     """The model cannot run packed. The message names the unsupported feature."""
 
 
 @dataclass(frozen=True)
-class Block:
+class PaddedBlock:
     """Sequences of similar lengths, right-padded.
 
     Attributes:
@@ -59,7 +59,7 @@ class Block:
     gather: Tensor
     start: int | None = None
 
-    def of(self, states: Tensor) -> Tensor:
+    def gather_states(self, states: Tensor) -> Tensor:
         """Gather the states [T, heads, d] of the pack into [sequences, width, heads, d]; a view where
         possible.
         """
@@ -70,7 +70,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class AttentionPlan:
+class PackedAttentionPlan:
     """Mapping between a pack and the inputs of the attention kernels.
 
     Attributes:
@@ -83,15 +83,15 @@ class AttentionPlan:
             enough for a kernel call each.
     """
 
-    blocks: list[Block]
+    blocks: list[PaddedBlock]
     scatter: Tensor | None
-    ragged: Ragged | None = None
+    ragged: RaggedLayout | None = None
     offsets: list[int] | None = None
 
 
 def plan_attention(
     cu_seqlens: Tensor, device: torch.device, shared: SharedPack | None = None
-) -> AttentionPlan:
+) -> PackedAttentionPlan:
     """Plan the attention of a pack. The plan's tensors are on `device`.
 
     Args:
@@ -101,10 +101,10 @@ def plan_attention(
     """
     lengths = (cu_seqlens[1:] - cu_seqlens[:-1]).tolist()
     starts = cu_seqlens[:-1].tolist()
-    blocks: list[Block] = []
+    blocks: list[PaddedBlock] = []
     scatter = torch.empty(int(cu_seqlens[-1]), dtype=torch.int64)
     slots = 0
-    for members in _similar(lengths):
+    for members in _group_by_length(lengths):
         width = lengths[members[0]]
         length = torch.tensor([lengths[i] for i in members])[:, None]
         column = torch.arange(width)[None, :]
@@ -114,26 +114,26 @@ def plan_attention(
         scatter[gather[real]] = slot[real]
         slots += gather.numel()
         if shared is not None:
-            gather = shared.places[gather]
+            gather = shared.pack_indices[gather]
         first = int(gather[0, 0])
         is_run = bool((gather.flatten() == torch.arange(first, first + gather.numel())).all())
-        blocks.append(Block(gather.to(device), first if is_run else None))
+        blocks.append(PaddedBlock(gather.to(device), first if is_run else None))
     if shared is not None:
-        scatter = scatter[shared.kept]
+        scatter = scatter[shared.computed_indices]
     in_order = len(blocks) == 1 and blocks[0].start is not None
     ragged = plan_ragged(cu_seqlens, device, shared)
     if in_order:
-        return AttentionPlan(blocks, None, ragged)
+        return PackedAttentionPlan(blocks, None, ragged)
     offsets = cu_seqlens.tolist()
-    is_contiguous = shared is None and sequence_attention.worth_calls(offsets)
-    return AttentionPlan(blocks, scatter.to(device), ragged, offsets if is_contiguous else None)
+    is_contiguous = shared is None and sequence_attention.is_worth_per_sequence_calls(offsets)
+    return PackedAttentionPlan(blocks, scatter.to(device), ragged, offsets if is_contiguous else None)
 
 
-def _similar(lengths: list[int]) -> list[list[int]]:
+def _group_by_length(lengths: list[int]) -> list[list[int]]:
     """Group sequences by similar length, the longest of each group first."""
     groups: list[list[int]] = []
     for sequence in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-        if groups and lengths[sequence] >= (1 - _PADDING) * lengths[groups[-1][0]]:
+        if groups and lengths[sequence] >= (1 - _MAX_PADDING) * lengths[groups[-1][0]]:
             groups[-1].append(sequence)
         else:
             groups.append([sequence])
@@ -160,18 +160,18 @@ def packed_attention(
         query: [1, heads, T, d].
         key, value: [1, kv heads, T, d].
     """
-    plan = kwargs.get(PLAN)
-    if not isinstance(plan, AttentionPlan):
-        raise UnsupportedModel(
-            f"{type(module).__name__} did not receive {PLAN}: its model does not pass keyword arguments on"
+    plan = kwargs.get(PLAN_ARGUMENT)
+    if not isinstance(plan, PackedAttentionPlan):
+        raise UnsupportedTrainingModel(
+            f"{type(module).__name__} did not receive {PLAN_ARGUMENT}: its model does not pass keyword arguments on"
         )
-    unsupported = [name for name in _UNHEARD if kwargs.get(name) is not None]
+    unsupported = [name for name in _UNSUPPORTED_ARGUMENTS if kwargs.get(name) is not None]
     if attention_mask is not None:
         unsupported.append("an attention mask")
     if not (getattr(module, "is_causal", True) and kwargs.get("is_causal", True) is not False):
         unsupported.append("attention that is not causal")
     if unsupported:
-        raise UnsupportedModel(
+        raise UnsupportedTrainingModel(
             f"{type(module).__name__} needs {', '.join(unsupported)}, which packed attention does not support"
         )
     repeats = query.shape[1] // key.shape[1]
@@ -180,31 +180,31 @@ def packed_attention(
         output = ragged_attention(plan.ragged, query, key, value, scaling, sliding_window)
         return output[None], None
     offsets = plan.offsets
-    if offsets is not None and _sees_all(offsets, sliding_window):
-        heads = query, *_repeated(key, value, repeats)
+    if offsets is not None and _fits_window(offsets, sliding_window):
+        heads = query, *_repeat_kv_heads(key, value, repeats)
         if sequence_attention.can_run(*heads, offsets, dropout):
-            return sequence_attention.attention(*heads, offsets, scaling)[None], None
+            return sequence_attention.per_sequence_attention(*heads, offsets, scaling)[None], None
     pieces = [
-        _block(block, query, key, value, repeats, dropout, scaling, sliding_window) for block in plan.blocks
+        _attend_block(block, query, key, value, repeats, dropout, scaling, sliding_window) for block in plan.blocks
     ]
     output = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
     return (output if plan.scatter is None else output[plan.scatter])[None], None
 
 
-def _repeated(key: Tensor, value: Tensor, repeats: int) -> tuple[Tensor, Tensor]:
+def _repeat_kv_heads(key: Tensor, value: Tensor, repeats: int) -> tuple[Tensor, Tensor]:
     """Repeat the heads, the second dimension, to the number of query heads."""
     if repeats == 1:
         return key, value
     return key.repeat_interleave(repeats, dim=1), value.repeat_interleave(repeats, dim=1)
 
 
-def _sees_all(offsets: list[int], window: int | None) -> bool:
+def _fits_window(offsets: list[int], window: int | None) -> bool:
     """Return True when every sequence fits into the attention window."""
     return window is None or max(end - start for start, end in pairwise(offsets)) <= window
 
 
-def _block(
-    block: Block,
+def _attend_block(
+    block: PaddedBlock,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -214,8 +214,8 @@ def _block(
     sliding_window: int | None,
 ) -> Tensor:
     """Compute the attention of one block. Maps [T, heads, d] of the pack to [sequences * width, heads, d]."""
-    q, k, v = (block.of(states).transpose(1, 2) for states in (query, key, value))
-    k, v = _repeated(k, v, repeats)
+    q, k, v = (block.gather_states(states).transpose(1, 2) for states in (query, key, value))
+    k, v = _repeat_kv_heads(k, v, repeats)
     width = block.gather.shape[1]
     mask = None
     if sliding_window is not None and width > sliding_window:
@@ -231,11 +231,11 @@ def _block(
 def _no_mask(use_vmap: bool = False, **_: Any) -> None:
     """Build no mask; refuse a model that combines its own mask with the causal one."""
     if use_vmap:
-        raise UnsupportedModel(
+        raise UnsupportedTrainingModel(
             "the model combines a mask of its own with the causal one, which packed attention does not "
             "support"
         )
 
 
-AttentionInterface.register(PACKED, packed_attention)
-AttentionMaskInterface.register(PACKED, _no_mask)
+AttentionInterface.register(PACKED_ATTENTION, packed_attention)
+AttentionMaskInterface.register(PACKED_ATTENTION, _no_mask)

@@ -8,8 +8,8 @@ from transformers import PreTrainedModel
 
 from kubealign_services.batch.packed import Batch
 from kubealign_services.training.contract import Head
-from kubealign_services.training.torch_backend.candidates import candidate_logprobs, likeliest
-from kubealign_services.training.torch_backend.packed_attention import PLAN, AttentionPlan, plan_attention
+from kubealign_services.training.torch_backend.candidates import candidate_logprobs, topk_logprobs
+from kubealign_services.training.torch_backend.packed_attention import PLAN_ARGUMENT, PackedAttentionPlan, plan_attention
 from kubealign_services.training.torch_backend.shared_prompts import share_prompts
 from kubealign_services.training.torch_backend.token_logprobs import token_logprobs
 
@@ -35,30 +35,30 @@ class PackedTokens:
 
     tokens: Tensor
     positions: Tensor
-    predicted: Tensor
-    chosen: Tensor
-    plan: AttentionPlan
+    predicted_indices: Tensor
+    target_indices: Tensor
+    plan: PackedAttentionPlan
     temperature: float
     candidates: Tensor | None = None
     candidates_temperature: float = 1.0
-    places: Tensor | None = None
+    pack_indices: Tensor | None = None
 
     @property
     def targets(self) -> Tensor:
         """int64 [C]: the target tokens."""
-        return self.tokens[0, self.chosen if self.places is None else self.places[self.chosen]]
+        return self.tokens[0, self.target_indices if self.pack_indices is None else self.pack_indices[self.target_indices]]
 
     @property
     def length(self) -> int:
         """T: number of tokens of the batch."""
-        return self.tokens.shape[1] if self.places is None else len(self.places)
+        return self.tokens.shape[1] if self.pack_indices is None else len(self.pack_indices)
 
-    def before(self, places: Tensor) -> Tensor:
+    def predecessor_indices(self, places: Tensor) -> Tensor:
         """Return the index in the pack of the predecessor of each of these tokens of the batch."""
-        return places - 1 if self.places is None else self.places[places - 1]
+        return places - 1 if self.pack_indices is None else self.pack_indices[places - 1]
 
     @staticmethod
-    def of(batch: Batch, device: torch.device, shared: bool = False) -> "PackedTokens":
+    def from_batch(batch: Batch, device: torch.device, shared: bool = False) -> "PackedTokens":
         """Build the inputs for a batch.
 
         Reads its scalars `temperature` (default 1) and `candidates_temperature` (default: the same), its
@@ -78,17 +78,17 @@ class PackedTokens:
                 raise ValueError(f"a temperature is {value}; it must be above 0")
         candidates = batch.token_columns.get("candidates")
         pack = share_prompts(batch) if shared else None
-        computed = slice(None) if pack is None else pack.kept
+        computed = slice(None) if pack is None else pack.computed_indices
         return PackedTokens(
             tokens=batch.tokens[computed].long()[None].to(device),
             positions=positions[computed][None].to(device),
-            predicted=positions.nonzero()[:, 0].to(device),
-            chosen=is_target.nonzero()[:, 0].to(device),
+            predicted_indices=positions.nonzero()[:, 0].to(device),
+            target_indices=is_target.nonzero()[:, 0].to(device),
             plan=plan_attention(batch.cu_seqlens, device, pack),
             temperature=temperature,
             candidates=None if candidates is None else candidates[is_target].long().to(device),
             candidates_temperature=candidates_temperature,
-            places=None if pack is None else pack.places.to(device),
+            pack_indices=None if pack is None else pack.pack_indices.to(device),
         )
 
 
@@ -108,12 +108,12 @@ class PackedModel(nn.Module):
         self.head = head
         self.score = score
         #: True when a pack with shared prompts gives the same outputs; see `can_share_prompts`.
-        self.can_share = False
+        self.can_share_prompts = False
 
     @property
     def shares_prompts(self) -> bool:
         """True when equal prompts may be computed once now: not while dropout draws for each of them."""
-        return self.can_share and not (self.training and drops(self.backbone))
+        return self.can_share_prompts and not (self.training and has_dropout(self.backbone))
 
     @property
     def attention_cost(self) -> float:
@@ -130,14 +130,14 @@ class PackedModel(nn.Module):
         return float(config.hidden_size * config.num_hidden_layers / max(1, weights))
 
     @property
-    def vocabulary(self) -> nn.Linear | None:
+    def lm_head(self) -> nn.Linear | None:
         """The language-model head; None for a bare trunk."""
         if self.backbone.base_model is self.backbone:
             return None
         head = self.backbone.get_output_embeddings()  # type: ignore[no-untyped-call]
         return head if isinstance(head, nn.Linear) else None
 
-    def check(self, batch: Batch, outputs: frozenset[str]) -> None:
+    def check_batch(self, batch: Batch, outputs: frozenset[str]) -> None:
         """Raise ValueError for tokens or positions that the model does not have, or for an output without a
         head.
         """
@@ -155,7 +155,7 @@ class PackedModel(nn.Module):
                 f"the batch holds a sequence of {longest} tokens; the model has {max_positions} positions"
             )
         available = ({"values"} if self.score is not None else set()) | (
-            {"logprobs", "entropy", "candidate_logprobs"} if self.vocabulary is not None else set()
+            {"logprobs", "entropy", "candidate_logprobs"} if self.lm_head is not None else set()
         )
         if not outputs <= available:
             raise ValueError(
@@ -164,37 +164,37 @@ class PackedModel(nn.Module):
             )
 
     @torch.no_grad()
-    def likeliest(self, packed: PackedTokens, count: int, tokens: int) -> tuple[Tensor, Tensor]:
+    def topk_logprobs(self, packed: PackedTokens, count: int, tokens: int) -> tuple[Tensor, Tensor]:
         """Return the most likely tokens at each target among the vocabulary's first `tokens`.
 
         Returns (tokens int64 [C, K], their log-probabilities [C, K]). For a model of one rank.
         """
-        vocabulary = self.vocabulary
+        vocabulary = self.lm_head
         assert vocabulary is not None
         weight, bias = vocabulary.weight[:tokens], vocabulary.bias
-        hidden = self.hidden(packed)[packed.before(packed.chosen)]
-        return likeliest(hidden, weight, None if bias is None else bias[:tokens], count, packed.temperature)
+        hidden = self.hidden(packed)[packed.predecessor_indices(packed.target_indices)]
+        return topk_logprobs(hidden, weight, None if bias is None else bias[:tokens], count, packed.temperature)
 
     def hidden(self, packed: PackedTokens) -> Tensor:
         """Return the trunk's last hidden states, [U, hidden]."""
         hidden: Tensor = self.backbone.base_model(
-            input_ids=packed.tokens, position_ids=packed.positions, use_cache=False, **{PLAN: packed.plan}
+            input_ids=packed.tokens, position_ids=packed.positions, use_cache=False, **{PLAN_ARGUMENT: packed.plan}
         ).last_hidden_state[0]
         return hidden
 
-    def _candidates(self, hidden: Tensor, packed: PackedTokens) -> Tensor:
-        vocabulary, candidates = self.vocabulary, packed.candidates
+    def _candidate_column(self, hidden: Tensor, packed: PackedTokens) -> Tensor:
+        vocabulary, candidates = self.lm_head, packed.candidates
         assert vocabulary is not None
         if candidates is None:
             raise ValueError("candidate_logprobs were asked for, and the batch has no column candidates")
         logprobs = candidate_logprobs(
-            hidden[packed.before(packed.chosen)],
+            hidden[packed.predecessor_indices(packed.target_indices)],
             vocabulary.weight,
             vocabulary.bias,
             candidates,
             packed.candidates_temperature,
         )
-        return _spread(logprobs, packed.chosen, packed)
+        return _scatter_column(logprobs, packed.target_indices, packed)
 
     def forward(self, packed: PackedTokens, outputs: frozenset[str]) -> dict[str, Tensor]:
         """Compute the requested columns. A value head's column is shifted by one: a token holds the value of
@@ -205,10 +205,10 @@ class PackedModel(nn.Module):
         wide = torch.promote_types(hidden.dtype, torch.float32)
         columns: dict[str, Tensor] = {}
         if outputs & {"logprobs", "entropy"}:
-            vocabulary = self.vocabulary
+            vocabulary = self.lm_head
             assert vocabulary is not None
             logprobs, entropy = token_logprobs(
-                hidden[packed.before(packed.chosen)],
+                hidden[packed.predecessor_indices(packed.target_indices)],
                 vocabulary.weight,
                 vocabulary.bias,
                 packed.targets,
@@ -216,31 +216,31 @@ class PackedModel(nn.Module):
                 "entropy" in outputs,
             )
             columns = {
-                "logprobs": _spread(logprobs, packed.chosen, packed),
-                "entropy": _spread(entropy, packed.chosen, packed),
+                "logprobs": _scatter_column(logprobs, packed.target_indices, packed),
+                "entropy": _scatter_column(entropy, packed.target_indices, packed),
             }
         if "candidate_logprobs" in outputs:
-            columns["candidate_logprobs"] = self._candidates(hidden, packed)
+            columns["candidate_logprobs"] = self._candidate_column(hidden, packed)
         if "values" in outputs:
             assert self.score is not None
             weight = self.score.weight.to(wide)
             if self.head is Head.VALUE:
-                values = hidden[packed.before(packed.predicted)].to(wide) @ weight[0]
-                columns["values"] = _spread(values, packed.predicted, packed)
+                values = hidden[packed.predecessor_indices(packed.predicted_indices)].to(wide) @ weight[0]
+                columns["values"] = _scatter_column(values, packed.predicted_indices, packed)
             else:
                 # Not a view of the scores: FSDP2 hooks into returned tensors.
                 scores = hidden.to(wide) @ (weight[0] if len(weight) == 1 else weight.T)
-                columns["values"] = scores if packed.places is None else scores[packed.places]
+                columns["values"] = scores if packed.pack_indices is None else scores[packed.pack_indices]
         return {name: columns[name] for name in sorted(outputs)}
 
 
-def _spread(values: Tensor, indices: Tensor, packed: PackedTokens) -> Tensor:
+def _scatter_column(values: Tensor, indices: Tensor, packed: PackedTokens) -> Tensor:
     """Scatter one value, or K values, for each index into [T] or [T, K], with 0 elsewhere."""
     zeros = torch.zeros((packed.length, *values.shape[1:]), dtype=values.dtype, device=values.device)
     return zeros.index_add(0, indices, values)
 
 
-def drops(backbone: PreTrainedModel) -> bool:
+def has_dropout(backbone: PreTrainedModel) -> bool:
     """Return True when the model uses dropout in training."""
     settings = backbone.config.get_text_config().to_dict()
     rates = [each for name, each in settings.items() if "drop" in name and isinstance(each, int | float)]

@@ -9,14 +9,14 @@ from torch import Tensor
 
 from kubealign_services.algorithms.contract import ModelOutputs, Objective
 from kubealign_services.batch.packed import Batch
-from kubealign_services.training.torch_backend.collectives import all_figures, summed
-from kubealign_services.training.torch_backend.kept_passes import KeptPasses
+from kubealign_services.training.torch_backend.collectives import all_gather_metrics, all_reduce_sum
+from kubealign_services.training.torch_backend.kept_passes import ForwardCache
 from kubealign_services.training.torch_backend.microbatches import Microbatch, plan_microbatches
 from kubealign_services.training.torch_backend.packed_model import PackedModel, PackedTokens
 
 
 @dataclass
-class Figures:
+class MinibatchMetrics:
     """A minibatch's loss and metrics: of this rank during the passes, of all ranks after `all_reduce`."""
 
     loss: float = 0.0
@@ -30,10 +30,10 @@ class Figures:
         for name, value in maxima.items():
             self.maxima[name] = max(self.maxima.get(name, value), value)
 
-    def over_all_ranks(self, world_size: int) -> "Figures":
+    def all_reduce(self, world_size: int) -> "MinibatchMetrics":
         """Return the totals over all ranks. Collective."""
-        merged = Figures()
-        for part in all_figures(
+        merged = MinibatchMetrics()
+        for part in all_gather_metrics(
             {"loss": {"loss": self.loss}, "sums": self.sums, "maxima": self.maxima}, world_size
         ):
             merged.add(part["loss"]["loss"], part["sums"], part["maxima"])
@@ -41,11 +41,11 @@ class Figures:
 
 
 # Tokens of a pack on a CPU: longer packs are not faster, and their activations take memory.
-_CPU_TOKENS = 1024
+_CPU_PACK_TOKENS = 1024
 
 
 @dataclass(frozen=True)
-class Place:
+class RankContext:
     """Position of this process among the ranks, its device, and the token limit of a pack."""
 
     rank: int
@@ -57,24 +57,24 @@ class Place:
     def pack_tokens(self) -> int:
         """Token limit that packs are planned for. It affects no result beyond the order of sums."""
         limit = self.microbatch_tokens
-        return min(limit, _CPU_TOKENS) if self.device.type == "cpu" else limit
+        return min(limit, _CPU_PACK_TOKENS) if self.device.type == "cpu" else limit
 
 
-def planned(model: PackedModel, batch: Batch, unit: int, place: Place) -> list[Microbatch]:
+def plan_rank_microbatches(model: PackedModel, batch: Batch, unit: int, context: RankContext) -> list[Microbatch]:
     """Plan this rank's microbatches."""
     return plan_microbatches(
         batch,
         unit,
-        place.pack_tokens,
-        place.world_size,
+        context.pack_tokens,
+        context.world_size,
         shared=model.shares_prompts,
         attention=model.attention_cost,
-    )[place.rank]
+    )[context.rank]
 
 
 def run_objective(
-    model: PackedModel, minibatch: Batch, objective: Objective, place: Place, kept: KeptPasses | None = None
-) -> Figures:
+    model: PackedModel, minibatch: Batch, objective: Objective, context: RankContext, cache: ForwardCache | None = None
+) -> MinibatchMetrics:
     """Run the passes of one prepared minibatch. Adds the gradient to the parameters when gradients are
     enabled.
 
@@ -83,89 +83,89 @@ def run_objective(
     Args:
         cache: Passes with the current weights that need not be repeated.
     """
-    model.check(minibatch, objective.outputs)
-    metrics = Figures()
+    model.check_batch(minibatch, objective.outputs)
+    metrics = MinibatchMetrics()
     done: set[int] = set()
-    for sequences, columns in kept.take(minibatch, objective) if kept is not None else ():
-        _learn(columns, minibatch.select(sequences), objective, metrics)
+    for sequences, columns in cache.pop_matching(minibatch, objective) if cache is not None else ():
+        _backward(columns, minibatch.select(sequences), objective, metrics)
         done.update(sequences)
     if done:
         minibatch = minibatch.select([index for index in range(len(minibatch)) if index not in done])
-    for microbatch in planned(model, minibatch, objective.unit, place) if len(minibatch) else ():
+    for microbatch in plan_rank_microbatches(model, minibatch, objective.unit, context) if len(minibatch) else ():
         part = minibatch.select(microbatch.sequences)
-        columns = model(PackedTokens.of(part, place.device, model.shares_prompts), objective.outputs)
-        _learn(columns, part, objective, metrics, microbatch.counted)
-    return metrics.over_all_ranks(place.world_size)
+        columns = model(PackedTokens.from_batch(part, context.device, model.shares_prompts), objective.outputs)
+        _backward(columns, part, objective, metrics, microbatch.is_counted)
+    return metrics.all_reduce(context.world_size)
 
 
-def _learn(
-    columns: dict[str, Tensor], part: Batch, objective: Objective, metrics: Figures, counted: bool = True
+def _backward(
+    columns: dict[str, Tensor], part: Batch, objective: Objective, metrics: MinibatchMetrics, counted: bool = True
 ) -> None:
     """Run the backward pass of one microbatch."""
-    terms = objective.loss(_outputs(columns), part)
+    terms = objective.loss(_model_outputs(columns), part)
     # An idle rank runs the same collectives as the other ranks, with weight zero.
     loss = terms.loss if counted else terms.loss * 0.0
     if torch.is_grad_enabled():
         loss.backward()  # type: ignore[no-untyped-call]
     if counted:
-        metrics.add(float(loss.detach()), _numbers(terms.sums), _numbers(terms.maxima))
+        metrics.add(float(loss.detach()), _to_floats(terms.sums), _to_floats(terms.maxima))
 
 
 @torch.no_grad()
-def run_forward(model: PackedModel, batch: Batch, outputs: frozenset[str], place: Place) -> dict[str, Tensor]:
+def run_forward(model: PackedModel, batch: Batch, outputs: frozenset[str], context: RankContext) -> dict[str, Tensor]:
     """Return the requested columns, float32 [T] or [T, K] on the CPU, the same on all ranks."""
-    return _gathered(
+    return _gather_columns(
         model,
         batch,
         outputs,
-        place,
-        lambda part: model(PackedTokens.of(part, place.device, model.shares_prompts), outputs),
+        context,
+        lambda part: model(PackedTokens.from_batch(part, context.device, model.shares_prompts), outputs),
     )
 
 
-def run_forward_and_keep(
+def run_forward_and_cache(
     model: PackedModel,
     batch: Batch,
     outputs: frozenset[str],
-    place: Place,
-    kept: KeptPasses,
+    context: RankContext,
+    cache: ForwardCache,
     objective: Objective,
 ) -> dict[str, Tensor]:
     """Compute `run_forward` and cache its passes, with all columns that the objective reads."""
 
     def compute(part: Batch) -> dict[str, Tensor]:
-        packed = PackedTokens.of(part, place.device, model.shares_prompts)
+        packed = PackedTokens.from_batch(part, context.device, model.shares_prompts)
         columns = model(packed, outputs | objective.outputs)
-        kept.add(part, columns)
+        cache.add(part, columns)
         return {name: columns[name].detach() for name in outputs}
 
-    return _gathered(model, batch, outputs, place, compute)
+    return _gather_columns(model, batch, outputs, context, compute)
 
 
-def _gathered(
+def _gather_columns(
     model: PackedModel,
     batch: Batch,
     outputs: frozenset[str],
-    place: Place,
+    place: RankContext,
     compute: Callable[[Batch], dict[str, Tensor]],
 ) -> dict[str, Tensor]:
     """Compute each microbatch's columns and write them to their positions in the batch."""
-    model.check(batch, outputs)
+    model.check_batch(batch, outputs)
     columns: dict[str, Tensor] = {}
     starts = batch.cu_seqlens[:-1].long()
-    for microbatch in planned(model, batch, 1, place):
+    for microbatch in plan_rank_microbatches(model, batch, 1, place):
         part = batch.select(microbatch.sequences)
         outputs_of_part = compute(part)
         for name, column in outputs_of_part.items():
             columns.setdefault(name, torch.zeros(len(batch.tokens), *column.shape[1:]))
-        if microbatch.counted:
+        if microbatch.is_counted:
             origin = starts[torch.tensor(microbatch.sequences)][part.sequence_of_token] + part.positions
             for name, column in outputs_of_part.items():
                 columns[name][origin] = column.float().cpu()
-    return {name: summed(column, place.world_size) for name, column in columns.items()}
+    return {name: all_reduce_sum(column, place.world_size) for name, column in columns.items()}
 
 
-def averaged(steps: list[tuple[Figures, float, float]]) -> dict[str, float]:
+def average_metrics(steps: list[tuple[MinibatchMetrics, float, float]]) -> dict[str, float]:
     """Return the metrics of a TrainStep from the metrics, gradient norms and learning rates of its optimiser
     steps.
     """
@@ -178,10 +178,10 @@ def averaged(steps: list[tuple[Figures, float, float]]) -> dict[str, float]:
     return {**metrics, "learning_rate": steps[-1][2]}
 
 
-def _outputs(columns: dict[str, Tensor]) -> ModelOutputs:
+def _model_outputs(columns: dict[str, Tensor]) -> ModelOutputs:
     moved: dict[str, Any] = {name: column.cpu() for name, column in columns.items()}
     return ModelOutputs(**moved)
 
 
-def _numbers(tensors: dict[str, Tensor]) -> dict[str, float]:
+def _to_floats(tensors: dict[str, Tensor]) -> dict[str, float]:
     return {name: float(tensor.detach()) for name, tensor in tensors.items()}

@@ -9,7 +9,7 @@ import torch
 
 from kubealign_services.batch.packed import pack
 from kubealign_services.training.contract import Head
-from kubealign_services.training.torch_backend.packed_attention import PACKED, UnsupportedModel
+from kubealign_services.training.torch_backend.packed_attention import PACKED_ATTENTION, UnsupportedTrainingModel
 from kubealign_services.training.torch_backend.packed_model import PackedModel, PackedTokens
 
 # Relative L2 difference between packed and unpacked that rounding may cause.
@@ -23,16 +23,16 @@ def check_packing(model: PackedModel) -> None:
     sharded.
     """
     backbone = model.backbone
-    vocabulary = _vocabulary(model)
+    vocabulary = _vocabulary_size(model)
     sequences = [
         [(7 * i + 3 * j + 1) % vocabulary for i in range(length)] for j, length in enumerate((3, 5, 2))
     ]
     batch = pack(sequences, [str(i) for i in range(len(sequences))])
-    packed = PackedTokens.of(batch, next(backbone.parameters()).device)
-    if model.vocabulary is not None:
+    packed = PackedTokens.from_batch(batch, next(backbone.parameters()).device)
+    if model.lm_head is not None:
         actual = model(packed, frozenset({"logprobs"}))["logprobs"]
     elif model.head is Head.LANGUAGE_MODEL:
-        raise UnsupportedModel(f"{type(backbone).__name__} has no linear head on its vocabulary")
+        raise UnsupportedTrainingModel(f"{type(backbone).__name__} has no linear head on its vocabulary")
     else:
         actual = backbone.base_model(
             input_ids=packed.tokens,
@@ -42,45 +42,45 @@ def check_packing(model: PackedModel) -> None:
         ).last_hidden_state[0]
     backbone.set_attn_implementation("eager")
     try:
-        unpacked = torch.cat([_alone(model, tokens) for tokens in sequences])
+        unpacked = torch.cat([_run_unpacked(model, tokens) for tokens in sequences])
     finally:
-        backbone.set_attn_implementation(PACKED)
+        backbone.set_attn_implementation(PACKED_ATTENTION)
     reference = unpacked.double()
     difference = float((actual.double() - reference).norm() / (reference - reference.mean()).norm())
     if not difference <= _TOLERANCE[next(backbone.parameters()).dtype]:
-        raise UnsupportedModel(
+        raise UnsupportedTrainingModel(
             f"model type {backbone.config.model_type} gives other outputs on a pack than on each "
             f"sequence alone (a relative difference of {difference:.2g}): it cannot be trained packed"
         )
 
 
 @torch.no_grad()
-def can_share(model: PackedModel) -> bool:
+def can_share_prompts(model: PackedModel) -> bool:
     """Return True when a pack with a common prompt stored once gives the same outputs. Conditions as for
     `check_packing`.
     """
     prompt = [1, 4, 2]
     sequences = [[*prompt, 3, 5, 0], [*prompt, 6], [7, 8]]
-    batch = pack([[token % _vocabulary(model) for token in tokens] for tokens in sequences], list("abc"))
+    batch = pack([[token % _vocabulary_size(model) for token in tokens] for tokens in sequences], list("abc"))
     batch.token_columns["loss_mask"] = torch.tensor([0, 0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 1])
     device = next(model.backbone.parameters()).device
-    alone, shared = (PackedTokens.of(batch, device, each) for each in (False, True))
-    assert shared.places is not None
-    expected, actual = model.hidden(alone).double(), model.hidden(shared)[shared.places].double()
+    alone, shared = (PackedTokens.from_batch(batch, device, each) for each in (False, True))
+    assert shared.pack_indices is not None
+    expected, actual = model.hidden(alone).double(), model.hidden(shared)[shared.pack_indices].double()
     difference = float((actual - expected).norm() / expected.norm())
     return difference <= _TOLERANCE[next(model.backbone.parameters()).dtype]
 
 
-def _vocabulary(model: PackedModel) -> int:
+def _vocabulary_size(model: PackedModel) -> int:
     size: int = model.backbone.config.get_text_config().vocab_size
     return size
 
 
-def _alone(model: PackedModel, tokens: list[int]) -> torch.Tensor:
+def _run_unpacked(model: PackedModel, tokens: list[int]) -> torch.Tensor:
     """Return the compared outputs of one sequence, by the model's own forward pass."""
     backbone = model.backbone
     inputs = torch.tensor([tokens], device=next(backbone.parameters()).device)
-    if model.vocabulary is None:
+    if model.lm_head is None:
         hidden: torch.Tensor = backbone(input_ids=inputs, use_cache=False).last_hidden_state[0]
         return hidden
     logits = backbone(input_ids=inputs, use_cache=False).logits[0].double()

@@ -18,7 +18,7 @@ from kubealign_services.training.process_group import ensure_process_group
 from kubealign_services.training.torch_backend.packed_model import PackedModel
 
 
-def shard(model: PackedModel, precision: Precision, world_size: int, device: torch.device) -> None:
+def shard_model(model: PackedModel, precision: Precision, world_size: int, device: torch.device) -> None:
     """Shard in place over the default process group: one FSDP group for each of the model's blocks and one
     for the rest.
 
@@ -50,11 +50,11 @@ def reshard(model: PackedModel) -> None:
             module.reshard()
 
 
-def local(tensor: Tensor) -> Tensor:
+def local_shard(tensor: Tensor) -> Tensor:
     """Return this rank's slice, sharing its memory; the tensor itself when not sharded."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def gathered(tensor: Tensor) -> Tensor:
+def full_tensor(tensor: Tensor) -> Tensor:
     """Return the full tensor. Collective when sharded."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

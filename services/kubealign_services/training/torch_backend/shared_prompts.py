@@ -18,7 +18,7 @@ from kubealign_services.batch.packed import Batch
 
 
 @dataclass(frozen=True)
-class Prompt:
+class PromptPrefix:
     """The prompt of one sequence: its tokens before the first that the column loss_mask counts.
 
     Attributes:
@@ -39,26 +39,26 @@ class SharedPack:
         pack_indices: int64 [T], index of each of the batch's tokens among them.
     """
 
-    kept: Tensor
-    places: Tensor
+    computed_indices: Tensor
+    pack_indices: Tensor
 
 
-def prompts(batch: Batch) -> list[Prompt]:
+def find_prompts(batch: Batch) -> list[PromptPrefix]:
     """Return the prompt of each sequence; all of length 0 without a column loss_mask."""
     mask = batch.token_columns.get("loss_mask")
     if mask is None:
-        return [Prompt(0, b"")] * len(batch)
+        return [PromptPrefix(0, b"")] * len(batch)
     tokens, counted = batch.tokens.numpy(), mask.numpy() != 0
     offsets = batch.cu_seqlens.tolist()
     result = []
     for start, end in pairwise(offsets):
         inside = counted[start:end]
         length = int(inside.argmax()) if inside.any() else end - start
-        result.append(Prompt(length, tokens[start : start + length].tobytes()))
+        result.append(PromptPrefix(length, tokens[start : start + length].tobytes()))
     return result
 
 
-def distinct_tokens(lengths: Sequence[int], prompts: Sequence[Prompt]) -> int:
+def count_distinct_tokens(lengths: Sequence[int], prompts: Sequence[PromptPrefix]) -> int:
     """Return the number of tokens that are computed for sequences of these lengths with these prompts."""
     own = sum(length - prompt.length for length, prompt in zip(lengths, prompts, strict=True))
     return own + sum(len_ for len_ in {prompt.key: prompt.length for prompt in prompts}.values())
@@ -70,7 +70,7 @@ def share_prompts(batch: Batch) -> SharedPack | None:
     offsets = batch.cu_seqlens.tolist()
     source = torch.arange(len(batch.tokens))
     shared = False
-    for start, prompt in zip(offsets[:-1], prompts(batch), strict=True):
+    for start, prompt in zip(offsets[:-1], find_prompts(batch), strict=True):
         owner = first.setdefault(prompt.key, start)
         if prompt.length and owner != start:
             source[start : start + prompt.length] = torch.arange(owner, owner + prompt.length)
@@ -78,4 +78,4 @@ def share_prompts(batch: Batch) -> SharedPack | None:
     if not shared:
         return None
     is_computed = source == torch.arange(len(source))
-    return SharedPack(kept=is_computed.nonzero()[:, 0], places=(is_computed.cumsum(0) - 1)[source])
+    return SharedPack(computed_indices=is_computed.nonzero()[:, 0], pack_indices=(is_computed.cumsum(0) - 1)[source])

@@ -10,20 +10,20 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 from transformers import PreTrainedModel
 
 from kubealign_services.training.slices import WeightSlice
-from kubealign_services.training.torch_backend.export import is_converted, named_weights
+from kubealign_services.training.torch_backend.export import has_converted_layout, named_weights
 from kubealign_services.training.torch_backend.packed_model import PackedModel
 from kubealign_services.training.torch_backend.sharding import reshard
 
 
-def has_own_layout(backbone: PreTrainedModel) -> bool:
+def matches_checkpoint_layout(backbone: PreTrainedModel) -> bool:
     """Return True when the checkpoint's tensors are the model's parameters, so that a slice of one is a slice
     of the other.
     """
-    return not is_converted(backbone)
+    return not has_converted_layout(backbone)
 
 
 @torch.no_grad()
-def own_slices(model: PackedModel, dtype: torch.dtype, rank: int) -> Iterator[WeightSlice]:
+def local_weight_slices(model: PackedModel, dtype: torch.dtype, rank: int) -> Iterator[WeightSlice]:
     """Yield this rank's slices of the backbone's weights, to be converted to `dtype`, tied weights once. Not
     collective.
 
@@ -32,7 +32,7 @@ def own_slices(model: PackedModel, dtype: torch.dtype, rank: int) -> Iterator[We
     """
     reshard(model)
     for name, tensor in named_weights(model.backbone):
-        piece = _own(name, tensor.detach())
+        piece = _local_slice(name, tensor.detach())
         if piece is None:
             continue
         if not isinstance(tensor, DTensor) and rank != 0:
@@ -41,10 +41,10 @@ def own_slices(model: PackedModel, dtype: torch.dtype, rank: int) -> Iterator[We
         yield replace(piece, dtype=target_dtype)
 
 
-def _own(name: str, tensor: Tensor) -> WeightSlice | None:
+def _local_slice(name: str, tensor: Tensor) -> WeightSlice | None:
     """Return this rank's slice of a tensor; None when it has none."""
     if not isinstance(tensor, DTensor):
-        return WeightSlice.whole(name, tensor)
+        return WeightSlice.from_full_tensor(name, tensor)
     shape, start = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
     local = tensor.to_local()
     if not local.numel() and tensor.numel():

@@ -18,10 +18,10 @@ from torch.autograd.function import once_differentiable
 
 from kubealign_services.training.torch_backend.chunked_logits import (
     HeadGradients,
-    cached,
-    chunks,
-    fit,
-    logits_of,
+    cache_blocks,
+    logit_chunks,
+    fits_one_chunk,
+    compute_logits,
 )
 
 
@@ -46,7 +46,7 @@ def token_logprobs(
         bias: [V] or None.
         targets: int64 [P].
     """
-    keep = torch.is_grad_enabled() and fit(hidden.shape[0], weight.shape[0])
+    keep = torch.is_grad_enabled() and fits_one_chunk(hidden.shape[0], weight.shape[0])
     result: tuple[Tensor, Tensor] = _TokenLogprobs.apply(
         hidden, weight, bias, targets, temperature, with_entropy, keep
     )
@@ -68,9 +68,9 @@ class _TokenLogprobs(torch.autograd.Function):
         wide = torch.promote_types(hidden.dtype, torch.float32)
         logprobs, entropy, normaliser = (hidden.new_zeros(hidden.shape[0], dtype=wide) for _ in range(3))
         ctx.probabilities = None
-        for rows in chunks(hidden.shape[0], weight.shape[0]):
-            logits = logits_of(hidden[rows], weight, bias, temperature)
-            for block in cached(rows, weight.shape[0], hidden.device):
+        for rows in logit_chunks(hidden.shape[0], weight.shape[0]):
+            logits = compute_logits(hidden[rows], weight, bias, temperature)
+            for block in cache_blocks(rows, weight.shape[0], hidden.device):
                 part = logits[block.start - rows.start : block.stop - rows.start]
                 highest = part.amax(-1, keepdim=True)
                 shifted = part.sub_(highest)
@@ -104,25 +104,25 @@ class _TokenLogprobs(torch.autograd.Function):
         if to_entropy is not None:
             stored = None  # log p of a probability that has become 0 is lost
         back = HeadGradients(hidden, weight, bias, ctx.needs_input_grad[:3], ctx.temperature)
-        for rows in chunks(hidden.shape[0], weight.shape[0]):
-            chunk = stored if stored is not None else logits_of(hidden[rows], weight, bias, ctx.temperature)
-            for block in cached(rows, weight.shape[0], hidden.device):
+        for rows in logit_chunks(hidden.shape[0], weight.shape[0]):
+            chunk = stored if stored is not None else compute_logits(hidden[rows], weight, bias, ctx.temperature)
+            for block in cache_blocks(rows, weight.shape[0], hidden.device):
                 part = chunk[block.start - rows.start : block.stop - rows.start]
                 if stored is None:
                     part.sub_(normaliser[block, None])
-                _into_logits(
+                _write_logit_gradient(
                     part,
                     stored is not None,
                     targets[block],
                     entropy[block],
-                    _at(to_logprobs, block),
-                    _at(to_entropy, block),
+                    _rows_of(to_logprobs, block),
+                    _rows_of(to_entropy, block),
                 )
             back.add(rows, chunk)
         return back.hidden, back.weight, back.bias, None, None, None, None
 
 
-def _into_logits(
+def _write_logit_gradient(
     part: Tensor,
     are_probabilities: bool,
     targets: Tensor,
@@ -150,5 +150,5 @@ def _into_logits(
         gradient.scatter_add_(-1, targets[:, None], to_logprobs[:, None])
 
 
-def _at(gradient: Tensor | None, rows: slice) -> Tensor | None:
+def _rows_of(gradient: Tensor | None, rows: slice) -> Tensor | None:
     return None if gradient is None else gradient[rows]

@@ -22,7 +22,7 @@ _TOLERANCE = 0.02
 
 
 @dataclass(frozen=True)
-class Ragged:
+class RaggedLayout:
     """Boundaries of the sequences.
 
     Attributes:
@@ -35,18 +35,18 @@ class Ragged:
     """
 
     offsets: Tensor
-    longest: int
-    places: Tensor | None
-    kept: Tensor | None
+    max_length: int
+    pack_indices: Tensor | None
+    computed_indices: Tensor | None
 
 
-def plan_ragged(cu_seqlens: Tensor, device: torch.device, shared: SharedPack | None) -> Ragged | None:
+def plan_ragged(cu_seqlens: Tensor, device: torch.device, shared: SharedPack | None) -> RaggedLayout | None:
     """Return the layout for the kernel; None on a CPU."""
     if device.type != "cuda":
         return None
     longest = int((cu_seqlens[1:] - cu_seqlens[:-1]).max())
-    places, computed = (None, None) if shared is None else (shared.places.to(device), shared.kept.to(device))
-    return Ragged(cu_seqlens.to(device), longest, places, computed)
+    places, computed = (None, None) if shared is None else (shared.pack_indices.to(device), shared.computed_indices.to(device))
+    return RaggedLayout(cu_seqlens.to(device), longest, places, computed)
 
 
 def can_run(query: Tensor, dropout: float) -> bool:
@@ -60,12 +60,12 @@ def can_run(query: Tensor, dropout: float) -> bool:
         and query.dtype in (torch.bfloat16, torch.float16)
         and dropout == 0
         and query.shape[-1] % 8 == 0
-        and _agrees(query.device, query.dtype, query.shape[-1])
+        and _matches_plain_attention(query.device, query.dtype, query.shape[-1])
     )
 
 
 def ragged_attention(
-    plan: Ragged, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, window: int | None
+    plan: RaggedLayout, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, window: int | None
 ) -> Tensor:
     """Compute the attention of the packed sequences. Returns [U, heads, d].
 
@@ -74,25 +74,25 @@ def ragged_attention(
         key, value: [U, kv heads, d].
         window: Number of tokens that a token sees, itself included; None for all before it.
     """
-    if plan.places is not None:
-        query, key, value = query[plan.places], key[plan.places], value[plan.places]
-    output: Tensor = _kernel()(
+    if plan.pack_indices is not None:
+        query, key, value = query[plan.pack_indices], key[plan.pack_indices], value[plan.pack_indices]
+    output: Tensor = _varlen_kernel()(
         query.contiguous(),
         key.contiguous(),
         value.contiguous(),
         plan.offsets,
         plan.offsets,
-        plan.longest,
-        plan.longest,
+        plan.max_length,
+        plan.max_length,
         scale=scaling,
         window_size=(-1 if window is None else window - 1, 0),
         enable_gqa=query.shape[1] != key.shape[1],
     )
-    return output if plan.kept is None else output[plan.kept]
+    return output if plan.computed_indices is None else output[plan.computed_indices]
 
 
 @cache
-def _kernel() -> Callable[..., Any]:
+def _varlen_kernel() -> Callable[..., Any]:
     """Return torch's kernel. Raises ImportError when torch has none."""
     from torch.nn.attention.varlen import varlen_attn
 
@@ -100,7 +100,7 @@ def _kernel() -> Callable[..., Any]:
 
 
 @cache
-def _agrees(device: torch.device, dtype: torch.dtype, size: int) -> bool:
+def _matches_plain_attention(device: torch.device, dtype: torch.dtype, size: int) -> bool:
     """Return True when outputs and gradients on the device match plain attention, on two sequences that must
     not attend to
     each other, with grouped heads.
@@ -112,13 +112,13 @@ def _agrees(device: torch.device, dtype: torch.dtype, size: int) -> bool:
     actual, expected = ([each.to(device, dtype).requires_grad_() for each in drawn] for _ in range(2))
     try:
         with torch.enable_grad():
-            plan = Ragged(offsets, max(lengths), None, None)
+            plan = RaggedLayout(offsets, max(lengths), None, None)
             out = ragged_attention(plan, actual[0], actual[1], actual[2], None, None)
             out.float().square().sum().backward()  # type: ignore[no-untyped-call]
     except (ImportError, RuntimeError, ValueError, TypeError):
         return False
     with torch.enable_grad():
-        plain = torch.cat([_plain(*(each[rows] for each in expected)) for rows in (slice(0, 5), slice(5, 8))])
+        plain = torch.cat([_plain_attention(*(each[rows] for each in expected)) for rows in (slice(0, 5), slice(5, 8))])
         plain.float().square().sum().backward()  # type: ignore[no-untyped-call]
     pairs = [(out, plain), *((one.grad, other.grad) for one, other in zip(actual, expected, strict=True))]
     return all(
@@ -129,6 +129,6 @@ def _agrees(device: torch.device, dtype: torch.dtype, size: int) -> bool:
     )
 
 
-def _plain(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+def _plain_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     q, k, v = (each.transpose(0, 1)[None] for each in (query, key, value))
     return scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)[0].transpose(0, 1)

@@ -16,7 +16,7 @@ from support.batches import random_batch
 LOSS_KL = spec.KL(
     placement=spec.KLPlacement.LOSS, estimator=spec.KLEstimator.K3, fixed=spec.FixedKL(coefficient=0.2)
 )
-WIDE = spec.Importance(low=0.98, high=1.02)
+WIDE = spec.ImportanceCorrection(low=0.98, high=1.02)
 
 
 def batch() -> Batch:
@@ -46,17 +46,17 @@ def mixed_versions() -> Batch:
 
 
 def clipped(**fields: Any) -> Objective:
-    entry = spec.PPO(**({"kl": LOSS_KL, "entropy_coefficient": 0.1} | fields))
+    entry = spec.PPOSpec(**({"kl": LOSS_KL, "entropy_coefficient": 0.1} | fields))
     return PolicyObjective(entry, ClippedRatio(entry.clip), entry.ratio)
 
 
-ENTRIES: dict[str, spec.OnPolicy] = {
-    "ppo": spec.PPO(kl=LOSS_KL),
-    "reinforce": spec.Reinforce(),
-    "reinforce_plus_plus": spec.ReinforcePlusPlus(),
-    "rloo": spec.RLOO(overlong=spec.OverlongPenalty(buffer_tokens=2)),
-    "remax": spec.ReMax(),
-    "grpo": spec.GRPO(),
+ENTRIES: dict[str, spec.OnPolicySpec] = {
+    "ppo": spec.PPOSpec(kl=LOSS_KL),
+    "reinforce": spec.ReinforceSpec(),
+    "reinforce_plus_plus": spec.ReinforcePlusPlusSpec(),
+    "rloo": spec.RLOOSpec(overlong=spec.OverlongPenalty(buffer_tokens=2)),
+    "remax": spec.ReMaxSpec(),
+    "grpo": spec.GRPOSpec(),
 }
 
 
@@ -72,9 +72,9 @@ def cases() -> dict[str, tuple[Objective, Callable[[], Batch]]]:
     result: dict[str, tuple[Objective, Callable[[], Batch]]] = {
         "critic": (ValueObjective(0.2, 0.5, mask_truncated=False), batch),
         "critic-masked": (ValueObjective(None, 0.5, mask_truncated=True), batch),
-        "likelihood": (PolicyObjective(spec.Reinforce(), LogLikelihood()), batch),
-        "bounded-weight": (PolicyObjective(spec.CISPO(), BoundedWeight(0.9, 1.05)), batch),
-        "weighed-likelihood": (PolicyObjective(spec.Reinforce(importance=WIDE), LogLikelihood()), batch),
+        "likelihood": (PolicyObjective(spec.ReinforceSpec(), LogLikelihood()), batch),
+        "bounded-weight": (PolicyObjective(spec.CISPOSpec(), BoundedWeight(0.9, 1.05)), batch),
+        "weighed-likelihood": (PolicyObjective(spec.ReinforceSpec(importance=WIDE), LogLikelihood()), batch),
         "dual-clip": (clipped(clip=spec.Clip(low=0.05, high=0.1, dual=1.15)), batch),
         "ratio-one": (clipped(), without_old),
         "mixed-versions": (clipped(), mixed_versions),
@@ -84,7 +84,7 @@ def cases() -> dict[str, tuple[Objective, Callable[[], Batch]]]:
         for ratio in spec.RatioLevel:
             result[f"{aggregation}-of-{ratio}-ratios"] = clipped(aggregation=aggregation, ratio=ratio), batch
     for level in spec.ImportanceLevel:
-        for outside in spec.OutOfBounds:
+        for outside in spec.OutOfBoundsWeights:
             weights = WIDE.model_copy(update={"level": level, "outside": outside})
             result[f"importance-{level}-{outside}"] = clipped(importance=weights), batch
     return result

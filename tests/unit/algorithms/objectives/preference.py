@@ -6,13 +6,13 @@ import torch
 
 from kubealign.spec import algorithms as spec
 from kubealign_services.algorithms.contract import Objective
-from kubealign_services.algorithms.dpo import DPO
-from kubealign_services.algorithms.ipo import IPO
-from kubealign_services.algorithms.kto import KTO
-from kubealign_services.algorithms.orpo import ORPO
-from kubealign_services.algorithms.rpo import RPO
-from kubealign_services.algorithms.simpo import SimPO
-from kubealign_services.batch.companions import without_companions
+from kubealign_services.algorithms.dpo import DPOAlgorithm
+from kubealign_services.algorithms.ipo import IPOAlgorithm
+from kubealign_services.algorithms.kto import KTOAlgorithm
+from kubealign_services.algorithms.orpo import ORPOAlgorithm
+from kubealign_services.algorithms.rpo import RPOAlgorithm
+from kubealign_services.algorithms.simpo import SimPOAlgorithm
+from kubealign_services.batch.companions import drop_auxiliary
 from kubealign_services.batch.packed import Batch
 from support.batches import random_batch
 
@@ -28,22 +28,22 @@ def singles() -> Batch:
     batch.sequence_columns["label"] = torch.tensor([1, 0, 0, 1, 1, 1, 0, 1, 0, 0], dtype=torch.uint8)
     batch.sequence_columns["companion"] = torch.tensor([0] * 8 + [1, 1], dtype=torch.uint8)
     batch.token_columns["old_logprobs"] = batch.token("reference_logprobs") + 0.05
-    KTO(spec.KTO()).advantages(batch, {})
-    return without_companions(batch)
+    KTOAlgorithm(spec.KTOSpec()).advantages(batch, {})
+    return drop_auxiliary(batch)
 
 
 def cases() -> dict[str, tuple[Objective, Callable[[], Batch]]]:
-    rpo = {distance: RPO(spec.RPO(distance=distance, reward_scale=0.5)) for distance in spec.RPODistance}
-    kto = KTO(spec.KTO(desirable_weight=1.3, undesirable_weight=0.7))
+    rpo = {distance: RPOAlgorithm(spec.RPOSpec(distance=distance, reward_scale=0.5)) for distance in spec.RPODistance}
+    kto = KTOAlgorithm(spec.KTOSpec(desirable_weight=1.3, undesirable_weight=0.7))
     return {
-        "dpo": (DPO(spec.DPO()).policy_objective(), pairs),
+        "dpo": (DPOAlgorithm(spec.DPOSpec()).policy_objective(), pairs),
         "dpo-conservative": (
-            DPO(spec.DPO(label_smoothing=0.1, nll_coefficient=0.3)).policy_objective(),
+            DPOAlgorithm(spec.DPOSpec(label_smoothing=0.1, nll_coefficient=0.3)).policy_objective(),
             pairs,
         ),
-        "ipo": (IPO(spec.IPO()).policy_objective(), pairs),
-        "orpo": (ORPO(spec.ORPO()).policy_objective(), pairs),
-        "simpo": (SimPO(spec.SimPO()).policy_objective(), pairs),
+        "ipo": (IPOAlgorithm(spec.IPOSpec()).policy_objective(), pairs),
+        "orpo": (ORPOAlgorithm(spec.ORPOSpec()).policy_objective(), pairs),
+        "simpo": (SimPOAlgorithm(spec.SimPOSpec()).policy_objective(), pairs),
         **{f"rpo-{distance}": (result.policy_objective(), pairs) for distance, result in rpo.items()},
         "kto": (kto.policy_objective(), singles),
     }

@@ -7,7 +7,7 @@ import torch
 
 from kubealign.spec import algorithms as spec
 from kubealign_services.algorithms.contract import Objective
-from kubealign_services.algorithms.reward_model import RewardModel
+from kubealign_services.algorithms.reward_model import RewardModelAlgorithm
 from kubealign_services.batch.packed import Batch
 from support.batches import random_batch
 
@@ -34,19 +34,19 @@ def partly_rated() -> Batch:
 
 
 def cases() -> dict[str, tuple[Objective, Callable[[], Batch]]]:
-    preferences = spec.RewardModel(
-        language_model_coefficient=0.5, score_penalty=0.01, pooling=spec.Pooling.RESPONSE_SUM
+    preferences = spec.RewardModelSpec(
+        language_model_coefficient=0.5, score_penalty=0.01, pooling=spec.ScorePooling.RESPONSE_SUM
     )
-    ratings = spec.RewardModel(
+    ratings = spec.RewardModelSpec(
         objective=spec.RewardObjective(regression=spec.Regression()), score_penalty=0.1
     )
     summed = ratings.model_copy(
-        update={"pooling": spec.Pooling.RESPONSE_SUM, "language_model_coefficient": 0.5}
+        update={"pooling": spec.ScorePooling.RESPONSE_SUM, "language_model_coefficient": 0.5}
     )
     names = ("good", "long", "kind")
     return {
-        "preferences": (RewardModel(preferences).policy_objective(), rows),
-        "ratings": (RewardModel(ratings).policy_objective(), rated),
-        "attributes": (RewardModel(ratings).score_objective(names), partly_rated),
-        "attributes-summed": (RewardModel(summed).score_objective(names), partly_rated),
+        "preferences": (RewardModelAlgorithm(preferences).policy_objective(), rows),
+        "ratings": (RewardModelAlgorithm(ratings).policy_objective(), rated),
+        "attributes": (RewardModelAlgorithm(ratings).score_objective(names), partly_rated),
+        "attributes-summed": (RewardModelAlgorithm(summed).score_objective(names), partly_rated),
     }

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 from kubealign.spec import algorithms as spec
 from kubealign_services.algorithms.contract import Objective
-from kubealign_services.algorithms.rejection_sampling import RejectionSampling
-from kubealign_services.algorithms.self_rewarding import SelfRewarding
-from kubealign_services.algorithms.spin import SPIN
+from kubealign_services.algorithms.rejection_sampling import RejectionSamplingAlgorithm
+from kubealign_services.algorithms.self_rewarding import SelfRewardingAlgorithm
+from kubealign_services.algorithms.spin import SPINAlgorithm
 from kubealign_services.batch.packed import Batch
 from support.batches import random_batch
 
@@ -18,7 +18,7 @@ def rows() -> Batch:
 def cases() -> dict[str, tuple[Objective, Callable[[], Batch]]]:
     judge = spec.Judge(prompt="How good is {response}?")
     return {
-        "spin": (SPIN(spec.SPIN(beta=0.3)).policy_objective(), rows),
-        "rejection-sampling": (RejectionSampling(spec.RejectionSampling()).policy_objective(), rows),
-        "self-rewarding": (SelfRewarding(spec.SelfRewarding(judge=judge)).policy_objective(), rows),
+        "spin": (SPINAlgorithm(spec.SPINSpec(beta=0.3)).policy_objective(), rows),
+        "rejection-sampling": (RejectionSamplingAlgorithm(spec.RejectionSamplingSpec()).policy_objective(), rows),
+        "self-rewarding": (SelfRewardingAlgorithm(spec.SelfRewardingSpec(judge=judge)).policy_objective(), rows),
     }

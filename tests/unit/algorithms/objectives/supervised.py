@@ -6,8 +6,8 @@ import torch
 
 from kubealign.spec import algorithms as spec
 from kubealign_services.algorithms.contract import Objective
-from kubealign_services.algorithms.distillation import Distillation
-from kubealign_services.algorithms.sft import SFT
+from kubealign_services.algorithms.distillation import DistillationAlgorithm
+from kubealign_services.algorithms.sft import SFTAlgorithm
 from kubealign_services.batch.packed import Batch
 from support.batches import random_batch
 
@@ -26,11 +26,11 @@ def taught() -> Batch:
 
 
 def cases() -> dict[str, tuple[Objective, Callable[[], Batch]]]:
-    reverse = spec.Distillation(
-        divergence=spec.Divergence.REVERSE, temperature=2.0, cross_entropy_coefficient=0.3
+    reverse = spec.DistillationSpec(
+        divergence=spec.DistillationDivergence.REVERSE, temperature=2.0, cross_entropy_coefficient=0.3
     )
     return {
-        "sft": (SFT(spec.SFT()).policy_objective(), rows),
-        "distillation": (Distillation(spec.Distillation()).policy_objective(), taught),
-        "distillation-reverse": (Distillation(reverse).policy_objective(), taught),
+        "sft": (SFTAlgorithm(spec.SFTSpec()).policy_objective(), rows),
+        "distillation": (DistillationAlgorithm(spec.DistillationSpec()).policy_objective(), taught),
+        "distillation-reverse": (DistillationAlgorithm(reverse).policy_objective(), taught),
     }

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from kubealign_services.algorithms.rounds import Prompt, Response, Row, pack_rows
-from kubealign_services.data.order import Cursor
-from kubealign_services.driver.failures import JobFailed
-from kubealign_services.driver.rounds.files import RoundFiles, RoundHeader, Supplied
+from kubealign_services.algorithms.rounds import RoundPrompt, RoundResponse, RoundRow, pack_rows
+from kubealign_services.data.order import EpochCursor
+from kubealign_services.driver.failures import UnrecoverableError
+from kubealign_services.driver.rounds.files import RoundFiles, RoundHeader, DataPosition
 
-HERE, AFTER = Supplied(cursor=Cursor(0, 3), unfinished=["0/1"]), Supplied(cursor=Cursor(1, 0), unfinished=[])
+HERE, AFTER = DataPosition(cursor=EpochCursor(0, 3), unfinished=["0/1"]), DataPosition(cursor=EpochCursor(1, 0), unfinished=[])
 
 
 def header(**changes: Any) -> RoundHeader:
@@ -31,8 +31,8 @@ def header(**changes: Any) -> RoundHeader:
 
 
 def batch(last: int = 9) -> Any:
-    prompt = Prompt("0/1", [1], [])
-    pairs = [Row(prompt, (Response(f"{k}+", [2, k]), Response(f"{k}-", [last]))) for k in (3, 4, 5)]
+    prompt = RoundPrompt("0/1", [1], [])
+    pairs = [RoundRow(prompt, (RoundResponse(f"{k}+", [2, k]), RoundResponse(f"{k}-", [last]))) for k in (3, 4, 5)]
     return pack_rows(pairs)
 
 
@@ -41,20 +41,20 @@ def test_a_round_is_read_back(tmp_path: Path) -> None:
     written = files.write(header(), batch())
     assert written.file == "round-000002-fence-1"
     assert [path.name for path in (tmp_path / "rounds").iterdir()] == [written.file]
-    for stored in (files.read(written.file, written.digest), files.made_with(2, "w7", HERE)):
+    for stored in (files.read(written.file, written.digest), files.find(2, "w7", HERE)):
         assert stored is not None
         assert stored.header == header() and stored.digest == written.digest and stored.rows == 3
         assert stored.batch.tokens.tolist() == batch().tokens.tolist()
-        assert stored.take([2, 0]).sample_ids == ["5+", "5-", "3+", "3-"]
+        assert stored.select_rows([2, 0]).sample_ids == ["5+", "5-", "3+", "3-"]
 
 
 def test_other_weights_or_another_data_position_is_another_round(tmp_path: Path) -> None:
     """For example after a rollback: the version is the same, the weights differ."""
     files = RoundFiles(tmp_path)
     files.write(header(), batch())
-    assert files.made_with(2, "w7 made again", HERE) is None
-    assert files.made_with(2, "w7", AFTER) is None
-    assert files.made_with(3, "w7", HERE) is None
+    assert files.find(2, "w7 made again", HERE) is None
+    assert files.find(2, "w7", AFTER) is None
+    assert files.find(3, "w7", HERE) is None
 
 
 def test_a_regenerated_round_replaces_no_file_that_a_state_may_name(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_a_regenerated_round_replaces_no_file_that_a_state_may_name(tmp_path: Pa
     second = files.write(header(fence=2, weights="other"), batch(last=8))
     assert first.file != second.file
     assert files.read(first.file, first.digest).header.weights == "w7"
-    stored = files.made_with(2, "other", HERE)
+    stored = files.find(2, "other", HERE)
     assert stored is not None and stored.digest == second.digest
 
 
@@ -77,15 +77,15 @@ def test_a_damaged_file_is_regenerated_at_the_start_and_fails_the_job_later(
     written = files.write(header(), batch())
     path = tmp_path / "rounds" / written.file
     path.write_bytes(damage(path.read_bytes()))
-    assert files.made_with(2, "w7", HERE) is None
-    with pytest.raises(JobFailed, match="the job is in the middle of this round: put the file back"):
+    assert files.find(2, "w7", HERE) is None
+    with pytest.raises(UnrecoverableError, match="the job is in the middle of this round: put the file back"):
         files.read(written.file, written.digest)
 
 
 def test_a_missing_or_other_file_fails_the_job(tmp_path: Path) -> None:
     files = RoundFiles(tmp_path)
-    with pytest.raises(JobFailed, match=r"No such file.*round-000002-fence-1"):
+    with pytest.raises(UnrecoverableError, match=r"No such file.*round-000002-fence-1"):
         files.read("round-000002-fence-1", "d")
     written = files.write(header(), batch())
-    with pytest.raises(JobFailed, match="the job trains on 0000: the job is in the middle"):
+    with pytest.raises(UnrecoverableError, match="the job trains on 0000: the job is in the middle"):
         files.read(written.file, "0000")

@@ -3,9 +3,9 @@
 import pytest
 
 from kubealign.spec.job import AlignmentJob
-from kubealign_services.data.prepared import DataReport, Report
-from kubealign_services.driver.failures import JobFailed
-from kubealign_services.driver.payload import check_payload
+from kubealign_services.data.prepared import DatasetReport, PreparationReport
+from kubealign_services.driver.failures import UnrecoverableError
+from kubealign_services.driver.payload import check_payload_limits
 from support.bad_specs import whole_job
 
 
@@ -21,7 +21,7 @@ def test_a_judgement_that_does_not_fit_fails_with_remedies() -> None:
             },
         )
     )
-    train = DataReport(
+    train = DatasetReport(
         kind="prompts",
         source="prompts.jsonl",
         rows_read=1,
@@ -35,8 +35,8 @@ def test_a_judgement_that_does_not_fit_fails_with_remedies() -> None:
         longest_context_bytes=0,
         columns_left_out=[],
     )
-    report = Report(context=None, train=train, validation=None)
+    report = PreparationReport(context=None, train=train, validation=None)
     # (100 + 300 + 200 + 400) tokens of 17 + 16 bytes, and the envelope's 8192.
-    check_payload(job, report, 41_192)
-    with pytest.raises(JobFailed, match=r"41192 bytes.*lower judge.maxTokens \(400\)"):
-        check_payload(job, report, 41_191)
+    check_payload_limits(job, report, 41_192)
+    with pytest.raises(UnrecoverableError, match=r"41192 bytes.*lower judge.maxTokens \(400\)"):
+        check_payload_limits(job, report, 41_191)

@@ -1,11 +1,11 @@
 """Row order of a round: each row once per epoch, drawn from seed, round and epoch."""
 
-from kubealign_services.driver.rounds.order import rows_at
+from kubealign_services.driver.rounds.order import select_row_indices
 
 
 def all_of(rows: int, epochs: int, step: int, seed: int = 1, number: int = 1) -> list[list[int]]:
     steps, taken = [], 0
-    while some := rows_at(taken, step, rows, epochs, seed, number):
+    while some := select_row_indices(taken, step, rows, epochs, seed, number):
         steps.append(some)
         taken += len(some)
     return steps
@@ -30,7 +30,7 @@ def test_the_order_does_not_depend_on_the_steps_and_differs_by_seed_round_and_ep
     orders = {
         tuple(flat[:16]),
         tuple(flat[16:]),
-        tuple(rows_at(0, 16, 16, 1, seed=2, number=1)),
-        tuple(rows_at(0, 16, 16, 1, seed=1, number=2)),
+        tuple(select_row_indices(0, 16, 16, 1, seed=2, number=1)),
+        tuple(select_row_indices(0, 16, 16, 1, seed=1, number=2)),
     }
     assert len(orders) == 4

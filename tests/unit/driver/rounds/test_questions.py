@@ -1,17 +1,17 @@
 """Judge prompts."""
 
-from kubealign_services.data.chat import ensure_template
+from kubealign_services.data.chat import ensure_chat_template
 from kubealign_services.data.prepared import PreparedRow
-from kubealign_services.data.tokenizers import train_characters
-from kubealign_services.driver.rounds.questions import Questions, conversation
+from kubealign_services.data.tokenizers import train_character_tokenizer
+from kubealign_services.driver.rounds.questions import JudgePrompts, format_conversation
 
 TEMPLATE = "Is {response} an answer to {prompt}? {{1-5}}"
 
 
 def test_a_text_prompt_gives_a_text_question() -> None:
-    tokenizer = train_characters(["Is an answer to? {1-5}bc"])
+    tokenizer = train_character_tokenizer(["Is an answer to? {1-5}bc"])
     row = PreparedRow(row=4, prompt_tokens=[1], prompt_text="abc")
-    (question,) = Questions(TEMPLATE, tokenizer, None).ask([(row, "{x}")])
+    (question,) = JudgePrompts(TEMPLATE, tokenizer, None).render([(row, "{x}")])
     assert question.prompt_text == "Is {x} an answer to abc? {1-5}"
     assert question.row == 4
     ids = tokenizer(question.prompt_text, add_special_tokens=False)["input_ids"]
@@ -19,20 +19,20 @@ def test_a_text_prompt_gives_a_text_question() -> None:
 
 
 def test_messages_give_a_user_message() -> None:
-    tokenizer = train_characters(["Is an answer to? {1-5}bc User:\n Assistant"])
-    ensure_template(tokenizer)
+    tokenizer = train_character_tokenizer(["Is an answer to? {1-5}bc User:\n Assistant"])
+    ensure_chat_template(tokenizer)
     message = [{"role": "user", "content": "abc"}]
     row = PreparedRow(row=0, prompt_tokens=[1], prompt_text="User:\nabc\n\n", columns={"talk": message})
-    (question,) = Questions(TEMPLATE, tokenizer, "talk").ask([(row, "b")])
+    (question,) = JudgePrompts(TEMPLATE, tokenizer, "talk").render([(row, "b")])
     assert question.prompt_text == "User:\nIs b an answer to abc? {1-5}\n\nAssistant:\n"
 
 
 def test_a_longer_conversation_is_shown_with_roles() -> None:
-    assert conversation([{"role": "user", "content": "abc"}]) == "abc"
+    assert format_conversation([{"role": "user", "content": "abc"}]) == "abc"
     talk = [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "a?"},
         {"role": "assistant", "content": "b"},
         {"role": "user", "content": "c?"},
     ]
-    assert conversation(talk) == "System: Be brief.\n\nUser: a?\n\nAssistant: b\n\nUser: c?"
+    assert format_conversation(talk) == "System: Be brief.\n\nUser: a?\n\nAssistant: b\n\nUser: c?"

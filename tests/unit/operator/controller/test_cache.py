@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from kubealign_operator.controller.cache import Jobs, Pods
-from kubealign_operator.controller.resources import Key
+from kubealign_operator.controller.cache import JobStore, PodStore
+from kubealign_operator.controller.resources import JobKey
 
 Json = dict[str, Any]
 
 
 class Told(list[str]):
-    def __call__(self, key: Key) -> None:
+    def __call__(self, key: JobKey) -> None:
         self.append(str(key))
 
     def since(self) -> list[str]:
@@ -50,10 +50,10 @@ def _pod(name: str, version: int, job: str = "one", phase: str = "Pending", uid:
     }
 
 
-ONE = Key("team", "one")
+ONE = JobKey("team", "one")
 
 
-def _phase(jobs: Jobs) -> str:
+def _phase(jobs: JobStore) -> str:
     job = jobs.get(ONE)
     assert job is not None
     return job.phase
@@ -61,7 +61,7 @@ def _phase(jobs: Jobs) -> str:
 
 def test_an_older_version_is_ignored() -> None:
     notified = Told()
-    jobs = Jobs(notified)
+    jobs = JobStore(notified)
     jobs.put(_job("one", 9, "Running"))
     jobs.put(_job("one", 5, "Starting"))
     assert (_phase(jobs), notified) == ("Running", ["team/one"])
@@ -72,20 +72,20 @@ def test_an_older_version_is_ignored() -> None:
 
 
 def test_unused_metadata_is_removed() -> None:
-    jobs = Jobs(Told())
+    jobs = JobStore(Told())
     jobs.put(_job("one", 1))
     held = jobs.get(ONE)
     assert held is not None
-    assert "managedFields" not in held.job["metadata"]
-    assert held.job["metadata"]["annotations"] == {"kept": "yes"}
+    assert "managedFields" not in held.resource["metadata"]
+    assert held.resource["metadata"]["annotations"] == {"kept": "yes"}
 
 
 def test_own_writes_are_visible_and_their_echo_is_ignored() -> None:
     notified = Told()
-    jobs = Jobs(notified)
+    jobs = JobStore(notified)
     jobs.put(_job("one", 1))
     notified.clear()
-    jobs.written(_job("one", 4, "Starting"))
+    jobs.record_write(_job("one", 4, "Starting"))
     assert _phase(jobs) == "Starting"
     jobs.put(_job("one", 4, "Starting"))
     assert not notified
@@ -93,17 +93,17 @@ def test_own_writes_are_visible_and_their_echo_is_ignored() -> None:
 
 def test_an_answer_older_than_the_watch_is_ignored() -> None:
     """The job was deleted after our write, and the watch told so before our answer came."""
-    jobs = Jobs(Told())
+    jobs = JobStore(Told())
     jobs.put(_job("one", 1))
     jobs.remove(_job("one", 8))
-    jobs.reach(None, 8)
-    jobs.written(_job("one", 5, "Starting"))
+    jobs.advance_to(None, 8)
+    jobs.record_write(_job("one", 5, "Starting"))
     assert jobs.get(ONE) is None
 
 
 def test_a_list_removes_missing_older_jobs_only() -> None:
     notified = Told()
-    jobs = Jobs(notified)
+    jobs = JobStore(notified)
     jobs.put(_job("old", 1))
     jobs.put(_job("one", 2))
     jobs.put(_job("young", 12))
@@ -114,7 +114,7 @@ def test_a_list_removes_missing_older_jobs_only() -> None:
 
 
 def test_a_list_of_one_namespace_keeps_other_namespaces() -> None:
-    jobs = Jobs(Told())
+    jobs = JobStore(Told())
     jobs.put(_job("one", 1))
     jobs.sweep("other", set(), 10)
     assert jobs.get(ONE) is not None
@@ -122,12 +122,12 @@ def test_a_list_of_one_namespace_keeps_other_namespaces() -> None:
 
 def test_dependents_are_notified() -> None:
     notified = Told()
-    jobs = Jobs(notified)
+    jobs = JobStore(notified)
     jobs.put(_job("two", 1, needs="one"))
     notified.clear()
     jobs.put(_job("one", 2))
     assert notified.since() == ["team/one", "team/two"]
-    jobs.written(_job("one", 3, "Succeeded"))
+    jobs.record_write(_job("one", 3, "Succeeded"))
     assert notified.since() == ["team/two"]
     jobs.remove(_job("two", 4))
     notified.clear()
@@ -137,17 +137,17 @@ def test_dependents_are_notified() -> None:
 
 def test_pods_are_indexed_by_job() -> None:
     notified = Told()
-    pods = Pods(notified)
+    pods = PodStore(notified)
     pods.put(_pod("one-b", 1))
     pods.put(_pod("one-a", 2))
     pods.put(_pod("two-a", 3, job="two"))
-    assert [view.name for view in pods.of(ONE)] == ["one-a", "one-b"]
+    assert [view.name for view in pods.pods_of_job(ONE)] == ["one-a", "one-b"]
     assert notified.since() == ["team/one", "team/one", "team/two"]
 
 
 def test_an_unchanged_pod_view_notifies_nobody() -> None:
     notified = Told()
-    pods = Pods(notified)
+    pods = PodStore(notified)
     pods.put(_pod("one-a", 1))
     notified.clear()
     pods.put(_pod("one-a", 2))
@@ -157,17 +157,17 @@ def test_an_unchanged_pod_view_notifies_nobody() -> None:
 
 
 def test_a_late_answer_does_not_restore_a_deleted_pod() -> None:
-    pods = Pods(Told())
+    pods = PodStore(Told())
     pods.put(_pod("one-a", 4))
     pods.remove(_pod("one-a", 6))
-    pods.reach(None, 6)
-    pods.written(_pod("one-a", 3))
-    assert pods.of(ONE) == ()
+    pods.advance_to(None, 6)
+    pods.record_write(_pod("one-a", 3))
+    assert pods.pods_of_job(ONE) == ()
 
 
 def test_a_late_removal_keeps_the_successor_pod() -> None:
-    pods = Pods(Told())
+    pods = PodStore(Told())
     pods.put(_pod("one-a", 4))
-    pods.written(_pod("one-a", 9, uid="next"))
+    pods.record_write(_pod("one-a", 9, uid="next"))
     pods.remove(_pod("one-a", 6))
-    assert [view.uid for view in pods.of(ONE)] == ["next"]
+    assert [view.uid for view in pods.pods_of_job(ONE)] == ["next"]

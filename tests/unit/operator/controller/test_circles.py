@@ -2,7 +2,7 @@
 
 import pytest
 
-from kubealign_operator.controller.circles import circle
+from kubealign_operator.controller.circles import find_cycle
 
 # c waits for a and for b, which waits for d alone; a, c and e go round in a ring.
 _NEEDS = {"a": ["e"], "b": ["d"], "c": ["a", "b"], "d": [], "e": ["c"], "self": ["self"], "outside": ["a"]}
@@ -21,9 +21,9 @@ _NEEDS = {"a": ["e"], "b": ["d"], "c": ["a", "b"], "d": [], "e": ["c"], "self": 
     ],
 )
 def test_cycles_are_found(name: str, way: tuple[str, ...]) -> None:
-    assert circle(name, lambda job: _NEEDS.get(job, ())) == way
+    assert find_cycle(name, lambda job: _NEEDS.get(job, ())) == way
 
 
 def test_the_shortest_cycle_is_returned() -> None:
     needs = {"a": ["b", "c"], "b": ["c"], "c": ["a"]}
-    assert circle("a", lambda job: needs[job]) == ("a", "c", "a")
+    assert find_cycle("a", lambda job: needs[job]) == ("a", "c", "a")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kubealign_operator.controller.config import ConfigError, load
+from kubealign_operator.controller.config import ConfigError, load_config
 from kubealign_operator.render.platform import Platform
 
 _PLATFORM = "platform: {image: 'services:1', redisHost: redis.svc}\n"
@@ -17,7 +17,7 @@ def _file(folder: Path, text: str) -> Path:
 
 
 def test_a_minimal_file(tmp_path: Path) -> None:
-    config = load(_file(tmp_path, _PLATFORM))
+    config = load_config(_file(tmp_path, _PLATFORM))
     assert config.platform.platform() == Platform(image="services:1", redis_host="redis.svc")
     assert config.leader_election is not None
     assert config.leader_election.lease_seconds == 15
@@ -38,7 +38,7 @@ platform:
   runAsUser: 1000
   fsGroup: 1001
 """
-    assert load(_file(tmp_path, text)).platform.platform() == Platform(
+    assert load_config(_file(tmp_path, text)).platform.platform() == Platform(
         image="services:1",
         image_pull_policy="Always",
         python="/opt/python",
@@ -71,10 +71,10 @@ platform:
 )
 def test_errors_name_the_field(tmp_path: Path, text: str, told: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        load(_file(tmp_path, text))
+        load_config(_file(tmp_path, text))
     assert told in str(raised.value)
 
 
 def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
-        load(tmp_path / "none.yaml")
+        load_config(tmp_path / "none.yaml")

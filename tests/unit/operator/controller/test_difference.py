@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubealign_operator.controller.difference import difference
+from kubealign_operator.controller.difference import merge_patch
 
 _VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=3),
@@ -38,16 +38,16 @@ def _without_nulls(value: Any) -> Any:
 @given(before=_OBJECTS, after=_OBJECTS)
 def test_applying_the_patch_yields_the_target(before: dict[str, Any], after: dict[str, Any]) -> None:
     before, after = _without_nulls(before), _without_nulls(after)
-    assert _merged(before, difference(before, after)) == after
+    assert _merged(before, merge_patch(before, after)) == after
 
 
 @given(held=_OBJECTS)
 def test_equal_objects_yield_an_empty_patch(held: dict[str, Any]) -> None:
     held = _without_nulls(held)
-    assert difference(held, held) == {}
+    assert merge_patch(held, held) == {}
 
 
 def test_the_patch_contains_only_differences() -> None:
     before = {"phase": "Starting", "step": 3, "attempts": {"trainer": 1, "rollout-0": 2}}
     after = {"phase": "Running", "step": 3, "attempts": {"trainer": 2, "rollout-0": 2}}
-    assert difference(before, after) == {"phase": "Running", "attempts": {"trainer": 2}}
+    assert merge_patch(before, after) == {"phase": "Running", "attempts": {"trainer": 2}}

@@ -2,8 +2,8 @@
 
 import pytest
 
-from kubealign_operator.controller.progress import understood
-from kubealign_operator.render.observed import Progress
+from kubealign_operator.controller.progress import parse_progress
+from kubealign_operator.render.observed import DriverProgress
 
 
 def test_status_and_newest_metrics() -> None:
@@ -12,14 +12,14 @@ def test_status_and_newest_metrics() -> None:
         ("2-0", {"json": '{"reward/mean": 0.5}'}),
         ("1-0", {"json": '{"reward/mean": 0.25, "kl/reference": 0.125}'}),
     ]
-    assert understood(status, entries) == Progress(7, 10, 6, 0.5, 0.125, "rollouts")
+    assert parse_progress(status, entries) == DriverProgress(7, 10, 6, 0.5, 0.125, "rollouts")
 
 
 def test_no_report_is_no_progress() -> None:
-    assert understood({}, []) is None
+    assert parse_progress({}, []) is None
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '{"reward/mean": "nan"}', '{"reward/mean": null}'])
 def test_malformed_metrics_are_ignored(text: str) -> None:
-    progress = understood({"step": "x", "max_steps": "1e400"}, [("1-0", {"json": text})])
-    assert progress == Progress()
+    progress = parse_progress({"step": "x", "max_steps": "1e400"}, [("1-0", {"json": text})])
+    assert progress == DriverProgress()

@@ -27,7 +27,7 @@ def clock() -> Clock:
 
 
 def _queue() -> WorkQueue[str]:
-    return WorkQueue(chance=lambda: 1.0)
+    return WorkQueue(random_fraction=lambda: 1.0)
 
 
 async def _now() -> None:
@@ -109,7 +109,7 @@ def test_backoff_honours_the_servers_minimum(clock: Clock) -> None:
 
 def test_jitter_is_at_most_half(clock: Clock) -> None:
     async def scenario() -> None:
-        queue: WorkQueue[str] = WorkQueue(chance=lambda: 0.0)
+        queue: WorkQueue[str] = WorkQueue(random_fraction=lambda: 0.0)
         assert [queue.retry("a") for _ in range(3)] == [0.025, 0.05, 0.1]
 
     clock.run_until_complete(scenario())

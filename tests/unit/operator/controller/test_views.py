@@ -1,16 +1,16 @@
 """The view that one job has of another."""
 
-from kubealign.spec.algorithms import Makes
-from kubealign_operator.controller.views import job_view, needed_jobs
+from kubealign.spec.algorithms import ResultKind
+from kubealign_operator.controller.views import dependency_view, dependency_names
 from support.rendering.jobs import sft
 
 
 def test_the_kind_of_a_jobs_result() -> None:
-    assert job_view(sft()).makes is Makes.POLICY
-    assert job_view(sft(algorithm={"annotate": {}})).makes is Makes.DATA
-    assert job_view(sft(algorithm={"rewardModel": {}})).makes is Makes.REWARD_MODEL
+    assert dependency_view(sft()).makes is ResultKind.POLICY
+    assert dependency_view(sft(algorithm={"annotate": {}})).makes is ResultKind.DATA
+    assert dependency_view(sft(algorithm={"rewardModel": {}})).makes is ResultKind.REWARD_MODEL
     # An older operator may not know a newer algorithm.
-    assert job_view(sft(algorithm={"tomorrows": {}})).makes is None
+    assert dependency_view(sft(algorithm={"tomorrows": {}})).makes is None
 
 
 def test_data_and_models_of_other_jobs_are_dependencies() -> None:
@@ -19,4 +19,4 @@ def test_data_and_models_of_other_jobs_are_dependencies() -> None:
         data={"demonstrations": {"source": {"job": {"name": "samples"}}}},
         validation={"data": {"demonstrations": {"source": {"job": {"name": "held"}}}}},
     )
-    assert needed_jobs(job) == {"base", "samples", "held"}
+    assert dependency_names(job) == {"base", "samples", "held"}

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from kubealign.last_words import last_words, short
+from kubealign.last_words import last_error_line, truncate_middle
 from support.rendering.cluster import Cluster
 from support.rendering.jobs import sft
 
@@ -158,7 +158,7 @@ def test_a_slow_pod_is_requeued_in_time() -> None:
     cluster.settle()
     cluster.schedule(_POD)
     cluster.pass_time(20)
-    assert cluster.rendered().again_after == pytest.approx(40, abs=1)
+    assert cluster.rendered().requeue_after == pytest.approx(40, abs=1)
 
 
 def test_an_unreachable_node_is_reported() -> None:
@@ -193,12 +193,12 @@ def test_a_refused_object_is_reported_first() -> None:
         (_event("error", "lost") + "\nSegmentation fault", "Segmentation fault"),
         ('message": "cut"}\n' + _event("critical", "no memory"), "no memory"),
         ('{"a": 1}', '{"a": 1}'),
-        ("[" * 100_000, short("[" * 100_000)),
+        ("[" * 100_000, truncate_middle("[" * 100_000)),
     ],
 )
 def test_last_words(log: str, words: str) -> None:
-    assert last_words(log) == words
+    assert last_error_line(log) == words
 
 
 def test_a_long_message_is_cut_in_the_middle() -> None:
-    assert short("a" * 50 + "b" * 50, 25) == "a" * 10 + " ... " + "b" * 10
+    assert truncate_middle("a" * 50 + "b" * 50, 25) == "a" * 10 + " ... " + "b" * 10

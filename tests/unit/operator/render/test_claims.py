@@ -1,9 +1,9 @@
 """PersistentVolumeClaims that the pods of a job mount."""
 
-from kubealign.spec.dependencies import dependencies
+from kubealign.spec.dependencies import dependency_names
 from kubealign.spec.job import AlignmentJob
-from kubealign.spec.status import Dependency
-from kubealign_operator.render.claims import claims
+from kubealign.spec.status import DependencyResult
+from kubealign_operator.render.claims import volume_claims
 
 
 def test_every_model_of_an_ensemble_is_mounted() -> None:
@@ -25,7 +25,7 @@ def test_every_model_of_an_ensemble_is_mounted() -> None:
             },
         }
     )
-    assert dependencies(job) == {"three"}
-    three = Dependency(name="three", claim_name="results", path="three/result")
+    assert dependency_names(job) == {"three"}
+    three = DependencyResult(name="three", claim_name="results", path="three/result")
     written = {"data": False, "models": False, "others": False, "results": False, "runs": True}
-    assert claims(job, [three]) == written
+    assert volume_claims(job, [three]) == written

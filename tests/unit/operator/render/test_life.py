@@ -7,14 +7,14 @@ from pathlib import PurePosixPath
 import pytest
 
 from kubealign.pod import ENV_SETTINGS, PodSettings
-from kubealign.spec.algorithms import Makes
+from kubealign.spec.algorithms import ResultKind
 from kubealign.spec.status import AlignmentJobStatus
-from kubealign_operator.render.observed import JobView, Progress, VolumeFolder
-from kubealign_operator.render.rendered import Deletion
+from kubealign_operator.render.observed import DependencyView, DriverProgress, VolumePath
+from kubealign_operator.render.rendered import PodDeletion
 from support.rendering.cluster import Cluster
 from support.rendering.jobs import ppo, sft, two_ranks
 
-_SFT = JobView("sft", "11111111-a", phase="Succeeded", result=VolumeFolder("runs", "sft-11111111/result"))
+_SFT = DependencyView("sft", "11111111-a", phase="Succeeded", result=VolumePath("runs", "sft-11111111/result"))
 
 
 def _ppo() -> Cluster:
@@ -82,7 +82,7 @@ def test_a_finished_driver_completes_the_job_and_pods_are_kept_for_logs() -> Non
     cluster = Cluster(sft())
     cluster.start()
     cluster.pass_time(100)
-    cluster.progress = Progress(step=10, max_steps=10, weight_version=10, reward=0.5, kl=0.1)
+    cluster.progress = DriverProgress(step=10, max_steps=10, weight_version=10, reward=0.5, kl=0.1)
     cluster.step()
     cluster.end(cluster.name("driver"), 0)
     rendered = cluster.step()
@@ -125,7 +125,7 @@ def test_a_finished_job_is_deleted_after_its_ttl() -> None:
     cluster.end(cluster.name("driver"), 0)
     cluster.settle()
     cluster.pass_time(300)
-    assert cluster.rendered().again_after == pytest.approx(300, abs=1)
+    assert cluster.rendered().requeue_after == pytest.approx(300, abs=1)
     assert not cluster.rendered().delete_job
     cluster.pass_time(300)
     assert cluster.rendered().delete_job
@@ -134,7 +134,7 @@ def test_a_finished_job_is_deleted_after_its_ttl() -> None:
 def test_suspend_stops_the_driver_first_and_resume_skips_preparation() -> None:
     cluster = _ppo()
     cluster.start()
-    cluster.progress = Progress(step=4)
+    cluster.progress = DriverProgress(step=4)
     cluster.settle()
     cluster.pass_time(50)
     cluster.job["spec"]["suspend"] = True
@@ -229,11 +229,11 @@ def test_scale_down_removes_the_highest_indices_and_scale_up_recreates_them() ->
     ("view", "message"),
     [
         (None, "waits for job sft, which does not exist in namespace team"),
-        (JobView("sft", "1"), "waits for job sft, which is Pending"),
-        (JobView("sft", "1", phase="Running"), "waits for job sft, which is Running"),
+        (DependencyView("sft", "1"), "waits for job sft, which is Pending"),
+        (DependencyView("sft", "1", phase="Running"), "waits for job sft, which is Running"),
     ],
 )
-def test_a_job_waits_for_its_dependencies(view: JobView | None, message: str) -> None:
+def test_a_job_waits_for_its_dependencies(view: DependencyView | None, message: str) -> None:
     cluster = Cluster(ppo(), dependencies={"sft": view})
     cluster.settle()
     assert (cluster.phase, cluster.message) == ("Pending", message)
@@ -248,7 +248,7 @@ def test_a_job_waits_for_its_dependencies(view: JobView | None, message: str) ->
 
 
 def test_a_dependency_cycle_is_shown_in_the_message() -> None:
-    cluster = Cluster(ppo(), dependencies={"sft": JobView("sft", "1")}, circle=("ppo", "sft", "ppo"))
+    cluster = Cluster(ppo(), dependencies={"sft": DependencyView("sft", "1")}, circle=("ppo", "sft", "ppo"))
     cluster.settle()
     assert cluster.phase == "Pending"
     assert cluster.message == (
@@ -262,7 +262,7 @@ def test_a_dependency_cycle_is_shown_in_the_message() -> None:
 
 
 def test_a_failed_dependency_fails_the_job_with_its_message() -> None:
-    failed = JobView("sft", "1", phase="Failed", message="trainer-0: there is no column prompt")
+    failed = DependencyView("sft", "1", phase="Failed", message="trainer-0: there is no column prompt")
     cluster = Cluster(ppo(), dependencies={"sft": failed})
     cluster.settle()
     assert cluster.phase == "Failed"
@@ -289,9 +289,9 @@ def test_a_resolved_result_survives_the_deletion_of_its_job() -> None:
     assert cluster.phase == "Running"
 
 
-@pytest.mark.parametrize(("makes", "said"), [(Makes.REWARD_MODEL, "a reward model"), (Makes.DATA, "data")])
-def test_a_result_of_the_wrong_kind_is_reported(makes: Makes, said: str) -> None:
-    view = JobView("sft", "1", phase="Succeeded", makes=makes, result=VolumeFolder("runs", "x"))
+@pytest.mark.parametrize(("makes", "said"), [(ResultKind.REWARD_MODEL, "a reward model"), (ResultKind.DATA, "data")])
+def test_a_result_of_the_wrong_kind_is_reported(makes: ResultKind, said: str) -> None:
+    view = DependencyView("sft", "1", phase="Succeeded", makes=makes, result=VolumePath("runs", "x"))
     cluster = Cluster(ppo(), dependencies={"sft": view})
     cluster.settle()
     assert cluster.phase == "Pending"
@@ -301,12 +301,12 @@ def test_a_result_of_the_wrong_kind_is_reported(makes: Makes, said: str) -> None
 
 
 def test_rows_of_another_job_are_awaited_and_mounted() -> None:
-    view = JobView("samples", "2", phase="Running", makes=Makes.DATA)
+    view = DependencyView("samples", "2", phase="Running", makes=ResultKind.DATA)
     demonstrations = {"demonstrations": {"source": {"job": {"name": "samples"}}}}
     cluster = Cluster(sft(data=demonstrations), dependencies={"samples": view})
     cluster.settle()
     assert (cluster.phase, cluster.message) == ("Pending", "waits for job samples, which is Running")
-    result = VolumeFolder("made", "samples-2/result")
+    result = VolumePath("made", "samples-2/result")
     cluster.dependencies["samples"] = replace(view, phase="Succeeded", result=result)
     cluster.settle()
     assert cluster.phase == "Starting"
@@ -325,7 +325,7 @@ def test_rows_of_another_job_are_awaited_and_mounted() -> None:
 
 
 def test_rows_of_a_job_that_generates_none_are_rejected() -> None:
-    view = JobView("samples", "2", phase="Succeeded", result=VolumeFolder("made", "x"))
+    view = DependencyView("samples", "2", phase="Succeeded", result=VolumePath("made", "x"))
     validation = {"data": {"demonstrations": {"source": {"job": {"name": "samples"}}}}}
     cluster = Cluster(sft(validation=validation), dependencies={"samples": view})
     cluster.settle()
@@ -337,7 +337,7 @@ def test_the_deadline_excludes_suspensions() -> None:
     cluster = Cluster(sft(lifecycle={"activeDeadlineSeconds": 100}))
     cluster.start()
     cluster.pass_time(60)
-    assert cluster.rendered().again_after == pytest.approx(40, abs=1)
+    assert cluster.rendered().requeue_after == pytest.approx(40, abs=1)
     cluster.job["spec"]["suspend"] = True
     cluster.settle()
     for _ in range(2):
@@ -393,10 +393,10 @@ def test_a_pod_on_an_unreachable_node_is_force_deleted_after_its_grace_period() 
     cluster.start()
     cluster.delete(cluster.name("trainer-0"))
     rendered = cluster.step()
-    assert rendered.again_after == pytest.approx(35 + 60, abs=1)
+    assert rendered.requeue_after == pytest.approx(35 + 60, abs=1)
     cluster.pass_time(96)
     name, uid = "sft-trainer-0", cluster.pods["sft-trainer-0"]["metadata"]["uid"]
-    assert cluster.step().delete == (Deletion(name, uid, 0),)
+    assert cluster.step().delete == (PodDeletion(name, uid, 0),)
     cluster.settle()
     assert cluster.pods["sft-trainer-0"]["metadata"]["uid"] != uid
     assert cluster.job["status"]["restarts"] == 0
@@ -414,7 +414,7 @@ def test_an_unchanged_status_is_not_patched() -> None:
 
 def test_the_status_has_the_shape_that_the_sdk_reads() -> None:
     cluster = _ppo()
-    cluster.progress = Progress(step=3, max_steps=10, weight_version=3, reward=-0.15237752, kl=0.01)
+    cluster.progress = DriverProgress(step=3, max_steps=10, weight_version=3, reward=-0.15237752, kl=0.01)
     cluster.start()
     status = AlignmentJobStatus.model_validate(cluster.job["status"])
     assert (status.step, status.max_steps, status.weight_version) == (3, 10, 3)
@@ -436,7 +436,7 @@ def test_the_status_has_the_shape_that_the_sdk_reads() -> None:
 def test_the_drivers_wait_reason_is_shown() -> None:
     cluster = Cluster(sft())
     cluster.start()
-    cluster.progress = Progress(step=3, waiting_for="trainer, for 40 s")
+    cluster.progress = DriverProgress(step=3, waiting_for="trainer, for 40 s")
     cluster.step()
     assert cluster.message == "waits for trainer, for 40 s"
 

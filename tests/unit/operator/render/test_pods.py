@@ -9,21 +9,21 @@ import pytest
 from kubealign.pod import PodSettings
 from kubealign.roles import roles
 from kubealign_operator.render import names
-from kubealign_operator.render.parsing import parse
-from kubealign_operator.render.patch import merged
+from kubealign_operator.render.parsing import parse_job
+from kubealign_operator.render.patch import strategic_merge
 from kubealign_operator.render.platform import Platform
-from kubealign_operator.render.pods import pod
-from kubealign_operator.render.scene import Scene
+from kubealign_operator.render.pods import build_pod
+from kubealign_operator.render.scene import RenderContext
 from support.rendering.jobs import PLATFORM, UID, ppo, sft, two_ranks
 
 Json = dict[str, Any]
 
 
 def _pods(job: Json, platform: Platform = PLATFORM) -> dict[str, Json]:
-    parsed = parse(job)
-    scene = Scene(parsed.name, "team", UID, parsed, platform)
+    parsed = parse_job(job)
+    scene = RenderContext(parsed.name, "team", UID, parsed, platform)
     processes = (names.bus(), *roles(parsed))
-    return {process.name: pod(scene, process, processes, 0) for process in processes}
+    return {process.name: build_pod(scene, process, processes, 0) for process in processes}
 
 
 def _main(manifest: Json) -> Json:
@@ -258,5 +258,5 @@ _ENV = [{"name": "A", "value": "1"}]
 )
 def test_strategic_merge(base: Json, patch: Json, result: Json) -> None:
     before = json.dumps([base, patch])
-    assert merged(base, patch) == result
+    assert strategic_merge(base, patch) == result
     assert json.dumps([base, patch]) == before

@@ -9,12 +9,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kubealign.spec.status import AlignmentJobStatus, JobPhase
-from kubealign_operator.render.observed import JobView, Observed, Progress, VolumeFolder
+from kubealign_operator.render.observed import DependencyView, ObservedState, DriverProgress, VolumePath
 from kubealign_operator.render.parsing import dependencies_of, processes_of
 from kubealign_operator.render.pod_view import pod_view
-from kubealign_operator.render.reading import inside
-from kubealign_operator.render.render import render
-from kubealign_operator.render.rendered import Rendered
+from kubealign_operator.render.reading import get_path
+from kubealign_operator.render.render import plan_reconcile
+from kubealign_operator.render.rendered import ReconcilePlan
 from support.rendering.cluster import START, Cluster
 from support.rendering.jobs import PLATFORM, UID, ppo, sft, two_ranks
 
@@ -168,7 +168,7 @@ def _past(draw: st.DrawFn) -> Any:
 
 
 @st.composite
-def _worlds(draw: st.DrawFn) -> tuple[Observed, datetime]:
+def _worlds(draw: st.DrawFn) -> tuple[ObservedState, datetime]:
     job = copy.deepcopy(
         draw(
             st.sampled_from(
@@ -187,41 +187,41 @@ def _worlds(draw: st.DrawFn) -> tuple[Observed, datetime]:
     if draw(st.integers(0, 4)) == 0:
         position = draw(st.sampled_from([job, job["metadata"], job["spec"], job["spec"]["checkpoint"]]))
         position[draw(st.sampled_from([*position, "odd"]))] = draw(_garbage)
-    name = str(inside(job, "metadata", "name"))
+    name = str(get_path(job, "metadata", "name"))
     pods = tuple(pod_view(pod) for pod in draw(_pods(name)))
     views = st.sampled_from(
         [
             None,
-            JobView("sft", "1"),
-            JobView("sft", "1", phase="Failed"),
-            JobView("sft", "1", phase="Succeeded", result=VolumeFolder("runs", "x" * 2000)),
-            JobView("sft", "1", phase="Succeeded"),
+            DependencyView("sft", "1"),
+            DependencyView("sft", "1", phase="Failed"),
+            DependencyView("sft", "1", phase="Succeeded", result=VolumePath("runs", "x" * 2000)),
+            DependencyView("sft", "1", phase="Succeeded"),
         ]
     )
-    observed = Observed(
+    observed = ObservedState(
         job=job,
         pods=pods,
         objects=draw(
             st.frozensets(st.sampled_from([("Secret", f"{name}-credentials"), ("Service", f"{name}-peers")]))
         ),
-        refusals=draw(
+        create_errors=draw(
             st.dictionaries(st.sampled_from([f"{name}-trainer-0", f"{name}-peers"]), st.text(max_size=9))
         ),
         dependencies={"sft": draw(views)} if draw(st.booleans()) else {},
         progress=draw(
-            st.none() | st.builds(Progress, step=st.integers(0, 10), waiting_for=st.text(max_size=5))
+            st.none() | st.builds(DriverProgress, step=st.integers(0, 10), waiting_for=st.text(max_size=5))
         ),
     )
     return observed, draw(st.just(START) | st.datetimes(timezones=st.just(UTC)))
 
 
-def _answer(observed: Observed, now: datetime) -> Rendered:
-    return render(processes_of(observed.job), observed, now, PLATFORM)
+def _answer(observed: ObservedState, now: datetime) -> ReconcilePlan:
+    return plan_reconcile(processes_of(observed.job), observed, now, PLATFORM)
 
 
 @settings(**_WIDE)
 @given(_worlds())
-def test_planning_never_raises_and_is_deterministic(world: tuple[Observed, datetime]) -> None:
+def test_planning_never_raises_and_is_deterministic(world: tuple[ObservedState, datetime]) -> None:
     observed, now = world
     before = repr(observed)
     rendered = _answer(observed, now)
@@ -229,13 +229,13 @@ def test_planning_never_raises_and_is_deterministic(world: tuple[Observed, datet
     assert _answer(observed, now) == rendered
     assert AlignmentJobStatus.model_validate(json.loads(json.dumps(rendered.status, allow_nan=False)))
     json.dumps(rendered.create, allow_nan=False)
-    assert rendered.again_after is None or rendered.again_after > 0
+    assert rendered.requeue_after is None or rendered.requeue_after > 0
 
 
 @settings(**_WIDE)
 @given(_worlds())
 def test_no_pod_is_created_under_a_taken_name_and_none_is_deleted_twice(
-    world: tuple[Observed, datetime],
+    world: tuple[ObservedState, datetime],
 ) -> None:
     observed, now = world
     rendered = _answer(observed, now)
@@ -250,7 +250,7 @@ def test_no_pod_is_created_under_a_taken_name_and_none_is_deleted_twice(
 
 @settings(**_WIDE)
 @given(_worlds())
-def test_a_finished_job_creates_nothing_and_stays_finished(world: tuple[Observed, datetime]) -> None:
+def test_a_finished_job_creates_nothing_and_stays_finished(world: tuple[ObservedState, datetime]) -> None:
     observed, now = world
     phase = _answer(observed, now).status.get("phase")
     item = observed.job.get("status")
@@ -263,11 +263,11 @@ def test_a_finished_job_creates_nothing_and_stays_finished(world: tuple[Observed
 
 @settings(**_WIDE)
 @given(_worlds())
-def test_a_second_reconcile_of_the_same_state_changes_nothing(world: tuple[Observed, datetime]) -> None:
+def test_a_second_reconcile_of_the_same_state_changes_nothing(world: tuple[ObservedState, datetime]) -> None:
     observed, now = world
     first = _answer(observed, now)
-    again = Observed(
-        **{**{name: getattr(observed, name) for name in Observed.__dataclass_fields__},
+    again = ObservedState(
+        **{**{name: getattr(observed, name) for name in ObservedState.__dataclass_fields__},
            "job": {**observed.job, "status": first.status}}
     )  # fmt: skip
     second = _answer(again, now)
@@ -343,7 +343,7 @@ _HAPPENINGS = (
 )
 def test_a_job_finishes_once_under_any_sequence_of_faults(job: str, story: list[tuple[str, int]]) -> None:
     created = {"sft": sft, "two-ranks": two_ranks, "ppo": ppo}[job](lifecycle={"maxRestarts": 3})
-    done = JobView("sft", "1", phase="Succeeded", result=VolumeFolder("runs", "x"))
+    done = DependencyView("sft", "1", phase="Succeeded", result=VolumePath("runs", "x"))
     cluster = Cluster(created, dependencies={"sft": done})
     cluster.step()
     tale = _Story(cluster)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from kubealign_operator.render.observed import JobView, VolumeFolder
-from kubealign_operator.render.rendered import EventType
+from kubealign_operator.render.observed import DependencyView, VolumePath
+from kubealign_operator.render.rendered import KubeEventType
 from support.rendering.cluster import START, Cluster, written
 from support.rendering.jobs import ppo, sft, two_ranks
 
@@ -41,7 +41,7 @@ def test_a_failed_rank_restarts_its_whole_group() -> None:
     cluster.settle()
     assert cluster.message == ""
     assert cluster.job["status"]["restarts"] == 1
-    assert [event.reason for event in cluster.events if event.type is EventType.WARNING] == [
+    assert [event.reason for event in cluster.events if event.type is KubeEventType.WARNING] == [
         "Crashed",
         "Restarted",
     ]
@@ -56,7 +56,7 @@ def test_the_backoff_grows(attempt: int, seconds: float) -> None:
     cluster.end("sft-trainer-0", 1)
     rendered = cluster.step()
     assert rendered.delete == ()
-    assert rendered.again_after == pytest.approx(seconds, abs=0.1)
+    assert rendered.requeue_after == pytest.approx(seconds, abs=0.1)
     cluster.pass_time(seconds)
     assert [pod.name for pod in cluster.step().delete] == ["sft-trainer-0"]
     assert [pod["metadata"]["name"] for pod in cluster.step().create] == ["sft-trainer-0"]
@@ -68,7 +68,7 @@ def test_a_minute_of_uptime_resets_the_backoff() -> None:
     cluster.pods["sft-trainer-0"]["metadata"]["labels"]["kubealign.dev/attempt"] = "7"
     cluster.pass_time(61)
     cluster.end("sft-trainer-0", 1)
-    assert cluster.step().again_after == pytest.approx(0.5, abs=0.1)
+    assert cluster.step().requeue_after == pytest.approx(0.5, abs=0.1)
 
 
 def test_an_exhausted_budget_fails_the_job() -> None:
@@ -252,7 +252,7 @@ def test_ranks_restart_together_after_the_last_old_pod_is_gone() -> None:
 
 
 def test_a_surplus_worker_cannot_fail_the_job() -> None:
-    done = JobView("sft", "1", phase="Succeeded", result=VolumeFolder("runs", "x"))
+    done = DependencyView("sft", "1", phase="Succeeded", result=VolumePath("runs", "x"))
     cluster = Cluster(ppo(), dependencies={"sft": done})
     cluster.start()
     cluster.job["spec"]["rollout"] = {"replicas": 2, "minReplicas": 2}

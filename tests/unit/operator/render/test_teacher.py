@@ -3,24 +3,24 @@
 from typing import Any
 
 from kubealign.roles import roles
-from kubealign_operator.render.parsing import parse
-from kubealign_operator.render.pods import pod
-from kubealign_operator.render.scene import Scene
+from kubealign_operator.render.parsing import parse_job
+from kubealign_operator.render.pods import build_pod
+from kubealign_operator.render.scene import RenderContext
 from support.rendering.jobs import PLATFORM, UID, sft
 
 
 def test_the_teacher_has_its_own_pod() -> None:
     template = {"spec": {"containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": 2}}}]}}
-    job = parse(
+    job = parse_job(
         sft(
             algorithm={"distillation": {}},
             teacher={"model": {"volume": {"claimName": "large", "path": "70b"}}, "podTemplate": template},
         )
     )
-    scene = Scene(job.name, "team", UID, job, PLATFORM)
+    scene = RenderContext(job.name, "team", UID, job, PLATFORM)
     processes = roles(job)
     assert [process.name for process in processes] == ["prepare", "trainer-0", "teacher-0", "driver"]
-    rendered: dict[str, Any] = {each.name: pod(scene, each, processes, 0) for each in processes}
+    rendered: dict[str, Any] = {each.name: build_pod(scene, each, processes, 0) for each in processes}
     main = rendered["teacher-0"]["spec"]["containers"][0]
     assert "kubealign_services.teacher.main" in str(main)
     assert main["resources"]["limits"] == {"nvidia.com/gpu": "2"}

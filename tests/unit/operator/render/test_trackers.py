@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kubealign.spec.job import AlignmentJob
-from kubealign_operator.render.network_policy import fetches, tracks
+from kubealign_operator.render.network_policy import uses_hub, uses_online_tracker
 from support.rendering.jobs import sft
 
 CASES: list[tuple[dict[str, Any], bool]] = [
@@ -23,5 +23,5 @@ def test_online_trackers_open_the_egress(tracker: dict[str, Any], sends: bool) -
     job = AlignmentJob.model_validate(
         sft(trackers=[{"name": "here", "jsonLines": {}}, {"name": "it"} | tracker])
     )
-    assert tracks(job) is sends
-    assert not fetches(job)
+    assert uses_online_tracker(job) is sends
+    assert not uses_hub(job)

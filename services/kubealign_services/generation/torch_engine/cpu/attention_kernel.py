@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from kubealign_services.compiled import compiled
+from kubealign_services.compiled import numba_lazy
 from kubealign_services.generation.torch_engine.cpu.elements import exponential, narrow, widen
 from kubealign_services.generation.torch_engine.ragged import PAGE_TOKENS
 
@@ -97,4 +97,4 @@ def attention_kernel(width: int, value_width: int) -> Kernel:
                 for d in range(value_width):
                     out[token, low * sharing + h, d] = narrow(sums[h, d], out[token, low * sharing + h, d])
 
-    return compiled(attend)
+    return numba_lazy(attend)

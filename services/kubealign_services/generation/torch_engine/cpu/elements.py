@@ -14,7 +14,7 @@ from torch import Tensor
 Array = NDArray[Any]
 
 
-def bits(tensor: Tensor) -> Array:
+def element_array(tensor: Tensor) -> Array:
     """Return a contiguous float32 or bfloat16 CPU tensor as an array that shares its memory."""
     if tensor.dtype == torch.bfloat16:
         tensor = tensor.view(torch.uint16)
@@ -34,16 +34,16 @@ def narrow(number: Any, like: Any) -> Any:
 
 @overload(widen)
 def _widen(element: Any) -> Any:
-    return _from_bits if element == types.uint16 else _as_it_is
+    return _from_bits if element == types.uint16 else _identity
 
 
 @overload(narrow)
 def _narrow(number: Any, like: Any) -> Any:
-    return _to_bits if like == types.uint16 else _as_the_number
+    return _to_bits if like == types.uint16 else _identity_like
 
 
 # Numba requires the same parameters, with annotations, in an overload and its implementations.
-def _as_it_is(element: Any) -> Any:
+def _identity(element: Any) -> Any:
     return element
 
 
@@ -51,7 +51,7 @@ def _from_bits(element: Any) -> Any:
     return np.uint32(np.uint32(element) << np.uint32(16)).view(np.float32)
 
 
-def _as_the_number(number: Any, like: Any) -> Any:
+def _identity_like(number: Any, like: Any) -> Any:
     return number
 
 

@@ -11,16 +11,16 @@ from contextlib import contextmanager
 import torch
 
 #: Largest number of tokens of a pass with one thread.
-FEW = 16
+SMALL_BATCH_TOKENS = 16
 
 
 @contextmanager
-def threads_for(tokens: int) -> Iterator[None]:
+def limit_threads(tokens: int) -> Iterator[None]:
     """Compute with one thread within the block for few tokens, with all threads of the calling thread for
     more.
     """
     threads = torch.get_num_threads()
-    if tokens > FEW or threads == 1:
+    if tokens > SMALL_BATCH_TOKENS or threads == 1:
         yield
         return
     torch.set_num_threads(1)

@@ -4,21 +4,21 @@ from typing import Any
 
 import numpy as np
 
-from kubealign_services.compiled import compiled, compiled_at_once
+from kubealign_services.compiled import numba_lazy, numba_eager
 from kubealign_services.generation.torch_engine.cpu.elements import narrow, widen
 
 
-@compiled_at_once(
+@numba_eager(
     "void(float32[:, ::1], int64[::1], float32[:, ::1])", "void(uint16[:, ::1], int64[::1], uint16[:, ::1])"
 )
-def write_places(states: Any, places: Any, cache: Any) -> None:
+def write_rows(states: Any, places: Any, cache: Any) -> None:
     """Write states [T, columns] into the rows `places` int64 [T] of cache [rows, columns]."""
     for token in range(len(states)):
         cache[places[token]] = states[token]
 
 
-@compiled
-def normalise(states: Any, weight: Any, epsilon: Any, out: Any) -> None:
+@numba_lazy
+def rms_norm(states: Any, weight: Any, epsilon: Any, out: Any) -> None:
     """Compute out = states / sqrt(mean(states^2) + epsilon) * weight, over the columns of [T, columns] (Zhang
     and Sennrich, "Root mean square layer normalization", 2019).
     """
@@ -32,8 +32,8 @@ def normalise(states: Any, weight: Any, epsilon: Any, out: Any) -> None:
             out[token, c] = narrow(widen(states[token, c]) * scale * widen(weight[c]), out[token, c])
 
 
-@compiled
-def rotate(
+@numba_lazy
+def apply_rotary(
     projected: Any, place: Any, norm: Any, epsilon: Any, positions: Any, cosines: Any, sines: Any, out: Any
 ) -> None:
     """Rotate the heads that begin at column `place` of projected [T, columns] by their positions, into out

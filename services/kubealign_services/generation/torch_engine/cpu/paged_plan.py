@@ -5,29 +5,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kubealign_services.generation.torch_engine.cache import PagedCache
+from kubealign_services.generation.torch_engine.cache import PagedKVCache
 from kubealign_services.generation.torch_engine.cpu.attention_kernel import attention_kernel
-from kubealign_services.generation.torch_engine.cpu.elements import bits
-from kubealign_services.generation.torch_engine.cpu.layer_kernels import write_places
-from kubealign_services.generation.torch_engine.cpu.workers import THREADS, shares
-from kubealign_services.generation.torch_engine.gathered_plan import GatheredRows, written_places
+from kubealign_services.generation.torch_engine.cpu.elements import element_array
+from kubealign_services.generation.torch_engine.cpu.layer_kernels import write_rows
+from kubealign_services.generation.torch_engine.cpu.workers import KERNEL_THREADS, split_work
+from kubealign_services.generation.torch_engine.gathered_plan import GatheredRows, slot_mapping
 from kubealign_services.generation.torch_engine.ragged import RaggedBatch
 
 # A prompt chunk that ends within this many tokens is computed token by token: the kernel has less overhead
 # than torch's operations.
 SHORT_CONTEXT = 64
-_EVERYTHING = 1 << 62
+_NO_WINDOW = 1 << 62
 
 
 class PagedPlan:
     """An EngineAttentionPlan for a RaggedBatch."""
 
-    def __init__(self, batch: RaggedBatch, cache: PagedCache, dtype: torch.dtype) -> None:
+    def __init__(self, batch: RaggedBatch, cache: PagedKVCache, dtype: torch.dtype) -> None:
         self._cache = cache
-        self._places = written_places(batch)
-        self._tables = np.ascontiguousarray(batch.tables)
-        single = batch.contexts <= SHORT_CONTEXT
-        single[: batch.decoding] = True
+        self._slots = slot_mapping(batch)
+        self._page_tables = np.ascontiguousarray(batch.page_tables)
+        single = batch.context_lengths <= SHORT_CONTEXT
+        single[: batch.decoding_count] = True
         self._owners = np.repeat(np.arange(len(single)), np.where(single, batch.lengths, 0))
         self._tokens = np.flatnonzero(np.repeat(single, batch.lengths))
         self._contexts = batch.positions[self._tokens] + 1
@@ -47,29 +47,29 @@ class PagedPlan:
         cached_keys, cached_values = self._cache.layer(layer)
         for states, cached in ((keys, cached_keys), (values, cached_values)):
             new = states.transpose(0, 1).contiguous().flatten(1)
-            write_places(bits(new), self._places, bits(cached.flatten(0, 1).flatten(1)))
+            write_rows(element_array(new), self._slots, element_array(cached.flatten(0, 1).flatten(1)))
         out = values.new_empty(tokens, heads, values.shape[2])
         if len(self._tokens):
             arguments = (
-                bits(queries.transpose(0, 1).contiguous()),
-                bits(cached_keys),
-                bits(cached_values),
-                self._tables,
+                element_array(queries.transpose(0, 1).contiguous()),
+                element_array(cached_keys),
+                element_array(cached_values),
+                self._page_tables,
                 self._tokens,
                 self._owners,
                 self._contexts,
-                window or _EVERYTHING,
+                window or _NO_WINDOW,
                 np.float32(width**-0.5 if scaling is None else scaling),
-                bits(out),
+                element_array(out),
             )
-            parts = self._parts(layer, keys.shape[0], window)
+            parts = self._thread_parts(layer, keys.shape[0], window)
             kernel = attention_kernel(width, values.shape[2])
-            THREADS.run(kernel, [(*arguments, *part) for part in parts])
+            KERNEL_THREADS.run(kernel, [(*arguments, *part) for part in parts])
         if self._rest is not None:
             self._rest.attend(self._cache.layer(layer), queries, keys, values, scaling, window, out)
         return out
 
-    def _parts(self, layer: int, key_heads: int, window: int | None) -> list[tuple[int, int, int, int]]:
+    def _thread_parts(self, layer: int, key_heads: int, window: int | None) -> list[tuple[int, int, int, int]]:
         """Return the work of each thread: (first row, last row, first key head, last key head)."""
         seen = self._contexts if window is None else np.minimum(self._contexts, window)
-        return shares(seen * self._cache.token_numbers(layer), key_heads)
+        return split_work(seen * self._cache.numbers_per_token(layer), key_heads)

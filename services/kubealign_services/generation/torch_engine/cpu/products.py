@@ -17,12 +17,12 @@ from kubealign_services.free_memory import free_bytes
 
 # Share of the free memory that the packed copies of the weights may take. Without packing, products take a
 # fifth longer for many rows and up to twice as long for few.
-PACKED_SHARE = 0.25
+MAX_PACKED_SHARE = 0.25
 # Number of rows for which weights are packed; the layout also works well for fewer and more.
 _ROWS = 64
 
 
-class Products:
+class OneDnnLayers:
     """The linear layers of one model, whose weights change from time to time: all are packed, or none."""
 
     def __init__(self, dtype: torch.dtype) -> None:
@@ -31,35 +31,35 @@ class Products:
         Args:
             dtype: Dtype of the weights.
         """
-        self.native = native(dtype)
-        self._products: list[Product] = []
-        self._packs: bool | None = None
+        self.is_supported = is_supported(dtype)
+        self._layers: list[OneDnnLinear] = []
+        self._should_pack: bool | None = None
 
-    def of(self, *layers: torch.nn.Linear) -> "Product":
+    def add(self, *layers: torch.nn.Linear) -> "OneDnnLinear":
         """Return the layers' concatenated outputs for one input, as one operation."""
-        product = Product(self, layers)
-        self._products.append(product)
+        product = OneDnnLinear(self, layers)
+        self._layers.append(product)
         return product
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
         """Drop the packed weights: the weights are about to change, or have changed."""
-        self._packs = None
-        for product in self._products:
-            product.forget()
+        self._should_pack = None
+        for product in self._layers:
+            product.invalidate()
 
-    def packs(self) -> bool:
+    def should_pack(self) -> bool:
         """Return True where the memory suffices for a second copy; decided once for each set of weights."""
-        if self._packs is None:
-            size = sum(product.nbytes for product in self._products)
-            self._packs = self.native and size <= PACKED_SHARE * free_bytes(torch.device("cpu"))
-        return self._packs
+        if self._should_pack is None:
+            size = sum(product.nbytes for product in self._layers)
+            self._should_pack = self.is_supported and size <= MAX_PACKED_SHARE * free_bytes(torch.device("cpu"))
+        return self._should_pack
 
 
-class Product:
+class OneDnnLinear:
     """Maps x [..., inputs] to x times the transpose of the weights, plus the bias if there is one."""
 
-    def __init__(self, products: Products, layers: Sequence[torch.nn.Linear]) -> None:
-        self._products = products
+    def __init__(self, products: OneDnnLayers, layers: Sequence[torch.nn.Linear]) -> None:
+        self._owner = products
         self._layers = layers
         self._parts: list[tuple[Tensor, Tensor | None]] | None = None
 
@@ -68,58 +68,58 @@ class Product:
         """Bytes of the weights."""
         return sum(layer.weight.nbytes for layer in self._layers)
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
         self._parts = None
 
     def __call__(self, x: Tensor) -> Tensor:
         if not len(x):
-            return linear(x, *_merged(self._layers))
-        return self._joined([self._product(x, *part) for part in self._ready()])
+            return linear(x, *_merge_layers(self._layers))
+        return self._concatenate([self._linear(x, *part) for part in self._packed_parts()])
 
-    def swish(self, x: Tensor) -> Tensor:
+    def fused_silu(self, x: Tensor) -> Tensor:
         """Return silu of the output."""
-        if not self._products.native:
+        if not self._owner.is_supported:
             return silu(self(x))
-        parts = self._ready()
-        return self._joined([torch.ops.mkldnn._linear_pointwise(x, *part, "swish", [], "") for part in parts])
+        parts = self._packed_parts()
+        return self._concatenate([torch.ops.mkldnn._linear_pointwise(x, *part, "swish", [], "") for part in parts])
 
-    def times(self, x: Tensor, other: Tensor) -> Tensor:
+    def fused_multiply(self, x: Tensor, other: Tensor) -> Tensor:
         """Return the output times `other`, element by element."""
-        return self._with(x, other, "mul")
+        return self._fused_binary(x, other, "mul")
 
-    def plus(self, x: Tensor, other: Tensor) -> Tensor:
+    def fused_add(self, x: Tensor, other: Tensor) -> Tensor:
         """Return the output plus `other`, element by element."""
-        return self._with(x, other, "add")
+        return self._fused_binary(x, other, "add")
 
-    def _with(self, x: Tensor, other: Tensor, what: str) -> Tensor:
-        parts = self._ready()
-        if not self._products.native or len(parts) > 1:
+    def _fused_binary(self, x: Tensor, other: Tensor, what: str) -> Tensor:
+        parts = self._packed_parts()
+        if not self._owner.is_supported or len(parts) > 1:
             return self(x) * other if what == "mul" else self(x) + other
         result: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, other, *parts[0], what)
         return result
 
-    def _product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        if not self._products.native:
+    def _linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        if not self._owner.is_supported:
             return linear(x, weight, bias)
         result: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
         return result
 
     @staticmethod
-    def _joined(parts: list[Tensor]) -> Tensor:
+    def _concatenate(parts: list[Tensor]) -> Tensor:
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
 
-    def _ready(self) -> list[tuple[Tensor, Tensor | None]]:
+    def _packed_parts(self) -> list[tuple[Tensor, Tensor | None]]:
         """Return weights and biases, packed at the first pass after they have changed."""
         if self._parts is None:
-            if not self._products.packs():
+            if not self._owner.should_pack():
                 self._parts = [(layer.weight.detach(), layer.bias) for layer in self._layers]
             else:
-                weight, bias = _merged(self._layers)
+                weight, bias = _merge_layers(self._layers)
                 self._parts = [(torch.ops.mkldnn._reorder_linear_weight(weight, _ROWS), bias)]
         return self._parts
 
 
-def _merged(layers: Sequence[torch.nn.Linear]) -> tuple[Tensor, Tensor | None]:
+def _merge_layers(layers: Sequence[torch.nn.Linear]) -> tuple[Tensor, Tensor | None]:
     weights = [layer.weight.detach() for layer in layers]
     weight = weights[0] if len(weights) == 1 else torch.cat(weights)
     if all(layer.bias is None for layer in layers):
@@ -131,22 +131,22 @@ def _merged(layers: Sequence[torch.nn.Linear]) -> tuple[Tensor, Tensor | None]:
     return weight, torch.cat(biases)
 
 
-def use_products(module: torch.nn.Module, products: Products) -> None:
+def patch_linear_layers(module: torch.nn.Module, products: OneDnnLayers) -> None:
     """Replace the forward function of each linear layer of a model. The modules keep their hooks, names and
     weights.
     """
-    if products.native:
+    if products.is_supported:
         for layer in module.modules():
             if type(layer) is torch.nn.Linear:
-                layer.forward = products.of(layer).__call__  # type: ignore[method-assign, assignment]
+                layer.forward = products.add(layer).__call__  # type: ignore[method-assign, assignment]
 
 
 @lru_cache
-def native(dtype: torch.dtype) -> bool:
+def is_supported(dtype: torch.dtype) -> bool:
     """Return True where this machine has the operators for weights of this dtype, and they agree with
     `linear`.
     """
-    if dtype == torch.bfloat16 and not _quick_bfloat16():
+    if dtype == torch.bfloat16 and not _has_fast_bfloat16():
         return False
     generator = torch.Generator().manual_seed(1)
     x, weight, other, bias = (
@@ -154,7 +154,7 @@ def native(dtype: torch.dtype) -> bool:
     )
     expected = linear(x, weight, bias)
     tolerance = 1e-5 if dtype == torch.float32 else 0.1
-    return _computes(
+    return _matches_linear(
         lambda op, packed: [
             op(x, packed, bias, "none", [], ""),
             op(x, packed, bias, "swish", [], ""),
@@ -168,7 +168,7 @@ def native(dtype: torch.dtype) -> bool:
     )
 
 
-def _computes(
+def _matches_linear(
     run: Callable[[Any, Tensor], list[Tensor]], weight: Tensor, expected: list[Tensor], tolerance: float
 ) -> bool:
     try:
@@ -181,7 +181,7 @@ def _computes(
     )
 
 
-def _quick_bfloat16() -> bool:
+def _has_fast_bfloat16() -> bool:
     """Return True where the processor has bfloat16 instructions: without them oneDNN is slower than in
     float32.
     """

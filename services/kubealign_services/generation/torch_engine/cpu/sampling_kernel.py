@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from kubealign_services.compiled import compiled
+from kubealign_services.compiled import numba_lazy
 from kubealign_services.generation.torch_engine.cpu.elements import exponential
 
 # Tokens whose weights are summed in float32; the sums of blocks are in float64.
@@ -13,17 +13,17 @@ _BLOCK = 64
 # Numbers compared in parallel; divides a block.
 _LANES = 16
 # Tokens below e^-87 of the likeliest are never sampled: a uniform number of 52 bits cannot resolve them.
-_FAINT = np.float32(-87.0)
+_MIN_EXPONENT = np.float32(-87.0)
 
 
-@compiled
-def _heated(logits: Any, heat: Any, out: Any) -> None:
+@numba_lazy
+def _apply_temperature(logits: Any, heat: Any, out: Any) -> None:
     for j in range(len(logits)):
         out[j] = logits[j] / heat
     out[len(logits) :] = -np.inf
 
 
-@compiled
+@numba_lazy
 def _largest(numbers: Any) -> Any:
     """Return the largest number, ignoring NaN, which the total contains."""
     lanes = np.full(_LANES, -np.inf, np.float32)
@@ -38,15 +38,15 @@ def _largest(numbers: Any) -> Any:
     return most
 
 
-@compiled
-def _weighed(numbers: Any, most: Any, sums: Any) -> Any:
+@numba_lazy
+def _exponentiate(numbers: Any, most: Any, sums: Any) -> Any:
     """Replace numbers by e^(number - most), and write the sums of its blocks. Return the total, float64."""
     total: Any = 0.0
     for block in range(len(sums)):
         part = np.float32(0)
         for j in range(_BLOCK):
             x = numbers[block * _BLOCK + j] - most
-            weight = np.float32(0) if x < _FAINT else exponential(x)
+            weight = np.float32(0) if x < _MIN_EXPONENT else exponential(x)
             numbers[block * _BLOCK + j] = weight
             part += weight
         sums[block] = part
@@ -54,8 +54,8 @@ def _weighed(numbers: Any, most: Any, sums: Any) -> Any:
     return total
 
 
-@compiled
-def _found(weights: Any, sums: Any, threshold: Any) -> Any:
+@numba_lazy
+def _search_token(weights: Any, sums: Any, threshold: Any) -> Any:
     """Return the first token at which the cumulative weight exceeds the threshold, which is below the total.
     """
     below = 0.0
@@ -77,8 +77,8 @@ def _found(weights: Any, sums: Any, threshold: Any) -> Any:
     return token
 
 
-@compiled
-def draw(
+@numba_lazy
+def draw_tokens(
     logits: Any,
     temperature: Any,
     uniform: Any,
@@ -106,11 +106,11 @@ def draw(
     for row in range(first, last):
         greedy = temperature[row] == 0
         heat = np.float32(1) if greedy else temperature[row]
-        _heated(logits[row], heat, weights)
+        _apply_temperature(logits[row], heat, weights)
         for f in range(starts[row], starts[row + 1]):
             weights[forbidden[f]] = -np.inf
         most = _largest(weights)
-        total = _weighed(weights, most, sums)
+        total = _exponentiate(weights, most, sums)
         token = 0
         if greedy:
             for j in range(vocabulary):
@@ -118,7 +118,7 @@ def draw(
                     token = j
                     break
         else:
-            token = _found(weights, sums, uniform[row] * total)
+            token = _search_token(weights, sums, uniform[row] * total)
         tokens[row] = token
         # The full distribution has these weights and those of the forbidden tokens.
         chosen = np.float64(logits[row, token] / heat)

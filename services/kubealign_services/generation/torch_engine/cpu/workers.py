@@ -11,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 
 # Numbers that a kernel reads per thread before another thread pays off: about a tenth of a millisecond.
-THREAD_NUMBERS = 1 << 18
+NUMBERS_PER_THREAD = 1 << 18
 
 
-class Workers:
+class KernelThreads:
     """A thread pool that each process creates when it first needs it, because a fork does not inherit
     threads.
     """
@@ -25,7 +25,7 @@ class Workers:
 
     def run(self, kernel: Callable[..., None], parts: Sequence[tuple[Any, ...]]) -> None:
         """Run the kernel with each of the argument lists in parallel; the last on the calling thread."""
-        pool = self._threads() if len(parts) > 1 else None
+        pool = self._get_pool() if len(parts) > 1 else None
         futures = [pool.submit(kernel, *part) for part in parts[:-1]] if pool is not None else []
         try:
             kernel(*parts[-1])
@@ -33,31 +33,31 @@ class Workers:
             for future in futures:
                 future.result()
 
-    def _threads(self) -> ThreadPoolExecutor:
+    def _get_pool(self) -> ThreadPoolExecutor:
         if self._pool is None or self._process != os.getpid():
             self._pool = ThreadPoolExecutor(thread_name_prefix="kernel")
             self._process = os.getpid()
         return self._pool
 
 
-THREADS = Workers()
+KERNEL_THREADS = KernelThreads()
 
 
-def even_parts(rows: int, numbers: int) -> list[tuple[int, int]]:
+def split_rows(rows: int, numbers: int) -> list[tuple[int, int]]:
     """Return the first and the last row of each thread, for rows of equal cost that read `numbers` numbers in
     all.
     """
-    threads = min(_threads(numbers), max(1, rows))
+    threads = min(_thread_count(numbers), max(1, rows))
     bounds = [rows * index // threads for index in range(threads + 1)]
     return list(pairwise(bounds))
 
 
-def shares(work: NDArray[np.int64], key_heads: int) -> list[tuple[int, int, int, int]]:
+def split_work(work: NDArray[np.int64], key_heads: int) -> list[tuple[int, int, int, int]]:
     """Return the first and the last row and key head of each thread, for rows that read `work` [n] numbers
     each. Few rows are divided by their heads.
     """
     rows, total = len(work), np.cumsum(work)
-    threads = _threads(int(total[-1]))
+    threads = _thread_count(int(total[-1]))
     if rows < 2 * threads:
         threads = min(threads, key_heads)
         bounds = [key_heads * each // threads for each in range(threads + 1)]
@@ -67,5 +67,5 @@ def shares(work: NDArray[np.int64], key_heads: int) -> list[tuple[int, int, int,
     return [(first, last, 0, key_heads) for first, last in pairwise(bounds) if first < last]
 
 
-def _threads(numbers: int) -> int:
-    return max(1, min(torch.get_num_threads(), numbers // THREAD_NUMBERS))
+def _thread_count(numbers: int) -> int:
+    return max(1, min(torch.get_num_threads(), numbers // NUMBERS_PER_THREAD))

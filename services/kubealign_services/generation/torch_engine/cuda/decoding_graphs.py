@@ -9,16 +9,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kubealign_services.generation.torch_engine.cache import PagedCache
+from kubealign_services.generation.torch_engine.cache import PagedKVCache
 from kubealign_services.generation.torch_engine.cuda.flash_plan import FlashPlan
-from kubealign_services.generation.torch_engine.gathered_plan import written_places
+from kubealign_services.generation.torch_engine.gathered_plan import slot_mapping
 from kubealign_services.generation.torch_engine.model import CausalModel
 from kubealign_services.generation.torch_engine.ragged import PAGE_TOKENS, RaggedBatch
 
 log = logging.getLogger(__name__)
 
 # Larger passes keep the device busy for longer than the host needs to launch them.
-MOST_SEQUENCES = 256
+MAX_SEQUENCES = 256
 
 
 @dataclass
@@ -30,9 +30,9 @@ class _Graph:
     graph: Any
     tokens: Tensor
     positions: Tensor
-    places: Tensor
-    tables: Tensor
-    contexts: Tensor
+    slots: Tensor
+    page_tables: Tensor
+    context_lengths: Tensor
     logits: Tensor
 
 
@@ -41,12 +41,12 @@ class DecodingGraphs:
     repeat the first row and write the same values.
     """
 
-    def __init__(self, model: CausalModel, cache: PagedCache) -> None:
+    def __init__(self, model: CausalModel, cache: PagedKVCache) -> None:
         self._model, self._cache = model, cache
         self._graphs: dict[int, _Graph] = {}
-        self._records = True
+        self._is_enabled = True
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Drop all recordings, which contain addresses: the cache or the weights are about to be reallocated.
         """
         self._graphs.clear()
@@ -56,33 +56,33 @@ class DecodingGraphs:
         is too large, or where the model cannot be recorded.
         """
         rows = len(batch.lengths)
-        plain = rows == batch.decoding == len(batch.wanted)
-        if not (self._records and plain and rows <= MOST_SEQUENCES):
+        plain = rows == batch.decoding_count == len(batch.logit_indices)
+        if not (self._is_enabled and plain and rows <= MAX_SEQUENCES):
             return None
-        size = _size(rows)
+        size = _padded_size(rows)
         if size not in self._graphs:
             try:
-                self._graphs[size] = self._recorded(size)
+                self._graphs[size] = self._record(size)
             except RuntimeError:
                 log.warning("this model's decoding cannot be recorded as a CUDA graph", exc_info=True)
-                self._records = False
+                self._is_enabled = False
                 return None
         graph = self._graphs[size]
         filled = np.concatenate((np.arange(rows), np.zeros(size - rows, np.int64)))
         # The graph's page tables fit the longest sequence; entries beyond a row's pages are undefined.
-        width = min(batch.tables.shape[1], graph.tables.shape[1])
+        width = min(batch.page_tables.shape[1], graph.page_tables.shape[1])
         for target, array in (
             (graph.tokens, batch.tokens),
             (graph.positions, batch.positions),
-            (graph.places, written_places(batch)),
-            (graph.tables[:, :width], batch.tables[:, :width]),
-            (graph.contexts, batch.contexts),
+            (graph.slots, slot_mapping(batch)),
+            (graph.page_tables[:, :width], batch.page_tables[:, :width]),
+            (graph.context_lengths, batch.context_lengths),
         ):
             target.copy_(torch.from_numpy(array[filled]))
         graph.graph.replay()
         return graph.logits[:rows].clone()
 
-    def _recorded(self, size: int) -> _Graph:
+    def _record(self, size: int) -> _Graph:
         device = self._model.device
         tokens, positions, slots = (torch.zeros(size, dtype=torch.int64, device=device) for _ in range(3))
         pages = -(-self._model.context // PAGE_TOKENS)
@@ -107,7 +107,7 @@ class DecodingGraphs:
         return _Graph(graph, tokens, positions, slots, tables, contexts, logits)
 
 
-def _size(rows: int) -> int:
+def _padded_size(rows: int) -> int:
     """Return the next power of two, or one and a half times a power of two: at most a third is padding."""
     power = 1 << (rows - 1).bit_length()
     return power * 3 // 4 if rows <= power * 3 // 4 and power >= 4 else power

@@ -8,13 +8,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kubealign_services.generation.torch_engine.attention import AttentionPlan, LayerUse
-from kubealign_services.generation.torch_engine.cache import PagedCache
-from kubealign_services.generation.torch_engine.gathered_plan import GatheredPlan, written_places
+from kubealign_services.generation.torch_engine.attention import EngineAttentionPlan, LayerAttention
+from kubealign_services.generation.torch_engine.cache import PagedKVCache
+from kubealign_services.generation.torch_engine.gathered_plan import GatheredPlan, slot_mapping
 from kubealign_services.generation.torch_engine.ragged import PAGE_TOKENS, RaggedBatch
 
 # bfloat16 has 8 significant bits.
-_ROUNDING = 0.03
+_TOLERANCE = 0.03
 
 
 class FlashPlan:
@@ -27,7 +27,7 @@ class FlashPlan:
 
     def __init__(
         self,
-        cache: PagedCache,
+        cache: PagedKVCache,
         places: Tensor,
         starts: Tensor,
         tables: Tensor,
@@ -36,22 +36,22 @@ class FlashPlan:
         longest: int,
     ) -> None:
         self._cache = cache
-        self._places, self._starts, self._tables, self._contexts = places, starts, tables, contexts
+        self._slots, self._starts, self._tables, self._contexts = places, starts, tables, contexts
         self._longest_new, self._longest = longest_new, longest
 
     @classmethod
-    def of(cls, batch: RaggedBatch, cache: PagedCache, device: torch.device) -> "FlashPlan":
+    def from_batch(cls, batch: RaggedBatch, cache: PagedKVCache, device: torch.device) -> "FlashPlan":
         def moved(array: NDArray[Any], dtype: torch.dtype) -> Tensor:
             return torch.from_numpy(np.ascontiguousarray(array)).to(device, dtype)
 
         return cls(
             cache,
-            moved(written_places(batch), torch.int64),
+            moved(slot_mapping(batch), torch.int64),
             moved(np.concatenate(([0], np.cumsum(batch.lengths))), torch.int32),
-            moved(batch.tables, torch.int32),
-            moved(batch.contexts, torch.int32),
+            moved(batch.page_tables, torch.int32),
+            moved(batch.context_lengths, torch.int32),
             int(batch.lengths.max()),
-            int(batch.contexts.max()),
+            int(batch.context_lengths.max()),
         )
 
     def attend(
@@ -67,7 +67,7 @@ class FlashPlan:
 
         cached = self._cache.layer(layer)
         for states, block in zip((keys, values), cached, strict=True):
-            block.flatten(0, 1).index_copy_(0, self._places, states.transpose(0, 1))
+            block.flatten(0, 1).index_copy_(0, self._slots, states.transpose(0, 1))
         out = varlen_attn(
             queries.transpose(0, 1).contiguous(),
             *cached,
@@ -87,7 +87,7 @@ class FlashPlan:
 
 
 @torch.inference_mode()
-def flash_works(uses: Iterable[LayerUse], dtype: torch.dtype, device: torch.device) -> bool:
+def flash_attention_works(uses: Iterable[LayerAttention], dtype: torch.dtype, device: torch.device) -> bool:
     """Return True where FlashAttention agrees with gathering, for the widths, windows and heads of these
     layers, on this device: the supported pages depend on its version.
     """
@@ -95,33 +95,33 @@ def flash_works(uses: Iterable[LayerUse], dtype: torch.dtype, device: torch.devi
         tokens=np.zeros(8, np.int64),
         positions=np.array([PAGE_TOKENS + 3, 5, *range(14, 20)], np.int64),
         lengths=np.array([1, 1, 6], np.int64),
-        decoding=2,
-        tables=np.array([[4, 1], [2, 0], [0, 3]], np.int32),
-        wanted=np.arange(8),
+        decoding_count=2,
+        page_tables=np.array([[4, 1], [2, 0], [0, 3]], np.int32),
+        logit_indices=np.arange(8),
     )
     for use in set(uses):
-        gathered = _attended(use, batch, dtype, device, lambda c: GatheredPlan(batch, c, dtype, device))
+        gathered = _attend_random(use, batch, dtype, device, lambda c: GatheredPlan(batch, c, dtype, device))
         try:
-            flash = _attended(use, batch, dtype, device, lambda c: FlashPlan.of(batch, c, device))
+            flash = _attend_random(use, batch, dtype, device, lambda c: FlashPlan.from_batch(batch, c, device))
         except (ImportError, RuntimeError, TypeError, ValueError):  # it raises for unsupported arguments
             return False
-        if not torch.allclose(flash, gathered, atol=_ROUNDING, rtol=_ROUNDING):
+        if not torch.allclose(flash, gathered, atol=_TOLERANCE, rtol=_TOLERANCE):
             return False
     return True
 
 
-def _attended(
-    use: LayerUse,
+def _attend_random(
+    use: LayerAttention,
     batch: RaggedBatch,
     dtype: torch.dtype,
     device: torch.device,
-    plan: Callable[[PagedCache], AttentionPlan],
+    plan: Callable[[PagedKVCache], EngineAttentionPlan],
 ) -> Tensor:
     """Return the plan's output for fixed pseudo-random input."""
     generator = torch.Generator(device).manual_seed(1)
-    kv_shape, tokens = use.kept, len(batch.tokens)
-    cache = PagedCache({0: kv_shape}, dtype, device)
-    cache.reserve(int(batch.tables.max()) + 1)
+    kv_shape, tokens = use.kv_shape, len(batch.tokens)
+    cache = PagedKVCache({0: kv_shape}, dtype, device)
+    cache.reserve(int(batch.page_tables.max()) + 1)
     for block in cache.layer(0):
         block.normal_(generator=generator)
     queries, keys, values = (

@@ -6,21 +6,21 @@ from numpy.typing import NDArray
 from kubealign_services.generation.torch_engine.ragged import PAGE_TOKENS, RaggedBatch
 
 
-def numbers_of(batch: RaggedBatch) -> NDArray[np.int64]:
+def encode_batch(batch: RaggedBatch) -> NDArray[np.int64]:
     """Encode a batch.
 
     Layout: number of sequences, number of decoding ones, width of the page tables, number of tokens; then
     the lengths, the defined part of the page tables, the tokens, their positions, and the logit indices.
     """
-    most = -(-int(batch.contexts.max()) // PAGE_TOKENS)
-    tables = batch.tables[:, :most]
-    sizes = np.array([len(tables), batch.decoding, most, len(batch.tokens)], np.int64)
-    parts = (sizes, batch.lengths, tables.ravel(), batch.tokens, batch.positions, batch.wanted)
+    most = -(-int(batch.context_lengths.max()) // PAGE_TOKENS)
+    tables = batch.page_tables[:, :most]
+    sizes = np.array([len(tables), batch.decoding_count, most, len(batch.tokens)], np.int64)
+    parts = (sizes, batch.lengths, tables.ravel(), batch.tokens, batch.positions, batch.logit_indices)
     numbers: NDArray[np.int64] = np.concatenate(parts, dtype=np.int64)
     return numbers
 
 
-def batch_of(numbers: NDArray[np.int64]) -> RaggedBatch:
+def decode_batch(numbers: NDArray[np.int64]) -> RaggedBatch:
     """Decode the output of `encode_batch`."""
     count, decoding, most, total = numbers[:4].tolist()
     lengths, tables, tokens, positions, logit_indices = np.split(

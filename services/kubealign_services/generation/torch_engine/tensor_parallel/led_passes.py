@@ -10,18 +10,18 @@ import torch.distributed as dist
 from google.protobuf.message import Message
 from torch import Tensor
 
-from kubealign_services.generation.torch_engine.adapted_weights import AdaptedWeights
+from kubealign_services.generation.torch_engine.adapted_weights import MergedAdapter
 from kubealign_services.generation.torch_engine.ragged import RaggedBatch
-from kubealign_services.generation.torch_engine.tensor_parallel.batches import numbers_of
-from kubealign_services.generation.torch_engine.tensor_parallel.model import SlicedModel
-from kubealign_services.generation.torch_engine.tensor_parallel.orders import Leading, Numbers, Order
-from kubealign_services.generation.torch_engine.tensor_parallel.sliced_passes import SlicedPasses
-from kubealign_services.generation.torch_engine.weights import CheckpointWeights
+from kubealign_services.generation.torch_engine.tensor_parallel.batches import encode_batch
+from kubealign_services.generation.torch_engine.tensor_parallel.model import ShardedModel
+from kubealign_services.generation.torch_engine.tensor_parallel.orders import CommandSender, Numbers, Command
+from kubealign_services.generation.torch_engine.tensor_parallel.sliced_passes import ShardedModelRunner
+from kubealign_services.generation.torch_engine.weights import WeightLoader
 from kubealign_services.training.slices import WeightSlice
 
 
 @runtime_checkable
-class Announced(Protocol):
+class AnnouncedWeights(Protocol):
     """The weight slices that this process has fetched for itself; with `announcement`, serialised, the other
     processes fetch theirs.
     """
@@ -44,7 +44,7 @@ class ProcessesLost(RuntimeError):
     """
 
 
-class LedPasses:
+class LeaderModelRunner:
     """A ModelRunner that broadcasts each operation to the other processes and executes it together with them.
 
     Weights and adapters are validated before anything is broadcast, so that no process continues alone.
@@ -53,112 +53,112 @@ class LedPasses:
 
     def __init__(
         self,
-        model: SlicedModel,
-        passes: SlicedPasses,
-        leading: Leading,
+        model: ShardedModel,
+        runner: ShardedModelRunner,
+        commands: CommandSender,
         on_loss: Callable[[ProcessesLost], None],
     ) -> None:
-        self.context, self.vocabulary, self.device = passes.context, passes.vocabulary, passes.device
-        self.page_bytes = passes.page_bytes
-        self._passes = passes
-        self._leading = leading
+        self.context, self.vocabulary, self.device = runner.context, runner.vocabulary, runner.device
+        self.page_bytes = runner.page_bytes
+        self._runner = runner
+        self._commands = commands
         self._on_loss = on_loss
-        self._lost: str | None = None
-        self._weights = CheckpointWeights(model.whole, self._hand_out)
-        self._expected = CheckpointWeights(model.whole, lambda name, tensor: None)
-        self._whole_adapter = AdaptedWeights(model.whole)
-        self._places = {name: index for index, name in enumerate(passes.names)}
+        self._lost_cause: str | None = None
+        self._weights = WeightLoader(model.full_model, self._distribute_weight)
+        self._validator = WeightLoader(model.full_model, lambda name, tensor: None)
+        self._adapter_validator = MergedAdapter(model.full_model)
+        self._weight_indices = {name: index for index, name in enumerate(runner.names)}
 
     @property
     def pages(self) -> int:
-        return self._passes.pages
+        return self._runner.pages
 
     def reserve(self, pages: int) -> None:
-        with self._told(Order.RESERVE, (pages,)):
-            self._passes.reserve(pages)
+        with self._sent_command(Command.RESERVE, (pages,)):
+            self._runner.reserve(pages)
 
-    def run(self, batch: RaggedBatch) -> Tensor:
-        with self._told(Order.RUN, numbers_of(batch)):
-            return self._passes.run(batch)
+    def forward(self, batch: RaggedBatch) -> Tensor:
+        with self._sent_command(Command.RUN, encode_batch(batch)):
+            return self._runner.forward(batch)
 
-    def copy(self, sources: list[int], targets: list[int]) -> None:
-        with self._told(Order.COPY, (*sources, *targets)):
-            self._passes.copy(sources, targets)
+    def copy_pages(self, sources: list[int], targets: list[int]) -> None:
+        with self._sent_command(Command.COPY, (*sources, *targets)):
+            self._runner.copy_pages(sources, targets)
 
-    def score(self, tokens: list[int]) -> Tensor:
-        with self._told(Order.SCORE, tokens):
-            return self._passes.score(tokens)
+    def forward_sequence(self, tokens: list[int]) -> Tensor:
+        with self._sent_command(Command.SCORE, tokens):
+            return self._runner.forward_sequence(tokens)
 
-    def take(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
+    def load_weights(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
         """Load all weights; see `ModelRunner.load_weights`. Each process fetches its own slices of
         AnnouncedWeights. Raises PartsMissing.
         """
-        self._whole_adapter.forget()
-        if isinstance(tensors, Announced):
-            self._take_announced(tensors)
+        self._adapter_validator.forget()
+        if isinstance(tensors, AnnouncedWeights):
+            self._load_announced(tensors)
         else:
-            self._weights.take(tensors)
+            self._weights.load(tensors)
 
-    def adapt(self, tensors: Iterable[tuple[str, Tensor]], scale: float) -> None:
-        layers = self._whole_adapter.fitting(tensors)
-        named = [entry for layer, adapter in layers.items() for entry in adapter.named(layer)]
+    def load_adapter(self, tensors: Iterable[tuple[str, Tensor]], scale: float) -> None:
+        layers = self._adapter_validator.validate(tensors)
+        named = [entry for layer, adapter in layers.items() for entry in adapter.named_tensors(layer)]
         shapes = {name: list(tensor.shape) for name, tensor in named}
-        with self._told(Order.ADAPTER, [*json.dumps([scale, shapes]).encode()]):
+        with self._sent_command(Command.ADAPTER, [*json.dumps([scale, shapes]).encode()]):
             parts = [(name, tensor.to(self.device, torch.float32).contiguous()) for name, tensor in named]
             for _, part in parts:
                 dist.broadcast(part, src=0)
-            self._passes.adapt(parts, scale)
+            self._runner.load_adapter(parts, scale)
 
-    def rest(self) -> None:
-        if self._lost is None:
-            with self._together():
-                self._leading.rest()
+    def on_idle(self) -> None:
+        if self._lost_cause is None:
+            with self._guarded():
+                self._commands.send_rest()
 
-    def end(self) -> None:
+    def shut_down(self) -> None:
         """Shut down the other processes, if they are reachable."""
-        if self._lost is None:
-            with self._told(Order.END, ()):
+        if self._lost_cause is None:
+            with self._sent_command(Command.END, ()):
                 pass
 
-    def _take_announced(self, parts: Announced) -> None:
+    def _load_announced(self, parts: AnnouncedWeights) -> None:
         wrong: ValueError | None = None
 
         def checked() -> Iterator[tuple[str, Tensor]]:
             """Yield each slice for validation, without memory, and copy it after it has passed."""
             for part in parts.slices():
                 yield part.name, torch.empty(part.shape, dtype=part.tensor.dtype, device="meta")
-                self._passes.take_own([part])
+                self._runner.load_own_slices([part])
 
-        with self._told(Order.FETCH, [*parts.announcement.SerializeToString()]):
+        with self._sent_command(Command.FETCH, [*parts.announcement.SerializeToString()]):
             try:
-                self._expected.take(checked())
+                self._validator.load(checked())
             except ValueError as error:
                 wrong = error
-            outcomes = self._passes.outcomes("")
+            outcomes = self._runner.gather_outcomes("")
         if wrong is not None:
             raise wrong
         failed = [f"process {rank}: {outcome}" for rank, outcome in enumerate(outcomes) if outcome]
         if failed:
             raise PartsMissing(f"weights did not reach all of this worker's processes: {'; '.join(failed)}")
 
-    def _hand_out(self, name: str, tensor: Tensor) -> None:
-        with self._told(Order.WEIGHT, (self._places[name],)):
-            self._passes.lead_weight(name, tensor)
+    def _distribute_weight(self, name: str, tensor: Tensor) -> None:
+        with self._sent_command(Command.WEIGHT, (self._weight_indices[name],)):
+            self._runner.send_weight(name, tensor)
 
     @contextmanager
-    def _told(self, order: Order, numbers: Numbers) -> Iterator[None]:
-        with self._together():
-            self._leading.send(order, numbers)
+    def _sent_command(self, order: Command, numbers: Numbers) -> Iterator[None]:
+        with self._guarded():
+            self._commands.send(order, numbers)
             yield
 
     @contextmanager
-    def _together(self) -> Iterator[None]:
-        if self._lost is not None:
-            raise ProcessesLost(self._lost)
+    def _guarded(self) -> Iterator[None]:
+        if self._lost_cause is not None:
+            raise ProcessesLost(self._lost_cause)
         try:
             yield
         except Exception as error:
-            self._lost = f"the engine's processes cannot go on together: {type(error).__name__}: {error}"
-            lost = ProcessesLost(self._lost)
+            self._lost_cause = f"the engine's processes cannot go on together: {type(error).__name__}: {error}"
+            lost = ProcessesLost(self._lost_cause)
             self._on_loss(lost)
             raise lost from error

@@ -9,32 +9,32 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.functional import embedding
 
-from kubealign_services.generation.torch_engine.attention import AttentionPlan
+from kubealign_services.generation.torch_engine.attention import EngineAttentionPlan
 from kubealign_services.generation.torch_engine.model import CausalModel
 from kubealign_services.generation.torch_engine.tensor_parallel.slicing import (
-    Shard,
+    ModelShard,
     check_divisible,
-    local_config,
+    shard_config,
     splits_inputs,
 )
 
 
-class SlicedModel(CausalModel):
+class ShardedModel(CausalModel):
     """A model that is created and run by all processes of the group together: each pass has two all-reduces
     per layer.
 
     whole: the complete model without memory (on torch's meta device), for its names, shapes and ties.
     """
 
-    def __init__(self, config: Any, dtype: torch.dtype, device: torch.device, shard: Shard) -> None:
+    def __init__(self, config: Any, dtype: torch.dtype, device: torch.device, shard: ModelShard) -> None:
         """Build this process's slice. Raises UnsupportedEngineModel, IndivisibleModel."""
         check_divisible(config.get_text_config(), shard)
         self._shard = shard
-        self.whole = self._made(config, dtype, torch.device("meta"))
-        self.whole.tie_weights()
+        self.full_model = self._instantiate(config, dtype, torch.device("meta"))
+        self.full_model.tie_weights()
         super().__init__(config, dtype, device)
 
-    def forward(self, tokens: Tensor, positions: Tensor, plan: AttentionPlan, keep: Tensor | None) -> Tensor:
+    def forward(self, tokens: Tensor, positions: Tensor, plan: EngineAttentionPlan, keep: Tensor | None) -> Tensor:
         """Compute logits in the first process; see `CausalModel.forward`. The other processes return
         undefined values of the same shape.
         """
@@ -46,20 +46,20 @@ class SlicedModel(CausalModel):
             return part.new_zeros(()).expand(len(part), self.vocabulary)
         return torch.cat(parts, dim=-1)[:, : self.vocabulary]
 
-    def _module(self, config: Any, dtype: torch.dtype, device: torch.device) -> Any:
-        module = self._made(local_config(config, self._shard), dtype, device)
-        sliced = _SlicedEmbedding(module.get_input_embeddings().weight, self._shard)
+    def _build_module(self, config: Any, dtype: torch.dtype, device: torch.device) -> Any:
+        module = self._instantiate(shard_config(config, self._shard), dtype, device)
+        sliced = _VocabParallelEmbedding(module.get_input_embeddings().weight, self._shard)
         module.set_input_embeddings(sliced)
         for name, layer in module.named_modules():
             if splits_inputs(name):
-                layer.register_forward_hook(_sum_over_processes)
+                layer.register_forward_hook(_all_reduce_output)
         return module
 
 
-class _SlicedEmbedding(torch.nn.Module):
+class _VocabParallelEmbedding(torch.nn.Module):
     """Embedding whose rows, the vocabulary, are divided among the processes."""
 
-    def __init__(self, weight: torch.nn.Parameter, shard: Shard) -> None:
+    def __init__(self, weight: torch.nn.Parameter, shard: ModelShard) -> None:
         super().__init__()
         self.weight = weight
         self._first = shard.rank * len(weight)
@@ -73,6 +73,6 @@ class _SlicedEmbedding(torch.nn.Module):
         return states
 
 
-def _sum_over_processes(module: torch.nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+def _all_reduce_output(module: torch.nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
     dist.all_reduce(output)
     return output

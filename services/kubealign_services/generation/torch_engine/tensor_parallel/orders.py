@@ -17,16 +17,16 @@ from torch.distributed import DistNetworkError, DistStoreError, Store  # type: i
 
 # Numbers that fit into the command's own block: decoding a hundred sequences of some hundred tokens is one
 # broadcast.
-_INLINE = 4094
+_INLINE_NUMBERS = 4094
 # Seconds after which a waiting process checks that the first process is reachable. A closed connection ends
 # the wait at once; the check is for a machine that fails without closing it.
-_IDLE = 60.0
+_IDLE_SECONDS = 60.0
 
-Received = NDArray[np.int64]
-Numbers = Sequence[int] | Received
+ReceivedNumbers = NDArray[np.int64]
+Numbers = Sequence[int] | ReceivedNumbers
 
 
-class Order(IntEnum):
+class Command(IntEnum):
     """Operation that all processes execute at the same time."""
 
     REST = auto()
@@ -40,70 +40,70 @@ class Order(IntEnum):
     ADAPTER = auto()
 
 
-class Leading:
+class CommandSender:
     """Sends commands from the first process. The process group must exist; one thread calls it."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._wakings = 0
-        self._awake = False
+        self._wake_count = 0
+        self._is_awake = False
 
-    def send(self, order: Order, numbers: Numbers = ()) -> None:
+    def send(self, order: Command, numbers: Numbers = ()) -> None:
         """Broadcast a command. Raises RuntimeError when the other processes do not respond."""
-        if not self._awake:
-            self._wakings += 1
-            self._store.set(f"awake/{self._wakings}", "")
-            self._awake = True
+        if not self._is_awake:
+            self._wake_count += 1
+            self._store.set(f"awake/{self._wake_count}", "")
+            self._is_awake = True
         payload = torch.from_numpy(np.array(numbers, np.int64))
-        block = torch.zeros(2 + _INLINE, dtype=torch.int64)
+        block = torch.zeros(2 + _INLINE_NUMBERS, dtype=torch.int64)
         block[0], block[1] = order, len(payload)
-        if len(payload) <= _INLINE:
+        if len(payload) <= _INLINE_NUMBERS:
             block[2 : 2 + len(payload)] = payload
         dist.broadcast(block, src=0)
-        if len(payload) > _INLINE:
+        if len(payload) > _INLINE_NUMBERS:
             dist.broadcast(payload, src=0)
-        if order in (Order.REST, Order.END):
-            self._awake = False
+        if order in (Command.REST, Command.END):
+            self._is_awake = False
 
-    def rest(self) -> None:
+    def send_rest(self) -> None:
         """Let the other processes wait on the store: the next command may be far away."""
-        if self._awake:
-            self.send(Order.REST)
+        if self._is_awake:
+            self.send(Command.REST)
 
 
-class Following:
+class CommandReceiver:
     """Receives commands in the other processes."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._wakings = 0
-        self._awake = False
+        self._wake_count = 0
+        self._is_awake = False
 
-    def next(self) -> tuple[Order, Received]:
+    def receive(self) -> tuple[Command, ReceivedNumbers]:
         """Return the next command except REST, and its numbers, without a timeout.
 
         Raises RuntimeError (of torch) when the first process disappears.
         """
         while True:
-            if not self._awake:
-                self._wakings += 1
-                self._await(f"awake/{self._wakings}")
-                self._awake = True
-            block = torch.zeros(2 + _INLINE, dtype=torch.int64)
+            if not self._is_awake:
+                self._wake_count += 1
+                self._wait_for_wake(f"awake/{self._wake_count}")
+                self._is_awake = True
+            block = torch.zeros(2 + _INLINE_NUMBERS, dtype=torch.int64)
             dist.broadcast(block, src=0)
-            order, count = Order(int(block[0])), int(block[1])
+            order, count = Command(int(block[0])), int(block[1])
             numbers = block[2 : 2 + count]
-            if count > _INLINE:
+            if count > _INLINE_NUMBERS:
                 numbers = torch.zeros(count, dtype=torch.int64)
                 dist.broadcast(numbers, src=0)
-            if order is not Order.REST:
+            if order is not Command.REST:
                 return order, numbers.numpy()
-            self._awake = False
+            self._is_awake = False
 
-    def _await(self, key: str) -> None:
+    def _wait_for_wake(self, key: str) -> None:
         while True:
             try:
-                self._store.wait([key], timedelta(seconds=_IDLE))
+                self._store.wait([key], timedelta(seconds=_IDLE_SECONDS))
                 return
             except DistNetworkError:
                 raise

@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn.functional import pad
 
-from kubealign_services.adapters.low_rank import LowRank
+from kubealign_services.adapters.low_rank import LowRankAdapter
 
 FIELD = "rollout.engine.torch.tensorParallel"
 
@@ -25,12 +25,12 @@ _BY_OUTPUTS = frozenset({"q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "
 _BY_INPUTS = frozenset({"o_proj", "down_proj"})
 
 
-class Indivisible(ValueError):
+class IndivisibleModel(ValueError):
     """The model cannot be shared by this number of processes. Names the field and its allowed values."""
 
 
 @dataclass(frozen=True)
-class Shard:
+class ModelShard:
     """Process `rank` of `size` processes that share a model."""
 
     rank: int
@@ -52,7 +52,7 @@ def splits_outputs(layer: str) -> bool:
     return layer.rsplit(".", 1)[-1] in _BY_OUTPUTS
 
 
-def extent(name: str, shape: Sequence[int], shard: Shard) -> tuple[range, ...]:
+def shard_extent(name: str, shape: Sequence[int], shard: ModelShard) -> tuple[range, ...]:
     """Return the shard's part of a parameter by its checkpoint name: a range for each dimension.
 
     The first range is empty where the shard holds nothing: the bias of a summed layer is added once, by
@@ -69,17 +69,17 @@ def extent(name: str, shape: Sequence[int], shard: Shard) -> tuple[range, ...]:
     return first, *rest
 
 
-def piece(name: str, whole: Tensor, shard: Shard) -> Tensor:
+def shard_tensor(name: str, tensor: Tensor, shard: ModelShard) -> Tensor:
     """Return a view of the shard's part of a parameter by its checkpoint name; empty where the shard holds
     nothing.
     """
-    return whole[tuple(slice(part.start, part.stop) for part in extent(name, whole.shape, shard))]
+    return tensor[tuple(slice(part.start, part.stop) for part in shard_extent(name, tensor.shape, shard))]
 
 
-def check_divisible(text: Any, shard: Shard) -> None:
+def check_divisible(text: Any, shard: ModelShard) -> None:
     """Raise IndivisibleModel for a configuration whose model the processes cannot share."""
     if text.model_type not in FAMILIES:
-        raise Indivisible(
+        raise IndivisibleModel(
             f"{FIELD} is {shard.size}; a model of type {text.model_type!r} runs in one process (1). "
             f"Shared are {', '.join(sorted(FAMILIES))}"
         )
@@ -90,13 +90,13 @@ def check_divisible(text: Any, shard: Shard) -> None:
     }
     for what, count in counts.items():
         if count % shard.size:
-            raise Indivisible(
+            raise IndivisibleModel(
                 f"{FIELD} is {shard.size}; it must divide the model's {count} {what}: "
-                f"{_some_divisors(*counts.values())}"
+                f"{_describe_divisors(*counts.values())}"
             )
 
 
-def local_config(config: Any, shard: Shard) -> Any:
+def shard_config(config: Any, shard: ModelShard) -> Any:
     """Return the configuration of a model of the shard's size.
 
     The vocabulary has the size of the largest shard: the last shards have unused padding rows.
@@ -113,28 +113,28 @@ def local_config(config: Any, shard: Shard) -> Any:
     return local
 
 
-def _some_divisors(*counts: int) -> str:
+def _describe_divisors(*counts: int) -> str:
     """Return the allowed numbers of processes, as text."""
     fitting = [n for n in range(1, min(counts) + 1) if not any(count % n for count in counts)]
     return f"it may be {', '.join(map(str, fitting[:8]))}"
 
 
-def adapter_piece(layer: str, whole: LowRank, shard: Shard) -> LowRank:
+def shard_adapter(layer: str, adapter: LowRankAdapter, shard: ModelShard) -> LowRankAdapter:
     """Return the shard's part of a layer's adapter.
 
     Merging it gives the shard's part of the merged layer; with DoRA, a layer that is divided by its inputs
     needs norms over all shards.
     """
     if splits_outputs(layer):
-        outputs = whole.up.shape[0]
+        outputs = adapter.up.shape[0]
         block = shard.block(outputs)
         # Pad to the number of rows of the shard's weight.
         short = -(-outputs // shard.size) - len(block)
-        up = pad(whole.up[block.start : block.stop], (0, 0, 0, short))
-        if whole.magnitude is None:
-            return LowRank(whole.down, up, None)
-        return LowRank(whole.down, up, pad(whole.magnitude[block.start : block.stop], (0, short)))
+        up = pad(adapter.up[block.start : block.stop], (0, 0, 0, short))
+        if adapter.magnitude is None:
+            return LowRankAdapter(adapter.down, up, None)
+        return LowRankAdapter(adapter.down, up, pad(adapter.magnitude[block.start : block.stop], (0, short)))
     if splits_inputs(layer):
-        block = shard.block(whole.down.shape[1])
-        return LowRank(whole.down[:, block.start : block.stop], whole.up, whole.magnitude)
-    return whole
+        block = shard.block(adapter.down.shape[1])
+        return LowRankAdapter(adapter.down[:, block.start : block.stop], adapter.up, adapter.magnitude)
+    return adapter
