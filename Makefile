@@ -114,7 +114,7 @@ protos: $(VENV)/.dev ## Generate sdk/kubealign/v1 from protos/
 	cd protos && $(abspath $(RUN))/python -m grpc_tools.protoc -I . --python_out=../sdk --pyi_out=../sdk --grpc_python_out=../sdk kubealign/v1/*.proto
 
 docs: $(VENV)/.services ## Generate docs/spec.md from the spec's models, docs/cli.md from the commands
-	$(RUN)/python -m kubealign.spec.document --write docs/spec.md
+	$(RUN)/python -m kubealign.spec.docs.spec_page --write docs/spec.md
 	$(RUN)/python -m kubealign.cli.document --write docs/cli.md
 
 crd: $(VENV)/.services ## Generate the chart's CustomResourceDefinition from the spec's models

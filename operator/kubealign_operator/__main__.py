@@ -7,10 +7,10 @@ import signal
 import sys
 from pathlib import Path
 
-from kubealign_operator import logs
+from kubealign_operator import json_logs
 from kubealign_operator.controller.config import ConfigError, OperatorConfig, load_config
 from kubealign_operator.controller.operator import Operator
-from kubealign_operator.controller.pages import AddressError
+from kubealign_operator.controller.http_endpoints import AddressError
 
 log = logging.getLogger("kubealign_operator")
 
@@ -49,7 +49,7 @@ def main() -> int:
         config = load_config(arguments.config)
     except ConfigError as error:
         parser.exit(_USAGE_ERROR, f"{error}\n")
-    logs.configure_logging(config.log_level)
+    json_logs.configure_logging(config.log_level)
     try:
         asyncio.run(_run_until_signal(config))
     except (ConfigError, AddressError) as error:

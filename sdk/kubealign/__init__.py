@@ -11,52 +11,52 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kubealign import errors
-    from kubealign.client.alignment_client import AlignmentClient
+    from kubealign.client.sync_client import AlignmentClient
     from kubealign.client.async_client import AsyncAlignmentClient
     from kubealign.client.async_job import AsyncJob
     from kubealign.client.job import Job
-    from kubealign.client.loaded_result import Result
+    from kubealign.client.results.loader import Result
     from kubealign.client.metrics_table import MetricsTable
     from kubealign.spec.algorithms import Algorithm
-    from kubealign.spec.data import Data
+    from kubealign.spec.sections.data import Data
     from kubealign.spec.job import AlignmentJob, AlignmentJobSpec, Critic, Metadata, Reference
-    from kubealign.spec.lifecycle import Checkpoint, Lifecycle
-    from kubealign.spec.load import load_jobs
-    from kubealign.spec.models import Model, Policy
-    from kubealign.spec.rewards import Reward
-    from kubealign.spec.rollout import Rollout
+    from kubealign.spec.sections.lifecycle import Checkpoint, Lifecycle
+    from kubealign.spec.loading.loader import load_jobs
+    from kubealign.spec.sections.models import Model, Policy
+    from kubealign.spec.sections.rewards import Reward
+    from kubealign.spec.sections.rollout import Rollout
     from kubealign.spec.status import AlignmentJobStatus, JobPhase
-    from kubealign.spec.training import Trainer
-    from kubealign.spec.validation import Validation
+    from kubealign.spec.sections.training import Trainer
+    from kubealign.spec.sections.validation import Validation
 
 __version__ = "0.1.0"
 
 #: Public name -> its module, which is imported on first access.
 _LAZY_MODULES = {
-    "AlignmentClient": "kubealign.client.alignment_client",
+    "AlignmentClient": "kubealign.client.sync_client",
     "AlignmentJob": "kubealign.spec.job",
     "AlignmentJobSpec": "kubealign.spec.job",
     "AlignmentJobStatus": "kubealign.spec.status",
     "Algorithm": "kubealign.spec.algorithms",
     "AsyncAlignmentClient": "kubealign.client.async_client",
     "AsyncJob": "kubealign.client.async_job",
-    "Checkpoint": "kubealign.spec.lifecycle",
+    "Checkpoint": "kubealign.spec.sections.lifecycle",
     "Critic": "kubealign.spec.job",
-    "Data": "kubealign.spec.data",
+    "Data": "kubealign.spec.sections.data",
     "Job": "kubealign.client.job",
     "JobPhase": "kubealign.spec.status",
-    "Lifecycle": "kubealign.spec.lifecycle",
+    "Lifecycle": "kubealign.spec.sections.lifecycle",
     "Metadata": "kubealign.spec.job",
     "MetricsTable": "kubealign.client.metrics_table",
-    "Model": "kubealign.spec.models",
-    "Policy": "kubealign.spec.models",
+    "Model": "kubealign.spec.sections.models",
+    "Policy": "kubealign.spec.sections.models",
     "Reference": "kubealign.spec.job",
-    "Result": "kubealign.client.loaded_result",
-    "Reward": "kubealign.spec.rewards",
-    "Rollout": "kubealign.spec.rollout",
-    "Trainer": "kubealign.spec.training",
-    "Validation": "kubealign.spec.validation",
-    "load_jobs": "kubealign.spec.load",
+    "Result": "kubealign.client.results.loader",
+    "Reward": "kubealign.spec.sections.rewards",
+    "Rollout": "kubealign.spec.sections.rollout",
+    "Trainer": "kubealign.spec.sections.training",
+    "Validation": "kubealign.spec.sections.validation",
+    "load_jobs": "kubealign.spec.loading.loader",
 }
 
 __all__ = [

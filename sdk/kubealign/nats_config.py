@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from kubealign.process import TlsFiles
+from kubealign.process_settings import TlsFiles
 
 NATS_USER = "job"
 MAX_PAYLOAD_BYTES = 8 * 2**20

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any
 
-from kubealign.process import RedisAccess
+from kubealign.process_settings import RedisAccess
 
 #: Start of a stream: every entry comes after it.
 STREAM_START = "0-0"

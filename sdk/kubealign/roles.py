@@ -6,14 +6,14 @@ Pure: the local runner starts the processes, and the operator renders them as po
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from kubealign.process import Role
+from kubealign.process_settings import Role
 from kubealign.spec.job import AlignmentJob, AlignmentJobSpec
-from kubealign.spec.rewards import RewardPlacement
-from kubealign.spec.rollout import ReferencePlacement
+from kubealign.spec.sections.rewards import RewardPlacement
+from kubealign.spec.sections.rollout import ReferencePlacement
 
 PREPARE = "prepare"
 #: Main module of a trainer whose processes are also the rollout workers.
-_COLOCATED_MODULE = "kubealign_services.colocated.main"
+_COLOCATED_MODULE = "kubealign_services.roles.colocated.main"
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def roles(job: AlignmentJob) -> tuple[Process, ...]:
         name=PREPARE,
         role=Role.DRIVER,
         group=PREPARE,
-        module="kubealign_services.driver.prepare",
+        module="kubealign_services.roles.driver.prepare",
         one_shot=True,
         serves=False,
     )

@@ -19,8 +19,8 @@ from urllib.parse import parse_qs, urlsplit
 import aiohttp
 from tests.bench.dashboard_http import Target, pages, streams, table
 
-from kubealign.local.run_folder import RunDirectory
-from kubealign.local.run_status import Phase, RunStatus
+from kubealign.local.run_dir.layout import RunDirectory
+from kubealign.local.run_dir.status import Phase, RunStatus
 
 KUBEALIGN = Path(sys.executable).with_name("kubealign")
 _PHASES = (Phase.SUCCEEDED, Phase.FAILED, Phase.STOPPED)

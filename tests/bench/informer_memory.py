@@ -53,14 +53,14 @@ def _make_pods(kubeconfig: str, pods: int) -> None:
 
 
 async def _made(kubeconfig: str, pods: int) -> None:
-    from kubealign_operator.controller.api import Api
+    from kubealign_operator.controller.kube.api import Api
     from kubealign_operator.controller.config import OperatorConfig
-    from kubealign_operator.controller.connection import connect
+    from kubealign_operator.controller.kube.connection import connect
     from kubealign_operator.controller.metrics import OperatorMetrics
-    from kubealign_operator.controller.resources import PODS
-    from kubealign_operator.render.observed import ObservedState
-    from kubealign_operator.render.parsing import processes_of
-    from kubealign_operator.render.render import plan_reconcile
+    from kubealign_operator.controller.kube.resources import PODS
+    from kubealign_operator.kube_views.observed import ObservedState
+    from kubealign_operator.planner.validation import processes_of
+    from kubealign_operator.planner.planner import plan_reconcile
 
     job = sft("shape")
     job["metadata"] |= {"namespace": _NAMESPACE, "uid": "00000000-0000-0000-0000-000000000000"}
@@ -100,13 +100,13 @@ def _reflector(kubeconfig: str, pods: int) -> tuple[float, float, float, float]:
 
 
 async def _reflected(kubeconfig: str, pods: int) -> tuple[float, float, float, float]:
-    from kubealign_operator.controller.api import Api
-    from kubealign_operator.controller.cache import PodStore
+    from kubealign_operator.controller.kube.api import Api
+    from kubealign_operator.controller.state.cache import PodStore
     from kubealign_operator.controller.config import OperatorConfig
-    from kubealign_operator.controller.connection import connect
+    from kubealign_operator.controller.kube.connection import connect
     from kubealign_operator.controller.metrics import OperatorMetrics
-    from kubealign_operator.controller.reflector import Reflector, Scope
-    from kubealign_operator.controller.resources import PODS
+    from kubealign_operator.controller.kube.reflector import Reflector, Scope
+    from kubealign_operator.controller.kube.resources import PODS
 
     async with await connect(_config(OperatorConfig, kubeconfig)) as client:
         api = Api(client, OperatorMetrics(), 60)

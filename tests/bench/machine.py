@@ -8,8 +8,8 @@ from typing import Any
 
 import psutil
 
-from kubealign.libraries import library_environment as libraries
-from kubealign.local.cores import available_cores
+from kubealign.library_environment import library_environment as libraries
+from kubealign.local.processes.cpu import available_cores
 
 _PACKAGES = ("torch", "transformers", "trl", "numpy", "numba", "grpcio")
 

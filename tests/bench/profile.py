@@ -24,9 +24,9 @@ from tests.bench.workload import MODEL, Workload
 from torch.profiler import ProfilerActivity, profile
 from transformers import PreTrainedTokenizerFast
 
-from kubealign.spec.engines import TorchEngineSpec as EngineSpec
+from kubealign.spec.sections.engines import TorchEngineSpec as EngineSpec
 from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
-from kubealign_services.rollout.fixed_weights import read_folder_weights
+from kubealign_services.roles.rollout.fixed_weights import read_folder_weights
 
 #: Part -> what the names of its operations hold. The first that fits counts.
 PARTS: tuple[tuple[str, tuple[str, ...]], ...] = (

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from kubealign_services.refit.delta import apply_delta, encode_delta
+from kubealign_services.weights.transfer.delta.codec import apply_delta, encode_delta
 
 _STEPS = 10
 _RATES = (1e-6, 1e-5, 1e-4)

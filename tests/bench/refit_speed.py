@@ -22,13 +22,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from kubealign.spec.rollout import WeightTransport
+from kubealign.spec.sections.rollout import WeightTransport
 from kubealign.v1 import refit_pb2
-from kubealign_services.generation.torch_engine.weights import WeightLoader
-from kubealign_services.refit.announcing import build_announcement
-from kubealign_services.refit.publisher import WeightsPublisher
-from kubealign_services.refit.receiver import WeightsTransfer, WeightsReceiver
-from kubealign_services.training.slices import WeightSlice
+from kubealign_services.generation.torch_engine.model.weight_loader import WeightLoader
+from kubealign_services.weights.announce.announcement import build_announcement
+from kubealign_services.weights.send.publisher import WeightsPublisher
+from kubealign_services.weights.receive.receiver import WeightsTransfer, WeightsReceiver
+from kubealign_services.training.weight_slices import WeightSlice
 
 _SHARED_MEMORY = Path("/dev/shm")
 _TIMEOUT = 60.0

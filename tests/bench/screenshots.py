@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from kubealign import AlignmentClient, AlignmentJob, Job, Metadata, load_jobs
 from kubealign.errors import JobFailed
-from kubealign_services.dashboard.local import LocalAccess
+from kubealign_dashboard.local.access import LocalAccess
 from support.browser import Dashboard, View, chromium
 
 if TYPE_CHECKING:

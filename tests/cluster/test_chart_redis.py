@@ -15,7 +15,7 @@ from cluster.support.daemon import Daemon
 from cluster.support.helm import Helm, of_kind
 from cluster.support.platform import redis_with_tls
 from cluster.support.programs import find
-from kubealign.local.redis_server import find_redis_program
+from kubealign.local.servers.redis import find_redis_program
 from support.free_address import free_port
 
 pytestmark = pytest.mark.skipif(find("helm") is None, reason="helm is not built: `make cluster-tools`")

@@ -11,7 +11,7 @@ from cluster.support.chart_values import VALUES
 from cluster.support.helm import CHART, RELEASE, Helm, HelmFailed, of_kind, pod_specs
 from cluster.support.programs import find
 from kubealign_operator.controller.config import OperatorConfig, load_config
-from kubealign_services.dashboard.cluster.settings import DashboardSettings, from_environment
+from kubealign_dashboard.cluster.settings import DashboardSettings, from_environment
 
 pytestmark = pytest.mark.skipif(find("helm") is None, reason="helm is not built: `make cluster-tools`")
 

@@ -17,9 +17,9 @@ from cluster.support.control_plane import ControlPlane
 from cluster.support.operator_process import OperatorProcess
 from cluster.support.simulated_kubelet import SimulatedKubelet
 from cluster.support.team import Team
-from kubealign.client.cluster_figures import open_telemetry
-from kubealign.client.cluster_opening import open_cluster
-from kubealign.client.cluster_site import ClusterBackend
+from kubealign.client.backends.cluster.dashboard_discovery import open_telemetry
+from kubealign.client.backends.cluster.opening import open_cluster
+from kubealign.client.backends.cluster.backend import ClusterBackend
 from kubealign.client.errors import (
     Conflict,
     Forbidden,
@@ -30,7 +30,7 @@ from kubealign.client.errors import (
     Unauthenticated,
     Unavailable,
 )
-from kubealign.client.kubernetes_api import KubernetesApi, connect
+from kubealign.kube.api import KubernetesApi, connect
 from kubealign.client.records import JobPage, JobRecord, JobRef, ListQuery, ProcessState
 from kubealign.spec.status import JobPhase
 

@@ -8,8 +8,8 @@ import pytest
 from cluster.support.control_plane import ControlPlane
 from cluster.support.door import Door, Refused
 from cluster.support.kubectl import KubectlFailed
-from kubealign.spec.changes import MUTABLE_IN_CLUSTER
-from kubealign.spec.fields import document_fields
+from kubealign.spec.mutable_fields import MUTABLE_IN_CLUSTER
+from kubealign.spec.field_lookup import document_fields
 from kubealign.spec.job import AlignmentJobSpec
 from support.bad_specs import whole_job
 

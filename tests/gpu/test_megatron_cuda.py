@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from kubealign.spec.megatron import MegatronBackendSpec
-from kubealign.spec.training import AdamW, Backend, Optimizer, TorchBackendSpec, Trainer
+from kubealign.spec.sections.megatron import MegatronBackendSpec
+from kubealign.spec.sections.training import AdamW, Backend, Optimizer, TorchBackendSpec, Trainer
 from kubealign_services.batch.packed import pack
 from kubealign_services.training.backends import create_backend
 from kubealign_services.training.contract import Head, UpdatePlan

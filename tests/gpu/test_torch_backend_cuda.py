@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 import torch
 
-from kubealign.plan.machine import CUDA_CONTEXT_BYTES, Device
-from kubealign.plan.models import read_config
-from kubealign.plan.shape import parse_model_shape
-from kubealign.plan.trained import TrainedModel, trainer_memory
-from kubealign.plan.work import Workload
-from kubealign.spec.precision import Precision
-from kubealign.spec.training import AdamW, Backend, Optimizer, TorchBackendSpec, Trainer
+from kubealign.planning.machine import CUDA_CONTEXT_BYTES, Device
+from kubealign.planning.model.shape_sources import read_config
+from kubealign.planning.model.shape import parse_model_shape
+from kubealign.planning.memory.trainer import TrainedModel, trainer_memory
+from kubealign.planning.workload import Workload
+from kubealign.spec.sections.precision import Precision
+from kubealign.spec.sections.training import AdamW, Backend, Optimizer, TorchBackendSpec, Trainer
 from kubealign_services.batch.packed import Batch, pack
 from kubealign_services.training.contract import Head, UpdatePlan
 from kubealign_services.training.torch_backend import backend as torch_backend
-from kubealign_services.training.torch_backend.frozen import FrozenTorchModel
+from kubealign_services.training.torch_backend.frozen_model import FrozenTorchModel
 from support.mean_negative_logprob import MeanNegativeLogprob
 
 pytestmark = pytest.mark.timeout(120)

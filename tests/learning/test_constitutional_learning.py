@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from kubealign_services.data.tokenizers import train_character_tokenizer
+from kubealign_services.data.tokenization.tokenizers import train_character_tokenizer
 from support.making_in_process import Weights, generate_job, made
 from support.rounds_in_process import Policy
 

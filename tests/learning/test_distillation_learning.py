@@ -9,20 +9,20 @@ from typing import Any
 import pytest
 
 from kubealign.spec.algorithms import Algorithm as AlgorithmUnion
-from kubealign.spec.engines import TorchEngineSpec as EngineSpec
-from kubealign.spec.precision import Precision
-from kubealign.spec.training import Trainer
-from kubealign_services.algorithms.loading import make_algorithm
+from kubealign.spec.sections.engines import TorchEngineSpec as EngineSpec
+from kubealign.spec.sections.precision import Precision
+from kubealign.spec.sections.training import Trainer
+from kubealign_services.algorithms.factory import make_algorithm
 from kubealign_services.batch.packed import Batch
-from kubealign_services.data.architecture import build_model
+from kubealign_services.data.models.model_builder import build_model
 from kubealign_services.data.collate import collate
 from kubealign_services.data.prepared import PreparedRow
-from kubealign_services.data.tokenizers import train_character_tokenizer
+from kubealign_services.data.tokenization.tokenizers import train_character_tokenizer
 from kubealign_services.generation.contract import GenerationRequest, SamplingParameters
 from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
 from kubealign_services.training.contract import Head, UpdatePlan
 from kubealign_services.training.torch_backend.backend import TorchTrainingBackend
-from kubealign_services.training.torch_backend.frozen import FrozenTorchModel
+from kubealign_services.training.torch_backend.frozen_model import FrozenTorchModel
 
 LETTERS = "abcdefgh"
 TOKENIZER = train_character_tokenizer([LETTERS, LETTERS.upper()])

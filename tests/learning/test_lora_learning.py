@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from kubealign.spec.algorithms import Algorithm
-from kubealign.spec.training import Trainer
-from kubealign_services.algorithms.loading import make_algorithm
+from kubealign.spec.sections.training import Trainer
+from kubealign_services.algorithms.factory import make_algorithm
 from kubealign_services.batch.packed import Batch, pack
-from kubealign_services.data.architecture import build_model
-from kubealign_services.data.tokenizers import train_character_tokenizer
+from kubealign_services.data.models.model_builder import build_model
+from kubealign_services.data.tokenization.tokenizers import train_character_tokenizer
 from kubealign_services.training.contract import Head, UpdatePlan
 from kubealign_services.training.torch_backend.backend import TorchTrainingBackend
 from support.online_learning import OnlineLearner, Task

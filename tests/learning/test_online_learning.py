@@ -16,8 +16,8 @@ import pytest
 
 from kubealign.spec.algorithms import Algorithm
 from kubealign.spec.base import field_alias
-from kubealign.spec.fields import nested_model
-from kubealign_services.driver.assembly import compute_staleness
+from kubealign.spec.field_lookup import nested_model
+from kubealign_services.roles.driver.rollouts.batch_assembly import compute_staleness
 from support.online_learning import OnlineLearner, Task
 from support.running import RunningJobs
 from support.tiny_jobs import ARCHITECTURE, online_job, write_jobs, write_reward

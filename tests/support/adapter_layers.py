@@ -8,18 +8,18 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoConfig
 
-from kubealign.spec.megatron import MegatronBackendSpec
-from kubealign.spec.training import Lora
+from kubealign.spec.sections.megatron import MegatronBackendSpec
+from kubealign.spec.sections.training import Lora
 from kubealign_services.training.contract import Head
-from kubealign_services.training.megatron_backend.conversion import ADAPTER_MARK, WeightConversion, HeadSizes, build_conversions
-from kubealign_services.training.megatron_backend.families import read_architecture
-from kubealign_services.training.megatron_backend.layout_groups import init_parallel_groups
-from kubealign_services.training.megatron_backend.lora import adapters_disabled, add_adapters
-from kubealign_services.training.megatron_backend.lora_targets import adapted_layers, init_lora_a
-from kubealign_services.training.megatron_backend.model import build_stage
-from kubealign_services.training.megatron_backend.shims import megatron_cpu_shims
-from kubealign_services.training.megatron_backend.slices import gather_tensors, is_adapter, is_weight
-from kubealign_services.training.megatron_backend.weights_in import load_weights
+from kubealign_services.training.megatron_backend.weights.conversion import ADAPTER_MARK, WeightConversion, HeadSizes, build_conversions
+from kubealign_services.training.megatron_backend.model.architecture import read_architecture
+from kubealign_services.training.megatron_backend.parallel.process_groups import init_parallel_groups
+from kubealign_services.training.megatron_backend.model.lora import adapters_disabled, add_adapters
+from kubealign_services.training.megatron_backend.model.lora_layers import adapted_layers, init_lora_a
+from kubealign_services.training.megatron_backend.model.stage_builder import build_stage
+from kubealign_services.training.megatron_backend.cpu_shims import megatron_cpu_shims
+from kubealign_services.training.megatron_backend.weights.rank_slices import gather_tensors, is_adapter, is_weight
+from kubealign_services.training.megatron_backend.weights.load_hf import load_weights
 
 TOKENS = 6
 LORA = Lora(rank=3, alpha=6.0)

@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kubealign_services.dashboard.access import Access
-from kubealign_services.dashboard.app import create_app
-from kubealign_services.dashboard.streams.job_feed import PollIntervals
+from kubealign_dashboard.access import Access
+from kubealign_dashboard.app import create_app
+from kubealign_dashboard.streams.job_feed import PollIntervals
 from support.free_address import free_port
 from support.served import served
 

@@ -16,8 +16,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
 
-from kubealign.spec import engines as engine_spec
-from kubealign.spec.rollout import InFlightPolicy
+from kubealign.spec.sections import engines as engine_spec
+from kubealign.spec.sections.rollout import InFlightPolicy
 from kubealign_services.generation.contract import (
     EngineLost,
     GeneratedSample,

@@ -1,6 +1,6 @@
 """Ports of this machine that nobody else gets."""
 
-from kubealign.local.ports import LOOPBACK, PortAllocator
+from kubealign.local.processes.ports import LOOPBACK, PortAllocator
 
 _ports = PortAllocator()
 

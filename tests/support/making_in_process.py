@@ -11,19 +11,19 @@ from typing import Any
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from kubealign.spec.engines import TorchEngineSpec as EngineSpec
+from kubealign.spec.sections.engines import TorchEngineSpec as EngineSpec
 from kubealign.spec.job import AlignmentJob
-from kubealign_services.bus.memory import MemoryBus
+from kubealign_services.messaging.memory import MemoryBus
 from kubealign_services.data.prepared import PreparedJob, PreparedRow
-from kubealign_services.driver.exchange import RolloutCollector
-from kubealign_services.driver.making.build import build_row_maker, rows_per_step
-from kubealign_services.driver.making.loop import DataGenerationRun, make_rows
-from kubealign_services.driver.making.row_file import RowFile
-from kubealign_services.driver.report import MetricsReport as StepReport
+from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
+from kubealign_services.roles.driver.data_generation.builder import build_row_maker, rows_per_step
+from kubealign_services.roles.driver.data_generation.loop import DataGenerationRun, make_rows
+from kubealign_services.roles.driver.data_generation.row_file import RowFile
+from kubealign_services.roles.driver.metrics.report import MetricsReport as StepReport
 from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
-from kubealign_services.rollout.fixed_weights import BASE_VERSION, FixedWeights
-from kubealign_services.rollout.generator import SteppedGenerator
-from kubealign_services.rollout.worker import RolloutWorker
+from kubealign_services.roles.rollout.fixed_weights import BASE_VERSION, FixedWeights
+from kubealign_services.roles.rollout.generator import SteppedGenerator
+from kubealign_services.roles.rollout.worker import RolloutWorker
 from support.prepared_report import report
 
 #: The tensors of a policy, by name.

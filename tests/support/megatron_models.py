@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from kubealign.spec.megatron import MegatronBackendSpec
-from kubealign_services.training.megatron_backend.conversion import WeightConversion, HeadSizes, build_conversions
-from kubealign_services.training.megatron_backend.families import read_architecture
-from kubealign_services.training.megatron_backend.weights_in import load_weights
+from kubealign.spec.sections.megatron import MegatronBackendSpec
+from kubealign_services.training.megatron_backend.weights.conversion import WeightConversion, HeadSizes, build_conversions
+from kubealign_services.training.megatron_backend.model.architecture import read_architecture
+from kubealign_services.training.megatron_backend.weights.load_hf import load_weights
 
 _SIZES = {
     "vocab_size": 37,

@@ -17,13 +17,13 @@ from typing import Any
 from uuid import uuid4
 
 from kubealign.client.errors import Conflict, JobExists, JobInvalid, JobNotFound, KubealignError, NotPossible
-from kubealign.client.merge_patch import apply_merge_patch
+from kubealign.kube.merge_patch import apply_merge_patch
 from kubealign.client.query import select_page
 from kubealign.client.records import JobEvent, JobPage, JobRecord, JobRef, ListQuery, LogLine, ProcessRecord
 from kubealign.read_model import STREAM_START, SampleRecord, StepMetrics
 from kubealign.spec.errors import SpecError, SpecErrors
 from kubealign.spec.job import AlignmentJob
-from kubealign.spec.load import job_from_document
+from kubealign.spec.loading.loader import job_from_document
 
 _FINAL = ("Succeeded", "Failed")
 
@@ -51,7 +51,7 @@ class _Held:
 
 
 class MemorySite:
-    """Implements kubealign.client.site.Site. `failing`: what every request raises from now on."""
+    """Implements kubealign.client.backends.base.Site. `failing`: what every request raises from now on."""
 
     def __init__(self, kind: str = "local", namespace: str = "default") -> None:
         self.kind = kind

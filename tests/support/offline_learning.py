@@ -9,26 +9,26 @@ from typing import Any
 from torch import Tensor
 
 from kubealign.spec.algorithms import Algorithm as AlgorithmUnion
-from kubealign.spec.training import Trainer
-from kubealign_services.algorithms.loading import make_algorithm
-from kubealign_services.batch.companions import drop_auxiliary
+from kubealign.spec.sections.training import Trainer
+from kubealign_services.algorithms.factory import make_algorithm
+from kubealign_services.batch.auxiliary import drop_auxiliary
 from kubealign_services.batch.packed import Batch
-from kubealign_services.data.architecture import build_model
-from kubealign_services.data.order import EpochCursor
+from kubealign_services.data.models.model_builder import build_model
+from kubealign_services.data.epoch_shuffle import EpochCursor
 from kubealign_services.data.prepared import PreparedRow
-from kubealign_services.data.tokenizers import train_character_tokenizer
-from kubealign_services.driver.frozen_cache import FrozenScoreCache
-from kubealign_services.driver.frozen_reference import FrozenReference
-from kubealign_services.driver.members import OldLogprobs
-from kubealign_services.driver.report import StepRecord
-from kubealign_services.driver.row_batches import RowBatches
-from kubealign_services.driver.source import FrozenModels, NoFrozenModels, RowSource
-from kubealign_services.driver.state import JobState
-from kubealign_services.driver.supply import EpochPrompts
-from kubealign_services.driver.validation import HeldOutLoss
+from kubealign_services.data.tokenization.tokenizers import train_character_tokenizer
+from kubealign_services.roles.driver.frozen_models.cache import FrozenScoreCache
+from kubealign_services.roles.driver.frozen_models.reference import FrozenReference
+from kubealign_services.roles.driver.members import OldLogprobs
+from kubealign_services.roles.driver.metrics.report import StepRecord
+from kubealign_services.roles.driver.sources.row_batches import RowBatches
+from kubealign_services.roles.driver.sources.batch_sources import FrozenModels, NoFrozenModels, RowSource
+from kubealign_services.roles.driver.state import JobState
+from kubealign_services.roles.driver.rollouts.prompt_source import EpochPrompts
+from kubealign_services.roles.driver.validation.validation import HeldOutLoss
 from kubealign_services.training.contract import Head, UpdatePlan
 from kubealign_services.training.torch_backend.backend import TorchTrainingBackend
-from kubealign_services.training.torch_backend.frozen import FrozenTorchModel
+from kubealign_services.training.torch_backend.frozen_model import FrozenTorchModel
 from support.tiny_jobs import ARCHITECTURE
 
 _LOGPROBS = frozenset({"logprobs"})

@@ -10,27 +10,27 @@ from pathlib import Path
 from typing import Any
 
 from kubealign.spec.algorithms import Algorithm as AlgorithmUnion
-from kubealign.spec.engines import TorchEngineSpec as EngineSpec
-from kubealign.spec.rewards import Reward, RewardFunction
-from kubealign.spec.rollout import SamplingSpec
-from kubealign.spec.training import Trainer
+from kubealign.spec.sections.engines import TorchEngineSpec as EngineSpec
+from kubealign.spec.sections.rewards import Reward, RewardFunction
+from kubealign.spec.sections.rollout import SamplingSpec
+from kubealign.spec.sections.training import Trainer
 from kubealign.v1 import rollout_pb2, scoring_pb2
-from kubealign_services.algorithms.loading import make_algorithm
-from kubealign_services.batch.companions import drop_auxiliary
+from kubealign_services.algorithms.factory import make_algorithm
+from kubealign_services.batch.auxiliary import drop_auxiliary
 from kubealign_services.batch.packed import Batch
-from kubealign_services.data.architecture import build_model
-from kubealign_services.data.tokenizers import train_character_tokenizer
-from kubealign_services.driver.assembly import SamplingInfo, assemble_batch
-from kubealign_services.driver.informative import DynamicSamplingFilter
-from kubealign_services.driver.items import derive_sample_seed, to_sampling_proto
-from kubealign_services.driver.ledger import RolloutGroup
-from kubealign_services.driver.mismatch import measure_logprob_gap
+from kubealign_services.data.models.model_builder import build_model
+from kubealign_services.data.tokenization.tokenizers import train_character_tokenizer
+from kubealign_services.roles.driver.rollouts.batch_assembly import SamplingInfo, assemble_batch
+from kubealign_services.roles.driver.rollouts.dynamic_sampling import DynamicSamplingFilter
+from kubealign_services.roles.driver.rollouts.work_items import derive_sample_seed, to_sampling_proto
+from kubealign_services.roles.driver.rollouts.group_tracker import RolloutGroup
+from kubealign_services.roles.driver.metrics.batch_metrics import measure_logprob_gap
 from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
-from kubealign_services.rollout.messages import split_into_parts, to_rollout
+from kubealign_services.roles.rollout.messages import split_into_parts, to_rollout
 from kubealign_services.scoring.combination import combine_rewards
 from kubealign_services.training.contract import Head, UpdatePlan
 from kubealign_services.training.torch_backend.backend import TorchTrainingBackend
-from kubealign_services.training.torch_backend.frozen import FrozenTorchModel
+from kubealign_services.training.torch_backend.frozen_model import FrozenTorchModel
 
 #: (prompt, response) -> reward.
 Judge = Callable[[str, str], float]

@@ -5,9 +5,9 @@ import json
 import os
 from pathlib import Path
 
-from kubealign_services.bus import nats_start
-from kubealign_services.process import pod
-from kubealign_services.process.mounts import Mounts
+from kubealign_services.messaging.jetstream import nats_server
+from kubealign_services.runtime.process import pod_entrypoint
+from kubealign_services.runtime.process.mounts import Mounts
 
 
 def main(argv: list[str]) -> int:
@@ -16,5 +16,5 @@ def main(argv: list[str]) -> int:
     os.environ.update(json.loads(environment))
     mounts = Mounts(Path(root))
     if rest[0] == "nats":
-        nats_start.main(mounts, int(rest[1]))
-    return pod.main(["pod", *rest], mounts)
+        nats_server.main(mounts, int(rest[1]))
+    return pod_entrypoint.main(["pod", *rest], mounts)

@@ -9,16 +9,16 @@ from datetime import timedelta
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from kubealign import pod
-from kubealign.local.fork_server import ChildProcess, ForkServer
-from kubealign.local.ports import LOOPBACK, PortAllocator
-from kubealign.local.redis_server import LocalRedisServer
-from kubealign.pod import PodPorts, PodRedis, PodSettings
-from kubealign.process import Role
+from kubealign import pod_contract
+from kubealign.local.processes.fork_server import ChildProcess, ForkServer
+from kubealign.local.processes.ports import LOOPBACK, PortAllocator
+from kubealign.local.servers.redis import LocalRedisServer
+from kubealign.pod_contract import PodPorts, PodRedis, PodSettings
+from kubealign.process_settings import Role
 from kubealign.roles import PREPARE, Process, roles
 from kubealign.security.authority import CertificateAuthority
 from kubealign.spec.job import AlignmentJob
-from kubealign_services.process.mounts import Mounts
+from kubealign_services.runtime.process.mounts import Mounts
 
 _POLL_SECONDS = 0.1
 #: For anything that is waited for.
@@ -172,7 +172,7 @@ class JobPods:
     async def start(self, process: Process) -> Container:
         container = self._container(process.name, process.role, self._own[process.name].health)
         container.mounts.document.write_text(self.job.model_dump_json(by_alias=True))
-        (container.mounts.secrets / pod.REDIS_PASSWORD_FILE).write_text("redis-secret")
+        (container.mounts.secrets / pod_contract.REDIS_PASSWORD_FILE).write_text("redis-secret")
         settings = PodSettings(
             name=process.name,
             role=process.role,
@@ -194,7 +194,7 @@ class JobPods:
             ),
             ports=self._own[process.name].model_copy(update={"nats": self._nats_port}),
         )
-        environment = {pod.ENV_SETTINGS: settings.model_dump_json(exclude_defaults=True), pod.ENV_CPUS: "1"}
+        environment = {pod_contract.ENV_SETTINGS: settings.model_dump_json(exclude_defaults=True), pod_contract.ENV_CPUS: "1"}
         await container.start(self._fork_server, [process.module], environment)
         return container
 
@@ -212,10 +212,10 @@ class JobPods:
         container = Container(name, self._folder / name, health)
         issued = self._authority.issue(role)
         secrets = {
-            pod.CA_FILE: self._authority.certificate_pem,
-            pod.CERTIFICATE_FILE: issued.certificate_pem,
-            pod.KEY_FILE: issued.key_pem,
-            pod.NATS_PASSWORD_FILE: _NATS_PASSWORD.encode(),
+            pod_contract.CA_FILE: self._authority.certificate_pem,
+            pod_contract.CERTIFICATE_FILE: issued.certificate_pem,
+            pod_contract.KEY_FILE: issued.key_pem,
+            pod_contract.NATS_PASSWORD_FILE: _NATS_PASSWORD.encode(),
         }
         for file, content in secrets.items():
             (container.mounts.secrets / file).write_bytes(content)

@@ -15,26 +15,26 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from kubealign.process import TlsFiles
-from kubealign.spec.megatron import MegatronBackendSpec
-from kubealign.spec.precision import Precision
-from kubealign.spec.rollout import WeightEncoding, Rollout, WeightTransport
-from kubealign.spec.training import AdamW, Backend, Lora, Optimizer, Trainer
+from kubealign.process_settings import TlsFiles
+from kubealign.spec.sections.megatron import MegatronBackendSpec
+from kubealign.spec.sections.precision import Precision
+from kubealign.spec.sections.rollout import WeightEncoding, Rollout, WeightTransport
+from kubealign.spec.sections.training import AdamW, Backend, Lora, Optimizer, Trainer
 from kubealign.v1 import refit_pb2, training_pb2
-from kubealign_services.generation.torch_engine.tensor_parallel.follower import run_worker
-from kubealign_services.generation.torch_engine.tensor_parallel.making import create_worker_runner
-from kubealign_services.group.rendezvous import join_process_group
-from kubealign_services.refit.canary import Canary
-from kubealign_services.refit.publisher import WeightsPublisher
-from kubealign_services.refit.servicer import WeightsSenderServicer
-from kubealign_services.rollout.shared_weights import open_shard_fetcher
-from kubealign_services.rpc.server import RpcServer
-from kubealign_services.trainer.publishing import PublishWeightsCommand
+from kubealign_services.generation.torch_engine.tensor_parallel.worker import run_worker
+from kubealign_services.generation.torch_engine.tensor_parallel.engine_factory import create_worker_runner
+from kubealign_services.runtime.ranks.rendezvous import join_process_group
+from kubealign_services.weights.verify.canary import Canary
+from kubealign_services.weights.send.publisher import WeightsPublisher
+from kubealign_services.weights.send.servicer import WeightsSenderServicer
+from kubealign_services.roles.rollout.shared_weights import open_shard_fetcher
+from kubealign_services.runtime.rpc.server import RpcServer
+from kubealign_services.roles.trainer.weight_publication import PublishWeightsCommand
 from kubealign_services.training.backends import create_backend
 from kubealign_services.training.contract import Head
-from kubealign_services.training.core import StepPlan, TrainingCore
-from kubealign_services.training.group import CommandGroup, Handlers
-from kubealign_services.training.serving import make_handler
+from kubealign_services.training.commands.core import StepPlan, TrainingCore
+from kubealign_services.training.commands.group import CommandGroup, Handlers
+from kubealign_services.training.commands.server import make_handler
 from support.mean_negative_logprob import MeanNegativeLogprob
 
 log = logging.getLogger(__name__)

@@ -10,19 +10,19 @@ from typing import Any
 
 import torch
 
-from kubealign.spec.engines import TorchEngineSpec as EngineSpec
-from kubealign.spec.precision import Precision
-from kubealign.spec.rollout import InFlightPolicy, WeightTransport
+from kubealign.spec.sections.engines import TorchEngineSpec as EngineSpec
+from kubealign.spec.sections.precision import Precision
+from kubealign.spec.sections.rollout import InFlightPolicy, WeightTransport
 from kubealign.v1 import refit_pb2, rollout_pb2
 from kubealign_services.batch.codec import decode
-from kubealign_services.bus.memory import MemoryBus
+from kubealign_services.messaging.memory import MemoryBus
 from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
-from kubealign_services.refit.canary import Canary
-from kubealign_services.refit.publisher import WeightsPublisher
-from kubealign_services.refit.receiver import WeightsReceiver
-from kubealign_services.refit.worker import RefitWorker
-from kubealign_services.rollout.generator import SteppedGenerator
-from kubealign_services.rollout.worker import RolloutWorker
+from kubealign_services.weights.verify.canary import Canary
+from kubealign_services.weights.send.publisher import WeightsPublisher
+from kubealign_services.weights.receive.receiver import WeightsReceiver
+from kubealign_services.weights.receive.refit_worker import RefitWorker
+from kubealign_services.roles.rollout.generator import SteppedGenerator
+from kubealign_services.roles.rollout.worker import RolloutWorker
 from support.engine_contract import VOCABULARY, plain_logprobs, weights, write_model
 
 SAMPLES = 4

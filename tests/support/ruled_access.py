@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from kubealign.client.errors import Forbidden, Unauthenticated
 from kubealign.client.records import ListQuery
-from kubealign.client.site import JobBackend
-from kubealign_services.dashboard.access import Caller
+from kubealign.client.backends.base import JobBackend
+from kubealign_dashboard.access import Caller
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from fastapi import FastAPI
 
-from kubealign_services.dashboard.server import DashboardServer
+from kubealign_dashboard.server import DashboardServer
 
 _SECONDS = 30.0
 

@@ -13,7 +13,7 @@ from transformers import (
     LlamaForSequenceClassification,
 )
 
-from kubealign_services.data.tokenizers import train_character_tokenizer
+from kubealign_services.data.tokenization.tokenizers import train_character_tokenizer
 
 
 def reward_folder(

@@ -18,20 +18,20 @@ import torch
 import xxhash
 from torch import Tensor
 
-from kubealign.process import ProcessSettings, Role, TlsFiles
+from kubealign.process_settings import ProcessSettings, Role, TlsFiles
 from kubealign.security.authority import CertificateAuthority, write_tls
-from kubealign.spec.rollout import WeightEncoding, RefitSpec, WeightTransport
+from kubealign.spec.sections.rollout import WeightEncoding, RefitSpec, WeightTransport
 from kubealign.v1 import refit_pb2
-from kubealign_services.refit.broadcast_group import BroadcastGroup
-from kubealign_services.refit.broadcast_sender import BroadcastSender
-from kubealign_services.refit.manifest import CorruptTransfer
-from kubealign_services.refit.part_stream import PartStreamer
-from kubealign_services.refit.publisher import WeightsPublisher
-from kubealign_services.refit.receiving import open_receiver
-from kubealign_services.refit.relay import Relay
-from kubealign_services.refit.servicer import WeightsSenderServicer
-from kubealign_services.rpc.errors import NotFound, Unreachable
-from kubealign_services.rpc.server import RpcServer
+from kubealign_services.weights.transfer.collective.process_group import BroadcastGroup
+from kubealign_services.weights.transfer.collective.sender import BroadcastSender
+from kubealign_services.weights.announce.manifest import CorruptTransfer
+from kubealign_services.weights.transfer.stream.part_streamer import PartStreamer
+from kubealign_services.weights.send.publisher import WeightsPublisher
+from kubealign_services.weights.receive.receiver_factory import open_receiver
+from kubealign_services.weights.transfer.stream.relay import Relay
+from kubealign_services.weights.send.servicer import WeightsSenderServicer
+from kubealign_services.runtime.rpc.errors import NotFound, Unreachable
+from kubealign_services.runtime.rpc.server import RpcServer
 from support.free_address import free_address
 
 _ANSWER_SECONDS = 60.0
@@ -39,9 +39,9 @@ _PIECES = 16
 _PRELOADED = (
     "torch",
     "kubealign.security.authority",
-    "kubealign_services.refit.receiving",
-    "kubealign_services.refit.broadcast_sender",
-    "kubealign_services.rpc.server",
+    "kubealign_services.weights.receive.receiver_factory",
+    "kubealign_services.weights.transfer.collective.sender",
+    "kubealign_services.runtime.rpc.server",
 )
 
 

@@ -7,7 +7,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
-from kubealign_operator.render.platform import Platform
+from kubealign_operator.manifests.platform import Platform
 
 # Required by the client library's leader election.
 _MAX_JITTER = 1.2

@@ -7,13 +7,13 @@ from contextlib import aclosing, asynccontextmanager
 
 from kubernetes.aio.client.api_client import ApiClient
 
-from kubealign_operator.controller.api import no_guard
-from kubealign_operator.controller.assembly import OperatorManager
+from kubealign_operator.controller.kube.api import no_guard
+from kubealign_operator.controller.manager import OperatorManager
 from kubealign_operator.controller.config import OperatorConfig
-from kubealign_operator.controller.connection import connect, replica_identity, own_namespace
-from kubealign_operator.controller.lease import LeaderLease
+from kubealign_operator.controller.kube.connection import connect, replica_identity, own_namespace
+from kubealign_operator.controller.kube.leader_election import LeaderLease
 from kubealign_operator.controller.metrics import OperatorMetrics
-from kubealign_operator.controller.pages import HttpEndpoints
+from kubealign_operator.controller.http_endpoints import HttpEndpoints
 
 log = logging.getLogger(__name__)
 

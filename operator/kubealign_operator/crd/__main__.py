@@ -1,6 +1,6 @@
 """`python -m kubealign_operator.crd [--write PATH]`: write the CustomResourceDefinition as YAML."""
 
-from kubealign.generated import print_or_write
+from kubealign.generated_file import print_or_write
 from kubealign_operator.crd.file import crd_manifest
 
 if __name__ == "__main__":

@@ -5,10 +5,10 @@ from typing import Any
 from kubealign.spec.base import JOB_NAME_PATTERN, PATTERN_DESCRIPTIONS
 from kubealign.spec.job import GROUP, KIND, VERSION, AlignmentJob, AlignmentJobSpec
 from kubealign.spec.status import AlignmentJobStatus
-from kubealign_operator.crd.coherence import cross_field_rules
-from kubealign_operator.crd.immutability import immutability_rules
-from kubealign_operator.crd.rule import CelRule, cel_string
-from kubealign_operator.crd.rules import model_rules
+from kubealign_operator.crd.cross_field_rules import cross_field_rules
+from kubealign_operator.crd.immutability_rules import immutability_rules
+from kubealign_operator.crd.cel import CelRule, cel_string
+from kubealign_operator.crd.model_rules import model_rules
 from kubealign_operator.crd.schema import SchemaEmitter, Schema
 
 PLURAL = "alignmentjobs"

@@ -11,8 +11,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from kubealign.spec.base import PATTERN_DESCRIPTIONS, SpecUnion
-from kubealign.spec.fields import document_fields, item_type, nested_model
-from kubealign_operator.crd.rule import CelRule, cel_string
+from kubealign.spec.field_lookup import document_fields, item_type, nested_model
+from kubealign_operator.crd.cel import CelRule, cel_string
 
 Schema: TypeAlias = dict[str, Any]
 

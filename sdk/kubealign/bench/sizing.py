@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kubealign.bench.engine_speed import EngineSpeed
-from kubealign.bench.generation import StepWorkload, steady_state_seconds, generation_times
+from kubealign.bench.generation_time import StepWorkload, steady_state_seconds, generation_times
 
 #: Maximum share of a step that an asynchronous trainer may wait.
 MAX_IDLE_SHARE = 0.1

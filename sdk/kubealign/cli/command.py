@@ -6,17 +6,17 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kubealign.cli.exits import exit_on_error
+from kubealign.cli.exit_codes import exit_on_error
 from kubealign.cli.options import Context, Dashboard, Kubeconfig, Local, Namespace, NoColor, RunsDir
 from kubealign.cli.terminal import console, without_color
-from kubealign.cli.where import CommandTarget, open_backend
+from kubealign.cli.target import CommandTarget, open_backend
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from kubealign.client.async_client import AsyncAlignmentClient
     from kubealign.client.records import JobRef
-    from kubealign.client.site import JobBackend
+    from kubealign.client.backends.base import JobBackend
 
 _BACKEND_PARAMETERS = {
     "local": (Local, False),

@@ -37,7 +37,7 @@ def completion(
 
 def complete_job_names(context: typer.Context, incomplete: str) -> list[str]:
     """Return job names of the backend selected by the options so far; empty if it does not respond soon."""
-    from kubealign.cli.where import CommandTarget
+    from kubealign.cli.target import CommandTarget
 
     options: dict[str, Any] = {name: context.params.get(name) for name in CommandTarget.__dataclass_fields__}
     options["local"] = bool(options["local"])
@@ -48,7 +48,7 @@ def complete_job_names(context: typer.Context, incomplete: str) -> list[str]:
 
 
 async def _matching_names(target: Any, incomplete: str) -> list[str]:
-    from kubealign.cli.where import open_backend
+    from kubealign.cli.target import open_backend
     from kubealign.client.records import ListQuery
 
     async with asyncio.timeout(_TIMEOUT_SECONDS), open_backend(target) as site:

@@ -8,10 +8,10 @@ from typing import Any
 from typer.main import get_command
 
 from kubealign.cli.command import BACKEND_OPTIONS
-from kubealign.cli.exits import EXIT_CODE_MEANINGS
+from kubealign.cli.exit_codes import EXIT_CODE_MEANINGS
 from kubealign.cli.main import COMMANDS, app
-from kubealign.generated import print_or_write
-from kubealign.spec.fields import strip_optional
+from kubealign.generated_file import print_or_write
+from kubealign.spec.field_lookup import strip_optional
 
 _INTRODUCTION = """\
 # The command line

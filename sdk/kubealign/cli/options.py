@@ -130,7 +130,7 @@ class RowFormat(StrEnum):
 
 def parse_parameters(assignments: Sequence[str]) -> Mapping[str, str]:
     """Parse NAME=VALUE arguments; the last value of a name wins. Raises typer.BadParameter."""
-    from kubealign.spec.parameters import PARAMETER_NAME
+    from kubealign.spec.loading.parameters import PARAMETER_NAME
 
     values: dict[str, str] = {}
     for text in assignments:

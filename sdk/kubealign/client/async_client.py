@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 from kubealign.client.async_job import AsyncJob
 from kubealign.client.errors import JobNotFound, KubealignError, WaitTimeout
-from kubealign.client.handing_in import Document, DocumentSource, parse_submission
-from kubealign.client.loaded_result import Result, load_result
+from kubealign.client.submission import Document, DocumentSource, parse_submission
+from kubealign.client.results.loader import Result, load_result
 from kubealign.client.metrics_table import MetricsTable
 from kubealign.client.records import JobEvent, JobRecord, JobRef, ListQuery, LogLine, ProcessRecord
-from kubealign.client.waiting import has_reached, timeout_message, parse_phase
+from kubealign.client.wait import has_reached, timeout_message, parse_phase
 from kubealign.read_model import STREAM_START, SampleRecord, StepMetrics
 from kubealign.spec.status import JobPhase
 
 if TYPE_CHECKING:
-    from kubealign.client.site import JobBackend
+    from kubealign.client.backends.base import JobBackend
 
 RUNS_DIR_VARIABLE = "KUBEALIGN_RUNS_DIR"
 _PAGE_SIZE = 500
@@ -67,7 +67,7 @@ class AsyncAlignmentClient:
         """
 
         async def open_backend() -> "JobBackend":
-            from kubealign.client.cluster_opening import open_cluster
+            from kubealign.client.backends.cluster.opening import open_cluster
 
             return await open_cluster(kubeconfig, context, namespace, dashboard, token)
 
@@ -78,7 +78,7 @@ class AsyncAlignmentClient:
     @classmethod
     def local(cls, runs_dir: Path | str = "runs") -> "AsyncAlignmentClient":
         """Create a client of this machine. Each job has a run directory in `runs_dir`."""
-        from kubealign.client.local_site import LocalBackend
+        from kubealign.client.backends.local.backend import LocalBackend
 
         return cls(LocalBackend(Path(runs_dir)))
 

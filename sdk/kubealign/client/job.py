@@ -4,14 +4,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kubealign.client.job_view import JobHandle
+from kubealign.client.job_handle import JobHandle
 from kubealign.client.records import JobEvent, JobRecord, LogLine, ProcessRecord
 from kubealign.read_model import SampleRecord
 from kubealign.spec.status import JobPhase
 
 if TYPE_CHECKING:
-    from kubealign.client.alignment_client import AlignmentClient
-    from kubealign.client.loaded_result import Result
+    from kubealign.client.sync_client import AlignmentClient
+    from kubealign.client.results.loader import Result
     from kubealign.client.metrics_table import MetricsTable
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from kubealign.client.errors import JobInvalid
-from kubealign.client.label_selector import parse_label_selector
+from kubealign.kube.label_selector import parse_label_selector
 from kubealign.client.records import ListQuery
 from kubealign.spec.errors import SpecError
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from kubealign.process import Role
+from kubealign.process_settings import Role
 from kubealign.replay.errors import ReplayError
 from kubealign.roles import PREPARE, Process, roles
 from kubealign.spec.job import AlignmentJob

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from kubealign.process import Role, TlsFiles
+from kubealign.process_settings import Role, TlsFiles
 
 LOOPBACK = ("localhost", "127.0.0.1")
 # Certificates are valid from slightly before their creation, as machine clocks differ.

@@ -5,12 +5,12 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from kubealign.spec.algorithms import Algorithm, ResultKind
-from kubealign.spec.algorithms.method import AlgorithmSpec
-from kubealign.spec.data import Data, DataSource
+from kubealign.spec.algorithms.base import AlgorithmSpec
+from kubealign.spec.sections.data import Data, DataSource
 from kubealign.spec.errors import SpecError, SpecErrors
-from kubealign.spec.fields import document_fields, nested_model
+from kubealign.spec.field_lookup import document_fields, nested_model
 from kubealign.spec.job import AlignmentJob
-from kubealign.spec.models import Model
+from kubealign.spec.sections.models import Model
 from kubealign.spec.paths import DocumentPath, format_path
 
 

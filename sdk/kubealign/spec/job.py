@@ -7,16 +7,16 @@ from pydantic import ConfigDict, Field, model_validator
 
 from kubealign.spec.algorithms import Algorithm, ResultKind
 from kubealign.spec.base import MAX_INT32, JobName, SpecModel, field_errors, list_map_schema, unique_by
-from kubealign.spec.coherence import cross_field_problems
-from kubealign.spec.data import Data
-from kubealign.spec.lifecycle import Checkpoint, Lifecycle
-from kubealign.spec.models import Model, Policy
-from kubealign.spec.pod_template import PodTemplate
-from kubealign.spec.rewards import Reward
-from kubealign.spec.rollout import EXTERNAL_ENGINES, InFlightPolicy, ReferencePlacement, Rollout, RolloutPlacement
-from kubealign.spec.trackers import TrackerSpec
-from kubealign.spec.training import HeadInit, Trainer
-from kubealign.spec.validation import Validation, ValidationScore
+from kubealign.spec.cross_field_validation import cross_field_problems
+from kubealign.spec.sections.data import Data
+from kubealign.spec.sections.lifecycle import Checkpoint, Lifecycle
+from kubealign.spec.sections.models import Model, Policy
+from kubealign.spec.pods.template import PodTemplate
+from kubealign.spec.sections.rewards import Reward
+from kubealign.spec.sections.rollout import EXTERNAL_ENGINES, InFlightPolicy, ReferencePlacement, Rollout, RolloutPlacement
+from kubealign.spec.sections.trackers import TrackerSpec
+from kubealign.spec.sections.training import HeadInit, Trainer
+from kubealign.spec.sections.validation import Validation, ValidationScore
 
 GROUP = "kubealign.dev"
 VERSION = "v1alpha1"
@@ -275,7 +275,7 @@ class AlignmentJob(SpecModel):
     @classmethod
     def from_yaml(cls, text: str) -> "AlignmentJob":
         """Parse a text that holds one document. File paths are left as they are. Raises SpecErrors."""
-        from kubealign.spec.load import parse_job
+        from kubealign.spec.loading.loader import parse_job
 
         return parse_job(text)
 

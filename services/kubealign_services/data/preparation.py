@@ -17,8 +17,8 @@ from typing import Any
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.paths import format_path
 from kubealign_services.data.errors import DataError
-from kubealign_services.data.opened import JobDatasets, open_datasets
-from kubealign_services.data.overlong import token_budget
+from kubealign_services.data.sources.job_datasets import JobDatasets, open_datasets
+from kubealign_services.data.tokenization.length_filter import token_budget
 from kubealign_services.data.prepared import (
     FOLDER,
     INPUTS,
@@ -30,8 +30,8 @@ from kubealign_services.data.prepared import (
     PreparationReport,
     load_prepared,
 )
-from kubealign_services.data.resolution import ResolvedModels, resolve_models
-from kubealign_services.data.writing import write_rows
+from kubealign_services.data.models.resolution import ResolvedModels, resolve_models
+from kubealign_services.data.tokenization.row_writer import write_rows
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict
 from transformers import PreTrainedTokenizerBase
 
 from kubealign_services.data.errors import DataError
-from kubealign_services.data.tokenizers import load_tokenizer
+from kubealign_services.data.tokenization.tokenizers import load_tokenizer
 
 FOLDER = "prepared"
 MODELS, REPORT, INPUTS = "models.json", "report.json", "inputs.json"

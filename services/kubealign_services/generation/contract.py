@@ -9,7 +9,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from kubealign.spec.rollout import InFlightPolicy
+from kubealign.spec.sections.rollout import InFlightPolicy
 
 
 @dataclass(frozen=True)

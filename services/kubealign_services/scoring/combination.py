@@ -12,8 +12,8 @@ from collections.abc import MutableMapping, Sequence
 import torch
 from torch import Tensor
 
-from kubealign.spec.rewards import Reward, RewardStandardization
-from kubealign_services.batch.companions import trainable_mask
+from kubealign.spec.sections.rewards import Reward, RewardStandardization
+from kubealign_services.batch.auxiliary import trainable_mask
 from kubealign_services.batch.packed import Batch
 
 Moments = dict[str, float]

@@ -1,7 +1,7 @@
 """Main loop of every scorer process: pulls rollouts from the bus and answers direct calls."""
 
-from kubealign_services.process.context import ProcessContext
-from kubealign_services.process.until_stopped import run_until_stopped
+from kubealign_services.runtime.process.context import ProcessContext
+from kubealign_services.runtime.process.run_until_stopped import run_until_stopped
 from kubealign_services.scoring.worker import Scorer, ScoreWorker
 
 

@@ -9,7 +9,7 @@ import logging
 from datetime import UTC, datetime
 from typing import TextIO
 
-from kubealign_services.telemetry.plain import to_json
+from kubealign_services.telemetry.json_values import to_json
 
 # Standard attributes of a record; any other attribute came from `extra`.
 _RECORD_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}

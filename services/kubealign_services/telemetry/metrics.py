@@ -10,8 +10,8 @@ from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, start_http_server
 
-from kubealign.process import TlsFiles
-from kubealign_services.rpc.server import PortInUse
+from kubealign.process_settings import TlsFiles
+from kubealign_services.runtime.rpc.server import PortInUse
 
 _SECONDS = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 30.0, 120.0, 600.0, 3600.0)
 

@@ -26,8 +26,8 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
-from kubealign.process import RedisAccess
-from kubealign_services.telemetry.plain import to_json
+from kubealign.process_settings import RedisAccess
+from kubealign_services.telemetry.json_values import to_json
 
 log = logging.getLogger(__name__)
 

@@ -4,10 +4,10 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from kubealign.spec.training import HeadInit, Trainer
+from kubealign.spec.sections.training import HeadInit, Trainer
 from kubealign_services.training.contract import FrozenBackend, Head, TrainingBackend
 from kubealign_services.training.torch_backend.backend import TorchTrainingBackend
-from kubealign_services.training.torch_backend.frozen import FrozenTorchModel
+from kubealign_services.training.torch_backend.frozen_model import FrozenTorchModel
 
 
 def create_backend(
@@ -57,7 +57,7 @@ def load_frozen(folder: Path, head: Head, spec: Trainer, *, rank: int, world_siz
         spec: The spec of the trained model.
     """
     if spec.backend.megatron is not None:
-        from kubealign_services.training.megatron_backend.frozen import FrozenMegatronModel
+        from kubealign_services.training.megatron_backend.frozen_model import FrozenMegatronModel
 
         return FrozenMegatronModel(folder, head, spec, rank, world_size)
     backend = spec.backend.value

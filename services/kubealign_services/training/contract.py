@@ -14,7 +14,7 @@ from torch import Tensor
 
 from kubealign_services.algorithms.contract import Objective
 from kubealign_services.batch.packed import Batch
-from kubealign_services.training.slices import WeightSlice
+from kubealign_services.training.weight_slices import WeightSlice
 
 
 class Head(StrEnum):

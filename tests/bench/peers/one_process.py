@@ -16,18 +16,18 @@ from tests.bench import jobs
 from tests.bench.peers.reward_file import reward
 from tests.bench.workload import MODEL, Workload
 
-from kubealign.spec.engines import TorchEngineSpec as EngineSpec
+from kubealign.spec.sections.engines import TorchEngineSpec as EngineSpec
 from kubealign.spec.job import AlignmentJob
 from kubealign.v1 import rollout_pb2, scoring_pb2
-from kubealign_services.algorithms.loading import make_algorithm
+from kubealign_services.algorithms.factory import make_algorithm
 from kubealign_services.batch.packed import Batch
-from kubealign_services.data.tokenizers import load_tokenizer
-from kubealign_services.driver.assembly import SamplingInfo, assemble_batch
-from kubealign_services.driver.items import encode_scoring_context, derive_sample_seed, to_sampling_proto
-from kubealign_services.driver.ledger import RolloutGroup
+from kubealign_services.data.tokenization.tokenizers import load_tokenizer
+from kubealign_services.roles.driver.rollouts.batch_assembly import SamplingInfo, assemble_batch
+from kubealign_services.roles.driver.rollouts.work_items import encode_scoring_context, derive_sample_seed, to_sampling_proto
+from kubealign_services.roles.driver.rollouts.group_tracker import RolloutGroup
 from kubealign_services.generation.contract import GenerationRequest
 from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
-from kubealign_services.rollout.messages import split_into_parts, to_rollout
+from kubealign_services.roles.rollout.messages import split_into_parts, to_rollout
 from kubealign_services.scoring.combination import combine_rewards
 from kubealign_services.training.contract import Head, UpdatePlan
 from kubealign_services.training.torch_backend.backend import TorchTrainingBackend

@@ -19,20 +19,20 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from kubealign.local.nats_server import LocalNatsServer
-from kubealign.local.ports import PortAllocator
-from kubealign.process import NatsAccess, Role, TlsFiles
+from kubealign.local.servers.nats import LocalNatsServer
+from kubealign.local.processes.ports import PortAllocator
+from kubealign.process_settings import NatsAccess, Role, TlsFiles
 from kubealign.security.authority import CertificateAuthority, write_tls
-from kubealign.spec.rollout import SamplingSpec
-from kubealign_services.bus.bounds import bounds_for
-from kubealign_services.bus.jetstream import JetStreamBus
-from kubealign_services.driver.exchange import RolloutCollector
-from kubealign_services.driver.groups import GroupBuffer, GroupPlan
-from kubealign_services.driver.items import to_sampling_proto
-from kubealign_services.driver.supply import ListPrompts
+from kubealign.spec.sections.rollout import SamplingSpec
+from kubealign_services.messaging.bounds import bounds_for
+from kubealign_services.messaging.jetstream.bus import JetStreamBus
+from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
+from kubealign_services.roles.driver.rollouts.group_buffer import GroupBuffer, GroupPlan
+from kubealign_services.roles.driver.rollouts.work_items import to_sampling_proto
+from kubealign_services.roles.driver.rollouts.prompt_source import ListPrompts
 from kubealign_services.generation.contract import EngineLoad, FinishReason, GeneratedSample, GenerationRequest
-from kubealign_services.rollout.fixed_weights import FixedWeights
-from kubealign_services.rollout.worker import RolloutWorker
+from kubealign_services.roles.rollout.fixed_weights import FixedWeights
+from kubealign_services.roles.rollout.worker import RolloutWorker
 
 _PROMPT = list(range(3, 35))
 _SAMPLES = 4

@@ -24,7 +24,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.rloo_config import RLOOConfig
 from trl.trainer.rloo_trainer import RLOOTrainer
 
-from kubealign.local.cores import available_cores
+from kubealign.local.processes.cpu import available_cores
 
 #: Sequences of a micro-batch of its best settings.
 MICROBATCH = 4

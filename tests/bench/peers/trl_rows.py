@@ -21,7 +21,7 @@ from trl.trainer.dpo_trainer import DPOTrainer
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
-from kubealign.local.cores import available_cores
+from kubealign.local.processes.cpu import available_cores
 
 #: TRL's default. A packed row's attention is dense on a CPU, so longer rows cost more.
 _PACKED_TOKENS = 1024

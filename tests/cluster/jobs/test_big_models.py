@@ -13,8 +13,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from cluster.support.inside_pods import pids
 from cluster.support.paced_jobs import PROMPTS_PER_STEP, assert_each_prompt_once, paced_job, prepare, set_pace
 from cluster.support.tenant import Tenant
-from kubealign_services.generation.triton_engine.installation import TritonInstallation
-from kubealign_services.process.failures import PermanentFailure
+from kubealign_services.generation.triton_engine.server_install import TritonInstallation
+from kubealign_services.runtime.process.failures import PermanentFailure
 
 try:
     TritonInstallation.find()

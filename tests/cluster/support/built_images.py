@@ -51,12 +51,12 @@ RECIPES = {
         Recipe("operator", (("python", "-m", "kubealign_operator", "--help"),)),
         Recipe(
             "dashboard",
-            (("python", "-c", "import kubealign_services.dashboard.__main__"),),
+            (("python", "-c", "import kubealign_dashboard.__main__"),),
         ),
         Recipe(
             "services",
             (
-                ("python", "-c", "import kubealign_services.trainer.main, kubealign_services.rollout.main"),
+                ("python", "-c", "import kubealign_services.roles.trainer.main, kubealign_services.roles.rollout.main"),
                 ("nats-server", "--version"),
             ),
         ),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from kubealign.local.death import die_with_parent
+from kubealign.local.processes.parent_death import die_with_parent
 
 _POLL_SECONDS = 0.05
 _TAIL_BYTES = 10000

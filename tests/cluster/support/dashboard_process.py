@@ -48,7 +48,7 @@ def charts_account(
 
 
 class DashboardProcess:
-    """A context manager: `python -m kubealign_services.dashboard`, ready. `settings`: KUBEALIGN_ variables
+    """A context manager: `python -m kubealign_dashboard`, ready. `settings`: KUBEALIGN_ variables
     without their prefix."""
 
     def __init__(self, folder: Path, kubeconfig: Path, name: str = "dashboard", **settings: Any) -> None:
@@ -59,7 +59,7 @@ class DashboardProcess:
             "KUBEALIGN_LISTEN": f"127.0.0.1:{self.port}",
             **{f"KUBEALIGN_{key}": str(value) for key, value in settings.items()},
         }
-        command = [sys.executable, "-m", "kubealign_services.dashboard"]
+        command = [sys.executable, "-m", "kubealign_dashboard"]
         self.url = f"http://127.0.0.1:{self.port}"
         self.daemon = Daemon(name, command, folder / f"{name}.log", environment=environment)
 

@@ -6,7 +6,7 @@ import subprocess
 from functools import partial
 from pathlib import Path
 
-from kubealign.local.death import die_with_parent
+from kubealign.local.processes.parent_death import die_with_parent
 
 from .behaviour import Json
 from .daemon import plain_environment

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from kubealign.local.redis_server import find_redis_program
+from kubealign.local.servers.redis import find_redis_program
 
 from .built_images import OPERATOR, operator_image
 from .cluster import Cluster

@@ -10,7 +10,7 @@ from typing import Any, Self
 from redis import Redis
 from redis.exceptions import RedisError
 
-from kubealign.local.redis_server import find_redis_program
+from kubealign.local.servers.redis import find_redis_program
 from support.free_address import free_port
 
 from .daemon import Daemon

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kubealign.bench.figures import SizingMeasurements, StepShape, compute_sizing
+from kubealign.bench.measurements import SizingMeasurements, StepShape, compute_sizing
 from support.running import KUBEALIGN, RunningJobs
 from support.tiny_jobs import FROM_CONFIG, online_job, write_jobs
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kubealign import AlignmentClient
-from kubealign.local.run_folder import RunDirectory
+from kubealign.local.run_dir.layout import RunDirectory
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from kubealign.client.records import JobEvent, ProcessRecord, ProcessState
 from kubealign.read_model import SampleRecord
-from kubealign_services.dashboard.app import create_app
+from kubealign_dashboard.app import create_app
 from support.dashboard import LETTERS, site_with_jobs
 from support.ruled_access import Person, RuledAccess
 from support.served import served

@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
-from kubealign.local.run_folder import RunDirectory
-from kubealign_services.dashboard.app import create_app
-from kubealign_services.dashboard.local import LocalAccess
+from kubealign.local.run_dir.layout import RunDirectory
+from kubealign_dashboard.app import create_app
+from kubealign_dashboard.local.access import LocalAccess
 from support.dashboard import Seen, events, eventually
 from support.served import served
 from support.tiny_jobs import PACED_LETTER_A, online_job, set_pace, write_reward

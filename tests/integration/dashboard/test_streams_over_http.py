@@ -9,8 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from kubealign_services.dashboard.app import create_app
-from kubealign_services.dashboard.streams.job_feed import PollIntervals
+from kubealign_dashboard.app import create_app
+from kubealign_dashboard.streams.job_feed import PollIntervals
 from support.dashboard import JOBS, LETTERS, Seen, events, site_with_jobs
 from support.memory_site import MemorySite
 from support.ruled_access import Person, RuledAccess, bearer

@@ -19,7 +19,7 @@ from kubealign_services.data.collate import collate
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.preparation import prepare
 from kubealign_services.data.prepared import load_prepared
-from kubealign_services.data.tokenizers import load_tokenizer, train_character_tokenizer
+from kubealign_services.data.tokenization.tokenizers import load_tokenizer, train_character_tokenizer
 from support.preparing import SIZES, from_config, job, rows, sft
 
 pytestmark = pytest.mark.timeout(120)
@@ -384,11 +384,11 @@ def test_unreachable_hub_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyP
     program = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from kubealign.spec.models import Model\n"
-        "from kubealign.spec.data import DataSource\n"
+        "from kubealign.spec.sections.models import Model\n"
+        "from kubealign.spec.sections.data import DataSource\n"
         "from kubealign_services.data.errors import DataError\n"
-        "from kubealign_services.data.models import existing_folder\n"
-        "from kubealign_services.data.sources import open_source\n"
+        "from kubealign_services.data.models.model_folders import existing_folder\n"
+        "from kubealign_services.data.sources.row_dataset import open_source\n"
         "model = Model.model_validate({'huggingFace': {'repo': 'acme/sft-7b', 'revision': 'abc'}})\n"
         "source = DataSource.model_validate({'huggingFace': {'name': 'acme/prompts'}})\n"
         "for call in (lambda: existing_folder(model, 'spec.policy.model', {}),\n"

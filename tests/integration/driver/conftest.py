@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from kubealign.process import NatsAccess, ProcessSettings, RedisAccess, Role
+from kubealign.process_settings import NatsAccess, ProcessSettings, RedisAccess, Role
 from kubealign.security.authority import CertificateAuthority, write_tls
 from kubealign.spec.job import AlignmentJob
 from kubealign.v1 import (
@@ -23,17 +23,17 @@ from kubealign.v1 import (
 )
 from kubealign_services.batch.codec import decode, encode, encode_columns
 from kubealign_services.batch.packed import Batch
-from kubealign_services.bus.memory import MemoryBus
+from kubealign_services.messaging.memory import MemoryBus
 from kubealign_services.checkpoints.shards import file_digest
 from kubealign_services.checkpoints.store import CheckpointStore
 from kubealign_services.data.prepared import DatasetReport, PreparedJob, PreparedRow, PreparationReport
-from kubealign_services.driver.attempt import run_attempt
-from kubealign_services.driver.grace import ShutdownDeadline
-from kubealign_services.driver.main import run_job
-from kubealign_services.driver.progress import ProgressTracker
-from kubealign_services.process.context import ProcessContext
-from kubealign_services.rpc.client import Peer
-from kubealign_services.rpc.server import RpcServer
+from kubealign_services.roles.driver.attempt import run_attempt
+from kubealign_services.roles.driver.shutdown import ShutdownDeadline
+from kubealign_services.roles.driver.main import run_job
+from kubealign_services.roles.driver.metrics.progress import ProgressTracker
+from kubealign_services.runtime.process.context import ProcessContext
+from kubealign_services.runtime.rpc.client import Peer
+from kubealign_services.runtime.rpc.server import RpcServer
 from kubealign_services.telemetry.heartbeat import Heartbeat
 from kubealign_services.telemetry.metrics import ProcessMetrics
 from kubealign_services.telemetry.read_model import ReadModelWriter

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kubealign.spec.job import AlignmentJob
-from kubealign_services.driver.failures import UnrecoverableError
+from kubealign_services.roles.driver.errors import UnrecoverableError
 from support.tiny_jobs import online_job
 
 pytestmark = pytest.mark.timeout(30)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kubealign_services.driver.failures import UnrecoverableError, ShutdownRequested
+from kubealign_services.roles.driver.errors import UnrecoverableError, ShutdownRequested
 
 pytestmark = pytest.mark.timeout(20)
 

@@ -10,10 +10,10 @@ import pytest
 from xxhash import xxh3_128_hexdigest
 
 from kubealign_services.data.prepared import PreparedRow
-from kubealign_services.data.tokenizers import train_character_tokenizer
-from kubealign_services.driver.failures import UnrecoverableError
-from kubealign_services.driver.rounds.files import StoredRound, RoundFiles
-from kubealign_services.driver.state import JobState
+from kubealign_services.data.tokenization.tokenizers import train_character_tokenizer
+from kubealign_services.roles.driver.errors import UnrecoverableError
+from kubealign_services.roles.driver.sources.iterative.round_files import StoredRound, RoundFiles
+from kubealign_services.roles.driver.state import JobState
 from support.rounds_in_process import Policy, RoundsJob, rounds_job
 
 pytestmark = pytest.mark.timeout(60)

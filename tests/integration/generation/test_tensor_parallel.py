@@ -21,18 +21,18 @@ from transformers import (
     Qwen3Config,
 )
 
-from kubealign.spec import engines as engine_spec
+from kubealign.spec.sections import engines as engine_spec
 from kubealign.v1 import batch_pb2, refit_pb2
-from kubealign_services.adapters.low_rank import LowRankAdapter
+from kubealign_services.training.adapters.low_rank import LowRankAdapter
 from kubealign_services.generation.contract import GeneratedSample, GenerationRequest, SamplingParameters
 from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
-from kubealign_services.generation.torch_engine.tensor_parallel.follower import run_worker
-from kubealign_services.generation.torch_engine.tensor_parallel.led_passes import PartsMissing, ProcessesLost
-from kubealign_services.generation.torch_engine.tensor_parallel.making import create_worker_runner, create_leader_engine
-from kubealign_services.generation.torch_engine.tensor_parallel.sliced_passes import ShardedModelRunner
-from kubealign_services.generation.torch_engine.tensor_parallel.slicing import ModelShard, shard_extent, shard_tensor
-from kubealign_services.group.rendezvous import join_process_group
-from kubealign_services.training.slices import WeightSlice
+from kubealign_services.generation.torch_engine.tensor_parallel.worker import run_worker
+from kubealign_services.generation.torch_engine.tensor_parallel.leader import PartsMissing, ProcessesLost
+from kubealign_services.generation.torch_engine.tensor_parallel.engine_factory import create_worker_runner, create_leader_engine
+from kubealign_services.generation.torch_engine.tensor_parallel.sharded_runner import ShardedModelRunner
+from kubealign_services.generation.torch_engine.tensor_parallel.sharding import ModelShard, shard_extent, shard_tensor
+from kubealign_services.runtime.ranks.rendezvous import join_process_group
+from kubealign_services.training.weight_slices import WeightSlice
 from support.free_address import free_address
 
 pytestmark = pytest.mark.timeout(300)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kubealign_services.data.tokenizers import load_tokenizer
+from kubealign_services.data.tokenization.tokenizers import load_tokenizer
 from support.running import RunningJobs
 from support.tiny_jobs import PACED_LETTER_A, set_pace, write_jobs, write_reward
 from support.tiny_rewards import policy_folder, reward_folder, scores_of

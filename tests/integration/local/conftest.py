@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kubealign.local.fork_server import ForkServer
+from kubealign.local.processes.fork_server import ForkServer
 
 # The role that the tests' processes have is imported by name, in the processes too.
 sys.path.insert(0, str(Path(__file__).parent))

@@ -12,7 +12,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from kubealign.process import ProcessSettings
+from kubealign.process_settings import ProcessSettings
 
 BEHAVIOUR = "behaviour.json"
 EVENTS = "events.jsonl"

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kubealign.local.fork_server import ForkServer
-from kubealign.local.interruption import Interruption
-from kubealign.local.local_run import JobRunner
-from kubealign.local.run_folder import RunDirectory
-from kubealign.local.run_status import RunStatus
-from kubealign.local.supervisor import UnitState
-from kubealign.process import Role
+from kubealign.local.processes.fork_server import ForkServer
+from kubealign.local.runner.signals import Interruption
+from kubealign.local.runner.job_runner import JobRunner
+from kubealign.local.run_dir.layout import RunDirectory
+from kubealign.local.run_dir.status import RunStatus
+from kubealign.local.processes.supervisor import UnitState
+from kubealign.process_settings import Role
 from kubealign.roles import Process
 from kubealign.spec.job import AlignmentJob
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from local_job import driver, prepare, rollout, trainer
 from rich.console import Console
 
-from kubealign.local.display import display_for
-from kubealign.local.failure import RunRefused
-from kubealign.local.run_jobs import run_jobs
-from kubealign.spec.load import load_jobs
+from kubealign.local.display.terminal import display_for
+from kubealign.local.errors import RunRefused
+from kubealign.local.runner.run_jobs import run_jobs
+from kubealign.spec.loading.loader import load_jobs
 
 
 def main() -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kubealign.local.fork_server import ForkServer
+from kubealign.local.processes.fork_server import ForkServer
 
 pytestmark = pytest.mark.timeout(60)
 

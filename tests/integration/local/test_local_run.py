@@ -20,11 +20,11 @@ from local_job import (
     trainer,
 )
 
-from kubealign.local.control import list_processes, scale
-from kubealign.local.failure import RunRefused
-from kubealign.local.run_status import Phase, read_status
-from kubealign.local.supervisor import UnitState
-from kubealign.process import ProcessSettings
+from kubealign.local.run_dir.control_socket import list_processes, scale
+from kubealign.local.errors import RunRefused
+from kubealign.local.run_dir.status import Phase, read_status
+from kubealign.local.processes.supervisor import UnitState
+from kubealign.process_settings import ProcessSettings
 
 pytestmark = pytest.mark.timeout(90)
 JOB = [prepare(), trainer(), rollout(), driver("trainer", "rollout")]

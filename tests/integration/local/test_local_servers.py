@@ -13,10 +13,10 @@ from local_job import Place, driver, mode, prepare, trainer
 from nats.errors import Error as NatsError
 from redis.exceptions import AuthenticationError, NoPermissionError
 
-from kubealign.local.ports import PortAllocator
-from kubealign.local.run_status import Phase
-from kubealign.local.supervisor import UnitState
-from kubealign.process import ProcessSettings
+from kubealign.local.processes.ports import PortAllocator
+from kubealign.local.run_dir.status import Phase
+from kubealign.local.processes.supervisor import UnitState
+from kubealign.process_settings import ProcessSettings
 
 pytestmark = pytest.mark.timeout(90)
 JOB = [prepare(), trainer(), driver("trainer")]

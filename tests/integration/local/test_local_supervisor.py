@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from local_job import alive
 
-from kubealign.local.fork_server import ChildProcess, ForkServer
-from kubealign.local.supervisor import ManagedProcess, Supervisor, ManagedUnit
+from kubealign.local.processes.fork_server import ChildProcess, ForkServer
+from kubealign.local.processes.supervisor import ManagedProcess, Supervisor, ManagedUnit
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from kubealign_services.process.standing_back import NICE
+from kubealign_services.runtime.process.cpu_priority import NICE
 
 PROGRAM = """
 import asyncio, os, threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from kubealign_services.process.standing_back import session_stands_back, stand_back
+from kubealign_services.runtime.process.cpu_priority import session_stands_back, stand_back
 
 os.nice({before})
 stand_back()

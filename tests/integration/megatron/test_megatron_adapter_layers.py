@@ -11,11 +11,11 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from kubealign.spec.megatron import MegatronBackendSpec
+from kubealign.spec.sections.megatron import MegatronBackendSpec
 from kubealign_services.training.contract import Head
-from kubealign_services.training.megatron_backend.conversion import HeadSizes, build_conversions
-from kubealign_services.training.megatron_backend.families import read_architecture
-from kubealign_services.training.megatron_backend.lora_targets import adapted_layers, init_lora_a
+from kubealign_services.training.megatron_backend.weights.conversion import HeadSizes, build_conversions
+from kubealign_services.training.megatron_backend.model.architecture import read_architecture
+from kubealign_services.training.megatron_backend.model.lora_layers import adapted_layers, init_lora_a
 from support import adapter_layers
 from support.adapter_layers import COLUMNS, LORA, ROWS, TOKENS, whole_inputs, whole_up
 from support.forked_ranks import RankFactory

@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 
-from kubealign.spec.megatron import MegatronBackendSpec as MegatronSpec
-from kubealign.spec.training import Backend, Trainer
+from kubealign.spec.sections.megatron import MegatronBackendSpec as MegatronSpec
+from kubealign.spec.sections.training import Backend, Trainer
 from kubealign_services.training.backends import create_backend
 from kubealign_services.training.contract import Head
 from support.batches import random_batch

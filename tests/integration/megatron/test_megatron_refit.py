@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from kubealign.spec.rollout import WeightEncoding
+from kubealign.spec.sections.rollout import WeightEncoding
 from kubealign.v1 import refit_pb2
 from support.refit_ranks import RANKS
 from support.refit_site import Site, Workers, opened

@@ -12,13 +12,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from kubealign_services.training.megatron_backend.core_context import (
+from kubealign_services.training.megatron_backend.parallel.context_attention import (
     context_attention,
     plan_context,
     context_shares,
 )
-from kubealign_services.training.megatron_backend.shims import megatron_cpu_shims
-from kubealign_services.training.megatron_backend.vocabulary import (
+from kubealign_services.training.megatron_backend.cpu_shims import megatron_cpu_shims
+from kubealign_services.training.megatron_backend.model.vocab_parallel_logprobs import (
     VocabularyShare,
     vocab_parallel_candidate_logprobs,
     vocab_parallel_token_logprobs,

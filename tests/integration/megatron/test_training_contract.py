@@ -10,9 +10,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3MoeConfig
 
-from kubealign.spec.megatron import MegatronBackendSpec, Recompute
-from kubealign.spec.precision import Precision
-from kubealign.spec.training import Backend, TorchBackendSpec
+from kubealign.spec.sections.megatron import MegatronBackendSpec, Recompute
+from kubealign.spec.sections.precision import Precision
+from kubealign.spec.sections.training import Backend, TorchBackendSpec
 from support.forked_ranks import RankFactory
 from support.free_address import free_address
 from support.training_contract import VOCABULARY, Seat, Told, batch_of, sit, trainer

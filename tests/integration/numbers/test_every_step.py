@@ -19,7 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from kubealign.read_model import parse_sample
-from kubealign_services.driver.previews import PREVIEWS_PER_STEP
+from kubealign_services.roles.driver.metrics.sample_logging import PREVIEWS_PER_STEP
 from support.metrics_page import online_figures
 from support.running import RunningJobs
 from support.tiny_jobs import FROM_CONFIG, online_job, write_jobs, write_prompts, write_reward

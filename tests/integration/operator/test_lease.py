@@ -10,8 +10,8 @@ from kubernetes.aio.client import ApiClient
 
 from integration.operator.api_server import ScriptedServer, breaks, hangs, refuses
 from kubealign_operator.controller.config import LeaderElectionConfig
-from kubealign_operator.controller.failures import NotLeader
-from kubealign_operator.controller.lease import LeaderLease, LeaseLost
+from kubealign_operator.controller.kube.errors import NotLeader
+from kubealign_operator.controller.kube.leader_election import LeaderLease, LeaseLost
 
 _SHORT = LeaderElectionConfig(lease_seconds=3, renew_deadline_seconds=1.5, retry_seconds=1.0)
 

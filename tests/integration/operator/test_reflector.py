@@ -15,10 +15,10 @@ from integration.operator.api_server import (
     says,
     streams,
 )
-from kubealign_operator.controller.api import Api
+from kubealign_operator.controller.kube.api import Api
 from kubealign_operator.controller.metrics import OperatorMetrics
-from kubealign_operator.controller.reflector import Reflector, Scope
-from kubealign_operator.controller.resources import PODS
+from kubealign_operator.controller.kube.reflector import Reflector, Scope
+from kubealign_operator.controller.kube.resources import PODS
 
 
 class Kept:

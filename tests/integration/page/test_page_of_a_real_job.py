@@ -12,8 +12,8 @@ import pytest
 from playwright.sync_api import expect
 
 from kubealign import AlignmentClient
-from kubealign.local.run_folder import RunDirectory
-from kubealign_services.dashboard.local import LocalAccess
+from kubealign.local.run_dir.layout import RunDirectory
+from kubealign_dashboard.local.access import LocalAccess
 from support.browser import Dashboard, View
 from support.tiny_jobs import PACED_LETTER_A, online_job, set_pace, write_reward
 

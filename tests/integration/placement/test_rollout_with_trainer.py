@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from kubealign.local.failure import RunRefused
+from kubealign.local.errors import RunRefused
 from support.running import RunningJobs, left_running
 from support.tiny_jobs import PACED_LETTER_A, online_job, set_pace, write_jobs, write_prompts, write_reward
 

@@ -12,10 +12,10 @@ from typing import Any
 
 from kubealign.v1 import training_pb2
 from kubealign.v1.trainer_pb2_grpc import TrainerServicer
-from kubealign_services.process.context import ProcessContext
-from kubealign_services.process.failures import PermanentFailure
-from kubealign_services.process.run import run_role
-from kubealign_services.process.until_stopped import run_until_stopped
+from kubealign_services.runtime.process.context import ProcessContext
+from kubealign_services.runtime.process.failures import PermanentFailure
+from kubealign_services.runtime.process.role_runner import run_role
+from kubealign_services.runtime.process.run_until_stopped import run_until_stopped
 
 
 class Trainer(TrainerServicer):

@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from kubealign_services.process.reaper import run_with_reaper
+from kubealign_services.runtime.process.reaper import run_with_reaper
 
 _PR_SET_CHILD_SUBREAPER = 36
 _ORPHAN = "import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', '']).pid)"

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from kubealign_services.process.health import HealthServer
-from kubealign_services.rpc.server import PortInUse
+from kubealign_services.runtime.process.health_server import HealthServer
+from kubealign_services.runtime.rpc.server import PortInUse
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from kubealign.local.fork_server import ForkServer
-from kubealign.local.preloading import modules_to_preload
-from kubealign.process import ExitCode
+from kubealign.local.processes.fork_server import ForkServer
+from kubealign.local.processes.preload_modules import modules_to_preload
+from kubealign.process_settings import ExitCode
 from kubealign.spec.job import AlignmentJob
 from support.pods import JobPods
 from support.tiny_jobs import online_job, sft_job

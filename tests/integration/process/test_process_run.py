@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 
-from kubealign.process import ExitCode, NatsAccess, ProcessSettings, RedisAccess, Role
+from kubealign.process_settings import ExitCode, NatsAccess, ProcessSettings, RedisAccess, Role
 from kubealign.security.authority import CertificateAuthority, write_tls
 from kubealign.v1 import training_pb2
 from kubealign.v1.trainer_pb2_grpc import TrainerStub
-from kubealign_services.process.run import CRASHED
-from kubealign_services.rpc.client import Peer
+from kubealign_services.runtime.process.role_runner import CRASHED
+from kubealign_services.runtime.rpc.client import Peer
 
 # By signal: the thread method would leave the servers running.
 pytestmark = pytest.mark.timeout(90, method="signal")

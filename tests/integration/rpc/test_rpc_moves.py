@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from kubealign.process import Role
+from kubealign.process_settings import Role
 from kubealign.security.authority import CertificateAuthority, write_tls
 from kubealign.v1 import trainer_pb2_grpc, training_pb2
-from kubealign_services.rpc import client
-from kubealign_services.rpc.client import Peer
-from kubealign_services.rpc.errors import Unreachable
-from kubealign_services.rpc.server import RpcServer
+from kubealign_services.runtime.rpc import client
+from kubealign_services.runtime.rpc.client import Peer
+from kubealign_services.runtime.rpc.errors import Unreachable
+from kubealign_services.runtime.rpc.server import RpcServer
 
 pytestmark = pytest.mark.timeout(60)
 

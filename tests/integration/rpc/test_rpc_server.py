@@ -12,13 +12,13 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from kubealign.process import Role, TlsFiles
+from kubealign.process_settings import Role, TlsFiles
 from kubealign.security.authority import CertificateAuthority, write_tls
 from kubealign.v1 import refit_pb2, sender_pb2_grpc, trainer_pb2_grpc, training_pb2
 from kubealign_services.batch.codec import CorruptBatch
-from kubealign_services.rpc.client import Peer, connect
-from kubealign_services.rpc.errors import InvalidRequest, Refused, RemoteFailure, StaleFence, Unreachable
-from kubealign_services.rpc.server import PortInUse, RpcServer
+from kubealign_services.runtime.rpc.client import Peer, connect
+from kubealign_services.runtime.rpc.errors import InvalidRequest, Refused, RemoteFailure, StaleFence, Unreachable
+from kubealign_services.runtime.rpc.server import PortInUse, RpcServer
 from kubealign_services.training.contract import NonFiniteLoss
 
 pytestmark = pytest.mark.timeout(60)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from kubealign.spec.rewards import RewardFunction
-from kubealign_services.scoring.functions import (
+from kubealign.spec.sections.rewards import RewardFunction
+from kubealign_services.scoring.functions.function_reward import (
     BadReward,
     FunctionReward,
     RewardHung,
@@ -175,8 +175,8 @@ def test_the_process_dies_with_its_parent_even_in_a_loop(tmp_path: Path) -> None
     )
     program = (
         "import asyncio\n"
-        "from kubealign.spec.rewards import RewardFunction\n"
-        "from kubealign_services.scoring.functions import FunctionReward\n"
+        "from kubealign.spec.sections.rewards import RewardFunction\n"
+        "from kubealign_services.scoring.functions.function_reward import FunctionReward\n"
         f"spec = RewardFunction.model_validate({{'file': {{'path': {str(file)!r}}}}})\n"
         "asyncio.run(FunctionReward(spec, 300).score(['p'], ['r'], {}))\n"
     )

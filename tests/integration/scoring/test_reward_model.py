@@ -6,10 +6,10 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForSequenceClassification
 
-from kubealign.spec.precision import Precision
+from kubealign.spec.sections.precision import Precision
 from kubealign_services.batch.packed import pack
-from kubealign_services.data.tokenizers import train_character_tokenizer
-from kubealign_services.scoring.models import load_reward_model
+from kubealign_services.data.tokenization.tokenizers import train_character_tokenizer
+from kubealign_services.scoring.reward_models import load_reward_model
 
 pytestmark = pytest.mark.timeout(120)
 

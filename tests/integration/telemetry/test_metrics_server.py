@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from kubealign.process import Role, TlsFiles
+from kubealign.process_settings import Role, TlsFiles
 from kubealign.security.authority import CertificateAuthority, write_tls
-from kubealign_services.rpc.server import PortInUse
+from kubealign_services.runtime.rpc.server import PortInUse
 from kubealign_services.telemetry.metrics import ProcessMetrics, MetricsServer
 
 pytestmark = pytest.mark.timeout(60)

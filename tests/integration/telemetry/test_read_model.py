@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from kubealign import read_model as reading
-from kubealign.local.redis_server import LocalRedisServer
-from kubealign.process import RedisAccess
+from kubealign.local.servers.redis import LocalRedisServer
+from kubealign.process_settings import RedisAccess
 from kubealign_services.telemetry import read_model as writing
 from kubealign_services.telemetry.heartbeat import Heartbeat
 from kubealign_services.telemetry.read_model import MAX_SAMPLES, ReadModelWriter

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from kubealign import read_model as reading
-from kubealign.local.redis_server import LocalRedisServer
-from kubealign.process import RedisAccess, Role
+from kubealign.local.servers.redis import LocalRedisServer
+from kubealign.process_settings import RedisAccess, Role
 from kubealign.security.authority import CertificateAuthority, write_tls
 from kubealign_services.telemetry.read_model import ReadModelWriter
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from kubealign.spec.job import AlignmentJob
-from kubealign_services.trackers.contract import RunOutcome
-from kubealign_services.trackers.opened import open_trackers
+from kubealign_services.telemetry.trackers.contract import RunOutcome
+from kubealign_services.telemetry.trackers.factory import open_trackers
 from support.bad_specs import whole_job
 
 #: Driver after driver: (fence, steps). The second one goes back to the commit of step 2.

@@ -13,13 +13,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from kubealign.spec.precision import Precision
-from kubealign.spec.training import AdamW, Backend, Lora, Optimizer, Trainer
-from kubealign.spec.training import TorchBackendSpec as TorchSpec
+from kubealign.spec.sections.precision import Precision
+from kubealign.spec.sections.training import AdamW, Backend, Lora, Optimizer, Trainer
+from kubealign.spec.sections.training import TorchBackendSpec as TorchSpec
 from kubealign_services.algorithms.contract import LossTerms, ModelOutputs
 from kubealign_services.batch.packed import Batch, pack
 from kubealign_services.training.contract import CorruptCheckpoint, Head, NonFiniteLoss, UpdatePlan
-from kubealign_services.training.group import CommandGroup, Handlers
+from kubealign_services.training.commands.group import CommandGroup, Handlers
 from kubealign_services.training.torch_backend.backend import TorchTrainingBackend
 from support.free_address import free_address
 

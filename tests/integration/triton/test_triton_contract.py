@@ -11,17 +11,17 @@ import pytest
 import pytest_asyncio
 from prometheus_client import CollectorRegistry, generate_latest
 
-from kubealign.process import Role, TlsFiles
+from kubealign.process_settings import Role, TlsFiles
 from kubealign.security.authority import CertificateAuthority, write_tls
-from kubealign.spec.engines import TorchEngineSpec
-from kubealign.spec.rollout import InFlightPolicy
+from kubealign.spec.sections.engines import TorchEngineSpec
+from kubealign.spec.sections.rollout import InFlightPolicy
 from kubealign_services.generation.contract import EngineLost
 from kubealign_services.generation.triton_engine.client import TritonGenerator
-from kubealign_services.generation.triton_engine.installation import TritonInstallation
+from kubealign_services.generation.triton_engine.server_install import TritonInstallation
 from kubealign_services.generation.triton_engine.metrics import TritonMetrics
 from kubealign_services.generation.triton_engine.server import ExternalTritonServer, ManagedTritonServer
 from kubealign_services.generation.triton_engine.session import EngineSettings
-from kubealign_services.process.failures import PermanentFailure
+from kubealign_services.runtime.process.failures import PermanentFailure
 from support.engine_contract import (
     CAPACITY,
     SECONDS,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kubealign_services.generation.triton_engine.installation import TritonInstallation
-from kubealign_services.process.failures import PermanentFailure
+from kubealign_services.generation.triton_engine.server_install import TritonInstallation
+from kubealign_services.runtime.process.failures import PermanentFailure
 from support.running import RunningJobs, alive, children, left_running
 from support.tiny_jobs import FROM_CONFIG, online_job, write_jobs
 

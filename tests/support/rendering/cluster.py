@@ -5,14 +5,14 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from kubealign_operator.render import names
-from kubealign_operator.render.observed import DependencyView, ObservedState, DriverProgress
-from kubealign_operator.render.parsing import processes_of
-from kubealign_operator.render.platform import Platform
-from kubealign_operator.render.pod_view import pod_view
-from kubealign_operator.render.reading import get_path
-from kubealign_operator.render.render import plan_reconcile
-from kubealign_operator.render.rendered import PlannedEvent, ReconcilePlan
+from kubealign_operator import names
+from kubealign_operator.kube_views.observed import DependencyView, ObservedState, DriverProgress
+from kubealign_operator.planner.validation import processes_of
+from kubealign_operator.manifests.platform import Platform
+from kubealign_operator.kube_views.pod_view import pod_view
+from kubealign_operator.kube_views.lenient_json import get_path
+from kubealign_operator.planner.planner import plan_reconcile
+from kubealign_operator.planner.plan import PlannedEvent, ReconcilePlan
 from support.rendering.jobs import PLATFORM, Json
 
 START = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)

@@ -11,7 +11,7 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from kubealign_operator.controller.metrics import OperatorMetrics as OperatorMetrics
-from kubealign_services.dashboard.measures import DashboardMetrics
+from kubealign_dashboard.web.prometheus import DashboardMetrics
 from kubealign_services.telemetry.metrics import ProcessMetrics as ProcessMetrics
 
 ROOT = Path(__file__).parents[3]

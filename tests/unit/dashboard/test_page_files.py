@@ -8,8 +8,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from kubealign_services.dashboard.app import create_app
-from kubealign_services.dashboard.page_files import PAGE
+from kubealign_dashboard.app import create_app
+from kubealign_dashboard.page_files import PAGE
 from support.dashboard import browsing, site_with_jobs
 from support.ruled_access import RuledAccess
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from kubealign.local.spec_change import job_document
-from kubealign.spec.load import load_jobs
+from kubealign.local.run_dir.spec_diff import job_document
+from kubealign.spec.loading.loader import load_jobs
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from kubealign.spec.algorithms import CustomSpec
-from kubealign_services.algorithms.online import ClippedOnlineAlgorithm
+from kubealign_services.algorithms.online.base import ClippedOnlineAlgorithm
 from kubealign_services.batch.packed import Batch
 
 

@@ -4,7 +4,7 @@ import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from kubealign_services.trackers.contract import RunOutcome, TrackedJob
+from kubealign_services.telemetry.trackers.contract import RunOutcome, TrackedJob
 
 
 class CsvTracker:

@@ -3,12 +3,12 @@
 The maths is in `kubealign_services.algorithms`.
 """
 
-from kubealign.spec.algorithms.critic import GAE, PPOSpec
+from kubealign.spec.algorithms.ppo import GAE, PPOSpec
 from kubealign.spec.algorithms.custom import CustomSpec, CustomOfflineSpec, RowKind
-from kubealign.spec.algorithms.generation import AnnotateSpec, PairwiseComparison, GenerateSpec, SampleSelection, CritiqueRevision
-from kubealign.spec.algorithms.group import CISPOSpec, DAPOSpec, GRPOSpec, GSPOSpec, DrGRPOSpec, GroupRelativeSpec
+from kubealign.spec.algorithms.data_generation import AnnotateSpec, PairwiseComparison, GenerateSpec, SampleSelection, CritiqueRevision
+from kubealign.spec.algorithms.group_relative import CISPOSpec, DAPOSpec, GRPOSpec, GSPOSpec, DrGRPOSpec, GroupRelativeSpec
 from kubealign.spec.algorithms.kl import KL, AdaptiveKL, FixedKL, KLEstimator, KLPlacement
-from kubealign.spec.algorithms.method import ResultKind, AlgorithmSpec, OfflineSpec, RowAlgorithmSpec, Requirement
+from kubealign.spec.algorithms.base import ResultKind, AlgorithmSpec, OfflineSpec, RowAlgorithmSpec, Requirement
 from kubealign.spec.algorithms.on_policy import ClippedRatioSpec, OnPolicySpec
 from kubealign.spec.algorithms.policy_loss import (
     AdvantageCenter,
@@ -42,7 +42,7 @@ from kubealign.spec.algorithms.reward_model import (
     RewardModelSpec,
     RewardObjective,
 )
-from kubealign.spec.algorithms.rounds import SPINSpec, Judge, RejectionSamplingSpec, IterativeSpec, SelfRewardingSpec
+from kubealign.spec.algorithms.iterative import SPINSpec, Judge, RejectionSamplingSpec, IterativeSpec, SelfRewardingSpec
 from kubealign.spec.algorithms.supervised import SFTSpec, DistillationSpec, DistillationDivergence
 from kubealign.spec.algorithms.union import Algorithm
 

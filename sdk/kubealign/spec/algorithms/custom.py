@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from kubealign.spec.algorithms.method import OfflineSpec
+from kubealign.spec.algorithms.base import OfflineSpec
 from kubealign.spec.algorithms.on_policy import ClippedRatioSpec
 from kubealign.spec.base import ShortText
 

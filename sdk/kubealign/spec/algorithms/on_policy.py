@@ -5,7 +5,7 @@ from typing import ClassVar
 from pydantic import Field, model_validator
 
 from kubealign.spec.algorithms.kl import KL, FixedKL, KLPlacement
-from kubealign.spec.algorithms.method import AlgorithmSpec, Requirement
+from kubealign.spec.algorithms.base import AlgorithmSpec, Requirement
 from kubealign.spec.algorithms.policy_loss import (
     AdvantageCenter,
     Clip,

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from kubealign.spec.algorithms.method import OfflineSpec
+from kubealign.spec.algorithms.base import OfflineSpec
 
 
 class PreferenceSpec(OfflineSpec):

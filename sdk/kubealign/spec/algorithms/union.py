@@ -2,14 +2,14 @@
 
 from pydantic import Field
 
-from kubealign.spec.algorithms.critic import PPOSpec
+from kubealign.spec.algorithms.ppo import PPOSpec
 from kubealign.spec.algorithms.custom import CustomSpec, CustomOfflineSpec
-from kubealign.spec.algorithms.generation import AnnotateSpec, GenerateSpec
-from kubealign.spec.algorithms.group import CISPOSpec, DAPOSpec, GRPOSpec, GSPOSpec, DrGRPOSpec
+from kubealign.spec.algorithms.data_generation import AnnotateSpec, GenerateSpec
+from kubealign.spec.algorithms.group_relative import CISPOSpec, DAPOSpec, GRPOSpec, GSPOSpec, DrGRPOSpec
 from kubealign.spec.algorithms.preference import DPOSpec, IPOSpec, KTOSpec, ORPOSpec, RPOSpec, SimPOSpec
 from kubealign.spec.algorithms.reinforce import RLOOSpec, ReinforceSpec, ReinforcePlusPlusSpec, ReMaxSpec
 from kubealign.spec.algorithms.reward_model import RewardModelSpec
-from kubealign.spec.algorithms.rounds import SPINSpec, RejectionSamplingSpec, SelfRewardingSpec
+from kubealign.spec.algorithms.iterative import SPINSpec, RejectionSamplingSpec, SelfRewardingSpec
 from kubealign.spec.algorithms.supervised import SFTSpec, DistillationSpec
 from kubealign.spec.base import SpecUnion
 

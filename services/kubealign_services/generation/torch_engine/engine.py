@@ -12,19 +12,19 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from kubealign.spec import engines as engine_spec
-from kubealign.spec.precision import Precision
-from kubealign.spec.rollout import InFlightPolicy
-from kubealign_services.data.tokenizers import check_vocabulary, load_tokenizer
-from kubealign_services.free_memory import free_bytes
+from kubealign.spec.sections import engines as engine_spec
+from kubealign.spec.sections.precision import Precision
+from kubealign.spec.sections.rollout import InFlightPolicy
+from kubealign_services.data.tokenization.tokenizers import check_vocabulary, load_tokenizer
+from kubealign_services.runtime.free_memory import free_bytes
 from kubealign_services.generation.contract import EngineLoad, GeneratedSample, GenerationRequest
-from kubealign_services.generation.torch_engine.model import CausalModel, end_tokens, read_config
-from kubealign_services.generation.torch_engine.page_cache import PageManager, pages_for
-from kubealign_services.generation.torch_engine.passes import LocalModelRunner, ModelRunner
-from kubealign_services.generation.torch_engine.requests import check_request, check_room
-from kubealign_services.generation.torch_engine.sampling import sample
-from kubealign_services.generation.torch_engine.schedule import Scheduler, ScheduledStep
-from kubealign_services.generation.torch_engine.sequences import RunningBatch
+from kubealign_services.generation.torch_engine.model.causal_model import CausalModel, end_tokens, read_config
+from kubealign_services.generation.torch_engine.kv_cache.page_manager import PageManager, pages_for
+from kubealign_services.generation.torch_engine.model.model_runner import LocalModelRunner, ModelRunner
+from kubealign_services.generation.torch_engine.request_validation import check_request, check_room
+from kubealign_services.generation.torch_engine.sampling.sampler import sample
+from kubealign_services.generation.torch_engine.scheduler.scheduler import Scheduler, ScheduledStep
+from kubealign_services.generation.torch_engine.scheduler.running_batch import RunningBatch
 
 NO_WEIGHTS = -1
 GIB = 2**30

@@ -11,8 +11,8 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from kubealign.process import TlsFiles
-from kubealign.spec.rollout import InFlightPolicy
+from kubealign.process_settings import TlsFiles
+from kubealign.spec.sections.rollout import InFlightPolicy
 from kubealign_services.generation.contract import (
     EngineLoad,
     EngineLost,
@@ -20,7 +20,7 @@ from kubealign_services.generation.contract import (
     GenerationRequest,
     RequestRefused,
 )
-from kubealign_services.generation.gate import AdmissionGate
+from kubealign_services.generation.admission_gate import AdmissionGate
 from kubealign_services.generation.triton_engine.messages import Op, parse_load, parse_sample, request_fields
 from kubealign_services.generation.triton_engine.server import TritonServer
 from kubealign_services.generation.triton_engine.session import EngineSettings, TritonSession, SessionRejected

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from kubealign.spec.engines import TorchEngineSpec
-from kubealign.spec.rollout import InFlightPolicy
+from kubealign.spec.sections.engines import TorchEngineSpec
+from kubealign.spec.sections.rollout import InFlightPolicy
 from kubealign_services.generation.contract import RequestRefused, RolloutEngine
 from kubealign_services.generation.triton_engine.messages import (
     Op,

@@ -18,14 +18,14 @@ from typing import Protocol, Self
 import xxhash
 
 from kubealign.backoff import restart_delay
-from kubealign.local.ports import LOOPBACK, PortAllocator
-from kubealign.process import TlsFiles
-from kubealign_services.generation.triton_engine.installation import TritonInstallation, server_arguments
-from kubealign_services.generation.triton_engine.repository import write_model_repository
+from kubealign.local.processes.ports import LOOPBACK, PortAllocator
+from kubealign.process_settings import TlsFiles
+from kubealign_services.generation.triton_engine.server_install import TritonInstallation, server_arguments
+from kubealign_services.generation.triton_engine.model_repository import write_model_repository
 
 log = logging.getLogger(__name__)
 
-_EXEC_MODULE = "kubealign_services.generation.triton_engine.starter"
+_EXEC_MODULE = "kubealign_services.generation.triton_engine.exec_with_parent"
 #: Grace period after SIGTERM. An idle server ends in two or three seconds, one with open streams never does.
 _STOP_SECONDS = 6.0
 _SHARED_MEMORY_FOLDER = Path("/dev/shm")

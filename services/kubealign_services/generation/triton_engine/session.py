@@ -16,8 +16,8 @@ import numpy as np
 from tritonclient.grpc import aio as triton
 from tritonclient.utils import InferenceServerException
 
-from kubealign.process import TlsFiles
-from kubealign.spec.engines import TorchEngineSpec
+from kubealign.process_settings import TlsFiles
+from kubealign.spec.sections.engines import TorchEngineSpec
 from kubealign_services.generation.contract import EngineLost, RequestRefused
 from kubealign_services.generation.triton_engine.messages import MODEL_NAME, TENSOR_NAME, Op, ErrorKind, decode, encode
 

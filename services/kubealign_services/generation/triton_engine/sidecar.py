@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from kubealign.process import ExitCode, TlsFiles
-from kubealign_services.generation.triton_engine.installation import TritonInstallation, server_arguments
-from kubealign_services.generation.triton_engine.repository import write_model_repository
-from kubealign_services.process.failures import PermanentFailure
+from kubealign.process_settings import ExitCode, TlsFiles
+from kubealign_services.generation.triton_engine.server_install import TritonInstallation, server_arguments
+from kubealign_services.generation.triton_engine.model_repository import write_model_repository
+from kubealign_services.runtime.process.failures import PermanentFailure
 
 _START_SECONDS = 600.0
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from kubealign.spec.training import HeadInit, Trainer
+from kubealign.spec.sections.training import HeadInit, Trainer
 from kubealign_services.algorithms.contract import Objective
 from kubealign_services.batch.packed import Batch
-from kubealign_services.residence.swap import make_offloader
+from kubealign_services.runtime.offload.host_offloader import make_offloader
 from kubealign_services.training.contract import (
     AdapterSnapshot,
     CorruptCheckpoint,
@@ -19,29 +19,29 @@ from kubealign_services.training.contract import (
     NonFiniteLoss,
     UpdatePlan,
 )
-from kubealign_services.training.megatron_backend.export_adapter import export_adapter
-from kubealign_services.training.megatron_backend.lora import adapters_disabled
-from kubealign_services.training.megatron_backend.model_loading import (
+from kubealign_services.training.megatron_backend.weights.export_adapter import export_adapter
+from kubealign_services.training.megatron_backend.model.lora import adapters_disabled
+from kubealign_services.training.megatron_backend.loading import (
     StageModel,
     ModelSource,
     load_model,
     megatron_spec,
 )
-from kubealign_services.training.megatron_backend.optimizer import StageOptimizer
-from kubealign_services.training.megatron_backend.passes import Pipeline
-from kubealign_services.training.megatron_backend.resume import load_shards, save_shard
-from kubealign_services.training.megatron_backend.slices import (
+from kubealign_services.training.megatron_backend.optimizer.stage_optimizer import StageOptimizer
+from kubealign_services.training.megatron_backend.pipeline import Pipeline
+from kubealign_services.training.megatron_backend.weights.checkpoint import load_shards, save_shard
+from kubealign_services.training.megatron_backend.weights.rank_slices import (
     ParameterFilter,
     gather_tensors,
     is_adapter,
     is_trunk,
     local_slices,
 )
-from kubealign_services.training.megatron_backend.weights_out import send_slices, export_filter, write_hf_folder
-from kubealign_services.training.slices import WeightSlice
-from kubealign_services.training.torch_backend.collectives import all_gather_metrics
-from kubealign_services.training.torch_backend.microbatches import minibatches
-from kubealign_services.training.torch_backend.passes import MinibatchMetrics, average_metrics
+from kubealign_services.training.megatron_backend.weights.export_hf import send_slices, export_filter, write_hf_folder
+from kubealign_services.training.weight_slices import WeightSlice
+from kubealign_services.training.collectives import all_gather_metrics
+from kubealign_services.training.torch_backend.packing.microbatches import minibatches
+from kubealign_services.training.torch_backend.passes.microbatch_passes import MinibatchMetrics, average_metrics
 from kubealign_services.training.torch_backend.precision import compute_dtype
 
 log = logging.getLogger(__name__)

@@ -10,35 +10,35 @@ import torch
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
-from kubealign.spec.training import HeadInit, Trainer
-from kubealign.spec.training import TorchBackendSpec as TorchSpec
+from kubealign.spec.sections.training import HeadInit, Trainer
+from kubealign.spec.sections.training import TorchBackendSpec as TorchSpec
 from kubealign_services.algorithms.contract import Objective
 from kubealign_services.batch.packed import Batch
-from kubealign_services.residence.swap import make_offloader
+from kubealign_services.runtime.offload.host_offloader import make_offloader
 from kubealign_services.training.contract import AdapterSnapshot, Head, NonFiniteLoss, UpdatePlan
-from kubealign_services.training.slices import WeightSlice
-from kubealign_services.training.torch_backend.checkpoint import load_shard, save_shard
-from kubealign_services.training.torch_backend.cpu_linear import patch_cpu_linear
-from kubealign_services.training.torch_backend.export import export_folder, stream_weights
-from kubealign_services.training.torch_backend.freed_memory import MallocTrimmer
-from kubealign_services.training.torch_backend.kept_passes import ForwardCache
-from kubealign_services.training.torch_backend.lora import (
+from kubealign_services.training.weight_slices import WeightSlice
+from kubealign_services.training.torch_backend.checkpoints.checkpoint import load_shard, save_shard
+from kubealign_services.training.torch_backend.model.cpu_linear import patch_cpu_linear
+from kubealign_services.training.torch_backend.checkpoints.export import export_folder, stream_weights
+from kubealign_services.training.torch_backend.malloc_trim import MallocTrimmer
+from kubealign_services.training.torch_backend.passes.forward_cache import ForwardCache
+from kubealign_services.training.torch_backend.model.lora import (
     adapted_layers,
     adapters_disabled,
     add_adapters,
     adapter_scale,
     stream_adapter,
 )
-from kubealign_services.training.torch_backend.microbatches import minibatches
-from kubealign_services.training.torch_backend.models import load_model
+from kubealign_services.training.torch_backend.packing.microbatches import minibatches
+from kubealign_services.training.torch_backend.model.loading import load_model
 from kubealign_services.training.torch_backend.optimizer import (
     clip_gradients,
     gradient_norm,
     make_adamw,
     step_optimizer,
 )
-from kubealign_services.training.torch_backend.packed_model import PackedModel, has_dropout
-from kubealign_services.training.torch_backend.passes import (
+from kubealign_services.training.torch_backend.model.packed_model import PackedModel, has_dropout
+from kubealign_services.training.torch_backend.passes.microbatch_passes import (
     MinibatchMetrics,
     RankContext,
     average_metrics,
@@ -47,8 +47,8 @@ from kubealign_services.training.torch_backend.passes import (
     run_objective,
 )
 from kubealign_services.training.torch_backend.precision import compute_device, compute_dtype
-from kubealign_services.training.torch_backend.sharding import local_shard, reshard, shard_model
-from kubealign_services.training.torch_backend.slices import matches_checkpoint_layout, local_weight_slices
+from kubealign_services.training.torch_backend.model.fsdp import local_shard, reshard, shard_model
+from kubealign_services.training.torch_backend.checkpoints.local_slices import matches_checkpoint_layout, local_weight_slices
 
 log = logging.getLogger(__name__)
 

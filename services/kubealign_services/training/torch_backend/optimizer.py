@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from kubealign.spec.training import AdamW, Optimizer
-from kubealign_services.training.torch_backend.schedule import learning_rate
+from kubealign.spec.sections.training import AdamW, Optimizer
+from kubealign_services.training.torch_backend.lr_schedule import learning_rate
 
 
 def make_adamw(model: nn.Module, spec: AdamW) -> torch.optim.AdamW:

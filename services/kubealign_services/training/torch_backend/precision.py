@@ -2,7 +2,7 @@
 
 import torch
 
-from kubealign.spec.precision import Precision
+from kubealign.spec.sections.precision import Precision
 
 
 def compute_dtype(precision: Precision) -> torch.dtype:

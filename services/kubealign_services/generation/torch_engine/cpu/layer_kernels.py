@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from kubealign_services.compiled import numba_lazy, numba_eager
+from kubealign_services.runtime.numba_kernels import numba_lazy, numba_eager
 from kubealign_services.generation.torch_engine.cpu.elements import narrow, widen
 
 

@@ -1,0 +1,211 @@
+"""Executes a plan in an order that may be interrupted anywhere: status, deletions, stops, creations."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+from kubealign_operator.controller import credentials
+from kubealign_operator.controller.kube.api import METADATA_ONLY, PLAIN, Api, Json
+from kubealign_operator.controller.state.cache import TrackedJob, JobStore, PodStore
+from kubealign_operator.controller.kube.merge_patch import merge_patch
+from kubealign_operator.controller.state.owned_objects import OwnedObjects
+from kubealign_operator.controller.kube.errors import ApiStatusError
+from kubealign_operator.controller.kube.resources import JOBS, OWNED, PODS, JobKey, owner_uid
+from kubealign_operator.names import FIELD_MANAGER
+from kubealign_operator.planner.plan import CredentialsRequest, PodDeletion, PlannedEvent, ReconcilePlan, PodStop
+
+log = logging.getLogger(__name__)
+
+#: Called with (key, uid, password) when a job's credentials were created.
+CredentialsIssued = Callable[[JobKey, str, str], None]
+#: Called with (job, events) once the status to which the events belong is written.
+AnnounceEvents = Callable[[Json, tuple[PlannedEvent, ...]], None]
+
+# Statuses of a creation that concern the request itself: a retry of the same request does not help.
+_PERMANENT_ERRORS = (HTTPStatus.BAD_REQUEST, HTTPStatus.FORBIDDEN, HTTPStatus.UNPROCESSABLE_ENTITY)
+_STOP_DEADLINE_SECONDS = 1
+
+
+class StaleObservation(Exception):
+    """The job has changed since it was observed: reconcile it again."""
+
+
+@dataclass
+class ExecutionResult:
+    """The result of executing a plan."""
+
+    #: True when something was changed in the cluster.
+    changed: bool = False
+    #: Name of an object -> error of its refused creation.
+    create_errors: dict[str, str] = field(default_factory=dict)
+
+
+class PlanExecutor:
+    """Executes plans and stores the API server's answers in the caches."""
+
+    def __init__(
+        self,
+        api: Api,
+        jobs: JobStore,
+        pods: PodStore,
+        owned_objects: OwnedObjects,
+        *,
+        redis_ca: bytes | None,
+        on_credentials_issued: CredentialsIssued,
+        announce: AnnounceEvents,
+    ) -> None:
+        self._api = api
+        self._jobs = jobs
+        self._pods = pods
+        self._owned_objects = owned_objects
+        self._redis_ca = redis_ca
+        self._on_credentials_issued = on_credentials_issued
+        self._announce = announce
+
+    async def execute(self, key: JobKey, job: TrackedJob, plan: ReconcilePlan) -> ExecutionResult:
+        """Execute the plan of one job.
+
+        Raises:
+            StaleObservation: The job has changed since it was observed.
+            ApiStatusError: The API server refused a call.
+            ApiUnavailable: The API server did not answer in time.
+            NotLeader: This replica must not write any more.
+        """
+        result = ExecutionResult()
+        await self._patch_status(key, job, plan, result)
+        self._announce(job.resource, plan.events)
+        if plan.credentials is not None:
+            await self._create_credentials(key, job, plan.credentials, result)
+        await _run_all(self._delete(key, deletion, result) for deletion in plan.delete)
+        await _run_all(self._stop(key, stop, result) for stop in plan.stop)
+        # Pods last: their volumes must exist when the node mounts them.
+        objects = [item for item in plan.create if item["kind"] != PODS.kind]
+        await _run_all(self._create(key, job, manifest, result) for manifest in objects)
+        pods = [item for item in plan.create if item["kind"] == PODS.kind]
+        await _run_all(self._create(key, job, manifest, result) for manifest in pods)
+        if plan.delete_job:
+            await self._delete_job(key, job, result)
+        return result
+
+    async def _patch_status(self, key: JobKey, tracked: TrackedJob, plan: ReconcilePlan, result: ExecutionResult) -> None:
+        change = merge_patch(tracked.status, plan.status)
+        if not change:
+            return
+        # Preconditions: a stale view must change neither this job nor a later one of the same name.
+        preconditions = {"uid": tracked.uid, "resourceVersion": tracked.resource["metadata"]["resourceVersion"]}
+        path = f"{JOBS.object_path(key.namespace, key.name)}/status"
+        try:
+            answer = await self._api.merge_patch(
+                JOBS, path, {"metadata": preconditions, "status": change}, FIELD_MANAGER
+            )
+        except ApiStatusError as error:
+            if error.is_conflict or error.is_not_found:
+                raise StaleObservation(str(error)) from error
+            raise
+        result.changed = True
+        self._jobs.record_write(answer)
+
+    async def _create_credentials(self, key: JobKey, job: TrackedJob, need: CredentialsRequest, result: ExecutionResult) -> None:
+        created = credentials.create_credentials(need, key.name, self._redis_ca)
+        if await self._create(key, job, created.manifest, result):
+            self._on_credentials_issued(key, job.uid, created.redis_password)
+
+    async def _delete(self, key: JobKey, deletion: PodDeletion, result: ExecutionResult) -> None:
+        options: dict[str, Any] = {"preconditions": {"uid": deletion.uid}}
+        if deletion.grace_seconds is not None:
+            options["gracePeriodSeconds"] = deletion.grace_seconds
+        answer = await self._ignore_missing(
+            self._api.delete(PODS, PODS.object_path(key.namespace, deletion.name), options)
+        )
+        self._record_pod(answer, result)
+
+    async def _stop(self, key: JobKey, stop: PodStop, result: ExecutionResult) -> None:
+        body = {"metadata": {"uid": stop.uid}, "spec": {"activeDeadlineSeconds": _STOP_DEADLINE_SECONDS}}
+        path = PODS.object_path(key.namespace, stop.name)
+        answer = await self._ignore_missing(self._api.merge_patch(PODS, path, body, FIELD_MANAGER))
+        self._record_pod(answer, result)
+
+    async def _create(self, key: JobKey, job: TrackedJob, manifest: Json, result: ExecutionResult) -> bool:
+        """Create the object. A permanent refusal is recorded, not raised.
+
+        Returns:
+            True when the object was created now.
+        """
+        resource, name = OWNED[manifest["kind"]], manifest["metadata"]["name"]
+        try:
+            created = await self._api.create(
+                resource,
+                resource.collection_path(key.namespace),
+                manifest,
+                FIELD_MANAGER,
+                PLAIN if resource is PODS else METADATA_ONLY,
+            )
+        except ApiStatusError as error:
+            if error.is_conflict:
+                await self._handle_name_conflict(key, job, manifest, result)
+            elif error.status in _PERMANENT_ERRORS:
+                result.create_errors[name] = error.message or error.reason
+            elif not error.is_not_found:  # the namespace is being deleted, and the job with it
+                raise
+            return False
+        result.changed = True
+        if resource is PODS:
+            self._pods.record_write(created)
+        else:
+            self._owned_objects.add(job.uid, resource.kind, name)
+        return True
+
+    async def _handle_name_conflict(self, key: JobKey, job: TrackedJob, manifest: Json, result: ExecutionResult) -> None:
+        """Handle a taken name: by this job (a lost answer), by an earlier job, or by somebody else's object.
+        """
+        resource, name = OWNED[manifest["kind"]], manifest["metadata"]["name"]
+        try:
+            existing = await self._api.get(resource, resource.object_path(key.namespace, name), METADATA_ONLY)
+        except ApiStatusError as error:
+            if error.is_not_found:
+                raise StaleObservation(f"{resource.kind} {name} was deleted during its creation") from error
+            raise
+        owner = owner_uid(existing["metadata"])
+        if owner == job.uid and resource is not PODS:
+            self._owned_objects.add(job.uid, resource.kind, name)
+        elif owner is not None and owner != job.uid:
+            result.create_errors[name] = (
+                f"{resource.kind} {name} of an earlier job of this name is still being deleted"
+            )
+        elif owner is None:
+            result.create_errors[name] = (
+                f"a {resource.kind} {name} exists that does not belong to this job: delete it, "
+                "or give the job another name"
+            )
+
+    async def _delete_job(self, key: JobKey, job: TrackedJob, result: ExecutionResult) -> None:
+        options = {"preconditions": {"uid": job.uid}, "propagationPolicy": "Background"}
+        await self._ignore_missing(self._api.delete(JOBS, JOBS.object_path(key.namespace, key.name), options))
+        result.changed = True
+
+    def _record_pod(self, answer: Json | None, result: ExecutionResult) -> None:
+        if answer is not None:
+            result.changed = True
+            if answer.get("kind") == PODS.kind:
+                self._pods.record_write(answer)
+
+    async def _ignore_missing(self, call: Any) -> Json | None:
+        """Await the call. None: the object is gone, or another object has its name."""
+        try:
+            answer: Json = await call
+        except ApiStatusError as error:
+            if error.is_not_found or error.is_conflict:
+                return None
+            raise
+        return answer
+
+
+async def _run_all(calls: Iterable[Any]) -> None:
+    """Await all calls concurrently, then raise the first failure."""
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result

@@ -1,0 +1,149 @@
+"""Wires the components that run while a replica is the leader."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from datetime import datetime
+from typing import Any
+
+from kubernetes.aio.client.api_client import ApiClient
+
+from kubealign.roles import Process
+from kubealign_operator.controller.executor import PlanExecutor
+from kubealign_operator.controller.kube.api import Api
+from kubealign_operator.controller.state.cache import JobStore, PodStore
+from kubealign_operator.controller.config import OperatorConfig
+from kubealign_operator.controller.kube.events import EventRecorder
+from kubealign_operator.controller.state.owned_objects import OwnedObjects
+from kubealign_operator.controller.metrics import OperatorMetrics
+from kubealign_operator.controller.platform_redis.progress import NoProgress, ProgressReader
+from kubealign_operator.controller.state.work_queue import WorkQueue
+from kubealign_operator.controller.reconciler import Reconciler
+from kubealign_operator.controller.platform_redis.server import PlatformRedis
+from kubealign_operator.controller.platform_redis.users import RedisUserSync
+from kubealign_operator.controller.kube.reflector import Reflector, Scope
+from kubealign_operator.controller.state.create_errors import CreateErrors
+from kubealign_operator.controller.kube.resources import JOBS, PODS, JobKey
+from kubealign_operator.names import OWNED_SELECTOR
+from kubealign_operator.kube_views.observed import ObservedState
+from kubealign_operator.planner.planner import plan_reconcile
+from kubealign_operator.planner.plan import ReconcilePlan
+
+log = logging.getLogger(__name__)
+
+_SYNC_SECONDS = 120.0
+# The pods of a job change in bursts: a burst causes one reconcile and one status patch.
+_BATCH_SECONDS = 0.2
+
+
+class SyncTimeout(Exception):
+    """The initial lists did not arrive in time."""
+
+
+class OperatorManager:
+    """Components of a leading replica. `guard` is called before each write to the API server.
+
+    Every coroutine that it returns runs until it is cancelled.
+    """
+
+    def __init__(
+        self,
+        config: OperatorConfig,
+        client: ApiClient,
+        metrics: OperatorMetrics,
+        instance: str,
+        guard: Callable[[], None],
+    ) -> None:
+        self._config = config
+        self._api = Api(client, metrics, config.request_seconds, guard)
+        self._metrics = metrics
+        self._queue: WorkQueue[JobKey] = WorkQueue()
+        self._jobs = JobStore(self._queue.add)
+        self._pods = PodStore(lambda job: self._queue.add_after(job, _BATCH_SECONDS))
+        self._owned_objects = OwnedObjects(self._api, config.resync_seconds)
+        self._create_errors = CreateErrors()
+        self._recorder = EventRecorder(self._api, metrics, instance)
+        self._redis = PlatformRedis(config.redis) if config.redis is not None else None
+        self._users: RedisUserSync | None = None
+        self._progress: ProgressReader | NoProgress = NoProgress()
+        if self._redis is not None:
+            self._users = RedisUserSync(self._redis, self._api, self._jobs, metrics, config.namespaces)
+            self._progress = ProgressReader(self._redis, self._jobs, self._queue.add, config.progress_seconds)
+        self._reflectors = [
+            Reflector(self._api, scope, store, metrics, config.resync_seconds)
+            for namespace in (config.namespaces or (None,))
+            for scope, store in (
+                (Scope(JOBS, namespace), self._jobs),
+                (Scope(PODS, namespace, OWNED_SELECTOR), self._pods),
+            )
+        ]
+        self._reconciler = self._make_reconciler()
+        metrics.observe(self._jobs.phases, lambda: len(self._queue))
+
+    def watchers(self) -> Iterator[Coroutine[Any, Any, None]]:
+        """Return the coroutines that fill the caches."""
+        return (reflector.run() for reflector in self._reflectors)
+
+    async def wait_for_sync(self) -> None:
+        """Wait until every cache has received its first list.
+
+        Raises:
+            SyncTimeout: The lists did not arrive in time.
+        """
+        try:
+            async with asyncio.timeout(_SYNC_SECONDS):
+                for reflector in self._reflectors:
+                    await reflector.synced.wait()
+        except TimeoutError as error:
+            raise SyncTimeout(f"waited {_SYNC_SECONDS:g} s for the first lists of jobs and pods") from error
+
+    def workers(self) -> Iterator[Coroutine[Any, Any, None]]:
+        """Yield the coroutines that reconcile; start them once the caches are synced."""
+        for _ in range(self._config.workers):
+            yield self._reconciler.run_worker()
+        yield self._recorder.run()
+        yield self._resync_all()
+        yield self._progress.run()
+        if self._users is not None:
+            yield self._users.run()
+
+    async def aclose(self) -> None:
+        if self._redis is not None:
+            await self._redis.aclose()
+
+    def _make_reconciler(self) -> Reconciler:
+        redis, platform = self._config.redis, self._config.platform.platform()
+        actor = PlanExecutor(
+            self._api,
+            self._jobs,
+            self._pods,
+            self._owned_objects,
+            redis_ca=redis.ca_file.read_bytes() if redis is not None and redis.ca_file is not None else None,
+            on_credentials_issued=self._users.on_credentials_issued if self._users is not None else lambda key, uid, password: None,
+            announce=self._recorder.record,
+        )
+
+        def planner(processes: Sequence[Process], observed: ObservedState, now: datetime) -> ReconcilePlan:
+            return plan_reconcile(processes, observed, now, platform)
+
+        return Reconciler(
+            self._jobs,
+            self._pods,
+            self._owned_objects,
+            self._create_errors,
+            self._progress,
+            actor,
+            planner,
+            self._queue,
+            self._metrics,
+        )
+
+    async def _resync_all(self) -> None:
+        """Enqueue every job periodically, independent of the watches, and forget deleted jobs."""
+        while True:
+            await asyncio.sleep(self._config.resync_seconds)
+            present = {job.uid for _, job in self._jobs.items()}
+            self._owned_objects.keep_only(present)
+            self._create_errors.keep_only(present)
+            for key in [key for key, _ in self._jobs.items()]:
+                self._queue.add(key)

@@ -1,0 +1,142 @@
+"""Reconciles Redis users with the jobs: one for each job with credentials, none for finished jobs."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from kubealign_operator.controller import credentials
+from kubealign_operator.controller.kube.api import Api
+from kubealign_operator.controller.state.cache import JobStore
+from kubealign_operator.controller.kube.errors import ApiUnavailable, ApiStatusError
+from kubealign_operator.controller.metrics import OperatorMetrics
+from kubealign_operator.controller.platform_redis.server import RedisUnavailable, PlatformRedis, job_of_key
+from kubealign_operator.controller.kube.resources import SECRETS, JobKey
+from kubealign_operator import names
+
+log = logging.getLogger(__name__)
+
+_INTERVAL_SECONDS = 10.0
+_FINAL = ("Succeeded", "Failed")
+
+
+class RedisUserSync:
+    """Reconciles Redis users every few seconds; the user of a new job is created as soon as its credentials
+    are.
+
+    `namespaces` are those that this operator reconciles (empty: all): users of other namespaces are left
+    alone.
+    """
+
+    def __init__(
+        self, redis: PlatformRedis, api: Api, jobs: JobStore, metrics: OperatorMetrics, namespaces: Sequence[str]
+    ) -> None:
+        self._redis = redis
+        self._api = api
+        self._jobs = jobs
+        self._metrics = metrics
+        self._namespaces = frozenset(namespaces)
+        self._issued: dict[str, tuple[JobKey, str]] = {}
+        #: Jobs that may have keys; None: not read from Redis yet.
+        self._jobs_with_keys: set[JobKey] | None = None
+        self._wake = asyncio.Event()
+        self._is_unavailable = False
+
+    def on_credentials_issued(self, key: JobKey, uid: str, password: str) -> None:
+        """Record that the credentials of this job have just been created."""
+        self._issued[uid] = (key, password)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Reconcile until cancelled. The jobs must have been listed before."""
+        while True:
+            self._wake.clear()
+            try:
+                await self.reconcile()
+            except RedisUnavailable as error:
+                if not self._is_unavailable:
+                    log.warning("Redis is unavailable; jobs continue without it: %s", error)
+                self._is_unavailable = True
+            else:
+                if self._is_unavailable:
+                    log.info("Redis is available again")
+                self._is_unavailable = False
+            self._metrics.set_redis_up(not self._is_unavailable)
+            await self._pause()
+
+    async def reconcile(self) -> None:
+        """Reconcile once, from Redis' current state: a restart of Redis makes no difference.
+
+        Raises:
+            RedisUnavailable: Redis does not answer.
+        """
+        for uid, (key, password) in list(self._issued.items()):
+            # Keys of an earlier job of the same name are not this job's progress.
+            await self._redis.remove_keys(names.redis_prefix(key.namespace, key.name))
+            await self._create_user(key, uid, password)
+            self._issued.pop(uid, None)
+        present = await self._redis.list_users()
+        active = {
+            names.redis_user(job.uid): (key, job.uid)
+            for key, job in self._jobs.items()
+            if job.phase not in _FINAL
+        }
+        for user, (key, uid) in active.items():
+            if user not in present:
+                await self._restore_user(key, uid)
+        await self._remove_stale_users({user: keys for user, keys in present.items() if user not in active})
+        await self._remove_orphaned_keys()
+
+    async def _pause(self) -> None:
+        # While Redis is unavailable, newly issued credentials do not shorten the pause.
+        wait = asyncio.Event().wait() if self._is_unavailable else self._wake.wait()
+        try:
+            async with asyncio.timeout(_INTERVAL_SECONDS):
+                await wait
+        except TimeoutError:
+            return
+
+    async def _restore_user(self, key: JobKey, uid: str) -> None:
+        """Restore the user of a job whose credentials are older than this process, or than a Redis that lost
+        its users.
+        """
+        job = self._jobs.get(key)
+        if job is None or not job.phase:
+            return
+        try:
+            secret = await self._api.get(SECRETS, SECRETS.object_path(key.namespace, names.credentials(key.name)))
+        except (ApiStatusError, ApiUnavailable) as error:
+            log.debug("%s", error)
+            return
+        password = credentials.redis_password(secret, uid)
+        if password is not None:
+            await self._create_user(key, uid, password)
+
+    async def _create_user(self, key: JobKey, uid: str, password: str) -> None:
+        prefix = names.redis_prefix(key.namespace, key.name)
+        await self._redis.create_user(names.redis_user(uid), password, prefix)
+
+    async def _remove_stale_users(self, stale: dict[str, str]) -> None:
+        """Delete the users of finished jobs."""
+        for user, pattern in stale.items():
+            key = _job_of_user(user, pattern)
+            if key is not None and self._is_ours(key):
+                await self._redis.remove_user(user)
+
+    async def _remove_orphaned_keys(self) -> None:
+        """Delete the keys of deleted jobs without a successor of the same name. Their users are gone, so
+        nobody writes.
+        """
+        if self._jobs_with_keys is None:
+            self._jobs_with_keys = {key for key in await self._redis.jobs_with_keys() if self._is_ours(key)}
+        present = {key for key, _ in self._jobs.items()}
+        for key in self._jobs_with_keys - present:
+            await self._redis.remove_keys(names.redis_prefix(key.namespace, key.name))
+        self._jobs_with_keys = present
+
+    def _is_ours(self, key: JobKey) -> bool:
+        return not self._namespaces or key.namespace in self._namespaces
+
+
+def _job_of_user(user: str, pattern: str) -> JobKey | None:
+    """Return the job of a user, from its key pattern; None: it is no job's user."""
+    return job_of_key(pattern) if user.startswith(names.redis_user("")) else None

@@ -1,0 +1,150 @@
+"""Reconciles one job: observe, plan, execute. Also contains the worker loop."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+
+from kubealign.roles import Process
+from kubealign.spec.status import JobPhase
+from kubealign_operator.controller.executor import PlanExecutor, StaleObservation
+from kubealign_operator.controller.state.cache import TrackedJob, JobStore, PodStore
+from kubealign_operator.controller.state.dependency_cycles import find_cycle
+from kubealign_operator.controller.state.owned_objects import OwnedObjects
+from kubealign_operator.controller.kube.errors import ApiUnavailable, ApiStatusError, NotLeader
+from kubealign_operator.controller.metrics import OperatorMetrics
+from kubealign_operator.controller.platform_redis.progress import ACTIVE_PHASES, NoProgress, ProgressReader
+from kubealign_operator.controller.state.work_queue import WorkQueue
+from kubealign_operator.controller.state.create_errors import CreateErrors
+from kubealign_operator.controller.kube.resources import JobKey
+from kubealign_operator.controller.state.job_views import dependency_view
+from kubealign_operator.names import DRIVER, PROCESS_LABEL
+from kubealign_operator.kube_views.observed import ObservedState, PodView
+from kubealign_operator.planner.plan import ReconcilePlan
+
+log = logging.getLogger(__name__)
+
+#: Returns the plan for the observed state at a point in time.
+Planner = Callable[[Sequence[Process], ObservedState, datetime], ReconcilePlan]
+
+# The watch's echo of own writes is no news: reconcile once more after a while, together with the cluster's
+# reaction to the writes.
+_REQUEUE_AFTER_WRITE_SECONDS = 1.0
+
+
+class Reconciler:
+    """A level-triggered reconciler: it works from the current state; losing its caches only costs calls."""
+
+    def __init__(
+        self,
+        jobs: JobStore,
+        pods: PodStore,
+        owned_objects: OwnedObjects,
+        create_errors: CreateErrors,
+        progress: NoProgress | ProgressReader,
+        executor: PlanExecutor,
+        planner: Planner,
+        queue: WorkQueue[JobKey],
+        metrics: OperatorMetrics,
+    ) -> None:
+        self._jobs = jobs
+        self._pods = pods
+        self._owned_objects = owned_objects
+        self._create_errors = create_errors
+        self._progress = progress
+        self._executor = executor
+        self._plan = planner
+        self._queue = queue
+        self._metrics = metrics
+
+    async def run_worker(self) -> None:
+        """Run one worker until cancelled."""
+        while True:
+            key = await self._queue.get()
+            started = time.monotonic()
+            try:
+                await self._reconcile_guarded(key)
+            finally:
+                self._queue.done(key)
+                self._metrics.record_reconcile(time.monotonic() - started)
+
+    async def _reconcile_guarded(self, key: JobKey) -> None:
+        """Reconcile a job. A failure delays this job and does not affect other jobs."""
+        try:
+            is_settled = await self.reconcile(key)
+        except StaleObservation as error:
+            log.debug("%s changed during the reconcile: %s", key, error)
+            self._retry_after_error(key, "Stale")
+        except ApiUnavailable as error:
+            log.warning("%s: %s", key, error, extra={"job": str(key)})
+            self._retry_after_error(key, "ApiAway")
+        except ApiStatusError as error:
+            level = logging.WARNING if error.is_transient else logging.ERROR
+            log.log(level, "%s: %s", key, error, extra={"job": str(key)})
+            self._retry_after_error(key, error.reason, error.retry_after or 0.0)
+        except NotLeader:
+            raise
+        except Exception:
+            log.exception("%s: internal error of the operator", key, extra={"job": str(key)})
+            self._retry_after_error(key, "Fault")
+        else:
+            if is_settled:
+                self._queue.forget(key)
+            else:
+                self._queue.retry(key)
+
+    async def reconcile(self, key: JobKey) -> bool:
+        """Reconcile a job once.
+
+        Returns:
+            False when a creation was refused and must be retried with backoff.
+
+        Raises:
+            StaleObservation: The job has changed since it was observed.
+            ApiStatusError: The API server refused a call.
+            ApiUnavailable: The API server did not answer in time.
+        """
+        job = self._jobs.get(key)
+        if job is None or job.is_deleting:
+            return True
+        observed = await self._observe(key, job)
+        if self._jobs.get(key) is not job:
+            raise StaleObservation("the job changed while its objects were read")
+        plan = self._plan(job.processes, observed, datetime.now(UTC))
+        result = await self._executor.execute(key, job, plan)
+        if self._create_errors.replace(job.uid, result.create_errors):
+            # The refusal, or its end, must be shown in the status at once.
+            self._queue.add(key)
+        elif result.changed:
+            self._queue.add_after(key, _REQUEUE_AFTER_WRITE_SECONDS)
+        if plan.requeue_after is not None:
+            self._queue.add_after(key, max(0.0, plan.requeue_after))
+        return not result.create_errors
+
+    async def _observe(self, key: JobKey, tracked: TrackedJob) -> ObservedState:
+        needed_jobs = {name: self._jobs.get(JobKey(key.namespace, name)) for name in tracked.dependencies}
+        objects = await self._owned_objects.existing(key, tracked)
+        if tracked.phase in ACTIVE_PHASES and any(_is_finished_driver(pod) for pod in self._pods.pods_of_job(key)):
+            await self._progress.refresh(key, tracked.uid)
+        return ObservedState(
+            job=tracked.resource,
+            pods=self._pods.pods_of_job(key),
+            objects=objects,
+            create_errors=self._create_errors.get(tracked.uid),
+            dependencies={name: dependency_view(dependency.resource) if dependency else None for name, dependency in needed_jobs.items()},
+            dependency_cycle=find_cycle(key.name, lambda name: self._pending_dependencies(JobKey(key.namespace, name))),
+            progress=self._progress.get(tracked.uid),
+        )
+
+    def _pending_dependencies(self, key: JobKey) -> frozenset[str]:
+        """Return the unfinished dependencies of a job."""
+        job = self._jobs.get(key)
+        return frozenset() if job is None or job.phase == JobPhase.SUCCEEDED else frozenset(job.dependencies)
+
+    def _retry_after_error(self, key: JobKey, reason: str, at_least: float = 0.0) -> None:
+        self._metrics.record_error(reason)
+        self._queue.retry(key, at_least)
+
+
+def _is_finished_driver(pod: PodView) -> bool:
+    return pod.labels.get(PROCESS_LABEL) == DRIVER and pod.phase in ("Succeeded", "Failed")

@@ -1,0 +1,235 @@
+"""Caches of jobs and pods, reduced to the fields in use and indexed by job.
+
+The server's answers to the operator's own writes are stored as well, so that a reconcile never works on a
+state
+before the operator's last write. An object is only replaced by a newer resourceVersion.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kubealign.roles import Process
+from kubealign_operator.controller.kube.resources import JobKey, resource_version
+from kubealign_operator.controller.state.job_views import dependency_names, phase_of, strip_unused_metadata
+from kubealign_operator.names import JOB_LABEL
+from kubealign_operator.kube_views.observed import PodView
+from kubealign_operator.planner.validation import processes_of
+from kubealign_operator.kube_views.pod_view import pod_view
+
+Json = dict[str, Any]
+OnChange = Callable[[JobKey], None]
+
+
+@dataclass(frozen=True, slots=True)
+class TrackedJob:
+    """A job as last observed."""
+
+    version: int
+    uid: str
+    #: The object without unused metadata.
+    resource: Json
+    #: Names of the jobs in the namespace whose results it reads.
+    dependencies: frozenset[str]
+    #: Empty when the spec is invalid and nothing can be started.
+    processes: tuple[Process, ...]
+
+    @property
+    def phase(self) -> str:
+        """status.phase; empty before the first status."""
+        return phase_of(self.resource)
+
+    @property
+    def generation(self) -> object:
+        return self.resource["metadata"].get("generation")
+
+    @property
+    def status(self) -> Mapping[str, Any]:
+        value = self.resource.get("status")
+        return value if isinstance(value, dict) else {}
+
+    @property
+    def is_deleting(self) -> bool:
+        return "deletionTimestamp" in self.resource["metadata"]
+
+
+class _WatchedVersions:
+    """Versions up to which the watches have delivered all events, by namespace."""
+
+    def __init__(self) -> None:
+        self._by_scope: dict[str | None, int] = {}
+
+    def set(self, namespace: str | None, version: int) -> None:
+        self._by_scope[namespace] = version
+
+    def covers(self, namespace: str, version: int) -> bool:
+        """Return True when the watch has delivered this version: a late answer must not override it."""
+        return version <= max(self._by_scope.get(None, 0), self._by_scope.get(namespace, 0))
+
+
+class JobStore:
+    """Cache of the jobs.
+
+    `on_change` is called for a job that is new, changed or gone, and for the jobs that depend on it.
+    """
+
+    def __init__(self, on_change: OnChange) -> None:
+        self._on_change = on_change
+        self._jobs: dict[JobKey, TrackedJob] = {}
+        self._dependents: defaultdict[JobKey, set[JobKey]] = defaultdict(set)
+        self._watched_versions = _WatchedVersions()
+
+    def get(self, key: JobKey) -> TrackedJob | None:
+        return self._jobs.get(key)
+
+    def items(self) -> Iterable[tuple[JobKey, TrackedJob]]:
+        return self._jobs.items()
+
+    def phases(self) -> Iterator[str]:
+        return (job.phase for job in self._jobs.values())
+
+    def put(self, item: Json) -> None:
+        key = JobKey(item["metadata"]["namespace"], item["metadata"]["name"])
+        if self._store(key, item):
+            self._on_change(key)
+            self._notify_dependents(key)
+
+    def record_write(self, item: Json) -> None:
+        """Store the server's answer to the operator's own status patch. Only dependent jobs are notified."""
+        metadata = item["metadata"]
+        if self._watched_versions.covers(metadata["namespace"], resource_version(metadata)):
+            return
+        key = JobKey(metadata["namespace"], metadata["name"])
+        if self._store(key, item):
+            self._notify_dependents(key)
+
+    def remove(self, item: Json) -> None:
+        metadata = item["metadata"]
+        key = JobKey(metadata["namespace"], metadata["name"])
+        job = self._jobs.get(key)
+        if job is not None and job.version <= resource_version(metadata):
+            self._drop(key, job)
+
+    def sweep(self, namespace: str | None, uids: set[str], listed_version: int) -> None:
+        for key, job in list(self._jobs.items()):
+            if namespace in (None, key.namespace) and job.version <= listed_version and job.uid not in uids:
+                self._drop(key, job)
+
+    def advance_to(self, namespace: str | None, version: int) -> None:
+        self._watched_versions.set(namespace, version)
+
+    def _store(self, key: JobKey, item: Json) -> bool:
+        """Store the job. False: the cached version is as new."""
+        before = self._jobs.get(key)
+        if before is not None and resource_version(item["metadata"]) <= before.version:
+            return False
+        job = strip_unused_metadata(item)
+        uid = str(job["metadata"]["uid"])
+        if (
+            before is not None
+            and before.uid == uid
+            and before.generation == job["metadata"].get("generation")
+        ):
+            # The spec is unchanged: parse and keep it only once.
+            job["spec"] = before.resource.get("spec")
+            tracked = TrackedJob(resource_version(job["metadata"]), uid, job, before.dependencies, before.processes)
+        else:
+            tracked = TrackedJob(resource_version(job["metadata"]), uid, job, dependency_names(job), processes_of(job))
+        self._jobs[key] = tracked
+        self._index(key, before.dependencies if before else frozenset(), tracked.dependencies)
+        return True
+
+    def _drop(self, key: JobKey, job: TrackedJob) -> None:
+        del self._jobs[key]
+        self._index(key, job.dependencies, frozenset())
+        self._on_change(key)
+        self._notify_dependents(key)
+
+    def _index(self, key: JobKey, before: frozenset[str], after: frozenset[str]) -> None:
+        for name in before - after:
+            needed = JobKey(key.namespace, name)
+            self._dependents[needed].discard(key)
+            if not self._dependents[needed]:
+                del self._dependents[needed]
+        for name in after - before:
+            self._dependents[JobKey(key.namespace, name)].add(key)
+
+    def _notify_dependents(self, key: JobKey) -> None:
+        for dependent in tuple(self._dependents.get(key, ())):
+            self._on_change(dependent)
+
+
+@dataclass(frozen=True, slots=True)
+class _TrackedPod:
+    version: int
+    view: PodView
+
+
+class PodStore:
+    """Cache of pods, by the job that their label names. `on_change` is called for the job of a changed pod.
+    """
+
+    def __init__(self, on_change: OnChange) -> None:
+        self._on_change = on_change
+        self._pods: defaultdict[JobKey, dict[str, _TrackedPod]] = defaultdict(dict)
+        self._watched_versions = _WatchedVersions()
+
+    def pods_of_job(self, job: JobKey) -> tuple[PodView, ...]:
+        """Return the pods of a job, sorted by name."""
+        pods = self._pods.get(job, {})
+        return tuple(pods[name].view for name in sorted(pods))
+
+    def put(self, item: Json) -> None:
+        job = _job_key(item["metadata"])
+        if job is not None and self._store(job, item):
+            self._on_change(job)
+
+    def record_write(self, item: Json) -> None:
+        """Store the server's answer to the operator's own write. Nobody is notified: the writer knows."""
+        metadata = item["metadata"]
+        job = _job_key(metadata)
+        if job is not None and not self._watched_versions.covers(metadata["namespace"], resource_version(metadata)):
+            self._store(job, item)
+
+    def remove(self, item: Json) -> None:
+        metadata = item["metadata"]
+        job = _job_key(metadata)
+        if job is None:
+            return
+        pod = self._pods.get(job, {}).get(metadata["name"])
+        if pod is not None and pod.version <= resource_version(metadata):
+            self._drop(job, metadata["name"])
+
+    def sweep(self, namespace: str | None, uids: set[str], listed_version: int) -> None:
+        for job, pods in list(self._pods.items()):
+            if namespace not in (None, job.namespace):
+                continue
+            for name, pod in list(pods.items()):
+                if pod.version <= listed_version and pod.view.uid not in uids:
+                    self._drop(job, name)
+
+    def advance_to(self, namespace: str | None, version: int) -> None:
+        self._watched_versions.set(namespace, version)
+
+    def _store(self, job: JobKey, item: Json) -> bool:
+        """Store the pod. False: its view is unchanged."""
+        metadata = item["metadata"]
+        pods = self._pods[job]
+        before = pods.get(metadata["name"])
+        if before is not None and resource_version(metadata) <= before.version:
+            return False
+        view = pod_view(item)
+        pods[metadata["name"]] = _TrackedPod(resource_version(metadata), view)
+        return before is None or before.view != view
+
+    def _drop(self, job: JobKey, name: str) -> None:
+        del self._pods[job][name]
+        if not self._pods[job]:
+            del self._pods[job]
+        self._on_change(job)
+
+
+def _job_key(metadata: Mapping[str, Any]) -> JobKey | None:
+    name = (metadata.get("labels") or {}).get(JOB_LABEL)
+    return JobKey(metadata["namespace"], name) if isinstance(name, str) else None

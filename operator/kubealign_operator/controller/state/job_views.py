@@ -1,0 +1,61 @@
+"""Reduced jobs, and the view that one job has of another."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from kubealign.spec.dependencies import result_kind_of
+from kubealign_operator.kube_views.observed import DependencyView, VolumePath
+from kubealign_operator.kube_views.lenient_json import get_path, mapping, text
+
+Json = dict[str, Any]
+
+_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+
+
+def strip_unused_metadata(job: Json) -> Json:
+    """Remove managedFields and kubectl's last-applied annotation."""
+    metadata = {name: value for name, value in job["metadata"].items() if name != "managedFields"}
+    annotations = metadata.get("annotations")
+    if isinstance(annotations, dict) and _APPLIED in annotations:
+        metadata["annotations"] = {name: value for name, value in annotations.items() if name != _APPLIED}
+    return {**job, "metadata": metadata}
+
+
+def phase_of(job: Mapping[str, Any]) -> str:
+    """Return status.phase; empty before the first status."""
+    return text(get_path(job, "status", "phase"))
+
+
+def dependency_names(job: Mapping[str, Any]) -> frozenset[str]:
+    """Return the names of the jobs whose results a job reads: every `job: {name: NAME}` in its spec."""
+    return frozenset(_iter_dependency_names(job.get("spec")))
+
+
+def _iter_dependency_names(node: object) -> Iterator[str]:
+    if isinstance(node, dict):
+        name = get_path(node.get("job"), "name")
+        if isinstance(name, str):
+            yield name
+        for value in node.values():
+            yield from _iter_dependency_names(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from _iter_dependency_names(value)
+
+
+def dependency_view(job: Mapping[str, Any]) -> DependencyView:
+    """Return the view that a dependent job has of this job."""
+    return DependencyView(
+        name=text(get_path(job, "metadata", "name")),
+        uid=text(get_path(job, "metadata", "uid")),
+        phase=phase_of(job),
+        message=text(get_path(job, "status", "message")),
+        volume=_volume_path(get_path(job, "spec", "checkpoint", "volume")),
+        result=_volume_path(get_path(job, "status", "result")),
+        makes=result_kind_of(mapping(get_path(job, "spec", "algorithm"))),
+    )
+
+
+def _volume_path(folder: object) -> VolumePath | None:
+    claim = text(get_path(folder, "claimName"))
+    return VolumePath(claim, text(get_path(folder, "path"))) if claim else None

@@ -1,0 +1,79 @@
+"""Tracks which objects of a job exist, other than its pods.
+
+The objects are read by name and never listed, so the operator needs no right to list every Secret and
+ConfigMap
+of the cluster. An answer is cached until it expires; a new job has no objects.
+"""
+
+import asyncio
+import time
+
+from kubealign_operator.controller.kube.api import METADATA_ONLY, Api
+from kubealign_operator.controller.state.cache import TrackedJob
+from kubealign_operator.controller.kube.errors import ApiStatusError
+from kubealign_operator.controller.kube.resources import (
+    CONFIG_MAPS,
+    NETWORK_POLICIES,
+    OWNED,
+    SECRETS,
+    SERVICES,
+    JobKey,
+    owner_uid,
+)
+from kubealign_operator import names
+
+KindAndName = tuple[str, str]
+
+
+class OwnedObjects:
+    """Existing objects by uid of the job. `seconds`: time to live of an answer."""
+
+    def __init__(self, api: Api, seconds: float) -> None:
+        self._api = api
+        self._ttl_seconds = seconds
+        self._existing: dict[str, set[KindAndName]] = {}
+        self._checked_at: dict[str, float] = {}
+
+    async def existing(self, key: JobKey, job: TrackedJob) -> frozenset[KindAndName]:
+        """Return (kind, name) of each existing object. Raises the errors of Api."""
+        if job.uid not in self._checked_at:
+            # A job without a status has no objects yet: this saves four calls.
+            is_new = not job.status
+            self._existing.setdefault(job.uid, set())
+            self._checked_at[job.uid] = time.monotonic() if is_new else float("-inf")
+        if time.monotonic() - self._checked_at[job.uid] > self._ttl_seconds:
+            expected = _expected_objects(key.name)
+            flags = await asyncio.gather(*(self._exists(key, job.uid, item) for item in expected))
+            self._existing[job.uid] = {item for item, exists in zip(expected, flags, strict=True) if exists}
+            self._checked_at[job.uid] = time.monotonic()
+        return frozenset(self._existing[job.uid])
+
+    def add(self, uid: str, kind: str, name: str) -> None:
+        """Record that the object exists."""
+        self._existing.setdefault(uid, set()).add((kind, name))
+
+    def keep_only(self, uids: set[str]) -> None:
+        """Forget all jobs except these."""
+        for uid in self._checked_at.keys() - uids:
+            self._checked_at.pop(uid, None)
+            self._existing.pop(uid, None)
+
+    async def _exists(self, key: JobKey, uid: str, item: KindAndName) -> bool:
+        kind, name = item
+        resource = OWNED[kind]
+        try:
+            document = await self._api.get(resource, resource.object_path(key.namespace, name), METADATA_ONLY)
+        except ApiStatusError as error:
+            if error.is_not_found:
+                return False
+            raise
+        return owner_uid(document["metadata"]) == uid
+
+
+def _expected_objects(job: str) -> tuple[KindAndName, ...]:
+    return (
+        (SECRETS.kind, names.credentials(job)),
+        (CONFIG_MAPS.kind, names.config_map(job)),
+        (SERVICES.kind, names.peers(job)),
+        (NETWORK_POLICIES.kind, names.peers(job)),
+    )

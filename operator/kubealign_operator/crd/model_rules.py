@@ -1,0 +1,296 @@
+"""CEL rules of single models: unions, and the checks of the models' own validators."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from pydantic import BaseModel
+
+from kubealign.spec.algorithms import (
+    KL,
+    PPOSpec,
+    RLOOSpec,
+    AnnotateSpec,
+    PairwiseComparison,
+    GenerateSpec,
+    ImportanceCorrection,
+    Judge,
+    AdvantageNormalization,
+    OnPolicySpec,
+    CritiqueRevision,
+)
+from kubealign.spec.base import SpecUnion, field_alias
+from kubealign.spec.cross_field_validation import RESERVED_NAMES
+from kubealign.spec.field_lookup import item_type, nested_model
+from kubealign.spec.job import Critic, Reference
+from kubealign.spec.pods.template import (
+    RESERVED_LABELS,
+    RESERVED_LABEL_PREFIX,
+    RESERVED_VARIABLE_PREFIX,
+    EnvSource,
+    EnvVariable,
+    PodMetadata,
+)
+from kubealign.spec.pods.volumes import RESERVED_FOLDERS, RESERVED_VOLUME_PREFIX, Volume, VolumeMount
+from kubealign.spec.sections.rewards import REWARD_SOURCES, Reward
+from kubealign.spec.sections.rollout import Rollout, SamplingSpec
+from kubealign.spec.sections.trackers import TRACKER_MEMBERS, TrackerSpec
+from kubealign.spec.sections.training import Trainer
+from kubealign.spec.sections.validation import EarlyStopping, EarlyStoppingTarget, ValidationScore
+from kubealign_operator.crd.cel import CelRule, cel_string
+
+
+def exactly_one_of(names: Sequence[str], example: str = "") -> list[CelRule]:
+    """Return rules that exactly one of these fields is set."""
+    remedy = f": write {example}" if example else ""
+    message = f"exactly one of {', '.join(names)} must be set; none is set{remedy}"
+    return [CelRule(" || ".join(f"has(self.{name})" for name in names), message), at_most_one_of(names)]
+
+
+def at_most_one_of(names: Sequence[str]) -> CelRule:
+    """Return the rule that at most one of these fields is set."""
+    conditions = ", ".join(f"has(self.{name})" for name in names)
+    message = f"exactly one of {', '.join(names)} must be set; several are set: remove all but one"
+    return CelRule(f"[{conditions}].filter(set, set).size() <= 1", message)
+
+
+def union_rules(model: type[SpecUnion]) -> list[CelRule]:
+    """Return the rules of a union; none if its only member is the default."""
+    names = [field_alias(model, name) for name in model.model_fields]
+    if model.default_member is None:
+        return exactly_one_of(names)
+    return [at_most_one_of(names)] if len(names) > 1 else []
+
+
+def _parallelism_rules() -> Iterator[CelRule]:
+    """Yield the rules of a trainer whose ranks are divided by megatron."""
+    megatron, is_set = "self.backend.megatron", "has(self.backend.megatron)"
+    shared = f"{megatron}.tensorParallel * {megatron}.pipelineParallel"
+    yield CelRule(
+        f"!{is_set} || self.ranks % ({shared} * {megatron}.contextParallel) == 0",
+        "must be a multiple of tensorParallel x pipelineParallel x contextParallel",
+        field_path=".ranks",
+    )
+    yield CelRule(
+        f"!{is_set} || self.ranks % ({shared} * {megatron}.expertParallel) == 0",
+        "x tensorParallel x pipelineParallel must divide trainer.ranks",
+        field_path=".backend.megatron.expertParallel",
+    )
+    yield CelRule(
+        f"!{is_set} || {megatron}.expertParallel == 1 || {megatron}.tensorParallel == 1 || "
+        f"{megatron}.sequenceParallel",
+        "must be true where both expertParallel and tensorParallel are above 1",
+        field_path=".backend.megatron.sequenceParallel",
+    )
+
+
+def _contains_placeholder(field: str, name: str) -> CelRule:
+    """Return the rule that a prompt template contains this placeholder."""
+    return CelRule(
+        f"self.{field}.contains({cel_string('{' + name + '}')})", f"must have {{{name}}} in it", field_path=f".{field}"
+    )
+
+
+_KL_RULES = exactly_one_of(["fixed", "adaptive"], "fixed: {coefficient: 0.05}")
+
+_MINIBATCH_RULE = CelRule(
+    "!has(self.minibatchSequences) || "
+    "self.promptsPerStep * self.samplesPerPrompt % self.minibatchSequences == 0",
+    "must divide promptsPerStep x samplesPerPrompt",
+    field_path=".minibatchSequences",
+)
+_ADAPTIVE_KL_RULE = CelRule(
+    "!has(self.kl.adaptive) || self.kl.placement != 'Loss'",
+    "an adaptive coefficient needs the KL penalty in the reward: set placement to Reward, or use fixed",
+    field_path=".kl.adaptive",
+)
+_GROUP_SIZE_RULE = CelRule(
+    "!(self.advantage.center in ['Group', 'LeaveOneOut']) || self.samplesPerPrompt >= 2",
+    "compares a prompt's samples: set samplesPerPrompt to at least 2, or center to Batch",
+    field_path=".advantage.center",
+)
+_KL_IN_REWARD_RULE = CelRule(
+    "self.kl.placement == 'Reward' || (has(self.kl.fixed) && self.kl.fixed.coefficient == 0.0)",
+    "RLOO subtracts the KL penalty from the sequence's reward: set Reward",
+    field_path=".kl.placement",
+)
+_RESERVED_NAME_RULES = [
+    CelRule(f"self.name != {cel_string(name)}", f"this name stands for {meaning}: choose another", field_path=".name")
+    for name, meaning in RESERVED_NAMES.items()
+]
+_RESERVED_LABEL_LIST = ", ".join(cel_string(label) for label in RESERVED_LABELS)
+_RESERVED_FOLDER_LIST = ", ".join(cel_string(folder) for folder in RESERVED_FOLDERS)
+
+_MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
+    KL: _KL_RULES,
+    RLOOSpec: [_KL_IN_REWARD_RULE],
+    PPOSpec: [
+        CelRule(
+            "self.advantage.center != 'LeaveOneOut'",
+            "PPO's advantages are per token, so no sample can be left out: set Batch, Group or None",
+            field_path=".advantage.center",
+        )
+    ],
+    AdvantageNormalization: [
+        CelRule(
+            "self.scale == 'None' || self.center in ['Group', 'LeaveOneOut'] || "
+            "(self.scale == 'Batch' && self.center == 'Batch')",
+            "needs a center over the same samples: set such a center, or scale to None",
+            field_path=".scale",
+        )
+    ],
+    CritiqueRevision: [_contains_placeholder("critique", "response"), _contains_placeholder("revision", "response")],
+    PairwiseComparison: [_contains_placeholder("prompt", "first"), _contains_placeholder("prompt", "second")],
+    Judge: [_contains_placeholder("prompt", "response")],
+    GenerateSpec: [
+        CelRule(
+            "self.keep == 'All' || self.samplesPerPrompt >= 2",
+            "keep chooses among a prompt's samples: set at least 2",
+            field_path=".samplesPerPrompt",
+        ),
+        CelRule(
+            "!has(self.compare) || self.samplesPerPrompt % 2 == 0",
+            "samples are compared in pairs: set an even number",
+            field_path=".samplesPerPrompt",
+        ),
+        CelRule(
+            "!has(self.compare) || self.keep == 'All'",
+            "the comparison chooses, not the rewards: set All, or remove compare",
+            field_path=".keep",
+        ),
+    ],
+    AnnotateSpec: [
+        CelRule(
+            "!has(self.lowest) || !has(self.highest) || self.lowest <= self.highest",
+            "must not be above highest",
+            field_path=".lowest",
+        ),
+        *(
+            CelRule(
+                f"!self.roundToIntegers || !has(self.{name}) || self.{name} == double(int(self.{name}))",
+                "must be a whole number where scores are rounded to whole numbers",
+                field_path=f".{name}",
+            )
+            for name in ("lowest", "highest")
+        ),
+    ],
+    ImportanceCorrection: [CelRule("self.low < self.high", "must be below high", field_path=".low")],
+    EarlyStoppingTarget: exactly_one_of(["atLeast", "atMost"], "atLeast: 0.5"),
+    SamplingSpec: [
+        CelRule(
+            "self.minTokens <= self.maxTokens",
+            "must be at most maxTokens",
+            field_path=".minTokens",
+        )
+    ],
+    Rollout: [
+        CelRule(
+            "self.minReplicas <= self.replicas",
+            "must be at most replicas",
+            field_path=".minReplicas",
+        ),
+        CelRule(
+            "!has(self.podTemplate) || self.placement == 'Own'",
+            "workers without pods of their own have no template: set trainer.podTemplate",
+            field_path=".podTemplate",
+        ),
+    ],
+    Trainer: list(_parallelism_rules()),
+    Critic: [
+        CelRule(
+            "self.headInit != 'RewardModel' || !has(self.model) || !has(self.model.config)",
+            "a model with random weights has no reward head: set Zero",
+            field_path=".headInit",
+        )
+    ],
+    Reference: [
+        CelRule(
+            "!has(self.podTemplate) || self.placement == 'Own'",
+            "a reference without a pod of its own has no template: set trainer.podTemplate",
+            field_path=".podTemplate",
+        ),
+        CelRule(
+            "!has(self.model) || self.placement != 'AdapterOff'",
+            "a reference AdapterOff uses the policy's own first weights: remove it",
+            field_path=".model",
+        ),
+    ],
+    Reward: [
+        *exactly_one_of(REWARD_SOURCES),
+        CelRule(
+            "has(self.model) || self.placement == 'Own'",
+            "is for a single model; other sources run in their own process: set Own",
+            field_path=".placement",
+        ),
+        CelRule(
+            "self.attributes.size() == 0 || has(self.model) || has(self.ensemble)",
+            "is for models with several scores: remove it",
+            field_path=".attributes",
+        ),
+        CelRule(
+            "!has(self.podTemplate) || self.placement == 'Own'",
+            "a reward WithCritic has no pod of its own: set critic.podTemplate",
+            field_path=".podTemplate",
+        ),
+        *_RESERVED_NAME_RULES,
+    ],
+    ValidationScore: _RESERVED_NAME_RULES,
+    TrackerSpec: exactly_one_of([field_alias(TrackerSpec, name) for name in TRACKER_MEMBERS], "tensorBoard: {}"),
+    EarlyStopping: [
+        CelRule(
+            "self.metric.startsWith('val/')",
+            "must name a validation metric, such as val/loss: they begin with val/",
+            field_path=".metric",
+        )
+    ],
+    PodMetadata: [
+        CelRule(
+            "!has(self.labels) || "
+            f"self.labels.all(key, !(key in [{_RESERVED_LABEL_LIST}]) && !key.startsWith({cel_string(RESERVED_LABEL_PREFIX)}))",
+            f"{RESERVED_LABEL_PREFIX}*, {' and '.join(RESERVED_LABELS)} are set by kubealign itself: remove them",
+            field_path=".labels",
+        )
+    ],
+    EnvSource: exactly_one_of(["secretKeyRef", "configMapKeyRef", "fieldRef"]),
+    EnvVariable: [
+        *exactly_one_of(["value", "valueFrom"], 'value: ""'),
+        CelRule(
+            f"!self.name.startsWith({cel_string(RESERVED_VARIABLE_PREFIX)})",
+            "is set by kubealign itself: remove it",
+            field_path=".name",
+        ),
+    ],
+    Volume: [
+        *exactly_one_of(["configMap", "secret", "persistentVolumeClaim", "emptyDir"]),
+        CelRule(
+            f"!self.name.startsWith({cel_string(RESERVED_VOLUME_PREFIX)})",
+            f"names that begin with {RESERVED_VOLUME_PREFIX} are taken: choose another",
+            field_path=".name",
+        ),
+    ],
+    VolumeMount: [
+        CelRule(
+            f"[{_RESERVED_FOLDER_LIST}].all(own, self.mountPath != own && !self.mountPath.startsWith(own + '/'))",
+            f"must not be or lie below {', '.join(RESERVED_FOLDERS)}: choose another folder",
+            field_path=".mountPath",
+        )
+    ],
+}
+
+
+def model_rules(root: type[BaseModel]) -> Mapping[type[BaseModel], Sequence[CelRule]]:
+    """Return the rules of every model from the root down."""
+    return {
+        model: union_rules(model) if issubclass(model, SpecUnion) else [*_inherited_rules(model), *_MODEL_RULES.get(model, [])]
+        for model in set(_walk_models(root))
+    }
+
+
+def _inherited_rules(model: type[BaseModel]) -> list[CelRule]:
+    return [_MINIBATCH_RULE, _ADAPTIVE_KL_RULE, _GROUP_SIZE_RULE] if issubclass(model, OnPolicySpec) else []
+
+
+def _walk_models(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    yield model
+    for field in model.model_fields.values():
+        below = nested_model(item_type(field.annotation) or field.annotation)
+        if below is not None:
+            yield from _walk_models(below)

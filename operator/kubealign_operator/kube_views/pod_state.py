@@ -1,0 +1,81 @@
+"""The state of a pod's process, derived from the pod's view."""
+
+from datetime import datetime, timedelta
+
+from kubealign.process_settings import ExitCode
+from kubealign_operator import names
+from kubealign_operator.kube_views.observed import ContainerView, PodCondition, PodView, ContainerTerminated, ContainerWaiting
+
+#: Time after a pod's grace period within which the node must confirm that the pod has ended.
+DELETION_TIMEOUT = timedelta(seconds=60)
+
+
+def main_container(pod: PodView) -> ContainerView | None:
+    return next((container for container in pod.containers if container.name == names.MAIN_CONTAINER), None)
+
+
+def termination_state(pod: PodView) -> ContainerTerminated | None:
+    """Return the termination of the process; None: it runs, or its termination is unknown."""
+    main = main_container(pod)
+    return None if main is None else main.terminated
+
+
+def has_terminated(pod: PodView) -> bool:
+    """Return True when the process has terminated for good."""
+    return termination_state(pod) is not None or pod.phase in ("Succeeded", "Failed")
+
+
+def exit_code(pod: PodView) -> int | None:
+    """Return the exit code; None: the process runs, or its exit code is unknown."""
+    termination = termination_state(pod)
+    if termination is not None:
+        return termination.exit_code
+    return int(ExitCode.DONE) if pod.phase == "Succeeded" else None
+
+
+def is_terminating(pod: PodView) -> bool:
+    """Return True when the pod is being deleted."""
+    return pod.deletion_at is not None
+
+
+def is_ready(pod: PodView) -> bool:
+    return pod.ready and not has_terminated(pod) and not is_terminating(pod)
+
+
+def is_deletion_overdue(pod: PodView, now: datetime) -> bool:
+    """Return True when the node has not confirmed the deletion in time."""
+    return pod.deletion_at is not None and now - pod.deletion_at > DELETION_TIMEOUT
+
+
+def was_scheduled(pod: PodView) -> bool:
+    """Return True when a node has accepted the pod: it may have run and may have a log."""
+    return bool(pod.node) or any(container.running or container.terminated for container in pod.containers)
+
+
+def attempt_of(pod: PodView) -> int:
+    """Return the attempt from the pod's label; -1: the label is not the operator's."""
+    text = pod.labels.get(names.ATTEMPT_LABEL, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else -1
+
+
+def run_seconds(pod: PodView) -> float:
+    """Return the run time of the process in seconds; 0 when unknown."""
+    termination = termination_state(pod)
+    if termination is None or termination.started_at is None or termination.finished_at is None:
+        return 0.0
+    return max(0.0, (termination.finished_at - termination.started_at).total_seconds())
+
+
+def finished_at(pod: PodView) -> datetime | None:
+    termination = termination_state(pod)
+    return None if termination is None else termination.finished_at
+
+
+def waiting_state(pod: PodView) -> ContainerWaiting | None:
+    """Return why the container, or an earlier one, does not run."""
+    states = [container.waiting for container in pod.containers if container.waiting is not None]
+    return next((state for state in states if state.reason not in ("", "PodInitializing")), None)
+
+
+def condition_of(pod: PodView, kind: str) -> PodCondition | None:
+    return next((item for item in pod.conditions if item.type == kind), None)

@@ -1,0 +1,36 @@
+"""Metadata of a job's objects: labels and owner reference."""
+
+from typing import Any
+
+from kubealign.spec.job import API_VERSION, KIND
+from kubealign_operator import names
+from kubealign_operator.manifests.context import RenderContext
+
+
+def object_labels(job: str, uid: str) -> dict[str, str]:
+    """Return the labels by which every object of a job is selected."""
+    return {
+        names.MANAGED_BY: names.KUBEALIGN,
+        names.APP: names.KUBEALIGN,
+        names.JOB_LABEL: job,
+        names.UID_LABEL: uid,
+    }
+
+
+def object_metadata(context: RenderContext, name: str) -> dict[str, Any]:
+    """Return the metadata of an object. Deleting the job deletes the object without blocking the deletion."""
+    return {
+        "name": name,
+        "namespace": context.namespace,
+        "labels": object_labels(context.name, context.uid),
+        "ownerReferences": [
+            {
+                "apiVersion": API_VERSION,
+                "kind": KIND,
+                "name": context.name,
+                "uid": context.uid,
+                "controller": True,
+                "blockOwnerDeletion": False,
+            }
+        ],
+    }

@@ -1,0 +1,147 @@
+"""The pod of a process."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kubealign import pod_contract as container
+from kubealign.process_settings import Role
+from kubealign.roles import Process
+from kubealign_operator import names
+from kubealign_operator.manifests import kueue
+from kubealign_operator.manifests.metadata import object_labels, object_metadata
+from kubealign_operator.manifests.strategic_merge import strategic_merge
+from kubealign_operator.manifests.probes import probes
+from kubealign_operator.kube_views.lenient_json import get_path, items, mapping
+from kubealign_operator.manifests.resources import default_resources, drop_requests_above_limits
+from kubealign_operator.manifests.context import RenderContext
+from kubealign_operator.manifests.security import container_security, pod_security
+from kubealign_operator.manifests.process_settings import process_settings
+from kubealign_operator.manifests.pod_templates import pod_templates
+from kubealign_operator.manifests.volumes import Mount, common_mounts, fit_shared_memory, bus_mounts, role_mounts
+
+#: Margin, so that a process reaches its own shutdown deadline before the kubelet kills it.
+_EXTRA_GRACE_SECONDS = 5
+
+
+def build_pod(
+    context: RenderContext,
+    process: Process,
+    processes: Sequence[Process],
+    attempt: int,
+) -> dict[str, Any]:
+    """Build the complete manifest of a pod.
+
+    Args:
+        processes: All processes of the job.
+        attempt: Number of restarts of the process's unit.
+    """
+    spec = _spec(context, process)
+    patches = list(pod_templates(context, process))
+    job = context.job.metadata
+    base: dict[str, Any] = {
+        "metadata": {"labels": dict(job.labels), "annotations": kueue.kueue_annotations(job.annotations)},
+        "spec": spec,
+    }
+    result = base
+    for patch in patches:
+        result = strategic_merge(result, {name: mapping(patch.get(name)) for name in ("metadata", "spec")})
+    _apply_resource_limits(result["spec"], patches)
+    group_labels, group_annotations = kueue.pod_group_metadata(context, process, processes)
+    metadata = object_metadata(context, names.pod(context.name, process.name))
+    metadata["labels"] = {
+        **mapping(get_path(result, "metadata", "labels")),
+        **group_labels,
+        **object_labels(context.name, context.uid),
+        names.GROUP_LABEL: process.group,
+        names.PROCESS_LABEL: process.name,
+        names.ROLE_LABEL: str(process.role),
+        names.ATTEMPT_LABEL: str(attempt),
+    }
+    if process.elastic and process.world_size > 1:
+        metadata["labels"][names.WORKER_RANK_LABEL] = str(process.rank)
+    annotations = {**mapping(get_path(result, "metadata", "annotations")), **group_annotations}
+    if annotations:
+        metadata["annotations"] = annotations
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": result["spec"]}
+
+
+def _spec(context: RenderContext, process: Process) -> dict[str, Any]:
+    mounts = common_mounts(context, process.role)
+    if process.role is Role.NATS:
+        mounts += bus_mounts()
+    else:
+        mounts += role_mounts(context, process)
+    grace_seconds = context.job.spec.lifecycle.grace_period_seconds
+    return {
+        "hostname": process.name,
+        "subdomain": names.peers(context.name),
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": math.ceil(grace_seconds) + _EXTRA_GRACE_SECONDS,
+        "securityContext": pod_security(context.platform),
+        "containers": [_container(context, process, mounts)],
+        "volumes": [mount.volume for mount in mounts],
+    }
+
+
+def _container(context: RenderContext, process: Process, mounts: Sequence[Mount]) -> dict[str, Any]:
+    platform = context.platform
+    if process.role is Role.NATS:
+        command = [platform.python, "-m", container.NATS_MODULE]
+    else:
+        command = [platform.python, "-m", container.ROLE_MODULE, process.module]
+    result: dict[str, Any] = {
+        "name": names.MAIN_CONTAINER,
+        "image": platform.image,
+        "imagePullPolicy": platform.image_pull_policy,
+        "command": command,
+        "env": _environment(context, process),
+        "ports": [{"name": name, "containerPort": port} for name, port in _ports(process).items()],
+        "resources": default_resources(platform, process.role),
+        "securityContext": container_security(),
+        "terminationMessagePath": container.TERMINATION_FILE,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [mount.volume_mount for mount in mounts],
+        **probes(process),
+    }
+    return {name: value for name, value in result.items() if value not in ([], {})}
+
+
+def _environment(context: RenderContext, process: Process) -> list[dict[str, Any]]:
+    # The image has no entry for this user id; libraries need a user name and a writable home.
+    variables: list[dict[str, Any]] = [
+        {"name": "HOME", "value": container.SCRATCH_FOLDER},
+        {"name": "USER", "value": names.KUBEALIGN},
+    ]
+    if process.role is Role.NATS:
+        return variables
+    settings = process_settings(context, process).model_dump_json(exclude_defaults=True)
+    cpus = {"containerName": names.MAIN_CONTAINER, "resource": "limits.cpu", "divisor": "1"}
+    return [
+        *variables,
+        {"name": container.ENV_SETTINGS, "value": settings},
+        {"name": container.ENV_CPUS, "valueFrom": {"resourceFieldRef": cpus}},
+    ]
+
+
+def _ports(process: Process) -> Mapping[str, int]:
+    if process.role is Role.NATS:
+        return {"nats": container.NATS_PORT}
+    if process.one_shot:
+        return {}
+    ports = {"metrics": container.METRICS_PORT, "health": container.HEALTH_PORT}
+    return {"grpc": container.GRPC_PORT, **ports} if process.serves else ports
+
+
+def _apply_resource_limits(spec: dict[str, Any], patches: Sequence[Mapping[str, Any]]) -> None:
+    overrides: dict[str, Any] = {}
+    for patch in patches:
+        for entry in items(get_path(patch, "spec", "containers")):
+            if entry.get("name") == names.MAIN_CONTAINER:
+                overrides = strategic_merge(overrides, mapping(entry.get("resources")))
+    for entry in items(spec.get("containers")):
+        if isinstance(entry, dict) and entry.get("name") == names.MAIN_CONTAINER:
+            drop_requests_above_limits(entry, overrides)
+    fit_shared_memory(spec)

@@ -1,0 +1,49 @@
+"""PersistentVolumeClaims that a job's pods mount, and their mount paths."""
+
+from collections.abc import Iterable
+from pathlib import PurePosixPath
+
+from kubealign.pod_contract import VOLUMES_FOLDER
+from kubealign.spec.sections.data import VolumeFileSource
+from kubealign.spec.job import AlignmentJob
+from kubealign.spec.sections.models import VolumeModel
+from kubealign.spec.status import DependencyResult
+from kubealign_operator import names
+from kubealign_operator.kube_views.spec_walk import spec_parts
+
+
+def volume_claims(job: AlignmentJob, dependencies: Iterable[DependencyResult]) -> dict[str, bool]:
+    """Return the claim names, sorted, mapped to True when the job writes to them."""
+    read = {part.claim_name for _, part in spec_parts(job.spec, VolumeModel)}
+    read |= {part.claim_name for _, part in spec_parts(job.spec, VolumeFileSource)}
+    read |= {dependency.claim_name for dependency in dependencies}
+    volume = job.spec.checkpoint.volume
+    written = set() if volume is None else {volume.claim_name}
+    return {name: name in written for name in sorted(read | written)}
+
+
+def mount_path(claim_name: str, path: str) -> PurePosixPath:
+    """Return the path of a claim's folder inside the containers. The path stays within the claim."""
+    return PurePosixPath(VOLUMES_FOLDER, claim_name, path.lstrip("/"))
+
+
+def run_directory(job: AlignmentJob, uid: str) -> tuple[str, str]:
+    """Return (claim, folder within it) of the run directory.
+
+    Raises:
+        LookupError: The job has no volume.
+    """
+    volume = job.spec.checkpoint.volume
+    if volume is None:
+        raise LookupError(f"{job.name} names no checkpoint.volume")
+    return volume.claim_name, str(PurePosixPath(volume.path.lstrip("/"), names.run_directory(job.name, uid)))
+
+
+def result_directory(job: AlignmentJob, uid: str) -> tuple[str, str]:
+    """Return (claim, folder within it) of the result.
+
+    Raises:
+        LookupError: The job has no volume.
+    """
+    claim_name, path = run_directory(job, uid)
+    return claim_name, str(PurePosixPath(path, "result"))

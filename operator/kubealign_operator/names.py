@@ -1,0 +1,84 @@
+"""Names and labels of the objects of a job."""
+
+from kubealign.labels import APP as APP
+from kubealign.labels import ATTEMPT_LABEL as ATTEMPT_LABEL
+from kubealign.labels import FIELD_MANAGER as FIELD_MANAGER
+from kubealign.labels import GROUP_LABEL as GROUP_LABEL
+from kubealign.labels import JOB_LABEL as JOB_LABEL
+from kubealign.labels import KUBEALIGN as KUBEALIGN
+from kubealign.labels import MAIN_CONTAINER as MAIN_CONTAINER
+from kubealign.labels import MANAGED_BY as MANAGED_BY
+from kubealign.labels import PROCESS_LABEL as PROCESS_LABEL
+from kubealign.labels import ROLE_LABEL as ROLE_LABEL
+from kubealign.labels import UID_LABEL as UID_LABEL
+from kubealign.labels import WORKER_RANK_LABEL as WORKER_RANK_LABEL
+from kubealign.process_settings import Role
+from kubealign.roles import Process
+
+NATS = "nats"
+DRIVER = "driver"
+
+#: Label selector of all objects that belong to jobs.
+OWNED_SELECTOR = f"{MANAGED_BY}={KUBEALIGN},{JOB_LABEL}"
+
+
+def bus() -> Process:
+    """Return the job's NATS server as a process."""
+    return Process(name=NATS, role=Role.NATS, group=NATS, module="", serves=False)
+
+
+def pod(job: str, process: str) -> str:
+    return f"{job}-{process}"
+
+
+def peers(job: str) -> str:
+    """Return the name of the headless Service and of the NetworkPolicy."""
+    return f"{job}-peers"
+
+
+def credentials(job: str) -> str:
+    """Return the name of the Secret."""
+    return f"{job}-credentials"
+
+
+def config_map(job: str) -> str:
+    """Return the name of the ConfigMap."""
+    return f"{job}-document"
+
+
+def host(job: str, namespace: str, process: str) -> str:
+    """Return the host name under which the job's other pods reach this process."""
+    return f"{process}.{peers(job)}.{namespace}.svc"
+
+
+def pod_group(job: str, uid: str) -> str:
+    """Return the name of the pod group that a queue admits together."""
+    return f"{job}-{uid[:8]}"
+
+
+def run_directory(job: str, uid: str) -> str:
+    """Return the name of the run directory. It contains the uid, so that a later job of the same name finds
+    no old checkpoints.
+    """
+    return f"{job}-{uid[:8]}"
+
+
+def redis_user(uid: str) -> str:
+    """Return the job's user name in the platform's Redis."""
+    return f"kubealign-{uid}"
+
+
+def redis_prefix(namespace: str, job: str) -> str:
+    """Return the prefix of the job's Redis keys."""
+    return f"kubealign:{namespace}:{job}:"
+
+
+def rollout_selector(uid: str, group: Role, *, several: bool) -> str:
+    """Return the label selector of the rollout workers for the scale subresource: one pod for each worker.
+
+    Args:
+        group: Group of the pods in which the rollout workers run.
+        several: True when a worker consists of several pods, of which the first one is selected.
+    """
+    first = f",{WORKER_RANK_LABEL}=0" if several else ""
+    return f"{UID_LABEL}={uid},{GROUP_LABEL}={group}{first}"

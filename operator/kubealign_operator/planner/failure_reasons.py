@@ -1,0 +1,163 @@
+"""The reason why a pod is not ready, in one sentence for the job's status."""
+
+import signal
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from kubealign.termination_message import last_error_line, truncate_middle
+from kubealign.process_settings import ExitCode
+from kubealign_operator.kube_views import pod_state
+from kubealign_operator.kube_views.observed import PodView
+
+#: A scheduled pod that has not started by then is blocked by something that its status does not show.
+SLOW_START_AFTER = timedelta(seconds=60)
+
+_IMAGE = (
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "InvalidImageName",
+    "ErrImageNeverPull",
+    "ImageInspectError",
+    "RegistryUnavailable",
+)
+_CONFIGURATION = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
+_DISRUPTIONS = {
+    "PreemptionByScheduler": "was preempted by a pod of higher priority",
+    "DeletionByTaintManager": "was evicted from its node because of a taint",
+    "EvictionByEvictionAPI": "was evicted through the eviction API, as by a drain of its node",
+    "DeletionByPodGC": "was on a node that no longer exists",
+}
+
+
+@dataclass(frozen=True)
+class FailureReason:
+    """Reason why a process is not ready.
+
+    Args:
+        reason: One CamelCase word.
+        message: A sentence without a full stop that begins with the name of the process.
+    """
+
+    reason: str
+    message: str
+
+
+def create_refused(process: str, why: str) -> FailureReason:
+    """Return the reason for a pod whose creation the API server refused."""
+    return FailureReason("Refused", f"{process}: its pod was refused: {truncate_middle(why)}")
+
+
+def pod_name_conflict(process: str, pod: str) -> FailureReason:
+    """Return the reason for a pod whose name is taken by a pod of another owner."""
+    return FailureReason("NameTaken", f"{process} waits until the pod {pod}, which is not this job's, is gone")
+
+
+def reason_not_ready(process: str, pod: PodView, now: datetime, one_shot: bool) -> FailureReason | None:
+    """Return why this pod is not ready; None: nothing blocks it.
+
+    Args:
+        one_shot: The process runs to completion, so that exit code 0 is no failure.
+    """
+    if pod_state.has_terminated(pod):
+        is_done = one_shot and pod_state.exit_code(pod) == ExitCode.DONE
+        return None if is_done else _terminated(process, pod)
+    if pod_state.is_terminating(pod):
+        return _terminating(process, pod, now)
+    return _waiting(process, pod) or _unscheduled(process, pod) or _slow_start(process, pod, now)
+
+
+def termination_reason(process: str, pod: PodView) -> FailureReason:
+    """Return why a process terminated that should have kept running."""
+    termination = pod_state.termination_state(pod)
+    if termination is not None and termination.reason == "OOMKilled":
+        limit = f"its limit of {pod.memory_limit}" if pod.memory_limit else "its node had left"
+        return FailureReason("OutOfMemory", f"{process} was killed: it needed more memory than {limit}")
+    if pod.reason == "Evicted":
+        return FailureReason("Evicted", f"{process} was evicted by its node: {truncate_middle(pod.message) or 'no reason given'}")
+    if pod.reason == "NodeLost":
+        return FailureReason("NodeLost", f"{process} was lost with its node {pod.node}".rstrip())
+    if termination is None:
+        details = ": ".join(part for part in (pod.reason, truncate_middle(pod.message)) if part)
+        return FailureReason("Lost", f"{process} ended without an exit code; its node reported: {details or 'nothing'}")
+    details = last_error_line(termination.message)
+    return FailureReason("Crashed", f"{process} {_describe_exit_code(termination.exit_code)}" + (f": {details}" if details else ""))
+
+
+def permanent_failure_reason(process: str, pod: PodView) -> FailureReason:
+    """Return the reason for a process that reported a permanent failure."""
+    termination = pod_state.termination_state(pod)
+    details = "" if termination is None else termination.message.strip()
+    # The log is quoted only when the process wrote no termination message.
+    details = last_error_line(details) if details.startswith("{") else truncate_middle(details, 3500)
+    return FailureReason(
+        "PermanentFailure",
+        f"{process}: {details}" if details else f"{process} reported a permanent failure without a message",
+    )
+
+
+def _terminated(process: str, pod: PodView) -> FailureReason:
+    is_permanent = pod_state.exit_code(pod) == ExitCode.PERMANENT
+    return permanent_failure_reason(process, pod) if is_permanent else termination_reason(process, pod)
+
+
+def _describe_exit_code(code: int) -> str:
+    if code == ExitCode.STOPPED:
+        return "was stopped by SIGTERM"
+    if code > 128:
+        try:
+            return f"was killed by {signal.Signals(code - 128).name}"
+        except ValueError:
+            pass
+    return f"ended with code {code}"
+
+
+def _terminating(process: str, pod: PodView, now: datetime) -> FailureReason:
+    if pod_state.is_deletion_overdue(pod, now):
+        node_name = f"its node {pod.node}" if pod.node else "its node"
+        return FailureReason("NodeLost", f"{process} is force-deleted: {node_name} has not confirmed that it ended")
+    disruption = pod_state.condition_of(pod, "DisruptionTarget")
+    if disruption is not None and disruption.status == "True":
+        why = _DISRUPTIONS.get(disruption.reason, "is being disrupted")
+        return FailureReason("Disrupted", f"{process} {why}; it will be restarted")
+    return FailureReason("Ending", f"{process} is terminating")
+
+
+def _waiting(process: str, pod: PodView) -> FailureReason | None:
+    state = pod_state.waiting_state(pod)
+    if state is None:
+        return None
+    if state.reason in _IMAGE:
+        # The kubelet alternates between ErrImagePull and ImagePullBackOff for one failure.
+        _, _, details = state.message.rpartition("ErrImagePull: ")
+        return FailureReason("ImagePull", f"{process} cannot get its image: {truncate_middle(details) or state.reason}")
+    if state.reason in _CONFIGURATION:
+        return FailureReason("BadConfiguration", f"{process} cannot be started: {truncate_middle(state.message) or state.reason}")
+    return None
+
+
+def _unscheduled(process: str, pod: PodView) -> FailureReason | None:
+    scheduled = pod_state.condition_of(pod, "PodScheduled")
+    if scheduled is None or scheduled.status != "False":
+        return None
+    if scheduled.reason == "SchedulingGated":
+        queue = pod.labels.get("kueue.x-k8s.io/queue-name")
+        return FailureReason(
+            "Queued", f"{process} waits until {f'queue {queue}' if queue else 'its queue'} admits it"
+        )
+    if scheduled.reason == "Unschedulable":
+        return FailureReason("Unschedulable", f"{process} fits on no node: {truncate_middle(scheduled.message)}")
+    return None
+
+
+def _slow_start(process: str, pod: PodView, now: datetime) -> FailureReason | None:
+    state = pod_state.waiting_state(pod)
+    container = pod_state.main_container(pod)
+    if container is not None and container.running:
+        return None
+    if state is None or not pod.node or pod.created_at is None or now - pod.created_at < SLOW_START_AFTER:
+        return None
+    return FailureReason(
+        "SlowStart",
+        f"{process} has been on node {pod.node} for a minute without starting: its image or a volume is not "
+        f"available yet; see kubectl describe pod {pod.name}",
+    )

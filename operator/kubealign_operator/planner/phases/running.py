@@ -1,0 +1,170 @@
+"""The Starting and Running phases: Running begins once everything that the driver needs is ready."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from kubealign.roles import PREPARE, generation_role
+from kubealign.spec.job import AlignmentJob
+from kubealign.spec.status import ConditionStatus, DependencyResult, JobPhase
+from kubealign_operator.planner import start_order
+from kubealign_operator import names
+from kubealign_operator.kube_views import pod_state
+from kubealign_operator.planner.failure_reasons import SLOW_START_AFTER, FailureReason
+from kubealign_operator.planner.decision import (
+    ACCEPTED,
+    DEPENDENCIES_READY,
+    PREPARED,
+    READY,
+    SUSPENDED,
+    Decision,
+    DesiredCondition,
+    desired_condition,
+)
+from kubealign_operator.planner.phases.finished import DEADLINE, plan_failure, plan_success
+from kubealign_operator.planner.snapshot import JobSnapshot
+from kubealign_operator.planner.missing_objects import missing_credentials, missing_objects
+from kubealign_operator.planner.previous_status import active_seconds, condition_of
+from kubealign_operator.manifests.pod import build_pod
+from kubealign_operator.planner.plan import PlannedEvent, KubeEventType
+from kubealign_operator.planner.restart_policy import RestartOutcome, apply_restart_policy
+from kubealign_operator.manifests.context import RenderContext
+from kubealign_operator.planner.readiness import pending_processes, blocking_reason, refused_object_reason, role_statuses
+from kubealign_operator.planner.pod_actions import plan_pod_actions
+from kubealign_operator.planner.units import ProcessUnit
+from kubealign_operator.planner.phases.outcome import permanent_failure, has_succeeded
+
+
+def plan_active(snapshot: JobSnapshot, job: AlignmentJob, dependencies: Sequence[DependencyResult]) -> Decision:
+    """Decide how to keep an active job going, or to end it."""
+    if has_succeeded(snapshot):
+        return plan_success(snapshot, job)
+    failure_reason = permanent_failure(snapshot) or _deadline_failure(snapshot, job)
+    if failure_reason is not None:
+        return plan_failure(snapshot, failure_reason)
+    lifecycle = job.spec.lifecycle
+    prepared = _was_prepared(snapshot)
+    units = snapshot.units(snapshot.previous_status.attempts)
+    prepared = prepared or start_order.has_prepared(units)
+    # The output of preparation is in the run directory: its pod is not needed again.
+    managed = [unit for unit in units if not (prepared and unit.name == PREPARE)]
+    outcome = apply_restart_policy(managed, snapshot.previous_status.restarts or 0, lifecycle.max_restarts, _complete_groups(snapshot))
+    if outcome.failure is not None:
+        return plan_failure(snapshot, outcome.failure)
+    running = snapshot.previous_status.phase is JobPhase.RUNNING or (prepared and start_order.all_ready(outcome.units, job))
+    startable = frozenset(
+        unit.name for unit in outcome.units if start_order.may_start(unit, outcome.units, prepared, running)
+    )
+    actions = plan_pod_actions(snapshot, outcome.units, startable)
+    context = RenderContext(snapshot.name, snapshot.namespace, snapshot.uid, job, snapshot.platform, tuple(dependencies))
+    processes = snapshot.processes
+    pods = [build_pod(context, member.process, processes, attempt) for member, attempt in actions.create]
+    problem = refused_object_reason(snapshot) or blocking_reason(snapshot, outcome.units, outcome.restarts, lifecycle.max_restarts)
+    pending = pending_processes(outcome.units, startable)
+    phase = JobPhase.RUNNING if running else JobPhase.STARTING
+    return Decision(
+        phase,
+        problem.message if problem is not None else pending or _driver_message(snapshot, running),
+        conditions=_conditions(snapshot, problem, pending, prepared, running),
+        status_changes={
+            **_status_changes(snapshot, outcome),
+            "dependencies": list(dependencies) or None,
+            "roles": role_statuses(_latest_units(units, outcome.units), prepared),
+            **_rollout_status(snapshot, job),
+        },
+        credentials=missing_credentials(snapshot, context),
+        delete=tuple(actions.delete),
+        create=(*missing_objects(snapshot, context), *pods),
+        events=tuple(
+            PlannedEvent(KubeEventType.WARNING, "Restarted", restart.describe(outcome.restarts, lifecycle.max_restarts))
+            for restart in outcome.new_restarts
+        ),
+        requeue_at=(*actions.requeue_at, *_deadline_times(snapshot, job), *_slow_start_times(snapshot)),
+    )
+
+
+def _was_prepared(snapshot: JobSnapshot) -> bool:
+    condition = condition_of(snapshot.previous_status, PREPARED)
+    return snapshot.previous_status.phase is JobPhase.RUNNING or (condition is not None and condition.status is ConditionStatus.TRUE)
+
+
+def _complete_groups(snapshot: JobSnapshot) -> frozenset[str]:
+    return frozenset(role.name for role in snapshot.previous_status.roles or [] if role.ready >= role.replicas > 0)
+
+
+def _latest_units(units: Sequence[ProcessUnit], judged_units: Sequence[ProcessUnit]) -> list[ProcessUnit]:
+    newest = {unit.name: unit for unit in judged_units}
+    return [newest.get(unit.name, unit) for unit in units]
+
+
+def _driver_message(snapshot: JobSnapshot, running: bool) -> str:
+    progress = snapshot.observed.progress
+    if not running or progress is None or not progress.waiting_for:
+        return ""
+    return f"waits for {progress.waiting_for}"
+
+
+def _conditions(
+    snapshot: JobSnapshot, problem: FailureReason | None, pending: str, prepared: bool, running: bool
+) -> tuple[DesiredCondition, ...]:
+    ready = desired_condition(READY, True, "AllReady")
+    if problem is not None:
+        ready = desired_condition(READY, False, problem.reason, problem.message)
+    elif pending or not running:
+        ready = desired_condition(READY, False, "Starting", pending)
+    result = [
+        desired_condition(ACCEPTED, True, "Valid"),
+        desired_condition(DEPENDENCIES_READY, True, "Ready"),
+        desired_condition(PREPARED, prepared, "Prepared" if prepared else "Preparing"),
+        ready,
+    ]
+    if condition_of(snapshot.previous_status, SUSPENDED) is not None:
+        result.append(desired_condition(SUSPENDED, False, "Resumed"))
+    return tuple(result)
+
+
+def _status_changes(snapshot: JobSnapshot, outcome: RestartOutcome) -> Mapping[str, Any]:
+    attempts = dict(snapshot.previous_status.attempts or {}) | {unit.name: unit.attempt for unit in outcome.units}
+    return {
+        "start_time": snapshot.previous_status.start_time or snapshot.timestamp,
+        "active_since": snapshot.previous_status.active_since or snapshot.timestamp,
+        "restarts": outcome.restarts,
+        "attempts": {name: count for name, count in attempts.items() if count} or None,
+    }
+
+
+def _rollout_status(snapshot: JobSnapshot, job: AlignmentJob) -> Mapping[str, Any]:
+    if not job.spec.samples:
+        return {}
+    group = generation_role(snapshot.processes)
+    pods = [view for view in snapshot.first_rank_pods(group) if not pod_state.is_terminating(view)]
+    is_multi_pod = any(process.elastic and process.world_size > 1 for process in snapshot.processes)
+    selector = names.rollout_selector(snapshot.uid, group, several=is_multi_pod)
+    return {"rollout_replicas": len(pods), "selector": selector}
+
+
+def _deadline_failure(snapshot: JobSnapshot, job: AlignmentJob) -> FailureReason | None:
+    seconds = job.spec.lifecycle.active_deadline_seconds
+    if seconds is None or active_seconds(snapshot.previous_status, snapshot.now) < seconds:
+        return None
+    return FailureReason(DEADLINE, f"the job has run for {seconds:g} s (lifecycle.activeDeadlineSeconds)")
+
+
+def _deadline_times(snapshot: JobSnapshot, job: AlignmentJob) -> list[datetime]:
+    seconds = job.spec.lifecycle.active_deadline_seconds
+    if seconds is None:
+        return []
+    try:
+        return [snapshot.now + timedelta(seconds=seconds - active_seconds(snapshot.previous_status, snapshot.now))]
+    except OverflowError:
+        return []
+
+
+def _slow_start_times(snapshot: JobSnapshot) -> list[datetime]:
+    """Return the times at which pods that have not started count as slow."""
+    times = [
+        view.created_at + SLOW_START_AFTER
+        for view in snapshot.pods
+        if view.created_at is not None and pod_state.waiting_state(view) is not None
+    ]
+    return [time for time in times if time > snapshot.now]

@@ -1,0 +1,57 @@
+"""The Suspending and Suspended phases. The driver is deleted first: it needs the other pods to save a
+checkpoint.
+"""
+
+from kubealign.spec.status import JobPhase, RoleStatus
+from kubealign_operator import names
+from kubealign_operator.planner.decision import ACCEPTED, READY, SUSPENDED, Decision, desired_condition
+from kubealign_operator.planner.snapshot import JobSnapshot, live_pods
+from kubealign_operator.planner.previous_status import active_seconds
+from kubealign_operator.planner.pod_deletion import delete_pods, force_overdue_deletions
+
+
+def plan_suspending(snapshot: JobSnapshot) -> Decision:
+    """Decide on a job that still has pods to stop."""
+    overdue, requeue_at = force_overdue_deletions(snapshot.pods, snapshot.now)
+    driver = live_pods(snapshot.pods_in_group(names.DRIVER))
+    if driver:
+        deletions, message = delete_pods(driver), "suspending: the driver saves a checkpoint"
+    else:
+        remaining = ", ".join(sorted({snapshot.process_name(pod) for pod in snapshot.pods})[:3])
+        deletions, message = delete_pods(snapshot.pods), f"suspending: waits for {remaining} to end"
+    return Decision(
+        JobPhase.SUSPENDING,
+        message,
+        conditions=(
+            desired_condition(SUSPENDED, False, "Suspending", message),
+            desired_condition(READY, False, "Suspending"),
+        ),
+        delete=(*overdue, *deletions),
+        requeue_at=tuple(requeue_at),
+    )
+
+
+def plan_suspended(snapshot: JobSnapshot) -> Decision:
+    """Decide on a suspended job. A pod that appears is deleted."""
+    at_step = "" if snapshot.step is None else f" at step {snapshot.step}"
+    message = f"suspended{at_step}; set spec.suspend to false to resume"
+    overdue, requeue_at = force_overdue_deletions(snapshot.pods, snapshot.now)
+    active_time = active_seconds(snapshot.previous_status, snapshot.timestamp)
+    roles = [RoleStatus(name=role.name, replicas=role.replicas, ready=0) for role in snapshot.previous_status.roles or []]
+    return Decision(
+        JobPhase.SUSPENDED,
+        message,
+        conditions=(
+            desired_condition(ACCEPTED, True, "Valid"),
+            desired_condition(SUSPENDED, True, "Suspended", message),
+            desired_condition(READY, False, "Suspended"),
+        ),
+        status_changes={
+            "active_since": None,
+            "active_seconds": active_time or None,
+            "roles": roles or None,
+            "rollout_replicas": None if snapshot.previous_status.rollout_replicas is None else 0,
+        },
+        delete=(*overdue, *delete_pods(snapshot.pods)),
+        requeue_at=tuple(requeue_at),
+    )

@@ -1,0 +1,89 @@
+"""Plans one reconcile of a job: the desired state as a pure function of the observed state."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from kubealign.roles import Process
+from kubealign.spec.job import AlignmentJob
+from kubealign.spec.status import JobPhase
+from kubealign_operator.planner.phases.running import plan_active
+from kubealign_operator.planner.status import status_json, build_plan
+from kubealign_operator.planner.failure_reasons import FailureReason
+from kubealign_operator.planner.decision import Decision
+from kubealign_operator.planner.phases.finished import plan_finished, plan_failure, plan_success
+from kubealign_operator.planner.snapshot import JobSnapshot, take_snapshot
+from kubealign_operator.kube_views.observed import ObservedState
+from kubealign_operator.planner.validation import InvalidJob, parse_job
+from kubealign_operator.planner.placement import cluster_errors
+from kubealign_operator.manifests.platform import Platform
+from kubealign_operator.planner.plan import ReconcilePlan
+from kubealign_operator.planner.phases.suspended import plan_suspended, plan_suspending
+from kubealign_operator.planner.phases.outcome import permanent_failure, has_succeeded
+from kubealign_operator.planner.phases.pending import plan_invalid, dependency_errors, resolve_dependencies, plan_waiting
+
+
+def plan_reconcile(processes: Sequence[Process], observed: ObservedState, now: datetime, platform: Platform) -> ReconcilePlan:
+    """Plan one reconcile of a job.
+
+    Never raises, whatever was observed.
+
+    Args:
+        processes: Processes of the job, as `kubealign.roles.roles` lists them.
+        observed: State of the job and of the objects that belong to it.
+        now: Current time, with a time zone.
+        platform: Settings of the platform's administrator.
+    """
+    snapshot = take_snapshot(processes, observed, now, platform)
+    if snapshot.is_deleting and not (snapshot.previous_status.phase is not None and snapshot.previous_status.phase.is_final):
+        # Kubernetes garbage-collects the pods together with the job.
+        return ReconcilePlan(status=status_json(snapshot.previous_status))
+    return build_plan(snapshot, _decide(snapshot))
+
+
+def _decide(snapshot: JobSnapshot) -> Decision:
+    phase = snapshot.previous_status.phase
+    if phase is not None and phase.is_final:
+        return plan_finished(snapshot, phase)
+    try:
+        job = parse_job(snapshot.observed.job)
+    except InvalidJob as error:
+        return plan_invalid(snapshot, str(error))
+    errors = _validation_errors(snapshot, job)
+    if errors:
+        return plan_invalid(snapshot, "; ".join(errors))
+    if phase in (JobPhase.STARTING, JobPhase.RUNNING, JobPhase.SUSPENDING):
+        return _decide_active(snapshot, job)
+    return _decide_inactive(snapshot, job)
+
+
+def _validation_errors(snapshot: JobSnapshot, job: AlignmentJob) -> list[str]:
+    if snapshot.has_started and job.spec.checkpoint.volume is not None:
+        return []
+    return [str(error) for error in (*cluster_errors(job), *dependency_errors(snapshot, job))]
+
+
+def _decide_active(snapshot: JobSnapshot, job: AlignmentJob) -> Decision:
+    if snapshot.previous_status.phase is JobPhase.SUSPENDING or job.spec.suspend:
+        if has_succeeded(snapshot):
+            return plan_success(snapshot, job)
+        failure_reason = permanent_failure(snapshot)
+        if failure_reason is not None:
+            return plan_failure(snapshot, failure_reason)
+        if snapshot.pods:
+            return plan_suspending(snapshot)
+        if job.spec.suspend:
+            return plan_suspended(snapshot)
+    return plan_active(snapshot, job, snapshot.previous_status.dependencies or [])
+
+
+def _decide_inactive(snapshot: JobSnapshot, job: AlignmentJob) -> Decision:
+    if job.spec.suspend:
+        return plan_suspended(snapshot)
+    if snapshot.has_started:
+        return plan_active(snapshot, job, snapshot.previous_status.dependencies or [])
+    results = resolve_dependencies(snapshot, job)
+    if isinstance(results, str):
+        return plan_waiting(results)
+    if isinstance(results, FailureReason):
+        return plan_failure(snapshot, results)
+    return plan_active(snapshot, job, results)

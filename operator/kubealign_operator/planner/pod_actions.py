@@ -1,0 +1,75 @@
+"""Plans which pods are created and deleted to keep the processes of a job running."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from kubealign.roles import PREPARE
+from kubealign_operator import names
+from kubealign_operator.kube_views import pod_state
+from kubealign_operator.planner.snapshot import JobSnapshot
+from kubealign_operator.kube_views.observed import PodView
+from kubealign_operator.planner.pod_deletion import delete_pods, force_overdue_deletions
+from kubealign_operator.planner.plan import PodDeletion
+from kubealign_operator.planner.restart_policy import retain_until
+from kubealign_operator.planner.units import UnitMember, ProcessUnit
+
+#: The index of a worker, in the name of each of its pods.
+_WORKER_INDEX = re.compile(r"-(\d+)(?:-r\d+)?$", re.ASCII)
+#: The remaining ranks of a broken gang hang in a collective: a longer grace period is of no use.
+_GANG_GRACE_SECONDS = 1
+
+
+@dataclass
+class PodActions:
+    """Pods to delete and to create.
+
+    Args:
+        create: Members whose pods are missing, each with the attempt of its unit.
+    """
+
+    delete: list[PodDeletion] = field(default_factory=list)
+    create: list[tuple[UnitMember, int]] = field(default_factory=list)
+    requeue_at: list[datetime] = field(default_factory=list)
+
+
+def plan_pod_actions(snapshot: JobSnapshot, units: Sequence[ProcessUnit], startable: frozenset[str]) -> PodActions:
+    """Plan the pod actions. `startable`: names of the units that may start now."""
+    actions = PodActions()
+    overdue, requeue_at = force_overdue_deletions(snapshot.pods, snapshot.now)
+    actions.delete += overdue
+    actions.requeue_at += requeue_at
+    for unit in units:
+        _remove_stale_pods(snapshot, unit, actions)
+        if unit.name in startable and not unit.stale_pods:
+            actions.create += [(member, unit.attempt) for member in unit.missing_members if not member.is_foreign]
+    actions.delete += delete_pods(_surplus_pods(snapshot))
+    return actions
+
+
+def _remove_stale_pods(snapshot: JobSnapshot, unit: ProcessUnit, actions: PodActions) -> None:
+    """Delete the pods of earlier attempts, finished ones only after the unit's restart backoff."""
+    for _, pod in unit.stale_pods:
+        retained_until = retain_until(unit, pod)
+        if retained_until is not None and retained_until > snapshot.now and not pod_state.is_terminating(pod):
+            actions.requeue_at.append(retained_until)
+        else:
+            is_orphaned_rank = unit.is_gang and not pod_state.has_terminated(pod)
+            actions.delete += delete_pods([pod], _GANG_GRACE_SECONDS if is_orphaned_rank else None)
+
+
+def _surplus_pods(snapshot: JobSnapshot) -> list[PodView]:
+    """Return the pods of processes that the job no longer has, highest worker index first."""
+    expected = {names.pod(snapshot.name, process.name) for process in (*snapshot.processes,)}
+    expected.add(names.pod(snapshot.name, PREPARE))
+    return sorted(
+        (pod for pod in snapshot.pods if pod.name not in expected),
+        key=lambda pod: (_worker_index(pod), pod.name),
+        reverse=True,
+    )
+
+
+def _worker_index(pod: PodView) -> int:
+    match = _WORKER_INDEX.search(pod.name)
+    return int(match[1]) if match else -1

@@ -1,0 +1,102 @@
+"""Readiness of a job's processes, and what blocks those that are not ready."""
+
+from collections.abc import Sequence
+
+from kubealign.roles import PREPARE
+from kubealign.spec.status import RoleStatus
+from kubealign_operator.planner import failure_reasons
+from kubealign_operator import names
+from kubealign_operator.kube_views import pod_state
+from kubealign_operator.planner.failure_reasons import FailureReason
+from kubealign_operator.planner.start_order import is_complete
+from kubealign_operator.planner.snapshot import JobSnapshot
+from kubealign_operator.planner.restart_policy import UnitRestart
+from kubealign_operator.planner.units import UnitMember, ProcessUnit
+
+#: Reasons by severity: the first one found is shown in the status.
+_SEVERITY_ORDER = (
+    "OutOfMemory",
+    "Crashed",
+    "Evicted",
+    "NodeLost",
+    "Lost",
+    "ImagePull",
+    "BadConfiguration",
+    "Refused",
+    "Unschedulable",
+    "NameTaken",
+    "Disrupted",
+    "SlowStart",
+    "Queued",
+    "Ending",
+)
+_MAX_NAMED = 3
+
+
+def role_statuses(units: Sequence[ProcessUnit], prepared: bool) -> list[RoleStatus]:
+    """Return the status of each group, in the order in which the groups start."""
+    groups: dict[str, tuple[int, int]] = {}
+    for unit in units:
+        desired, ready = groups.get(unit.group, (0, 0))
+        unit_desired, unit_ready = unit.replica_counts
+        is_done = prepared and unit.name == PREPARE
+        groups[unit.group] = desired + unit_desired, ready + (unit_desired if is_done else unit_ready)
+    return [RoleStatus(name=name, replicas=desired, ready=ready) for name, (desired, ready) in groups.items()]
+
+
+def blocking_reason(snapshot: JobSnapshot, units: Sequence[ProcessUnit], restarts: int, budget: int) -> FailureReason | None:
+    """Return the most severe reason why a process is not ready; None: nothing but time."""
+    reasons = [
+        candidate
+        for unit in units
+        for member in unit.members
+        for candidate in _member_reasons(snapshot, unit, member, restarts, budget)
+    ]
+    return min(reasons, key=lambda candidate: _severity(candidate.reason), default=None)
+
+
+def pending_processes(units: Sequence[ProcessUnit], startable: frozenset[str]) -> str:
+    """Return a sentence that names the processes the job waits for; empty: none."""
+    pending = [
+        member.process.name
+        for unit in units
+        if unit.name in startable and not is_complete(unit)
+        for member in unit.members
+        if member.pod is None or unit.runs_to_completion or not pod_state.is_ready(member.pod)
+    ]
+    if not pending:
+        return ""
+    if pending == [PREPARE]:
+        return "waits for prepare to finish"
+    listed = ", ".join(pending[:_MAX_NAMED]) + (f" and {len(pending) - _MAX_NAMED} more" if len(pending) > _MAX_NAMED else "")
+    return f"waits for {listed} to be ready"
+
+
+def _member_reasons(snapshot: JobSnapshot, unit: ProcessUnit, member: UnitMember, restarts: int, budget: int) -> list[FailureReason]:
+    name, pod = member.process.name, member.pod
+    if member.is_foreign:
+        return [failure_reasons.pod_name_conflict(name, member.pod_name)]
+    if pod is None:
+        error = snapshot.observed.create_errors.get(member.pod_name)
+        return [] if error is None else [failure_reasons.create_refused(name, error)]
+    found_reason = failure_reasons.reason_not_ready(name, pod, snapshot.now, unit.runs_to_completion)
+    if found_reason is None:
+        return []
+    if pod_state.has_terminated(pod) and not pod_state.is_terminating(pod):
+        return [FailureReason(found_reason.reason, UnitRestart(unit.name, found_reason).describe(restarts, budget))]
+    return [found_reason]
+
+
+def refused_object_reason(snapshot: JobSnapshot) -> FailureReason | None:
+    """Return the reason when the Service, Secret or ConfigMap could not be created: no pod works without
+    them.
+    """
+    for name in (names.credentials(snapshot.name), names.config_map(snapshot.name), names.peers(snapshot.name)):
+        error = snapshot.observed.create_errors.get(name)
+        if error is not None:
+            return FailureReason("Refused", f"{name} was refused: {error}")
+    return None
+
+
+def _severity(reason: str) -> int:
+    return _SEVERITY_ORDER.index(reason) if reason in _SEVERITY_ORDER else len(_SEVERITY_ORDER)

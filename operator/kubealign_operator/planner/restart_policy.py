@@ -1,0 +1,119 @@
+"""The restart policy: when a unit is restarted, and whether that counts against the restart budget."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from kubealign.backoff import restart_delay
+from kubealign.process_settings import ExitCode
+from kubealign.roles import Process
+from kubealign_operator.planner import failure_reasons
+from kubealign_operator.kube_views import pod_state
+from kubealign_operator.planner.failure_reasons import FailureReason
+from kubealign_operator.kube_views.observed import PodView
+from kubealign_operator.planner.units import ProcessUnit
+
+
+@dataclass(frozen=True)
+class UnitRestart:
+    """A restart of a unit because one of its processes failed."""
+
+    unit: str
+    failure: FailureReason
+
+    def describe(self, restarts: int, budget: int) -> str:
+        """Describe the restart in a sentence.
+
+        Args:
+            restarts: Restarts counted so far.
+            budget: Restarts that the job allows.
+        """
+        used = f"{restarts} of {budget} restarts used"
+        return f"{self.failure.message}; starting {self.unit} again ({used})"
+
+
+@dataclass(frozen=True)
+class RestartOutcome:
+    """The outcome of the restart policy.
+
+    Args:
+        restarts: Restarts counted so far.
+        failure: Reason why the job cannot continue.
+    """
+
+    units: tuple[ProcessUnit, ...]
+    restarts: int
+    new_restarts: tuple[UnitRestart, ...] = ()
+    failure: FailureReason | None = None
+
+
+def apply_restart_policy(units: Sequence[ProcessUnit], restarts: int, budget: int, complete: frozenset[str]) -> RestartOutcome:
+    """Decide which units restart.
+
+    Args:
+        units: Units with their pods.
+        restarts: Restarts counted so far.
+        budget: Restarts that the job allows.
+        complete: Names of the groups that were completely ready at the previous reconcile.
+    """
+    result: list[ProcessUnit] = []
+    new: list[UnitRestart] = []
+    for unit in units:
+        crashed = _first_crash(unit)
+        if crashed is not None:
+            reason = failure_reasons.termination_reason(crashed[0].name, crashed[1])
+            if restarts >= budget:
+                return RestartOutcome(tuple(units), restarts, tuple(new), _budget_exhausted(reason, budget))
+            restarts += 1
+            new.append(UnitRestart(unit.name, reason))
+            result.append(unit.next_attempt())
+        elif unit.is_gang and _is_incomplete_gang(unit, complete):
+            # A rank was deleted from outside: the other ranks would hang in their collectives forever.
+            result.append(unit.next_attempt())
+        else:
+            result.append(unit)
+    return RestartOutcome(tuple(result), restarts, tuple(new))
+
+
+def retain_until(unit: ProcessUnit, pod: PodView) -> datetime | None:
+    """Return the time until which a dead pod is retained for its log and as restart backoff; None: not
+    retained.
+    """
+    if not pod_state.has_terminated(pod):
+        return None
+    # A pod that its node never ran has no finish time; its creation time is recent enough.
+    finished = pod_state.finished_at(pod) or pod.created_at
+    if finished is None:
+        return None
+    delay = restart_delay(unit.attempt, pod_state.run_seconds(pod))
+    try:
+        return finished + timedelta(seconds=delay)
+    except OverflowError:
+        return None
+
+
+def _first_crash(unit: ProcessUnit) -> tuple[Process, PodView] | None:
+    """Return the first process of the unit that failed by itself."""
+    crashed = [(process, pod) for process, pod in unit.current_pods if _has_crashed(unit, pod)]
+    return min(crashed, key=_finish_time) if crashed else None
+
+
+def _has_crashed(unit: ProcessUnit, pod: PodView) -> bool:
+    is_done = unit.runs_to_completion and pod_state.exit_code(pod) == ExitCode.DONE
+    return pod_state.has_terminated(pod) and not pod_state.is_terminating(pod) and not is_done
+
+
+def _finish_time(entry: tuple[Process, PodView]) -> float:
+    finished = pod_state.finished_at(entry[1])
+    return finished.timestamp() if finished is not None else float("inf")
+
+
+def _is_incomplete_gang(unit: ProcessUnit, complete: frozenset[str]) -> bool:
+    if any(pod_state.is_terminating(pod) for _, pod in unit.current_pods):
+        return True
+    return unit.group in complete and bool(unit.current_pods) and bool(unit.missing_members)
+
+
+def _budget_exhausted(cause: FailureReason, budget: int) -> FailureReason:
+    text = f"all {budget} restarts are used up" if budget else "the job allows no restart"
+    return replace(cause, text=f"{cause.message}; {text} (lifecycle.maxRestarts)")

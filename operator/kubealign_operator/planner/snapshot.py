@@ -1,0 +1,89 @@
+"""A snapshot of one job: the observed state, parsed once, on which the phases decide."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from kubealign.process_settings import Role
+from kubealign.roles import Process
+from kubealign.spec.status import AlignmentJobStatus
+from kubealign_operator import names
+from kubealign_operator.kube_views import pod_state
+from kubealign_operator.kube_views.observed import ObservedState, PodView
+from kubealign_operator.planner.previous_status import parse_previous_status
+from kubealign_operator.manifests.platform import Platform
+from kubealign_operator.kube_views.lenient_json import get_path, mapping, text, integer
+from kubealign_operator.planner.units import ProcessUnit, belongs_to, build_units
+
+
+@dataclass(frozen=True)
+class JobSnapshot:
+    """The parsed state of one job. `processes` starts with the message bus."""
+
+    name: str
+    namespace: str
+    uid: str
+    generation: int | None
+    #: The job itself is being deleted.
+    is_deleting: bool
+    previous_status: AlignmentJobStatus
+    now: datetime
+    processes: tuple[Process, ...]
+    #: Pods that belong to the job.
+    pods: tuple[PodView, ...]
+    observed: ObservedState
+    platform: Platform
+
+    @property
+    def timestamp(self) -> datetime:
+        """The current time in whole seconds, as Kubernetes writes times."""
+        return self.now.replace(microsecond=0)
+
+    @property
+    def step(self) -> int | None:
+        """The last completed step."""
+        progress = self.observed.progress
+        return self.previous_status.step if progress is None or progress.step is None else progress.step
+
+    @property
+    def has_started(self) -> bool:
+        return self.previous_status.start_time is not None
+
+    def pods_in_group(self, group: str) -> list[PodView]:
+        return [pod for pod in self.pods if pod.labels.get(names.GROUP_LABEL) == group]
+
+    def first_rank_pods(self, group: str) -> list[PodView]:
+        """Return the pods of rank 0 in a group: one for each worker that consists of several pods."""
+        return [pod for pod in self.pods_in_group(group) if pod.labels.get(names.WORKER_RANK_LABEL, "0") == "0"]
+
+    def units(self, attempts: Mapping[str, int] | None) -> tuple[ProcessUnit, ...]:
+        return build_units(self.name, self.uid, self.processes, self.observed.pods, attempts or {})
+
+    def process_name(self, pod: PodView) -> str:
+        """Return the name of the process that a pod of the job runs."""
+        return pod.labels.get(names.PROCESS_LABEL) or pod.name
+
+
+def take_snapshot(processes: Sequence[Process], observed: ObservedState, now: datetime, platform: Platform) -> JobSnapshot:
+    """Take a snapshot of the observed state. `now` has a time zone."""
+    metadata = mapping(observed.job.get("metadata"))
+    uid = text(metadata.get("uid"))
+    others = [process for process in processes if process.role is not Role.NATS]
+    return JobSnapshot(
+        name=text(metadata.get("name")),
+        namespace=text(metadata.get("namespace")) or "default",
+        uid=uid,
+        generation=integer(metadata.get("generation")),
+        is_deleting=metadata.get("deletionTimestamp") is not None,
+        previous_status=parse_previous_status(get_path(observed.job, "status")),
+        now=now.astimezone(UTC),
+        processes=(names.bus(), *others),
+        pods=tuple(pod for pod in observed.pods if belongs_to(pod, uid)),
+        observed=observed,
+        platform=platform,
+    )
+
+
+def live_pods(pods: Sequence[PodView]) -> list[PodView]:
+    """Return the pods whose processes may still run."""
+    return [pod for pod in pods if not pod_state.has_terminated(pod)]

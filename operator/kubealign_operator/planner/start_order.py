@@ -1,0 +1,48 @@
+"""The order in which the processes of a job start."""
+
+from collections.abc import Sequence
+
+from kubealign.process_settings import Role
+from kubealign.roles import PREPARE
+from kubealign.spec.job import AlignmentJob
+from kubealign_operator import names
+from kubealign_operator.kube_views import pod_state
+from kubealign_operator.planner.units import ProcessUnit
+
+
+def has_prepared(units: Sequence[ProcessUnit]) -> bool:
+    """Return True when preparation has finished successfully."""
+    return any(
+        pod_state.exit_code(pod) == 0
+        for unit in units
+        if unit.name == PREPARE
+        for _, pod in (*unit.current_pods, *unit.stale_pods)
+    )
+
+
+def all_ready(units: Sequence[ProcessUnit], job: AlignmentJob) -> bool:
+    """Return True when everything that the driver needs is ready; of the rollout workers, `minReplicas`."""
+    rollout = job.spec.own_rollout
+    min_rollouts = 0 if rollout is None else rollout.min_replicas
+    workers = [unit for unit in units if unit.name not in (PREPARE, names.DRIVER)]
+    rollout_units = [unit for unit in workers if unit.group == Role.ROLLOUT]
+    other_units = [unit for unit in workers if unit.group != Role.ROLLOUT]
+    return all(is_complete(unit) for unit in other_units) and sum(map(is_complete, rollout_units)) >= min_rollouts
+
+
+def is_complete(unit: ProcessUnit) -> bool:
+    """Return True when all processes of the unit are ready, or finished."""
+    return unit.ready_count == len(unit.members)
+
+
+def may_start(unit: ProcessUnit, units: Sequence[ProcessUnit], prepared: bool, running: bool) -> bool:
+    """Return True when the unit may start.
+
+    The bus and preparation start at once, the driver last, all other units in between. In a running job
+    every unit
+    may start at any time.
+    """
+    if running or unit.name in (names.NATS, PREPARE):
+        return True
+    bus_ready = all(is_complete(bus_unit) for bus_unit in units if bus_unit.name == names.NATS)
+    return prepared and bus_ready and unit.name != names.DRIVER

@@ -1,0 +1,71 @@
+"""Validates a job from the API: parses it into the spec's models and collects its errors."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from kubealign.roles import Process, roles
+from kubealign.spec.dependencies import dependency_names
+from kubealign.spec.errors import SpecError
+from kubealign.spec.loading.error_messages import error_message
+from kubealign.spec.job import AlignmentJob
+from kubealign.spec.paths import format_path
+from kubealign_operator.kube_views.lenient_json import labels, mapping
+
+_MAX_ERRORS = 5
+
+
+class InvalidJob(ValueError):
+    """The job's spec is invalid; the message names the fields and the remedies."""
+
+
+def parse_job(job: Mapping[str, Any]) -> AlignmentJob:
+    """Parse a job. Only the metadata that kubealign reads is validated: Kubernetes may allow more.
+
+    Raises:
+        InvalidJob: The spec is invalid.
+    """
+    metadata = mapping(job.get("metadata"))
+    document = {
+        "metadata": {
+            **{name: metadata[name] for name in ("name", "namespace") if name in metadata},
+            "labels": labels(metadata.get("labels")),
+            "annotations": labels(metadata.get("annotations")),
+        },
+        **({"spec": job["spec"]} if "spec" in job else {}),
+    }
+    try:
+        text = json.dumps(document)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidJob(f"the job is not JSON: {error}") from error
+    try:
+        return AlignmentJob.model_validate_json(text, strict=True, by_alias=True, by_name=False)
+    except ValidationError as error:
+        raise InvalidJob(_format_errors(error)) from error
+
+
+def processes_of(job: Mapping[str, Any]) -> tuple[Process, ...]:
+    """Return the job's processes; none when it is invalid."""
+    try:
+        return roles(parse_job(job))
+    except InvalidJob:
+        return ()
+
+
+def dependencies_of(job: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of the jobs whose results this job reads; none when it is invalid."""
+    try:
+        return tuple(sorted(dependency_names(parse_job(job))))
+    except InvalidJob:
+        return ()
+
+
+def _format_errors(error: ValidationError) -> str:
+    messages = []
+    for details in error.errors(include_url=False):
+        message, value = error_message(details, AlignmentJob)
+        messages.append(str(SpecError(message, format_path(details["loc"]), value)))
+    more = len(messages) - _MAX_ERRORS
+    return "; ".join(messages[:_MAX_ERRORS]) + (f"; and {more} more" if more > 0 else "")

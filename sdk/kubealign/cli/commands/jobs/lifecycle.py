@@ -1,0 +1,67 @@
+"""`kubealign scale`, `suspend`, `resume` and `delete`: change existing jobs."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from kubealign.cli.command import CommandContext, backend_command
+from kubealign.cli.exit_codes import ExitCode
+from kubealign.cli.options import JobName, JobNames
+
+
+@backend_command
+async def scale(
+    ctx: CommandContext,
+    job: JobName,
+    replicas: Annotated[int, typer.Argument(metavar="REPLICAS", min=0, show_default=False)],
+) -> None:
+    """Set the number of rollout workers of a running job."""
+    await ctx.backend.scale(await ctx.ref(job), replicas)
+    workers = "1 rollout worker" if replicas == 1 else f"{replicas} rollout workers"
+    typer.echo(f"{job}: {workers}")
+
+
+@backend_command
+async def suspend(ctx: CommandContext, jobs: JobNames) -> None:
+    """Save a checkpoint, stop, and release processes and accelerators."""
+    for name in jobs:
+        await ctx.backend.suspend(await ctx.ref(name), True)
+        typer.echo(f"{name}: suspending; resume with: kubealign resume {name}")
+
+
+@backend_command
+async def resume(ctx: CommandContext, jobs: JobNames) -> None:
+    """Resume from the last checkpoint."""
+    for name in jobs:
+        await ctx.backend.suspend(await ctx.ref(name), False)
+        typer.echo(f"{name}: resuming")
+
+
+@backend_command
+async def delete(
+    ctx: CommandContext,
+    jobs: JobNames,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation.")] = False,
+) -> None:
+    """Delete jobs, including running ones.
+
+    On this machine the result is deleted with the run directory; in a cluster volumes are kept. On a
+    terminal, a
+    confirmation is requested first.
+    """
+    refs = [await ctx.ref(name) for name in jobs]
+    records = [await ctx.backend.get(ref) for ref in refs]
+    if not yes and _is_stdin_terminal():
+        names = ", ".join(f"{record.name} ({record.phase or 'new'})" for record in records)
+        possessive = "its" if len(jobs) == 1 else "their"
+        consequence = f"with {possessive} results" if ctx.backend.kind == "local" else f"and all {possessive} pods"
+        if not typer.confirm(f"Delete {names}, {consequence}?"):
+            raise typer.Exit(ExitCode.FAILED)
+    for ref in refs:
+        await ctx.backend.delete(ref)
+        typer.echo(f"{ref.name}: deleted")
+
+
+def _is_stdin_terminal() -> bool:
+    return sys.stdin.isatty()

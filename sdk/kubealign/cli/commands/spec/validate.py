@@ -1,0 +1,29 @@
+"""`kubealign validate`: validates job files."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kubealign.cli.exit_codes import ExitCode
+from kubealign.cli.options import Overrides, Parameters, parse_parameters
+
+
+def validate(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", show_default=False)],
+    param: Parameters = [],  # noqa: B006 (typer copies it)
+    set_: Overrides = [],  # noqa: B006
+) -> None:
+    """Validate job files: list every error of every file, each with its line and the remedy."""
+    from kubealign.cli.views.spec_errors import print_errors
+    from kubealign.spec.loading.loader import load_files
+
+    checked, errors = load_files(files, parse_parameters(param), set_)
+    print_errors(errors)
+    for file in checked:
+        print_errors(file.errors)
+        if not file.errors:
+            jobs = "1 job" if len(file.jobs) == 1 else f"{len(file.jobs)} jobs"
+            typer.echo(f"{file.path}: {jobs}, valid")
+    if errors or any(file.errors for file in checked):
+        raise typer.Exit(ExitCode.INVALID_JOB)

@@ -1,0 +1,220 @@
+"""Backend that runs jobs in a cluster, through AlignmentJobs, pods, logs and events of the API server."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing, suppress
+from pathlib import Path
+from typing import Any
+
+from kubealign.client.backends.cluster import events as cluster_events, logs as cluster_logs, processes as cluster_processes
+from kubealign.client.backends.cluster.documents import validate_document, check_not_finished, check_scalable, with_type_meta
+from kubealign.client.backends.cluster.listing import JobLister
+from kubealign.client.errors import KubealignError, Unavailable
+from kubealign.kube.api import Json, KubernetesApi
+from kubealign.kube.watch import watch_changes, list_all
+from kubealign.kube.resources import EVENTS, JOBS, PODS
+from kubealign.client.records import JobEvent, JobPage, JobRecord, JobRef, ListQuery, LogLine, ProcessRecord
+from kubealign.client.results.fetch import fetch_result
+from kubealign.client.results.pod import ResultPodSettings
+from kubealign.client.backends.base import TelemetrySource
+from kubealign.labels import FIELD_MANAGER
+from kubealign.read_model import STREAM_START, SampleRecord, StepMetrics
+from kubealign.spec.status import JobPhase
+
+_DELETE_TIMEOUT_SECONDS = 120.0
+
+
+class ClusterBackend:
+    """JobBackend of a cluster. Closes `api`, and the telemetry source if it has a close method."""
+
+    kind = "cluster"
+
+    def __init__(
+        self,
+        api: KubernetesApi,
+        telemetry: TelemetrySource,
+        namespace: str,
+        *,
+        result_pod: ResultPodSettings | None = None,
+    ) -> None:
+        """Create the backend.
+
+        Args:
+            result_pod: Settings of the pod that reads a result when no pod of the job is left; by default
+                they come
+                from the environment.
+        """
+        self.namespace = namespace
+        self._api = api
+        self._telemetry = telemetry
+        self._lister = JobLister(api)
+        self._result_pod = result_pod or ResultPodSettings.from_environment()
+
+    async def create(self, resource: Mapping[str, Any], *, dry_run: bool = False) -> JobRecord:
+        document = validate_document(resource, self.namespace)
+        query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
+        if dry_run:
+            query["dryRun"] = "All"
+        created = await self._api.create(JOBS.collection_path(document["metadata"]["namespace"]), document, query)
+        return JobRecord(created)
+
+    async def get(self, ref: JobRef) -> JobRecord:
+        return JobRecord(await self._api.get(_job_path(ref)))
+
+    async def list(self, query: ListQuery) -> JobPage:
+        return await self._lister.list_page(query)
+
+    async def patch(self, ref: JobRef, patch: Mapping[str, Any]) -> JobRecord:
+        query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
+        return JobRecord(await self._api.merge_patch(_job_path(ref), dict(patch), query))
+
+    async def delete(self, ref: JobRef) -> None:
+        """Delete a job and return when it is gone; its pods terminate in the background.
+
+        Raises Unavailable if a foreign finalizer keeps the job.
+        """
+        job = await self.get(ref)
+        options = {"propagationPolicy": "Background", "preconditions": {"uid": job.uid}}
+        await self._api.delete(_job_path(ref), options)
+        try:
+            async with asyncio.timeout(_DELETE_TIMEOUT_SECONDS):
+                async with aclosing(self._watch_after(ref, job)) as records:
+                    async for _ in records:
+                        continue
+        except TimeoutError as error:
+            awaited = f"job {ref} to be deleted: a finalizer keeps it (kubectl get aj {ref.name} -o yaml)"
+            raise Unavailable(f"waited {_DELETE_TIMEOUT_SECONDS:g} s for {awaited}") from error
+
+    async def scale(self, ref: JobRef, replicas: int) -> JobRecord:
+        check_scalable(await self.get(ref))
+        body = {"spec": {"replicas": replicas}}
+        await self._api.merge_patch(f"{_job_path(ref)}/scale", body, {"fieldManager": FIELD_MANAGER})
+        return await self.get(ref)
+
+    async def suspend(self, ref: JobRef, suspended: bool) -> JobRecord:
+        check_not_finished(await self.get(ref), "suspended" if suspended else "resumed")
+        return await self.patch(ref, {"spec": {"suspend": suspended}})
+
+    async def watch(self, ref: JobRef) -> AsyncGenerator[JobRecord]:
+        job = await self.get(ref)
+        yield job
+        async with aclosing(self._watch_after(ref, job)) as records:
+            async for record in records:
+                yield record
+
+    async def _watch_after(self, ref: JobRef, job: JobRecord) -> AsyncGenerator[JobRecord]:
+        """Yield the changes after `job` until that job is deleted.
+
+        Another job of the same name ends the watch too.
+        """
+        query = {"fieldSelector": f"metadata.name={ref.name}"}
+        known_jobs = {job.uid: dict(job.resource)}
+        async with aclosing(watch_changes(self._api, JOBS.collection_path(ref.namespace), query, known_objects=known_jobs)) as job_changes:
+            async for change in job_changes:
+                record = JobRecord(with_type_meta(change.item))
+                if record.uid != job.uid or change.is_deleted:
+                    return
+                yield record
+
+    async def processes(self, ref: JobRef) -> Sequence[ProcessRecord]:
+        job = await self.get(ref)
+        pods = await self._pods(job)
+        names = [name for pod in pods if (name := cluster_processes.process_name(pod))]
+        heartbeat_by_name: Mapping[str, Mapping[str, Any]] = {}
+        with suppress(KubealignError):
+            # Heartbeats are optional: the pods alone suffice for the process records.
+            heartbeat_by_name = await self.heartbeats(ref, names)
+        suspended = job.phase in (JobPhase.SUSPENDING, JobPhase.SUSPENDED)
+        return cluster_processes.to_process_records(pods, heartbeat_by_name, time.time(), finished=_is_finished(job), suspended=suspended)
+
+    async def logs(
+        self,
+        ref: JobRef,
+        *,
+        process: str | None = None,
+        role: str | None = None,
+        follow: bool = False,
+        tail: int | None = None,
+    ) -> AsyncGenerator[LogLine]:
+        job = await self.get(ref)
+        pod_filter = cluster_logs.make_pod_filter(process, role, cluster_processes.pod_role)
+        if not follow:
+            pods = await self._pods(job)
+            if (process or role) and not any(map(pod_filter, pods)):
+                names = [cluster_processes.process_name(pod) for pod in pods]
+                raise cluster_logs.no_such_process(ref, process, role, names)
+            lines = cluster_logs.read_logs(self._api, ref, job.uid, pod_filter, tail)
+            async with aclosing(lines):
+                async for line in lines:
+                    yield line
+            return
+        finished = asyncio.Event()
+        finish_task = asyncio.create_task(self._signal_when_finished(ref, job, finished))
+        try:
+            async with aclosing(cluster_logs.follow_logs(self._api, ref, job.uid, pod_filter, tail, finished)) as followed_lines:
+                async for line in followed_lines:
+                    yield line
+            await finish_task
+        finally:
+            finish_task.cancel()
+            await asyncio.wait([finish_task])
+
+    async def _signal_when_finished(self, ref: JobRef, job: JobRecord, finished: asyncio.Event) -> None:
+        """Set the event when the job has finished, was deleted, or can no longer be watched."""
+        try:
+            if not _is_finished(job):
+                async with aclosing(self._watch_after(ref, job)) as records:
+                    async for record in records:
+                        if _is_finished(record):
+                            break
+        finally:
+            finished.set()
+
+    async def events(self, ref: JobRef) -> Sequence[JobEvent]:
+        job, path = await self.get(ref), EVENTS.collection_path(ref.namespace)
+        job_events, pod_events = await asyncio.gather(
+            list_all(self._api, path, {"fieldSelector": f"regarding.uid={job.uid}"}),
+            list_all(self._api, path, {"fieldSelector": "regarding.kind=Pod"}),
+        )
+        own_pod_events = cluster_events.select_pod_events(pod_events[0], job)
+        return cluster_events.to_job_events([*job_events[0], *own_pod_events], ref.name, job.created)
+
+    async def metrics(self, ref: JobRef, after: str = STREAM_START, count: int = 1000) -> Sequence[StepMetrics]:
+        return await self._telemetry.metrics(ref, after, count)
+
+    async def samples(
+        self,
+        ref: JobRef,
+        after: str = STREAM_START,
+        count: int = 100,
+        *,
+        step: int | None = None,
+        newest: bool = False,
+    ) -> Sequence[SampleRecord]:
+        return await self._telemetry.samples(ref, after, count, step=step, newest=newest)
+
+    async def heartbeats(self, ref: JobRef, processes: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
+        return await self._telemetry.heartbeats(ref, processes)
+
+    async def result(self, ref: JobRef, into: Path | None = None) -> Path:
+        job = await self.get(ref)
+        return await fetch_result(self._api, job, await self._pods(job), into, self._result_pod)
+
+    async def close(self) -> None:
+        close = getattr(self._telemetry, "close", None)
+        if close is not None:
+            await close()
+        await self._api.close()
+
+    async def _pods(self, job: JobRecord) -> Sequence[Json]:
+        pods, _ = await list_all(self._api, PODS.collection_path(job.namespace), cluster_logs.job_pods_query(job.uid))
+        return pods
+
+
+def _job_path(ref: JobRef) -> str:
+    return JOBS.object_path(ref.namespace, ref.name)
+
+
+def _is_finished(job: JobRecord) -> bool:
+    return job.phase is not None and job.phase.is_final

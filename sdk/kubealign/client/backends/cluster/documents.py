@@ -1,0 +1,72 @@
+"""Client-side checks of a job before a request is sent to the API server. Pure."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from kubealign.client.errors import Conflict, JobInvalid, NotPossible
+from kubealign.client.records import JobRecord
+from kubealign.spec.errors import SpecErrors
+from kubealign.spec.job import API_VERSION, KIND
+from kubealign.spec.loading.loader import job_from_document
+
+#: Fields set by the API server; they are dropped so that a job that was read can be submitted again.
+_SERVER_METADATA = (
+    "creationTimestamp",
+    "deletionGracePeriodSeconds",
+    "deletionTimestamp",
+    "generation",
+    "managedFields",
+    "resourceVersion",
+    "selfLink",
+    "uid",
+)
+
+
+def with_type_meta(item: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an item of a job list with apiVersion and kind.
+
+    The API server omits both in list items.
+    """
+    return {"apiVersion": API_VERSION, "kind": KIND, **item}
+
+
+def validate_document(resource: Mapping[str, Any], namespace: str) -> dict[str, Any]:
+    """Return the document to submit, in `namespace` unless it names one. Raises JobInvalid with all errors.
+    """
+    document = {name: value for name, value in resource.items() if name != "status"}
+    metadata_value = document.get("metadata")
+    if isinstance(metadata_value, Mapping):
+        metadata = {name: value for name, value in metadata_value.items() if name not in _SERVER_METADATA}
+        document["metadata"] = {"namespace": namespace, **metadata}
+    try:
+        job_from_document(document)
+    except SpecErrors as errors:
+        raise JobInvalid(str(errors), errors.errors) from errors
+    return document
+
+
+def check_not_finished(job: JobRecord, action: str) -> None:
+    """Raise Conflict for a job that has finished. `action` is a past participle for the message, such as
+    scaled.
+    """
+    if job.phase is not None and job.phase.is_final:
+        raise Conflict(
+            f"job {job.ref} cannot be {action}: it has {job.phase.lower()}, and a job that has finished "
+            "never runs again. Submit it under another name"
+        )
+
+
+def check_scalable(job: JobRecord) -> None:
+    """Raise NotPossible for a job without rollout workers, Conflict for one that has finished."""
+    check_not_finished(job, "scaled")
+    try:
+        samples = job.job.spec.samples
+    except ValidationError:
+        # The job was created by a newer kubealign version: the API server checks it.
+        return
+    if not samples:
+        raise NotPossible(
+            f"job {job.ref} ({job.algorithm}) has no rollout workers to scale: it does not sample"
+        )

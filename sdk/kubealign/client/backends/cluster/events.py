@@ -1,0 +1,76 @@
+"""Kubernetes events of a job and its pods. Pure."""
+
+import re
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from pydantic import ValidationError
+
+from kubealign.client.records import JobEvent, JobRecord
+from kubealign.process_settings import Role
+from kubealign.roles import PREPARE, roles
+
+Json = Mapping[str, Any]
+
+#: Matched by pattern, because workers added while the job ran are not in the spec.
+_ROLLOUT_NAME = re.compile(rf"{Role.ROLLOUT}-\d+")
+
+
+def to_job_events(items: Iterable[Json], job: str, since: datetime | None) -> list[JobEvent]:
+    """Return the events, oldest first; the message of a pod's event begins with the pod's process name.
+
+    Args:
+        since: Creation time of the job; older events belong to another job of the same name.
+    """
+    converted = [event for item in items if (event := _to_job_event(item, job)) is not None]
+    return sorted(
+        (event for event in converted if since is None or event.time >= since), key=lambda event: event.time
+    )
+
+
+def select_pod_events(items: Iterable[Json], job: JobRecord) -> list[Json]:
+    """Return the events of pods that belong or belonged to the job.
+
+    Pods are matched by name, because a deleted pod has no labels to query.
+    """
+    processes, prefix = _process_names(job), f"{job.name}-"
+
+    def is_of_job(item: Json) -> bool:
+        name = str((item.get("regarding") or {}).get("name") or "")
+        process = name.removeprefix(prefix)
+        return process != name and (process in processes or _ROLLOUT_NAME.fullmatch(process) is not None)
+
+    return [item for item in items if is_of_job(item)]
+
+
+def _process_names(job: JobRecord) -> frozenset[str]:
+    try:
+        return frozenset({Role.NATS, *(process.name for process in roles(job.job))})
+    except ValidationError:
+        # The job was created by a newer kubealign version: use the processes that every job has.
+        return frozenset({Role.NATS, Role.DRIVER, PREPARE, f"{Role.TRAINER}-0"})
+
+
+def _to_job_event(item: Json, job: str) -> JobEvent | None:
+    """Return the event; None if it has no time."""
+    series = item.get("series") or {}
+    timestamp = (
+        series.get("lastObservedTime")
+        or item.get("deprecatedLastTimestamp")
+        or item.get("eventTime")
+        or (item.get("metadata") or {}).get("creationTimestamp")
+    )
+    if not isinstance(timestamp, str):
+        return None
+    regarding = item.get("regarding") or {}
+    note = str(item.get("note") or "")
+    if regarding.get("kind") == "Pod":
+        note = f"{str(regarding.get('name') or '').removeprefix(f'{job}-')}: {note}"
+    return JobEvent(
+        time=datetime.fromisoformat(timestamp),
+        type=str(item.get("type") or "Normal"),
+        reason=str(item.get("reason") or ""),
+        message=note,
+        count=int(series.get("count") or item.get("deprecatedCount") or 1),
+    )

@@ -1,0 +1,251 @@
+"""Logs of a job's pods: the existing ones, or followed across restarts until the job has finished."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing, suppress
+from typing import Any
+
+from kubealign.client.backends.cluster.processes import has_started, process_name
+from kubealign.client.errors import KubealignError, NotPossible, Unavailable
+from kubealign.kube.api import Json, KubernetesApi
+from kubealign.kube.watch import UNAVAILABLE_TIMEOUT_SECONDS, watch_changes, list_all
+from kubealign.kube.errors import ObjectNotFound
+from kubealign.kube.resources import PODS
+from kubealign.client.records import JobRef, LogLine
+from kubealign.labels import MAIN_CONTAINER, UID_LABEL
+
+PodFilter = Callable[[Json], bool]
+
+_QUEUE_SIZE = 1000
+#: Time after the job's end in which terminating pods may still write.
+_DRAIN_TIMEOUT_SECONDS = 60.0
+_INITIAL_BACKOFF, _MAX_BACKOFF = 0.2, 5.0
+_END_OF_LOGS: LogLine | None = None
+
+
+def job_pods_query(uid: str) -> Mapping[str, str | int]:
+    """Return the query that selects the pods of a job."""
+    return {"labelSelector": f"{UID_LABEL}={uid}"}
+
+
+async def read_logs(
+    api: KubernetesApi, ref: JobRef, uid: str, pod_filter: PodFilter, tail: int | None
+) -> AsyncGenerator[LogLine]:
+    """Yield the existing log lines, one pod after the other."""
+    pods, _ = await list_all(api, PODS.collection_path(ref.namespace), job_pods_query(uid))
+    for pod in sorted(filter(pod_filter, pods), key=process_name):
+        if has_started(pod):
+            with suppress(ObjectNotFound):
+                async with aclosing(_PodLog(api, pod, tail).lines(follow=False)) as lines:
+                    async for line in lines:
+                        yield line
+
+
+async def follow_logs(
+    api: KubernetesApi, ref: JobRef, uid: str, pod_filter: PodFilter, tail: int | None, job_finished: asyncio.Event
+) -> AsyncGenerator[LogLine]:
+    """Yield log lines as they are written, including pods that start later.
+
+    Ends once `job_finished` is set and all logs are drained.
+    """
+    lines: asyncio.Queue[LogLine | None] = asyncio.Queue(_QUEUE_SIZE)
+    work = asyncio.create_task(_LogFollower(api, ref, uid, pod_filter, tail, lines).run(job_finished))
+    try:
+        while True:
+            line = await lines.get()
+            if line is None:
+                break
+            yield line
+        await work
+    finally:
+        work.cancel()
+        await asyncio.wait([work])
+
+
+class _LogFollower:
+    """Follows all pods of a job.
+
+    One task per pod writes into one bounded queue, which applies backpressure: a slow consumer slows the
+    readers down.
+    """
+
+    def __init__(
+        self,
+        api: KubernetesApi,
+        ref: JobRef,
+        uid: str,
+        pod_filter: PodFilter,
+        tail: int | None,
+        lines: asyncio.Queue[LogLine | None],
+    ) -> None:
+        self._api, self._ref, self._uid = api, ref, uid
+        self._pod_filter, self._tail, self._lines = pod_filter, tail, lines
+        self._readers: dict[str, asyncio.Task[None]] = {}
+        self._is_first_pass = True
+        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def run(self, job_finished: asyncio.Event) -> None:
+        """Follow all pods. The queue's last entry is None, also after a failure, but not after a
+        cancellation.
+        """
+        try:
+            await self._follow_until(job_finished)
+            pods, _ = await list_all(self._api, self._path, job_pods_query(self._uid))
+            for pod in pods:
+                self._start_reader(pod)
+            if self._readers:
+                done, _ = await asyncio.wait(self._readers.values(), timeout=_DRAIN_TIMEOUT_SECONDS)
+                for reader in done:
+                    reader.result()
+        finally:
+            for reader in self._readers.values():
+                reader.cancel()
+            await asyncio.gather(*self._readers.values(), return_exceptions=True)
+            self._failure.cancel()
+            task = asyncio.current_task()
+            if task is None or not task.cancelling():
+                # After a cancellation nothing reads the queue, so a put could block forever.
+                await self._lines.put(_END_OF_LOGS)
+
+    @property
+    def _path(self) -> str:
+        return PODS.collection_path(self._ref.namespace)
+
+    async def _follow_until(self, job_finished: asyncio.Event) -> None:
+        pods_task = asyncio.create_task(self._watch_pods())
+        finished_task = asyncio.create_task(job_finished.wait())
+        try:
+            await asyncio.wait((pods_task, finished_task, self._failure), return_when=asyncio.FIRST_COMPLETED)
+            if pods_task.done():
+                pods_task.result()
+            if self._failure.done():
+                self._failure.result()
+        finally:
+            for task in (pods_task, finished_task):
+                task.cancel()
+            await asyncio.gather(pods_task, finished_task, return_exceptions=True)
+
+    async def _watch_pods(self) -> None:
+        pods, _ = await list_all(self._api, self._path, job_pods_query(self._uid))
+        for pod in pods:
+            self._start_reader(pod)
+        # `tail` limits existing logs only: every line of a later pod is new.
+        self._is_first_pass = False
+        known_pods = {str(pod["metadata"]["uid"]): pod for pod in pods}
+        async with aclosing(watch_changes(self._api, self._path, job_pods_query(self._uid), known_objects=known_pods)) as pod_changes:
+            async for change in pod_changes:
+                if not change.is_deleted:
+                    self._start_reader(change.item)
+
+    def _start_reader(self, pod: Json) -> None:
+        uid = str(pod["metadata"]["uid"])
+        if uid in self._readers or not self._pod_filter(pod) or not has_started(pod):
+            return
+        log = _PodLog(self._api, pod, self._tail if self._is_first_pass else None)
+        self._readers[uid] = asyncio.create_task(self._read(log))
+
+    async def _read(self, log: "_PodLog") -> None:
+        try:
+            async with aclosing(log.lines(follow=True)) as lines:
+                async for line in lines:
+                    await self._lines.put(line)
+        except ObjectNotFound:
+            # The pod was deleted before the request; the log of its replacement is read.
+            return
+        except KubealignError as error:
+            # The consumer must not wait for lines that can no longer be read.
+            if not self._failure.done():
+                self._failure.set_exception(error)
+            raise
+
+
+class _PodLog:
+    """Log of one pod's main container. The container starts once: after a crash the pod is replaced."""
+
+    def __init__(self, api: KubernetesApi, pod: Json, tail: int | None) -> None:
+        self._api, self._tail = api, tail
+        metadata = pod["metadata"]
+        self._process = process_name(pod)
+        self._pod = PODS.object_path(metadata["namespace"], metadata["name"])
+        self._uid = str(metadata["uid"])
+        #: Timestamp of the last line, as written by the node: the resume position after a disconnection.
+        self._last_timestamp = ""
+
+    async def lines(self, *, follow: bool) -> AsyncGenerator[LogLine]:
+        """Yield the log lines. Raises ObjectNotFound if the pod was deleted before its log was requested."""
+        loop = asyncio.get_running_loop()
+        last_response, pause = loop.time(), _INITIAL_BACKOFF
+        while True:
+            try:
+                resume_after = self._last_timestamp
+                async with aclosing(self._api.stream_lines(f"{self._pod}/log", self._query(follow))) as lines:
+                    async for stamped in lines:
+                        last_response, pause = loop.time(), _INITIAL_BACKOFF
+                        timestamp, _, text = stamped.partition(" ")
+                        if not timestamp[:4].isdecimal():
+                            # A message of the node itself, such as that the log was removed.
+                            yield LogLine(self._process, stamped)
+                        elif not resume_after or _is_later(timestamp, resume_after):
+                            # sinceTime has a resolution of seconds: the first lines may be repeated.
+                            self._last_timestamp = timestamp
+                            yield LogLine(self._process, text)
+                if not follow or await self._has_ended():
+                    return
+            except Unavailable:
+                if not follow or loop.time() - last_response > UNAVAILABLE_TIMEOUT_SECONDS:
+                    raise
+            # The container still runs, so the connection was lost.
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _MAX_BACKOFF)
+
+    def _query(self, follow: bool) -> dict[str, str | int]:
+        query: dict[str, str | int] = {"container": MAIN_CONTAINER, "timestamps": "true"}
+        if follow:
+            query["follow"] = "true"
+        if self._last_timestamp:
+            query["sinceTime"] = f"{self._last_timestamp[:19]}Z"
+        elif self._tail is not None:
+            query["tailLines"] = self._tail
+        return query
+
+    async def _has_ended(self) -> bool:
+        try:
+            pod = await self._api.get(self._pod)
+        except ObjectNotFound:
+            return True
+        state = _container_state(pod)
+        return str(pod["metadata"].get("uid")) != self._uid or "running" not in state
+
+
+def _is_later(timestamp: str, last: str) -> bool:
+    """Compare two RFC 3339 timestamps in UTC, whose fractions may differ in length."""
+    return _timestamp_key(timestamp) > _timestamp_key(last)
+
+
+def _timestamp_key(timestamp: str) -> tuple[str, str]:
+    seconds, _, fraction = timestamp.removesuffix("Z").partition(".")
+    return seconds, fraction.ljust(9, "0")
+
+
+def _container_state(pod: Json) -> Mapping[str, Any]:
+    for status in (pod.get("status") or {}).get("containerStatuses") or ():
+        if status.get("name") == MAIN_CONTAINER:
+            state: Mapping[str, Any] = status.get("state") or {}
+            return state
+    return {}
+
+
+def make_pod_filter(process: str | None, role: str | None, role_of: Callable[[Json], str]) -> PodFilter:
+    """Return the filter of the pods whose logs are requested."""
+
+    def is_selected(pod: Json) -> bool:
+        name = process_name(pod)
+        return bool(name) and process in (None, name) and role in (None, role_of(pod))
+
+    return is_selected
+
+
+def no_such_process(ref: JobRef, process: str | None, role: str | None, process_names: list[str]) -> NotPossible:
+    """Return the error for a process or role that the job does not have."""
+    target = f"process {process}" if process else f"process with the role {role}"
+    return NotPossible(f"job {ref} has no {target}: it has {', '.join(sorted(process_names)) or 'none yet'}")

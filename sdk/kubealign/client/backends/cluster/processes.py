@@ -1,0 +1,175 @@
+"""Process records of a job, derived from its pods. Pure."""
+
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from kubealign.client.records import ProcessRecord, ProcessState
+from kubealign.labels import ATTEMPT_LABEL, MAIN_CONTAINER, PROCESS_LABEL, ROLE_LABEL
+from kubealign.termination_message import last_error_line, truncate_middle
+from kubealign.process_settings import ExitCode
+from kubealign.roles import PREPARE
+
+Json = Mapping[str, Any]
+
+#: Display order of the processes; the driver is first because it is the most informative.
+_ROLE_ORDER = ("driver", "trainer", "critic", "rollout", "reward", "reference", "teacher", "prepare", "nats")
+_INITIALISING_REASONS = ("", "ContainerCreating", "PodInitializing")
+
+
+def to_process_records(
+    pods: Sequence[Json], heartbeats: Mapping[str, Mapping[str, Any]], now: float, *, finished: bool, suspended: bool
+) -> list[ProcessRecord]:
+    """Return the process records in display order.
+
+    Args:
+        heartbeats: Last heartbeat by process name.
+        now: Seconds since the epoch.
+        finished: The job has finished.
+        suspended: The job is suspended or being suspended.
+    """
+    records = [_to_process_record(pod, heartbeats, now, finished, suspended) for pod in pods if process_name(pod)]
+    return sorted(records, key=lambda process: (_role_index(process.role), _natural_key(process.name)))
+
+
+def process_name(pod: Json) -> str:
+    """Return the process name of a pod; empty if the pod is not a process of a job."""
+    return str(_labels(pod).get(PROCESS_LABEL) or "")
+
+
+def pod_role(pod: Json) -> str:
+    """Return the role as in records.ProcessRecord.
+
+    prepare has a role of its own here, although it uses the driver's certificate.
+    """
+    return PREPARE if process_name(pod) == PREPARE else str(_labels(pod).get(ROLE_LABEL) or "")
+
+
+def has_started(pod: Json) -> bool:
+    """Return True if the main container runs or has run, so that a log exists."""
+    return bool({"running", "terminated"} & set(_container_state(pod)))
+
+
+def _to_process_record(
+    pod: Json, heartbeats: Mapping[str, Mapping[str, Any]], now: float, finished: bool, suspended: bool
+) -> ProcessRecord:
+    name = process_name(pod)
+    state, message = process_state(pod, finished=finished, suspended=suspended)
+    heartbeat = dict(heartbeats.get(name) or {})
+    reported_at = heartbeat.pop("time", None)
+    attempt = str(_labels(pod).get(ATTEMPT_LABEL) or "0")
+    return ProcessRecord(
+        name=name,
+        role=pod_role(pod),
+        state=state,
+        restarts=int(attempt) if attempt.isdecimal() else 0,
+        message=message,
+        started=_start_time(pod),
+        says=heartbeat,
+        silent_seconds=max(0.0, now - reported_at) if isinstance(reported_at, int | float) else None,
+        where=str(pod["metadata"].get("name") or ""),
+    )
+
+
+def process_state(pod: Json, *, finished: bool, suspended: bool) -> tuple[ProcessState, str]:
+    """Return the state of a pod's process, and the reason why it is not ready."""
+    status, state = pod.get("status") or {}, _container_state(pod)
+    terminated = state.get("terminated")
+    if terminated is not None or status.get("phase") in ("Succeeded", "Failed"):
+        return _terminated_state(status, terminated or {}, finished, suspended)
+    if pod["metadata"].get("deletionTimestamp"):
+        return (ProcessState.STOPPED if finished or suspended else ProcessState.RESTARTING), "is terminating"
+    if "running" in state:
+        return (
+            (ProcessState.READY, "")
+            if _is_ready(status)
+            else (ProcessState.STARTING, "is running, and is not ready yet")
+        )
+    return _waiting_state(pod, status, state.get("waiting") or {})
+
+
+def _terminated_state(status: Json, terminated: Json, finished: bool, suspended: bool) -> tuple[ProcessState, str]:
+    code = terminated.get("exitCode")
+    if code == ExitCode.DONE or (code is None and status.get("phase") == "Succeeded"):
+        return ProcessState.FINISHED, ""
+    if (finished or suspended) and (code == ExitCode.STOPPED or status.get("reason") == "DeadlineExceeded"):
+        return ProcessState.STOPPED, "was stopped with its job"
+    failed_state = ProcessState.FAILED if finished or suspended or code == ExitCode.PERMANENT else ProcessState.RESTARTING
+    return failed_state, _termination_reason(status, terminated)
+
+
+def _termination_reason(status: Json, terminated: Json) -> str:
+    if terminated.get("reason") == "OOMKilled":
+        return "was killed: it exceeded its memory limit (OOMKilled)"
+    if status.get("reason") in ("Evicted", "NodeLost"):
+        return f"{status['reason']}: {truncate_middle(str(status.get('message') or 'no reason was reported'))}"
+    code, text = terminated.get("exitCode"), str(terminated.get("message") or "").strip()
+    summary = "ended without an exit code" if code is None else _exit_code_text(int(code))
+    detail = last_error_line(text) if text.startswith("{") else truncate_middle(text)
+    return f"{summary}: {detail}" if detail else summary
+
+
+def _exit_code_text(code: int) -> str:
+    if code > 128:
+        try:
+            return f"was ended by {signal.Signals(code - 128).name}"
+        except ValueError:
+            pass
+    return f"ended with code {code}"
+
+
+def _waiting_state(pod: Json, status: Json, waiting: Json) -> tuple[ProcessState, str]:
+    reason, message = str(waiting.get("reason") or ""), truncate_middle(str(waiting.get("message") or ""))
+    if reason not in _INITIALISING_REASONS:
+        return ProcessState.WAITING, f"cannot start: {message or reason}"
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            if condition.get("reason") == "SchedulingGated":
+                return ProcessState.WAITING, "waits for admission by its queue"
+            return ProcessState.WAITING, f"fits on no node: {truncate_middle(str(condition.get('message') or ''))}"
+    node = (pod.get("spec") or {}).get("nodeName")
+    if not node:
+        return ProcessState.WAITING, "waits for a node"
+    return ProcessState.STARTING, f"its image and volumes are being prepared on node {node}"
+
+
+def _labels(pod: Json) -> Json:
+    labels: Json = pod["metadata"].get("labels") or {}
+    return labels
+
+
+def _main_status(pod: Json) -> Json:
+    return next(_main_statuses(pod), {})
+
+
+def _main_statuses(pod: Json) -> Iterator[Json]:
+    for status in (pod.get("status") or {}).get("containerStatuses") or ():
+        if status.get("name") == MAIN_CONTAINER:
+            yield status
+
+
+def _container_state(pod: Json) -> Json:
+    state: Json = _main_status(pod).get("state") or {}
+    return state
+
+
+def _is_ready(status: Json) -> bool:
+    conditions = status.get("conditions") or ()
+    return any(condition.get("type") == "Ready" and condition.get("status") == "True" for condition in conditions)
+
+
+def _start_time(pod: Json) -> datetime | None:
+    state = _container_state(pod)
+    text = ((state.get("running") or state.get("terminated")) or {}).get("startedAt")
+    return datetime.fromisoformat(text) if isinstance(text, str) else None
+
+
+def _role_index(role: str) -> int:
+    return _ROLE_ORDER.index(role) if role in _ROLE_ORDER else len(_ROLE_ORDER)
+
+
+def _natural_key(name: str) -> tuple[str, int]:
+    """Return a sort key that orders rollout-2 before rollout-10."""
+    stem, _, number = name.rpartition("-")
+    return (stem, int(number)) if number.isdecimal() else (name, 0)

@@ -1,0 +1,150 @@
+"""Short-lived pod that reads a result from its volume. Pure.
+
+The pod is built like the job's own pods, which could mount the volume, and satisfies the restricted Pod
+Security
+Standard. It has no label by which the operator or a Service would treat it as a pod of the job.
+"""
+
+import os
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any, Self
+
+from kubealign.client.backends.cluster.processes import process_name
+from kubealign.client.errors import NotPossible
+from kubealign.client.records import JobRecord
+from kubealign.labels import APP, KUBEALIGN, MAIN_CONTAINER
+from kubealign.pod_contract import VOLUMES_FOLDER
+from kubealign.spec.job import API_VERSION, GROUP, KIND
+from kubealign.spec.status import ResultLocation
+
+Json = dict[str, Any]
+
+RESULT_LABEL = f"{GROUP}/result-of"
+_IMAGE_VARIABLE = "KUBEALIGN_RESULT_IMAGE"
+_DEADLINE_SECONDS = 24 * 3600
+_COPIED_FIELDS = ("imagePullSecrets", "nodeSelector", "tolerations", "runtimeClassName")
+_RESOURCES = {
+    "requests": {"cpu": "100m", "memory": "64Mi"},
+    "limits": {"cpu": "1", "memory": "256Mi"},
+}
+
+
+@dataclass(frozen=True)
+class ResultPodSettings:
+    """Settings of the pod when no pod of the job is left to copy from. `image`: any image with Python 3;
+    None: none is set.
+    """
+
+    image: str | None = None
+    python: str = "python"
+    user: int = 65532
+
+    @classmethod
+    def from_environment(cls) -> Self:
+        """Read the image from KUBEALIGN_RESULT_IMAGE."""
+        return cls(os.environ.get(_IMAGE_VARIABLE) or None)
+
+
+def pod_manifest(job: JobRecord, result: ResultLocation, pods: Sequence[Mapping[str, Any]], fallback: ResultPodSettings) -> Json:
+    """Return the pod's manifest. Raises NotPossible if no image is known."""
+    template = _template_pod(pods)
+    spec = _spec_from_pod(template) if template is not None else _spec_from_fallback(job, fallback)
+    main = spec["containers"][0]
+    mount = {"name": "result", "mountPath": f"{VOLUMES_FOLDER}/{result.claim_name}", "readOnly": True}
+    main |= {
+        "name": MAIN_CONTAINER,
+        "command": [main["command"][0], "-c", sender_source(), "hold"],
+        "resources": _RESOURCES,
+        "volumeMounts": [mount],
+        "env": [{"name": "PYTHONDONTWRITEBYTECODE", "value": "1"}],
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+        },
+    }
+    claim = {"claimName": result.claim_name}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": f"{job.name}-result-{uuid.uuid4().hex[:6]}",
+            "namespace": job.namespace,
+            "labels": {APP: KUBEALIGN, RESULT_LABEL: job.uid},
+            # A pod that was not deleted is garbage-collected with the job.
+            "ownerReferences": [
+                {
+                    "apiVersion": API_VERSION,
+                    "kind": KIND,
+                    "name": job.name,
+                    "uid": job.uid,
+                    "controller": False,
+                    "blockOwnerDeletion": False,
+                }
+            ],
+        },
+        "spec": {
+            **spec,
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": 1,
+            "activeDeadlineSeconds": _DEADLINE_SECONDS,
+            "volumes": [{"name": "result", "persistentVolumeClaim": claim}],
+        },
+    }
+
+
+def send_command(pod: Mapping[str, Any], result: ResultLocation) -> list[str]:
+    """Return the command that writes the result folder to stdout, for a pod built by `pod_manifest`."""
+    python = pod["spec"]["containers"][0]["command"][0]
+    folder = f"{VOLUMES_FOLDER}/{result.claim_name}/{result.path.lstrip('/')}"
+    return [python, "-c", sender_source(), "send", folder]
+
+
+def sender_source() -> str:
+    """Return the source of the sender: the image may contain another version of kubealign, or none."""
+    return resources.files("kubealign.client").joinpath("result_sender.py").read_text()
+
+
+def _template_pod(pods: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Return the driver's pod, which has the smallest node requirements, else any pod with the image."""
+    job_pods = [pod for pod in pods if process_name(pod)]
+    return next((pod for pod in job_pods if process_name(pod) == "driver"), job_pods[0] if job_pods else None)
+
+
+def _spec_from_pod(pod: Mapping[str, Any]) -> Json:
+    spec = pod["spec"]
+    main = next(container for container in spec["containers"] if container["name"] == MAIN_CONTAINER)
+    image_fields = {name: main[name] for name in ("image", "imagePullPolicy") if name in main}
+    return {
+        **{name: spec[name] for name in _COPIED_FIELDS if spec.get(name)},
+        "securityContext": spec.get("securityContext") or _security_context(ResultPodSettings.user),
+        "containers": [{**image_fields, "command": list(main["command"])[:1]}],
+    }
+
+
+def _spec_from_fallback(job: JobRecord, fallback: ResultPodSettings) -> Json:
+    if fallback.image is None:
+        raise NotPossible(
+            f"no pod of job {job.ref} is left to take the image for reading its volume from: set {_IMAGE_VARIABLE} to "
+            "an image with Python 3, such as the image of the jobs' pods"
+        )
+    return {
+        "securityContext": _security_context(fallback.user),
+        "containers": [{"image": fallback.image, "command": [fallback.python]}],
+    }
+
+
+def _security_context(user: int) -> Json:
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": user,
+        "runAsGroup": user,
+        "fsGroup": user,
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }

@@ -1,0 +1,53 @@
+"""Modules that the fork server preloads for jobs: torch, transformers architectures, role modules."""
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from kubealign.roles import roles
+from kubealign.spec.dependencies import named_models
+from kubealign.spec.job import AlignmentJob
+from kubealign.spec.sections.models import Model
+
+_LIBRARIES = ("torch", "grpc.aio", "grpc_health.v1.health", "nats", "redis.asyncio")
+_TRANSFORMERS = (
+    "transformers",
+    "transformers.models.auto.modeling_auto",
+    "transformers.models.auto.tokenization_auto",
+)
+
+
+def modules_to_preload(jobs: Iterable[AlignmentJob]) -> list[str]:
+    """Return the import names, heavy libraries first."""
+    jobs = list(jobs)
+    types = dict.fromkeys(kind for job in jobs for _, model in named_models(job) for kind in _model_types(model))
+    own = [f"transformers.models.{kind}.modeling_{kind}" for kind in types]
+    adapters = ["peft"] if any(_uses_lora(job) for job in jobs) else []
+    main = dict.fromkeys(process.module for job in jobs for process in roles(job))
+    return [*_LIBRARIES, *_TRANSFORMERS, *own, *adapters, *main]
+
+
+def _uses_lora(job: AlignmentJob) -> bool:
+    critic = job.spec.critic
+    return job.spec.trainer.lora is not None or (critic is not None and critic.lora is not None)
+
+
+def _model_types(model: Model) -> Iterator[str]:
+    """Yield the transformers model type, where it is known without network access."""
+    if model.config is not None:
+        kind = model.config.architecture.get("model_type")
+    elif model.path is not None:
+        kind = _declared_model_type(Path(model.path) / "config.json")
+    else:
+        kind = None
+    if isinstance(kind, str) and kind.isidentifier():
+        yield kind
+
+
+def _declared_model_type(config: Path) -> object:
+    try:
+        document = json.loads(config.read_text())
+    except (OSError, ValueError):
+        # The process that loads the model reports the error.
+        return None
+    return document.get("model_type") if isinstance(document, dict) else None

@@ -1,0 +1,61 @@
+"""Differences between the specs of two runs of a job, and the ones that are allowed."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from kubealign.local.errors import RunRefused
+from kubealign.spec.mutable_fields import MUTABLE_BETWEEN_RUNS, MAX_STEPS_FIELD
+from kubealign.spec.job import AlignmentJob
+
+
+def job_document(job: AlignmentJob) -> dict[str, Any]:
+    """Return the job as a JSON-compatible document with every default filled in."""
+    return job.model_dump(mode="json", by_alias=True)
+
+
+def read_job(path: Path) -> AlignmentJob | None:
+    """Read the job of an earlier run; None where there was none. Raises RunRefused for an invalid file."""
+    try:
+        return AlignmentJob.model_validate_json(path.read_text())
+    except FileNotFoundError:
+        return None
+    except ValidationError as error:
+        raise RunRefused(
+            f"{path} was written by another version of kubealign, or is damaged: start again with --fresh"
+        ) from error
+
+
+def forbidden_changes(before: AlignmentJob, after: AlignmentJob) -> list[str]:
+    """Return the fields that differ and must not, such as `spec.seed (1, now 2)`. Empty: the run may
+    continue.
+    """
+    return [
+        f"{path} ({_shorten(old)}, now {_shorten(new)})"
+        for path, old, new in _differences(job_document(before), job_document(after), "")
+        if not _is_harmless(path, old, new)
+    ]
+
+
+def _is_harmless(path: str, old: Any, new: Any) -> bool:
+    if path == MAX_STEPS_FIELD:
+        return bool(new > old)
+    return any(path == field or path.startswith(field + ".") for field in MUTABLE_BETWEEN_RUNS)
+
+
+def _differences(old: Any, new: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in dict.fromkeys((*old, *new)):
+            yield from _differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for index, (left, right) in enumerate(zip(old, new, strict=True)):
+            yield from _differences(left, right, f"{path}[{index}]")
+    elif old != new:
+        yield path, old, new
+
+
+def _shorten(value: Any) -> str:
+    text = "not set" if value is None else str(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,64 @@
+"""Weights, gradients and optimiser state of one rank.
+
+With Adam a weight costs, in bytes: the weight, its gradient, two moments of 4, and in mixed precision a
+master copy of 4 (Rajbhandari et al. 2020, section 3.1). ZeRO shards these over the replicas: stage 1 the
+optimiser state, stage 3 everything.
+"""
+
+from kubealign.planning.model.trainer_layout import TrainerLayout, StageParameters
+from kubealign.spec.sections.precision import Precision
+from kubealign.spec.sections.training import Trainer
+
+_ADAM_MOMENT_BYTES = 8
+_FP32_BYTES = 4
+
+
+def bytes_per_value(precision: Precision) -> int:
+    """Return bytes per value of the computation's dtype."""
+    return 2 if precision is Precision.BFLOAT16 else _FP32_BYTES
+
+
+def torch_state_bytes(weights: int, adapted: int | None, precision: Precision, ranks: int) -> dict[str, int]:
+    """Return the bytes of the torch backend's states on one rank.
+
+    The weights are the fp32 masters, whatever the precision of the computation; below an adapter they have
+    the precision of the computation. FSDP2 shards everything over the ranks (ZeRO-3).
+
+    Args:
+        weights: Weights of the model.
+        adapted: Weights of the adapter; None: all weights are trained.
+    """
+    if adapted is None:
+        return _divide_over_ranks({"weights": _FP32_BYTES * weights}, weights, ranks)
+    return _divide_over_ranks({"weights": bytes_per_value(precision) * weights + _FP32_BYTES * adapted}, adapted, ranks)
+
+
+def _divide_over_ranks(weights: dict[str, int], trained: int, ranks: int) -> dict[str, int]:
+    parts = weights | {"gradients": _FP32_BYTES * trained, "optimizer": _ADAM_MOMENT_BYTES * trained}
+    return {name: -(-size // ranks) for name, size in parts.items()}
+
+
+def megatron_state_bytes(
+    stage: StageParameters, adapted: int | None, trainer: Trainer, division: TrainerLayout
+) -> dict[str, int]:
+    """Return the bytes of the megatron backend's states on one rank.
+
+    Gradients are accumulated in fp32. In bf16 the optimiser keeps fp32 masters. The distributed optimiser
+    shards masters and moments over the replicas (ZeRO-1).
+
+    Args:
+        stage: The rank's weights, already divided.
+        adapted: The rank's adapter weights; None: all weights are trained.
+    """
+    megatron = trainer.backend.megatron
+    assert megatron is not None
+    size = bytes_per_value(megatron.precision)
+    masters = _FP32_BYTES if megatron.precision is Precision.BFLOAT16 else 0
+    dense, experts = (stage.dense, stage.experts) if adapted is None else (adapted, 0)
+    share = (division.replicas, division.expert_replicas) if megatron.distributed_optimizer else (1, 1)
+    optimizer = -(-dense // share[0]) + -(-experts // share[1])
+    return {
+        "weights": size * (stage.weights + (adapted or 0)),
+        "gradients": _FP32_BYTES * (dense + experts),
+        "optimizer": (_ADAM_MOMENT_BYTES + masters) * optimizer,
+    }

@@ -1,0 +1,169 @@
+"""Memory of a trained model (policy or critic) on either backend."""
+
+from dataclasses import dataclass
+
+from kubealign.planning.model import parameter_counts
+from kubealign.planning.memory.activations import output_activations, layer_activations
+from kubealign.planning.model.trainer_layout import TrainerLayout, StageParameters, trainer_layout, stage_parameters
+from kubealign.planning.machine import CUDA_CONTEXT_BYTES, PROCESS_BYTES, Device
+from kubealign.planning.memory.peak import MemoryPeak, largest_peak
+from kubealign.planning.model.shape import ModelShape
+from kubealign.planning.memory.optimizer_states import megatron_state_bytes, torch_state_bytes, bytes_per_value
+from kubealign.planning.memory.logits import head_working_bytes
+from kubealign.planning.workload import Workload
+from kubealign.spec.sections.megatron import Recompute
+from kubealign.spec.sections.precision import Precision
+from kubealign.spec.sections.training import Trainer
+
+#: Tokens per pack of the torch backend on a CPU; the same as in training/torch_backend/passes.py.
+CPU_PACK_TOKENS = 1024
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A model with its trainer and workload. has_vocabulary: False for a trunk with a scalar head."""
+
+    shape: ModelShape
+    trainer: Trainer
+    work: Workload
+    device: Device
+    has_vocabulary: bool = True
+
+    @property
+    def precision(self) -> Precision:
+        """Precision of the computation."""
+        found: Precision = self.trainer.backend.value.precision
+        return found
+
+    @property
+    def weights(self) -> int:
+        """Weights of the whole model."""
+        count = parameter_counts.total(self.shape) if self.has_vocabulary else parameter_counts.trunk(self.shape)
+        return count + (0 if self.has_vocabulary else self.shape.hidden)
+
+    @property
+    def adapter_weights(self) -> int | None:
+        """Weights of the whole adapter; None: no adapter."""
+        lora = self.trainer.lora
+        return None if lora is None else parameter_counts.adapter(self.shape, lora)
+
+    def pass_tokens(self, replicas: int) -> int:
+        """Return the tokens of one forward pass on one of `replicas` data-parallel ranks."""
+        share = -(-self.work.minibatch_tokens // replicas)
+        limit: int = self.trainer.backend.value.microbatch_tokens
+        if self.device is Device.CPU and self.trainer.backend.torch is not None:
+            limit = min(limit, CPU_PACK_TOKENS)
+        return max(self.work.sequence, min(limit, share))
+
+
+def trainer_memory(model: TrainedModel) -> MemoryPeak:
+    """Return the memory peak of one rank in the stage with the largest peak."""
+    base = {"process": CUDA_CONTEXT_BYTES if model.device is Device.GPU else PROCESS_BYTES}
+    if model.trainer.backend.megatron is None:
+        peak = largest_peak(_torch_peaks(model))
+    else:
+        division = trainer_layout(model.trainer)
+        all_stages = stage_parameters(model.shape, division, model.has_vocabulary)
+        peak = largest_peak(moment for stage in all_stages for moment in _megatron_peaks(model, stage, division))
+    return MemoryPeak(peak.name, base | {name: size for name, size in peak.parts.items() if size})
+
+
+def _torch_peaks(model: TrainedModel) -> list[MemoryPeak]:
+    """Return the peaks of one update: the head's backward pass, the last layer's, and the optimiser step.
+
+    An update usually has several forward passes, so gradients exist from the start.
+    """
+    shape, trainer, precision = model.shape, model.trainer, model.precision
+    ranks, size = trainer.ranks, bytes_per_value(precision)
+    states = torch_state_bytes(model.weights, model.adapter_weights, precision, ranks)
+    tokens = model.pass_tokens(ranks)
+    lean = precision is Precision.FLOAT32
+    costs = [layer_activations(shape, index, precision, lean) for index in range(shape.layers)]
+    spec = trainer.backend.torch
+    recompute = Recompute.LAYERS if spec and spec.gradient_checkpointing else Recompute.NOTHING
+    saved = sum(cost.saved_bytes(1, False, recompute) for cost in costs) + output_activations(
+        shape, precision, model.has_vocabulary
+    )
+    again = max(cost.saved_bytes(1, False, Recompute.NOTHING) for cost in costs)
+    working = max(cost.working for cost in costs) + (again if recompute is Recompute.LAYERS else 0)
+    largest = max(parameter_counts.embedding(shape), shape.hidden * shape.intermediate)
+    head = head_working_bytes(shape, tokens, precision) if model.has_vocabulary else 0
+    if model.adapter_weights is not None and head:
+        # A frozen head has no weight gradient.
+        head -= size * parameter_counts.embedding(shape)
+    matrix = size * shape.hidden * shape.intermediate if model.adapter_weights is None else 0
+    trained_weights = model.weights if model.adapter_weights is None else model.adapter_weights
+    step = 4 * -(-trained_weights // ranks) if model.device is Device.GPU else 8 * -(-largest // ranks)
+    return [
+        MemoryPeak(
+            "head's backward",
+            states
+            | {"activations": int(tokens * saved), "head": head}
+            | _gathered_bytes(model, size, in_layers=False),
+        ),
+        MemoryPeak(
+            "layers' backward",
+            states
+            | {"activations": int(tokens * (saved + working)), "working": matrix}
+            | _gathered_bytes(model, size, in_layers=True),
+        ),
+        MemoryPeak("optimiser's step", states | {"working": step}),
+    ]
+
+
+def _gathered_bytes(model: TrainedModel, size: int, in_layers: bool) -> dict[str, int]:
+    """Return unsharded FSDP2 tensors: the embeddings, which stay gathered between the passes, two blocks and
+    the buffer of a third.
+
+    In the layers' backward pass also a block's gradient with its fp32 copy for the reduction, and the
+    head's gradient, which is reduced at the end. One rank in fp32 is not sharded.
+    """
+    if model.trainer.ranks == 1 and model.precision is Precision.FLOAT32:
+        return {}
+    shape = model.shape
+    block = max(parameter_counts.layer(shape, index) for index in range(shape.layers))
+    root = parameter_counts.embedding(shape) + (parameter_counts.head(shape) if model.has_vocabulary else 0)
+    gathered = size * root + 3 * size * block
+    if in_layers and model.adapter_weights is None:
+        gathered += (size + 4) * block + size * parameter_counts.embedding(shape) * model.has_vocabulary
+    return {"gathered": gathered}
+
+
+def _megatron_peaks(model: TrainedModel, stage: StageParameters, division: TrainerLayout) -> list[MemoryPeak]:
+    """Return the peaks of a rank in this stage.
+
+    With the 1F1B schedule (Narayanan et al. 2021), a stage holds as many microbatches as there are stages
+    from it to the end.
+    """
+    shape, trainer, precision = model.shape, model.trainer, model.precision
+    megatron = trainer.backend.megatron
+    assert megatron is not None
+    lora = trainer.lora
+    adapted = None if lora is None else -(-parameter_counts.adapter(shape, lora, stage.layers) // division.tensor)
+    states = megatron_state_bytes(stage, adapted, trainer, division)
+    tokens = -(-model.pass_tokens(division.data) // division.context)
+    costs = [layer_activations(shape, index, precision) for index in stage.layers]
+    split, sequence = division.tensor, megatron.sequence_parallel
+    saved = sum(cost.saved_bytes(split, sequence, megatron.recompute) for cost in costs)
+    in_flight = division.pipeline - stage.index
+    again = 0.0
+    if megatron.recompute is not Recompute.NOTHING:
+        again = max(
+            cost.saved_bytes(split, sequence, Recompute.NOTHING) - cost.saved_bytes(split, sequence, megatron.recompute)
+            for cost in costs
+        )
+    working = max(cost.working for cost in costs) / split + again
+    if stage.has_head:
+        saved += output_activations(shape, precision, model.has_vocabulary) / (split if sequence else 1)
+    head = 0
+    if stage.has_head and model.has_vocabulary:
+        head = head_working_bytes(shape, tokens, precision, split)
+    trained_weights = stage.weights if adapted is None else adapted
+    share = division.replicas if megatron.distributed_optimizer else 1
+    activations = int(tokens * (in_flight * saved + working))
+    return [
+        MemoryPeak(f"backward of stage {stage.index}", states | {"activations": activations, "head": head}),
+        MemoryPeak(
+            f"optimiser's step of stage {stage.index}", states | {"working": 4 * trained_weights // share}
+        ),
+    ]

@@ -1,0 +1,108 @@
+"""Contract between the operator and a role's container: mount paths, ports, and `PodSettings`.
+
+The operator renders pods with these names, and `kubealign_services.runtime.process.pod_entrypoint` reads them in the
+container; no other code connects the two.
+"""
+
+from pathlib import PurePosixPath
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from kubealign.process_settings import Role
+
+GRPC_PORT = 7070
+METRICS_PORT = 9090
+#: Plain HTTP: `/livez` and `/readyz`.
+HEALTH_PORT = 8081
+NATS_PORT = 4222
+RENDEZVOUS_PORT = 29500
+
+#: Mount path of the Secret with the files below; the certificate is that of the pod's role.
+SECRETS_FOLDER = "/etc/kubealign/credentials"
+CA_FILE = "ca.pem"
+CERTIFICATE_FILE = "tls.pem"
+KEY_FILE = "tls-key.pem"
+NATS_PASSWORD_FILE = "nats-password"
+REDIS_PASSWORD_FILE = "redis-password"
+#: Optional: the CA of the platform's Redis; otherwise the image's trusted certificates are used.
+REDIS_CA_FILE = "redis-ca.pem"
+
+#: The AlignmentJob as JSON, from a ConfigMap.
+JOB_DOCUMENT = "/etc/kubealign/job/job.json"
+#: A writable memory emptyDir for the process's settings file, which contains passwords.
+RUNTIME_FOLDER = "/run/kubealign"
+#: An emptyDir for temporary files, since the root file system is read-only.
+SCRATCH_FOLDER = "/tmp"
+#: Claims are mounted at VOLUMES/CLAIM.
+VOLUMES_FOLDER = "/volumes"
+#: ConfigMaps with the functions of rewards are mounted at FUNCTIONS/CONFIGMAP.
+FUNCTIONS_FOLDER = "/etc/kubealign/functions"
+TERMINATION_FILE = "/dev/termination-log"
+#: Maximum size of a termination message that Kubernetes keeps.
+TERMINATION_BYTES = 4096
+#: A memory emptyDir of the pod for copies of the weights.
+SHARED_MEMORY_FOLDER = "/dev/shm"
+#: An emptyDir of the NATS container for its streams.
+NATS_DATA_FOLDER = "/data"
+
+#: PodSettings as JSON.
+ENV_SETTINGS = "KUBEALIGN_SETTINGS"
+#: The container's CPU limit, rounded up (downward API, limits.cpu, divisor 1).
+ENV_CPUS = "KUBEALIGN_CPUS"
+
+#: Python arguments: `-m ROLE_MODULE MODULE` in a role's container, `-m NATS_MODULE` in the NATS container.
+ROLE_MODULE = "kubealign_services.runtime.process.pod_entrypoint"
+NATS_MODULE = "kubealign_services.messaging.jetstream.nats_entrypoint"
+
+
+class _PodModel(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class PodPorts(_PodModel):
+    """Ports of a process, for processes that share a network (host network, one machine)."""
+
+    grpc: int = Field(default=GRPC_PORT, ge=1, le=65535)
+    metrics: int = Field(default=METRICS_PORT, ge=1, le=65535)
+    health: int = Field(default=HEALTH_PORT, ge=1, le=65535)
+    nats: int = Field(default=NATS_PORT, ge=1, le=65535)
+
+
+class PodRedis(_PodModel):
+    """The platform's Redis and the job's user in it. The password is in the Secret."""
+
+    host: str
+    port: int = Field(default=6379, ge=1, le=65535)
+    user: str
+    #: kubealign:NAMESPACE:JOB:
+    prefix: str
+    tls: bool = False
+
+
+class PodSettings(_PodModel):
+    """Settings of a process that are neither secret nor equal in every pod."""
+
+    #: Unique within the job: prepare, trainer-0, rollout-1, reward-helpful-0, driver.
+    name: str
+    role: Role
+    #: DNS name of this pod for the job's other pods; no port.
+    host: str
+    rank: int = Field(default=0, ge=0)
+    world_size: int = Field(default=1, ge=1)
+    #: Reward processes: name of the entry in spec.rewards or in spec.validation.sampling.scores.
+    reward: str | None = None
+    #: VOLUMES/CLAIM/PATH/JOB-UID.
+    run_dir: PurePosixPath
+    #: Results of the jobs that this one depends on: name -> Hugging Face folder.
+    results: dict[str, PurePosixPath] = {}
+    #: The process has a gRPC server.
+    serves: bool
+    #: The process ends when its work is done, so its metrics are not scraped.
+    one_shot: bool = False
+    #: Group -> host:port of the processes that this one calls (driver: trainer, critic; rollout: trainer).
+    peers: dict[str, str] = {}
+    #: host:port of rank 0 for the rendezvous of the ranks; None if world_size is 1.
+    rendezvous: str | None = None
+    nats_host: str
+    redis: PodRedis
+    ports: PodPorts = PodPorts()

@@ -1,0 +1,274 @@
+"""Rules that span several fields of a spec.
+
+The parameters of each check are named after the fields of the spec that the check reads, so that checks
+whose fields
+are valid can run while other fields are invalid.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from inspect import signature
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from kubealign.spec.algorithms import Algorithm, ResultKind, Requirement
+from kubealign.spec.base import field_alias
+from kubealign.spec.sections.data import Data, ImitatedTurns
+from kubealign.spec.sections.engines import Engine
+from kubealign.spec.paths import DocumentPath
+from kubealign.spec.sections.rewards import Reward, RewardPlacement
+from kubealign.spec.sections.rollout import (
+    EXTERNAL_ENGINES,
+    InFlightPolicy,
+    ReferencePlacement,
+    Rollout,
+    RolloutPlacement,
+)
+from kubealign.spec.sections.training import HeadInit, Trainer
+from kubealign.spec.sections.validation import Validation
+
+if TYPE_CHECKING:
+    from kubealign.spec.job import Critic, Reference, Teacher
+
+#: (path below the spec, invalid value, message).
+FieldProblem: TypeAlias = tuple[DocumentPath, Any, str]
+
+#: Names of process groups and metrics that must not be used for a reward or score.
+RESERVED_NAMES = {"reference": "the reference model", "teacher": "the teacher", "loss": "the validation loss"}
+
+
+def cross_field_problems(fields: Mapping[str, Any]) -> Iterator[FieldProblem]:
+    """Yield every violated rule, as far as the given fields (by snake_case name) allow a check."""
+    for check in _CHECKS:
+        needs = signature(check).parameters
+        if all(name in fields for name in needs):
+            yield from check(**{name: fields[name] for name in needs})
+
+
+def _algorithm_name(algorithm: Algorithm) -> str:
+    return field_alias(Algorithm, algorithm.member)
+
+
+def _check_data(algorithm: Algorithm, data: Data) -> Iterator[FieldProblem]:
+    kind = algorithm.value.data
+    if data.member != kind:
+        yield ("data", data.member), data.value, f"{_algorithm_name(algorithm)} learns from {kind}: set data.{kind}"
+
+
+def _check_rewards(algorithm: Algorithm, rewards: list[Reward]) -> Iterator[FieldProblem]:
+    if algorithm.value.needs_rewards and not rewards:
+        purpose = "" if algorithm.value.rewards is Requirement.NEEDED else " to choose by"
+        yield ("rewards",), rewards, f"{_algorithm_name(algorithm)} needs rewards{purpose}: name at least one"
+    if algorithm.value.rewards is Requirement.NONE and rewards:
+        remedy = "remove them (validation.sampling.scores measures samples)"
+        yield ("rewards",), rewards, f"{_algorithm_name(algorithm)} does not use rewards: {remedy}"
+    for index, reward in enumerate(rewards):
+        if reward.placement is RewardPlacement.WITH_CRITIC and not algorithm.value.critic:
+            path = ("rewards", index, "placement")
+            yield path, reward.placement, f"{_algorithm_name(algorithm)} has no critic: set Own"
+
+
+def _check_names(rewards: list[Reward], validation: Validation | None) -> Iterator[FieldProblem]:
+    entries: list[tuple[DocumentPath, str]] = [
+        (("rewards", i, "name"), reward.name) for i, reward in enumerate(rewards)
+    ]
+    if validation is not None and validation.sampling is not None:
+        scores = enumerate(validation.sampling.scores)
+        entries += [(("validation", "sampling", "scores", i, "name"), score.name) for i, score in scores]
+    taken: set[str] = set()
+    for path, name in entries:
+        if name in taken:
+            yield path, name, "another reward or validation score has this name: rename one"
+        if name in RESERVED_NAMES:
+            yield path, name, f"this name stands for {RESERVED_NAMES[name]}: choose another"
+        taken.add(name)
+
+
+def _check_critic(algorithm: Algorithm, critic: "Critic | None", rewards: list[Reward]) -> Iterator[FieldProblem]:
+    if not algorithm.value.critic:
+        if critic is not None:
+            yield ("critic",), critic, f"{_algorithm_name(algorithm)} has no critic: remove it"
+        return
+    model = None if critic is None else critic.model
+    if model is None and rewards and not any(reward.model for reward in rewards):
+        yield ("critic", "model"), None, "no reward is a model to start the critic from: set critic.model"
+    if (
+        critic is not None
+        and critic.head_init is HeadInit.REWARD_MODEL
+        and model is not None
+        and model.config
+    ):
+        remedy = "a model with random weights has no reward head: set Zero"
+        yield ("critic", "headInit"), critic.head_init, remedy
+
+
+def _check_reference(
+    algorithm: Algorithm, reference: "Reference | None", trainer: Trainer
+) -> Iterator[FieldProblem]:
+    if reference is None:
+        return
+    if not algorithm.value.uses_reference:
+        remedy = "remove it"
+        if algorithm.value.online:
+            remedy += f", or set algorithm.{_algorithm_name(algorithm)}.kl.fixed.coefficient above 0"
+        yield ("reference",), reference, f"{_algorithm_name(algorithm)} uses no reference in this job: {remedy}"
+    elif reference.placement is ReferencePlacement.ADAPTER_OFF and trainer.lora is None:
+        path = ("reference", "placement")
+        yield path, reference.placement, "needs an adapter to switch off: set trainer.lora, or Own"
+
+
+def _check_teacher(algorithm: Algorithm, teacher: "Teacher | None") -> Iterator[FieldProblem]:
+    if algorithm.value.teacher and teacher is None:
+        yield ("teacher",), None, f"{_algorithm_name(algorithm)} imitates a teacher: set teacher.model"
+    if not algorithm.value.teacher and teacher is not None:
+        yield ("teacher",), teacher, f"{_algorithm_name(algorithm)} has no teacher: remove it"
+
+
+def _check_turns(algorithm: Algorithm, data: Data) -> Iterator[FieldProblem]:
+    chat = None if data.demonstrations is None else data.demonstrations.format.chat
+    if chat is not None and chat.turns is not ImitatedTurns.LAST and not algorithm.value.turns:
+        path = ("data", "demonstrations", "format", "chat", "turns")
+        yield path, chat.turns, f"{_algorithm_name(algorithm)} has one response to a row: set Last"
+
+
+def _check_ratings(algorithm: Algorithm, data: Data) -> Iterator[FieldProblem]:
+    if not algorithm.value.rated or data.preferences is None:
+        return
+    layout = data.preferences.format
+    for name in ("chosen_rating", "rejected_rating"):
+        if getattr(layout.value, name) is None:
+            field = field_alias(type(layout.value), name)
+            path = ("data", "preferences", "format", layout.member, field)
+            yield path, None, f"{_algorithm_name(algorithm)} learns from ratings: name the column that holds them"
+
+
+def _check_trainer(algorithm: Algorithm, trainer: Trainer) -> Iterator[FieldProblem]:
+    # The API server fills in defaults, so defaults must be accepted.
+    if not algorithm.value.trains and trainer != Trainer():
+        yield ("trainer",), trainer, f"{_algorithm_name(algorithm)} produces no weights: remove it"
+
+
+def _check_rollout(algorithm: Algorithm, rollout: Rollout, validation: Validation | None) -> Iterator[FieldProblem]:
+    sampled = validation is not None and validation.sampling is not None
+    # The API server fills in defaults, so defaults must be accepted.
+    if not algorithm.value.samples and not sampled and rollout != Rollout():
+        yield (
+            ("rollout",),
+            rollout,
+            f"{_algorithm_name(algorithm)} does not sample: remove it, or set validation.sampling",
+        )
+    learns = algorithm.value.samples and algorithm.value.trains
+    if learns and rollout.sampling.temperature == 0:
+        path = ("rollout", "sampling", "temperature")
+        yield path, 0, f"must be above 0: {_algorithm_name(algorithm)} learns from what it samples"
+
+
+def _check_placement(algorithm: Algorithm, rollout: Rollout, trainer: Trainer) -> Iterator[FieldProblem]:
+    if rollout.placement is not RolloutPlacement.WITH_TRAINER:
+        return
+    own = "set rollout.placement to Own"
+    if not algorithm.value.trains:
+        path: DocumentPath = ("rollout", "placement")
+        yield (
+            path,
+            rollout.placement,
+            f"{_algorithm_name(algorithm)} has no trainer whose processes could be shared: set Own",
+        )
+        return
+    if rollout.replicas != trainer.ranks:
+        text = f"each of the trainer's processes has one worker: write {trainer.ranks}, or {own}"
+        yield ("rollout", "replicas"), rollout.replicas, text
+    if rollout.engine.torch is None:
+        member = field_alias(Engine, rollout.engine.member)
+        text = f"only the torch engine can run in the trainer's processes: set torch, or {own}"
+        yield ("rollout", "engine", member), rollout.engine.value, text
+    elif rollout.engine.torch.tensor_parallel != 1:
+        path = ("rollout", "engine", "torch", "tensorParallel")
+        text = f"a worker WithTrainer is one process: write 1, or {own}"
+        yield path, rollout.engine.torch.tensor_parallel, text
+    if trainer.backend.torch is None:
+        text = f"only the torch backend can offload its memory during generation: set torch, or {own}"
+        yield ("trainer", "backend", trainer.backend.member), trainer.backend.value, text
+    staleness = getattr(algorithm.value, "max_staleness", 0)
+    if staleness:
+        path = ("algorithm", _algorithm_name(algorithm), "maxStaleness")
+        yield path, staleness, f"training and generation take turns: write 0, or {own}"
+    if rollout.refit.in_flight not in (None, InFlightPolicy.DRAIN):
+        path = ("rollout", "refit", "inFlight")
+        text = f"training and generation take turns: write Drain, or {own}"
+        yield path, rollout.refit.in_flight, text
+
+
+def _check_in_flight(rollout: Rollout) -> Iterator[FieldProblem]:
+    drains = rollout.refit.in_flight in (None, InFlightPolicy.DRAIN)
+    if not drains and rollout.engine.member in EXTERNAL_ENGINES:
+        path = ("rollout", "refit", "inFlight")
+        text = f"{field_alias(Engine, rollout.engine.member)} cannot tell which weights made which token: "
+        yield path, rollout.refit.in_flight, text + "write Drain, or set rollout.engine.torch"
+
+
+def _check_overlong(algorithm: Algorithm, rollout: Rollout) -> Iterator[FieldProblem]:
+    penalty = getattr(algorithm.value, "overlong", None)
+    most = rollout.sampling.max_tokens
+    if penalty is not None and penalty.buffer_tokens > most:
+        path = ("algorithm", _algorithm_name(algorithm), "overlong", "bufferTokens")
+        yield path, penalty.buffer_tokens, f"must be at most rollout.sampling.maxTokens ({most})"
+
+
+def _check_validation(algorithm: Algorithm, validation: Validation | None) -> Iterator[FieldProblem]:
+    if validation is None:
+        return
+    name, kind, rows = _algorithm_name(algorithm), algorithm.value.data, validation.data
+    if not algorithm.value.trains:
+        yield ("validation",), validation, f"{name} produces no weights to validate: remove it"
+        return
+    if algorithm.value.makes is ResultKind.REWARD_MODEL:
+        if validation.sampling is not None:
+            path: DocumentPath = ("validation", "sampling")
+            yield path, validation.sampling, "a reward model gives scores, not responses: remove it"
+        if rows.member != kind:
+            yield (
+                ("validation", "data", rows.member),
+                rows.value,
+                f"{name} validates on {kind}: set data.{kind}",
+            )
+    elif algorithm.value.samples and rows.member != "prompts":
+        yield ("validation", "data", rows.member), rows.value, f"{name} validates on prompts"
+    elif rows.member not in (kind, "prompts"):
+        yield ("validation", "data", rows.member), rows.value, f"{name} validates on {kind} or prompts"
+    elif rows.member == "prompts" and not algorithm.value.samples and validation.sampling is None:
+        remedy = f"prompts alone have no loss: set it, or validate on {kind}"
+        yield ("validation", "sampling"), None, remedy
+
+
+def _check_early_stopping(validation: Validation | None) -> Iterator[FieldProblem]:
+    stop = None if validation is None else validation.early_stopping
+    if validation is None or stop is None:
+        return
+    if not stop.metric.startswith("val/"):
+        guess = "val/" + stop.metric.split("/")[-1]
+        remedy = f"must name a validation metric, such as {guess}: they begin with val/"
+        yield ("validation", "earlyStopping", "metric"), stop.metric, remedy
+    if validation.every_steps is None:
+        yield (
+            ("validation", "everySteps"),
+            None,
+            "early stopping needs a measurement every so many steps: set it",
+        )
+
+
+_CHECKS: tuple[Callable[..., Iterator[FieldProblem]], ...] = (
+    _check_data,
+    _check_rewards,
+    _check_names,
+    _check_critic,
+    _check_reference,
+    _check_teacher,
+    _check_turns,
+    _check_ratings,
+    _check_trainer,
+    _check_rollout,
+    _check_placement,
+    _check_in_flight,
+    _check_overlong,
+    _check_validation,
+    _check_early_stopping,
+)

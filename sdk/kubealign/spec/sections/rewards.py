@@ -1,0 +1,197 @@
+"""Rewards: models, Python functions and plugins that score responses."""
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+
+from kubealign.pod_contract import FUNCTIONS_FOLDER
+from kubealign.spec.base import (
+    FILE_KEY_PATTERN,
+    MODULE_FUNCTION_PATTERN,
+    MAX_INT32,
+    PYTHON_NAME_PATTERN,
+    FilePath,
+    EntryName,
+    ObjectName,
+    ShortText,
+    SpecModel,
+    SpecUnion,
+    require_exactly_one,
+    field_errors,
+)
+from kubealign.spec.sections.models import Model
+from kubealign.spec.pods.template import PodTemplate
+
+
+class RewardPlacement(StrEnum):
+    """Own: a process of its own. WithCritic: in the critic's process; the weights are offloaded to the CPU
+    while idle.
+    """
+
+    OWN = "Own"
+    WITH_CRITIC = "WithCritic"
+
+
+class FileFunction(SpecModel):
+    """A function in a Python file."""
+
+    path: FilePath = Field(description="Path of the file; relative to the job's file on one machine.")
+    name: str = Field("reward", pattern=PYTHON_NAME_PATTERN, max_length=253, description="Name of the function.")
+
+
+class ConfigMapFunction(SpecModel):
+    """A function in a Python file that is stored in a ConfigMap of the job's namespace."""
+
+    name: ObjectName = Field(description="Name of the ConfigMap.")
+    key: str = Field(
+        pattern=FILE_KEY_PATTERN, max_length=253, description="Key of the file in the ConfigMap, such as score.py."
+    )
+    function: str = Field("reward", pattern=PYTHON_NAME_PATTERN, max_length=253, description="Name of the function.")
+
+    @property
+    def path(self) -> str:
+        """Path of the file in the pods that call the function."""
+        return f"{FUNCTIONS_FOLDER}/{self.name}/{self.key}"
+
+
+class RewardFunction(SpecUnion):
+    """A Python function `f(prompts, responses, **columns) -> list of numbers`, with one number per response.
+
+    The keyword arguments are the columns of the data set.
+    """
+
+    module: Annotated[str, Field(pattern=MODULE_FUNCTION_PATTERN, max_length=512)] | None = Field(
+        None, description="package.module:function, importable in the reward's process."
+    )
+    file: FileFunction | None = Field(None, description="A function in a Python file.")
+    config_map: ConfigMapFunction | None = Field(
+        None, description="A function in a ConfigMap; only in a cluster."
+    )
+
+
+#: Fields of `Reward`, exactly one of which is set.
+REWARD_SOURCES = ("model", "ensemble", "function", "plugin")
+
+
+class FirstStepsMoments(SpecModel):
+    """Mean and standard deviation of the rewards of the first steps, while the policy is near its initial
+    weights.
+    """
+
+    steps: int = Field(1, ge=1, le=MAX_INT32, description="Number of steps used to compute the moments.")
+
+
+class FixedMoments(SpecModel):
+    """Constant mean and standard deviation."""
+
+    mean: float = Field(0.0, description="Value that is subtracted from the reward.")
+    std: float = Field(1.0, gt=0, description="Value by which the centred reward is divided.")
+
+
+class RunningMoments(SpecModel):
+    """Running mean and standard deviation of all rewards of the job."""
+
+
+class RewardStandardization(SpecUnion):
+    """Standardisation of a reward: (reward - mean) / std, with the moments of this source's rewards."""
+
+    first_steps: FirstStepsMoments | None = Field(None, description="Moments of the first steps.")
+    fixed: FixedMoments | None = Field(None, description="Constant moments.")
+    running: RunningMoments | None = Field(None, description="Running moments.")
+
+
+class EnsembleAggregation(StrEnum):
+    """Mean: the mean of the models' scores. Minimum: the minimum of the models' scores, a conservative
+    estimate.
+    """
+
+    MEAN = "Mean"
+    MINIMUM = "Minimum"
+
+
+class RewardEnsemble(SpecModel):
+    """Several reward models combined into one reward, in one process."""
+
+    models: list[Model] = Field(
+        min_length=2,
+        max_length=16,
+        description="Sequence-classification checkpoints, or results of rewardModel jobs.",
+    )
+    aggregate: EnsembleAggregation = Field(EnsembleAggregation.MEAN, description="Aggregation of the models' scores.")
+
+
+class RewardPlugin(SpecModel):
+    """A reward of another package: a function as in `function`, or a factory of one."""
+
+    name: ShortText = Field(description="Name of the reward's entry point in the group kubealign.rewards.")
+    parameters: dict[str, Any] = Field(
+        default_factory=dict, max_length=256, description="Parameters of the plugin, which validates them."
+    )
+
+
+class Reward(SpecModel):
+    """One reward source: exactly one of model, ensemble, function and plugin.
+
+    The reward of a response is the weighted sum over the job's sources.
+    """
+
+    name: EntryName = Field(description="Unique in the job; reported in the metrics as reward/NAME.")
+    weight: float = Field(1.0, description="Weight in the sum of rewards.")
+    model: Model | None = Field(
+        None, description="A sequence-classification checkpoint, or the result of a rewardModel job."
+    )
+    ensemble: RewardEnsemble | None = Field(None, description="Several reward models combined into one reward.")
+    function: RewardFunction | None = Field(None, description="A Python function.")
+    plugin: RewardPlugin | None = Field(None, description="A reward of another package.")
+    attributes: dict[str, float] = Field(
+        default_factory=dict,
+        max_length=64,
+        description="For models with several scores: weight of each score in this reward, by the "
+        "score's name; empty: weight 1 for all.",
+    )
+    placement: RewardPlacement = Field(RewardPlacement.OWN, description="Process in which the reward runs.")
+    timeout_seconds: float = Field(
+        30.0, gt=0, description="Timeout of a call of the function, after which the job fails."
+    )
+    standardize: RewardStandardization | None = Field(
+        None, description="Standardisation to mean 0 and standard deviation 1; null: none."
+    )
+    clip: float | None = Field(
+        None, gt=0, description="Bound on the absolute value after standardisation; null: unbounded."
+    )
+    truncated_value: float | None = Field(
+        None,
+        description="Reward of a response that did not end within maxTokens, replacing the value after "
+        "standardisation; null: the source's own value.",
+    )
+    pod_template: PodTemplate | None = Field(
+        None, description="Patch of the reward's pod, with placement Own."
+    )
+
+    @property
+    def models(self) -> list[Model]:
+        """All models of this reward."""
+        return [self.model] if self.model is not None else list(self.ensemble.models) if self.ensemble else []
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "Reward":
+        """Check that one source is set and that the other fields fit it."""
+        require_exactly_one(self, list(REWARD_SOURCES))
+        if self.attributes and self.model is None and self.ensemble is None:
+            raise field_errors(
+                "Reward", (("attributes",), self.attributes, "is for models with several scores: remove it")
+            )
+        if self.model is None and self.placement is RewardPlacement.WITH_CRITIC:
+            raise field_errors(
+                "Reward",
+                (
+                    ("placement",),
+                    self.placement,
+                    "is for a single model; other sources run in their own process: set Own",
+                ),
+            )
+        if self.pod_template is not None and self.placement is RewardPlacement.WITH_CRITIC:
+            remedy = "a reward WithCritic has no pod of its own: set critic.podTemplate"
+            raise field_errors("Reward", (("podTemplate",), self.pod_template, remedy))
+        return self

@@ -1,0 +1,200 @@
+"""Generation of responses by the rollout workers, and the refit of their weights."""
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from kubealign.spec.base import MAX_INT32, ShortText, SpecModel, field_errors
+from kubealign.spec.sections.engines import Engine, TorchEngineSpec
+from kubealign.spec.paths import DocumentPath
+from kubealign.spec.pods.template import PodTemplate
+from kubealign.spec.sections.workflow import ToolFunction, WorkflowSpec, WorkflowFunction
+
+
+class SamplingSpec(SpecModel):
+    """Sampling parameters."""
+
+    max_tokens: int = Field(256, ge=1, le=MAX_INT32, description="Maximum response length in tokens.")
+    min_tokens: int = Field(0, ge=0, le=MAX_INT32, description="Minimum response length in tokens.")
+    temperature: float = Field(1.0, ge=0, description="Sampling temperature; 0: greedy decoding.")
+    top_k: int = Field(0, ge=0, le=MAX_INT32, description="Sample among the k most likely tokens; 0: among all.")
+    top_p: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="Sample among the most likely tokens whose cumulative probability reaches this "
+        "value (nucleus sampling).",
+    )
+    stop: list[ShortText] = Field(
+        default_factory=list, max_length=16, description="Stop strings: a response ends after any of them."
+    )
+    stop_token_ids: list[Annotated[int, Field(ge=0, le=MAX_INT32)]] = Field(
+        default_factory=list,
+        max_length=64,
+        description="Stop tokens: a response ends after any of them, in addition to the end-of-sequence "
+        "token.",
+    )
+
+    @model_validator(mode="after")
+    def _lengths(self) -> "SamplingSpec":
+        """Check that minTokens is at most maxTokens."""
+        if self.min_tokens > self.max_tokens:
+            raise field_errors(
+                "Sampling",
+                (("minTokens",), self.min_tokens, f"must be at most maxTokens ({self.max_tokens})"),
+            )
+        return self
+
+
+class WeightTransport(StrEnum):
+    """Auto: shared memory on the same machine, otherwise a gRPC stream. Collective: NCCL between GPUs, gloo
+    between CPUs; workers that cannot join use the stream.
+    """
+
+    AUTO = "Auto"
+    SHARED_MEMORY = "SharedMemory"
+    STREAM = "Stream"
+    COLLECTIVE = "Collective"
+
+
+class WeightEncoding(StrEnum):
+    """Dense: all weights. Delta: only changed weights, lossless, sent to streaming workers that hold the
+    previous version; such a worker keeps a copy of the weights in memory.
+    """
+
+    DENSE = "Dense"
+    DELTA = "Delta"
+
+
+class InFlightPolicy(StrEnum):
+    """Drain: they are finished with the old weights before the refit. Interrupt: they continue with the new
+    weights after their KV cache is recomputed. Continue: they continue with the new weights and the KV
+    cache of the old weights.
+    """
+
+    DRAIN = "Drain"
+    INTERRUPT = "Interrupt"
+    CONTINUE = "Continue"
+
+
+#: External engines among the members of `rollout.engine`: they return only complete responses and cannot
+#: report the weight version of a token.
+EXTERNAL_ENGINES = ("tensorrt_llm", "vllm")
+
+
+class RefitSpec(SpecModel):
+    """Refit: the broadcast of new weights to the rollout workers after each step."""
+
+    transport: WeightTransport = Field(WeightTransport.AUTO, description="Transport of the weights.")
+    encoding: WeightEncoding = Field(WeightEncoding.DENSE, description="Encoding of streamed weights.")
+    in_flight: InFlightPolicy | None = Field(
+        None,
+        description="Treatment of unfinished responses at a refit; each token records the version of "
+        "its weights. null: Interrupt if maxStaleness is above 0 and the engine supports "
+        "it, otherwise Drain.",
+    )
+    fan_out: int | None = Field(
+        None,
+        ge=1,
+        le=1024,
+        description="Maximum number of workers to which one sender streams a version: the trainer to "
+        "this many, and each of them, which keeps a copy, to this many more. null: the "
+        "trainer streams to all workers.",
+    )
+    timeout_seconds: float = Field(
+        120.0, gt=0, description="Time after which a worker that has not loaded the weights is quarantined."
+    )
+
+
+class MismatchGateSpec(SpecModel):
+    """Limit on the difference between the engine's and the trainer's log-probabilities of the same tokens."""
+
+    mean: float = Field(
+        0.05,
+        gt=0,
+        description="Maximum mean absolute difference of a step, in nats. Above it the job fails.",
+    )
+
+
+class RolloutPlacement(StrEnum):
+    """Own: elastic processes of their own. WithTrainer: one worker in each of the trainer's processes;
+    training and generation alternate on the accelerator, and the idle one is offloaded to host memory.
+    """
+
+    OWN = "Own"
+    WITH_TRAINER = "WithTrainer"
+
+
+class Rollout(SpecModel):
+    """Rollout workers, which generate responses."""
+
+    placement: RolloutPlacement = Field(
+        RolloutPlacement.OWN, description="Processes in which the workers run."
+    )
+    replicas: int = Field(
+        1, ge=1, le=1024, description="Workers; with placement WithTrainer the same number as trainer.ranks."
+    )
+    min_replicas: int = Field(
+        1,
+        ge=1,
+        le=MAX_INT32,
+        description="Minimum number of workers with the current weights (quorum): with fewer, the refit "
+        "is retried once, then the job fails.",
+    )
+    engine: Engine = Field(Engine(torch=TorchEngineSpec()), description="Generation engine.")
+    sampling: SamplingSpec = Field(SamplingSpec(), description="Sampling parameters.")
+    refit: RefitSpec = Field(RefitSpec(), description="Broadcast of new weights after each step.")
+    mismatch_gate: MismatchGateSpec = Field(
+        MismatchGateSpec(),
+        description="Limit on the mismatch between the engine's and the trainer's log-probabilities.",
+    )
+    workflow: WorkflowSpec | None = Field(
+        None, description="Multi-turn responses; null: each response is generated in a single turn."
+    )
+    group_timeout_seconds: float = Field(
+        600.0, gt=0, description="Time after which an incomplete group is requested again."
+    )
+    group_retries: int = Field(
+        2,
+        ge=0,
+        le=MAX_INT32,
+        description="Retries of a group before it is replaced by another prompt.",
+    )
+    pod_template: PodTemplate | None = Field(None, description="Patch of the workers' pods.")
+
+    @property
+    def functions(self) -> list[tuple[DocumentPath, ToolFunction | WorkflowFunction]]:
+        """(path below the rollout, function) of every Python function that the workers call."""
+        if self.workflow is None:
+            return []
+        if self.workflow.function is not None:
+            return [(("workflow", "function"), self.workflow.function)]
+        tools = self.workflow.tools.tools if self.workflow.tools is not None else []
+        return [
+            (("workflow", "tools", "tools", i, "function"), tool.function) for i, tool in enumerate(tools)
+        ]
+
+    @model_validator(mode="after")
+    def _quorum(self) -> "Rollout":
+        """Check that minReplicas is at most replicas and that the placement allows the pod template."""
+        if self.min_replicas > self.replicas:
+            raise field_errors(
+                "Rollout",
+                (("minReplicas",), self.min_replicas, f"must be at most replicas ({self.replicas})"),
+            )
+        if self.pod_template is not None and self.placement is not RolloutPlacement.OWN:
+            remedy = f"workers {self.placement} have no pods of their own: set trainer.podTemplate"
+            raise field_errors("Rollout", (("podTemplate",), self.pod_template, remedy))
+        return self
+
+
+class ReferencePlacement(StrEnum):
+    """Own: a process of its own. WithTrainer: in the trainer's process; the weights are offloaded to the CPU
+    while idle. AdapterOff: the policy with its adapter disabled, without a second copy of the weights
+    (needs trainer.lora).
+    """
+
+    OWN = "Own"
+    WITH_TRAINER = "WithTrainer"
+    ADAPTER_OFF = "AdapterOff"

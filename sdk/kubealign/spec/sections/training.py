@@ -1,0 +1,191 @@
+"""Training of a model: backend, optimiser, learning rate schedule, LoRA. Policy and critic have the same
+fields.
+"""
+
+from enum import StrEnum
+from typing import Annotated, TypeAlias
+
+from pydantic import Field, model_validator
+
+from kubealign.spec.base import MAX_INT32, SpecModel, SpecUnion, field_errors
+from kubealign.spec.sections.megatron import MegatronBackendSpec
+from kubealign.spec.pods.template import PodTemplate
+from kubealign.spec.sections.precision import Precision
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+class TorchBackendSpec(SpecModel):
+    """Plain PyTorch; several ranks shard the model with FSDP2 (NCCL on GPUs, gloo on CPUs)."""
+
+    precision: Precision = Field(Precision.FLOAT32, description="Precision of weights and computation.")
+    microbatch_tokens: int = Field(
+        8192,
+        ge=1,
+        le=MAX_INT32,
+        description="Maximum tokens per packed microbatch on one rank. Does not change the gradient.",
+    )
+    gradient_checkpointing: bool = Field(
+        False, description="Recompute activations in the backward pass to save memory."
+    )
+
+
+class Backend(SpecUnion):
+    """Training backend."""
+
+    default_member = "torch"
+
+    torch: TorchBackendSpec | None = Field(None, description="Plain PyTorch.")
+    megatron: MegatronBackendSpec | None = Field(None, description="NVIDIA's megatron-core.")
+
+
+class AdamW(SpecModel):
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019)."""
+
+    learning_rate: float = Field(1.0e-6, gt=0, description="Peak learning rate.")
+    betas: tuple[Fraction, Fraction] = Field(
+        (0.9, 0.95), description="Decay rates of the first and second moment of the gradient."
+    )
+    epsilon: float = Field(1.0e-8, gt=0, description="Added to the square root of the second moment.")
+    weight_decay: float = Field(
+        0.0, ge=0, description="Decoupled weight decay; not applied to biases and normalisation weights."
+    )
+
+
+class ConstantSchedule(SpecModel):
+    """Linear warm-up, then a constant learning rate."""
+
+    warmup_steps: int = Field(0, ge=0, le=MAX_INT32, description="Warm-up in optimiser steps.")
+
+
+class LinearSchedule(SpecModel):
+    """Linear warm-up, a constant phase, then a linear decay to the floor at the end of the job."""
+
+    warmup_steps: int = Field(0, ge=0, le=MAX_INT32, description="Warm-up in optimiser steps.")
+    decay_fraction: Fraction = Field(
+        1.0,
+        description="Fraction of the optimiser steps after warm-up over which the learning rate decays; "
+        "before it is constant.",
+    )
+    floor: Fraction = Field(0.0, description="Final learning rate as a fraction of the peak.")
+
+
+class CosineSchedule(SpecModel):
+    """Linear warm-up, then a half-cosine decay to the floor."""
+
+    warmup_steps: int = Field(0, ge=0, le=MAX_INT32, description="Warm-up in optimiser steps.")
+    floor: Fraction = Field(0.1, description="Final learning rate as a fraction of the peak.")
+
+
+class LearningRateSchedule(SpecUnion):
+    """Learning rate schedule over the optimiser steps of the job."""
+
+    default_member = "constant"
+
+    constant: ConstantSchedule | None = Field(None, description="Constant.")
+    linear: LinearSchedule | None = Field(None, description="Linear decay.")
+    cosine: CosineSchedule | None = Field(None, description="Cosine decay.")
+
+
+class Optimizer(SpecModel):
+    """Optimiser, learning rate schedule and gradient clipping."""
+
+    adam_w: AdamW = Field(AdamW(), alias="adamW", description="Parameters of AdamW.")
+    schedule: LearningRateSchedule = Field(LearningRateSchedule(constant=ConstantSchedule()), description="Learning rate schedule.")
+    gradient_clip_norm: float = Field(
+        1.0, ge=0, description="Maximum global L2 norm of the gradient; 0: no clipping."
+    )
+
+
+class LoraLayerKind(StrEnum):
+    """AllLinear: all linear layers except the heads. Attention: the linear layers of the attention. Mlp: the
+    other linear layers of the blocks. Experts stacked in one tensor are not adapted.
+    """
+
+    ALL_LINEAR = "AllLinear"
+    ATTENTION = "Attention"
+    MLP = "Mlp"
+
+
+#: Suffix of a layer's name.
+LayerName: TypeAlias = Annotated[str, Field(min_length=1, max_length=256)]
+
+
+class LoraTargetLayers(SpecUnion):
+    """Layers that are adapted."""
+
+    kind: LoraLayerKind | None = Field(None, description="A kind of layers.")
+    names: Annotated[list[LayerName], Field(min_length=1, max_length=256)] | None = Field(
+        None,
+        description="Suffixes of layer names in the Hugging Face model, such as q_proj.",
+    )
+
+
+class Lora(SpecModel):
+    """Low-rank adaptation (Hu et al. 2021): W + alpha / rank * B A, where only A and B are trained."""
+
+    rank: int = Field(16, ge=1, le=65536, description="Rank of the adapter.")
+    alpha: float = Field(32.0, gt=0, description="Scale of the adapter, divided by the rank.")
+    dropout: Fraction = Field(0.0, description="Dropout probability of the adapter's inputs in training.")
+    targets: LoraTargetLayers = Field(
+        LoraTargetLayers(kind=LoraLayerKind.ALL_LINEAR), description="Layers that are adapted."
+    )
+    dora: bool = Field(
+        False, description="Separate magnitude and direction (Liu et al. 2024, DoRA), as in peft."
+    )
+
+
+class Trainer(SpecModel):
+    """Training of a model, and its number of ranks."""
+
+    ranks: int = Field(
+        1,
+        ge=1,
+        le=1024,
+        description="Processes that share the training; each holds a shard of the model and the "
+        "optimiser state.",
+    )
+    backend: Backend = Field(Backend(torch=TorchBackendSpec()), description="Training backend.")
+    optimizer: Optimizer = Field(
+        Optimizer(), description="Optimiser, learning rate schedule and gradient clipping."
+    )
+    lora: Lora | None = Field(
+        None,
+        description="Train an adapter (and a value or score head) and freeze the other weights; null: "
+        "train all weights.",
+    )
+    step_timeout_seconds: float = Field(
+        1800.0,
+        gt=0,
+        description="Timeout of a command (a step, a save), after which the trainer counts as lost.",
+    )
+    pod_template: PodTemplate | None = Field(None, description="Patch of the ranks' pods.")
+
+    @model_validator(mode="after")
+    def _layout(self) -> "Trainer":
+        """Check that the number of ranks fits megatron's parallelism."""
+        megatron = self.backend.megatron
+        if megatron is None:
+            return self
+        if self.ranks % megatron.model_parallel:
+            text = (
+                "must be a multiple of tensorParallel x pipelineParallel x contextParallel "
+                f"({megatron.model_parallel})"
+            )
+            raise field_errors("Trainer", (("ranks",), self.ranks, text))
+        if self.ranks % (megatron.tensor_parallel * megatron.pipeline_parallel * megatron.expert_parallel):
+            text = "x tensorParallel x pipelineParallel must divide trainer.ranks"
+            path = ("backend", "megatron", "expertParallel")
+            raise field_errors("Trainer", (path, megatron.expert_parallel, f"{text} ({self.ranks})"))
+        if megatron.expert_parallel > 1 and megatron.tensor_parallel > 1 and not megatron.sequence_parallel:
+            path = ("backend", "megatron", "sequenceParallel")
+            text = "must be true where both expertParallel and tensorParallel are above 1"
+            raise field_errors("Trainer", (path, megatron.sequence_parallel, text))
+        return self
+
+
+class HeadInit(StrEnum):
+    """Zero: all values are 0 at first. RewardModel: the reward model's head, which the model must have."""
+
+    ZERO = "Zero"
+    REWARD_MODEL = "RewardModel"

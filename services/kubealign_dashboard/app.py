@@ -1,0 +1,119 @@
+"""The FastAPI application: REST API, streams and web page."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import asynccontextmanager
+
+from fastapi import APIRouter, FastAPI, Request, Response
+
+from kubealign import __version__
+from kubealign_dashboard.api import openapi as documentation
+from kubealign_dashboard import page_files
+from kubealign_dashboard.web import problems
+from kubealign_dashboard.access import Access
+from kubealign_dashboard.web.authentication import AuthenticationMiddleware
+from kubealign_dashboard.web.prometheus import MetricsMiddleware, DashboardMetrics
+from kubealign_dashboard.web.parameters import API_PREFIX
+from kubealign_dashboard.api.recent_steps import RecentSteps
+from kubealign_dashboard.api.routes import changes, metrics as figures, health, jobs, processes, session, streams
+from kubealign_dashboard.web.security_headers import KnownHostsMiddleware, SecurityHeadersMiddleware
+from kubealign_dashboard.streams.hub import MAX_STREAMS, Hub
+from kubealign_dashboard.streams.job_feed import PollIntervals
+from kubealign_dashboard.web.json_response import json_response
+
+_ABOUT = """AlignmentJobs as Kubernetes stores them, with the metrics, samples and logs of running jobs.
+
+Every error is `application/problem+json` (RFC 9457)."""
+
+
+async def _always_ready() -> str:
+    return ""
+
+
+def create_app(
+    access: Access,
+    *,
+    hosts: Collection[str] | None = None,
+    ready: Callable[[], Awaitable[str]] = _always_ready,
+    poll_intervals: PollIntervals | None = None,
+    max_streams: int = MAX_STREAMS,
+) -> FastAPI:
+    """Create the application.
+
+    `app.state.hub.close()` ends the streams: call it before the server waits for its connections. The
+    access and its
+    backends remain the caller's to close.
+
+    Args:
+        hosts: Host names under which this service is reached; None: any.
+        ready: Returns why the service is not ready, or an empty text.
+        pace: Intervals at which followed jobs are polled.
+        most_streams: Maximum number of open streams.
+    """
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            app.state.hub.close()
+
+    app = FastAPI(
+        title="kubealign",
+        version=__version__,
+        description=_ABOUT,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+    )
+    hub = Hub(access.reader, poll_intervals, max_streams)
+    measures = DashboardMetrics(hub)
+    app.state.access = access
+    app.state.hub = hub
+    app.state.measures = measures
+    app.state.recent_steps = RecentSteps(access.reader)
+    app.include_router(_monitoring_router(measures, ready))
+    app.include_router(_api_router())
+    page_files.install(app)
+    problems.install(app)
+    documentation.install(app)
+    # The middleware added last sees a request first.
+    app.add_middleware(AuthenticationMiddleware, access=access)
+    if hosts is not None:
+        app.add_middleware(KnownHostsMiddleware, hosts=hosts)
+    app.add_middleware(SecurityHeadersMiddleware)
+    app.add_middleware(MetricsMiddleware, measures=measures)
+    return app
+
+
+def _api_router() -> APIRouter:
+    api = APIRouter(dependencies=documentation.SECURITY_SCHEMES)
+    for part in (session, jobs, changes, figures, processes, health, streams):
+        api.include_router(part.router)
+
+    @api.get(f"{API_PREFIX}/openapi.json", include_in_schema=False)
+    async def openapi(request: Request) -> Response:
+        return json_response(request.app.openapi())
+
+    return api
+
+
+def _monitoring_router(measures: DashboardMetrics, ready: Callable[[], Awaitable[str]]) -> APIRouter:
+    """Routes for kubelets and Prometheus."""
+    router = APIRouter(include_in_schema=False)
+
+    @router.get("/healthz")
+    async def healthz() -> Response:
+        return Response("ok\n", media_type="text/plain")
+
+    @router.get("/readyz")
+    async def readyz() -> Response:
+        reason = await ready()
+        return Response(f"{reason or 'ok'}\n", 503 if reason else 200, media_type="text/plain")
+
+    @router.get("/metrics")
+    async def metrics() -> Response:
+        return measures.render()
+
+    return router

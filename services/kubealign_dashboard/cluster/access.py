@@ -1,0 +1,142 @@
+"""Access in a cluster: authentication and authorization by the API server, reads from a cache, writes as the
+caller.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Self
+
+from kubealign.client.backends.cluster.backend import ClusterBackend
+from kubealign.client.errors import Forbidden
+from kubealign.kube.api import KubernetesApi
+from kubealign.client.backends.base import JobBackend
+from kubealign_dashboard.access import Caller
+from kubealign_dashboard.cluster.job_cache import JobCache
+from kubealign_dashboard.cluster.impersonating_backend import ImpersonatingBackend
+from kubealign_dashboard.cluster.redis_telemetry import NoMetrics, RedisMetrics
+from kubealign_dashboard.cluster.reader import CacheReader
+from kubealign_dashboard.cluster.job_reflector import JobReflector
+from kubealign_dashboard.cluster.access_reviews import AccessReviews
+from kubealign_dashboard.cluster.token_reviews import ClusterCaller, TokenReviews
+
+_WRITE_VERBS = ("create", "update", "patch", "delete")
+# Concurrent access reviews of one listing of namespaces.
+_MAX_CONCURRENT_REVIEWS = 32
+_DEFAULT_NAMESPACE = "default"
+_SERVICE_ACCOUNT_PREFIX = "system:serviceaccount:"
+
+
+class ClusterAccess:
+    """Implements Access. An async context manager that watches the API server while it is open.
+
+    Args:
+        api: Acts as the dashboard's own service account; closed with this object.
+        figures: Reads the platform's Redis; closed with this object.
+        namespaces: Namespaces whose jobs are shown; empty: all.
+    """
+
+    def __init__(
+        self,
+        api: KubernetesApi,
+        metrics: RedisMetrics | NoMetrics,
+        namespaces: Sequence[str] = (),
+        *,
+        read_only: bool = False,
+    ) -> None:
+        self.read_only = read_only
+        self.cache = JobCache()
+        self._api = api
+        self._metrics = metrics
+        self._namespaces = tuple(namespaces)
+        self._namespace = self._namespaces[0] if self._namespaces else _DEFAULT_NAMESPACE
+        self._tokens = TokenReviews(api)
+        self._rights = AccessReviews(api)
+        self._reflectors = [JobReflector(api, self.cache, name) for name in self._namespaces or (None,)]
+        self.reader: JobBackend = CacheReader(
+            self.cache, metrics, ClusterBackend(api, metrics, self._namespace), self._namespace
+        )
+        self._open = AsyncExitStack()
+        self._running: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        self._open.push_async_callback(self.reader.close)
+        for reflector in self._reflectors:
+            self._running.append(asyncio.create_task(reflector.run()))
+        self._open.push_async_callback(_cancel_tasks, self._running)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._open.aclose()
+
+    async def wait_for_failure(self) -> None:
+        """Wait while the reflectors run. Raises the error that ended one of them."""
+        if self._running:
+            done, _ = await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+
+    def not_ready_reason(self) -> str | None:
+        """Return why no jobs can be shown yet; None: the initial lists are complete.
+
+        Once they are, jobs are shown even while the API server is unavailable.
+        """
+        unsynced = [reflector for reflector in self._reflectors if not reflector.synced.is_set()]
+        if not unsynced:
+            return None
+        return next((waiting.last_error for waiting in unsynced if waiting.last_error), "the jobs are being listed")
+
+    def watch_error(self) -> str:
+        """Return the error that prevents the dashboard from receiving changes; empty: none."""
+        return next((reflector.last_error for reflector in self._reflectors if reflector.last_error), "")
+
+    async def authenticate(self, token: str) -> ClusterCaller:
+        return await self._tokens.authenticate(token)
+
+    async def authorize(
+        self,
+        caller: Caller,
+        verb: str,
+        namespace: str | None,
+        name: str = "",
+        resource: str = "alignmentjobs",
+    ) -> None:
+        if self.read_only and verb in _WRITE_VERBS:
+            raise Forbidden("this dashboard is read-only (dashboard.readOnly): use kubectl or the SDK")
+        await self._rights.authorize(caller, verb, namespace, name, resource)
+
+    def backend_for(self, caller: Caller) -> JobBackend:
+        api = self._api.with_token(caller.token)
+        return ImpersonatingBackend(api, self._metrics, self._namespace, self.cache)
+
+    async def namespaces(self, caller: Caller) -> Sequence[str]:
+        """Return the permitted ones of: watched namespaces, namespaces with jobs, and the caller's own."""
+        candidates = set(self._namespaces) or {*self.cache.namespaces(), *_own_namespace(caller)}
+        if not self._namespaces and await self._rights.is_allowed(caller, "list", None):
+            return sorted(candidates)
+        semaphore = asyncio.Semaphore(_MAX_CONCURRENT_REVIEWS)
+
+        async def asked(namespace: str) -> bool:
+            async with semaphore:
+                return await self._rights.is_allowed(caller, "list", namespace)
+
+        ordered = sorted(candidates)
+        allowed = await asyncio.gather(*map(asked, ordered))
+        return [namespace for namespace, is_allowed in zip(ordered, allowed, strict=True) if is_allowed]
+
+
+def _own_namespace(caller: Caller) -> list[str]:
+    """Return the namespace of a service account, which may have no job yet."""
+    if not caller.name.startswith(_SERVICE_ACCOUNT_PREFIX):
+        return []
+    return [caller.name.removeprefix(_SERVICE_ACCOUNT_PREFIX).partition(":")[0]]
+
+
+async def _cancel_tasks(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)

@@ -1,0 +1,95 @@
+"""Authorization by the API server, through SubjectAccessReview."""
+
+from collections.abc import Hashable
+
+from kubealign.client.errors import Forbidden, Unauthenticated, Unavailable
+from kubealign.spec.job import GROUP
+from kubealign_dashboard.access import Caller
+from kubealign_dashboard.cluster.ttl_cache import TTLCache
+from kubealign_dashboard.cluster.token_reviews import ClusterCaller, ReviewApi, Json
+
+ACCESS_REVIEWS_PATH = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+
+# A granted or revoked right takes effect within this time.
+_TTL_SECONDS = 5.0
+_MAX_CACHED = 16384
+_GROUPS = {"alignmentjobs": GROUP, "events": "events.k8s.io", "pods": ""}
+
+
+class AccessReviews:
+    """Reviews the rights of callers, with the dashboard's own rights."""
+
+    def __init__(self, api: ReviewApi) -> None:
+        self._api = api
+        self._cache: TTLCache[Hashable, bool] = TTLCache(_MAX_CACHED)
+
+    async def authorize(self, caller: Caller, verb: str, namespace: str | None, name: str, resource: str) -> None:
+        """Verify a right, see Access.authorize.
+
+        Raises:
+            Forbidden: The caller does not have it.
+            Unavailable: It cannot be reviewed.
+        """
+        if not await self.is_allowed(caller, verb, namespace, name, resource):
+            target = f"{resource} {name}" if name else resource
+            scope = f"namespace {namespace}" if namespace else "all namespaces together"
+            raise Forbidden(
+                f"{caller.name} may not {verb} {target} in {scope}: "
+                "ask its administrator for a role that allows it"
+            )
+
+    async def is_allowed(
+        self,
+        caller: Caller,
+        verb: str,
+        namespace: str | None,
+        name: str = "",
+        resource: str = "alignmentjobs",
+    ) -> bool:
+        """Return True when the caller has the right.
+
+        Raises:
+            Unavailable: It cannot be reviewed.
+        """
+        spec = _review_spec(caller, verb, namespace, name, resource)
+        extra = spec.get("extra", {})
+        key = (
+            caller.name,
+            spec.get("uid"),
+            caller.groups,
+            tuple(sorted((field, tuple(values)) for field, values in extra.items())),
+            (verb, namespace, name, resource),
+        )
+        return await self._cache.get(key, lambda: self._review(spec))
+
+    async def _review(self, spec: Json) -> tuple[bool, float]:
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SubjectAccessReview",
+            "spec": spec,
+        }
+        try:
+            answer = await self._api.create(ACCESS_REVIEWS_PATH, review)
+        except (Forbidden, Unauthenticated) as error:
+            # The error concerns the dashboard itself, not the caller.
+            raise Unavailable(f"the dashboard's own account may not review rights: {error}") from error
+        status = answer.get("status") or {}
+        return bool(status.get("allowed")) and not status.get("denied"), _TTL_SECONDS
+
+
+def _review_spec(caller: Caller, verb: str, namespace: str | None, name: str, resource: str) -> Json:
+    plural, _, subresource = resource.partition("/")
+    attributes = {
+        "verb": verb,
+        "group": _GROUPS[plural],
+        "resource": plural,
+        "subresource": subresource,
+        # The empty namespace means all namespaces.
+        "namespace": namespace or "",
+        "name": name,
+    }
+    spec: Json = {"user": caller.name, "groups": list(caller.groups), "resourceAttributes": attributes}
+    if isinstance(caller, ClusterCaller):
+        spec["uid"] = caller.uid
+        spec["extra"] = {field: list(values) for field, values in caller.extra.items()}
+    return spec

@@ -1,0 +1,110 @@
+"""Shared reads: jobs from the cache, metrics from Redis, pods with the dashboard's own rights."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from kubealign.client.errors import Forbidden, JobNotFound
+from kubealign.client.records import JobEvent, JobPage, JobRecord, JobRef, ListQuery, LogLine, ProcessRecord
+from kubealign.client.backends.base import TelemetrySource, JobBackend
+from kubealign.read_model import STREAM_START, SampleRecord, StepMetrics
+from kubealign_dashboard.cluster.job_cache import JobCache
+from kubealign_dashboard.cluster.listing import list_page
+
+
+class CacheReader:
+    """A read-only backend and a ChangeSource.
+
+    Logs, events and results require the caller's own token and are refused here.
+
+    Args:
+        own: The cluster with the rights of the dashboard itself.
+    """
+
+    kind = "cluster"
+
+    def __init__(self, cache: JobCache, metrics: TelemetrySource, cluster: JobBackend, namespace: str) -> None:
+        self.namespace = namespace
+        self._cache = cache
+        self._metrics = metrics
+        self._cluster = cluster
+
+    async def get(self, ref: JobRef) -> JobRecord:
+        job = self._cache.get(ref)
+        if job is None:
+            raise JobNotFound(f"there is no job {ref.name} in namespace {ref.namespace}")
+        return job.record
+
+    async def list(self, query: ListQuery) -> JobPage:
+        return list_page(self._cache, query)
+
+    async def watch(self, ref: JobRef) -> AsyncIterator[JobRecord]:
+        await self.get(ref)
+        async for record in self._cache.watch(ref):
+            yield record
+
+    def changes(self) -> AsyncIterator[Sequence[JobRecord | JobRef]]:
+        return self._cache.changes()
+
+    async def metrics(self, ref: JobRef, after: str = STREAM_START, count: int = 1000) -> Sequence[StepMetrics]:
+        await self.get(ref)
+        return await self._metrics.metrics(ref, after, count)
+
+    async def samples(
+        self,
+        ref: JobRef,
+        after: str = STREAM_START,
+        count: int = 100,
+        *,
+        step: int | None = None,
+        newest: bool = False,
+    ) -> Sequence[SampleRecord]:
+        await self.get(ref)
+        return await self._metrics.samples(ref, after, count, step=step, newest=newest)
+
+    async def heartbeats(self, ref: JobRef, processes: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
+        await self.get(ref)
+        return await self._metrics.heartbeats(ref, processes)
+
+    async def processes(self, ref: JobRef) -> Sequence[ProcessRecord]:
+        await self.get(ref)
+        return await self._cluster.processes(ref)
+
+    async def create(self, resource: Mapping[str, Any], *, dry_run: bool = False) -> JobRecord:
+        _forbid()
+
+    async def patch(self, ref: JobRef, patch: Mapping[str, Any]) -> JobRecord:
+        _forbid()
+
+    async def delete(self, ref: JobRef) -> None:
+        _forbid()
+
+    async def scale(self, ref: JobRef, replicas: int) -> JobRecord:
+        _forbid()
+
+    async def suspend(self, ref: JobRef, suspended: bool) -> JobRecord:
+        _forbid()
+
+    def logs(
+        self,
+        ref: JobRef,
+        *,
+        process: str | None = None,
+        role: str | None = None,
+        follow: bool = False,
+        tail: int | None = None,
+    ) -> AsyncIterator[LogLine]:
+        _forbid()
+
+    async def events(self, ref: JobRef) -> Sequence[JobEvent]:
+        _forbid()
+
+    async def result(self, ref: JobRef, into: Path | None = None) -> Path:
+        _forbid()
+
+    async def close(self) -> None:
+        await self._cluster.close()
+
+
+def _forbid() -> NoReturn:
+    raise Forbidden("the dashboard's own account may not do this: it requires the caller's own rights")

@@ -1,0 +1,72 @@
+"""Metrics, samples and heartbeats of jobs from the platform's Redis, over one connection pool."""
+
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from kubealign.client.errors import Unavailable
+from kubealign.client.records import JobRef
+from kubealign.process_settings import RedisAccess
+from kubealign.read_model import STREAM_START, ReadModelClient, ReadModelUnavailable, SampleRecord, StepMetrics
+
+Result = TypeVar("Answer")
+
+
+class RedisMetrics:
+    """Reads metrics from Redis. Every method raises Unavailable while Redis is unavailable."""
+
+    def __init__(self, access: RedisAccess) -> None:
+        self._model = ReadModelClient(access)
+
+    async def close(self) -> None:
+        await self._model.__aexit__(None, None, None)
+
+    async def metrics(self, ref: JobRef, after: str = STREAM_START, count: int = 1000) -> Sequence[StepMetrics]:
+        return await _translate_errors(self._job_model(ref).metrics(after, count))
+
+    async def samples(
+        self,
+        ref: JobRef,
+        after: str = STREAM_START,
+        count: int = 100,
+        *,
+        step: int | None = None,
+        newest: bool = False,
+    ) -> Sequence[SampleRecord]:
+        return await _translate_errors(self._job_model(ref).samples(after, count, step=step, newest=newest))
+
+    async def heartbeats(self, ref: JobRef, processes: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
+        return await _translate_errors(self._job_model(ref).heartbeats(processes))
+
+    def _job_model(self, ref: JobRef) -> ReadModelClient:
+        return self._model.with_prefix(f"kubealign:{ref.namespace}:{ref.name}:")
+
+
+class NoMetrics:
+    """The metrics of a platform without Redis: none."""
+
+    async def close(self) -> None:
+        return
+
+    async def metrics(self, ref: JobRef, after: str = STREAM_START, count: int = 1000) -> Sequence[StepMetrics]:
+        return ()
+
+    async def samples(
+        self,
+        ref: JobRef,
+        after: str = STREAM_START,
+        count: int = 100,
+        *,
+        step: int | None = None,
+        newest: bool = False,
+    ) -> Sequence[SampleRecord]:
+        return ()
+
+    async def heartbeats(self, ref: JobRef, processes: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
+        return {}
+
+
+async def _translate_errors(call: Awaitable[Result]) -> Result:
+    try:
+        return await call
+    except ReadModelUnavailable as error:
+        raise Unavailable(f"the platform's Redis is unavailable, and the job's metrics with it: {error}") from error

@@ -1,0 +1,104 @@
+"""Policy loss, composed of surrogate, aggregation, importance weights, KL penalty and entropy."""
+
+from torch import Tensor
+
+from kubealign.spec.algorithms import LossAggregation, OnPolicySpec, RatioLevel
+from kubealign_services.algorithms.losses.aggregation import aggregation_shares, loss_token_mask
+from kubealign_services.algorithms.contract import LossTerms, ModelOutputs
+from kubealign_services.algorithms.losses.importance_sampling import behaviour_kl, importance_weights
+from kubealign_services.algorithms.losses.kl import kl_loss
+from kubealign_services.algorithms.losses.logprob_gap import add_gap_metrics, add_gap_columns
+from kubealign_services.algorithms.model_outputs import require_output
+from kubealign_services.algorithms.losses.importance_ratio import compute_log_ratios
+from kubealign_services.algorithms.losses.reference_kl import loss_coefficient
+from kubealign_services.algorithms.losses.step_kl import add_kl_metrics, add_kl_columns
+from kubealign_services.algorithms.losses.surrogate import LOG_RATIO_BOUND, PolicyActions, Surrogate
+from kubealign_services.algorithms.losses.loss_weights import token_mean_shares
+from kubealign_services.batch.packed import Batch
+
+_LOSS, _METRICS, _TOKENS = "loss_shares", "figure_shares", "token_shares"
+
+
+class PolicyObjective:
+    """Sum over response tokens of share * (w * surrogate + beta KL(policy || reference)), less
+    entropy_coefficient times the mean entropy over response tokens.
+
+    The shares are those of the spec's aggregation, counted over the whole minibatch; w are the importance
+    weights, 1 without importance correction; tokens masked by w stay counted.
+
+    Reads the token columns loss_mask, advantages, old_logprobs (without the column the ratio is one by
+    construction), behaviour_logprobs for importance, reference_logprobs for a KL penalty in the loss, and
+    the sequence column truncated for mask_truncated. Metrics are means over tokens; for a ratio per
+    response, over responses.
+    """
+
+    outputs = frozenset({"logprobs", "entropy"})
+    unit = 1
+
+    def __init__(self, entry: OnPolicySpec, surrogate: Surrogate, level: RatioLevel = RatioLevel.TOKEN) -> None:
+        self._spec = entry
+        self._surrogate = surrogate
+        self._level = level
+        self._importance = entry.effective_importance
+        self._beta = loss_coefficient(entry.kl)
+
+    def prepare(self, minibatch: Batch) -> None:
+        counted = loss_token_mask(minibatch, self._spec.mask_truncated)
+        columns = minibatch.token_columns
+        columns[_LOSS] = aggregation_shares(minibatch, counted, self._spec.aggregation)
+        columns[_TOKENS] = columns[_METRICS] = token_mean_shares(counted)
+        if self._level is not RatioLevel.TOKEN:
+            columns[_METRICS] = aggregation_shares(minibatch, counted, LossAggregation.SEQUENCE_MEAN)
+        add_kl_columns(minibatch, self._spec.kl)
+        add_gap_columns(minibatch)
+
+    def loss(self, outputs: ModelOutputs, microbatch: Batch) -> LossTerms:
+        logprobs = require_output(outputs.logprobs, "logprobs")
+        counted = microbatch.token(_TOKENS) > 0
+        counted_on_device = counted.to(logprobs.device)
+
+        def column(name: str) -> Tensor:
+            return microbatch.token(name)[counted].to(logprobs)
+
+        new, shares, metric_shares = logprobs[counted_on_device], column(_LOSS), column(_METRICS)
+        has_old_logprobs = "old_logprobs" in microbatch.token_columns
+        old = column("old_logprobs") if has_old_logprobs else new.detach()
+        sequence = microbatch.sequence_of_token[counted].to(logprobs.device)
+        ratio = compute_log_ratios(new - old, sequence, self._level)
+        terms = self._surrogate(PolicyActions(new, ratio.value, column("advantages")))
+
+        policy = terms.loss * ratio.action_share
+        entropy = (column(_TOKENS) * require_output(outputs.entropy, "entropy")[counted_on_device]).sum()
+        log_ratio = ratio.value.detach().clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
+        sums = {name: (metric_shares * each).sum() for name, each in terms.shares.items()}
+        sums |= {
+            "policy/ratio_mean": (metric_shares * log_ratio.exp()).sum(),
+            "policy/approx_kl": (metric_shares * (log_ratio.expm1() - log_ratio)).sum(),
+            "policy/entropy": entropy.detach(),
+        }
+        maxima = {"policy/ratio_max": _max_or_zero(log_ratio.exp())}
+        if self._importance is not None:
+            behaviour = column("behaviour_logprobs")
+            weights = importance_weights(old - behaviour, sequence, self._importance)
+            policy = policy * weights.applied
+            behaviour_divergence = behaviour_kl(old, behaviour)
+            sums |= {
+                "importance/mean": (metric_shares * weights.applied).sum(),
+                "importance/outside_share": (metric_shares * weights.outside).sum(),
+                "policy/behaviour_kl": (column(_TOKENS) * behaviour_divergence).sum(),
+            }
+            maxima["importance/max"] = _max_or_zero(weights.raw)
+        loss = (shares * policy).sum()
+        sums["policy/loss"] = loss.detach()
+        if self._spec.entropy_coefficient != 0:  # skip the gradient of a term without effect
+            loss = loss - self._spec.entropy_coefficient * entropy
+        if self._beta > 0:
+            divergence = (shares * kl_loss(new, column("reference_logprobs"), self._spec.kl.estimator)).sum()
+            loss = loss + self._beta * divergence
+            sums["policy/kl_loss"] = divergence.detach()
+        terms_with_kl = add_kl_metrics(LossTerms(loss, sums, maxima), logprobs, microbatch, self._spec.kl)
+        return add_gap_metrics(terms_with_kl, logprobs, microbatch)
+
+
+def _max_or_zero(values: Tensor) -> Tensor:
+    return values.max() if len(values) else values.sum()

@@ -1,0 +1,94 @@
+"""Pairwise objective shared by all preference algorithms, and its metrics."""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from torch import Tensor
+
+from kubealign_services.algorithms.contract import LossTerms, ModelOutputs
+from kubealign_services.algorithms.model_outputs import require_output
+from kubealign_services.algorithms.losses.sequence_logprobs import ResponseLogprobs, response_logprobs, pairwise_accuracy
+from kubealign_services.algorithms.losses.loss_weights import sequence_shares
+from kubealign_services.batch.packed import Batch
+
+
+@dataclass(frozen=True)
+class PreferencePairs:
+    """A batch of P preference pairs.
+
+    rating_gap: [P], rating of the chosen less that of the rejected; None where the rows have no ratings.
+    """
+
+    chosen: ResponseLogprobs
+    rejected: ResponseLogprobs
+    rating_gap: Tensor | None
+
+
+@dataclass(frozen=True)
+class PairTerms:
+    """Loss and rewards of each pair, [P] each.
+
+    chosen_reward, rejected_reward: implicit rewards on the method's own scale. extra_metrics: further
+    metrics, reported as means.
+    """
+
+    loss: Tensor
+    chosen_reward: Tensor
+    rejected_reward: Tensor
+    extra_metrics: dict[str, Tensor] = field(default_factory=dict)
+
+
+class PairLossFunction(Protocol):
+    """Loss function of one preference method."""
+
+    def __call__(self, pairs: PreferencePairs) -> PairTerms: ...
+
+
+class PairwiseObjective:
+    """Mean over pairs of the method's pair loss. Sequences come as consecutive pairs: chosen, rejected.
+
+    Reads the token columns loss_mask and, with `reference`, reference_logprobs; with `rated`, the sequence
+    column rating.
+    """
+
+    outputs = frozenset({"logprobs"})
+    unit = 2
+
+    def __init__(self, pair_loss: PairLossFunction, *, reference: bool, rated: bool = False) -> None:
+        self._pair_loss = pair_loss
+        self._reference = reference
+        self._rated = rated
+
+    def prepare(self, minibatch: Batch) -> None:
+        """Add the sequence shares. Raises ValueError for an odd number of sequences."""
+        if len(minibatch) % 2 != 0:
+            raise ValueError(f"preferences come in pairs of sequences, and there are {len(minibatch)}")
+        minibatch.sequence_columns["sequence_shares"] = sequence_shares(minibatch)
+
+    def loss(self, outputs: ModelOutputs, microbatch: Batch) -> LossTerms:
+        logprobs = require_output(outputs.logprobs, "logprobs")
+        both = response_logprobs(logprobs, microbatch, self._reference)
+        each = microbatch.sequence("sequence_shares").to(both.logprob)
+        share = each[0::2] + each[1::2]
+        gap = None
+        if self._rated:
+            ratings = microbatch.sequence("rating").to(both.logprob)
+            gap = ratings[0::2] - ratings[1::2]
+        pairs = PreferencePairs(both.every_other(0), both.every_other(1), gap)
+        terms = self._pair_loss(pairs)
+        loss = (share * terms.loss).sum()
+        margin = terms.chosen_reward - terms.rejected_reward
+        means = {
+            "preference/loss": terms.loss,
+            "preference/accuracy": pairwise_accuracy(margin),
+            "preference/margin": margin,
+            "preference/chosen_reward": terms.chosen_reward,
+            "preference/rejected_reward": terms.rejected_reward,
+            "preference/chosen_logprob": pairs.chosen.mean_logprob,
+            "preference/rejected_logprob": pairs.rejected.mean_logprob,
+            **terms.extra_metrics,
+        }
+        if self._reference:
+            # The margin can grow while both log-probabilities fall: visible here before it shows in samples.
+            means["preference/chosen_lost"] = pairs.chosen.log_ratio < 0
+        return LossTerms(loss, {name: (share * value.detach()).sum() for name, value in means.items()})

@@ -1,0 +1,38 @@
+"""SFT: supervised fine-tuning."""
+
+from kubealign.spec import algorithms as spec
+from kubealign_services.algorithms.contract import LossTerms, ModelOutputs
+from kubealign_services.algorithms.offline.base import OfflineAlgorithm
+from kubealign_services.algorithms.model_outputs import require_output
+from kubealign_services.algorithms.losses.loss_weights import token_mean_shares
+from kubealign_services.batch.packed import Batch
+
+
+class CrossEntropyObjective:
+    """Mean over response tokens of -log p(token). Reads the token column loss_mask."""
+
+    outputs = frozenset({"logprobs"})
+    unit = 1
+
+    def prepare(self, minibatch: Batch) -> None:
+        minibatch.token_columns["token_shares"] = token_mean_shares(minibatch.token("loss_mask"))
+
+    def loss(self, outputs: ModelOutputs, microbatch: Batch) -> LossTerms:
+        logprobs = require_output(outputs.logprobs, "logprobs")
+        mask = microbatch.token("loss_mask").bool().to(logprobs.device)
+        shares = microbatch.token("token_shares").to(logprobs)
+        loss = -(shares[mask] * logprobs[mask]).sum()
+        return LossTerms(loss=loss, sums={"sft/loss": loss.detach()})
+
+
+class SFTAlgorithm(OfflineAlgorithm):
+    """Cross-entropy on the demonstrations' responses, with equal weight for every response token (Ouyang et
+    al.
+    2022, step 1).
+    """
+
+    def __init__(self, entry: spec.SFTSpec) -> None:
+        self._spec = entry
+
+    def policy_objective(self) -> CrossEntropyObjective:
+        return CrossEntropyObjective()

@@ -1,0 +1,120 @@
+"""Base classes of algorithms that learn from their own samples.
+
+A subclass gives the surrogate loss and, where it differs, the advantages.
+"""
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from kubealign.spec import algorithms as spec
+from kubealign_services.algorithms.advantages.baselines import constant_group_share
+from kubealign_services.algorithms.contract import Objective
+from kubealign_services.algorithms.advantages.statistics import advantage_metrics
+from kubealign_services.algorithms.advantages.normalization import normalize
+from kubealign_services.algorithms.online.overlong_penalty import overlong_penalty
+from kubealign_services.algorithms.losses.policy_objective import PolicyObjective
+from kubealign_services.algorithms.losses.reference_kl import ReferenceKL
+from kubealign_services.algorithms.losses.surrogate import ClippedRatio, Surrogate
+from kubealign_services.batch.auxiliary import trainable_mask, trainable
+from kubealign_services.batch.packed import Batch, sequence_sums
+
+
+class OnlineAlgorithm(ABC):
+    """Base of the algorithms with rollouts.
+
+    The response is rewarded as a whole, and each of its tokens has its advantage:
+
+        R_i = reward_i - overlong penalty_i - beta * (sum over the response of KL_t)
+        A_i = (R_i - center) / (scale + epsilon)
+    """
+
+    needs_critic = False
+
+    def __init__(self, entry: spec.OnPolicySpec) -> None:
+        self._entry = entry
+        self._kl = ReferenceKL(entry.kl)
+        self.needs_reference = self._kl.is_active
+        # With one update the step's own forward pass is the old policy, whichever policy sampled.
+        self.needs_old_logprobs = self._kl.is_measured_before_step or entry.updates_per_step > 1
+
+    @abstractmethod
+    def surrogate(self) -> Surrogate:
+        """Return the loss of each action."""
+
+    def policy_objective(self) -> PolicyObjective:
+        return PolicyObjective(self._entry, self.surrogate())
+
+    def value_objective(self) -> Objective | None:
+        return None
+
+    def advantages(self, batch: Batch, state: dict[str, float]) -> dict[str, float]:
+        """Add the token column advantages, in the dtype of behaviour_logprobs: 0 at auxiliary sequences.
+
+        Reads the token columns loss_mask, behaviour_logprobs (and, where KL is measured before the step,
+        old_logprobs and reference_logprobs) and the sequence columns rewards, group. Auxiliary sequences
+        enter no metric either.
+        """
+        metrics = self.shape_rewards(batch)
+        trainable = trainable(batch)
+        rewards = trainable.sequence("shaped_rewards")
+        divergence = self._kl.measure(trainable, state)
+        if self._entry.samples_per_prompt > 1 and not self.needs_critic:
+            metrics["reward/constant_groups"] = constant_group_share(rewards, trainable.sequence("group"))
+        columns, advantage_metrics = self.compute_advantages(trainable, rewards, divergence.penalty)
+        everywhere = trainable_mask(batch)[batch.sequence_of_token]
+        for name, column in columns.items():
+            full_column = torch.zeros(len(batch.tokens), dtype=column.dtype)
+            full_column[everywhere] = column
+            batch.token_columns[name] = full_column
+        return metrics | divergence.metrics | advantage_metrics
+
+    def shape_rewards(self, batch: Batch) -> dict[str, float]:
+        """Add the sequence column shaped_rewards, for auxiliary sequences too: rewards less the length
+        penalty.
+        """
+        rewards, metrics = batch.sequence("rewards"), {}
+        if self._entry.overlong is not None:
+            penalty = overlong_penalty(batch, self._entry.overlong)
+            rewards = rewards - penalty
+            metrics["reward/overlong_penalty"] = float(penalty[trainable_mask(batch)].mean())
+        batch.sequence_columns["shaped_rewards"] = rewards
+        return metrics
+
+    def compute_advantages(
+        self, batch: Batch, rewards: Tensor, penalty: Tensor
+    ) -> tuple[dict[str, Tensor], dict[str, float]]:
+        """Return the token columns [T] to add, advantages among them, and their metrics.
+
+        Args:
+            rewards: [S].
+            penalty: [T], KL penalty subtracted from the reward at each token.
+        """
+        returns = rewards - sequence_sums(penalty, batch)
+        return broadcast_to_tokens(self.compared(returns, batch), returns, batch)
+
+    def compared(self, returns: Tensor, batch: Batch) -> Tensor:
+        """Map the returns of responses to their advantages, [S]."""
+        return normalize(returns, batch.sequence("group"), self._entry.advantage)
+
+
+class ClippedOnlineAlgorithm(OnlineAlgorithm):
+    """Base of the algorithms with a clipped ratio, of tokens or of responses."""
+
+    def __init__(self, entry: spec.ClippedRatioSpec) -> None:
+        super().__init__(entry)
+        self._clipped = entry
+
+    def surrogate(self) -> ClippedRatio:
+        return ClippedRatio(self._clipped.clip)
+
+    def policy_objective(self) -> PolicyObjective:
+        return PolicyObjective(self._entry, self.surrogate(), self._clipped.ratio)
+
+
+def broadcast_to_tokens(advantages: Tensor, returns: Tensor, batch: Batch) -> tuple[dict[str, Tensor], dict[str, float]]:
+    """Broadcast advantages of responses [S] to their tokens, and return them with their metrics."""
+    tokens = advantages[batch.sequence_of_token].to(batch.token("behaviour_logprobs").dtype)
+    tokens = tokens.where(batch.token("loss_mask").bool(), tokens.new_zeros(()))
+    return {"advantages": tokens}, advantage_metrics(advantages, returns)

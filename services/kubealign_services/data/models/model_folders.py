@@ -1,0 +1,125 @@
+"""Model folders: resolves a model of the spec to a Hugging Face folder on disk and inspects its config."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError
+from transformers import AutoConfig, PretrainedConfig
+
+from kubealign.spec.sections.models import HuggingFaceModel, Model
+from kubealign_services.data.errors import DataError
+from kubealign_services.data.sources.volumes import mounted_path
+
+# No *.bin files: these are pickles.
+_FILES = ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model"]
+_CLASSIFICATION = "ForSequenceClassification"
+
+
+def find_model_folder(model: Model, place: str, results: Mapping[str, Path]) -> Path:
+    """Return the folder of a model that is not built from a config.
+
+    Sources are a path, a hub repository (downloaded, or in the local cache), a mounted volume, and another
+    job's result.
+
+    Args:
+        place: Path of the model in the spec, for errors.
+        results: Job name -> folder of its result.
+
+    Raises DataError where the folder is missing or holds no safetensors, or the hub does not respond.
+    """
+    if model.hugging_face is not None:
+        return _check_folder(_download(model.hugging_face, f"{place}.huggingFace"), f"{place}.huggingFace")
+    if model.volume is not None:
+        place = f"{place}.volume"
+        return _check_folder(mounted_path(model.volume.claim_name, model.volume.path, place), place)
+    if model.job is not None:
+        if model.job.name not in results:
+            available = ", ".join(sorted(results)) or "none"
+            raise DataError(
+                f"{place}.job.name: there is no result of a job {model.job.name}; known are: {available}"
+            )
+        return _check_folder(results[model.job.name], f"{place}.job")
+    if model.path is None:
+        raise DataError(f"{place}: a model built from a config has no folder yet")
+    return _check_folder(Path(model.path), f"{place}.path")
+
+
+def load_model_config(folder: Path, place: str) -> PretrainedConfig:
+    """Load the folder's config. Raises DataError where it cannot be read."""
+    try:
+        config: PretrainedConfig = AutoConfig.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{place}: the config.json of {folder} cannot be used: {error}") from error
+    return config
+
+
+def context_length(config: PretrainedConfig) -> int | None:
+    """Return the maximum sequence length in tokens; None if the config has no bound."""
+    bound = getattr(config.get_text_config(), "max_position_embeddings", None)
+    return int(bound) if isinstance(bound, int) and bound > 0 else None
+
+
+def is_reward_model(config: PretrainedConfig) -> bool:
+    """Return whether the model is a sequence-classification checkpoint."""
+    return any(name.endswith(_CLASSIFICATION) for name in config.architectures or [])
+
+
+def require_reward_model(config: PretrainedConfig, folder: Path, place: str) -> None:
+    """Raise DataError unless the checkpoint scores sequences."""
+    if not is_reward_model(config):
+        raise DataError(
+            f"{place}: {folder} holds {_describe_architecture(config)}, not a reward model: name a sequence-classification "
+            "checkpoint, or the result of a rewardModel job"
+        )
+
+
+def require_scores(config: PretrainedConfig, wanted: Sequence[str], folder: Path, place: str) -> None:
+    """Raise DataError unless a reward model has these scores, in this order. A single score may have another
+    name.
+    """
+    names = score_names(config)
+    if len(names) != len(wanted) or (len(names) > 1 and names != tuple(wanted)):
+        raise DataError(
+            f"{place}: {folder} is a reward model with the scores {', '.join(names)}; "
+            f"expected are {', '.join(wanted)}"
+        )
+
+
+def score_names(config: PretrainedConfig) -> tuple[str, ...]:
+    """Return the names of a reward model's scores, in the order of its outputs."""
+    names = {int(index): name for index, name in (config.id2label or {}).items()}
+    return tuple(names.get(index, f"LABEL_{index}") for index in range(config.num_labels or 0))
+
+
+def require_language_model(config: PretrainedConfig, folder: Path, place: str) -> None:
+    """Raise DataError for a reward model: it has no language-model head."""
+    if is_reward_model(config):
+        raise DataError(f"{place}: {folder} holds {_describe_architecture(config)}, a reward model, not a language model")
+
+
+def _describe_architecture(config: PretrainedConfig) -> str:
+    return " and ".join(config.architectures or [f"a {config.model_type} of no named class"])
+
+
+def _check_folder(folder: Path, spec_path: str) -> Path:
+    if not folder.is_dir():
+        raise DataError(f"{spec_path}: there is no folder {folder}")
+    if not (folder / "config.json").is_file():
+        raise DataError(f"{spec_path}: {folder} is not a Hugging Face model: it has no config.json")
+    if not any(folder.glob("*.safetensors")):
+        pickled = any(folder.glob("*.bin"))
+        cause = (
+            "its weights are pickled (.bin): save them as safetensors" if pickled else "it has no safetensors"
+        )
+        raise DataError(f"{spec_path}: {folder} has no weights that can be read: {cause}")
+    return folder
+
+
+def _download(spec: HuggingFaceModel, spec_path: str) -> Path:
+    try:
+        return Path(snapshot_download(spec.repo, revision=spec.revision, allow_patterns=_FILES))
+    except (OSError, ValueError, HfHubHTTPError) as error:
+        revision = f" at {spec.revision}" if spec.revision else ""
+        cause = " ".join(str(error).split())
+        raise DataError(f"{spec_path}: {spec.repo}{revision} cannot be fetched: {cause}") from error

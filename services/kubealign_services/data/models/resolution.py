@@ -1,0 +1,168 @@
+"""Resolution of all models of a job: located or built, and checked for consistency."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from transformers import PretrainedConfig, PreTrainedTokenizerBase
+
+from kubealign.spec.job import AlignmentJob
+from kubealign.spec.sections.models import Model, ModelFromConfig
+from kubealign_services.data.models.model_builder import build_model
+from kubealign_services.data.tokenization.chat_template import ensure_chat_template
+from kubealign_services.data.models.model_checks import check_reward_attributes, check_model_kind
+from kubealign_services.data.models.reward_roles import reward_roles
+from kubealign_services.data.models.model_folders import (
+    context_length,
+    find_model_folder,
+    load_model_config,
+)
+from kubealign_services.data.sources.job_datasets import JobDatasets
+from kubealign_services.data.tokenization.tokenizers import (
+    check_same_vocabulary,
+    check_vocabulary,
+    ensure_pad_token,
+    load_tokenizer,
+    train_bpe_tokenizer,
+    train_character_tokenizer,
+)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ResolvedModels:
+    """Resolved models.
+
+    folders: role -> Hugging Face folder. context: the shortest context of the models, in tokens; None:
+    unbounded.
+    """
+
+    folders: dict[str, Path]
+    tokenizer: PreTrainedTokenizerBase
+    context: int | None
+
+
+def resolve_models(job: AlignmentJob, data: JobDatasets, folder: Path, results: Mapping[str, Path]) -> ResolvedModels:
+    """Locate or build every model of the job; built ones are written to `folder`.
+
+    Roles are policy, and where the job has them reference, teacher, critic, and those of `reward_roles`. A
+    model named twice is one folder. Raises DataError where one cannot be found, is of the wrong kind, or
+    does not fit the policy's tokenizer.
+    """
+    required = _required_models(job)
+    resolved: dict[str, Path] = {}
+    folders: dict[str, Path] = {}
+    for role, (path, model) in required.items():
+        key = model.model_dump_json()
+        if key not in resolved:
+            resolved[key] = _resolve_folder(job, model, path, data, folder / role, results)
+            if role == "policy":
+                resolved[key] = _with_complete_tokenizer(resolved[key], path, _uses_chat(job), folder / role)
+        folders[role] = resolved[key]
+    tokenizer = load_tokenizer(folders["policy"], "spec.policy.model")
+    configs = {role: load_model_config(folders[role], path) for role, (path, _) in required.items()}
+    for role, (path, _) in required.items():
+        _check_model(job, role, configs[role], folders[role], path, tokenizer)
+    check_reward_attributes(job, configs)
+    contexts = [bound for config in configs.values() if (bound := context_length(config)) is not None]
+    return ResolvedModels(folders, tokenizer, min(contexts, default=None))
+
+
+def _required_models(job: AlignmentJob) -> dict[str, tuple[str, Model]]:
+    """Return role -> (path in the spec, model), the policy first.
+
+    A model that defaults to another entry's has that entry's path.
+    """
+    spec = job.spec
+    required = {"policy": ("spec.policy.model", spec.policy.model)}
+    if spec.effective_reference is not None and spec.effective_reference.model is not None:
+        own = spec.reference is not None and spec.reference.model is not None
+        required["reference"] = (
+            "spec.reference.model" if own else "spec.policy.model",
+            spec.effective_reference.model,
+        )
+    if spec.teacher is not None:
+        required["teacher"] = ("spec.teacher.model", spec.teacher.model)
+    for index, reward in enumerate(spec.rewards):
+        path = f"spec.rewards[{index}]." + ("model" if reward.ensemble is None else "ensemble.models")
+        for member, (role, model) in enumerate(zip(reward_roles(reward), reward.models, strict=True)):
+            required[role] = (path if reward.ensemble is None else f"{path}[{member}]", model)
+    if spec.effective_critic is not None and spec.effective_critic.model is not None:
+        own = spec.critic is not None and spec.critic.model is not None
+        first = next((index for index, reward in enumerate(spec.rewards) if reward.model is not None), 0)
+        path = "spec.critic.model" if own else f"spec.rewards[{first}].model"
+        required["critic"] = (path, spec.effective_critic.model)
+    return required
+
+
+def _resolve_folder(
+    job: AlignmentJob,
+    model: Model,
+    spec_path: str,
+    data: JobDatasets,
+    folder: Path,
+    results: Mapping[str, Path],
+) -> Path:
+    if model.config is None:
+        return find_model_folder(model, spec_path, results)
+    tokenizer = _build_tokenizer(model.config, f"{spec_path}.config.tokenizer", data)
+    build_model(
+        model.config.architecture, tokenizer, job.spec.seed, folder, f"{spec_path}.config.architecture"
+    )
+    return folder
+
+
+def _build_tokenizer(spec: ModelFromConfig, spec_path: str, data: JobDatasets) -> PreTrainedTokenizerBase:
+    if spec.tokenizer.path is not None:
+        return load_tokenizer(Path(spec.tokenizer.path), f"{spec_path}.path")
+    assert spec.tokenizer.train is not None
+    bpe = spec.tokenizer.train.byte_level_bpe
+    return (
+        train_character_tokenizer(data.texts())
+        if bpe is None
+        else train_bpe_tokenizer(data.texts(), bpe.vocabulary_size)
+    )
+
+
+def _uses_chat(job: AlignmentJob) -> bool:
+    sets = [job.spec.data, *([job.spec.validation.data] if job.spec.validation else [])]
+    return any(getattr(data.value.format, "chat", None) is not None for data in sets)
+
+
+def _with_complete_tokenizer(source: Path, spec_path: str, chats: bool, folder: Path) -> Path:
+    """Return the source, or a folder of links to its files with a completed tokenizer.
+
+    The tokenizer is completed where it lacks a pad token or a required chat template. Results inherit that
+    tokenizer.
+    """
+    tokenizer = load_tokenizer(source, spec_path)
+    lacks_pad = ensure_pad_token(tokenizer)
+    if lacks_pad:
+        log.info("the tokenizer has no pad token: its end-of-sequence token is used")
+    lacks_template = chats and ensure_chat_template(tokenizer)
+    if lacks_template:
+        log.info("the tokenizer has no chat template: the plain template is used")
+    if not lacks_pad and not lacks_template:
+        return source
+    # The tokenizer is saved before the links are made, so that nothing is written through a link.
+    tokenizer.save_pretrained(folder)
+    for file in source.iterdir():
+        if file.is_file() and not (folder / file.name).exists():
+            (folder / file.name).symlink_to(file.absolute())
+    return folder
+
+
+def _check_model(
+    job: AlignmentJob,
+    role: str,
+    config: PretrainedConfig,
+    folder: Path,
+    spec_path: str,
+    tokenizer: PreTrainedTokenizerBase,
+) -> None:
+    check_vocabulary(config, tokenizer, spec_path)
+    check_model_kind(job, role, config, folder, spec_path)
+    if role != "policy" and (folder / "tokenizer.json").is_file():
+        check_same_vocabulary(load_tokenizer(folder, spec_path), tokenizer, spec_path)

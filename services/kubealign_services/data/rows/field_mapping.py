@@ -1,0 +1,103 @@
+"""Field mapping: parses a row into an example by the columns that the spec's format names."""
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+from kubealign.spec.base import field_alias
+from kubealign.spec.sections.data import DemonstrationDataset, PreferenceDataset, PromptDataset, RatingDataset, ImitatedTurns, UnpairedDataset
+from kubealign_services.data.rows.row_reader import RowReader
+from kubealign_services.data.errors import DataError
+from kubealign_services.data.rows.example import Dialogue, Example
+from kubealign_services.data.rows.templates import fill_template, fill_last_user_message
+from kubealign_services.data.rows.turn_selection import select_imitated_turns
+
+DataSet: TypeAlias = PromptDataset | DemonstrationDataset | PreferenceDataset | RatingDataset | UnpairedDataset
+
+#: Format fields that do not name a column.
+_NON_COLUMN_FIELDS = ("turns",)
+
+
+def referenced_columns(data: DataSet, place: str) -> dict[str, str]:
+    """Return path of the field in the spec -> named column, such as data.prompts.format.text.prompt ->
+    question.
+    """
+    layout = data.format.value
+    prefix = f"{place}.format.{field_alias(type(data.format), data.format.member)}"
+    columns: dict[str, str] = {}
+    for name, setting in layout:
+        path = f"{prefix}.{field_alias(type(layout), name)}"
+        if isinstance(setting, list):
+            columns |= {f"{path}[{index}]": column for index, column in enumerate(setting)}
+        elif setting is not None and name not in _NON_COLUMN_FIELDS:
+            columns[path] = str(setting)
+    return columns
+
+
+def prompt_column(data: DataSet) -> str | None:
+    """Return the column with the prompt's text; None where prompts are messages."""
+    text = data.format.text
+    return None if text is None else text.prompt
+
+
+def read_example(data: DataSet, row: Mapping[str, Any], number: int) -> Example:
+    """Parse the row into an example. Raises DataError for a column that is missing or has another type."""
+    cells = RowReader(row, number)
+    if data.format.text is not None:
+        parts = _text_fields(data, cells)
+    elif isinstance(data, PreferenceDataset):
+        parts = _preference_fields(data, cells, number)
+    else:
+        parts = _message_fields(data, cells)
+    return Example(number, **parts, **_annotations(data, cells))
+
+
+def _text_fields(data: DataSet, cells: RowReader) -> dict[str, Any]:
+    layout = data.format.value
+    prompt = cells.text(layout.prompt)
+    if data.template is not None:
+        prompt = fill_template(data.template, prompt, cells)
+    columns = {name: getattr(layout, name, None) for name in ("response", "chosen", "rejected")}
+    return {
+        "prompt": prompt,
+        "responses": {name: cells.text(column) for name, column in columns.items() if column is not None},
+    }
+
+
+def _message_fields(data: DataSet, cells: RowReader) -> dict[str, Any]:
+    layout = data.format.value
+    messages = cells.messages(layout.messages, "user" if isinstance(data, PromptDataset) else "assistant")
+    if data.template is not None:
+        messages = fill_last_user_message(data.template, messages, cells, layout.messages)
+    if isinstance(data, PromptDataset):
+        return {"prompt": messages}
+    if isinstance(data, DemonstrationDataset) and layout.turns is not ImitatedTurns.LAST:
+        indices = select_imitated_turns(messages, layout.turns, cells, layout.messages)
+        return {"prompt": messages[: indices[0]], "dialogue": Dialogue(messages, indices)}
+    return {"prompt": messages[:-1], "responses": {"response": messages[-1]["content"]}}
+
+
+def _preference_fields(data: PreferenceDataset, cells: RowReader, number: int) -> dict[str, Any]:
+    layout = data.format.value
+    *prompt, better = cells.messages(layout.chosen, "assistant")
+    *rejected_prompt, worse = cells.messages(layout.rejected, "assistant")
+    if prompt != rejected_prompt:
+        raise DataError(
+            f"row {number + 1}: {layout.chosen!r} and {layout.rejected!r} differ before their last message: "
+            "a preference is between two answers to one prompt"
+        )
+    if data.template is not None:
+        prompt = fill_last_user_message(data.template, prompt, cells, layout.chosen)
+    return {"prompt": prompt, "responses": {"chosen": better["content"], "rejected": worse["content"]}}
+
+
+def _annotations(data: DataSet, cells: RowReader) -> dict[str, Any]:
+    """Return the ratings or the label of the row."""
+    layout = data.format.value
+    if isinstance(data, RatingDataset):
+        return {"ratings": cells.ratings(layout.ratings)}
+    if isinstance(data, UnpairedDataset):
+        return {"label": cells.label(layout.label)}
+    if isinstance(data, PreferenceDataset):
+        columns = {name: getattr(layout, name) for name in ("chosen_rating", "rejected_rating")}
+        return {name: cells.number(column) for name, column in columns.items() if column is not None}
+    return {}

@@ -1,0 +1,102 @@
+"""Typed access to the columns of one row; errors name the row, the column and its value."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kubealign_services.data.errors import DataError
+from kubealign_services.data.rows.example import Message
+
+
+class RowReader:
+    """The columns of row `number` (from 0).
+
+    Every method raises DataError for a column that is missing or has another type.
+    """
+
+    def __init__(self, row: Mapping[str, Any], number: int) -> None:
+        self._row = row
+        self._row_name = f"row {number + 1}"
+
+    def value(self, column: str) -> Any:
+        """Return the value of any type."""
+        if column not in self._row:
+            names = ", ".join(map(repr, self._row))
+            raise DataError(f"{self._row_name} has no column {column!r}; it has {names}")
+        return self._row[column]
+
+    def text(self, column: str) -> str:
+        value = self.value(column)
+        if not isinstance(value, str):
+            raise DataError(f"{self._describe_cell(column)}, not text")
+        return value
+
+    def number(self, column: str) -> float:
+        """Return a finite number."""
+        value = self.value(column)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise DataError(f"{self._describe_cell(column)}, not a finite number")
+        return float(value)
+
+    def ratings(self, columns: Sequence[str]) -> list[float | None]:
+        """Return finite numbers, None for an unknown one; at least one is known."""
+        ratings = [None if self.value(column) is None else self.number(column) for column in columns]
+        if all(rating is None for rating in ratings):
+            raise DataError(f"{self._row_name}: {', '.join(map(repr, columns))} are null: one must be known")
+        return ratings
+
+    def label(self, column: str) -> bool:
+        """Return a boolean; 1 and 0 are accepted too."""
+        value = self.value(column)
+        if not isinstance(value, int | float) or value not in (0, 1):
+            raise DataError(f"{self._describe_cell(column)}, not true or false (nor 1 or 0)")
+        return bool(value)
+
+    def template_text(self, column: str) -> str:
+        """Return the value as template text: text as is, 4 rather than 4.0, true or false."""
+        value = self.value(column)
+        if isinstance(value, str):
+            return value
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        if isinstance(value, int):
+            return str(value)
+        if isinstance(value, float) and math.isfinite(value):
+            return str(int(value)) if value.is_integer() else repr(value)
+        raise DataError(f"{self._describe_cell(column)}, not a text or a number to be put into the template")
+
+    def messages(self, column: str, last_role: str) -> list[Message]:
+        """Return a list of messages that ends with this role; an assistant's message has one before it."""
+        value = self.value(column)
+        if not isinstance(value, list) or not value:
+            raise DataError(f"{self._describe_cell(column)}, not a list of messages")
+        messages = [self._message(column, index, item) for index, item in enumerate(value)]
+        last = messages[-1]["role"]
+        if last != last_role:
+            raise self.error(column, f"the last message is the {last}'s; it must be the {last_role}'s")
+        if last_role == "assistant" and len(messages) == 1:
+            raise self.error(column, "there is no message before the assistant's")
+        return messages
+
+    def error(self, column: str, message: str) -> DataError:
+        """Return an error about a column."""
+        return DataError(f"{self._row_name}: column {column!r}: {message}")
+
+    def _message(self, column: str, index: int, item: Any) -> Message:
+        if not isinstance(item, dict) or not all(
+            isinstance(item.get(key), str) for key in ("role", "content")
+        ):
+            raise DataError(
+                f"{self._row_name}: column {column!r}, message {index + 1} is {_describe_value(item)}, "
+                "not {role: text, content: text}"
+            )
+        # Parquet gives every message the union of all keys, with null for missing ones.
+        return {key: field for key, field in item.items() if field is not None}
+
+    def _describe_cell(self, column: str) -> str:
+        return f"{self._row_name}: column {column!r} holds {_describe_value(self._row[column])}"
+
+
+def _describe_value(value: Any) -> str:
+    shown = repr(value)
+    return f"{shown if len(shown) <= 60 else shown[:57] + '...'} ({type(value).__name__})"

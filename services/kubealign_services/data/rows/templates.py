@@ -1,0 +1,46 @@
+"""Prompt templates filled with a row's columns."""
+
+from collections.abc import Iterable, Sequence
+
+from kubealign.spec.placeholders import fill_placeholders, placeholder_names
+from kubealign_services.data.rows.row_reader import RowReader
+from kubealign_services.data.errors import DataError
+from kubealign_services.data.rows.example import Message
+
+#: Placeholder for the row's prompt, independent of its column's name.
+PROMPT = "prompt"
+
+
+def check_template_columns(template: str, columns: Iterable[str], place: str) -> None:
+    """Raise DataError unless the rows have every column that the template names.
+
+    Args:
+        place: Path of the template in the spec.
+    """
+    available = [PROMPT, *(column for column in columns if column != PROMPT)]
+    for name in placeholder_names(template):
+        if name not in available:
+            raise DataError(
+                f"{place}: {{{name}}} is no column; there are {', '.join(map(repr, available))} "
+                "({{ and }} stand for braces)"
+            )
+
+
+def fill_template(template: str, prompt: str, cells: RowReader) -> str:
+    """Fill the template with the row's columns. Raises DataError for a column that is missing, or neither
+    text nor number.
+    """
+    return fill_placeholders(template, lambda name: prompt if name == PROMPT else cells.template_text(name))
+
+
+def fill_last_user_message(template: str, messages: Sequence[Message], cells: RowReader, column: str) -> list[Message]:
+    """Replace the user's last message by the filled template.
+
+    Raises DataError as `fill_template`, and where no user message exists.
+    """
+    last = next((i for i in reversed(range(len(messages))) if messages[i]["role"] == "user"), None)
+    if last is None:
+        raise cells.error(column, "the template replaces the user's last message, and there is none")
+    message = messages[last]
+    filled_message = {**message, "content": fill_template(template, message["content"], cells)}
+    return [*messages[:last], filled_message, *messages[last + 1 :]]

@@ -1,0 +1,59 @@
+"""Datasets of a job, opened and with their columns checked."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from kubealign.spec.sections.data import Data
+from kubealign.spec.job import AlignmentJob
+from kubealign_services.data.errors import DataError
+from kubealign_services.data.rows.field_mapping import referenced_columns, prompt_column, read_example
+from kubealign_services.data.tokenization.example_tokenizer import training_texts
+from kubealign_services.data.sources.row_dataset import RowDataset, open_source, require_columns
+from kubealign_services.data.rows.templates import check_template_columns
+
+
+@dataclass(frozen=True)
+class JobDatasets:
+    """Training rows, and validation rows where the job has them."""
+
+    train: RowDataset
+    validation: RowDataset | None
+    spec: Data
+
+    def texts(self) -> Iterator[str]:
+        """Yield all training texts, as a tokenizer is trained on them."""
+        for number, row in enumerate(self.train):
+            yield from training_texts(read_example(self.spec.value, row, number))
+
+
+def open_datasets(job: AlignmentJob, cache: Path, results: Mapping[str, Path]) -> JobDatasets:
+    """Open the job's datasets.
+
+    Args:
+        results: Name of a job whose rows are read -> folder of its result.
+
+    Raises DataError where a source is missing or empty, or lacks a named column.
+    """
+    spec = job.spec
+    train = _open_dataset(spec.data, "spec.data", cache, results)
+    if spec.validation is None:
+        return JobDatasets(train, None, spec.data)
+    validation_rows = _open_dataset(spec.validation.data, "spec.validation.data", cache, results)
+    if spec.validation.group_by is not None:
+        require_columns(validation_rows, {"spec.validation.groupBy": spec.validation.group_by})
+        if spec.validation.group_by == prompt_column(spec.validation.data.value):
+            raise DataError(
+                f"spec.validation.groupBy: {spec.validation.group_by!r} is the prompt: name another column"
+            )
+    return JobDatasets(train, validation_rows, spec.data)
+
+
+def _open_dataset(data: Data, path: str, cache: Path, results: Mapping[str, Path]) -> RowDataset:
+    rows = data.value
+    path = f"{path}.{data.member}"
+    source = open_source(rows.source, f"{path}.source", cache, rows.limit, results).with_columns(rows.values)
+    require_columns(source, referenced_columns(rows, path))
+    if rows.template is not None:
+        check_template_columns(rows.template, source.columns, f"{path}.template")
+    return source

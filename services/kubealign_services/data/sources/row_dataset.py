@@ -1,0 +1,204 @@
+"""Row sources: JSON Lines, JSON, Parquet, and datasets of the hub or a folder through `datasets`.
+
+Files are read directly, without a cache and without network access. (The JSON reader of `datasets` would
+turn text that looks like a date into one, and reject large integers; a reward must get exactly the file's
+content.)
+"""
+
+import difflib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import pyarrow
+import pyarrow.parquet
+
+from kubealign.spec.sections.data import RESULT_ROWS_FILE, DataSource, HuggingFaceDataset
+from kubealign_services.data.errors import DataError
+from kubealign_services.data.sources.volumes import mounted_path
+
+#: One row: column -> any JSON value (or Parquet value).
+SourceRow: TypeAlias = Mapping[str, Any]
+
+_JSON = (".jsonl", ".ndjson", ".json")
+_PARQUET = (".parquet",)
+_NO_RESULTS: Mapping[str, Path] = MappingProxyType({})
+# With or without a byte-order mark.
+_ENCODING = "utf-8-sig"
+
+
+@dataclass(frozen=True)
+class RowDataset:
+    """Rows that can be iterated repeatedly. `name`: for errors; `columns`: those of the first row."""
+
+    name: str
+    columns: tuple[str, ...]
+    _read: Callable[[], Iterable[SourceRow]]
+    _limit: int | None
+
+    def __iter__(self) -> Iterator[SourceRow]:
+        return islice(iter(self._read()), self._limit)
+
+    def with_columns(self, values: Mapping[str, Any]) -> "RowDataset":
+        """Return the same rows, each with these values in the columns of these names."""
+        if not values:
+            return self
+
+        def read() -> Iterator[SourceRow]:
+            return ({**row, **values} for row in self._read())
+
+        return RowDataset(self.name, tuple(dict.fromkeys((*self.columns, *values))), read, self._limit)
+
+
+def open_source(
+    source: DataSource,
+    place: str,
+    cache: Path,
+    limit: int | None = None,
+    results: Mapping[str, Path] = _NO_RESULTS,
+) -> RowDataset:
+    """Open the rows of a source, at most `limit`.
+
+    Args:
+        place: Path of the source in the spec, for errors.
+        cache: Folder that `datasets` may write to.
+        results: Name of another job -> folder of its result.
+
+    Raises DataError when the source is missing, unreadable or empty.
+    """
+    if source.hugging_face is not None:
+        name, read = source.hugging_face.name, _hugging_face(source.hugging_face, place, cache)
+    else:
+        path = _source_file(source, place, results)
+        name, read = str(path), _file_reader(path, place)
+    first = next(iter(read()), None)
+    if first is None:
+        raise DataError(f"{place}: {name} has no rows")
+    return RowDataset(name, tuple(first), read, limit)
+
+
+def require_columns(source: RowDataset, columns: Mapping[str, str]) -> None:
+    """Raise DataError unless the rows have these columns.
+
+    Args:
+        columns: Field of the spec -> the column that it names.
+    """
+    for field, column in columns.items():
+        if column not in source.columns:
+            near = difflib.get_close_matches(column, source.columns, n=1, cutoff=0.5)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise DataError(
+                f"{field}: {source.name} has no column {column!r}; "
+                f"it has {', '.join(map(repr, source.columns))}{hint}"
+            )
+
+
+def _source_file(source: DataSource, spec_path: str, results: Mapping[str, Path]) -> Path:
+    if source.job is not None:
+        return _job_result_rows(source.job.name, f"{spec_path}.job.name", results)
+    if source.volume is not None:
+        path = mounted_path(source.volume.claim_name, source.volume.path, f"{spec_path}.volume")
+        spec_path = f"{spec_path}.volume.path"
+    else:
+        path = Path(str(source.path))
+        spec_path = f"{spec_path}.path"
+    if path.is_dir():
+        raise DataError(
+            f"{spec_path}: {path} is a folder: name a file in it, or use huggingFace: {{name: {path}}}"
+        )
+    if not path.exists():
+        raise DataError(f"{spec_path}: there is no file {path}")
+    return path
+
+
+def _job_result_rows(name: str, spec_path: str, results: Mapping[str, Path]) -> Path:
+    if name not in results:
+        available = ", ".join(sorted(results)) or "none"
+        raise DataError(f"{spec_path}: there is no result of a job {name}; known are: {available}")
+    path = results[name] / RESULT_ROWS_FILE
+    if not path.is_file():
+        raise DataError(
+            f"{spec_path}: the result of {name} has no rows: there is no {path}; "
+            "it must be a job that makes data"
+        )
+    return path
+
+
+def _file_reader(path: Path, spec_path: str) -> Callable[[], Iterable[SourceRow]]:
+    suffix = path.suffix.lower()
+    if suffix in _JSON:
+        return lambda: _wrap_read_errors(_json_rows(path), path, spec_path)
+    if suffix in _PARQUET:
+        return lambda: _wrap_read_errors(_parquet_rows(path), path, spec_path)
+    raise DataError(
+        f"{spec_path}: {path} ends in {suffix or 'nothing'}; "
+        f"rows are read from {', '.join(_JSON + _PARQUET)} files"
+    )
+
+
+def _wrap_read_errors(rows: Iterator[SourceRow], path: Path, spec_path: str) -> Iterator[SourceRow]:
+    try:
+        yield from rows
+    except (OSError, UnicodeDecodeError, pyarrow.ArrowException) as error:
+        raise DataError(f"{spec_path}: {path} cannot be read: {error}") from error
+
+
+def _json_rows(path: Path) -> Iterator[SourceRow]:
+    if _is_list(path):
+        for number, row in enumerate(_parse_json(path, 1, path.read_text(_ENCODING)), start=1):
+            yield _require_object(row, f"{path}, row {number}")
+        return
+    with path.open(encoding=_ENCODING) as file:
+        for number, line in enumerate(file, start=1):
+            if line.strip():
+                yield _require_object(_parse_json(path, number, line.rstrip("\r\n")), f"{path}, line {number}")
+
+
+def _is_list(path: Path) -> bool:
+    with path.open(encoding=_ENCODING) as file:
+        return next((line for line in file if line.strip()), "").lstrip().startswith("[")
+
+
+def _parse_json(path: Path, number: int, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        line = number + error.lineno - 1
+        raise DataError(f"{path}, line {line}, column {error.colno}: not JSON: {error.msg}") from error
+
+
+def _require_object(row: Any, where: str) -> SourceRow:
+    if not isinstance(row, dict):
+        raise DataError(f"{where}: a row is an object, not {_json_type(row)}")
+    return row
+
+
+def _parquet_rows(path: Path) -> Iterator[SourceRow]:
+    with pyarrow.parquet.ParquetFile(path) as file:
+        for batch in file.iter_batches(1024):
+            yield from batch.to_pylist()
+
+
+def _hugging_face(spec: HuggingFaceDataset, spec_path: str, cache: Path) -> Callable[[], Iterable[SourceRow]]:
+    # Imported late: two seconds that rows in files do not need.
+    import datasets
+
+    datasets.disable_progress_bars()
+    try:
+        loaded = datasets.load_dataset(
+            spec.name, spec.config, split=spec.split, revision=spec.revision, cache_dir=str(cache)
+        )
+    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+        raise DataError(
+            f"{spec_path}.huggingFace: the data set {spec.name} (split {spec.split}) cannot be loaded: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    return lambda: loaded
+
+
+def _json_type(value: Any) -> str:
+    return {list: "a list", str: "text", type(None): "null"}.get(type(value), type(value).__name__)

@@ -1,0 +1,70 @@
+"""Rendering of messages to text, with the tokenizer's chat template or a plain default."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import jinja2
+from transformers import PreTrainedTokenizerBase
+
+from kubealign_services.data.errors import DataError
+from kubealign_services.data.rows.example import Message
+from kubealign_services.data.tokenization.tokenizers import prefix_ids
+
+# Plain words and no special tokens: the vocabulary is unchanged. Line breaks are inside expressions, because
+# jinja strips those that follow a block.
+_MESSAGES = (
+    "{% for message in messages %}"
+    "{{ message['role'] | capitalize + ':\n' + message['content'] }}"
+    "{{ (eos_token if message['role'] == 'assistant' else '') + '\n\n' }}"
+    "{% endfor %}"
+    "{{ 'Assistant:\n' if add_generation_prompt else '' }}"
+)
+
+
+def ensure_chat_template(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Give the tokenizer the plain template where it has none; return True if it did not have one.
+
+    The plain template writes each message as `Role:`, a new line, the content, the end-of-sequence token
+    after an assistant's message, and an empty line; it begins as the tokenizer begins any text.
+    """
+    if tokenizer.chat_template:
+        return False
+    beginning = "{{ bos_token }}" if tokenizer.bos_token_id in prefix_ids(tokenizer) else ""
+    tokenizer.chat_template = beginning + _MESSAGES
+    return True
+
+
+def render_messages(
+    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], number: int, opening: bool = False
+) -> str:
+    """Render the messages with the chat template.
+
+    Args:
+        opening: Append the opening of the assistant's answer.
+
+    Raises DataError for row `number` where the template rejects the messages.
+    """
+    with template_errors(number):
+        text = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=opening)
+    return str(text)
+
+
+def render_prompt(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], number: int) -> str:
+    """Render the messages up to where the assistant's answer begins. Raises DataError where the template
+    rejects them.
+    """
+    return render_messages(tokenizer, messages, number, opening=True)
+
+
+@contextmanager
+def template_errors(number: int) -> Iterator[None]:
+    """Convert template errors to a DataError of row `number`."""
+    try:
+        yield
+    except (jinja2.TemplateError, TypeError, KeyError) as error:
+        raise DataError(f"row {number + 1}: the chat template rejects its messages: {error}") from error
+
+
+def plain_template_texts(messages: Iterable[Message]) -> list[str]:
+    """Return the plain template's text of these messages, as training text for a tokenizer."""
+    return [f"{message['role'].capitalize()}:\n{message['content']}\n\n" for message in messages]

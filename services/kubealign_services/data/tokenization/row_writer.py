@@ -1,0 +1,179 @@
+"""Writing of tokenised rows as Parquet, block by block."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow
+import pyarrow.parquet
+from transformers import PreTrainedTokenizerBase
+
+from kubealign.spec.sections.data import Data
+from kubealign_services.data.tokenization.column_json import columns_to_json
+from kubealign_services.data.errors import DataError
+from kubealign_services.data.rows.field_mapping import prompt_column, read_example
+from kubealign_services.data.tokenization.length_filter import TokenBudget, fit_prompt
+from kubealign_services.data.prepared import DatasetReport
+from kubealign_services.data.tokenization.example_tokenizer import TokenizedExample, ExampleTokenizer
+from kubealign_services.data.sources.row_dataset import SourceRow, RowDataset
+from kubealign_services.data.tokenization.tokenizers import prefix_ids
+
+log = logging.getLogger(__name__)
+
+_BLOCK_ROWS = 512
+_TOKENS = pyarrow.list_(pyarrow.int32())
+#: Columns of each kind of row besides its prompt: fields of PreparedRow.
+_KIND_COLUMNS: dict[str, dict[str, pyarrow.DataType]] = {
+    "prompts": {},
+    "demonstrations": {"response_tokens": _TOKENS, "response_mask": pyarrow.list_(pyarrow.int8())},
+    "preferences": {
+        "chosen_tokens": _TOKENS,
+        "rejected_tokens": _TOKENS,
+        "chosen_rating": pyarrow.float64(),
+        "rejected_rating": pyarrow.float64(),
+    },
+    "ratings": {"response_tokens": _TOKENS, "ratings": pyarrow.list_(pyarrow.float64())},
+    "unpaired": {"response_tokens": _TOKENS, "label": pyarrow.bool_()},
+}
+#: Columns taken from the example itself.
+_ANNOTATION_FIELDS = ("ratings", "label", "chosen_rating", "rejected_rating")
+
+Item = TypeVar("Item")
+
+
+def write_rows(
+    source: RowDataset,
+    data: Data,
+    tokenizer: PreTrainedTokenizerBase,
+    room: TokenBudget,
+    path: Path,
+    place: str,
+    group_by: str | None = None,
+) -> DatasetReport:
+    """Tokenise the source, write the kept rows and return the statistics.
+
+    Args:
+        place: Path of the data in the spec, for errors.
+        group_by: Column that every row must have.
+
+    Raises DataError for a row that cannot be used, or when no row is kept.
+    """
+    writer = _RowEncoder(source, data, tokenizer, room, group_by)
+    with pyarrow.parquet.ParquetWriter(path, _schema(data.member)) as file:
+        for block in _blocks(enumerate(source), _BLOCK_ROWS):
+            file.write_batch(pyarrow.RecordBatch.from_pylist(writer.encode(block), schema=_schema(data.member)))
+    report = writer.report()
+    if report.rows_kept == 0:
+        raise DataError(
+            f"{place}: nothing is left of {source.name}: all {report.rows_read} rows were dropped, because "
+            f"they have more tokens than there is room for ({room.prompt or 'any number'} in a prompt, "
+            f"{room.sequence or 'any number'} with its response)"
+        )
+    log.info("rows are prepared", extra=report.model_dump())
+    return report
+
+
+def _schema(kind: str) -> pyarrow.Schema:
+    columns: dict[str, pyarrow.DataType] = {
+        "row": pyarrow.int64(),
+        "prompt_tokens": _TOKENS,
+        "prompt_text": pyarrow.string(),
+        "columns": pyarrow.string(),
+    }
+    return pyarrow.schema(list((columns | _KIND_COLUMNS[kind]).items()))
+
+
+def _blocks(items: Iterator[Item], size: int) -> Iterator[list[Item]]:
+    while block := list(islice(items, size)):
+        yield block
+
+
+class _RowEncoder:
+    """Converts rows to records and collects statistics."""
+
+    def __init__(
+        self,
+        source: RowDataset,
+        data: Data,
+        tokenizer: PreTrainedTokenizerBase,
+        room: TokenBudget,
+        group_by: str | None,
+    ) -> None:
+        self._source, self._kind, self._data, self._room = source, data.member, data.value, room
+        self._group_by = group_by
+        self._renderer = ExampleTokenizer(tokenizer)
+        self._beginning = len(prefix_ids(tokenizer))
+        self._unknown_id = tokenizer.unk_token_id
+        # A prompt from a template differs from its column.
+        self._prompt_column = None if data.value.template else prompt_column(data.value)
+        self._read = self._kept = self._dropped = self._truncated = self._unknown = 0
+        self._prompt = self._response = self._sequence = self._context = 0
+        self._left_out: set[str] = set()
+
+    def encode(self, rows: Sequence[tuple[int, SourceRow]]) -> list[dict[str, Any]]:
+        """Return the records of the rows that are kept."""
+        self._read += len(rows)
+        rendered = self._renderer.tokenize([read_example(self._data, row, number) for number, row in rows])
+        records = [self._record(item, row) for item, (_, row) in zip(rendered, rows, strict=True)]
+        return [record for record in records if record is not None]
+
+    def _record(self, item: TokenizedExample, row: SourceRow) -> dict[str, Any] | None:
+        response = max((len(tokens) for tokens in item.responses.values()), default=0)
+        prompt = fit_prompt(
+            item.prompt_tokens,
+            response,
+            self._room,
+            self._data.overlong,
+            self._beginning,
+            item.example.number,
+        )
+        if prompt is None:
+            self._dropped += 1
+            return None
+        columns, left_out = columns_to_json(
+            {name: value for name, value in row.items() if name != self._prompt_column}
+        )
+        self._left_out.update(left_out)
+        if self._group_by is not None and (self._group_by not in row or self._group_by in left_out):
+            raise DataError(f"row {item.example.number + 1} has no column {self._group_by!r} to group by")
+        self._kept += 1
+        self._truncated += len(prompt) < len(item.prompt_tokens)
+        self._count_tokens(prompt, response, item)
+        self._context = max(self._context, len(columns.encode()) + len(item.prompt_text.encode()))
+        record: dict[str, Any] = {
+            "row": item.example.number,
+            "prompt_tokens": prompt,
+            "prompt_text": item.prompt_text,
+            "columns": columns,
+        }
+        kind_values: dict[str, Any] = {f"{name}_tokens": tokens for name, tokens in item.responses.items()}
+        kind_values |= {name: getattr(item.example, name) for name in _ANNOTATION_FIELDS}
+        kind_values["response_mask"] = item.response_mask
+        return record | {name: kind_values.get(name) for name in _KIND_COLUMNS[self._kind]}
+
+    def _count_tokens(self, prompt: list[int], response: int, item: TokenizedExample) -> None:
+        self._prompt = max(self._prompt, len(prompt))
+        self._response = max(self._response, response)
+        self._sequence = max(self._sequence, len(prompt) + response)
+        if self._unknown_id is not None:
+            self._unknown += sum(
+                tokens.count(self._unknown_id) for tokens in [prompt, *item.responses.values()]
+            )
+
+    def report(self) -> DatasetReport:
+        return DatasetReport(
+            kind=self._kind,
+            source=self._source.name,
+            rows_read=self._read,
+            rows_kept=self._kept,
+            dropped=self._dropped,
+            truncated=self._truncated,
+            unknown_tokens=self._unknown,
+            longest_prompt=self._prompt,
+            longest_response=self._response,
+            longest_sequence=self._sequence,
+            longest_context_bytes=self._context,
+            columns_left_out=sorted(self._left_out),
+        )

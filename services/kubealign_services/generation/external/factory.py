@@ -1,0 +1,76 @@
+"""Opens and closes an external engine for a model folder."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from kubealign.spec.sections.engines import IdleMemoryPolicy, TensorRTLLMEngineSpec, VllmEngineSpec
+from kubealign_services.data.tokenization.tokenizers import check_vocabulary, load_tokenizer
+from kubealign_services.generation.contract import EngineLoad
+from kubealign_services.generation.external.contract import ExternalEngine
+from kubealign_services.generation.external.generator import ModelInfo, ExternalGenerator
+from kubealign_services.generation.external.weight_files import WeightFiles
+from kubealign_services.generation.external.tensorrt_llm.engine import TensorRTLLMExternalEngine
+from kubealign_services.generation.torch_engine.model.causal_model import end_tokens, read_config
+from kubealign_services.generation.external.vllm.engine import VllmExternalEngine
+
+
+@asynccontextmanager
+async def open_external_engine(
+    spec: VllmEngineSpec | TensorRTLLMEngineSpec,
+    folder: Path,
+    memory_files: Path,
+    trains_adapter: bool,
+    observe: Callable[[EngineLoad], None],
+) -> AsyncIterator[ExternalGenerator]:
+    """Open an external engine and close it at the end of the block.
+
+    Args:
+        folder: Hugging Face configuration and tokenizer.
+        memory_files: Folder on a memory file system that the engine's processes see too.
+        adapted: The job trains an adapter.
+
+    Raises PermanentFailure where the library is missing, DataError for a tokenizer that does not fit the
+    model.
+    """
+    model = read_model_info(folder)
+    files = WeightFiles(memory_files)
+    engine: ExternalEngine
+    if isinstance(spec, VllmEngineSpec):
+        engine = VllmExternalEngine.create(folder, spec, model.context)
+    else:
+        engine = await TensorRTLLMExternalEngine.create(folder, spec, model.context)
+    try:
+        yield ExternalGenerator(
+            engine,
+            model,
+            files,
+            spec.max_sequences,
+            trains_adapter=trains_adapter,
+            frees_memory=spec.between_phases is IdleMemoryPolicy.FREED,
+            observe=observe,
+        )
+    finally:
+        files.remove_kept()
+        await engine.close()
+
+
+def read_model_info(folder: Path) -> ModelInfo:
+    """Read a folder's model properties in the same way as the torch engine."""
+    config = read_config(folder)
+    tokenizer: Any = load_tokenizer(folder, "rollout engine")
+    check_vocabulary(config, tokenizer, f"rollout engine, {folder}")
+    text = config.get_text_config()
+
+    def decode(tokens: Sequence[int]) -> str:
+        return str(
+            tokenizer.decode(list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        )
+
+    return ModelInfo(
+        int(text.max_position_embeddings),
+        int(text.vocab_size),
+        end_tokens(folder, config, tokenizer),
+        decode,
+    )

@@ -1,0 +1,94 @@
+"""TensorRT-LLM's asynchronous engine as an `ExternalEngine`."""
+
+from pathlib import Path
+from typing import Any
+
+from kubealign.spec.sections.engines import TensorRTLLMEngineSpec
+from kubealign_services.generation.contract import SamplingParameters
+from kubealign_services.generation.external.contract import ExternalSample, ExternalEngineDied
+from kubealign_services.generation.external.tensorrt_llm.parameters import (
+    cache_arguments,
+    engine_arguments,
+    releases_memory,
+    sampling_arguments,
+)
+from kubealign_services.generation.external.tensorrt_llm.results import token_logprobs, to_external_sample
+from kubealign_services.runtime.process.failures import PermanentFailure
+
+# TensorRT-LLM's tags of the memory that is released.
+_MEMORY_TAGS = ["kv_cache", "model"]
+
+
+class TensorRTLLMExternalEngine:
+    """An ExternalEngine over TensorRT-LLM's AsyncLLM. Use `create`."""
+
+    def __init__(self, engine: Any, library: Any) -> None:
+        """engine: an AsyncLLM; library: the tensorrt_llm package."""
+        self._engine = engine
+        self._library = library
+
+    @classmethod
+    async def create(cls, folder: Path, spec: TensorRTLLMEngineSpec, context: int) -> "TensorRTLLMExternalEngine":
+        """Start the engine, without usable weights until the first are loaded. Raises PermanentFailure where
+        TensorRT-LLM is not installed.
+        """
+        try:
+            import tensorrt_llm
+            from tensorrt_llm._torch.async_llm import AsyncLLM
+            from tensorrt_llm.llmapi import KvCacheConfig
+        except ImportError as error:
+            raise PermanentFailure(
+                f"rollout.engine.tensorrtLLM: TensorRT-LLM cannot be imported here ({error}): use an image "
+                "that has it, such as NVIDIA's own, or set rollout.engine.torch"
+            ) from error
+        arguments = engine_arguments(folder, spec, context)
+        if releases_memory(spec):
+            from tensorrt_llm.llmapi import SleepConfig
+
+            arguments["sleep_config"] = SleepConfig()
+        engine = AsyncLLM(**arguments, kv_cache_config=KvCacheConfig(**cache_arguments(spec)))
+        await engine.setup_async()
+        return cls(engine, tensorrt_llm)
+
+    async def generate(
+        self, request_id: str, prompt: list[int], sampling: SamplingParameters, seed: int, ends: list[int]
+    ) -> ExternalSample:
+        from tensorrt_llm.sampling_params import LogprobMode
+
+        parameters = self._library.SamplingParams(
+            **sampling_arguments(sampling, seed, ends), logprobs_mode=LogprobMode.PROCESSED
+        )
+        return to_external_sample((await self._generate(prompt, parameters)).outputs[0])
+
+    async def score(self, request_id: str, tokens: list[int]) -> list[float]:
+        parameters = self._library.SamplingParams(max_tokens=1, top_k=1, prompt_logprobs=0, detokenize=False)
+        result = await self._generate(tokens, parameters)
+        logprobs = result.outputs[0].prompt_logprobs
+        # One entry for each token after the first; the entry of the generated token is left out.
+        return token_logprobs(tokens[1:], logprobs[: len(tokens) - 1])
+
+    async def _generate(self, tokens: list[int], parameters: Any) -> Any:
+        pending = self._engine.generate_async(tokens, parameters, streaming=False)
+        try:
+            return await pending.aresult()
+        except BaseException as error:
+            pending.abort()
+            if type(error).__name__ in ("EngineDeadError", "RayActorError", "ActorDiedError"):
+                raise ExternalEngineDied(f"TensorRT-LLM's engine has died: {error}") from error
+            raise
+
+    async def load_weights(self, file: Path) -> None:
+        await self._engine.collective_rpc("kubealign_load", args=(str(file),))
+
+    async def finish_weight_update(self) -> None:
+        # Also drops the cached prefixes.
+        await self._engine.collective_rpc("update_weights", args=(None,))
+
+    async def release_memory(self) -> None:
+        await self._engine.release(_MEMORY_TAGS)
+
+    async def resume_memory(self) -> None:
+        await self._engine.resume(_MEMORY_TAGS)
+
+    async def close(self) -> None:
+        self._engine.shutdown()

@@ -1,0 +1,87 @@
+"""vLLM's asynchronous engine as an `ExternalEngine`."""
+
+from pathlib import Path
+from typing import Any
+
+from kubealign.spec.sections.engines import VllmEngineSpec
+from kubealign_services.generation.contract import SamplingParameters
+from kubealign_services.generation.external.contract import ExternalSample, ExternalEngineDied
+from kubealign_services.generation.external.vllm.parameters import engine_arguments, sampling_arguments
+from kubealign_services.generation.external.vllm.results import token_logprobs, to_external_sample
+from kubealign_services.runtime.process.failures import PermanentFailure
+
+# Level 2 discards the weights too: the next ones come from files.
+_SLEEP_LEVEL = 2
+
+
+class VllmExternalEngine:
+    """An ExternalEngine over vLLM's AsyncLLM. Use `create`."""
+
+    def __init__(self, engine: Any, library: Any) -> None:
+        """engine: an AsyncLLM; library: the vllm package."""
+        self._engine = engine
+        self._library = library
+
+    @classmethod
+    def create(cls, folder: Path, spec: VllmEngineSpec, context: int) -> "VllmExternalEngine":
+        """Start the engine, without usable weights until the first are loaded. Raises PermanentFailure where
+        vLLM is not installed.
+        """
+        try:
+            import vllm
+            from vllm.engine.arg_utils import AsyncEngineArgs
+            from vllm.v1.engine.async_llm import AsyncLLM
+        except ImportError as error:
+            raise PermanentFailure(
+                f"rollout.engine.vllm: vLLM cannot be imported here ({error}): install the package vllm in "
+                "the rollout workers' image, or set rollout.engine.torch"
+            ) from error
+        arguments = AsyncEngineArgs(**engine_arguments(folder, spec, context))
+        return cls(AsyncLLM.from_engine_args(arguments), vllm)
+
+    async def generate(
+        self, request_id: str, prompt: list[int], sampling: SamplingParameters, seed: int, ends: list[int]
+    ) -> ExternalSample:
+        parameters = self._library.SamplingParams(
+            **sampling_arguments(sampling, seed, ends),
+            output_kind=self._library.sampling_params.RequestOutputKind.FINAL_ONLY,
+        )
+        return to_external_sample((await self._final_output(request_id, prompt, parameters)).outputs[0])
+
+    async def score(self, request_id: str, tokens: list[int]) -> list[float]:
+        parameters = self._library.SamplingParams(
+            max_tokens=1, temperature=0.0, prompt_logprobs=0, detokenize=False
+        )
+        output = await self._final_output(request_id, tokens, parameters)
+        # The first token follows no token, so it has no log-probability.
+        return token_logprobs(tokens[1:], output.prompt_logprobs[1:])
+
+    async def _final_output(self, request_id: str, tokens: list[int], parameters: Any) -> Any:
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        output = None
+        try:
+            async for output in self._engine.generate(  # noqa: B007 (the last one counts)
+                {"prompt_token_ids": tokens}, parameters, request_id
+            ):
+                pass
+        except EngineDeadError as error:
+            raise ExternalEngineDied(f"vLLM's engine has died: {error}") from error
+        if output is None:
+            raise ExternalEngineDied(f"vLLM ended request {request_id} without an output")
+        return output
+
+    async def load_weights(self, file: Path) -> None:
+        await self._engine.collective_rpc("kubealign_load", args=(str(file),))
+
+    async def finish_weight_update(self) -> None:
+        await self._engine.reset_prefix_cache()
+
+    async def release_memory(self) -> None:
+        await self._engine.sleep(level=_SLEEP_LEVEL)
+
+    async def resume_memory(self) -> None:
+        await self._engine.wake_up()
+
+    async def close(self) -> None:
+        self._engine.shutdown()

@@ -1,0 +1,77 @@
+"""Creates the streams and consumers of a server on first use, and again when the server has lost them."""
+
+from collections.abc import Mapping
+
+import nats.js.errors
+from nats.js import JetStreamContext, api
+
+from kubealign_services.messaging.bounds import Bounds
+from kubealign_services.messaging.stream_loss import StreamLossTracker
+
+_OTHER_CONFIGURATION = 10058
+
+
+class StreamRegistry:
+    """Streams and consumers that exist on the server, as far as checked since the last connect. Reports
+    recreated streams to the loss tracker.
+    """
+
+    def __init__(self, losses: StreamLossTracker, dedup_window: float) -> None:
+        self.bounds: Mapping[str, Bounds] = {}
+        self._loss_tracker = losses
+        self._dedup_window = dedup_window
+        # Existing streams by subject, and consumers as SUBJECT.NAME.
+        self._existing: set[str] = set()
+        self._connections = 0
+
+    def on_disconnect(self) -> None:
+        """Forget all checks after a lost connection: the next server may have other streams."""
+        self._connections += 1
+        self.invalidate()
+
+    def invalidate(self) -> None:
+        """Forget all checks, so that streams and consumers are created again."""
+        self._existing.clear()
+
+    async def ensure_stream(self, context: JetStreamContext, subject: str) -> None:
+        """Create the subject's stream unless it exists. Raises nats.errors.Error."""
+        if subject in self._existing:
+            return
+        limit = self.bounds[subject]
+        config = api.StreamConfig(
+            name=subject,
+            subjects=[subject],
+            retention=api.RetentionPolicy.LIMITS,
+            discard=api.DiscardPolicy.OLD,
+            storage=api.StorageType.FILE,
+            max_msgs=limit.messages,
+            max_bytes=limit.size_bytes,
+            duplicate_window=self._dedup_window,
+        )
+        connection = self._connections
+        try:
+            stream = await context.add_stream(config)
+        except nats.js.errors.BadRequestError as error:
+            # Another process has created the stream, with its own bounds.
+            if error.err_code != _OTHER_CONFIGURATION:
+                raise
+            stream = await context.stream_info(subject)
+        if connection == self._connections:
+            # Otherwise the answer came from an earlier connection, whose server may have been replaced.
+            self._existing.add(subject)
+            await self._loss_tracker.record_creation(subject, stream.created)
+
+    async def ensure_consumer(
+        self, context: JetStreamContext, subject: str, name: str, config: api.ConsumerConfig
+    ) -> None:
+        """Create a consumer of the subject's stream, and the stream, unless they exist. Raises
+        nats.errors.Error.
+        """
+        await self.ensure_stream(context, subject)
+        key = f"{subject}.{name}"
+        if key in self._existing:
+            return
+        connection = self._connections
+        await context.add_consumer(subject, config)
+        if connection == self._connections:
+            self._existing.add(key)

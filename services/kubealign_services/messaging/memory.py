@@ -1,0 +1,211 @@
+"""In-memory bus with the behaviour of JetStream, for tests and single-process runs."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+
+from kubealign_services.messaging.bounds import Bounds, bounds_for
+from kubealign_services.messaging.contract import BusUnavailable, Delivery, PayloadTooLarge
+from kubealign_services.messaging.stream_loss import StreamLossTracker
+
+
+@dataclass
+class _Pending:
+    """A message that a consumer has not settled."""
+
+    data: bytes
+    # Loop time from which it may be delivered.
+    due: float = 0.0
+    attempts: int = 0
+
+
+@dataclass
+class _MemoryStream:
+    bounds: Bounds
+    # By sequence number, oldest first.
+    messages: dict[int, bytes] = field(default_factory=dict)
+    last: int = 0
+    size_bytes: int = 0
+    # Message id -> loop time of its publication.
+    seen: dict[str, float] = field(default_factory=dict)
+    consumers: dict[str, dict[int, _Pending]] = field(default_factory=dict)
+
+
+class MemoryBus:
+    """Bus of one job, in memory.
+
+    Args:
+        max_payload: Bytes.
+        ack_wait: Seconds.
+        dedup_window: Seconds.
+        bounds: Bounds of every subject; the default suits a small job.
+    """
+
+    def __init__(
+        self,
+        max_payload: int = 8 << 20,
+        ack_wait: float = 30.0,
+        dedup_window: float = 600.0,
+        bounds: Mapping[str, Bounds] | None = None,
+    ) -> None:
+        self.max_payload = max_payload
+        self.ack_wait = ack_wait
+        self._dedup_window = dedup_window
+        every = bounds_for(1, 1, 1, 1) if bounds is None else bounds
+        self._streams = {subject: _MemoryStream(limit) for subject, limit in every.items()}
+        self._change = asyncio.Condition()
+        self._loss_tracker = StreamLossTracker()
+        self._closed = False
+
+    def new_connection(self, ack_wait: float | None = None) -> "MemoryBus":
+        """Return a second connection to the same bus, which is closed separately."""
+        bus = MemoryBus(self.max_payload, self.ack_wait if ack_wait is None else ack_wait, self._dedup_window)
+        bus._streams = self._streams
+        bus._change = self._change
+        bus._loss_tracker = self._loss_tracker
+        return bus
+
+    async def simulate_data_loss(self) -> None:
+        """Drop all messages, as a server that restarts with an empty store does."""
+        for subject, stream in self._streams.items():
+            await self.purge(subject)
+            stream.seen.clear()
+            await self._loss_tracker.record_loss(subject)
+
+    async def publish(self, subject: str, data: bytes, message_id: str) -> None:
+        if len(data) > self.max_payload:
+            raise PayloadTooLarge(payload_too_large_text(subject, len(data), self.max_payload))
+        stream = self._stream(subject)
+        now = asyncio.get_running_loop().time()
+        # Oldest first.
+        while stream.seen and next(iter(stream.seen.values())) <= now - self._dedup_window:
+            del stream.seen[next(iter(stream.seen))]
+        if message_id in stream.seen:
+            return
+        stream.seen[message_id] = now
+        stream.last += 1
+        stream.messages[stream.last] = data
+        stream.size_bytes += len(data)
+        for pending in stream.consumers.values():
+            pending[stream.last] = _Pending(data)
+        while len(stream.messages) > stream.bounds.messages or stream.size_bytes > stream.bounds.size_bytes:
+            self._remove(stream, next(iter(stream.messages)))
+        await self._notify()
+        # Let other tasks run, as a round trip to a server would.
+        await asyncio.sleep(0)
+
+    async def pull(self, subject: str, consumer: str, count: int, timeout: float) -> list[Delivery]:
+        stream = self._stream(subject)
+        pending = stream.consumers.get(consumer)
+        if pending is None:
+            pending = {sequence: _Pending(data) for sequence, data in stream.messages.items()}
+            stream.consumers[consumer] = pending
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        async with self._change:
+            while not self._closed:
+                now = loop.time()
+                deliveries: list[Delivery] = []
+                for sequence, message in sorted(pending.items()):
+                    if message.due <= now and len(deliveries) < count:
+                        message.due = now + self.ack_wait
+                        message.attempts += 1
+                        deliveries.append(_MemoryDelivery(self, pending, sequence, message))
+                if deliveries:
+                    return deliveries
+                if now >= deadline:
+                    return []
+                wake = min([deadline, *(message.due for message in pending.values())])
+                try:
+                    # Not wait_for, which before Python 3.12 may swallow a cancellation.
+                    async with asyncio.timeout(max(0.0, wake - now)):
+                        await self._change.wait()
+                except TimeoutError:
+                    continue
+        return []
+
+    async def latest(self, subject: str) -> AsyncIterator[bytes]:
+        stream = self._stream(subject)
+        seen = 0
+        while not self._closed:
+            if stream.last > seen and stream.messages:
+                seen = stream.last
+                yield stream.messages[seen]
+                continue
+            async with self._change:
+                while not self._closed and not (stream.last > seen and stream.messages):
+                    await self._change.wait()
+
+    def watch_data_loss(self, subject: str) -> AsyncIterator[None]:
+        self._stream(subject)
+        return self._loss_tracker.follow(subject)
+
+    async def purge(self, subject: str) -> None:
+        stream = self._stream(subject)
+        for sequence in list(stream.messages):
+            self._remove(stream, sequence)
+        await self._notify()
+
+    async def close(self) -> None:
+        self._closed = True
+        await self._notify()
+
+    def _stream(self, subject: str) -> _MemoryStream:
+        if self._closed:
+            raise BusUnavailable("the bus is closed")
+        if subject not in self._streams:
+            raise ValueError(unknown_subject_text(subject, self._streams))
+        return self._streams[subject]
+
+    def _remove(self, stream: _MemoryStream, sequence: int) -> None:
+        stream.size_bytes -= len(stream.messages.pop(sequence))
+        for pending in stream.consumers.values():
+            pending.pop(sequence, None)
+
+    async def _notify(self) -> None:
+        async with self._change:
+            self._change.notify_all()
+
+
+class _MemoryDelivery:
+    def __init__(
+        self, bus: MemoryBus, pending: dict[int, _Pending], sequence: int, message: _Pending
+    ) -> None:
+        self.data = message.data
+        self.attempt = message.attempts
+        self._bus = bus
+        self._pending = pending
+        self._sequence = sequence
+        self._message = message
+        self._settled = False
+
+    async def ack(self) -> None:
+        await self._settle()
+
+    async def reject(self) -> None:
+        await self._settle()
+
+    async def in_progress(self) -> None:
+        if not self._settled:
+            self._message.due = asyncio.get_running_loop().time() + self._bus.ack_wait
+
+    async def retry(self, delay: float = 0.0) -> None:
+        if not self._settled:
+            self._settled = True
+            self._message.due = asyncio.get_running_loop().time() + delay
+            await self._bus._notify()
+
+    async def _settle(self) -> None:
+        if not self._settled:
+            self._settled = True
+            self._pending.pop(self._sequence, None)
+
+
+def payload_too_large_text(subject: str, size: int, limit: int) -> str:
+    """Return the text of PayloadTooLarge."""
+    return f"a message on {subject} has {size} bytes: the bus accepts at most {limit}"
+
+
+def unknown_subject_text(subject: str, subjects: Mapping[str, object]) -> str:
+    """Return the error text for a subject that the bus does not have."""
+    return f"the bus has no subject {subject!r}; there are {', '.join(sorted(subjects))}"

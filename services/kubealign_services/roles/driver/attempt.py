@@ -1,0 +1,209 @@
+"""One attempt at a job under one fence: restores the state, runs the training loop, saves a checkpoint on
+shutdown.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+
+from kubealign.replay.plan import ReplayPlan, read_replay_plan
+from kubealign.replay.record import FOLDER
+from kubealign.spec.algorithms import IterativeSpec
+from kubealign_services.messaging.contract import Bus
+from kubealign_services.checkpoints.store import CheckpointStore, CorruptCheckpoint
+from kubealign_services.data.prepared import PreparedJob
+from kubealign_services.roles.driver.metrics.beat import heartbeat_payload
+from kubealign_services.roles.driver.builder import (
+    build_prefetchers,
+    build_algorithm,
+    build_source,
+    build_validation,
+    build_weight_sync,
+)
+from kubealign_services.roles.driver.checkpoints import CheckpointWriter, TrainingHistory
+from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
+from kubealign_services.roles.driver.errors import UnrecoverableError, ShutdownRequested
+from kubealign_services.roles.driver.frozen import build_frozen_models
+from kubealign_services.roles.driver.shutdown import ShutdownDeadline
+from kubealign_services.roles.driver.loop import run_training_loop
+from kubealign_services.roles.driver.members import LogprobGapGate, OldLogprobs, CriticValues
+from kubealign_services.roles.driver.metrics.sample_logging import SamplePreviews
+from kubealign_services.roles.driver.metrics.progress import ProgressTracker
+from kubealign_services.roles.driver.sources.batch_recorder import BatchRecorder, RecordingSource
+from kubealign_services.roles.driver.sources.batch_replay import ReplaySource, load_initial_checkpoint
+from kubealign_services.roles.driver.metrics.report import MetricsReport, MetricSink
+from kubealign_services.roles.driver.results import ResultExporter
+from kubealign_services.roles.driver.resume import restore_state
+from kubealign_services.roles.driver.sources.iterative.builder import build_round_source
+from kubealign_services.roles.driver.training_run import TrainingRun
+from kubealign_services.roles.driver.sources.batch_sources import BatchSource
+from kubealign_services.roles.driver.state import JobState
+from kubealign_services.roles.driver.stopping import checkpoint_before_deadline, wait_for_shutdown
+from kubealign_services.roles.driver.metrics.token_texts import TokenSplitter, make_decoder
+from kubealign_services.roles.driver.trainer_client import CriticClient, TrainerClient, TrainingClient
+from kubealign_services.roles.driver.cancellation import run_until_any
+from kubealign_services.roles.driver.weight_sync import NoSync, SyncOnDemand, WeightSync
+from kubealign_services.runtime.process.context import ProcessContext
+from kubealign_services.weights.announce.coordinator import RefitFailed
+from kubealign_services.runtime.rpc.client import Peer
+from kubealign_services.runtime.rpc.errors import RemoteFailure, StorageFull
+from kubealign_services.training.contract import ModelDiverged
+
+
+async def run_attempt(
+    context: ProcessContext,
+    prepared: PreparedJob,
+    bus: Bus,
+    trainer_peer: Peer,
+    critic_peer: Peer | None,
+    fence: int,
+    sinks: list[MetricSink],
+    progress: ProgressTracker,
+    deadline: ShutdownDeadline,
+) -> None:
+    """Run the job to its end.
+
+    Raises:
+        UnrecoverableError: The job cannot succeed.
+        ShutdownRequested: The driver was asked to stop; finished steps with verified weights are saved
+            first.
+        Unreachable, OutOfOrder, BusUnavailable: The connection to a role or to the message bus was lost.
+    """
+    spec, run_dir = context.job.spec, context.settings.run_dir
+    timeout = spec.trainer.step_timeout_seconds
+    trainer = TrainerClient(trainer_peer, fence, timeout)
+    critic = None if critic_peer is None else CriticClient(critic_peer, fence, timeout)
+    members: list[TrainingClient] = [trainer] if critic is None else [trainer, critic]
+    peers = [trainer_peer] if critic_peer is None else [trainer_peer, critic_peer]
+    store = CheckpointStore(run_dir / "commits", spec.checkpoint.keep)
+    replay = read_replay_plan(run_dir)
+    try:
+        async with AsyncExitStack() as stack:
+
+            async def open_run() -> TrainingRun:
+                initial_checkpoint = None if replay is None else await asyncio.to_thread(load_initial_checkpoint, replay)
+                state = await restore_state(store, members, initial_checkpoint)
+                exchange = RolloutCollector(bus, fence, deadline.stop, progress.report_wait)
+                await stack.enter_async_context(exchange)
+                run = await _build_run(
+                    context,
+                    prepared,
+                    bus,
+                    exchange,
+                    trainer,
+                    critic,
+                    store,
+                    members,
+                    fence,
+                    sinks,
+                    state,
+                    stack,
+                    replay,
+                )
+                context.heartbeat.set_fields(lambda: heartbeat_payload(progress, exchange, run.report))
+                return run
+
+            run = await run_until_any(open_run(), deadline.wait_for_request())
+            await _run_until_stopped(run, peers, deadline)
+    except RefitFailed as error:
+        if deadline.stop.is_set():
+            # The workers that receive the weights may be shutting down as well.
+            raise ShutdownRequested from error
+        raise UnrecoverableError(str(error)) from error
+    except (CorruptCheckpoint, RemoteFailure, StorageFull) as error:
+        raise UnrecoverableError(str(error)) from error
+
+
+async def _run_until_stopped(run: TrainingRun, peers: Sequence[Peer], deadline: ShutdownDeadline) -> None:
+    """Run the training loop until it ends, shutdown is requested, a peer is lost or a refit fails."""
+    losses = [run.weight_sync.wait_for_failure(), *(peer.wait_until_unreachable() for peer in peers)]
+    try:
+        try:
+            await run_until_any(run_training_loop(run, run.state), deadline.wait_for_expiry(), wait_for_shutdown(run, deadline), *losses)
+        except ShutdownRequested:
+            await checkpoint_before_deadline(run, deadline)
+            raise
+    except ModelDiverged as error:
+        raise run.non_finite_failure(run.state.step, error) from error
+
+
+async def _build_run(
+    context: ProcessContext,
+    prepared: PreparedJob,
+    bus: Bus,
+    collector: RolloutCollector,
+    trainer: TrainerClient,
+    critic: CriticClient | None,
+    store: CheckpointStore,
+    members: list[TrainingClient],
+    fence: int,
+    sinks: list[MetricSink],
+    state: JobState,
+    stack: AsyncExitStack,
+    replay: ReplayPlan | None,
+) -> TrainingRun:
+    """Wire up everything that the training loop uses."""
+    job, run_dir = context.job, context.settings.run_dir
+    algorithm = build_algorithm(job)
+    report = MetricsReport(run_dir / "metrics.jsonl", fence, sinks)
+    previews = SamplePreviews(TokenSplitter(lambda: make_decoder(prepared.tokenizer)), job.spec.seed)
+    weights: WeightSync = NoSync()
+    if replay is None:
+        weights = await build_weight_sync(job, bus, trainer, stack)
+    history = TrainingHistory(run_dir / "history.jsonl", fence)
+    history.resume_at(state)
+    rollout = job.spec.effective_rollout if job.spec.algorithm.value.online else None
+    frozen = build_frozen_models(job, collector, trainer, run_dir / "frozen")
+    policy, values = OldLogprobs(trainer, algorithm.needs_old_logprobs), CriticValues(critic)
+    ahead = build_prefetchers(job, policy, values)
+    for prefetcher in ahead:
+        stack.push_async_callback(prefetcher.close)
+    source: BatchSource
+    if replay is not None:
+        source = ReplaySource(replay, algorithm, context.stop)
+    elif isinstance(job.spec.algorithm.value, IterativeSpec):
+        # Weights are published when a round begins, not at every step.
+        assert isinstance(weights, SyncOnDemand)
+        source = build_round_source(
+            job, prepared, collector, trainer, weights, algorithm, previews, run_dir, context.stop
+        )
+    else:
+        source = build_source(job, prepared, state, collector, trainer, critic, context.stop, frozen, ahead)
+    if job.spec.checkpoint.record_batches:
+        recorder = BatchRecorder(run_dir / FOLDER, fence, job.spec.seed)
+        recorder.resume_at(state.step)
+        source = RecordingSource(source, recorder)
+    return TrainingRun(
+        run_dir=run_dir,
+        # A replay keeps the recorded job's number of steps, because schedules depend on it.
+        max_steps=job.spec.max_steps if replay is None else replay.last_step,
+        checkpoint_every=job.spec.checkpoint.every_steps,
+        critic_warmup_steps=getattr(job.spec.algorithm.value, "critic_warmup_steps", 0),
+        algorithm=algorithm,
+        source=source,
+        trainer_client=trainer,
+        critic_client=critic,
+        old_logprobs=policy,
+        critic_values=values,
+        logprob_gap_gate=LogprobGapGate(rollout.mismatch_gate if rollout else None),
+        weight_sync=weights,
+        previews=previews,
+        validation=build_validation(
+            job,
+            prepared,
+            collector,
+            trainer,
+            critic,
+            weights,
+            report,
+            previews,
+            run_dir / "validation",
+            algorithm,
+            frozen,
+        ),
+        checkpoints=CheckpointWriter(job.name, fence, store, members),
+        history=history,
+        result_exporter=ResultExporter(trainer, run_dir / "result"),
+        report=report,
+        state=state,
+    )

@@ -1,0 +1,233 @@
+"""Builds the objects of the training loop from a job's spec and its prepared data."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from kubealign.spec.job import AlignmentJob
+from kubealign.spec.sections.rewards import RewardPlacement
+from kubealign.spec.sections.rollout import InFlightPolicy, ReferencePlacement, RolloutPlacement
+from kubealign.spec.sections.validation import ValidationSampling
+from kubealign_services.algorithms.contract import Algorithm
+from kubealign_services.algorithms.factory import make_algorithm
+from kubealign_services.messaging.contract import Bus
+from kubealign_services.data.prepared import PreparedJob
+from kubealign_services.roles.driver.rollouts.prefetch import ForwardPrefetcher
+from kubealign_services.roles.driver.rollouts.batch_assembly import REFERENCE, SamplingInfo
+from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
+from kubealign_services.roles.driver.rollouts.group_buffer import GroupBuffer
+from kubealign_services.roles.driver.rollouts.dynamic_sampling import DynamicSamplingFilter
+from kubealign_services.roles.driver.members import ColocatedScorer, OldLogprobs, CriticValues
+from kubealign_services.roles.driver.plans import build_group_plan
+from kubealign_services.roles.driver.metrics.sample_logging import SamplePreviews
+from kubealign_services.roles.driver.metrics.report import MetricsReport
+from kubealign_services.roles.driver.sources.row_batches import RowBatches
+from kubealign_services.roles.driver.snapshots import SnapshotPublisher
+from kubealign_services.roles.driver.sources.batch_sources import FrozenModels, GroupSource, RowSource, BatchSource
+from kubealign_services.roles.driver.state import JobState
+from kubealign_services.roles.driver.rollouts.prompt_source import EpochPrompts
+from kubealign_services.roles.driver.trainer_client import CriticClient, TrainerClient
+from kubealign_services.roles.driver.validation.validation import HeldOutLoss, Measurement, SampledResponses, ValidationSchedule
+from kubealign_services.roles.driver.validation.metrics import ValidationSample
+from kubealign_services.roles.driver.validation.sampling import ValidationSampler
+from kubealign_services.roles.driver.weight_sync import AsyncSync, SyncEveryStep, NoSync, SyncOnDemand, WeightSync
+from kubealign_services.weights.announce.coordinator import RefitCoordinator
+
+
+def build_algorithm(job: AlignmentJob) -> Algorithm:
+    """Create the algorithm that the spec names. Raises LookupError if it is not installed."""
+    return make_algorithm(job.spec.algorithm)
+
+
+async def build_weight_sync(
+    job: AlignmentJob, bus: Bus, trainer: TrainerClient, stack: AsyncExitStack
+) -> WeightSync:
+    """Choose how rollout workers get new weights: after each step, asynchronously, on demand or not at all.
+    """
+    rollout = job.spec.effective_rollout
+    if rollout is None:
+        return NoSync()
+    snapshots = SnapshotPublisher(trainer.publish_weights)
+    broadcast = await stack.enter_async_context(
+        RefitCoordinator(
+            bus,
+            snapshots,
+            fence=trainer.fence,
+            min_replicas=rollout.min_replicas,
+            replicas=rollout.replicas,
+            timeout=rollout.refit.timeout_seconds,
+        )
+    )
+    algorithm = job.spec.algorithm.value
+    if not algorithm.online:
+        return SyncOnDemand(broadcast)
+    return AsyncSync(broadcast, snapshots) if algorithm.max_staleness else SyncEveryStep(broadcast)
+
+
+def bus_rewards(job: AlignmentJob) -> list[str]:
+    """Return the names of the rewards that run in their own processes."""
+    return [reward.name for reward in job.spec.rewards if reward.placement is RewardPlacement.OWN]
+
+
+def critic_rewards(job: AlignmentJob) -> list[str]:
+    """Return the names of the reward models that run in the critic's process."""
+    return [reward.name for reward in job.spec.rewards if reward.placement is RewardPlacement.WITH_CRITIC]
+
+
+def build_source(
+    job: AlignmentJob,
+    prepared: PreparedJob,
+    state: JobState,
+    collector: RolloutCollector,
+    trainer: TrainerClient,
+    critic: CriticClient | None,
+    stop: asyncio.Event,
+    frozen_models: FrozenModels,
+    prefetchers: Sequence[ForwardPrefetcher],
+) -> BatchSource:
+    """Create the batch source, continuing from `state`: rows of a data set, or groups sampled from the
+    policy.
+    """
+    algorithm = job.spec.algorithm.value
+    data = job.spec.data.value
+    max_epochs = None if algorithm.online else algorithm.max_epochs
+    supply = EpochPrompts(
+        prepared.train, job.spec.seed, data.shuffle, state.cursor, state.unfinished, max_epochs
+    )
+    dropped = prepared.report.train.dropped
+    if not algorithm.online:
+        batches = RowBatches(prepared.train, job.spec.data.member, algorithm.mismatched)
+        return RowSource(supply, dropped, algorithm.rows_per_step, batches, stop, frozen_models)
+    rollout = job.spec.effective_rollout
+    assert rollout is not None
+    on_bus = _has_reference_workers(job)
+    rewards = bus_rewards(job)
+    plan = replace(
+        build_group_plan(job, rollout, algorithm.prompts_per_step, algorithm.samples_per_prompt),
+        max_staleness=algorithm.max_staleness,
+        greedy_samples=int(algorithm.greedy_baseline),
+    )
+    buffer = GroupBuffer(
+        collector,
+        supply,
+        plan,
+        "train",
+        (*rewards, *((REFERENCE,) if on_bus else ())),
+        failure_count=len(state.given_up),
+        dynamic_sampling=_build_dynamic_sampling(job),
+    )
+    return GroupSource(
+        supply,
+        dropped,
+        buffer,
+        job.spec.rewards,
+        rewards,
+        on_bus,
+        ColocatedScorer(
+            trainer, critic, critic_rewards(job), job.spec.effective_reference is not None and not on_bus
+        ),
+        SamplingInfo(
+            rollout.sampling.temperature or 1.0,
+            rollout.sampling.max_tokens,
+            plan.greedy_samples,
+            job.spec.in_flight is InFlightPolicy.CONTINUE,
+        ),
+        prefetchers,
+    )
+
+
+def build_prefetchers(job: AlignmentJob, old_logprobs: OldLogprobs, critic_values: CriticValues) -> list[ForwardPrefetcher]:
+    """Return the prefetchers of old log-probabilities and values.
+
+    Prefetching makes the last bits of the results depend on the arrival order of samples. It is therefore
+    off where all models see whole batches, because such a job repeats bit for bit, and where batches are
+    recorded, because a replay must repeat bit for bit. The trainer is not asked where that would take the
+    accelerator from the engine.
+    """
+    if job.spec.checkpoint.record_batches or not _are_samples_scored_on_arrival(job):
+        return []
+    rollout = job.spec.effective_rollout
+    has_own_processes = rollout is not None and rollout.placement is RolloutPlacement.OWN
+    prefetchers = [critic_values.prefetcher, old_logprobs.prefetcher if has_own_processes else None]
+    return [prefetcher for prefetcher in prefetchers if prefetcher is not None]
+
+
+def _are_samples_scored_on_arrival(job: AlignmentJob) -> bool:
+    """Return True if a model in its own process scores samples, in batches that depend on their arrival."""
+    own_process_rewards = [reward for reward in job.spec.rewards if reward.placement is RewardPlacement.OWN]
+    return _has_reference_workers(job) or any(reward.models for reward in own_process_rewards)
+
+
+def _has_reference_workers(job: AlignmentJob) -> bool:
+    """Return True if the reference model runs in its own processes."""
+    reference = job.spec.effective_reference
+    return reference is not None and reference.placement is ReferencePlacement.OWN
+
+
+def build_validation(
+    job: AlignmentJob,
+    prepared: PreparedJob,
+    collector: RolloutCollector,
+    trainer: TrainerClient,
+    critic: CriticClient | None,
+    weight_sync: WeightSync,
+    report: MetricsReport,
+    previews: SamplePreviews,
+    folder: Path,
+    training_algorithm: Algorithm,
+    frozen_models: FrozenModels,
+) -> ValidationSchedule:
+    """Create the measurements on held-out rows that the spec asks for."""
+    spec = job.spec.validation
+    if spec is None or prepared.validation is None:
+        return ValidationSchedule(None, [], report)
+    measurements: list[Measurement] = []
+    algorithm = job.spec.algorithm.value
+    if not algorithm.samples and spec.data.member == algorithm.data:
+        batches = RowBatches(prepared.validation, spec.data.member, algorithm.mismatched)
+        measurements.append(HeldOutLoss(trainer, training_algorithm, prepared.validation, batches, frozen_models, spec.group_by))
+    sampling = spec.sampling or (ValidationSampling() if algorithm.samples else None)
+    if sampling is not None:
+
+        def show(state: JobState, samples: Sequence[ValidationSample]) -> None:
+            report.write_samples(state.step, previews.from_responses(samples, state.step, state.version))
+
+        sampler = _build_validation_sampler(job, sampling, prepared, collector, critic, weight_sync.ensure_published)
+        names = {reward.name: f"val/reward/{reward.name}" for reward in job.spec.rewards}
+        names |= {score.name: f"val/{score.name}" for score in sampling.scores}
+        measurements.append(SampledResponses(sampler, names, spec.group_by, folder, show))
+    return ValidationSchedule(spec, measurements, report)
+
+
+def _build_validation_sampler(
+    job: AlignmentJob,
+    sampling: ValidationSampling,
+    prepared: PreparedJob,
+    collector: RolloutCollector,
+    critic: CriticClient | None,
+    ensure_published: Callable[[int], Awaitable[None]],
+) -> ValidationSampler:
+    """Create the sampler of responses to the held-out prompts."""
+    rollout = job.spec.effective_rollout
+    assert rollout is not None and prepared.validation is not None
+    rewards = bus_rewards(job)
+    return ValidationSampler(
+        collector,
+        prepared.validation,
+        build_group_plan(job, rollout, len(prepared.validation), sampling.samples_per_prompt, sampling.temperature),
+        sources=(*rewards, *(score.name for score in sampling.scores)),
+        critic=critic,
+        critic_rewards=critic_rewards(job),
+        ensure_published=ensure_published,
+    )
+
+
+def _build_dynamic_sampling(job: AlignmentJob) -> DynamicSamplingFilter | None:
+    """Create the dynamic sampling filter, or None if the algorithm has none."""
+    algorithm = job.spec.algorithm.value
+    entry = getattr(algorithm, "dynamic_sampling", None)
+    if entry is None:
+        return None
+    return DynamicSamplingFilter(job.spec.rewards, entry.max_refills * algorithm.prompts_per_step)

@@ -1,0 +1,153 @@
+"""Driver process of a job: `python -m kubealign_services.roles.driver.main SETTINGS.json`."""
+
+import logging
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+from kubealign.v1 import critic_pb2_grpc, trainer_pb2_grpc
+from kubealign_services.messaging.contract import Bus, BusUnavailable
+from kubealign_services.checkpoints.fence import acquire_fence
+from kubealign_services.data.prepared import load_prepared
+from kubealign_services.roles.driver.attempt import run_attempt
+from kubealign_services.roles.driver.errors import UnrecoverableError, ShutdownRequested
+from kubealign_services.roles.driver.shutdown import ShutdownDeadline
+from kubealign_services.roles.driver.data_generation.attempt import generate_data
+from kubealign_services.roles.driver.rollouts.payload_limits import check_payload_limits
+from kubealign_services.roles.driver.metrics.progress import DriverServicer, ProgressTracker
+from kubealign_services.roles.driver.metrics.report import MetricSink
+from kubealign_services.roles.driver.metrics.sample_file import SampleFile
+from kubealign_services.roles.driver.metrics.trackers import run_trackers
+from kubealign_services.roles.driver.cancellation import run_until_any
+from kubealign_services.runtime.process.context import ProcessContext
+from kubealign_services.runtime.process.failures import PermanentFailure
+from kubealign_services.runtime.process.role_runner import run_role
+from kubealign_services.runtime.rpc.client import Peer
+from kubealign_services.runtime.rpc.errors import OutOfOrder, Unreachable
+
+#: Errors that a restart from the last checkpoint may fix: a role that was restarted, or a message bus that
+#: was unreachable.
+RECOVERABLE_ERRORS = (Unreachable, OutOfOrder, BusUnavailable)
+_READY_TIMEOUT_SECONDS = 300.0
+#: Consecutive attempts without a finished step before the job fails.
+_MAX_FRUITLESS_ATTEMPTS = 5
+
+log = logging.getLogger(__name__)
+
+
+class TelemetrySink:
+    """Metric sink for Prometheus and the read model of the displays. `latest_step` is the newest step
+    reported.
+    """
+
+    def __init__(self, context: ProcessContext, progress: ProgressTracker) -> None:
+        self._context = context
+        self._progress = progress
+        self.latest_step = -1
+
+    def step(self, step: int, fence: int, metrics: Mapping[str, float]) -> None:
+        """Publish the metrics of a step."""
+        self.latest_step = max(self.latest_step, step)
+        self._context.metrics.set_step(metrics)
+        self._context.read_model.add_metrics(step, fence, metrics)
+        self._progress.report_step(step)
+
+    def samples(self, step: int, samples: Sequence[Mapping[str, Any]]) -> None:
+        """Publish a few samples of a step to the read model."""
+        for sample in samples:
+            self._context.read_model.add_sample(step, sample)
+
+
+async def serve(context: ProcessContext) -> None:
+    """Run the job to its end. Restarts from the last checkpoint whenever the connection to a role is lost."""
+    settings, spec = context.settings, context.job.spec
+    progress = ProgressTracker(spec.max_steps, context.read_model, trains=spec.algorithm.value.trains)
+    grace = ShutdownDeadline(context.stop, spec.lifecycle.grace_period_seconds)
+    try:
+        async with AsyncExitStack() as stack:
+            trainer = None
+            if "trainer" in settings.peers:
+                trainer = await stack.enter_async_context(
+                    Peer("trainer", settings.peers["trainer"], settings.tls, trainer_pb2_grpc.TrainerStub)
+                )
+            critic = None
+            if "critic" in settings.peers:
+                critic = await stack.enter_async_context(
+                    Peer("critic", settings.peers["critic"], settings.tls, critic_pb2_grpc.CriticStub)
+                )
+            bus = await run_until_any(stack.enter_async_context(context.bus()), grace.wait_for_request())
+            await stack.enter_async_context(context.serve([DriverServicer(progress)]))
+            await run_job(context, bus, trainer, critic, progress, grace)
+        progress.report_end("Succeeded")
+    except ShutdownRequested:
+        progress.report_end("Stopped")
+    except UnrecoverableError as error:
+        progress.report_end("Failed", str(error))
+        raise PermanentFailure(str(error)) from error
+
+
+async def run_job(
+    context: ProcessContext, bus: Bus, trainer: Peer | None, critic: Peer | None, progress: ProgressTracker, deadline: ShutdownDeadline
+) -> None:
+    """Open the trackers and run attempts until the job ends.
+
+    Args:
+        trainer: None for a job that generates data.
+
+    Raises:
+        ShutdownRequested: The driver was asked to stop.
+        UnrecoverableError: The job cannot succeed.
+    """
+    async with run_trackers(context) as trackers:
+        telemetry = TelemetrySink(context, progress)
+        samples = SampleFile(context.settings.run_dir / "samples.jsonl")
+        await _run_attempts(context, bus, trainer, critic, progress, deadline, telemetry, [samples, *trackers])
+
+
+async def _run_attempts(
+    context: ProcessContext,
+    bus: Bus,
+    trainer: Peer | None,
+    critic: Peer | None,
+    progress: ProgressTracker,
+    deadline: ShutdownDeadline,
+    telemetry: TelemetrySink,
+    other_sinks: Sequence[MetricSink],
+) -> None:
+    """Run one attempt after another, each under a new fence, until one ends without a recoverable error."""
+    prepared = load_prepared(context.settings.run_dir)
+    sinks: list[MetricSink] = [telemetry, *other_sinks]
+    fruitless = 0
+    while True:
+        fence = acquire_fence(context.settings.run_dir)
+        before = telemetry.latest_step
+        progress.report_attempt(fence)
+        try:
+            check_payload_limits(context.job, prepared.report, bus.max_payload)
+            for peer in (trainer, critic):
+                if peer is not None:
+                    await run_until_any(peer.wait_until_ready(_READY_TIMEOUT_SECONDS), deadline.wait_for_request())
+            if trainer is None:
+                await generate_data(context, prepared, bus, fence, sinks, progress, deadline)
+            else:
+                await run_attempt(context, prepared, bus, trainer, critic, fence, sinks, progress, deadline)
+            return
+        except RECOVERABLE_ERRORS as error:
+            if context.stop.is_set():
+                log.warning("stopped at the last checkpoint", extra={"cause": str(error), "fence": fence})
+                raise ShutdownRequested from error
+            fruitless = 0 if telemetry.latest_step > before else fruitless + 1
+            log.warning("restarting from the last checkpoint", extra={"cause": str(error), "fence": fence})
+            if fruitless >= _MAX_FRUITLESS_ATTEMPTS:
+                raise UnrecoverableError(
+                    f"{fruitless} consecutive attempts finished no step; the last error: {error}"
+                ) from error
+
+
+def main(argv: list[str]) -> int:
+    return run_role(serve, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

@@ -1,0 +1,110 @@
+"""Step metrics: collected while a step runs, then written to `metrics.jsonl` and to all sinks."""
+
+import json
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from kubealign_services.roles.driver.metrics.line_file import append_lines
+
+log = logging.getLogger(__name__)
+
+
+class MetricSink(Protocol):
+    """Destination of step metrics: the read model, Prometheus, a tracker."""
+
+    def step(self, step: int, fence: int, metrics: Mapping[str, float]) -> None:
+        """Receive the metrics of a step, or of a validation at that step."""
+
+    def samples(self, step: int, samples: Sequence[Mapping[str, Any]]) -> None:
+        """Receive a few samples of a step."""
+
+
+@dataclass(frozen=True)
+class SampleText:
+    """Texts of a sample, which a batch does not contain."""
+
+    prompt: str
+    response: str
+
+
+class StepRecord:
+    """Metrics and previews that one step has collected so far.
+
+    `sample_texts`: texts of the batch by sample id; `previews`: samples for displays, in the read model's
+    form; `attempts`: group id -> number of retries.
+    """
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+        self.metrics: dict[str, float] = {}
+        self.sample_texts: dict[str, SampleText] = {}
+        self.previews: list[dict[str, Any]] = []
+        self.attempts: dict[str, int] = {}
+        self._started = time.perf_counter()
+
+    def add(self, metrics: Mapping[str, float]) -> None:
+        """Add metrics; later values replace earlier ones."""
+        self.metrics.update(metrics)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Add the seconds spent inside to seconds/NAME."""
+        begun = time.perf_counter()
+        try:
+            yield
+        finally:
+            key = f"seconds/{name}"
+            self.metrics[key] = self.metrics.get(key, 0.0) + time.perf_counter() - begun
+
+    def elapsed_seconds(self) -> float:
+        """Return the seconds since the step began."""
+        return time.perf_counter() - self._started
+
+
+class MetricsReport:
+    """Writes each step's metrics as a line of `metrics.jsonl` and to every sink.
+
+    After a rollback a step is reported again under a higher fence: readers keep the last line of a step.
+    `latest_metrics`: metrics of the last step; `latest_step_time`: time of its end, or of this object's
+    creation (time.monotonic()).
+    """
+
+    def __init__(self, path: Path, fence: int, sinks: list[MetricSink]) -> None:
+        self._path = path
+        self._fence = fence
+        self._sinks = sinks
+        self.latest_metrics: Mapping[str, float] = {}
+        self.latest_step_time = time.monotonic()
+
+    @contextmanager
+    def measure_step(self, step: int) -> Iterator[StepRecord]:
+        """Measure a step. Its metrics are written if the step ends without an error and has any."""
+        record = StepRecord(step)
+        yield record
+        if not record.metrics:
+            return
+        seconds = record.elapsed_seconds()
+        record.metrics["seconds/step"] = seconds
+        if "batch/tokens" in record.metrics:
+            record.metrics["tokens_per_second"] = record.metrics["batch/tokens"] / seconds
+        self.latest_metrics, self.latest_step_time = record.metrics, time.monotonic()
+        self.write(step, record.metrics)
+        self.write_samples(step, record.previews)
+
+    def write_samples(self, step: int, samples: Sequence[Mapping[str, Any]]) -> None:
+        """Send samples of a step to every sink."""
+        for sink in self._sinks:
+            sink.samples(step, samples)
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Write one line of metrics and send them to every sink."""
+        line = {"step": step, "fence": self._fence, "time": time.time(), **metrics}
+        append_lines(self._path, json.dumps(line) + "\n")
+        for sink in self._sinks:
+            sink.step(step, self._fence, metrics)
+        log.info("step", extra={"step": step, "metrics": dict(metrics)})

@@ -1,0 +1,129 @@
+"""Assembles complete groups into one packed batch. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from kubealign.v1 import rollout_pb2
+from kubealign_services.batch.codec import decode
+from kubealign_services.batch.auxiliary import IS_BASELINE
+from kubealign_services.batch.packed import Batch, concatenate
+from kubealign_services.roles.driver.errors import UnrecoverableError
+from kubealign_services.roles.driver.rollouts.group_tracker import RolloutGroup
+
+REFERENCE = "reference"
+
+
+@dataclass(frozen=True)
+class SamplingInfo:
+    """Sampling settings of a batch.
+
+    Args:
+        greedy_samples: Number of greedy samples, the last ones of each group.
+        continued: New weights continued generation over keys and values of the previous weights.
+    """
+
+    temperature: float
+    max_tokens: int
+    greedy_samples: int = 0
+    continued: bool = False
+
+
+def assemble_batch(
+    groups: Sequence[RolloutGroup], rewards: Sequence[str], sampling: SamplingInfo, version: int, reference: bool
+) -> Batch:
+    """Return the groups' samples, prompt after prompt, as one batch of S sequences and T tokens.
+
+    Token columns: loss_mask (uint8), behaviour_logprobs, engine_logprobs (float32, nats), weight_version
+    (int32), and reference_logprobs (float32) if a reference scored the samples. Sequence columns: group
+    (int64, index of the prompt), truncated (uint8), reward.NAME (float64) for each of `rewards`, companion
+    (uint8) if greedy samples exist, turns and tool_errors (int32) if a workflow generated the samples.
+    Scalars: temperature, max_tokens, version (of the weights that train on the batch), and continued (1)
+    if generation continued across weight versions.
+
+    Raises:
+        UnrecoverableError: The reference's log-probabilities do not fit their sequence.
+    """
+    parts: list[Batch] = []
+    for index, group in enumerate(groups):
+        for sample in sorted(group.rollouts):
+            rollout = group.rollouts[sample]
+            part = decode(rollout.sequence)
+            part.sample_ids = [make_sample_id(group.group_id, sample)]
+            part.sequence_columns["group"] = torch.tensor([index])
+            truncated = rollout.finish_reason == rollout_pb2.FINISH_REASON_LENGTH
+            part.sequence_columns["truncated"] = torch.tensor([truncated], dtype=torch.uint8)
+            if sampling.greedy_samples:
+                greedy = sample >= group.samples - sampling.greedy_samples
+                part.sequence_columns[IS_BASELINE] = torch.tensor([greedy], dtype=torch.uint8)
+            for name in rewards:
+                value = group.score(sample, name).reward
+                part.sequence_columns[f"reward.{name}"] = torch.tensor([value], dtype=torch.float64)
+            if reference:
+                logprobs = np.frombuffer(group.score(sample, REFERENCE).logprobs, dtype="<f4")
+                if len(logprobs) != len(part.tokens):
+                    raise UnrecoverableError(
+                        f"the reference sent {len(logprobs)} log-probabilities "
+                        f"for the {len(part.tokens)} tokens "
+                        f"of sample {part.sample_ids[0]}"
+                    )
+                part.token_columns["reference_logprobs"] = torch.from_numpy(logprobs.copy())
+            parts.append(part)
+    batch = concatenate(parts)
+    if any(rollout.turns for group in groups for rollout in group.rollouts.values()):
+        batch.sequence_columns |= _workflow_columns(groups)
+    batch.scalars |= {
+        "temperature": sampling.temperature,
+        "max_tokens": float(sampling.max_tokens),
+        "version": float(version),
+    }
+    if sampling.continued:
+        batch.scalars["continued"] = 1.0
+    return batch
+
+
+def _workflow_columns(groups: Sequence[RolloutGroup]) -> dict[str, torch.Tensor]:
+    """Return the sequence columns of samples that a workflow generated."""
+    rollouts = [group.rollouts[sample] for group in groups for sample in sorted(group.rollouts)]
+    return {
+        "turns": torch.tensor([rollout.turns for rollout in rollouts], dtype=torch.int32),
+        "tool_errors": torch.tensor([rollout.tool_errors for rollout in rollouts], dtype=torch.int32),
+    }
+
+
+def make_sample_id(group_id: str, sample: int) -> str:
+    """Return the name of a sample in a batch."""
+    return f"{group_id}#{sample}"
+
+
+def compute_staleness(batch: Batch, version: int) -> torch.Tensor:
+    """Return the number of versions between the oldest weights that generated a token and `version`, int64
+    [S].
+    """
+    versions = torch.where(batch.token("loss_mask").bool(), batch.token("weight_version").long(), version)
+    oldest = torch.full((len(batch),), version, dtype=torch.int64)
+    return version - oldest.scatter_reduce(0, batch.sequence_of_token, versions, reduce="amin")
+
+
+def has_mixed_versions(batch: Batch) -> torch.Tensor:
+    """Return True for sequences whose response was generated by several weight versions, bool [S]."""
+    mask, versions = batch.token("loss_mask").bool(), batch.token("weight_version").long()
+    where = batch.sequence_of_token[mask]
+    oldest = torch.full((len(batch),), torch.iinfo(torch.int64).max)
+    newest = torch.full((len(batch),), -1, dtype=torch.int64)
+    return newest.scatter_reduce(0, where, versions[mask], reduce="amax") > oldest.scatter_reduce(
+        0, where, versions[mask], reduce="amin"
+    )
+
+
+def find_oldest_version(group: RolloutGroup) -> int:
+    """Return the oldest weight version among the group's response tokens."""
+    oldest: list[int] = []
+    for rollout in group.rollouts.values():
+        part = decode(rollout.sequence)
+        versions = part.token("weight_version")[part.token("loss_mask").bool()]
+        if len(versions):
+            oldest.append(int(versions.min()))
+    return min(oldest, default=group.min_version)

@@ -1,0 +1,172 @@
+"""Driver's client of the message bus: publishes work items and collects rollouts and scores."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from types import TracebackType
+
+from google.protobuf.message import DecodeError
+
+from kubealign.v1 import rollout_pb2, scoring_pb2
+from kubealign_services.messaging.contract import Bus
+from kubealign_services.roles.driver.errors import UnrecoverableError, ShutdownRequested
+from kubealign_services.roles.driver.rollouts.group_tracker import GroupFailure, RolloutGroup, GroupTracker
+
+_PULL_COUNT = 64
+_PULL_SECONDS = 5.0
+
+log = logging.getLogger(__name__)
+
+
+class RolloutCollector:
+    """Publishes requests and dispatches results to group trackers while the context is open.
+
+    One collector exists per fence. At the start it purges the requests of older fences from the bus.
+
+    Raises:
+        ShutdownRequested: From `wait_for_updates`, when `stop` is set.
+        UnrecoverableError: From `wait_for_updates`, for a permanent failure. Errors of the receiving tasks
+            are raised there too.
+    """
+
+    def __init__(
+        self, bus: Bus, fence: int, stop: asyncio.Event, report_wait: Callable[[Callable[[], str]], None]
+    ) -> None:
+        self.fence = fence
+        self._bus = bus
+        self._stop = stop
+        self._report_wait = report_wait
+        # Tracker -> function that publishes what its groups lack on an empty bus.
+        self._trackers: dict[GroupTracker, Callable[[], Awaitable[None]]] = {}
+        self._failures: list[GroupFailure] = []
+        self._update_event = asyncio.Event()
+        self._receivers: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> "RolloutCollector":
+        for subject in ("work", "rollouts", "scores"):
+            await self._bus.purge(subject)
+        # The receiver of the rollouts detects the loss of data.
+        losses = self._bus.watch_data_loss("rollouts")
+        coroutines = (self._receive("rollouts"), self._receive("scores"), self._republish_after_loss(losses))
+        self._receivers = [asyncio.create_task(coroutine) for coroutine in coroutines]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for pump in self._receivers:
+            pump.cancel()
+        await asyncio.gather(*self._receivers, return_exceptions=True)
+
+    def register(self, tracker: GroupTracker, republish: Callable[[], Awaitable[None]]) -> None:
+        """Deliver results to this tracker from now on.
+
+        Args:
+            republish: Called when the bus has lost its data; publishes again what the tracker's groups
+                lack.
+        """
+        self._trackers[tracker] = republish
+
+    def unregister(self, tracker: GroupTracker) -> None:
+        """Stop delivering results to this tracker."""
+        del self._trackers[tracker]
+
+    def count_outstanding(self) -> dict[str, int]:
+        """Count open requests: groups_in_flight (incomplete), groups_waiting (complete, not taken),
+        samples_in_flight and scores_in_flight (not arrived).
+        """
+        ledgers = list(self._trackers)
+        unfinished = [(ledger, group) for ledger in ledgers for group in ledger.list_incomplete()]
+        return {
+            "groups_in_flight": len(unfinished),
+            "groups_waiting": sum(len(ledger.list_complete()) for ledger in ledgers),
+            "samples_in_flight": sum(group.samples - len(group.rollouts) for _, group in unfinished),
+            "scores_in_flight": sum(len(group.list_unscored(ledger.sources)) for ledger, group in unfinished),
+        }
+
+    async def submit(self, item: rollout_pb2.WorkItem) -> None:
+        """Publish a group's work item."""
+        item.fence = self.fence
+        message_id = f"{self.fence}:{item.purpose}:{item.group_id}:{item.attempt}"
+        await self._bus.publish("work", item.SerializeToString(), message_id)
+
+    async def request_scores(self, rollout: rollout_pb2.Rollout) -> None:
+        """Publish a rollout that has arrived already once more, for its scorers."""
+        message_id = (
+            f"{self.fence}:{rollout.purpose}:{rollout.group_id}:{rollout.attempt}:{rollout.sample}:again"
+        )
+        await self._bus.publish("rollouts", rollout.SerializeToString(), message_id)
+
+    async def wait_for_updates(self, tracker: GroupTracker) -> list[GroupFailure]:
+        """Wait until a result arrives or a group of this tracker is overdue; return the failed attempts of
+        its groups.
+        """
+        self._report_wait(tracker.describe_missing)
+        deadline = tracker.find_next_deadline()
+        timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
+        update = asyncio.create_task(self._update_event.wait())
+        stop = asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait(
+                [update, stop, *self._receivers], timeout=timeout, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            update.cancel()
+            stop.cancel()
+        if self._stop.is_set():
+            raise ShutdownRequested
+        for pump in self._receivers:
+            if pump.done():
+                pump.result()
+        self._update_event.clear()
+        failures = [failure for failure in self._failures if tracker.is_current(failure)]
+        others = [other for other in self._trackers if other is not tracker]
+        self._failures = [
+            failure for failure in self._failures if any(other.is_current(failure) for other in others)
+        ]
+        failures += tracker.list_overdue(time.monotonic())
+        for failure in failures:
+            if failure.permanent:
+                raise UnrecoverableError(failure.cause)
+        return failures
+
+    async def _receive(self, subject: str) -> None:
+        """Receive messages of a subject and dispatch them, until cancelled."""
+        while True:
+            for delivery in await self._bus.pull(subject, "driver", _PULL_COUNT, _PULL_SECONDS):
+                try:
+                    self._dispatch(subject, delivery.data)
+                except DecodeError as error:
+                    log.error(
+                        "dropped a message that cannot be decoded",
+                        extra={"subject": subject, "error": str(error)},
+                    )
+                await delivery.ack()
+                self._update_event.set()
+
+    async def _republish_after_loss(self, losses: AsyncIterator[None]) -> None:
+        """Publish missing requests again whenever the bus has lost its data."""
+        async for _ in losses:
+            log.warning("the message bus has lost its data; outstanding requests are published again")
+            for refill in list(self._trackers.values()):
+                await refill()
+
+    def _dispatch(self, subject: str, data: bytes) -> None:
+        """Decode a message and add it to the trackers of its group."""
+        now = time.monotonic()
+        for ledger in self._trackers:
+            if subject == "rollouts":
+                rollout = rollout_pb2.Rollout.FromString(data)
+                failure = ledger.add_rollout(rollout, now) if rollout.group_id in ledger.groups else None
+            else:
+                score = scoring_pb2.Score.FromString(data)
+                failure = ledger.add_score(score, now) if score.group_id in ledger.groups else None
+            if failure is not None:
+                self._failures.append(failure)
+
+
+def create_group(group_id: str, samples: int, min_version: int, timeout: float) -> RolloutGroup:
+    """Create a group that is requested now and due in `timeout` seconds."""
+    now = time.monotonic()
+    return RolloutGroup(group_id, samples, min_version, deadline=now + timeout, requested_at=now)

@@ -1,0 +1,245 @@
+"""Buffer of prompt groups, requested ahead of time and taken in batches.
+
+Unfinished and waiting groups never exceed (max_staleness + 1) x prompts_per_step (AReaL, Fu et al. 2025,
+section 5.1), and batches are taken in the order of the requests: a step waits for its oldest groups,
+however many later ones are complete. The age of a sample is therefore bounded by construction, however
+slow the sample is and however many weight versions appear meanwhile. A group requested at version v has
+fewer than the capacity ahead of it, every step takes prompts_per_step of those, and so the group is
+trained on at version v + max_staleness at the latest; none of its tokens is older than v, which its work
+item demands. No group is discarded for its age, long responses are not lost more often than short ones,
+and a batch holds the same prompts whatever the workers' speed. The age is still checked when a batch is
+taken. With max_staleness 0 every sample is generated with the weights that train on it.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from kubealign.v1 import rollout_pb2
+from kubealign_services.roles.driver.rollouts.batch_assembly import find_oldest_version
+from kubealign_services.roles.driver.rollouts.collector import RolloutCollector, create_group
+from kubealign_services.roles.driver.errors import UnrecoverableError
+from kubealign_services.roles.driver.rollouts.dynamic_sampling import DynamicSamplingFilter
+from kubealign_services.roles.driver.rollouts.work_items import encode_scoring_context, derive_sample_seed
+from kubealign_services.roles.driver.rollouts.group_tracker import GroupFailure, RolloutGroup, GroupTracker
+from kubealign_services.roles.driver.rollouts.prompt_source import PromptSource
+
+log = logging.getLogger(__name__)
+
+#: Called with the groups of the next batch whose samples have arrived, and the number of missing groups.
+OnGenerated = Callable[[Sequence[RolloutGroup], int], None]
+
+
+@dataclass(frozen=True)
+class GroupPlan:
+    """Parameters of the requests for groups."""
+
+    job_seed: int
+    prompts_per_step: int
+    samples_per_prompt: int
+    sampling: rollout_pb2.Sampling
+    group_timeout: float
+    group_retries: int
+    max_failed_groups: int
+    max_staleness: int = 0
+    #: Additional greedy samples of each prompt, after the others.
+    greedy_samples: int = 0
+
+    @property
+    def total_samples(self) -> int:
+        """Samples per prompt, greedy ones included."""
+        return self.samples_per_prompt + self.greedy_samples
+
+
+class GroupBuffer:
+    """Publishes prompts, joins rollouts with scores, retries failed groups, drops stale ones and, with
+    dynamic sampling, those that give no gradient.
+
+    `failed_prompts` are the prompts that failed after all retries; others have taken their place.
+    `failure_count` counts them over the whole job. `discarded_groups` counts the stale groups since this
+    buffer was created.
+    """
+
+    def __init__(
+        self,
+        collector: RolloutCollector,
+        prompts: PromptSource,
+        plan: GroupPlan,
+        purpose: str,
+        sources: tuple[str, ...],
+        failure_count: int = 0,
+        dynamic_sampling: DynamicSamplingFilter | None = None,
+        continuations: Mapping[str, Sequence[Sequence[int]]] | None = None,
+    ) -> None:
+        """Register with the collector.
+
+        Args:
+            continuations: Prompt -> tokens of responses that are not sampled but scored for their
+                log-probability.
+        """
+        self._continuations = continuations or {}
+        self._dynamic_sampling = dynamic_sampling or DynamicSamplingFilter((), 0)
+        self._collector = collector
+        self._prompts = prompts
+        self._plan = plan
+        self._purpose = purpose
+        self._tracker = GroupTracker(collector.fence, purpose, sources)
+        collector.register(self._tracker, self._republish_missing)
+        self.failed_prompts: list[str] = []
+        self.failure_count = failure_count
+        self.discarded_groups = 0
+        self._capacity = (plan.max_staleness + 1) * plan.prompts_per_step
+
+    @property
+    def uninformative_groups(self) -> int:
+        """Number of groups dropped for this step because all their rewards are equal."""
+        return self._dynamic_sampling.dropped
+
+    @property
+    def outstanding_prompts(self) -> list[str]:
+        """Prompts requested and not handed out in a batch, oldest first."""
+        return list(self._tracker.groups)
+
+    @property
+    def groups_in_flight(self) -> int:
+        """Number of requested groups that are incomplete."""
+        return len(self._tracker.list_incomplete())
+
+    @property
+    def groups_waiting(self) -> int:
+        """Number of complete groups that no batch has taken yet."""
+        return len(self._tracker.list_complete())
+
+    def close(self) -> None:
+        """Abandon outstanding requests: results that still arrive are dropped."""
+        self._collector.unregister(self._tracker)
+
+    def describe_missing(self) -> str:
+        """Describe in plain English what the incomplete groups lack."""
+        return self._tracker.describe_missing()
+
+    async def take_batch(self, version: int, on_generated: OnGenerated | None = None) -> list[RolloutGroup]:
+        """Return the oldest prompts_per_step groups once they are complete, none older than max_staleness.
+
+        Returns fewer groups once the prompts have run out, and none when nothing is left.
+
+        Args:
+            on_generated: Called with the groups whose samples have arrived, while others are generated or
+                scored.
+
+        Raises:
+            UnrecoverableError: Too many prompts have failed, or a failure is permanent.
+            ShutdownRequested: The driver was asked to stop.
+        """
+        self._dynamic_sampling.reset()
+        while True:
+            await self._request_new_groups(version)
+            uninformative = [group for group in self._tracker.list_complete() if self._dynamic_sampling.should_drop(group)]
+            if uninformative:
+                for group in uninformative:
+                    self._tracker.remove(group.group_id)
+                continue  # other prompts replace them
+            oldest = list(islice(self._tracker.groups.values(), self._plan.prompts_per_step))
+            if all(group.completed_at is not None for group in oldest):
+                stale = [group for group in oldest if self._is_stale(group, version)]
+                if not stale:
+                    for group in oldest:
+                        self._tracker.remove(group.group_id)
+                    return oldest
+                for group in stale:
+                    await self._resample(group, version)
+            elif on_generated is not None:
+                generated = [group for group in oldest if self._is_generated(group)]
+                on_generated(generated, len(oldest) - len(generated))
+            failed = {failure.group_id: failure for failure in await self._collector.wait_for_updates(self._tracker)}
+            for failure in failed.values():
+                await self._handle_failure(failure)
+
+    def _is_generated(self, group: RolloutGroup) -> bool:
+        """Return True if all samples have arrived and the batch is certain to contain the group.
+
+        Where groups are dropped for their rewards, only the rewards decide that.
+        """
+        return (group.generated_at if self._dynamic_sampling.is_disabled else group.completed_at) is not None
+
+    async def _request_new_groups(self, version: int) -> None:
+        """Request new groups up to the capacity."""
+        new_groups = []
+        while len(self._tracker.groups) < self._capacity and (group_id := self._prompts.next_prompt()) is not None:
+            group = create_group(group_id, self._plan.total_samples, version, self._plan.group_timeout)
+            self._tracker.add(group)
+            new_groups.append(group)
+        await asyncio.gather(*(self._publish(group) for group in new_groups))
+
+    async def _republish_missing(self) -> None:
+        """Publish again what unfinished groups lack, on a bus that has lost its data.
+
+        The attempt number stays, so results that workers still hold count when they arrive.
+        """
+        for group in self._tracker.list_incomplete():
+            group.deadline = time.monotonic() + self._plan.group_timeout
+            for rollout in group.list_unscored(self._tracker.sources):
+                await self._collector.request_scores(rollout)
+            if len(group.rollouts) < group.samples:
+                await self._publish(group)
+
+    async def _publish(self, group: RolloutGroup) -> None:
+        """Publish the work item of a group."""
+        row = self._prompts.row(group.group_id)
+        await self._collector.submit(
+            rollout_pb2.WorkItem(
+                group_id=group.group_id,
+                attempt=group.attempt,
+                prompt_tokens=row.prompt_tokens,
+                samples=group.samples,
+                seeds=[
+                    derive_sample_seed(self._plan.job_seed, self._purpose, group.group_id, group.attempt, sample)
+                    for sample in range(group.samples)
+                ],
+                min_version=group.min_version,
+                sampling=self._plan.sampling,
+                greedy_samples=self._plan.greedy_samples,
+                continuations=[
+                    rollout_pb2.Continuation(tokens=tokens) for tokens in self._continuations.get(group.group_id, ())
+                ],
+                columns=encode_scoring_context(row.prompt_text, row.columns),
+                deadline=time.time() + self._plan.group_timeout,
+                purpose=self._purpose,
+            )
+        )
+
+    def _is_stale(self, group: RolloutGroup, version: int) -> bool:
+        return version - find_oldest_version(group) > self._plan.max_staleness
+
+    async def _resample(self, group: RolloutGroup, version: int) -> None:
+        """Discard the results of a stale group and request it again with the current weights."""
+        self.discarded_groups += 1
+        self._tracker.groups[group.group_id].min_version = version
+        await self._publish(self._tracker.reset_for_retry(group.group_id, time.monotonic() + self._plan.group_timeout))
+
+    async def _handle_failure(self, failure: GroupFailure) -> None:
+        """Retry a failed group, or give its prompt up after the last retry."""
+        group = self._tracker.groups.get(failure.group_id)
+        if group is None:
+            return
+        log.warning(
+            "a group failed",
+            extra={"group": failure.group_id, "attempt": group.attempt, "cause": failure.cause},
+        )
+        if group.attempt < self._plan.group_retries:
+            await self._publish(
+                self._tracker.reset_for_retry(failure.group_id, time.monotonic() + self._plan.group_timeout)
+            )
+            return
+        self._tracker.remove(failure.group_id)
+        self.failed_prompts.append(failure.group_id)
+        self.failure_count += 1
+        if self.failure_count > self._plan.max_failed_groups:
+            raise UnrecoverableError(
+                f"{self.failure_count} prompts were given up after {group.attempt + 1} tries each, more than "
+                f"lifecycle.maxFailedGroups ({self._plan.max_failed_groups}) allows; "
+                f"the last one ({failure.group_id}): {failure.cause}"
+            )

@@ -1,0 +1,120 @@
+"""Payload limits: checks at the start that the longest message of a job fits the message bus."""
+
+from kubealign.spec.job import AlignmentJob
+from kubealign.spec.sections.rollout import ReferencePlacement
+from kubealign_services.data.prepared import PreparationReport
+from kubealign_services.roles.driver.errors import UnrecoverableError
+
+# A token and its mask, in a reference's request for a given row.
+_BYTES_PER_GIVEN_TOKEN = 4 + 1
+# A token and its log-probability, as in Score.candidates.
+_BYTES_PER_CANDIDATE = 4 + 4
+# tokens, loss mask, two log-probabilities and a weight version, as in Rollout.sequence; text in UTF-8.
+_BYTES_PER_TOKEN = 4 + 1 + 4 + 4 + 4
+_TEXT_BYTES_PER_TOKEN = 16
+_ENVELOPE_BYTES = 8192
+
+
+def max_sequence_tokens(job: AlignmentJob, report: PreparationReport) -> int:
+    """Return the number of tokens of the longest prompt and response that the job can produce."""
+    rollout = job.spec.effective_rollout
+    longest = max(part.longest_prompt for part in (report.train, report.validation) if part is not None)
+    return longest + (rollout.sampling.max_tokens if rollout else 0)
+
+
+def check_payload_limits(job: AlignmentJob, report: PreparationReport, max_payload: int) -> None:
+    """Raise UnrecoverableError if the longest message of the job exceeds the bus's limit.
+
+    Covers rollouts, judgements, rows for a reference, and a teacher's candidates for the longest response.
+
+    Args:
+        max_payload: Limit of the bus in bytes.
+    """
+    _check_candidates(job, report, max_payload)
+    _check_rows(job, report, max_payload)
+    _check_judgements(job, report, max_payload)
+    _check_questions(job, report, max_payload)
+    rollout = job.spec.effective_rollout
+    if rollout is None:
+        return
+    context = max(
+        part.longest_context_bytes for part in (report.train, report.validation) if part is not None
+    )
+    size = (
+        max_sequence_tokens(job, report) * _BYTES_PER_TOKEN
+        + rollout.sampling.max_tokens * _TEXT_BYTES_PER_TOKEN
+        + context
+        + _ENVELOPE_BYTES
+    )
+    if size > max_payload:
+        raise UnrecoverableError(
+            f"the longest rollout may take {size} bytes, the bus carries messages of at most "
+            f"{max_payload}: lower rollout.sampling.maxTokens ({rollout.sampling.max_tokens}) or "
+            "data.prompts.maxTokens, or drop long columns"
+        )
+
+
+def _check_judgements(job: AlignmentJob, report: PreparationReport, max_payload: int) -> None:
+    """Check the judgements of a job that judges its own responses."""
+    judge = getattr(job.spec.algorithm.value, "judged_by", None)
+    if judge is None:
+        return
+    # Each judgement carries the question's text.
+    question = len(judge.prompt) + max_sequence_tokens(job, report)
+    size = (question + judge.max_tokens) * (_BYTES_PER_TOKEN + _TEXT_BYTES_PER_TOKEN) + _ENVELOPE_BYTES
+    if size > max_payload:
+        raise UnrecoverableError(
+            f"the longest judgement may take {size} bytes, the bus carries messages of at most "
+            f"{max_payload}: lower judge.maxTokens ({judge.max_tokens}) or rollout.sampling.maxTokens "
+            f"({job.spec.rollout.sampling.max_tokens})"
+        )
+
+
+def _check_questions(job: AlignmentJob, report: PreparationReport, max_payload: int) -> None:
+    """Check the requests of a job whose policy is asked about its own responses."""
+    template = getattr(job.spec.algorithm.value, "longest_template", 0)
+    if not template:
+        return
+    response = job.spec.rollout.sampling.max_tokens
+    # A question contains two responses, and a third follows.
+    tokens = template + max_sequence_tokens(job, report) + 2 * response
+    size = tokens * _BYTES_PER_TOKEN + response * _TEXT_BYTES_PER_TOKEN + _ENVELOPE_BYTES
+    if size > max_payload:
+        raise UnrecoverableError(
+            f"the longest question about a response may take {size} bytes, the bus carries messages of at "
+            f"most {max_payload}: lower rollout.sampling.maxTokens ({response}) or data.prompts.maxTokens"
+        )
+
+
+def _check_candidates(job: AlignmentJob, report: PreparationReport, max_payload: int) -> None:
+    """Check the teacher's candidates for the longest response."""
+    if job.spec.teacher is None:
+        return
+    algorithm = job.spec.algorithm
+    longest = max(part.longest_response for part in (report.train, report.validation) if part is not None)
+    size = longest * algorithm.value.candidates * _BYTES_PER_CANDIDATE + _ENVELOPE_BYTES
+    if size > max_payload:
+        raise UnrecoverableError(
+            f"the teacher's candidates for the longest response ({longest} tokens) may take {size} bytes, "
+            f"the bus carries messages of at most {max_payload}: lower "
+            f"algorithm.{algorithm.member}.candidates ({algorithm.value.candidates}) or "
+            f"data.{job.spec.data.member}.maxTokens"
+        )
+
+
+def _check_rows(job: AlignmentJob, report: PreparationReport, max_payload: int) -> None:
+    """Check the rows that a reference in its own process scores."""
+    reference = job.spec.effective_reference
+    is_sampled = job.spec.algorithm.value.samples
+    if is_sampled or reference is None or reference.placement is not ReferencePlacement.OWN:
+        return
+    parts = [part for part in (report.train, report.validation) if part is not None]
+    # A prompt may be paired with another row's response.
+    longest = max(part.longest_prompt + part.longest_response for part in parts)
+    size = longest * _BYTES_PER_GIVEN_TOKEN + _ENVELOPE_BYTES
+    if size > max_payload:
+        raise UnrecoverableError(
+            f"the longest row ({longest} tokens) may take {size} bytes, the bus carries messages of at most "
+            f"{max_payload}: lower data.{job.spec.data.member}.maxTokens, or set reference.placement to "
+            "WithTrainer"
+        )

@@ -1,0 +1,250 @@
+"""Batch sources: rows of a data set, or groups sampled from the policy."""
+
+import asyncio
+import json
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+
+from kubealign.spec.sections.rewards import Reward
+from kubealign_services.batch.auxiliary import trainable
+from kubealign_services.batch.packed import Batch
+from kubealign_services.roles.driver.rollouts.prefetch import ForwardPrefetcher
+from kubealign_services.roles.driver.rollouts.batch_assembly import SamplingInfo, assemble_batch, has_mixed_versions, make_sample_id, compute_staleness
+from kubealign_services.roles.driver.errors import ShutdownRequested
+from kubealign_services.roles.driver.rollouts.group_buffer import GroupBuffer
+from kubealign_services.roles.driver.rollouts.group_tracker import RolloutGroup
+from kubealign_services.roles.driver.metrics.report import SampleText, StepRecord
+from kubealign_services.roles.driver.sources.row_batches import RowBatches
+from kubealign_services.roles.driver.metrics.score_figures import reward_model_metrics
+from kubealign_services.roles.driver.state import JobState
+from kubealign_services.roles.driver.rollouts.prompt_source import EpochPrompts
+from kubealign_services.scoring.combination import combine_rewards
+
+
+class BatchSource(Protocol):
+    """Source of one batch per step."""
+
+    async def next_batch(self, state: JobState, step: StepRecord) -> Batch | None:
+        """Return the next batch; None when the data has run out. Raises UnrecoverableError,
+        ShutdownRequested.
+        """
+
+    def state_after(self, state: JobState) -> JobState:
+        """Return the state that follows once the batch just taken is trained on."""
+
+
+class FrozenModels(Protocol):
+    """Client of frozen models that score given rows: a reference (log-probabilities) or a teacher
+    (candidates).
+    """
+
+    async def add_columns(self, batch: Batch, step: StepRecord) -> None:
+        """Add the models' columns. The batch's sample ids are the rows' names. Raises UnrecoverableError,
+        ShutdownRequested.
+        """
+
+
+class NoFrozenModels:
+    """No-op client for an algorithm that trains on the rows alone."""
+
+    async def add_columns(self, batch: Batch, step: StepRecord) -> None:
+        return None
+
+
+class RowSource:
+    """Rows of the data set in epoch order."""
+
+    def __init__(
+        self,
+        prompts: EpochPrompts,
+        dropped_rows: int,
+        rows_per_step: int,
+        batches: RowBatches,
+        stop: asyncio.Event,
+        frozen_models: FrozenModels,
+    ) -> None:
+        self._frozen_models = frozen_models
+        self._prompts = prompts
+        self._dropped_rows = dropped_rows
+        self._stop = stop
+        self._rows_per_step = rows_per_step
+        self._batches = batches
+        self._batch_prompts: list[str] = []
+
+    async def next_batch(self, state: JobState, step: StepRecord) -> Batch | None:
+        if self._stop.is_set():
+            raise ShutdownRequested
+        names: list[str] = []
+        while len(names) < self._rows_per_step and (name := self._prompts.next_prompt()) is not None:
+            names.append(name)
+        self._batch_prompts = names
+        if not names:
+            return None
+        batch = self._batches.build(names)
+        await self._frozen_models.add_columns(batch, step)
+        step.add({"batch/tokens": len(batch.tokens), "batch/sequences": len(batch)})
+        step.add(data_metrics(self._prompts, self._dropped_rows))
+        return batch
+
+    def state_after(self, state: JobState) -> JobState:
+        following = state.copy_for_next_step()
+        following.cursor = self._prompts.cursor
+        following.trained = self._batch_prompts
+        return following
+
+
+class BatchScorer(Protocol):
+    """Scorers hosted by critic or trainer, called once the groups are complete."""
+
+    async def score(self, batch: Batch, step: StepRecord) -> None:
+        """Add the columns reward.NAME and reference_logprobs."""
+
+
+class GroupSource:
+    """Groups sampled from the policy, joined with their rewards."""
+
+    def __init__(
+        self,
+        prompts: EpochPrompts,
+        dropped_rows: int,
+        buffer: GroupBuffer,
+        rewards: Sequence[Reward],
+        bus_rewards: Sequence[str],
+        bus_reference: bool,
+        colocated: BatchScorer,
+        sampling: SamplingInfo,
+        prefetchers: Sequence[ForwardPrefetcher],
+    ) -> None:
+        """Set up the source.
+
+        Args:
+            prefetchers: Prefetch columns of generated groups while others are still generated or scored.
+        """
+        self._prompts = prompts
+        self._dropped_rows = dropped_rows
+        self._buffer = buffer
+        self._rewards = rewards
+        self._bus_rewards = bus_rewards
+        self._bus_reference = bus_reference
+        self._colocated = colocated
+        self._sampling = sampling
+        self._prefetchers = prefetchers
+        self._batch_prompts: list[str] = []
+
+    async def next_batch(self, state: JobState, step: StepRecord) -> Batch | None:
+        requested_at, discarded = time.monotonic(), self._buffer.discarded_groups
+
+        def pack_unscored(part: Sequence[RolloutGroup]) -> Batch:
+            return assemble_batch(part, (), self._sampling, state.version, reference=False)
+
+        def submit_ready(generated_groups: Sequence[RolloutGroup], missing: int) -> None:
+            for prefetcher in self._prefetchers:
+                prefetcher.submit_ready(generated_groups, missing, pack_unscored)
+
+        groups = await self._buffer.take_batch(state.version, submit_ready)
+        if not groups:
+            return None
+        self._batch_prompts = [group.group_id for group in groups]
+        taken_at = time.monotonic()
+        last_generated_at = max(requested_at, *(group.generated_at or requested_at for group in groups))
+        step.add(
+            {
+                "seconds/generate": last_generated_at - requested_at,
+                "seconds/score": taken_at - last_generated_at,
+            }
+        )
+        step.add(wait_metrics(groups, requested_at, taken_at))
+        batch = assemble_batch(groups, self._bus_rewards, self._sampling, state.version, self._bus_reference)
+        await self._colocated.score(batch, step)
+        step.add(
+            reward_model_metrics(
+                group.score(sample, name)
+                for group in groups
+                for sample in group.rollouts
+                for name in self._bus_rewards
+            )
+        )
+        step.add(combine_rewards(batch, self._rewards, state.step + 1, state.rewards))
+        step.add(response_metrics(batch, state.version))
+        step.add(data_metrics(self._prompts, self._dropped_rows))
+        step.sample_texts = collect_sample_texts(groups)
+        step.attempts = {group.group_id: group.attempt for group in groups}
+        step.add(
+            {
+                "rollout/groups_in_flight": self._buffer.groups_in_flight,
+                "rollout/groups_waiting": self._buffer.groups_waiting,
+                "rollout/groups_discarded": self._buffer.discarded_groups - discarded,
+                "data/discarded_groups": self._buffer.discarded_groups,
+                "data/uninformative_groups": self._buffer.uninformative_groups,
+                "data/given_up_prompts": len(state.given_up) + len(self._buffer.failed_prompts),
+            }
+        )
+        return batch
+
+    def state_after(self, state: JobState) -> JobState:
+        following = state.copy_for_next_step()
+        following.cursor = self._prompts.cursor
+        following.unfinished = [*self._buffer.outstanding_prompts, *self._prompts.unfinished]
+        following.trained = self._batch_prompts
+        following.given_up = [*state.given_up, *self._buffer.failed_prompts]
+        self._buffer.failed_prompts.clear()
+        return following
+
+
+def collect_sample_texts(groups: Sequence[RolloutGroup]) -> dict[str, SampleText]:
+    """Return sample id (as in the batch) -> texts of the sample."""
+    return {
+        make_sample_id(group.group_id, sample): SampleText(json.loads(rollout.columns)["prompt"], rollout.response)
+        for group in groups
+        for sample, rollout in group.rollouts.items()
+    }
+
+
+def wait_metrics(groups: Sequence[RolloutGroup], asked: float, taken: float) -> dict[str, float]:
+    """Return how long trainer and groups waited for each other, in seconds.
+
+    The trainer waited for this batch's groups from `asked` to `taken` (time.monotonic()); a complete group
+    waited for the trainer.
+    """
+    waited = [taken - (group.completed_at or taken) for group in groups]
+    return {
+        "seconds/wait_groups": taken - asked,
+        "seconds/groups_waited": sum(waited) / len(waited),
+    }
+
+
+def data_metrics(prompts: EpochPrompts, dropped_rows: int) -> dict[str, float]:
+    """Return the position in the data as metrics.
+
+    Args:
+        dropped_rows: Rows left out for their length during preparation.
+    """
+    return {"data/epoch": prompts.cursor.epoch, "data/dropped_prompts": dropped_rows}
+
+
+def response_metrics(batch: Batch, version: int) -> dict[str, float]:
+    """Return lengths, truncation, staleness and weight version of a batch of samples, without auxiliary
+    sequences.
+    """
+    batch = trainable(batch)
+    lengths = torch.zeros(len(batch)).index_add(0, batch.sequence_of_token, batch.token("loss_mask").float())
+    age = compute_staleness(batch, version)
+    workflow_metrics = {
+        f"rollout/{name}": float(batch.sequence(name).float().mean())
+        for name in ("turns", "tool_errors")
+        if name in batch.sequence_columns
+    }
+    return workflow_metrics | {
+        "batch/tokens": len(batch.tokens),
+        "batch/sequences": len(batch),
+        "response/length": float(lengths.mean()),
+        "response/length_max": float(lengths.max()),
+        "response/truncated_share": float(batch.sequence("truncated").float().mean()),
+        "weights/version": version,
+        "rollout/staleness": float(age.float().mean()),
+        "rollout/staleness_max": float(age.max()),
+        "rollout/mixed_versions_share": float(has_mixed_versions(batch).float().mean()),
+    }

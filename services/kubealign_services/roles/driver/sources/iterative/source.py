@@ -1,0 +1,110 @@
+"""Batches of an iterative algorithm: rows that the policy generated itself, round after round."""
+
+import asyncio
+import logging
+
+from kubealign_services.batch.packed import Batch
+from kubealign_services.roles.driver.errors import UnrecoverableError, ShutdownRequested
+from kubealign_services.roles.driver.metrics.report import StepRecord
+from kubealign_services.roles.driver.sources.iterative.round_files import StoredRound, RoundFiles
+from kubealign_services.roles.driver.sources.iterative.round_maker import RoundMaker
+from kubealign_services.roles.driver.sources.iterative.order import select_row_indices
+from kubealign_services.roles.driver.round_progress import RoundProgress
+from kubealign_services.roles.driver.rollouts.round_samples import list_prompts
+from kubealign_services.roles.driver.state import JobState
+
+log = logging.getLogger(__name__)
+
+
+class RoundSource:
+    """Batch source of rounds. The last step of a round takes the remaining rows."""
+
+    def __init__(
+        self,
+        maker: RoundMaker,
+        files: RoundFiles,
+        rounds: int,
+        rows_per_step: int,
+        epochs: int,
+        seed: int,
+        stop: asyncio.Event,
+    ) -> None:
+        self._maker = maker
+        self._files = files
+        self._rounds = rounds
+        self._rows_per_step = rows_per_step
+        self._epochs = epochs
+        self._seed = seed
+        self._stop = stop
+        self._round: StoredRound | None = None
+        self._progress = RoundProgress()
+        self._batch_prompts: list[str] = []
+
+    async def next_batch(self, state: JobState, step: StepRecord) -> Batch | None:
+        """Return the round's next rows; None after the last round or when nothing is left to learn.
+
+        In the latter two cases `state.finished` holds the reason.
+
+        Raises:
+            UnrecoverableError: A round has no row.
+            ShutdownRequested: The driver was asked to stop.
+        """
+        if self._stop.is_set():
+            raise ShutdownRequested
+        if not state.round.is_done:
+            stored = await self._load_round(state.round)
+            progress = state.round
+        elif state.round.number >= self._rounds:
+            state.finished = f"the last of {self._rounds} rounds is done"
+            return None
+        else:
+            new_round = await self._start_round(state, step)
+            if new_round is None:
+                step.metrics.clear()
+                return None
+            stored = new_round
+            rows = stored.rows * self._epochs
+            progress = RoundProgress(
+                number=stored.header.round, file=stored.file, digest=stored.digest, rows=rows
+            )
+        self._round = stored
+        indices = select_row_indices(
+            progress.taken, self._rows_per_step, stored.rows, self._epochs, self._seed, progress.number
+        )
+        self._progress = progress.advance(len(indices))
+        batch = stored.select_rows(indices)
+        self._batch_prompts = list_prompts(batch.sample_ids)
+        step.add({"batch/tokens": len(batch.tokens), "batch/sequences": len(batch)})
+        step.add({"round/number": progress.number, "round/rows": stored.rows})
+        return batch
+
+    def state_after(self, state: JobState) -> JobState:
+        following = state.copy_for_next_step()
+        following.round, following.trained = self._progress, self._batch_prompts
+        if self._progress.number > state.round.number and self._round is not None:
+            header = self._round.header
+            following.cursor = header.ends.cursor
+            following.unfinished = list(header.ends.unfinished)
+            following.given_up = [*state.given_up, *header.given_up]
+            following.rewards = header.rewards
+        return following
+
+    async def _load_round(self, progress: RoundProgress) -> StoredRound:
+        """Return the round of this progress, from memory or disk."""
+        if self._round is not None and self._round.digest == progress.digest:
+            return self._round
+        return await asyncio.to_thread(self._files.read, progress.file, progress.digest)
+
+    async def _start_round(self, state: JobState, step: StepRecord) -> StoredRound | None:
+        """Generate the next round; None if nothing is left to learn."""
+        number = state.round.number + 1
+        result = await self._maker.make_round(number, state, step)
+        if isinstance(result, StoredRound):
+            step.add(result.header.figures)
+            return result
+        cause = f"round {number}: {result.empty_reason}"
+        if result.is_converged and number > 1:
+            log.warning("nothing is left to learn", extra={"cause": cause})
+            state.finished = cause
+            return None
+        raise UnrecoverableError(f"{cause}; no row came of it, so there is nothing to learn from")

@@ -1,0 +1,45 @@
+"""Driver state between steps. It is sent with every TrainStep and stored in every checkpoint."""
+
+from pydantic import BaseModel, ConfigDict
+
+from kubealign_services.data.epoch_shuffle import EpochCursor
+from kubealign_services.roles.driver.round_progress import RoundProgress
+
+
+class JobState(BaseModel):
+    """Progress of the job. Serialised as JSON; kept small, since it is sent with every step.
+
+    Weight versions are steps: one TrainStep makes one version.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    step: int = 0
+    #: Position of the next prompt (or row) in the data.
+    cursor: EpochCursor = EpochCursor()
+    #: Prompts taken from the cursor and not trained on yet, oldest first. A restart requests them first.
+    unfinished: list[str] = []
+    #: Prompts of the step that made this state.
+    trained: list[str] = []
+    #: State of the algorithm between steps, such as an adaptive coefficient.
+    algorithm: dict[str, float] = {}
+    #: Moments of the rewards by source.
+    rewards: dict[str, dict[str, float]] = {}
+    #: Prompts that failed after all retries, since the start of the job.
+    given_up: list[str] = []
+    #: Progress within the rounds of an iterative algorithm.
+    round: RoundProgress = RoundProgress()
+    #: The latest validation metrics and the step of their measurement.
+    validation: dict[str, float] = {}
+    validated_step: int | None = None
+    #: Reason to end the job before maxSteps; empty: none.
+    finished: str = ""
+
+    @property
+    def version(self) -> int:
+        """Version of the policy's weights."""
+        return self.step
+
+    def copy_for_next_step(self) -> "JobState":
+        """Return a copy for the next step."""
+        return self.model_copy(deep=True, update={"step": self.step + 1})

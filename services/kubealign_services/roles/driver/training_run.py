@@ -1,0 +1,88 @@
+"""State and collaborators of the training loop during one attempt."""
+
+import asyncio
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kubealign_services.algorithms.contract import Algorithm
+from kubealign_services.batch.packed import Batch
+from kubealign_services.roles.driver.checkpoints import CheckpointWriter, TrainingHistory
+from kubealign_services.roles.driver.metrics.nan_dump import dump_batch
+from kubealign_services.roles.driver.errors import UnrecoverableError
+from kubealign_services.roles.driver.members import LogprobGapGate, OldLogprobs, CriticValues, run_train_step
+from kubealign_services.roles.driver.metrics.sample_logging import SamplePreviews
+from kubealign_services.roles.driver.metrics.report import MetricsReport, StepRecord
+from kubealign_services.roles.driver.results import ResultExporter
+from kubealign_services.roles.driver.sources.batch_sources import BatchSource
+from kubealign_services.roles.driver.state import JobState
+from kubealign_services.roles.driver.trainer_client import CriticClient, TrainerClient
+from kubealign_services.roles.driver.validation.validation import ValidationSchedule
+from kubealign_services.roles.driver.weight_sync import WeightSync
+from kubealign_services.training.contract import NonFiniteLoss
+
+
+@dataclass
+class TrainingRun:
+    """One attempt at a job under one fence. `state` is the last step that both trainer and critic have
+    finished.
+    """
+
+    run_dir: Path
+    max_steps: int
+    checkpoint_every: int
+    critic_warmup_steps: int
+    algorithm: Algorithm
+    source: BatchSource
+    trainer_client: TrainerClient
+    critic_client: CriticClient | None
+    old_logprobs: OldLogprobs
+    critic_values: CriticValues
+    logprob_gap_gate: LogprobGapGate
+    weight_sync: WeightSync
+    previews: SamplePreviews
+    validation: ValidationSchedule
+    checkpoints: CheckpointWriter
+    history: TrainingHistory
+    result_exporter: ResultExporter
+    report: MetricsReport
+    state: JobState = field(default_factory=JobState)
+    #: The batch of the latest TrainStep.
+    last_batch: Batch | None = None
+    #: Held during a TrainStep or a checkpoint: shutdown waits for these to end while its deadline allows.
+    critical_section: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def train_step(self, batch: Batch, after: JobState, step: StepRecord) -> JobState:
+        """Run one TrainStep on trainer and critic. The step then counts as done, whatever happens to the
+        driver.
+        """
+        self.last_batch = batch
+        async with self.critical_section:
+            try:
+                self.state = await run_train_step(
+                    self.trainer_client, self.critic_client, batch, after, step, self.critic_warmup_steps
+                )
+            except NonFiniteLoss as error:
+                raise self.non_finite_failure(after.step, error) from error
+            self.history.append(self.state)
+        return self.state
+
+    def non_finite_failure(self, step: int, error: Exception) -> UnrecoverableError:
+        """Build the UnrecoverableError for a step that produced NaN or infinity. Saves the batch for
+        debugging.
+        """
+        if self.last_batch is None:
+            return UnrecoverableError(str(error))
+        path = dump_batch(self.run_dir, step, self.last_batch)
+        return UnrecoverableError(f"step {step}: {error}; its batch is kept in {path}")
+
+    async def save_checkpoint(self, state: JobState) -> None:
+        """Save a checkpoint of `state` once a quorum of workers has verified its weights, so that destroyed
+        weights are never saved.
+        """
+        await self.weight_sync.wait_for_quorum(state.version)
+        async with self.critical_section:
+            await self.checkpoints.save(state)
+
+    def is_checkpoint_due(self, step: int) -> bool:
+        """Return True if a checkpoint is due after this step."""
+        return step % self.checkpoint_every == 0

@@ -1,0 +1,85 @@
+"""Validation metrics of sampled responses. Pure."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import fmean
+from typing import Any
+
+from kubealign.v1 import rollout_pb2
+from kubealign_services.batch.codec import decode
+from kubealign_services.roles.driver.rollouts.group_tracker import RolloutGroup
+
+
+@dataclass(frozen=True)
+class ValidationSample:
+    """One response to a held-out prompt. `tokens`: the response's ids; `logprobs`: the engine's, one per
+    token.
+    """
+
+    group_id: str
+    prompt: str
+    response: str
+    length: int
+    truncated: bool
+    scores: dict[str, float]
+    columns: dict[str, Any]
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+    def to_json(self) -> str:
+        """Return the sample as JSON, without tokens and log-probabilities."""
+        fields = asdict(self)
+        del fields["tokens"], fields["logprobs"]
+        return json.dumps(fields, ensure_ascii=False)
+
+
+def collect_validation_samples(groups: Sequence[RolloutGroup], sources: Sequence[str]) -> list[ValidationSample]:
+    """Return every sample of the groups with the score of each source."""
+    samples = []
+    for group in groups:
+        for index in sorted(group.rollouts):
+            rollout = group.rollouts[index]
+            context = json.loads(rollout.columns)
+            sequence = decode(rollout.sequence)
+            response = sequence.token("loss_mask").bool()
+            samples.append(
+                ValidationSample(
+                    group_id=group.group_id,
+                    prompt=context["prompt"],
+                    response=rollout.response,
+                    length=int(response.sum()),
+                    truncated=rollout.finish_reason == rollout_pb2.FINISH_REASON_LENGTH,
+                    scores={source: group.score(index, source).reward for source in sources},
+                    columns=context["columns"],
+                    tokens=sequence.tokens[response].tolist(),
+                    logprobs=sequence.token("engine_logprobs")[response].tolist(),
+                )
+            )
+    return samples
+
+
+def summarize_samples(
+    samples: Sequence[ValidationSample], metric_names: Mapping[str, str], group_by: str | None
+) -> dict[str, float]:
+    """Return the mean score of each source, the mean length and the share of truncated responses.
+
+    Args:
+        metric_names: Source -> val/...
+        group_by: Column; means are also returned under NAME/VALUE for each of its values.
+    """
+    measured = _mean_metrics(samples, metric_names)
+    if group_by is not None:
+        for value in sorted({str(sample.columns[group_by]) for sample in samples}):
+            subset = [sample for sample in samples if str(sample.columns[group_by]) == value]
+            measured.update({f"{name}/{value}": mean for name, mean in _mean_metrics(subset, metric_names).items()})
+    return measured
+
+
+def _mean_metrics(samples: Sequence[ValidationSample], metric_names: Mapping[str, str]) -> dict[str, float]:
+    if not samples:
+        return {}
+    means = {name: fmean(sample.scores[source] for sample in samples) for source, name in metric_names.items()}
+    means["val/response_length"] = fmean(sample.length for sample in samples)
+    means["val/truncated_share"] = fmean(sample.truncated for sample in samples)
+    return means

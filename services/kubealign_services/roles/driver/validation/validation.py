@@ -1,0 +1,145 @@
+"""Validation on held-out rows before, during and after training: loss and sampled responses."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from kubealign.spec.sections.validation import Validation as ValidationSpec
+from kubealign_services.algorithms.contract import Algorithm
+from kubealign_services.batch.auxiliary import drop_auxiliary
+from kubealign_services.data.prepared import PreparedRows
+from kubealign_services.roles.driver.errors import UnrecoverableError
+from kubealign_services.roles.driver.metrics.report import MetricsReport, StepRecord
+from kubealign_services.roles.driver.sources.row_batches import RowBatches
+from kubealign_services.roles.driver.sources.batch_sources import FrozenModels
+from kubealign_services.roles.driver.state import JobState
+from kubealign_services.roles.driver.trainer_client import TrainerClient
+from kubealign_services.roles.driver.validation.metrics import ValidationSample, summarize_samples
+
+
+class Measurement(Protocol):
+    """One kind of measurement."""
+
+    async def __call__(self, state: JobState) -> dict[str, float]: ...
+
+
+class HeldOutLoss:
+    """The trainer's own objective on the held-out rows, in total and for each value of `group_by`.
+
+    The rows get the same columns as those of a step: scores of frozen models, old log-probabilities,
+    advantages.
+    """
+
+    def __init__(
+        self,
+        trainer: TrainerClient,
+        algorithm: Algorithm,
+        rows: PreparedRows,
+        batches: RowBatches,
+        frozen_models: FrozenModels,
+        group_by: str | None,
+    ) -> None:
+        self._trainer = trainer
+        self._algorithm = algorithm
+        self._rows = rows
+        self._batches = batches
+        self._frozen_models = frozen_models
+        self._group_by = group_by
+
+    async def __call__(self, state: JobState) -> dict[str, float]:
+        indices = list(range(len(self._rows)))
+        measured = await self._mean_loss(indices, "")
+        if self._group_by is not None:
+            values = [str(self._rows[index].columns[self._group_by]) for index in indices]
+            for value in sorted(set(values)):
+                measured.update(await self._mean_loss([i for i in indices if values[i] == value], f"/{value}"))
+        return measured
+
+    async def _mean_loss(self, indices: list[int], suffix: str) -> dict[str, float]:
+        """Return the mean metrics of these rows under val/NAME and the suffix."""
+        batch = self._batches.build([f"val/{index}" for index in indices])
+        unreported = StepRecord(0)  # phases of a measurement are not reported
+        await self._frozen_models.add_columns(batch, unreported)
+        if self._algorithm.needs_old_logprobs:
+            batch.token_columns["old_logprobs"] = await self._trainer.logprobs(batch)
+        metrics = self._algorithm.advantages(batch, {})
+        metrics |= await self._trainer.evaluate(drop_auxiliary(batch))
+        return {f"val/{name.partition('/')[2] or name}{suffix}": value for name, value in metrics.items()}
+
+
+class SampledResponses:
+    """Scored responses of the policy to the held-out prompts.
+
+    Each measurement is stored as `step-N.jsonl` in `folder`.
+
+    Args:
+        sample: Generates with the weights of the state and returns scored samples.
+        metric_names: Source -> name of its metric.
+        show: Receives the samples for displays.
+    """
+
+    def __init__(
+        self,
+        sample: Callable[[JobState], Awaitable[list[ValidationSample]]],
+        metric_names: dict[str, str],
+        group_by: str | None,
+        folder: Path,
+        show: Callable[[JobState, Sequence[ValidationSample]], None],
+    ) -> None:
+        self._sample = sample
+        self._metric_names = metric_names
+        self._group_by = group_by
+        self._folder = folder
+        self._show = show
+
+    async def __call__(self, state: JobState) -> dict[str, float]:
+        samples = await self._sample(state)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path = self._folder / f"step-{state.step:06d}.jsonl"
+        path.write_text("".join(sample.to_json() + "\n" for sample in samples))
+        self._show(state, samples)
+        return summarize_samples(samples, self._metric_names, self._group_by)
+
+
+class ValidationSchedule:
+    """Schedule of measurements, and early stopping. Without a spec nothing is measured."""
+
+    def __init__(self, spec: ValidationSpec | None, measurements: list[Measurement], report: MetricsReport) -> None:
+        self._spec = spec
+        self._measurements = measurements
+        self._report = report
+
+    def is_due(self, step: int) -> bool:
+        """Return True if a measurement is due after this step."""
+        every = self._spec.every_steps if self._spec else None
+        return every is not None and step % every == 0
+
+    async def measure_at_start(self, state: JobState) -> None:
+        """Measure before the first step if the spec asks for it."""
+        if self._spec is not None and self._spec.at_start and state.validated_step is None:
+            await self.measure(state)
+
+    async def measure_at_end(self, state: JobState) -> None:
+        """Measure after the last step unless that was done."""
+        if self._spec is not None and self._spec.at_end and state.validated_step != state.step:
+            await self.measure(state)
+
+    async def measure(self, state: JobState) -> None:
+        """Measure now, write the metrics, and set `state.finished` if they end the job."""
+        metrics: dict[str, float] = {}
+        for measurement in self._measurements:
+            metrics.update(await measurement(state))
+        state.validation = metrics
+        state.validated_step = state.step
+        self._report.write(state.step, metrics)
+        stopping = self._spec.early_stopping if self._spec else None
+        if stopping is None:
+            return
+        if stopping.metric not in metrics:
+            raise UnrecoverableError(
+                f"spec.validation.earlyStopping.metric: {stopping.metric} is not measured; "
+                f"there are {', '.join(sorted(metrics))}"
+            )
+        value = metrics[stopping.metric]
+        if stopping.target.is_reached(value) and state.step > 0:
+            state.finished = f"{stopping.metric} reached {value:.4g}"

@@ -1,0 +1,156 @@
+"""Weight synchronisation: policies that decide when new weights reach the rollout workers."""
+
+import asyncio
+from typing import Protocol
+
+from kubealign_services.roles.driver.metrics.report import StepRecord
+from kubealign_services.roles.driver.snapshots import SnapshotPublisher
+from kubealign_services.roles.driver.cancellation import run_until_any
+from kubealign_services.weights.announce.coordinator import RefitReport, RefitCoordinator
+
+
+class WeightSync(Protocol):
+    """Policy that publishes weights to a job's rollout workers."""
+
+    async def publish(self, version: int) -> None:
+        """Publish a version and wait for the quorum. Raises RefitFailed."""
+
+    async def wait_until_snapshot_taken(self, step: StepRecord) -> None:
+        """Wait until the trainer may change its weights. Raises RefitFailed."""
+
+    async def publish_in_background(self, version: int, step: StepRecord) -> None:
+        """Publish a version in the background. Raises RefitFailed for the previous version."""
+
+    async def ensure_published(self, version: int) -> None:
+        """Wait until a quorum has this version, publishing it if necessary."""
+
+    async def wait_for_quorum(self, version: int) -> None:
+        """Wait until a quorum computes with this version, which may then be saved in a checkpoint. Raises
+        RefitFailed.
+        """
+
+    async def wait_for_failure(self) -> None:
+        """Wait for a refit in progress to fail, and raise its error."""
+
+
+class NoSync:
+    """No synchronisation: a job without rollout workers."""
+
+    async def publish(self, version: int) -> None:
+        return None
+
+    async def wait_until_snapshot_taken(self, step: StepRecord) -> None:
+        return None
+
+    async def publish_in_background(self, version: int, step: StepRecord) -> None:
+        return None
+
+    async def ensure_published(self, version: int) -> None:
+        raise LookupError("this job has no rollout workers")
+
+    async def wait_for_quorum(self, version: int) -> None:
+        return None
+
+    async def wait_for_failure(self) -> None:
+        await asyncio.Event().wait()
+
+
+class SyncEveryStep:
+    """On-policy synchronisation after each step.
+
+    The trainer waits for the quorum of every version. On policy this costs no time, and a refit that lost
+    its quorum fails before anything is trained on it.
+    """
+
+    def __init__(self, broadcast: RefitCoordinator) -> None:
+        self._broadcast = broadcast
+        self._report: RefitReport | None = None
+
+    async def publish(self, version: int) -> None:
+        await self._broadcast.publish(version)
+
+    async def wait_until_snapshot_taken(self, step: StepRecord) -> None:
+        await self._wait_for_refit(step)
+
+    async def publish_in_background(self, version: int, step: StepRecord) -> None:
+        self._broadcast.publish_in_background(version)
+
+    async def ensure_published(self, version: int) -> None:
+        await self.wait_for_quorum(version)
+
+    async def wait_for_quorum(self, version: int) -> None:
+        self._report = await self._broadcast.wait_current() or self._report
+        # A refit that failed, or never began because the loop was cancelled, verifies nothing.
+        if self._broadcast.proven_version != version:
+            await self._broadcast.publish(version)
+
+    async def wait_for_failure(self) -> None:
+        await self._broadcast.wait_for_failure()
+
+    async def _wait_for_refit(self, step: StepRecord) -> None:
+        """Wait for the refit in progress and add its metrics to the step."""
+        with step.phase("wait_refit"):
+            await self.wait_for_quorum(step.step - 1)
+        if self._report is not None:
+            # Reported only now: workers beyond the quorum acknowledged during this step's generation.
+            step.add(self._report.metrics())
+        self._report = None
+
+
+class AsyncSync(SyncEveryStep):
+    """Asynchronous synchronisation: the trainer continues while workers still fetch the last version.
+
+    For jobs whose samples may be stale. The trainer waits for the previous version when it has the next
+    one to publish. Samples that need a version wait for that version on the workers.
+    """
+
+    def __init__(self, broadcast: RefitCoordinator, snapshots: SnapshotPublisher) -> None:
+        """Set up the policy.
+
+        Args:
+            snapshots: Publisher that the broadcast uses.
+        """
+        super().__init__(broadcast)
+        self._snapshots = snapshots
+
+    async def wait_until_snapshot_taken(self, step: StepRecord) -> None:
+        with step.phase("wait_refit"):
+            await run_until_any(self._snapshots.release(), self._broadcast.wait_for_failure())
+
+    async def publish_in_background(self, version: int, step: StepRecord) -> None:
+        await self._wait_for_refit(step)
+        self._snapshots.expect(version)
+        self._broadcast.publish_in_background(version)
+
+
+class SyncOnDemand:
+    """On-demand synchronisation: a version is published only when it is to be sampled from."""
+
+    def __init__(self, broadcast: RefitCoordinator) -> None:
+        self._broadcast = broadcast
+        self._published_version: int | None = None
+
+    async def publish(self, version: int) -> None:
+        return None
+
+    async def wait_until_snapshot_taken(self, step: StepRecord) -> None:
+        return None
+
+    async def publish_in_background(self, version: int, step: StepRecord) -> None:
+        return None
+
+    async def ensure_published(self, version: int) -> None:
+        if self._published_version != version:
+            await self._broadcast.publish(version)
+            self._published_version = version
+
+    async def publish_and_digest(self, version: int) -> str:
+        """Publish the version if necessary and return the digest of its weights."""
+        await self.ensure_published(version)
+        return self._broadcast.digest
+
+    async def wait_for_quorum(self, version: int) -> None:
+        return None
+
+    async def wait_for_failure(self) -> None:
+        await self._broadcast.wait_for_failure()

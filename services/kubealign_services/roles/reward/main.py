@@ -1,0 +1,78 @@
+"""Reward process: `python -m kubealign_services.roles.reward.main SETTINGS.json`."""
+
+import sys
+from contextlib import AsyncExitStack
+
+from kubealign.spec.sections.rewards import Reward
+from kubealign_services.data.errors import DataError
+from kubealign_services.data.models.reward_roles import reward_roles
+from kubealign_services.data.prepared import load_prepared
+from kubealign_services.runtime.process.context import ProcessContext
+from kubealign_services.runtime.process.failures import PermanentFailure
+from kubealign_services.runtime.process.role_runner import run_role
+from kubealign_services.roles.reward.function_scorer import FunctionScorer
+from kubealign_services.roles.reward.model_scorer import ModelScorer
+from kubealign_services.roles.reward.servicer import RewardServicer
+from kubealign_services.scoring.attributes import UnknownAttribute
+from kubealign_services.scoring.functions.function_reward import FunctionReward, RewardError
+from kubealign_services.scoring.reward_models import RewardModelEnsemble, SequenceScorer, load_reward_model
+from kubealign_services.scoring.serving import serve_scorer
+from kubealign_services.scoring.worker import Scorer
+
+_MICROBATCH_TOKENS = 8192
+
+
+async def serve(context: ProcessContext) -> None:
+    """Score rollouts until stopped."""
+    name = context.settings.reward
+    async with AsyncExitStack() as stack:
+        try:
+            scorer, purposes = await _create_scorer(context, str(name), stack)
+        except (RewardError, DataError, UnknownAttribute) as error:
+            raise PermanentFailure(str(error)) from error
+        await serve_scorer(context, f"reward-{name}", purposes, scorer, RewardServicer(scorer))
+
+
+async def _create_scorer(context: ProcessContext, name: str, stack: AsyncExitStack) -> tuple[Scorer, frozenset[str]]:
+    """Return the scorer of this name and the purposes that it scores."""
+    spec = context.job.spec
+    for reward in spec.rewards:
+        if reward.name == name:
+            return await _create_reward_scorer(context, reward, stack), frozenset({"train", "validation"})
+    for score in spec.validation_scores:
+        if score.name == name:
+            function = FunctionReward(score.function, score.timeout_seconds, name)
+            await stack.enter_async_context(function)
+            return FunctionScorer(name, context.settings.name, function), frozenset({"validation"})
+    names = [*(reward.name for reward in spec.rewards), *(score.name for score in spec.validation_scores)]
+    raise PermanentFailure(f"the job has no reward {name}; there are {', '.join(names)}")
+
+
+async def _create_reward_scorer(context: ProcessContext, reward: Reward, stack: AsyncExitStack) -> Scorer:
+    """Create the scorer of a reward: a function or models."""
+    target = reward.function or reward.plugin
+    if target is not None:
+        function = FunctionReward(target, reward.timeout_seconds, reward.name)
+        await stack.enter_async_context(function)
+        return FunctionScorer(reward.name, context.settings.name, function)
+    model = await context.compute(_load_model, context, reward)
+    return ModelScorer(reward.name, context.settings.name, context, model)
+
+
+def _load_model(context: ProcessContext, reward: Reward) -> SequenceScorer:
+    """Load the models of a reward."""
+    prepared = load_prepared(context.settings.run_dir)
+    precision = context.job.spec.trainer.backend.value.precision
+    models = [
+        load_reward_model(prepared.model_folder(role), precision, _MICROBATCH_TOKENS, weights=reward.attributes)
+        for role in reward_roles(reward)
+    ]
+    return models[0] if reward.ensemble is None else RewardModelEnsemble(models, reward.ensemble.aggregate)
+
+
+def main(argv: list[str]) -> int:
+    return run_role(serve, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

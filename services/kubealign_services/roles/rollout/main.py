@@ -1,0 +1,145 @@
+"""Rollout worker process: `python -m kubealign_services.roles.rollout.main SETTINGS.json`."""
+
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from kubealign.spec.sections.engines import Engine
+from kubealign.spec.sections.rollout import InFlightPolicy, Rollout
+from kubealign_services.messaging.contract import Bus
+from kubealign_services.data.prepared import load_prepared
+from kubealign_services.generation.contract import Generator
+from kubealign_services.runtime.process.context import ProcessContext
+from kubealign_services.runtime.process.failures import PermanentFailure
+from kubealign_services.runtime.process.role_runner import run_role
+from kubealign_services.runtime.process.run_until_stopped import run_until_stopped
+from kubealign_services.weights.receive.receiver_factory import open_receiver
+from kubealign_services.weights.receive.recovery import recover_weights
+from kubealign_services.weights.receive.refit_worker import RefitWorker
+from kubealign_services.roles.rollout.engine_factory import open_generator
+from kubealign_services.roles.rollout.fixed_weights import BASE_VERSION, FixedWeights, read_folder_weights
+from kubealign_services.roles.rollout.servicer import RolloutServicer
+from kubealign_services.roles.rollout.tensor_parallel import run_follower
+from kubealign_services.roles.rollout.shared_weights import make_shard_selector
+from kubealign_services.roles.rollout.weights import WorkerWeights
+from kubealign_services.roles.rollout.worker import RolloutWorker
+from kubealign_services.roles.rollout.workflow.contract import WorkflowFailed
+from kubealign_services.roles.rollout.workflow.factory import open_sample_producer
+from kubealign_services.scoring.functions.errors import RewardMissing
+from kubealign_services.telemetry.rates import Rate
+
+#: Opens the worker's engine, like `open_generator`.
+OpenEngine = Callable[[ProcessContext, Engine, Path], AbstractAsyncContextManager[Generator]]
+
+
+async def serve(context: ProcessContext, open_engine: OpenEngine = open_generator) -> None:
+    """Generate until stopped."""
+    settings = context.settings
+    rollout = context.job.spec.effective_rollout
+    if rollout is None:
+        raise PermanentFailure(f"{context.job.spec.algorithm.member} does not sample in this job")
+    prepared = load_prepared(settings.run_dir)
+    folder = prepared.model_folder("policy")
+    trains, trainer = context.job.spec.algorithm.value.trains, context.job.spec.trainer
+    timeout = rollout.refit.timeout_seconds
+    async with context.bus() as bus, open_engine(context, rollout.engine, folder) as generator:
+
+        async def load_base() -> None:
+            if not trains or trainer.lora is not None:
+                # In a job with adapters: their base weights.
+                async with generator.paused(InFlightPolicy.DRAIN):
+                    await generator.refit(read_folder_weights(folder), BASE_VERSION)
+
+        await load_base()
+        if not trains:
+            fixed = FixedWeights()
+            reloading = fixed.reload_after_loss(generator.wait_for_weight_loss, load_base)
+            await _run_worker(context, bus, generator, rollout, prepared.tokenizer, fixed, reloading)
+            return
+        select_shard = make_shard_selector(rollout.engine, settings.rank)
+        async with open_receiver(settings, rollout.refit, select_shard) as setup:
+            refit = RefitWorker(
+                settings.name, bus, setup.receiver, generator, timeout, context.job.spec.in_flight
+            )
+            await _run_worker(
+                context,
+                bus,
+                generator,
+                rollout,
+                prepared.tokenizer,
+                refit,
+                refit.run(),
+                recover_weights(refit, generator.wait_for_weight_loss, load_base),
+                servicers=setup.servicers,
+            )
+
+
+async def _run_worker(
+    context: ProcessContext,
+    bus: Bus,
+    generator: Generator,
+    rollout: Rollout,
+    tokenizer: PreTrainedTokenizerBase,
+    weights: WorkerWeights,
+    *others: Coroutine[Any, Any, None],
+    servicers: Sequence[object] = (),
+) -> None:
+    """Serve and pull work until stopped; `others` run concurrently.
+
+    Args:
+        servicers: Additional gRPC services.
+    """
+    name = context.settings.name
+    capacity = rollout.engine.value.max_sequences
+    tokens = Rate()
+    context.heartbeat.set_fields(lambda: _heartbeat_payload(generator, weights, tokens))
+    try:
+        async with open_sample_producer(rollout.workflow, generator, name, tokenizer) as samples:
+            worker = RolloutWorker(name, bus, generator, weights, capacity, samples)
+            # In the trainer's process the worker has no address: its work arrives by the bus alone.
+            reachable = context.settings.listen is not None
+            servicer = RolloutServicer(name, generator, weights, samples)
+            async with context.serve([servicer, *servicers]) if reachable else nullcontext():
+                await run_until_stopped(context.stop, generator.run(), worker.run(), *others)
+    except (WorkflowFailed, RewardMissing) as error:
+        raise PermanentFailure(str(error)) from error
+
+
+def _heartbeat_payload(generator: Generator, weights: WorkerWeights, tokens: Rate) -> dict[str, Any]:
+    """Return the heartbeat payload (docs/metrics.md)."""
+    payload: dict[str, Any] = {
+        "weight_version": weights.current.version if weights.current is not None else None,
+        "running": generator.load.running,
+        "waiting": generator.load.waiting,
+        "tokens_per_second": round(tokens.per_second(generator.load.generated_tokens), 1),
+        "quarantined": weights.quarantined,
+    }
+    if weights.quarantine_reason:
+        payload["last_error"] = weights.quarantine_reason
+    if weights.last_ack is not None:
+        payload["refit_seconds"] = round(weights.last_ack.seconds, 3)
+        payload["refit_bytes"] = weights.last_ack.received_bytes
+        payload["refit_transport"] = weights.last_ack.transport
+    return payload
+
+
+async def _serve_or_follow(context: ProcessContext) -> None:
+    """Serve in the first process of a worker; other processes of the worker follow it."""
+    settings, rollout = context.settings, context.job.spec.effective_rollout
+    if settings.rank == 0 or rollout is None or rollout.engine.torch is None:
+        await serve(context)
+    else:
+        folder = load_prepared(settings.run_dir).model_folder("policy")
+        await run_follower(context, rollout.engine.torch, folder)
+
+
+def main(argv: list[str]) -> int:
+    return run_role(_serve_or_follow, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

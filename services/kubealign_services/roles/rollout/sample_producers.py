@@ -1,0 +1,111 @@
+"""Producers of a work item's samples: in a single turn, or in several turns by a workflow."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Protocol
+
+from transformers import PreTrainedTokenizerBase
+
+from kubealign.v1 import rollout_pb2
+from kubealign_services.generation.contract import (
+    FinishReason,
+    GeneratedSample,
+    GenerationRequest,
+    Generator,
+    RequestRefused,
+)
+from kubealign_services.roles.rollout.messages import GroupPart, to_rollout
+from kubealign_services.roles.rollout.workflow.contract import EpisodeWorkflow
+from kubealign_services.roles.rollout.workflow.episode import Episode, Transcript
+
+#: Purposes whose samples a workflow generates; others (a judgement, a critique) take a single turn.
+_WORKFLOW_PURPOSES = frozenset({"train", "validation"})
+
+
+class SampleProducer(Protocol):
+    """Producer of the samples of a group's part."""
+
+    def make(self, item: rollout_pb2.WorkItem, part: GroupPart) -> AsyncGenerator[rollout_pb2.Rollout]:
+        """Yield each sample as soon as it is finished. Raises RequestRefused, WorkflowFailed."""
+
+
+class SingleTurn:
+    """Generates each response in a single turn; the group's prompt is computed once."""
+
+    def __init__(self, generator: Generator, worker: str) -> None:
+        self._generator, self._worker = generator, worker
+
+    async def make(self, item: rollout_pb2.WorkItem, part: GroupPart) -> AsyncGenerator[rollout_pb2.Rollout]:
+        async with aclosing(self._generator.generate(part.request)) as samples:
+            async for sample in samples:
+                yield to_rollout(item, sample, self._worker, part.first_sample)
+
+
+class MultiTurn:
+    """Generates each response in several turns, all samples of a part concurrently."""
+
+    def __init__(
+        self, generator: Generator, worker: str, workflow: EpisodeWorkflow, tokenizer: PreTrainedTokenizerBase
+    ) -> None:
+        self._single_turn = SingleTurn(generator, worker)
+        self._generator, self._worker = generator, worker
+        self._workflow, self._tokenizer = workflow, tokenizer
+
+    async def make(self, item: rollout_pb2.WorkItem, part: GroupPart) -> AsyncGenerator[rollout_pb2.Rollout]:
+        if item.purpose not in _WORKFLOW_PURPOSES:
+            async with aclosing(self._single_turn.make(item, part)) as samples:
+                async for rollout in samples:
+                    yield rollout
+            return
+        tasks = [
+            asyncio.create_task(self._run_episode(item, part, index)) for index in range(len(part.request.seeds))
+        ]
+        try:
+            for done in asyncio.as_completed(tasks):
+                yield await done
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run_episode(self, item: rollout_pb2.WorkItem, part: GroupPart, index: int) -> rollout_pb2.Rollout:
+        """Run the workflow of one sample."""
+        request = replace(
+            part.request,
+            request_id=f"{part.request.request_id}:{part.first_sample + index}",
+            seeds=(part.request.seeds[index],),
+        )
+        context = json.loads(item.columns)
+        episode = Episode(context["prompt"], context["columns"], request, self._tokenizer, self._generate)
+        await self._workflow(episode)
+        return episode_to_rollout(item, part, index, episode.transcript, self._worker)
+
+    async def _generate(self, request: GenerationRequest) -> GeneratedSample:
+        """Generate one sample of a request."""
+        async with aclosing(self._generator.generate(request)) as samples:
+            async for sample in samples:
+                return sample
+        raise RequestRefused(f"nothing was generated for {request.request_id}")
+
+
+def episode_to_rollout(
+    item: rollout_pb2.WorkItem, part: GroupPart, index: int, transcript: Transcript, worker: str
+) -> rollout_pb2.Rollout:
+    """Return the message of a transcript."""
+    sample = GeneratedSample(
+        request_id=part.request.request_id,
+        sample=index,
+        tokens=transcript.tokens,
+        behaviour_logprobs=transcript.behaviour_logprobs,
+        engine_logprobs=transcript.engine_logprobs,
+        versions=transcript.versions,
+        finish=FinishReason.LENGTH if transcript.truncated else FinishReason.STOP,
+        text=transcript.text,
+        seconds=transcript.seconds,
+    )
+    rollout = to_rollout(item, sample, worker, part.first_sample, transcript.loss_mask)
+    rollout.turns, rollout.tool_errors = transcript.turns, transcript.tool_errors
+    return rollout

@@ -1,0 +1,177 @@
+"""Rollout worker loop: pulls work items while it has capacity and publishes each sample as it finishes.
+
+A work item is acknowledged after its last sample is published, so the items of a worker that dies are
+delivered to another.
+"""
+
+import asyncio
+import logging
+import time
+from contextlib import aclosing
+
+from kubealign.v1 import rollout_pb2
+from kubealign_services.messaging.contract import Bus, Delivery
+from kubealign_services.messaging.ack_keepalive import extend_ack_deadline
+from kubealign_services.generation.contract import EngineLost, Generator, RequestRefused
+from kubealign_services.weights.receive.refit_worker import Quarantined
+from kubealign_services.roles.rollout.messages import (
+    GroupPart,
+    to_failed_rollout,
+    to_given_rollouts,
+    make_item_key,
+    make_message_id,
+    split_into_parts,
+)
+from kubealign_services.roles.rollout.sample_producers import SingleTurn, SampleProducer
+from kubealign_services.roles.rollout.weights import WorkerWeights
+from kubealign_services.roles.rollout.workflow.contract import WorkflowFailed
+from kubealign_services.runtime.rpc.errors import StaleFence
+from kubealign_services.scoring.functions.errors import RewardError
+
+#: Few items per pull, so that workers share the work.
+_PULL_COUNT = 4
+_PULL_SECONDS = 5.0
+#: An item that a quarantined worker returns is delivered after a delay, as it may come straight back.
+_REDELIVERY_DELAY_SECONDS = 1.0
+
+log = logging.getLogger(__name__)
+
+
+class RolloutWorker:
+    """Bus worker of the rollout role. `capacity`: samples that the engine runs at once."""
+
+    def __init__(
+        self,
+        name: str,
+        bus: Bus,
+        generator: Generator,
+        weights: WorkerWeights,
+        capacity: int,
+        samples: SampleProducer | None = None,
+    ) -> None:
+        """Set up the worker.
+
+        Args:
+            samples: Producer of samples; None: single-turn generation.
+        """
+        self._samples = samples or SingleTurn(generator, name)
+        self._name = name
+        self._bus = bus
+        self._generator = generator
+        self._weights = weights
+        self._capacity = capacity
+        self._samples_in_flight = 0
+        # Item key -> future of its samples.
+        self._in_progress: dict[str, asyncio.Future[list[rollout_pb2.Rollout]]] = {}
+        self._has_capacity = asyncio.Event()
+        self._has_capacity.set()
+
+    async def run(self) -> None:
+        """Work until cancelled; unfinished items are then returned to the bus. Raises errors that a handler
+        could not deal with.
+        """
+        async with asyncio.TaskGroup() as handlers:
+            while True:
+                await self._has_capacity.wait()
+                await self._weights.wait_until_released()
+                for delivery in await self._bus.pull("work", "rollout", _PULL_COUNT, _PULL_SECONDS):
+                    handlers.create_task(self._handle(delivery))
+
+    async def _handle(self, delivery: Delivery) -> None:
+        """Process one delivery and acknowledge it, or return it to the bus."""
+        item = rollout_pb2.WorkItem.FromString(delivery.data)
+        self._reserve(item.samples)
+        try:
+            async with extend_ack_deadline([delivery], self._bus.ack_wait):
+                await self._serve_once(item)
+            await delivery.ack()
+        except (Quarantined, EngineLost) as error:
+            log.warning("work was given back", extra={"group": item.group_id, "cause": str(error)})
+            await delivery.retry(_REDELIVERY_DELAY_SECONDS)
+        except asyncio.CancelledError:
+            await delivery.retry()
+            raise
+        finally:
+            self._reserve(-item.samples)
+
+    async def _serve_once(self, item: rollout_pb2.WorkItem) -> None:
+        """Generate an item once, even if the bus delivers it twice.
+
+        The bus delivers a copy when it has lost the item. The samples of the first delivery are then
+        published again, since the bus may have lost them too.
+        """
+        identity = make_item_key(item)
+        first_delivery = self._in_progress.get(identity)
+        if first_delivery is not None:
+            for rollout in await asyncio.shield(first_delivery):
+                await self._publish(rollout)
+            return
+        future = self._in_progress[identity] = asyncio.get_running_loop().create_future()
+        # Retrieve the error, since no second delivery may ever await the future.
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())
+        try:
+            future.set_result(await self._serve(item))
+        except Exception as error:
+            future.set_exception(error)
+            raise
+        finally:
+            future.cancel()
+            del self._in_progress[identity]
+
+    async def _serve(self, item: rollout_pb2.WorkItem) -> list[rollout_pb2.Rollout]:
+        """Generate a group, publish its samples and return them. Expired and stale items are skipped."""
+        remaining = item.deadline - time.time()
+        if remaining <= 0:
+            return []
+        try:
+            await self._weights.wait_for_version(item.fence, item.min_version, timeout=remaining)
+        except (StaleFence, TimeoutError) as error:
+            log.info("skipped a work item", extra={"group": item.group_id, "cause": str(error)})
+            return []
+        rollouts: list[rollout_pb2.Rollout] = []
+        if item.continuations:
+            await self._score_continuations(item, rollouts)
+            return rollouts
+        try:
+            async with asyncio.TaskGroup() as parts:
+                for part in split_into_parts(item):
+                    parts.create_task(self._generate(item, part, rollouts))
+        except* EngineLost as lost:
+            # All parts share one engine, so their errors have one cause.
+            raise EngineLost(str(lost.exceptions[0])) from lost
+        return rollouts
+
+    async def _generate(
+        self, item: rollout_pb2.WorkItem, part: GroupPart, rollouts: list[rollout_pb2.Rollout]
+    ) -> None:
+        """Generate and publish the samples of one part."""
+        try:
+            async with aclosing(self._samples.make(item, part)) as samples:
+                async for rollout in samples:
+                    rollouts.append(rollout)
+                    await self._publish(rollout)
+        except (RequestRefused, WorkflowFailed, RewardError) as error:
+            rollouts.append(to_failed_rollout(item, str(error), self._name))
+            await self._publish(rollouts[-1])
+
+    async def _score_continuations(self, item: rollout_pb2.WorkItem, rollouts: list[rollout_pb2.Rollout]) -> None:
+        """Compute and publish the log-probabilities of the responses that the item gives."""
+        token_lists = [list(continuation.tokens) for continuation in item.continuations]
+        try:
+            logprobs, version = await self._generator.continuation_logprobs(item.prompt_tokens, token_lists)
+            rollouts += to_given_rollouts(item, logprobs, version, self._name)
+        except RequestRefused as error:
+            rollouts.append(to_failed_rollout(item, str(error), self._name))
+        for rollout in rollouts:
+            await self._publish(rollout)
+
+    async def _publish(self, rollout: rollout_pb2.Rollout) -> None:
+        await self._bus.publish("rollouts", rollout.SerializeToString(), make_message_id(rollout))
+
+    def _reserve(self, samples: int) -> None:
+        """Add samples to those in flight and update the capacity event."""
+        self._samples_in_flight += samples
+        if self._samples_in_flight < self._capacity:
+            self._has_capacity.set()
+        else:
+            self._has_capacity.clear()

@@ -1,0 +1,39 @@
+"""Creates the sample producer of a job's rollout."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from transformers import PreTrainedTokenizerBase
+
+from kubealign.spec.sections.workflow import WorkflowSpec as WorkflowSpec
+from kubealign_services.generation.contract import Generator
+from kubealign_services.roles.rollout.sample_producers import SingleTurn, MultiTurn, SampleProducer
+from kubealign_services.roles.rollout.workflow.contract import EpisodeWorkflow
+from kubealign_services.roles.rollout.workflow.custom import CustomWorkflow
+from kubealign_services.roles.rollout.workflow.tool_use import ToolWorkflow
+from kubealign_services.scoring.functions.tool_process import ToolProcess
+
+
+@asynccontextmanager
+async def open_sample_producer(
+    spec: WorkflowSpec | None, generator: Generator, worker: str, tokenizer: PreTrainedTokenizerBase
+) -> AsyncIterator[SampleProducer]:
+    """Open the sample producer; a workflow's tools run until the block ends.
+
+    Raises:
+        RewardError: A tool cannot be started.
+        WorkflowFailed: The workflow cannot be loaded.
+    """
+    if spec is None:
+        yield SingleTurn(generator, worker)
+        return
+    async with AsyncExitStack() as stack:
+        yield MultiTurn(generator, worker, await _create_workflow(spec, stack), tokenizer)
+
+
+async def _create_workflow(spec: WorkflowSpec, stack: AsyncExitStack) -> EpisodeWorkflow:
+    if spec.function is not None:
+        return CustomWorkflow.from_spec(spec.function)
+    assert spec.tools is not None
+    tools = {tool.name: await stack.enter_async_context(ToolProcess(tool)) for tool in spec.tools.tools}
+    return ToolWorkflow(spec.tools, tools)

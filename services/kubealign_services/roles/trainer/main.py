@@ -1,0 +1,131 @@
+"""Trainer process of the policy: `python -m kubealign_services.roles.trainer.main SETTINGS.json`."""
+
+import sys
+from collections.abc import Sequence
+
+from kubealign.spec.sections.rollout import ReferencePlacement
+from kubealign.v1 import refit_pb2, training_pb2
+from kubealign_services.algorithms.contract import Algorithm, Objective, ScoreAlgorithm
+from kubealign_services.algorithms.factory import make_algorithm
+from kubealign_services.data.prepared import PreparedJob, load_prepared
+from kubealign_services.runtime.process.context import ProcessContext
+from kubealign_services.runtime.process.role_runner import run_role
+from kubealign_services.weights.transfer.collective.sender import BroadcastSender, make_broadcast_sender
+from kubealign_services.weights.verify.canary import Canary
+from kubealign_services.weights.send.publisher import WeightsPublisher
+from kubealign_services.weights.send.servicer import WeightsSenderServicer
+from kubealign_services.roles.trainer.weight_publication import PublishWeightsCommand
+from kubealign_services.roles.trainer.reference import AdapterOffLogprobsCommand, ReferenceLogprobsCommand
+from kubealign_services.roles.trainer.servicer import TrainerServicer
+from kubealign_services.training.backends import create_backend, load_frozen
+from kubealign_services.training.contract import FrozenBackend, Head, TrainingBackend
+from kubealign_services.training.commands.core import StepPlan, TrainingCore
+from kubealign_services.training.commands.server import Handler, core_handlers, make_handler, serve_group
+from kubealign_services.training.commands.shared_accelerator import Accelerator, ExclusiveAccelerator, SharedAccelerator
+
+
+async def serve(context: ProcessContext, shared_accelerator: SharedAccelerator | None = None) -> None:
+    """Serve until stopped; ranks above 0 follow rank 0 until it ends.
+
+    Args:
+        shared_accelerator: Accelerator that another component of this process uses too; None: the trainer
+            uses it alone.
+    """
+    accelerator = shared_accelerator or ExclusiveAccelerator()
+    settings, spec = context.settings, context.job.spec
+    prepared = load_prepared(settings.run_dir)
+    algorithm = make_algorithm(spec.algorithm)
+    core = TrainingCore(
+        create=accelerator.wrap_create(lambda: _create_backend(context, prepared)),
+        objective=_create_objective(algorithm, spec.reward_score_names),
+        plan=StepPlan(
+            epochs=getattr(spec.algorithm.value, "epochs_per_step", 1),
+            minibatch_sequences=getattr(spec.algorithm.value, "minibatch_sequences", None),
+        ),
+        seed=spec.seed,
+        role="trainer",
+        world_size=settings.world_size,
+    )
+    handlers: dict[str, Handler] = core_handlers(core)
+    publisher: WeightsPublisher | None = None
+    broadcasts: BroadcastSender | None = None
+    senders: list[WeightsSenderServicer] = []
+    rollout = spec.effective_rollout
+    if rollout is not None:
+        precisions = [spec.trainer.backend.value.precision, rollout.engine.value.precision]
+        canary = Canary.choose(spec.seed, len(prepared.tokenizer), precisions)
+        publisher = WeightsPublisher(
+            settings.shared_memory,
+            settings.advertise or settings.listen,
+            rollout.refit.transport,
+            rank=settings.rank,
+            encoding=rollout.refit.encoding,
+        )
+        broadcasts = make_broadcast_sender(settings, publisher, rollout)
+        senders = [WeightsSenderServicer(publisher, rollout.refit.fan_out, broadcasts)]
+        handlers["PublishWeights"] = make_handler(
+            refit_pb2.PublishWeightsRequest,
+            PublishWeightsCommand(core, canary, publisher, settings.rank, settings.world_size),
+        )
+    reference = spec.effective_reference
+    if reference is not None and reference.placement is ReferencePlacement.WITH_TRAINER:
+        frozen = await context.compute(_load_reference, context, prepared, accelerator)
+        handlers["ReferenceLogprobs"] = make_handler(training_pb2.ForwardRequest, ReferenceLogprobsCommand(core, frozen))
+    elif reference is not None and reference.placement is ReferencePlacement.ADAPTER_OFF:
+        handlers["ReferenceLogprobs"] = make_handler(training_pb2.ForwardRequest, AdapterOffLogprobsCommand(core))
+    try:
+        await serve_group(context, spec.trainer, accelerator.wrap_handlers(handlers), TrainerServicer, senders)
+    finally:
+        if broadcasts is not None:
+            broadcasts.close()
+        if publisher is not None:
+            publisher.close()
+
+
+def _load_reference(context: ProcessContext, prepared: PreparedJob, accelerator: Accelerator) -> FrozenBackend:
+    """Load the reference that the trainer hosts and offload it."""
+    settings = context.settings
+    with accelerator.hold("loading the reference"):
+        frozen = load_frozen(
+            prepared.model_folder("reference"),
+            Head.LANGUAGE_MODEL,
+            context.job.spec.trainer,
+            rank=settings.rank,
+            world_size=settings.world_size,
+        )
+        frozen.offload()
+    return frozen
+
+
+def _create_objective(algorithm: Algorithm, scores: Sequence[str]) -> Objective:
+    """Return the training objective of the algorithm."""
+    if isinstance(algorithm, ScoreAlgorithm):
+        return algorithm.score_objective(scores)
+    return algorithm.policy_objective()
+
+
+def _create_backend(context: ProcessContext, prepared: PreparedJob) -> TrainingBackend:
+    """Create the training backend of the policy."""
+    spec = context.job.spec
+    algorithm = spec.algorithm.value
+    warmup = getattr(algorithm, "critic_warmup_steps", 0)
+    pooling = getattr(algorithm, "pooling", None)
+    return create_backend(
+        prepared.model_folder("policy"),
+        Head.LANGUAGE_MODEL if pooling is None else Head.SCORE,
+        spec.trainer,
+        total_updates=max(1, spec.max_steps - warmup) * algorithm.updates_per_step,
+        rank=context.settings.rank,
+        world_size=context.settings.world_size,
+        seed=spec.seed,
+        pooling=None if pooling is None else pooling.value,
+        scores=spec.reward_score_names,
+    )
+
+
+def main(argv: list[str]) -> int:
+    return run_role(serve, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

@@ -1,0 +1,168 @@
+"""Context of a role process: settings, job, bus, metrics, heartbeat and the compute thread."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import ParamSpec, TypeVar
+
+from kubealign.process_settings import ProcessSettings, Role
+from kubealign.spec.job import AlignmentJob
+from kubealign_services.messaging.bounds import Bounds, bounds_for
+from kubealign_services.messaging.contract import Bus
+from kubealign_services.messaging.jetstream.bus import JetStreamBus
+from kubealign_services.runtime.rpc.server import RpcServer
+from kubealign_services.telemetry.heartbeat import Heartbeat
+from kubealign_services.telemetry.instrumented_bus import InstrumentedBus
+from kubealign_services.telemetry.metrics import ProcessMetrics
+from kubealign_services.telemetry.rates import BusyShare
+from kubealign_services.telemetry.read_model import ReadModelWriter
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# Part of the grace period for calls in progress when a server closes.
+_SERVER_GRACE_SECONDS = 5.0
+# Assumed prompt length, in tokens, of jobs that do not set data.maxTokens.
+_DEFAULT_PROMPT_TOKENS = 8192
+
+
+@dataclass
+class ProcessContext:
+    """Everything that a role's main receives from the process. `stop` is set when the process receives
+    SIGTERM or SIGINT.
+    """
+
+    settings: ProcessSettings
+    job: AlignmentJob
+    logger: logging.Logger
+    stop: asyncio.Event
+    metrics: ProcessMetrics
+    read_model: ReadModelWriter
+    heartbeat: Heartbeat
+    #: True while the role works: it serves, or follows the rank that serves.
+    ready: bool = False
+    #: Further readiness conditions, such as a healthy engine server.
+    conditions: list[Callable[[], bool]] = field(default_factory=list)
+    #: Description of a thread that cannot be ended; the process exits without it.
+    abandoned_thread: str = ""
+    #: Busy share of the compute thread.
+    busy_share: BusyShare = field(default_factory=BusyShare)
+    #: Name of the function that the compute thread runs; empty when idle.
+    current_computation: str = ""
+    _executor: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(max_workers=1, thread_name_prefix="compute")
+    )
+
+    #: Contexts of other parts of the same process.
+    _sub_contexts: list["ProcessContext"] = field(default_factory=list)
+
+    def sub_context(self, name: str, role: Role) -> "ProcessContext":
+        """Return the context of another part of this process, with its own name and compute thread.
+
+        The part has no server address, and its heartbeat fields are sent with this part's heartbeats.
+        """
+        overrides = {"name": name, "role": role, "world_size": 1, "rank": 0}
+        overrides |= {"listen": None, "advertise": None}
+        part = replace(
+            self,
+            settings=self.settings.model_copy(update={**overrides, "rendezvous": None}),
+            heartbeat=self.heartbeat.sub_heartbeat(),
+            computing="",
+            _executor=ThreadPoolExecutor(max_workers=1, thread_name_prefix=name),
+            _others=[],
+        )
+        self._sub_contexts.append(part)
+        return part
+
+    @property
+    def running_computation(self) -> str:
+        """Computation that runs in a thread of the process and prevents a plain exit; empty when none runs.
+        """
+        own = self.current_computation or self.abandoned_thread
+        return own or next((other.running_computation for other in self._sub_contexts if other.running_computation), "")
+
+    @property
+    def is_healthy(self) -> bool:
+        """True when the process is ready and all its conditions hold."""
+        return self.ready and all(holds() for holds in self.conditions)
+
+    async def compute(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run a function on the compute thread, so that the event loop stays responsive; calls are executed
+        in order.
+
+        Raises the exception of the function. A call that has started runs to its end when its caller is
+        cancelled.
+        """
+
+        def named() -> R:
+            self.current_computation = getattr(function, "__qualname__", type(function).__qualname__)
+            try:
+                with self.busy_share.measure():
+                    return function(*args, **kwargs)
+            finally:
+                self.current_computation = ""
+
+        return await asyncio.get_running_loop().run_in_executor(self._executor, named)
+
+    @asynccontextmanager
+    async def serve(self, servicers: Sequence[object]) -> AsyncIterator[RpcServer]:
+        """Serve the servicers at the process's address as SERVING while the context is open.
+
+        Raises:
+            PortInUse: The port is taken.
+            ValueError: The process has no listen address.
+        """
+        settings = self.settings
+        if settings.listen is None:
+            raise ValueError(f"{settings.name} serves, but its settings hold no listen address")
+        grace = min(_SERVER_GRACE_SECONDS, self.job.spec.lifecycle.grace_period_seconds / 2)
+        async with RpcServer(
+            settings.listen, settings.tls, servicers, self.metrics.observe_rpc, grace
+        ) as server:
+            await server.set_serving(True)
+            self.ready = True
+            try:
+                yield server
+            finally:
+                self.ready = False
+
+    @asynccontextmanager
+    async def bus(self) -> AsyncIterator[Bus]:
+        """Connect to the job's bus while the context is open. Raises BusUnavailable."""
+        settings = self.settings
+        bus = await JetStreamBus.connect(
+            settings.nats, settings.tls, name=settings.name, bounds=bus_bounds(self.job)
+        )
+        try:
+            yield InstrumentedBus(bus, self.metrics.bus_messages)
+        finally:
+            await bus.close()
+
+    def close(self) -> None:
+        """Accept no more computations. A running computation goes on."""
+        for part in (self, *self._sub_contexts):
+            part._executor.shutdown(wait=False, cancel_futures=True)
+
+
+def bus_bounds(job: AlignmentJob) -> dict[str, Bounds]:
+    """Return the retention bounds of each bus subject for a job."""
+    spec = job.spec
+    algorithm = spec.algorithm.value
+    rollout = spec.effective_rollout
+    response = rollout.sampling.max_tokens if rollout is not None else 0
+    groups = getattr(algorithm, "prompts_per_step", getattr(algorithm, "rows_per_step", 1))
+    samples = getattr(algorithm, "samples_per_prompt", 1)
+    template_tokens = getattr(algorithm, "longest_template", 0)
+    if template_tokens:
+        # The LLM judge gets a prompt for each sample, which contains two responses, and answers twice.
+        groups, samples, response = groups * samples, 2, 3 * response + template_tokens
+    return bounds_for(
+        groups=groups,
+        samples_per_group=samples,
+        sources=len(spec.rewards) + len(spec.validation_scores) + 1,
+        longest_sequence=(spec.data.value.max_tokens or _DEFAULT_PROMPT_TOKENS) + response,
+        score_bytes_a_token=8 * algorithm.candidates if spec.teacher is not None else 0,
+    )

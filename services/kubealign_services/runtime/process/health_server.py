@@ -1,0 +1,94 @@
+"""Liveness and readiness endpoints over plain HTTP for the kubelet.
+
+Nothing else is served, so no authentication is needed.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from http import HTTPStatus
+from types import TracebackType
+from typing import Self
+
+from kubealign_services.runtime.rpc.server import PortInUse
+
+log = logging.getLogger(__name__)
+
+#: Timeout for receiving a complete request, in seconds.
+_REQUEST_SECONDS = 5.0
+_REQUEST_BYTES = 8192
+
+
+class HealthServer:
+    """Serves `/livez` while the event loop runs and `/readyz` with the result of `ready`, while its context
+    is open.
+
+    Args:
+        listen: host:port, port 0 for any free one.
+
+    Raises:
+        PortInUse: The port is taken.
+    """
+
+    def __init__(self, listen: str, ready: Callable[[], bool]) -> None:
+        host, _, port = listen.rpartition(":")
+        self._host = host.strip("[]")
+        self._port = int(port)
+        self._ready = ready
+        self._server: asyncio.Server | None = None
+
+    @property
+    def port(self) -> int:
+        """Port that the server listens at."""
+        return self._port if self._server is None else int(self._server.sockets[0].getsockname()[1])
+
+    async def __aenter__(self) -> Self:
+        try:
+            self._server = await asyncio.start_server(
+                self._handle_request, self._host, self._port, limit=_REQUEST_BYTES
+            )
+        except OSError as error:
+            raise PortInUse(
+                f"cannot serve health at {self._host}:{self._port}: end the process that has it, "
+                f"or choose another port ({error})"
+            ) from error
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    async def _handle_request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            # A probe that disconnects, or never sends a request, is not worth a log line.
+            with contextlib.suppress(
+                OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError
+            ):
+                async with asyncio.timeout(_REQUEST_SECONDS):
+                    request = await reader.readuntil(b"\r\n\r\n")
+                    writer.write(_response(self._status(request)))
+                    await writer.drain()
+        finally:
+            writer.close()
+
+    def _status(self, request: bytes) -> HTTPStatus:
+        method, path, version = (*request.split(b"\r\n", 1)[0].split(b" "), b"", b"")[:3]
+        if not version.startswith(b"HTTP/1."):
+            return HTTPStatus.BAD_REQUEST
+        if method not in (b"GET", b"HEAD"):
+            return HTTPStatus.METHOD_NOT_ALLOWED
+        match path.partition(b"?")[0]:
+            case b"/livez":
+                return HTTPStatus.OK
+            case b"/readyz":
+                return HTTPStatus.OK if self._ready() else HTTPStatus.SERVICE_UNAVAILABLE
+        return HTTPStatus.NOT_FOUND
+
+
+def _response(status: HTTPStatus) -> bytes:
+    lines = (f"HTTP/1.1 {status.value} {status.phrase}", "Content-Length: 0", "Connection: close", "", "")
+    return "\r\n".join(lines).encode()

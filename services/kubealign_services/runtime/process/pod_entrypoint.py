@@ -1,0 +1,135 @@
+"""Container entry point of a role: `python -m kubealign_services.runtime.process.pod_entrypoint MODULE`.
+
+Reads what Kubernetes provides (an environment variable, a Secret, a ConfigMap), writes the settings file
+that a role takes on any platform, and runs the role in this process.
+"""
+
+import gc
+import importlib
+import logging
+import os
+import sys
+from collections.abc import MutableMapping, Sequence
+from pathlib import Path
+from types import ModuleType
+
+from pydantic import ValidationError
+
+from kubealign.library_environment import library_environment as libraries
+from kubealign.pod_contract import ENV_CPUS, ENV_SETTINGS, PodSettings
+from kubealign.process_settings import ExitCode, ProcessSettings
+from kubealign.spec.job import AlignmentJob
+from kubealign_services.runtime.process.failures import PermanentFailure
+from kubealign_services.runtime.process.mounts import Mounts
+from kubealign_services.runtime.process.pod_settings import check_runs_in_pods, build_process_settings
+from kubealign_services.runtime.process.reaper import run_with_reaper
+from kubealign_services.runtime.process.termination_message import write_termination_message
+from kubealign_services.telemetry.logs import set_up_logs
+
+log = logging.getLogger(__name__)
+
+_INIT_PID = 1
+
+
+def main(
+    argv: Sequence[str], mounts: Mounts | None = None, environment: MutableMapping[str, str] = os.environ
+) -> int:
+    """Run the role of module argv[1] until it ends; return its exit code.
+
+    Missing configuration of the pod returns PERMANENT, with the cause in the termination message.
+    """
+    mounts = mounts or Mounts()
+    try:
+        if len(argv) != 2:
+            raise PermanentFailure("a role's container needs one argument, the role's module")
+        settings = _load_settings(mounts, environment)
+        _set_up_libraries(settings, environment)
+        path = _write_settings(settings, mounts.runtime)
+        try:
+            module = _import_module(argv[1])
+        except ImportError as error:
+            raise PermanentFailure(f"the image cannot import {argv[1]}: {error}") from error
+    except PermanentFailure as failure:
+        set_up_logs("", "", argv[1] if len(argv) > 1 else "", sys.stdout)
+        log.error(str(failure), extra={"permanent": True})
+        write_termination_message(mounts.termination, str(failure))
+        return ExitCode.PERMANENT
+    code: int = module.main([argv[1], str(path)])
+    return code
+
+
+def _import_module(name: str) -> ModuleType:
+    """Import a module with garbage collection disabled: collecting would take a seventh of the import time,
+    and the imported objects stay anyway.
+    """
+    gc.disable()
+    try:
+        return importlib.import_module(name)
+    finally:
+        gc.enable()
+
+
+def _load_settings(mounts: Mounts, environment: MutableMapping[str, str]) -> ProcessSettings:
+    text = environment.get(ENV_SETTINGS)
+    if text is None:
+        raise PermanentFailure(f"the environment has no {ENV_SETTINGS}: the operator sets it in every pod")
+    try:
+        pod = PodSettings.model_validate_json(text)
+    except ValidationError as error:
+        raise PermanentFailure(f"{ENV_SETTINGS} cannot be used: {_first_error(error)}") from error
+    try:
+        job = AlignmentJob.model_validate_json(mounts.document.read_text())
+    except OSError as error:
+        raise PermanentFailure(f"the job cannot be read from {mounts.document}: {error.strerror}") from error
+    except ValidationError as error:
+        raise PermanentFailure(
+            f"{mounts.document} is not a job that this image knows: {_first_error(error)}"
+        ) from error
+    check_runs_in_pods(job)
+    return build_process_settings(pod, mounts, _parse_threads(environment.get(ENV_CPUS)))
+
+
+def _parse_threads(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise PermanentFailure(f"{ENV_CPUS} is {text!r}; it is a number of cores, 1 or more")
+    return int(text)
+
+
+def _set_up_libraries(settings: ProcessSettings, environment: MutableMapping[str, str]) -> None:
+    """Set the environment variables that libraries read at import. Existing variables are kept."""
+    # CPUs that the pod requests are reserved for it, so its threads may spin.
+    for name, value in libraries(exclusive_cores=settings.threads is not None).items():
+        environment.setdefault(name, value)
+    if settings.threads is not None:
+        # Otherwise the libraries would start a thread for each core of the node.
+        environment.setdefault("OMP_NUM_THREADS", str(settings.threads))
+    # A shared cache: a model downloaded by one pod is read by all.
+    environment.setdefault("HF_HOME", str(settings.run_dir.parent / ".huggingface"))
+
+
+def _write_settings(settings: ProcessSettings, folder: Path) -> Path:
+    path = folder / "settings.json"
+    try:
+        path.touch(mode=0o600)
+        path.write_text(settings.model_dump_json(indent=2))
+    except OSError as error:
+        raise PermanentFailure(f"{path} cannot be written: {error.strerror}") from error
+    return path
+
+
+def _first_error(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    return f"{'.'.join(map(str, first['loc'])) or 'the document'}: {first['msg']}"
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run `main`, with a reaper as init process when this is the container's first process."""
+    if os.getpid() == _INIT_PID:
+        return run_with_reaper(lambda: main(argv))
+    return main(argv)
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv))

@@ -1,0 +1,38 @@
+"""Rewards by a Python function, called in a process of its own."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from kubealign.spec.sections.rewards import RewardFunction, RewardPlugin
+from kubealign_services.scoring.functions.errors import BadReward, RewardError, RewardHung, RewardMissing, RewardRaised
+from kubealign_services.scoring.functions.process import FunctionProcess, function_target
+
+__all__ = ["BadReward", "FunctionReward", "RewardError", "RewardHung", "RewardMissing", "RewardRaised"]
+
+
+class FunctionReward(FunctionProcess):
+    """One reward function. `name`: name of the reward, for errors."""
+
+    def __init__(self, spec: RewardFunction | RewardPlugin, timeout_seconds: float, name: str = "") -> None:
+        if isinstance(spec, RewardPlugin):
+            target: dict[str, Any] = {"plugin": spec.name, "parameters": spec.parameters}
+            description = f"plugin {spec.name}"
+        else:
+            target, description = function_target(spec)
+        label = f"reward {name}: {description}" if name else f"reward {description}"
+        super().__init__(target, label, timeout_seconds)
+
+    async def score(
+        self, prompts: Sequence[str], responses: Sequence[str], columns: dict[str, list[Any]]
+    ) -> list[float]:
+        """Return one finite number per response.
+
+        Args:
+            columns: Name -> one JSON value per response.
+
+        Raises RewardMissing, RewardRaised, RewardHung or BadReward; after any of them the next call
+        restarts the process where necessary.
+        """
+        reply = await self.request({"prompts": list(prompts), "responses": list(responses), "columns": columns})
+        rewards: list[float] = reply["rewards"]
+        return rewards

@@ -1,0 +1,112 @@
+"""Rewards by reward models: a packed forward pass, pooled to one value per sequence and score."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+import torch
+from torch import Tensor
+
+from kubealign.spec.algorithms import ScorePooling
+from kubealign.spec.sections.precision import Precision
+from kubealign.spec.sections.rewards import EnsembleAggregation
+from kubealign_services.algorithms.losses.pooling import pool_outputs
+from kubealign_services.batch.packed import Batch
+from kubealign_services.scoring.attributes import attribute_weights, check_same_scores
+from kubealign_services.scoring.sequence_scores import SequenceScores, aggregate_scores
+from kubealign_services.training.contract import FrozenBackend, Head
+from kubealign_services.training.torch_backend.frozen_model import FrozenTorchModel
+
+#: A forward pass of a model with a score head: batch, names of the requested outputs -> name -> float32 [T],
+#: or [T, N] of N scores.
+Forward: TypeAlias = Callable[[Batch, frozenset[str]], dict[str, Tensor]]
+
+
+class NonFiniteScore(ArithmeticError):
+    """The reward model returned NaN or an infinity. The message names the samples."""
+
+
+class SequenceScorer(Protocol):
+    """One reward model or several."""
+
+    def score_details(self, batch: Batch) -> SequenceScores:
+        """Score the batch, which needs `loss_mask` where a model's pooling is ResponseSum. Raises
+        NonFiniteScore.
+        """
+
+
+class ModelReward:
+    """One reward model, its scores weighted into one reward.
+
+    pooling: pooling that the model was trained with. names: names of its scores; weights: as in
+    `attribute_weights`, which also lists the errors.
+    """
+
+    def __init__(
+        self,
+        forward: Forward,
+        pooling: ScorePooling,
+        offload: Callable[[], object] = lambda: None,
+        names: Sequence[str] = ("score",),
+        weights: Mapping[str, float] | None = None,
+    ) -> None:
+        self._forward = forward
+        self._pooling = pooling
+        self._offload = offload
+        self.names = tuple(names)
+        self._weights = torch.tensor(attribute_weights(self.names, weights or {}))
+
+    def offload(self) -> None:
+        """Offload the model to the CPU until the next score."""
+        self._offload()
+
+    def score(self, batch: Batch) -> Tensor:
+        """Return the rewards alone, float32 [S]."""
+        return self.score_details(batch).rewards
+
+    def score_details(self, batch: Batch) -> SequenceScores:
+        """Implement SequenceScorer."""
+        values = self._forward(batch, frozenset({"values"}))["values"]
+        scores = pool_outputs(values, batch, self._pooling).float().view(len(batch), -1)
+        finite = scores.isfinite().all(1)
+        if not bool(finite.all()):
+            invalid = [batch.sample_ids[i] for i in (~finite).nonzero().flatten().tolist()]
+            raise NonFiniteScore(f"the reward model returned no finite score for {', '.join(invalid[:5])}")
+        attribute_names = self.names if len(self.names) > 1 else ()
+        return SequenceScores(
+            scores @ self._weights, {name: scores[:, index] for index, name in enumerate(attribute_names)}
+        )
+
+
+class RewardModelEnsemble:
+    """Several models as one reward. Raises UnknownAttribute where their scores differ."""
+
+    def __init__(self, models: Sequence[ModelReward], aggregate: EnsembleAggregation) -> None:
+        check_same_scores([model.names for model in models])
+        self._models = models
+        self._aggregate = aggregate
+
+    def score_details(self, batch: Batch) -> SequenceScores:
+        """Implement SequenceScorer."""
+        return aggregate_scores([model.score_details(batch) for model in self._models], self._aggregate)
+
+
+def load_reward_model(
+    folder: Path,
+    precision: Precision,
+    microbatch_tokens: int,
+    rank: int = 0,
+    weights: Mapping[str, float] | None = None,
+) -> ModelReward:
+    """Load the reward model of a Hugging Face folder, with the pooling of its config.
+
+    The default is last-token pooling, as in transformers. Raises the training backend's errors for other
+    folders, and UnknownAttribute.
+    """
+    return build_reward(FrozenTorchModel.load(folder, Head.SCORE, precision, microbatch_tokens, rank), weights)
+
+
+def build_reward(model: FrozenBackend, weights: Mapping[str, float] | None = None) -> ModelReward:
+    """Wrap a loaded reward model, as `load_reward_model`. Raises UnknownAttribute."""
+    pooling = ScorePooling(model.pooling or ScorePooling.LAST_TOKEN)
+    return ModelReward(model.forward, pooling, model.offload, model.scores, weights)

@@ -1,0 +1,56 @@
+"""Writes an adapter as a folder for `PeftModel.from_pretrained`, for all training backends."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+from kubealign.spec.sections.training import Lora
+
+#: Name of the adapter's folder within an exported model.
+ADAPTER_FOLDER = "adapter"
+_PEFT_PREFIX = "base_model.model."
+
+
+def write_peft_adapter(
+    folder: Path,
+    tensors: Mapping[str, Tensor],
+    layers: list[str],
+    lora: Lora,
+    source: Path,
+    score: Tensor | None,
+    transposed: bool = False,
+) -> None:
+    """Write a new PEFT folder.
+
+    Args:
+        tensors: Adapter tensors by the names of `adapters.low_rank`.
+        layers: Names of the adapted layers, as in the base model, like the names of `tensors`.
+        source: Folder of the base model.
+        score: A classifier's head, which is trained in full and stored with the adapter.
+        transposed: True when layers store their weights as [inputs, outputs].
+    """
+    from peft import LoraConfig, TaskType
+
+    config = LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha,  # type: ignore[arg-type]
+        lora_dropout=lora.dropout,
+        # Full names: a suffix such as c_proj may also match a layer without an adapter.
+        target_modules=layers,
+        use_dora=lora.dora,
+        fan_in_fan_out=transposed,
+        modules_to_save=None if score is None else ["score"],
+        task_type=TaskType.CAUSAL_LM if score is None else TaskType.SEQ_CLS,
+        base_model_name_or_path=str(source),
+        inference_mode=True,
+    )
+    folder.mkdir()
+    config.save_pretrained(str(folder))
+    weights = {_PEFT_PREFIX + name: tensor for name, tensor in tensors.items()}
+    if score is not None:
+        weights[_PEFT_PREFIX + "score.weight"] = score
+    save_file(
+        {name: tensor.contiguous() for name, tensor in weights.items()}, folder / "adapter_model.safetensors"
+    )

@@ -1,0 +1,64 @@
+"""Selects the layers that a LoRA specification targets in a model. Pure selection by name and location."""
+
+from collections.abc import Iterator
+
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from kubealign.spec.sections.training import LoraTargetLayers, LoraLayerKind
+
+
+def is_linear(module: nn.Module) -> bool:
+    """Return True for a layer that can be adapted: torch's linear layer, or GPT-2's transposed one."""
+    return isinstance(module, nn.Linear | Conv1D)
+
+
+def target_layers(backbone: PreTrainedModel, targets: LoraTargetLayers) -> list[str]:
+    """Return the names of the layers to adapt, in the model's order; never the language-model head.
+
+    Raises ValueError, listing the available suffixes, for a suffix that no linear layer has, or a kind
+    that the model does
+    not have.
+    """
+    layers = list(_linear_layers(backbone))
+    if targets.names is None:
+        kind = targets.kind or LoraLayerKind.ALL_LINEAR
+        chosen = [name for name, layer_kind in layers if kind in (LoraLayerKind.ALL_LINEAR, layer_kind)]
+        if not chosen:
+            raise ValueError(f"lora.targets.kind {kind}: {_available_layers(backbone, layers)}")
+        return chosen
+    missing = [suffix for suffix in targets.names if not any(_has_suffix(name, suffix) for name, _ in layers)]
+    if missing:
+        raise ValueError(
+            f"lora.targets.names {', '.join(map(repr, missing))}: no linear layer's name ends so; "
+            f"{_available_layers(backbone, layers)}"
+        )
+    return [name for name, _ in layers if any(_has_suffix(name, suffix) for suffix in targets.names)]
+
+
+def _linear_layers(backbone: PreTrainedModel) -> Iterator[tuple[str, LoraLayerKind | None]]:
+    """Yield (name, ATTENTION or MLP, or None for layers outside the blocks)."""
+    head = None
+    if backbone.base_model is not backbone:
+        head = backbone.get_output_embeddings()  # type: ignore[no-untyped-call]
+    modules = dict(backbone.named_modules())
+    block_types = set(backbone._no_split_modules or [])
+    for name, module in modules.items():
+        if not is_linear(module) or module is head:
+            continue
+        parts = name.split(".")
+        above = [type(modules[".".join(parts[:end])]).__name__ for end in range(1, len(parts))]
+        if any(kind.endswith("Attention") for kind in above):
+            yield name, LoraLayerKind.ATTENTION
+        else:
+            yield name, LoraLayerKind.MLP if block_types & set(above) else None
+
+
+def _has_suffix(name: str, end: str) -> bool:
+    return name == end or name.endswith("." + end)
+
+
+def _available_layers(backbone: PreTrainedModel, layers: list[tuple[str, LoraLayerKind | None]]) -> str:
+    ends = sorted({name.rsplit(".", 1)[-1] for name, _ in layers})
+    return f"{type(backbone).__name__} has linear layers that end in {', '.join(ends) or 'nothing'}"

@@ -1,0 +1,202 @@
+"""Command queue of a model's ranks: rank 0 leads, and all ranks run the same commands in one order.
+
+Rank 0 writes each command (a name and bytes) into the group's store, every rank runs the handler of that
+name, and
+rank 0 returns its own answer once all have finished. So no two ranks ever enter different collectives. A
+command that
+fails on some ranks but not on others leaves them out of step: the group is then broken and restarts as a
+whole.
+"""
+
+import contextlib
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from types import TracebackType
+from typing import Self
+
+import torch.distributed as dist
+from torch.distributed import DistError, DistNetworkError, DistStoreError, Store  # type: ignore[attr-defined]
+
+from kubealign_services.runtime.ranks.rendezvous import GroupLost, join_process_group
+
+log = logging.getLogger(__name__)
+
+Handlers = Mapping[str, Callable[[bytes], bytes]]
+
+# The store refuses values of 8 MiB.
+_CHUNK_BYTES = 4 << 20
+# Seconds that an idle rank waits before it checks that rank 0 is reachable. A closed connection ends the wait
+# at once; this covers a machine that disappears without closing its connections.
+_IDLE_SECONDS = 60.0
+# Minimum seconds that rank 0 waits for the other ranks' outcomes after its own.
+_OUTCOME_SECONDS = 5.0
+# Seconds that rank 0 waits for the other ranks to read the shutdown command.
+_SHUTDOWN_SECONDS = 10.0
+_SHUTDOWN_COMMAND = ""
+
+
+class RankFailed(RuntimeError):
+    """A command failed on another rank, or that rank did not answer in time. The group is broken."""
+
+
+class CommandGroup:
+    """The ranks of one model. A context manager: entering performs the rendezvous, leaving ends the group.
+
+    A single rank needs neither a store nor a process group.
+    """
+
+    def __init__(self, rank: int, world_size: int, rendezvous: str | None, timeout: float) -> None:
+        """Configure the group without connecting.
+
+        Args:
+            rendezvous: host:port of rank 0; None for one rank.
+            timeout: Seconds that the ranks wait for one another: at the rendezvous, within a collective,
+                and for the slowest
+                rank's answer.
+        """
+        if world_size > 1 and rendezvous is None:
+            raise ValueError(f"{world_size} ranks need a rendezvous, but none is set")
+        self._rank = rank
+        self._world_size = world_size
+        self._rendezvous = rendezvous
+        self._timeout = timeout
+        self._store: Store | None = None
+        self._command_number = 0
+        self._failure: str | None = None
+
+    def __enter__(self) -> Self:
+        """Wait for the other ranks. Raises GroupLost when they do not come, OSError when rank 0's port is in
+        use.
+        """
+        if self._world_size > 1:
+            assert self._rendezvous is not None
+            self._store = join_process_group(self._rank, self._world_size, self._rendezvous, self._timeout)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Publish the shutdown command on rank 0. When an error ends the group, the other ranks see rank 0
+        vanish instead.
+        """
+        try:
+            if self._store is not None and self._rank == 0 and error is None and self._failure is None:
+                self._publish(self._store, _SHUTDOWN_COMMAND, b"")
+                with contextlib.suppress(DistError):
+                    others = [f"left/{rank}" for rank in range(1, self._world_size)]
+                    self._store.wait(others, timedelta(seconds=min(_SHUTDOWN_SECONDS, self._timeout)))
+        finally:
+            if dist.is_initialized():
+                dist.destroy_process_group()
+            self._store = None
+
+    def run(self, name: str, payload: bytes, handlers: Handlers) -> bytes:
+        """Run the handler of that name on every rank, and return rank 0's answer when all have finished. For
+        rank 0 only.
+
+        Raises what rank 0's handler raises, if the others fail alike; RankFailed, with the other rank's
+        error, if they do not.
+        KeyError for a name without a handler, before any rank runs it.
+        """
+        handler = handlers[name]
+        if self._world_size == 1:
+            return handler(payload)
+        if self._store is None or self._rank != 0:
+            raise RuntimeError("commands are run by rank 0, within the group's context")
+        if self._failure is not None:
+            raise RankFailed(f"the group is broken and restarts as a whole: {self._failure}")
+        number = self._publish(self._store, name, payload)
+        # A collective with a hanging rank has spent this time already.
+        deadline = time.monotonic() + self._timeout
+        try:
+            answer = handler(payload)
+        except Exception as error:
+            self._check_outcomes(self._store, number, name, error, deadline)
+            raise
+        self._check_outcomes(self._store, number, name, None, deadline)
+        return answer
+
+    def follow(self, handlers: Handlers) -> None:
+        """Run rank 0's commands until the shutdown command. For ranks above 0.
+
+        A handler's error is reported to rank 0, which decides; following goes on. Raises GroupLost when
+        rank 0 vanishes.
+        """
+        if self._store is None or self._rank == 0:
+            raise RuntimeError("ranks above 0 follow, within the group's context")
+        try:
+            while True:
+                name, payload = self._receive_command(self._store)
+                if name == _SHUTDOWN_COMMAND:
+                    self._store.set(f"left/{self._rank}", "")
+                    return
+                outcome = self._run_handler(handlers, name, payload)
+                self._store.set(f"result/{self._command_number}/{self._rank}", json.dumps(outcome))
+        except DistError as error:
+            raise GroupLost(f"rank 0 at {self._rendezvous} is gone") from error
+
+    def _publish(self, store: Store, name: str, payload: bytes) -> int:
+        """Write the command, its chunks first. Returns its number."""
+        self._command_number += 1
+        parts = [payload[first : first + _CHUNK_BYTES] for first in range(0, len(payload), _CHUNK_BYTES)]
+        for index, part in enumerate(parts):
+            store.set(f"part/{self._command_number}/{index}", part)  # type: ignore[arg-type]  # bytes do
+        store.set(f"command/{self._command_number}", json.dumps({"name": name, "parts": len(parts)}))
+        return self._command_number
+
+    def _receive_command(self, store: Store) -> tuple[str, bytes]:
+        """Wait for the next command, without a time limit."""
+        self._command_number += 1
+        key = f"command/{self._command_number}"
+        while True:
+            try:
+                store.wait([key], timedelta(seconds=_IDLE_SECONDS))
+                break
+            except DistNetworkError:
+                raise
+            except DistStoreError:
+                # Detects an unreachable rank 0: this request has a deadline of its own.
+                store.check([key])
+        command = json.loads(store.get(key))
+        parts = (store.get(f"part/{self._command_number}/{index}") for index in range(command["parts"]))
+        return command["name"], b"".join(parts)
+
+    def _run_handler(self, handlers: Handlers, name: str, payload: bytes) -> dict[str, str]:
+        try:
+            handlers[name](payload)
+        except Exception as error:
+            log.exception("a command failed", extra={"command": name, "rank": self._rank})
+            return {"kind": type(error).__name__, "message": str(error)}
+        return {}
+
+    def _check_outcomes(self, store: Store, number: int, name: str, mine: Exception | None, deadline: float) -> None:
+        """Wait for the other ranks' outcomes and delete the command. Raises RankFailed when one differs from
+        rank 0's.
+        """
+        kind = None if mine is None else type(mine).__name__
+        deadline = max(deadline, time.monotonic() + min(_OUTCOME_SECONDS, self._timeout))
+        for rank in range(1, self._world_size):
+            key = f"result/{number}/{rank}"
+            try:
+                store.wait([key], timedelta(seconds=max(0.001, deadline - time.monotonic())))
+                outcome = json.loads(store.get(key))
+            except DistError as error:
+                self._failure = f"rank {rank} did not answer {name} within {self._timeout:g} s"
+                raise RankFailed(self._failure) from (mine or error)
+            if outcome.get("kind") != kind:
+                theirs = f"{outcome['kind']}: {outcome['message']}" if outcome else "no error"
+                ours = "none" if mine is None else f"{kind}: {mine}"
+                self._failure = f"{name} ended on rank {rank} with {theirs}; on rank 0 with {ours}"
+                raise RankFailed(self._failure) from mine
+            store.delete_key(key)
+        self._delete_command(store, number)
+
+    @staticmethod
+    def _delete_command(store: Store, number: int) -> None:
+        """Delete the keys of a command from the store."""
+        parts = json.loads(store.get(f"command/{number}"))["parts"]
+        for key in [f"command/{number}", *(f"part/{number}/{index}" for index in range(parts))]:
+            store.delete_key(key)

@@ -1,0 +1,82 @@
+"""Writes everything but the weights of an exported Hugging Face folder, for all training backends."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from kubealign_services.training.files.hf_heads import POOLING_KEY
+from kubealign_services.training.files.durable import fsync_path
+
+# Copied from the source folder to the exported one, in addition to weights and config.
+_TOKENIZER_FILES = (
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *("vocab.json", "vocab.txt", "merges.txt", "tokenizer.model", "spiece.model"),
+    *("chat_template.jinja", "chat_template.json", "generation_config.json"),
+)
+
+
+def export_config(
+    config: Any, labels: int | None, scores: Sequence[str] = (), pooling: str | None = None
+) -> Any:
+    """Return a copy of a model's config, adapted to the exported model.
+
+    Args:
+        labels: Number of outputs of a classifier's head; None for a language model.
+        scores: Names of the labels; empty for the default names of transformers.
+        pooling: Pooling of token scores, stored in a reward model's config.
+    """
+    copy = type(config).from_dict(config.to_dict())
+    if labels is not None:
+        copy.num_labels = labels
+        if scores:
+            copy.id2label = dict(enumerate(scores))
+            copy.label2id = {name: index for index, name in enumerate(scores)}
+        copy.pad_token_id = _padding_token(copy)
+        if pooling is not None:
+            setattr(copy, POOLING_KEY, pooling)
+    return copy
+
+
+def _padding_token(config: Any) -> int:
+    """Return a classifier's padding token: the config's padding token, else its end of sequence, else 0."""
+    for token in (config.pad_token_id, config.eos_token_id):
+        if isinstance(token, list) and token:
+            return int(token[0])
+        if isinstance(token, int):
+            return token
+    return 0
+
+
+@contextmanager
+def atomic_folder(directory: Path, source: Path) -> Iterator[Path]:
+    """Yield a temporary folder that replaces `directory` atomically when the block ends.
+
+    Tokenizer files of `source` are copied in, and all files are synced to disk. An error leaves
+    `directory` unchanged.
+    """
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
+    try:
+        yield partial
+        for name in _TOKENIZER_FILES:
+            if (source / name).is_file():
+                shutil.copyfile(source / name, partial / name)
+        for path in [*partial.rglob("*"), partial]:
+            fsync_path(path)
+        partial.chmod(0o755)
+        _swap_folders(partial, directory)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _swap_folders(partial: Path, directory: Path) -> None:
+    """Rename the new folder into place; an existing folder is moved aside first and removed last."""
+    old = partial.with_name(f"{partial.name}.old")
+    if directory.exists():
+        directory.rename(old)
+    partial.rename(directory)
+    fsync_path(directory.parent)
+    shutil.rmtree(old, ignore_errors=True)

@@ -1,0 +1,53 @@
+"""Files of a rank's shard: a file of tensors, and a JSON description with the digests of both."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
+
+from kubealign_services.training.contract import CorruptCheckpoint
+from kubealign_services.training.files.digests import description_digest, file_digest
+from kubealign_services.training.files.durable import fsync_path
+
+
+def write_shard(
+    tensors_file: Path, tensors: dict[str, Tensor], description_file: Path, description: dict[str, Any]
+) -> list[str]:
+    """Write both files, with this process's RNG states among the tensors and the digests in the description.
+
+    Returns the file names once both files are synced to disk. Raises OSError, naming the file that cannot
+    be written.
+
+    Args:
+        tensors: CPU tensors, contiguous.
+    """
+    tensors = {**tensors, "rng.cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        tensors["rng.cuda"] = torch.cuda.get_rng_state()
+    try:
+        save_file(tensors, tensors_file)
+    except SafetensorError as error:
+        raise OSError(f"{tensors_file} cannot be written: {error}") from error
+    description = {**description, "tensors_digest": file_digest(tensors_file)}
+    description["digest"] = description_digest(description)
+    description_file.write_text(json.dumps(description, indent=1))
+    for path in (tensors_file, description_file, tensors_file.parent):
+        fsync_path(path)
+    return [tensors_file.name, description_file.name]
+
+
+def read_description(path: Path) -> dict[str, Any]:
+    """Read a description written by `write_shard`. Raises CorruptCheckpoint for a file that cannot be read or
+    was altered.
+    """
+    try:
+        description = json.loads(path.read_text())
+    except (ValueError, OSError) as error:
+        raise CorruptCheckpoint(f"{path} cannot be read: {error}") from error
+    if not isinstance(description, dict) or description.get("digest") != description_digest(description):
+        raise CorruptCheckpoint(f"{path} is not as it was written: its digest differs")
+    return description

@@ -1,0 +1,134 @@
+"""Loads a Hugging Face folder as this rank's stage with its first weights."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kubealign.spec.sections.megatron import MegatronBackendSpec as MegatronSpec
+from kubealign.spec.sections.training import HeadInit, Trainer
+from kubealign_services.batch.packed import Batch
+from kubealign_services.training.contract import Head
+from kubealign_services.training.megatron_backend.weights.conversion import WeightConversion, build_conversions
+from kubealign_services.training.megatron_backend.model.architecture import read_architecture
+from kubealign_services.training.megatron_backend.parallel.process_groups import ParallelGroups, init_parallel_groups
+from kubealign_services.training.megatron_backend.model.lora import add_adapters
+from kubealign_services.training.megatron_backend.model.lora_layers import adapted_layers, init_lora_a
+from kubealign_services.training.megatron_backend.model.stage_builder import build_stage
+from kubealign_services.training.megatron_backend.batch_check import check_batch, output_widths
+from kubealign_services.training.megatron_backend.cpu_shims import megatron_cpu_shims
+from kubealign_services.training.megatron_backend.model.stage import PipelineStage
+from kubealign_services.training.megatron_backend.weights.load_hf import load_weights
+from kubealign_services.training.megatron_backend.weights.head_init import initial_head, read_config
+from kubealign_services.training.torch_backend.precision import compute_device, compute_dtype
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """Origin and head of a model, as `TorchTrainingBackend.create` takes them."""
+
+    folder: Path
+    head: Head
+    seed: int = 0
+    head_init: HeadInit = HeadInit.ZERO
+    pooling: str | None = None
+    scores: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class StageModel:
+    """This rank's part of a model.
+
+    Attributes:
+        config: Config of the source folder.
+        conversions: Conversions of all ranks.
+    """
+
+    source: ModelSource
+    config: Any
+    stage: PipelineStage
+    groups: ParallelGroups
+    conversions: list[WeightConversion]
+    rank: int
+    world_size: int
+    device: torch.device
+
+    @property
+    def conversion(self) -> WeightConversion:
+        """This rank's conversion."""
+        return self.conversions[self.rank]
+
+    def check_batch(self, batch: Batch, outputs: frozenset[str]) -> None:
+        """See `check_batch`."""
+        check_batch(batch, outputs, self.conversion.shape, self.conversion.heads)
+
+    def output_widths(self, batch: Batch) -> dict[str, tuple[int, ...]]:
+        """See `output_widths`."""
+        return output_widths(batch, self.source.head, self.conversion.heads)
+
+
+def load_model(
+    source: ModelSource, spec: Trainer, rank: int, world_size: int
+) -> tuple[StageModel, Mapping[str, Tensor] | None]:
+    """Load the model. Also returns the fp32 weights that its own were rounded from, when all weights are
+    trained in lower
+    precision; else None. Collective. Raises as `MegatronTrainingBackend.create`.
+    """
+    megatron = megatron_spec(spec)
+    device = compute_device(rank)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    config = read_config(source.folder)
+    first = initial_head(source.folder, config, source.head, source.head_init, source.seed, source.scores)
+    shape = read_architecture(config)
+    adapted = None if spec.lora is None else adapted_layers(config, spec.lora)
+    conversions = build_conversions(shape, megatron, world_size, first.sizes, adapted)
+    layout = conversions[rank].layout
+    groups = init_parallel_groups(layout, rank, world_size, spec.step_timeout_seconds)
+    with megatron_cpu_shims():
+        stage = build_stage(config, shape, megatron, layout, groups, source.head, first.sizes).to(device)
+    weights = stage.weights()
+    rounded = spec.lora is None and compute_dtype(megatron.precision) != torch.float32
+    exact: Mapping[str, Tensor] = weights
+    if rounded:
+        exact = {name: tensor.detach().float() for name, tensor in weights.items()}
+    load_weights(source.folder, conversions[rank], exact, first.initialised_parameters)
+    with torch.no_grad():
+        if first.score is not None and "score.weight" in weights:
+            exact["score.weight"].copy_(first.score)
+        for name, tensor in weights.items() if rounded else ():
+            tensor.copy_(exact[name])
+    if spec.lora is not None:
+        dtype = compute_dtype(megatron.precision)
+        downs = init_lora_a(config, spec.lora, source.seed, source.head, dtype)
+        add_adapters(stage.trunk, conversions[rank], spec.lora, downs, groups.tensor)
+    stage.eval()
+    _log_stage(stage, source.folder, rank)
+    model = StageModel(source, config, stage, groups, conversions, rank, world_size, device)
+    return model, exact if rounded else None
+
+
+def megatron_spec(spec: Trainer) -> MegatronSpec:
+    """Return the Megatron section of the spec. Raises ValueError when the spec names another backend."""
+    if spec.backend.megatron is None:
+        raise ValueError("trainer.backend.megatron is not set: the spec names another backend")
+    return spec.backend.megatron
+
+
+def _log_stage(stage: PipelineStage, folder: Path, rank: int) -> None:
+    sizes = [(parameter.numel(), parameter.requires_grad) for parameter in stage.weights().values()]
+    log.info(
+        "stage made",
+        extra={
+            "folder": str(folder),
+            "rank": rank,
+            "parameters": sum(size for size, _ in sizes),
+            "trainable_parameters": sum(size for size, is_trained in sizes if is_trained),
+        },
+    )

@@ -1,0 +1,81 @@
+"""Frozen models: the reference, the teacher and the reward models."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from torch import Tensor
+
+from kubealign.spec.sections.precision import Precision
+from kubealign_services.batch.packed import Batch
+from kubealign_services.runtime.offload.host_offloader import make_offloader
+from kubealign_services.training.contract import Head
+from kubealign_services.training.files.hf_heads import POOLING_KEY, score_names
+from kubealign_services.training.torch_backend.passes.topk_logprobs import run_topk_logprobs
+from kubealign_services.training.torch_backend.model.loading import load_model
+from kubealign_services.training.torch_backend.model.packed_model import PackedModel
+from kubealign_services.training.torch_backend.passes.microbatch_passes import RankContext, run_forward
+from kubealign_services.training.torch_backend.precision import compute_device, compute_dtype
+
+
+class FrozenTorchModel:
+    """A model without gradients in one process. Its weights can be offloaded to the CPU while another model
+    needs the
+    accelerator.
+    """
+
+    def __init__(self, model: PackedModel, place: RankContext) -> None:
+        """Use `load` instead."""
+        self._model = model
+        self._context = place
+        self._offloader = make_offloader(self._resident_tensors, place.device)
+
+    @classmethod
+    def load(
+        cls, folder: Path, head: Head, precision: Precision, microbatch_tokens: int, rank: int = 0
+    ) -> "FrozenTorchModel":
+        """Load a Hugging Face folder onto this rank's device. Raises what `load_model` raises."""
+        device = compute_device(rank)
+        model = load_model(folder, head, compute_dtype(precision)).requires_grad_(False)
+        return cls(model.to(device), RankContext(0, 1, device, microbatch_tokens))
+
+    @property
+    def pooling(self) -> str | None:
+        """Pooling of token scores into a response's score, as a reward model's config states it; None when
+        the config does not.
+        """
+        pooling = getattr(self._model.backbone.config, POOLING_KEY, None)
+        return None if pooling is None else str(pooling)
+
+    @property
+    def scores(self) -> tuple[str, ...]:
+        """Names of a reward model's scores, in the order of its outputs."""
+        return score_names(self._model.backbone.config)
+
+    def forward(self, batch: Batch, outputs: frozenset[str]) -> dict[str, Tensor]:
+        """Compute some of logprobs, entropy, values, as in ModelOutputs, after reloading the model onto its
+        device. Returns
+        float32 [T] (values of N scores: [T, N]) on the CPU.
+        """
+        self.to_device()
+        return run_forward(self._model, batch, outputs, self._context)
+
+    def topk_logprobs(self, batch: Batch, count: int, vocabulary: int) -> tuple[Tensor, Tensor]:
+        """Compute `run_topk_logprobs` after reloading the model onto its device."""
+        self.to_device()
+        return run_topk_logprobs(self._model, batch, count, vocabulary, self._context)
+
+    def to_device(self) -> "FrozenTorchModel":
+        """Reload the weights onto the accelerator."""
+        self._offloader.reload()
+        return self
+
+    def offload(self) -> "FrozenTorchModel":
+        """Free the accelerator's memory. The weights are copied to host memory the first time only, since
+        they never change.
+        """
+        self._offloader.offload()
+        return self
+
+    def _resident_tensors(self) -> Iterator[Tensor]:
+        yield from self._model.parameters()
+        yield from self._model.buffers()

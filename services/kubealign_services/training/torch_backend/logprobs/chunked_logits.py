@@ -1,0 +1,90 @@
+"""The language-model head in chunks of tokens: the logits of a whole pack never exist at once."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from kubealign_services.training.torch_backend.model.cpu_linear import linear_no_grad
+
+# Limit of logits that exist at a time: 64 MiB in fp32.
+_CHUNK_LOGITS = 1 << 24
+# Block of the elementwise passes on a CPU, sized for its caches: 2 MiB in fp32.
+_CACHE_LOGITS = 1 << 19
+
+
+class HeadGradients:
+    """Accumulates the gradients of `compute_logits`, a chunk at a time.
+
+    Attributes:
+        hidden, weight, bias: The gradients, in the shapes and dtypes of their inputs; None when not
+        needed, and before the
+            first chunk.
+    """
+
+    def __init__(
+        self, hidden: Tensor, weight: Tensor, bias: Tensor | None, wanted: Sequence[bool], temperature: float
+    ) -> None:
+        """Allocate the accumulators.
+
+        Args:
+            wanted: Flags for hidden, weight and bias: whether a gradient is needed.
+        """
+        self._inputs = hidden, weight
+        self._needed = wanted[0], wanted[1], wanted[2] and bias is not None
+        self._temperature = temperature
+        self.hidden = torch.zeros_like(hidden) if self._needed[0] else None
+        self.weight: Tensor | None = None
+        self.bias: Tensor | None = None
+
+    def add(self, rows: slice, gradient: Tensor) -> None:
+        """Accumulate the gradient of one chunk.
+
+        Args:
+            gradient: [rows, V], with respect to logits / temperature; overwritten.
+        """
+        hidden, weight = self._inputs
+        gradient = gradient.div_(self._temperature) if self._temperature != 1.0 else gradient
+        gradient = gradient.to(hidden.dtype)
+        if self.hidden is not None:
+            self.hidden[rows] = linear_no_grad(gradient, weight.T)
+        if self._needed[1]:
+            if self.weight is None:
+                self.weight = linear_no_grad(gradient.T, hidden[rows].T)
+            else:
+                self.weight.addmm_(gradient.T, hidden[rows])
+        if self._needed[2]:
+            self.bias = gradient.sum(0) if self.bias is None else self.bias.add_(gradient.sum(0))
+
+
+def fits_one_chunk(tokens: int, vocabulary: int) -> bool:
+    """Return True when the logits of this many tokens fit into one chunk."""
+    return tokens * vocabulary <= _CHUNK_LOGITS
+
+
+def logit_chunks(tokens: int, vocabulary: int) -> Iterator[slice]:
+    """Yield slices of tokens whose logits fit into the chunk limit; one empty slice for no tokens."""
+    return _row_slices(0, max(1, tokens), max(1, _CHUNK_LOGITS // vocabulary), tokens)
+
+
+def cache_blocks(rows: slice, vocabulary: int, device: torch.device) -> Iterator[slice]:
+    """Yield blocks of a chunk's rows, small enough for intermediate results to stay in a CPU's caches."""
+    size = max(1, _CACHE_LOGITS // vocabulary) if device.type == "cpu" else max(1, rows.stop - rows.start)
+    return _row_slices(rows.start, rows.stop, size, rows.stop)
+
+
+def _row_slices(start: int, stop: int, size: int, most: int) -> Iterator[slice]:
+    return (slice(first, min(first + size, most)) for first in range(start, stop, size))
+
+
+def compute_logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float) -> Tensor:
+    """Return logits / temperature, [P, V] in at least fp32, without a gradient.
+
+    Args:
+        hidden: [P, H].
+        weight: [V, H].
+        bias: [V] or None.
+    """
+    logits = linear_no_grad(hidden, weight, bias)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return logits.div_(temperature) if temperature != 1.0 else logits

@@ -1,0 +1,248 @@
+"""A Hugging Face trunk on packed sequences, with the heads that a role needs."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from kubealign_services.batch.packed import Batch
+from kubealign_services.training.contract import Head
+from kubealign_services.training.torch_backend.logprobs.candidate_logprobs import candidate_logprobs, topk_logprobs
+from kubealign_services.training.torch_backend.packing.packed_attention import PLAN_ARGUMENT, PackedAttentionPlan, plan_attention
+from kubealign_services.training.torch_backend.packing.shared_prompts import share_prompts
+from kubealign_services.training.torch_backend.logprobs.token_logprobs import token_logprobs
+
+
+@dataclass(frozen=True)
+class PackedTokens:
+    """Inputs of a forward pass, on the model's device.
+
+    U is the number of tokens of the pack, T that of the batch. They differ when the pack stores shared
+    prompts once.
+
+    Attributes:
+        tokens, positions: int64 [1, U], the pack.
+        predicted_indices: int64 [P], the batch's tokens that have a predecessor in their sequence.
+        target_indices: int64 [C], those of them whose log-probabilities are needed.
+        plan: Attention plan of the pack.
+        temperature: Log-probabilities are those of softmax(logits / temperature).
+        candidates: int64 [C, K], alternative tokens for each target; None without candidates.
+        candidates_temperature: Temperature of the candidates' log-probabilities.
+        pack_indices: int64 [T], index in the pack of each of the batch's tokens; None when the pack is the
+            batch, U = T.
+    """
+
+    tokens: Tensor
+    positions: Tensor
+    predicted_indices: Tensor
+    target_indices: Tensor
+    plan: PackedAttentionPlan
+    temperature: float
+    candidates: Tensor | None = None
+    candidates_temperature: float = 1.0
+    pack_indices: Tensor | None = None
+
+    @property
+    def targets(self) -> Tensor:
+        """int64 [C]: the target tokens."""
+        return self.tokens[0, self.target_indices if self.pack_indices is None else self.pack_indices[self.target_indices]]
+
+    @property
+    def length(self) -> int:
+        """T: number of tokens of the batch."""
+        return self.tokens.shape[1] if self.pack_indices is None else len(self.pack_indices)
+
+    def predecessor_indices(self, places: Tensor) -> Tensor:
+        """Return the index in the pack of the predecessor of each of these tokens of the batch."""
+        return places - 1 if self.pack_indices is None else self.pack_indices[places - 1]
+
+    @staticmethod
+    def from_batch(batch: Batch, device: torch.device, shared: bool = False) -> "PackedTokens":
+        """Build the inputs for a batch.
+
+        Reads its scalars `temperature` (default 1) and `candidates_temperature` (default: the same), its
+        column loss_mask, which
+        selects the targets, and its column candidates, where they exist.
+
+        Args:
+            shared: Compute equal prompts (see `share_prompts`) once.
+        """
+        positions = batch.positions
+        mask = batch.token_columns.get("loss_mask")
+        is_target = positions > 0 if mask is None else (positions > 0) & (mask != 0)
+        temperature = float(batch.scalars.get("temperature", 1.0))
+        candidates_temperature = float(batch.scalars.get("candidates_temperature", temperature))
+        for value in (temperature, candidates_temperature):
+            if not value > 0:
+                raise ValueError(f"a temperature is {value}; it must be above 0")
+        candidates = batch.token_columns.get("candidates")
+        pack = share_prompts(batch) if shared else None
+        computed = slice(None) if pack is None else pack.computed_indices
+        return PackedTokens(
+            tokens=batch.tokens[computed].long()[None].to(device),
+            positions=positions[computed][None].to(device),
+            predicted_indices=positions.nonzero()[:, 0].to(device),
+            target_indices=is_target.nonzero()[:, 0].to(device),
+            plan=plan_attention(batch.cu_seqlens, device, pack),
+            temperature=temperature,
+            candidates=None if candidates is None else candidates[is_target].long().to(device),
+            candidates_temperature=candidates_temperature,
+            pack_indices=None if pack is None else pack.pack_indices.to(device),
+        )
+
+
+class PackedModel(nn.Module):
+    """A trunk with its heads. The forward pass returns the requested columns of `ModelOutputs` by name, each
+    [T] (values of
+    several scores: [T, N]) in at least fp32, in a dict, so that hooks of the module can find the tensors.
+
+    Attributes:
+        backbone: A causal language model, or a bare trunk.
+        score: The head of the value or of the N scores, [N, hidden], or None.
+    """
+
+    def __init__(self, backbone: PreTrainedModel, head: Head, score: nn.Linear | None) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.head = head
+        self.score = score
+        #: True when a pack with shared prompts gives the same outputs; see `can_share_prompts`.
+        self.can_share_prompts = False
+
+    @property
+    def shares_prompts(self) -> bool:
+        """True when equal prompts may be computed once now: not while dropout draws for each of them."""
+        return self.can_share_prompts and not (self.training and has_dropout(self.backbone))
+
+    @property
+    def attention_cost(self) -> float:
+        """Cost of attention for a sequence of n tokens, divided by n^2, where a token costs the layers'
+        matrices 1.
+
+        A layer's attention takes 2 n^2 hidden operations (two products, half of each hidden by causality),
+        its matrices take 2
+        for each weight.
+        """
+        config = self.backbone.config.get_text_config()
+        matrices = [each for each in self.backbone.parameters() if each.dim() > 1]
+        weights = sum(each.numel() for each in matrices if each.shape[0] != config.vocab_size)
+        return float(config.hidden_size * config.num_hidden_layers / max(1, weights))
+
+    @property
+    def lm_head(self) -> nn.Linear | None:
+        """The language-model head; None for a bare trunk."""
+        if self.backbone.base_model is self.backbone:
+            return None
+        head = self.backbone.get_output_embeddings()  # type: ignore[no-untyped-call]
+        return head if isinstance(head, nn.Linear) else None
+
+    def check_batch(self, batch: Batch, outputs: frozenset[str]) -> None:
+        """Raise ValueError for tokens or positions that the model does not have, or for an output without a
+        head.
+        """
+        config = self.backbone.config.get_text_config()
+        lowest, highest = int(batch.tokens.min()), int(batch.tokens.max())
+        if lowest < 0 or highest >= config.vocab_size:
+            raise ValueError(
+                f"the batch holds token {lowest if lowest < 0 else highest}; "
+                f"the model's vocabulary has {config.vocab_size}"
+            )
+        max_positions = getattr(config, "max_position_embeddings", None)
+        longest = int(batch.lengths.max())
+        if max_positions is not None and longest > max_positions:
+            raise ValueError(
+                f"the batch holds a sequence of {longest} tokens; the model has {max_positions} positions"
+            )
+        available = ({"values"} if self.score is not None else set()) | (
+            {"logprobs", "entropy", "candidate_logprobs"} if self.lm_head is not None else set()
+        )
+        if not outputs <= available:
+            raise ValueError(
+                f"outputs {sorted(outputs - available)} were asked for; "
+                f"a {self.head} model gives {sorted(available)}"
+            )
+
+    @torch.no_grad()
+    def topk_logprobs(self, packed: PackedTokens, count: int, tokens: int) -> tuple[Tensor, Tensor]:
+        """Return the most likely tokens at each target among the vocabulary's first `tokens`.
+
+        Returns (tokens int64 [C, K], their log-probabilities [C, K]). For a model of one rank.
+        """
+        vocabulary = self.lm_head
+        assert vocabulary is not None
+        weight, bias = vocabulary.weight[:tokens], vocabulary.bias
+        hidden = self.hidden(packed)[packed.predecessor_indices(packed.target_indices)]
+        return topk_logprobs(hidden, weight, None if bias is None else bias[:tokens], count, packed.temperature)
+
+    def hidden(self, packed: PackedTokens) -> Tensor:
+        """Return the trunk's last hidden states, [U, hidden]."""
+        hidden: Tensor = self.backbone.base_model(
+            input_ids=packed.tokens, position_ids=packed.positions, use_cache=False, **{PLAN_ARGUMENT: packed.plan}
+        ).last_hidden_state[0]
+        return hidden
+
+    def _candidate_column(self, hidden: Tensor, packed: PackedTokens) -> Tensor:
+        vocabulary, candidates = self.lm_head, packed.candidates
+        assert vocabulary is not None
+        if candidates is None:
+            raise ValueError("candidate_logprobs were asked for, and the batch has no column candidates")
+        logprobs = candidate_logprobs(
+            hidden[packed.predecessor_indices(packed.target_indices)],
+            vocabulary.weight,
+            vocabulary.bias,
+            candidates,
+            packed.candidates_temperature,
+        )
+        return _scatter_column(logprobs, packed.target_indices, packed)
+
+    def forward(self, packed: PackedTokens, outputs: frozenset[str]) -> dict[str, Tensor]:
+        """Compute the requested columns. A value head's column is shifted by one: a token holds the value of
+        the state before
+        it.
+        """
+        hidden = self.hidden(packed)
+        wide = torch.promote_types(hidden.dtype, torch.float32)
+        columns: dict[str, Tensor] = {}
+        if outputs & {"logprobs", "entropy"}:
+            vocabulary = self.lm_head
+            assert vocabulary is not None
+            logprobs, entropy = token_logprobs(
+                hidden[packed.predecessor_indices(packed.target_indices)],
+                vocabulary.weight,
+                vocabulary.bias,
+                packed.targets,
+                packed.temperature,
+                "entropy" in outputs,
+            )
+            columns = {
+                "logprobs": _scatter_column(logprobs, packed.target_indices, packed),
+                "entropy": _scatter_column(entropy, packed.target_indices, packed),
+            }
+        if "candidate_logprobs" in outputs:
+            columns["candidate_logprobs"] = self._candidate_column(hidden, packed)
+        if "values" in outputs:
+            assert self.score is not None
+            weight = self.score.weight.to(wide)
+            if self.head is Head.VALUE:
+                values = hidden[packed.predecessor_indices(packed.predicted_indices)].to(wide) @ weight[0]
+                columns["values"] = _scatter_column(values, packed.predicted_indices, packed)
+            else:
+                # Not a view of the scores: FSDP2 hooks into returned tensors.
+                scores = hidden.to(wide) @ (weight[0] if len(weight) == 1 else weight.T)
+                columns["values"] = scores if packed.pack_indices is None else scores[packed.pack_indices]
+        return {name: columns[name] for name in sorted(outputs)}
+
+
+def _scatter_column(values: Tensor, indices: Tensor, packed: PackedTokens) -> Tensor:
+    """Scatter one value, or K values, for each index into [T] or [T, K], with 0 elsewhere."""
+    zeros = torch.zeros((packed.length, *values.shape[1:]), dtype=values.dtype, device=values.device)
+    return zeros.index_add(0, indices, values)
+
+
+def has_dropout(backbone: PreTrainedModel) -> bool:
+    """Return True when the model uses dropout in training."""
+    settings = backbone.config.get_text_config().to_dict()
+    rates = [each for name, each in settings.items() if "drop" in name and isinstance(each, int | float)]
+    rates += [module.p for module in backbone.modules() if isinstance(module, nn.Dropout)]
+    return any(rate > 0 for rate in rates)

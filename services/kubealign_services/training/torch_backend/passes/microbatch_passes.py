@@ -1,0 +1,187 @@
+"""Forward and backward passes over planned microbatches, and their totals over all ranks."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kubealign_services.algorithms.contract import ModelOutputs, Objective
+from kubealign_services.batch.packed import Batch
+from kubealign_services.training.collectives import all_gather_metrics, all_reduce_sum
+from kubealign_services.training.torch_backend.passes.forward_cache import ForwardCache
+from kubealign_services.training.torch_backend.packing.microbatches import Microbatch, plan_microbatches
+from kubealign_services.training.torch_backend.model.packed_model import PackedModel, PackedTokens
+
+
+@dataclass
+class MinibatchMetrics:
+    """A minibatch's loss and metrics: of this rank during the passes, of all ranks after `all_reduce`."""
+
+    loss: float = 0.0
+    sums: dict[str, float] = field(default_factory=dict)
+    maxima: dict[str, float] = field(default_factory=dict)
+
+    def add(self, loss: float, sums: dict[str, float], maxima: dict[str, float]) -> None:
+        self.loss += loss
+        for name, value in sums.items():
+            self.sums[name] = self.sums.get(name, 0.0) + value
+        for name, value in maxima.items():
+            self.maxima[name] = max(self.maxima.get(name, value), value)
+
+    def all_reduce(self, world_size: int) -> "MinibatchMetrics":
+        """Return the totals over all ranks. Collective."""
+        merged = MinibatchMetrics()
+        for part in all_gather_metrics(
+            {"loss": {"loss": self.loss}, "sums": self.sums, "maxima": self.maxima}, world_size
+        ):
+            merged.add(part["loss"]["loss"], part["sums"], part["maxima"])
+        return merged
+
+
+# Tokens of a pack on a CPU: longer packs are not faster, and their activations take memory.
+_CPU_PACK_TOKENS = 1024
+
+
+@dataclass(frozen=True)
+class RankContext:
+    """Position of this process among the ranks, its device, and the token limit of a pack."""
+
+    rank: int
+    world_size: int
+    device: torch.device
+    microbatch_tokens: int
+
+    @property
+    def pack_tokens(self) -> int:
+        """Token limit that packs are planned for. It affects no result beyond the order of sums."""
+        limit = self.microbatch_tokens
+        return min(limit, _CPU_PACK_TOKENS) if self.device.type == "cpu" else limit
+
+
+def plan_rank_microbatches(model: PackedModel, batch: Batch, unit: int, context: RankContext) -> list[Microbatch]:
+    """Plan this rank's microbatches."""
+    return plan_microbatches(
+        batch,
+        unit,
+        context.pack_tokens,
+        context.world_size,
+        shared=model.shares_prompts,
+        attention=model.attention_cost,
+    )[context.rank]
+
+
+def run_objective(
+    model: PackedModel, minibatch: Batch, objective: Objective, context: RankContext, cache: ForwardCache | None = None
+) -> MinibatchMetrics:
+    """Run the passes of one prepared minibatch. Adds the gradient to the parameters when gradients are
+    enabled.
+
+    The objective sees CPU tensors: its inputs are [T], small compared with the model's work.
+
+    Args:
+        cache: Passes with the current weights that need not be repeated.
+    """
+    model.check_batch(minibatch, objective.outputs)
+    metrics = MinibatchMetrics()
+    done: set[int] = set()
+    for sequences, columns in cache.pop_matching(minibatch, objective) if cache is not None else ():
+        _backward(columns, minibatch.select(sequences), objective, metrics)
+        done.update(sequences)
+    if done:
+        minibatch = minibatch.select([index for index in range(len(minibatch)) if index not in done])
+    for microbatch in plan_rank_microbatches(model, minibatch, objective.unit, context) if len(minibatch) else ():
+        part = minibatch.select(microbatch.sequences)
+        columns = model(PackedTokens.from_batch(part, context.device, model.shares_prompts), objective.outputs)
+        _backward(columns, part, objective, metrics, microbatch.is_counted)
+    return metrics.all_reduce(context.world_size)
+
+
+def _backward(
+    columns: dict[str, Tensor], part: Batch, objective: Objective, metrics: MinibatchMetrics, counted: bool = True
+) -> None:
+    """Run the backward pass of one microbatch."""
+    terms = objective.loss(_model_outputs(columns), part)
+    # An idle rank runs the same collectives as the other ranks, with weight zero.
+    loss = terms.loss if counted else terms.loss * 0.0
+    if torch.is_grad_enabled():
+        loss.backward()  # type: ignore[no-untyped-call]
+    if counted:
+        metrics.add(float(loss.detach()), _to_floats(terms.sums), _to_floats(terms.maxima))
+
+
+@torch.no_grad()
+def run_forward(model: PackedModel, batch: Batch, outputs: frozenset[str], context: RankContext) -> dict[str, Tensor]:
+    """Return the requested columns, float32 [T] or [T, K] on the CPU, the same on all ranks."""
+    return _gather_columns(
+        model,
+        batch,
+        outputs,
+        context,
+        lambda part: model(PackedTokens.from_batch(part, context.device, model.shares_prompts), outputs),
+    )
+
+
+def run_forward_and_cache(
+    model: PackedModel,
+    batch: Batch,
+    outputs: frozenset[str],
+    context: RankContext,
+    cache: ForwardCache,
+    objective: Objective,
+) -> dict[str, Tensor]:
+    """Compute `run_forward` and cache its passes, with all columns that the objective reads."""
+
+    def compute(part: Batch) -> dict[str, Tensor]:
+        packed = PackedTokens.from_batch(part, context.device, model.shares_prompts)
+        columns = model(packed, outputs | objective.outputs)
+        cache.add(part, columns)
+        return {name: columns[name].detach() for name in outputs}
+
+    return _gather_columns(model, batch, outputs, context, compute)
+
+
+def _gather_columns(
+    model: PackedModel,
+    batch: Batch,
+    outputs: frozenset[str],
+    place: RankContext,
+    compute: Callable[[Batch], dict[str, Tensor]],
+) -> dict[str, Tensor]:
+    """Compute each microbatch's columns and write them to their positions in the batch."""
+    model.check_batch(batch, outputs)
+    columns: dict[str, Tensor] = {}
+    starts = batch.cu_seqlens[:-1].long()
+    for microbatch in plan_rank_microbatches(model, batch, 1, place):
+        part = batch.select(microbatch.sequences)
+        outputs_of_part = compute(part)
+        for name, column in outputs_of_part.items():
+            columns.setdefault(name, torch.zeros(len(batch.tokens), *column.shape[1:]))
+        if microbatch.is_counted:
+            origin = starts[torch.tensor(microbatch.sequences)][part.sequence_of_token] + part.positions
+            for name, column in outputs_of_part.items():
+                columns[name][origin] = column.float().cpu()
+    return {name: all_reduce_sum(column, place.world_size) for name, column in columns.items()}
+
+
+def average_metrics(steps: list[tuple[MinibatchMetrics, float, float]]) -> dict[str, float]:
+    """Return the metrics of a TrainStep from the metrics, gradient norms and learning rates of its optimiser
+    steps.
+    """
+    metrics: dict[str, float] = {}
+    for step, norm, _ in steps:
+        for name, value in {**step.sums, "loss": step.loss, "gradient_norm": norm}.items():
+            metrics[name] = metrics.get(name, 0.0) + value / len(steps)
+    for name in {name for step, _, _ in steps for name in step.maxima}:
+        metrics[name] = max(step.maxima[name] for step, _, _ in steps if name in step.maxima)
+    return {**metrics, "learning_rate": steps[-1][2]}
+
+
+def _model_outputs(columns: dict[str, Tensor]) -> ModelOutputs:
+    moved: dict[str, Any] = {name: column.cpu() for name, column in columns.items()}
+    return ModelOutputs(**moved)
+
+
+def _to_floats(tensors: dict[str, Tensor]) -> dict[str, float]:
+    return {name: float(tensor.detach()) for name, tensor in tensors.items()}

@@ -1,0 +1,145 @@
+"""Token reviews and access reviews."""
+
+import base64
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kubealign.client.errors import Forbidden, Unauthenticated, Unavailable
+from kubealign_dashboard.access import Caller
+from kubealign_dashboard.cluster.access_reviews import AccessReviews
+from kubealign_dashboard.cluster.token_reviews import ClusterCaller, TokenReviews
+
+Json = dict[str, Any]
+USER = {"username": "ann", "uid": "7", "groups": ["devs"], "extra": {"scopes": ["jobs"]}}
+
+
+class Server:
+    """A review API with scripted answers that records the requests."""
+
+    def __init__(self, answer: Callable[[Json], Json]) -> None:
+        self.asked: list[Json] = []
+        self._answer = answer
+
+    async def create(self, path: str, body: Json) -> Json:
+        self.asked.append(body["spec"])
+        return {"status": self._answer(body["spec"])}
+
+
+def jwt(**claims: Any) -> str:
+    text = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
+    return f"e30.{text}.c2ln"
+
+
+def known(spec: Json) -> Json:
+    return {"authenticated": True, "user": USER}
+
+
+async def test_a_token_is_reviewed_once() -> None:
+    server = Server(known)
+    tokens = TokenReviews(server)
+    callers = [await tokens.authenticate("plain") for _ in range(3)]
+    assert server.asked == [{"token": "plain"}]
+    assert callers[0] == ClusterCaller("ann", "plain", ("devs",), None, "7", {"scopes": ("jobs",)})
+    assert "plain" not in repr(callers[0])
+
+
+async def test_a_token_is_not_cached_beyond_its_expiry() -> None:
+    server = Server(known)
+    tokens = TokenReviews(server, clock=lambda: 100.0)
+    ended = jwt(exp=100)
+    assert (await tokens.authenticate(ended)).expires == 100.0
+    await tokens.authenticate(ended)
+    assert len(server.asked) == 2
+    lasting = jwt(exp=200)
+    await tokens.authenticate(lasting)
+    await tokens.authenticate(lasting)
+    assert len(server.asked) == 3
+
+
+@pytest.mark.parametrize("text", ["a.b", "a.!.c", "a.e30.c", jwt(exp="soon"), jwt(exp=None)])
+async def test_an_unreadable_expiry_is_ignored(text: str) -> None:
+    assert (await TokenReviews(Server(known)).authenticate(text)).expires is None
+
+
+async def test_a_rejected_token_is_cached() -> None:
+    server = Server(lambda spec: {"authenticated": False, "error": "internal words"})
+    tokens = TokenReviews(server)
+    for _ in range(3):
+        with pytest.raises(Unauthenticated, match="kubectl create token") as refused:
+            await tokens.authenticate("guess")
+        assert "internal" not in str(refused.value)
+    assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize("token", ["", "x" * 20000, "é"])
+async def test_malformed_tokens_are_not_reviewed(token: str) -> None:
+    server = Server(known)
+    with pytest.raises(Unauthenticated):
+        await TokenReviews(server).authenticate(token)
+    assert not server.asked
+
+
+async def test_missing_rights_of_the_dashboard_are_not_blamed_on_the_caller() -> None:
+    def refuses(spec: Json) -> Json:
+        raise Forbidden("you may not create tokenreviews")
+
+    with pytest.raises(Unavailable, match="own account"):
+        await TokenReviews(Server(refuses)).authenticate("good")
+    with pytest.raises(Unavailable, match="own account"):
+        await AccessReviews(Server(refuses)).is_allowed(Caller("ann", "t"), "get", "team")
+
+
+async def test_the_review_contains_all_caller_attributes() -> None:
+    server = Server(lambda spec: {"allowed": True})
+    caller = ClusterCaller("ann", "t", ("devs",), None, "7", {"scopes": ("jobs",)})
+    rights = AccessReviews(server)
+    await rights.authorize(caller, "patch", "team", "sums", "alignmentjobs/scale")
+    await rights.authorize(caller, "list", None, "", "events")
+    await rights.authorize(caller, "get", "team", "", "pods/log")
+    first, second, third = server.asked
+    assert first == {
+        "user": "ann",
+        "uid": "7",
+        "groups": ["devs"],
+        "extra": {"scopes": ["jobs"]},
+        "resourceAttributes": {
+            "verb": "patch",
+            "group": "kubealign.dev",
+            "resource": "alignmentjobs",
+            "subresource": "scale",
+            "namespace": "team",
+            "name": "sums",
+        },
+    }
+    assert (second["resourceAttributes"]["group"], second["resourceAttributes"]["namespace"]) == (
+        "events.k8s.io",
+        "",
+    )
+    assert (third["resourceAttributes"]["group"], third["resourceAttributes"]["subresource"]) == ("", "log")
+
+
+async def test_a_right_is_cached_per_caller() -> None:
+    server = Server(lambda spec: {"allowed": spec["user"] == "ann" and "devs" in spec["groups"]})
+    rights = AccessReviews(server)
+    ann = ClusterCaller("ann", "t", ("devs",), None, "7", {})
+    for other in (
+        ClusterCaller("bob", "t", ("devs",), None, "7", {}),
+        ClusterCaller("ann", "t", (), None, "7", {}),
+    ):
+        assert await rights.is_allowed(ann, "get", "team")
+        assert not await rights.is_allowed(other, "get", "team")
+        with pytest.raises(Forbidden, match=r"may not get alignmentjobs sums in namespace team"):
+            await rights.authorize(other, "get", "team", "sums", "alignmentjobs")
+    scoped = ClusterCaller("ann", "t", ("devs",), None, "7", {"scopes": ("other",)})
+    before = len(server.asked)
+    await rights.is_allowed(scoped, "get", "team")
+    await rights.is_allowed(ann, "get", "team")
+    assert len(server.asked) == before + 1
+
+
+async def test_denied_overrides_allowed() -> None:
+    server = Server(lambda spec: {"allowed": True, "denied": True})
+    assert not await AccessReviews(server).is_allowed(Caller("ann", "t"), "get", "team")

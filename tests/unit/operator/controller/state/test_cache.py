@@ -1,0 +1,173 @@
+"""The caches: newer versions win, own writes are visible at once, dependents are notified."""
+
+from typing import Any
+
+from kubealign_operator.controller.state.cache import JobStore, PodStore
+from kubealign_operator.controller.kube.resources import JobKey
+
+Json = dict[str, Any]
+
+
+class Told(list[str]):
+    def __call__(self, key: JobKey) -> None:
+        self.append(str(key))
+
+    def since(self) -> list[str]:
+        notified = sorted(self)
+        self.clear()
+        return notified
+
+
+def _job(name: str, version: int, phase: str = "", needs: str | None = None, uid: str | None = None) -> Json:
+    model: Json = {"job": {"name": needs}} if needs else {"volume": {"claimName": "models"}}
+    job: Json = {
+        "metadata": {
+            "name": name,
+            "namespace": "team",
+            "uid": uid or f"uid-{name}",
+            "resourceVersion": str(version),
+            "generation": 1,
+            "managedFields": [{"manager": "kubectl"}],
+            "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "{}", "kept": "yes"},
+        },
+        "spec": {"policy": {"model": model}},
+    }
+    if phase:
+        job["status"] = {"phase": phase}
+    return job
+
+
+def _pod(name: str, version: int, job: str = "one", phase: str = "Pending", uid: str | None = None) -> Json:
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": "team",
+            "uid": uid or f"uid-{name}",
+            "resourceVersion": str(version),
+            "labels": {"kubealign.dev/job": job},
+        },
+        "status": {"phase": phase},
+    }
+
+
+ONE = JobKey("team", "one")
+
+
+def _phase(jobs: JobStore) -> str:
+    job = jobs.get(ONE)
+    assert job is not None
+    return job.phase
+
+
+def test_an_older_version_is_ignored() -> None:
+    notified = Told()
+    jobs = JobStore(notified)
+    jobs.put(_job("one", 9, "Running"))
+    jobs.put(_job("one", 5, "Starting"))
+    assert (_phase(jobs), notified) == ("Running", ["team/one"])
+    jobs.remove(_job("one", 7))
+    assert jobs.get(ONE) is not None
+    jobs.remove(_job("one", 10))
+    assert jobs.get(ONE) is None
+
+
+def test_unused_metadata_is_removed() -> None:
+    jobs = JobStore(Told())
+    jobs.put(_job("one", 1))
+    held = jobs.get(ONE)
+    assert held is not None
+    assert "managedFields" not in held.resource["metadata"]
+    assert held.resource["metadata"]["annotations"] == {"kept": "yes"}
+
+
+def test_own_writes_are_visible_and_their_echo_is_ignored() -> None:
+    notified = Told()
+    jobs = JobStore(notified)
+    jobs.put(_job("one", 1))
+    notified.clear()
+    jobs.record_write(_job("one", 4, "Starting"))
+    assert _phase(jobs) == "Starting"
+    jobs.put(_job("one", 4, "Starting"))
+    assert not notified
+
+
+def test_an_answer_older_than_the_watch_is_ignored() -> None:
+    """The job was deleted after our write, and the watch told so before our answer came."""
+    jobs = JobStore(Told())
+    jobs.put(_job("one", 1))
+    jobs.remove(_job("one", 8))
+    jobs.advance_to(None, 8)
+    jobs.record_write(_job("one", 5, "Starting"))
+    assert jobs.get(ONE) is None
+
+
+def test_a_list_removes_missing_older_jobs_only() -> None:
+    notified = Told()
+    jobs = JobStore(notified)
+    jobs.put(_job("old", 1))
+    jobs.put(_job("one", 2))
+    jobs.put(_job("young", 12))
+    notified.clear()
+    jobs.sweep(None, {"uid-one"}, 10)
+    assert sorted(str(key) for key, _ in jobs.items()) == ["team/one", "team/young"]
+    assert notified == ["team/old"]
+
+
+def test_a_list_of_one_namespace_keeps_other_namespaces() -> None:
+    jobs = JobStore(Told())
+    jobs.put(_job("one", 1))
+    jobs.sweep("other", set(), 10)
+    assert jobs.get(ONE) is not None
+
+
+def test_dependents_are_notified() -> None:
+    notified = Told()
+    jobs = JobStore(notified)
+    jobs.put(_job("two", 1, needs="one"))
+    notified.clear()
+    jobs.put(_job("one", 2))
+    assert notified.since() == ["team/one", "team/two"]
+    jobs.record_write(_job("one", 3, "Succeeded"))
+    assert notified.since() == ["team/two"]
+    jobs.remove(_job("two", 4))
+    notified.clear()
+    jobs.put(_job("one", 5, "Failed"))
+    assert notified.since() == ["team/one"]
+
+
+def test_pods_are_indexed_by_job() -> None:
+    notified = Told()
+    pods = PodStore(notified)
+    pods.put(_pod("one-b", 1))
+    pods.put(_pod("one-a", 2))
+    pods.put(_pod("two-a", 3, job="two"))
+    assert [view.name for view in pods.pods_of_job(ONE)] == ["one-a", "one-b"]
+    assert notified.since() == ["team/one", "team/one", "team/two"]
+
+
+def test_an_unchanged_pod_view_notifies_nobody() -> None:
+    notified = Told()
+    pods = PodStore(notified)
+    pods.put(_pod("one-a", 1))
+    notified.clear()
+    pods.put(_pod("one-a", 2))
+    assert not notified
+    pods.put(_pod("one-a", 3, phase="Running"))
+    assert notified == ["team/one"]
+
+
+def test_a_late_answer_does_not_restore_a_deleted_pod() -> None:
+    pods = PodStore(Told())
+    pods.put(_pod("one-a", 4))
+    pods.remove(_pod("one-a", 6))
+    pods.advance_to(None, 6)
+    pods.record_write(_pod("one-a", 3))
+    assert pods.pods_of_job(ONE) == ()
+
+
+def test_a_late_removal_keeps_the_successor_pod() -> None:
+    pods = PodStore(Told())
+    pods.put(_pod("one-a", 4))
+    pods.record_write(_pod("one-a", 9, uid="next"))
+    pods.remove(_pod("one-a", 6))
+    assert [view.uid for view in pods.pods_of_job(ONE)] == ["next"]

@@ -1,0 +1,22 @@
+"""The view that one job has of another."""
+
+from kubealign.spec.algorithms import ResultKind
+from kubealign_operator.controller.state.job_views import dependency_view, dependency_names
+from support.rendering.jobs import sft
+
+
+def test_the_kind_of_a_jobs_result() -> None:
+    assert dependency_view(sft()).makes is ResultKind.POLICY
+    assert dependency_view(sft(algorithm={"annotate": {}})).makes is ResultKind.DATA
+    assert dependency_view(sft(algorithm={"rewardModel": {}})).makes is ResultKind.REWARD_MODEL
+    # An older operator may not know a newer algorithm.
+    assert dependency_view(sft(algorithm={"tomorrows": {}})).makes is None
+
+
+def test_data_and_models_of_other_jobs_are_dependencies() -> None:
+    job = sft(
+        policy={"model": {"job": {"name": "base"}}},
+        data={"demonstrations": {"source": {"job": {"name": "samples"}}}},
+        validation={"data": {"demonstrations": {"source": {"job": {"name": "held"}}}}},
+    )
+    assert dependency_names(job) == {"base", "samples", "held"}

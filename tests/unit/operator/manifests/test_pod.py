@@ -1,0 +1,262 @@
+"""Contents of the pod manifests."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kubealign.pod_contract import PodSettings
+from kubealign.roles import roles
+from kubealign_operator import names
+from kubealign_operator.planner.validation import parse_job
+from kubealign_operator.manifests.strategic_merge import strategic_merge
+from kubealign_operator.manifests.platform import Platform
+from kubealign_operator.manifests.pod import build_pod
+from kubealign_operator.manifests.context import RenderContext
+from support.rendering.jobs import PLATFORM, UID, ppo, sft, two_ranks
+
+Json = dict[str, Any]
+
+
+def _pods(job: Json, platform: Platform = PLATFORM) -> dict[str, Json]:
+    parsed = parse_job(job)
+    scene = RenderContext(parsed.name, "team", UID, parsed, platform)
+    processes = (names.bus(), *roles(parsed))
+    return {process.name: build_pod(scene, process, processes, 0) for process in processes}
+
+
+def _main(manifest: Json) -> Json:
+    container: Json = manifest["spec"]["containers"][0]
+    return container
+
+
+def _settings(manifest: Json) -> PodSettings:
+    held = next(item["value"] for item in _main(manifest)["env"] if item["name"] == "KUBEALIGN_SETTINGS")
+    return PodSettings.model_validate_json(held)
+
+
+@pytest.mark.parametrize("job", [sft(), two_ranks(), ppo()])
+def test_every_pod_is_restricted(job: Json) -> None:
+    for manifest in _pods(job).values():
+        spec = manifest["spec"]
+        security = spec["securityContext"]
+        assert security["runAsNonRoot"] is True and security["runAsUser"] > 0
+        assert security["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert spec["automountServiceAccountToken"] is False
+        assert "hostNetwork" not in spec and not any("hostPath" in volume for volume in spec["volumes"])
+        for container in spec["containers"]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "capabilities": {"drop": ["ALL"]},
+                "readOnlyRootFilesystem": True,
+            }
+
+
+@pytest.mark.parametrize("job", [sft(), ppo()])
+def test_every_mount_has_its_volume_and_every_volume_its_mount(job: Json) -> None:
+    for manifest in _pods(job).values():
+        volumes = [volume["name"] for volume in manifest["spec"]["volumes"]]
+        assert len(volumes) == len(set(volumes))
+        assert sorted(volumes) == sorted(mount["name"] for mount in _main(manifest)["volumeMounts"])
+
+
+def test_a_process_addresses_its_peers_by_host_name() -> None:
+    created = _pods(ppo())
+    driver = _settings(created["driver"])
+    assert driver.peers == {
+        "trainer": "trainer-0.ppo-peers.team.svc:7070",
+        "critic": "critic-0.ppo-peers.team.svc:7070",
+    }
+    assert driver.nats_host == "nats.ppo-peers.team.svc"
+    rank = _settings(created["trainer-1"])
+    assert (rank.rank, rank.world_size, rank.serves) == (1, 2, True)
+    assert rank.rendezvous == "trainer-0.ppo-peers.team.svc:29500"
+    assert _settings(created["rollout-1"]).rendezvous is None
+    for name, manifest in created.items():
+        assert f"{manifest['spec']['hostname']}.{manifest['spec']['subdomain']}.team.svc" == names.host(
+            "ppo", "team", name
+        )
+
+
+def test_only_the_checkpoint_volume_is_writable() -> None:
+    mounts = _main(_pods(sft())["trainer-0"])["volumeMounts"]
+    manifest = {mount["mountPath"]: mount.get("readOnly", False) for mount in mounts}
+    assert manifest["/volumes/runs"] is False
+    assert manifest["/volumes/data"] is True and manifest["/volumes/models"] is True
+
+
+def test_a_config_map_function_is_mounted_by_its_reward_only() -> None:
+    created = _pods(ppo())
+    with_function = [
+        name
+        for name, manifest in created.items()
+        if any(
+            mount["mountPath"] == "/etc/kubealign/functions/rewards"
+            for mount in _main(manifest)["volumeMounts"]
+        )
+    ]
+    assert with_function == ["reward-format-0"]
+
+
+def test_the_certificate_is_the_roles_own() -> None:
+    for name, role in (("trainer-1", "trainer"), ("prepare", "driver"), ("nats", "nats")):
+        volume = next(
+            manifest for manifest in _pods(ppo())[name]["spec"]["volumes"] if manifest["name"] == "kubealign-credentials"
+        )
+        keys = {item["key"] for item in volume["projected"]["sources"][0]["secret"]["items"]}
+        assert f"{role}-key.pem" in keys
+        assert not any(key.endswith("-key.pem") for key in keys - {f"{role}-key.pem"})
+
+
+def test_the_bus_is_scheduled_like_the_job_without_its_container_settings() -> None:
+    job = ppo()
+    job["spec"]["podTemplate"]["spec"]["containers"] = [
+        {"name": "main", "image": "mine:1", "resources": {"limits": {"nvidia.com/gpu": 1}}}
+    ]
+    created = _pods(job)
+    assert created["nats"]["spec"]["nodeSelector"] == {"pool": "gpu"}
+    assert _main(created["nats"])["image"] == PLATFORM.image
+    assert "limits" not in _main(created["nats"])["resources"]
+    assert _main(created["reward-helpful-0"])["image"] == "mine:1"
+
+
+def test_templates_merge_in_the_order_platform_job_role() -> None:
+    job = sft(
+        podTemplate={
+            "spec": {
+                "nodeSelector": {"a": "job", "b": "job"},
+                "containers": [{"name": "main", "image": "job:1"}],
+            }
+        },
+        trainer={"podTemplate": {"spec": {"nodeSelector": {"b": "role"}}}},
+    )
+    platform = replace(
+        PLATFORM,
+        pod_template={
+            "metadata": {"annotations": {"admin": "yes"}},
+            "spec": {
+                "nodeSelector": {"a": "platform", "c": "platform"},
+                "dnsPolicy": "Default",
+                "volumes": [{"name": "code", "hostPath": {"path": "/srv"}}],
+                "containers": [
+                    {
+                        "name": "main",
+                        "image": "platform:1",
+                        "volumeMounts": [{"name": "code", "mountPath": "/srv"}],
+                    }
+                ],
+            },
+        },
+    )
+    trainer = _pods(job, platform)["trainer-0"]
+    assert trainer["spec"]["nodeSelector"] == {"a": "job", "b": "role", "c": "platform"}
+    assert _main(trainer)["image"] == "job:1"
+    assert trainer["spec"]["dnsPolicy"] == "Default"
+    assert trainer["metadata"]["annotations"] == {"admin": "yes"}
+    assert {"name": "code", "mountPath": "/srv"} in _main(trainer)["volumeMounts"]
+
+
+def test_a_limit_replaces_the_default_request() -> None:
+    job = sft(
+        trainer={
+            "podTemplate": {
+                "spec": {"containers": [{"name": "main", "resources": {"limits": {"memory": "512Mi"}}}]}
+            }
+        }
+    )
+    main = _main(_pods(job)["trainer-0"])
+    assert main["resources"] == {"requests": {"cpu": "500m"}, "limits": {"memory": "512Mi"}}
+    shared = next(
+        volume
+        for volume in _pods(job)["trainer-0"]["spec"]["volumes"]
+        if volume["name"] == "kubealign-shared-memory"
+    )
+    assert shared["emptyDir"] == {"medium": "Memory", "sizeLimit": "512Mi"}
+
+
+def test_platform_resources_replace_the_built_in_ones() -> None:
+    platform = replace(PLATFORM, default_resources={"trainer": {"requests": {"cpu": "50m"}}})
+    created = _pods(sft(), platform)
+    assert _main(created["trainer-0"])["resources"] == {"requests": {"cpu": "50m"}}
+    assert "requests" in _main(created["driver"])["resources"]
+
+
+def test_a_template_cannot_change_selector_labels() -> None:
+    job = sft()
+    job["metadata"]["labels"] = {
+        "kubealign.dev/job-uid": "another",
+        "app.kubernetes.io/name": "x",
+        "team": "a",
+    }
+    labels = _pods(job)["trainer-0"]["metadata"]["labels"]
+    assert labels["kubealign.dev/job-uid"] == UID
+    assert (labels["app.kubernetes.io/name"], labels["team"]) == ("kubealign", "a")
+
+
+def test_the_training_processes_form_one_pod_group() -> None:
+    created = _pods(ppo())
+    grouped = {
+        name: manifest["metadata"]["annotations"]["kueue.x-k8s.io/pod-group-total-count"]
+        for name, manifest in created.items()
+        if "kueue.x-k8s.io/pod-group-name" in manifest["metadata"]["labels"]
+    }
+    # Two of three rollout workers: those that the job has to have.
+    assert set(grouped) == {
+        "trainer-0",
+        "trainer-1",
+        "critic-0",
+        "reference-0",
+        "reward-helpful-0",
+        "reward-format-0",
+        "rollout-0",
+        "rollout-1",
+    }
+    assert set(grouped.values()) == {"8"}
+    assert all(
+        manifest["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "align" for manifest in created.values()
+    )
+
+
+def test_without_a_queue_there_is_no_pod_group() -> None:
+    job = ppo()
+    job["metadata"]["labels"] = {}
+    assert not any(
+        "pod-group" in json.dumps(manifest["metadata"]["labels"]) for manifest in _pods(job).values()
+    )
+
+
+def test_the_pods_grace_period_exceeds_the_processs_own() -> None:
+    job = sft(lifecycle={"gracePeriodSeconds": 45.5})
+    assert _pods(job)["driver"]["spec"]["terminationGracePeriodSeconds"] == 51
+
+
+_ENV = [{"name": "A", "value": "1"}]
+
+
+@pytest.mark.parametrize(
+    ("base", "patch", "result"),
+    [
+        ({"a": 1}, {"a": None}, {}),
+        ({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}}, {"a": {"b": 3, "c": 2}}),
+        ({"a": [1, 2]}, {"a": [3]}, {"a": [3]}),
+        ({"env": _ENV}, {"env": [{"name": "A", "value": "2"}]}, {"env": [{"name": "A", "value": "2"}]}),
+        ({"env": _ENV}, {"env": [{"name": "B"}]}, {"env": [*_ENV, {"name": "B"}]}),
+        (
+            {"volumeMounts": [{"name": "a", "mountPath": "/x"}]},
+            {"volumeMounts": [{"name": "b", "mountPath": "/x"}]},
+            {"volumeMounts": [{"name": "b", "mountPath": "/x"}]},
+        ),
+        (
+            {"tolerations": [{"key": "a"}]},
+            {"tolerations": [{"key": "a"}, {"key": "b"}]},
+            {"tolerations": [{"key": "a"}, {"key": "b"}]},
+        ),
+        ({"volumes": "x"}, {"volumes": [{"name": "a"}]}, {"volumes": [{"name": "a"}]}),
+        ({"env": ["odd"]}, {"env": ["odd", {"value": "x"}]}, {"env": ["odd", "odd", {"value": "x"}]}),
+    ],
+)
+def test_strategic_merge(base: Json, patch: Json, result: Json) -> None:
+    before = json.dumps([base, patch])
+    assert strategic_merge(base, patch) == result
+    assert json.dumps([base, patch]) == before

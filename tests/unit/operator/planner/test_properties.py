@@ -1,0 +1,380 @@
+"""Invariants of every plan, for arbitrary observed states."""
+
+import copy
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kubealign.spec.status import AlignmentJobStatus, JobPhase
+from kubealign_operator.kube_views.observed import DependencyView, ObservedState, DriverProgress, VolumePath
+from kubealign_operator.planner.validation import dependencies_of, processes_of
+from kubealign_operator.kube_views.pod_view import pod_view
+from kubealign_operator.kube_views.lenient_json import get_path
+from kubealign_operator.planner.planner import plan_reconcile
+from kubealign_operator.planner.plan import ReconcilePlan
+from support.rendering.cluster import START, Cluster
+from support.rendering.jobs import PLATFORM, UID, ppo, sft, two_ranks
+
+Json = dict[str, Any]
+
+_FINAL = ("Succeeded", "Failed")
+_WIDE = {"max_examples": 40, "deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+
+_scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=8)
+    | st.sampled_from(
+        ["Running", "Failed", "Succeeded", "trainer", "2026-03-01T12:00:00Z", "0001-01-01T00:00:00+09:00"]
+    )
+)
+_garbage = st.recursive(
+    _scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    max_leaves=6,
+)
+_times = st.datetimes(timezones=st.just(UTC)).map(lambda at: at.isoformat()) | st.sampled_from(
+    ["2026-03-01T11:00:00Z", "2026-03-01T12:00:00Z", "2026-03-01T13:00:00Z"]
+)
+_PROCESSES = [
+    "nats", "prepare", "trainer-0", "trainer-1", "critic-0", "reward-helpful-0", "rollout-0", "rollout-9",
+    "driver", "stranger",
+]  # fmt: skip
+
+
+def _status(terminated: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    state = st.one_of(
+        st.fixed_dictionaries({"terminated": terminated}),
+        st.fixed_dictionaries({"running": st.just({"startedAt": "2026-03-01T11:59:00Z"})}),
+        st.fixed_dictionaries(
+            {
+                "waiting": st.fixed_dictionaries(
+                    {
+                        "reason": st.sampled_from(
+                            ["ContainerCreating", "ImagePullBackOff", "CreateContainerConfigError", ""]
+                        ),
+                        "message": st.text(max_size=9),
+                    }
+                )
+            }
+        ),
+        _garbage,
+    )
+    conditions = st.lists(
+        st.fixed_dictionaries(
+            {
+                "type": st.sampled_from(["Ready", "PodScheduled", "DisruptionTarget"]),
+                "status": st.sampled_from(["True", "False", "Unknown"]),
+                "reason": st.sampled_from(["Unschedulable", "SchedulingGated", "DeletionByTaintManager", ""]),
+                "message": st.text(max_size=9),
+            }
+        ),
+        max_size=3,
+    )
+    return st.fixed_dictionaries(
+        {
+            "phase": st.sampled_from(["Pending", "Running", "Succeeded", "Failed", "Unknown", 3]),
+            "reason": st.sampled_from(["", "Evicted", "NodeLost"]),
+            "conditions": conditions | _garbage,
+            "containerStatuses": st.lists(
+                st.fixed_dictionaries({"name": st.sampled_from(["main", "sidecar"]), "state": state}),
+                max_size=2,
+            )
+            | _garbage,
+        }
+    )
+
+
+_terminated = st.fixed_dictionaries(
+    {
+        "exitCode": st.sampled_from([0, 1, 78, 137, 143, 255, -1]) | st.integers(),
+        "reason": st.sampled_from(["Error", "OOMKilled"]),
+        "message": st.text(max_size=20),
+        "startedAt": _times,
+        "finishedAt": _times,
+    }
+)
+
+
+@st.composite
+def _pods(draw: st.DrawFn, job: str) -> list[Json]:
+    value = {}
+    for process in draw(st.lists(st.sampled_from(_PROCESSES), max_size=8, unique=True)):
+        metadata = {
+            "name": f"{job}-{process}",
+            "uid": f"uid-{process}",
+            "creationTimestamp": draw(_times),
+            "labels": {
+                "kubealign.dev/job-uid": draw(st.sampled_from([UID, UID, UID, "another"])),
+                "kubealign.dev/process": process,
+                "kubealign.dev/group": process.rpartition("-")[0] or process,
+                "kubealign.dev/attempt": draw(st.sampled_from(["0", "0", "1", "2", "x", "-3", "9" * 30])),
+            },
+        }
+        if draw(st.booleans()):
+            metadata["deletionTimestamp"] = draw(_times)
+        spec = {"nodeName": draw(st.sampled_from(["", "node-1"])), "containers": draw(_garbage)}
+        value[process] = {"metadata": metadata, "spec": spec, "status": draw(_status(_terminated))}
+    return [
+        *value.values(),
+        *draw(st.lists(st.dictionaries(st.text(max_size=8), _garbage, max_size=3), max_size=2)),
+    ]
+
+
+@st.composite
+def _past(draw: st.DrawFn) -> Any:
+    if draw(st.integers(0, 9)) == 0:
+        return draw(_garbage)
+    item: Json = {}
+    if draw(st.booleans()):
+        item["phase"] = draw(st.sampled_from([phase.value for phase in JobPhase] + ["Odd"]))
+    parts: dict[str, st.SearchStrategy[Any]] = {
+        "startTime": _times,
+        "completionTime": _times,
+        "activeSince": _times,
+        "activeSeconds": st.floats(0, 1e7),
+        "restarts": st.integers(0, 11),
+        "attempts": st.dictionaries(
+            st.sampled_from(["trainer", "driver", "nats"]), st.integers(-1, 3), max_size=3
+        ),
+        "conditions": st.lists(
+            st.fixed_dictionaries(
+                {
+                    "type": st.sampled_from(["Prepared", "Ready", "Failed", "Suspended"]),
+                    "status": st.sampled_from(["True", "False"]),
+                    "reason": st.sampled_from(["DeadlineExceeded", "Succeeded"]),
+                    "lastTransitionTime": _times,
+                }
+            ),
+            max_size=4,
+        ),
+        "roles": st.lists(
+            st.fixed_dictionaries(
+                {"name": st.sampled_from(["trainer", "rollout"]), "replicas": st.just(2), "ready": st.just(2)}
+            ),
+            max_size=2,
+        ),
+        "step": st.integers(0, 10),
+    }
+    for name, strategy in parts.items():
+        if draw(st.booleans()):
+            item[name] = draw(strategy | _garbage)
+    return item
+
+
+@st.composite
+def _worlds(draw: st.DrawFn) -> tuple[ObservedState, datetime]:
+    job = copy.deepcopy(
+        draw(
+            st.sampled_from(
+                [
+                    sft(),
+                    two_ranks(),
+                    ppo(),
+                    sft(lifecycle={"activeDeadlineSeconds": 9, "ttlSecondsAfterFinished": 5}),
+                ]
+            )
+        )
+    )
+    job["status"] = draw(_past())
+    if draw(st.booleans()):
+        job["spec"]["suspend"] = draw(st.booleans())
+    if draw(st.integers(0, 4)) == 0:
+        position = draw(st.sampled_from([job, job["metadata"], job["spec"], job["spec"]["checkpoint"]]))
+        position[draw(st.sampled_from([*position, "odd"]))] = draw(_garbage)
+    name = str(get_path(job, "metadata", "name"))
+    pods = tuple(pod_view(pod) for pod in draw(_pods(name)))
+    views = st.sampled_from(
+        [
+            None,
+            DependencyView("sft", "1"),
+            DependencyView("sft", "1", phase="Failed"),
+            DependencyView("sft", "1", phase="Succeeded", result=VolumePath("runs", "x" * 2000)),
+            DependencyView("sft", "1", phase="Succeeded"),
+        ]
+    )
+    observed = ObservedState(
+        job=job,
+        pods=pods,
+        objects=draw(
+            st.frozensets(st.sampled_from([("Secret", f"{name}-credentials"), ("Service", f"{name}-peers")]))
+        ),
+        create_errors=draw(
+            st.dictionaries(st.sampled_from([f"{name}-trainer-0", f"{name}-peers"]), st.text(max_size=9))
+        ),
+        dependencies={"sft": draw(views)} if draw(st.booleans()) else {},
+        progress=draw(
+            st.none() | st.builds(DriverProgress, step=st.integers(0, 10), waiting_for=st.text(max_size=5))
+        ),
+    )
+    return observed, draw(st.just(START) | st.datetimes(timezones=st.just(UTC)))
+
+
+def _answer(observed: ObservedState, now: datetime) -> ReconcilePlan:
+    return plan_reconcile(processes_of(observed.job), observed, now, PLATFORM)
+
+
+@settings(**_WIDE)
+@given(_worlds())
+def test_planning_never_raises_and_is_deterministic(world: tuple[ObservedState, datetime]) -> None:
+    observed, now = world
+    before = repr(observed)
+    rendered = _answer(observed, now)
+    assert repr(observed) == before
+    assert _answer(observed, now) == rendered
+    assert AlignmentJobStatus.model_validate(json.loads(json.dumps(rendered.status, allow_nan=False)))
+    json.dumps(rendered.create, allow_nan=False)
+    assert rendered.requeue_after is None or rendered.requeue_after > 0
+
+
+@settings(**_WIDE)
+@given(_worlds())
+def test_no_pod_is_created_under_a_taken_name_and_none_is_deleted_twice(
+    world: tuple[ObservedState, datetime],
+) -> None:
+    observed, now = world
+    rendered = _answer(observed, now)
+    created = [item["metadata"]["name"] for item in rendered.create if item["kind"] == "Pod"]
+    assert not set(created) & {pod.name for pod in observed.pods}
+    assert len(created) == len(set(created))
+    removed = [(item.name, item.uid) for item in (*rendered.delete, *rendered.stop)]
+    assert len(removed) == len(set(removed))
+    own = {(pod.name, pod.uid) for pod in observed.pods if pod.labels.get("kubealign.dev/job-uid") == UID}
+    assert set(removed) <= own
+
+
+@settings(**_WIDE)
+@given(_worlds())
+def test_a_finished_job_creates_nothing_and_stays_finished(world: tuple[ObservedState, datetime]) -> None:
+    observed, now = world
+    phase = _answer(observed, now).status.get("phase")
+    item = observed.job.get("status")
+    if isinstance(item, dict) and item.get("phase") in _FINAL:
+        assert phase == item["phase"]
+    if phase in _FINAL:
+        rendered = _answer(observed, now)
+        assert rendered.create == () and rendered.credentials is None
+
+
+@settings(**_WIDE)
+@given(_worlds())
+def test_a_second_reconcile_of_the_same_state_changes_nothing(world: tuple[ObservedState, datetime]) -> None:
+    observed, now = world
+    first = _answer(observed, now)
+    again = ObservedState(
+        **{**{name: getattr(observed, name) for name in ObservedState.__dataclass_fields__},
+           "job": {**observed.job, "status": first.status}}
+    )  # fmt: skip
+    second = _answer(again, now)
+    assert second.status == first.status
+    assert second.events == ()
+    assert _answer(again, now).delete == second.delete
+
+
+@settings(max_examples=100, deadline=None)
+@given(_garbage)
+def test_garbage_is_parsed_without_errors(held: Any) -> None:
+    document = held if isinstance(held, dict) else {"spec": held, "metadata": held, "status": held}
+    assert processes_of(document) == () and dependencies_of(document) == ()
+    pod_view(document)
+
+
+class _Story:
+    """Things that happen to a job, in any order, with a look after each."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+
+    def happen(self, what: str, whom: int) -> None:
+        cluster = self.cluster
+        pods = [name for name, pod in cluster.pods.items() if "deletionTimestamp" not in pod["metadata"]]
+        name = pods[whom % len(pods)] if pods else None
+        alive = name is not None and cluster.pods[name]["status"]["phase"] in ("Pending", "Running")
+        match what:
+            case "serve":
+                cluster.serve()
+            case "nodes answer":
+                cluster.finish_leaving()
+            case "prepared" if cluster.name("prepare") in pods:
+                cluster.end(cluster.name("prepare"), 0)
+            case "crash" if name and alive:
+                cluster.end(name, 1)
+            case "delete" if name:
+                cluster.delete(name)
+            case "vanish" if name:
+                cluster.vanish(name)
+            case "suspend":
+                cluster.job["spec"]["suspend"] = not cluster.job["spec"].get("suspend", False)
+            case "scale" if "rollout" in cluster.job["spec"]:
+                cluster.job["spec"]["rollout"] = {"replicas": 1 + whom % 4, "minReplicas": 1}
+            case "time":
+                cluster.pass_time(whom)
+            case "object":
+                cluster.objects.discard(("Service", cluster.name("peers")))
+            case _:
+                pass
+        cluster.step()
+
+
+_HAPPENINGS = (
+    "serve",
+    "serve",
+    "nodes answer",
+    "prepared",
+    "crash",
+    "delete",
+    "vanish",
+    "suspend",
+    "scale",
+    "time",
+    "object",
+)
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    job=st.sampled_from(["sft", "two-ranks", "ppo"]),
+    story=st.lists(st.tuples(st.sampled_from(_HAPPENINGS), st.integers(0, 100)), max_size=25),
+)
+def test_a_job_finishes_once_under_any_sequence_of_faults(job: str, story: list[tuple[str, int]]) -> None:
+    created = {"sft": sft, "two-ranks": two_ranks, "ppo": ppo}[job](lifecycle={"maxRestarts": 3})
+    done = DependencyView("sft", "1", phase="Succeeded", result=VolumePath("runs", "x"))
+    cluster = Cluster(created, dependencies={"sft": done})
+    cluster.step()
+    tale = _Story(cluster)
+    for what, whom in story:
+        before = cluster.phase
+        tale.happen(what, whom)
+        assert before not in _FINAL or cluster.phase == before
+        assert cluster.job["status"].get("restarts", 0) <= 3
+    cluster.job["spec"]["suspend"] = False
+    for _ in range(12):
+        if cluster.phase in _FINAL:
+            break
+        cluster.settle()
+        cluster.pass_time(40)
+        cluster.settle()
+        cluster.finish_leaving()
+        cluster.settle()
+        cluster.serve()
+        if "prepare" in cluster.short_names():
+            cluster.end(cluster.name("prepare"), 0)
+        cluster.settle()
+    if cluster.phase == "Running":
+        cluster.serve()
+        cluster.settle()
+        assert cluster.message == ""
+        cluster.end(cluster.name("driver"), 0)
+        cluster.settle()
+        assert cluster.phase == "Succeeded"
+    assert cluster.phase in _FINAL
+    count = len(cluster.made)
+    cluster.pods.clear()
+    cluster.objects.clear()
+    cluster.settle()
+    assert len(cluster.made) == count

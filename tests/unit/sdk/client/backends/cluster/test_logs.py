@@ -1,0 +1,145 @@
+"""Logs of pods, followed across failures."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from kubealign.client.backends.cluster.logs import make_pod_filter, follow_logs, read_logs
+from kubealign.client.backends.cluster.processes import pod_role
+from kubealign.client.errors import Forbidden, Unavailable
+from kubealign.kube.api import KubernetesApi
+from kubealign.client.records import JobRef
+
+Json = dict[str, Any]
+REF = JobRef("team", "one")
+EVERY = make_pod_filter(None, None, pod_role)
+
+
+def pod(process: str, uid: str, state: str = "running") -> Json:
+    labels = {"kubealign.dev/process": process, "kubealign.dev/role": process.split("-")[0]}
+    metadata = {"name": f"one-{process}", "namespace": "team", "uid": uid, "labels": labels}
+    metadata["resourceVersion"] = f"{uid}-{state}"
+    return {"metadata": metadata, "status": {"containerStatuses": [{"name": "main", "state": {state: {}}}]}}
+
+
+@dataclass
+class Cluster:
+    """API responses for some pods: `logs` by uid, one list per log request, whose last entry may be an error."""
+
+    pods: list[Json]
+    logs: dict[str, list[list[str | Exception]]]
+    later: asyncio.Queue[Json] = field(default_factory=asyncio.Queue)
+    asked: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
+
+    async def list(self, path: str, query: Mapping[str, Any]) -> Json:
+        return {"items": list(self.pods), "metadata": {"resourceVersion": "1"}}
+
+    async def get(self, path: str) -> Json:
+        return next(held for held in self.pods if path.endswith(f"/{held['metadata']['name']}"))
+
+    async def watch(self, path: str, query: Mapping[str, Any]) -> AsyncGenerator[Json]:
+        while True:
+            item = await self.later.get()
+            self.pods = [held for held in self.pods if held["metadata"]["name"] != item["metadata"]["name"]]
+            self.pods.append(item)
+            yield {"type": "MODIFIED", "object": item}
+
+    async def stream_lines(self, path: str, query: Mapping[str, Any]) -> AsyncGenerator[str]:
+        self.asked.append((path, dict(query)))
+        name = path.split("/")[-2]
+        uid = next(held["metadata"]["uid"] for held in self.pods if held["metadata"]["name"] == name)
+        for line in self.logs[uid].pop(0):
+            if isinstance(line, Exception):
+                raise line
+            yield line
+
+    @property
+    def api(self) -> KubernetesApi:
+        return cast(KubernetesApi, self)
+
+
+def stamped(second: int, text: str) -> str:
+    return f"2026-01-01T00:00:{second:02}.{second:09}Z {text}"
+
+
+async def test_broken_connection_resumes_after_the_last_line() -> None:
+    first = [stamped(1, "a"), stamped(2, "b"), Unavailable("gone")]
+    # sinceTime has a resolution of seconds, so the last line is repeated.
+    again = [stamped(2, "b"), stamped(3, "c")]
+    cluster = Cluster([pod("driver", "u1")], {"u1": [first, again, []]})
+    over = asyncio.Event()
+
+    async def read() -> list[str]:
+        found = []
+        async for line in follow_logs(cluster.api, REF, "u", EVERY, 5, over):
+            found.append(line.text)
+            if line.text == "c":
+                cluster.pods = [pod("driver", "u1", "terminated")]
+                over.set()
+        return found
+
+    assert await asyncio.wait_for(read(), 30) == ["a", "b", "c"]
+    queries = [query for _, query in cluster.asked]
+    assert queries[0]["tailLines"] == 5 and "sinceTime" not in queries[0]
+    assert queries[1]["sinceTime"] == "2026-01-01T00:00:02Z" and "tailLines" not in queries[1]
+
+
+async def test_later_pod_is_read_from_its_first_line() -> None:
+    waiting = pod("rollout-0", "u1", "waiting")
+    logs: dict[str, list[list[str | Exception]]] = {"u1": [[stamped(1, "a")]], "u2": [[stamped(2, "b")]]}
+    cluster = Cluster([waiting], logs)
+    over = asyncio.Event()
+    lines = follow_logs(cluster.api, REF, "u", EVERY, 1, over)
+    first = asyncio.ensure_future(anext(lines))
+    await asyncio.sleep(0)
+    assert not first.done()
+    await cluster.later.put(pod("rollout-0", "u1", "terminated"))
+    assert (await asyncio.wait_for(first, 30)).text == "a"
+    # The replacement is another pod of the same name.
+    await cluster.later.put(pod("rollout-0", "u2", "terminated"))
+    assert (await asyncio.wait_for(anext(lines), 30)).text == "b"
+    over.set()
+    assert [line async for line in lines] == []
+    assert all("tailLines" not in query for _, query in cluster.asked)
+
+
+async def test_read_error_is_raised() -> None:
+    cluster = Cluster([pod("driver", "u1")], {"u1": [["unable to retrieve container logs for x"]]})
+    found = [line async for line in read_logs(cluster.api, REF, "u", EVERY, None)]
+    assert [line.text for line in found] == ["unable to retrieve container logs for x"]
+    cluster.logs["u1"] = [[stamped(1, "a"), Unavailable("the server went away")]]
+    with pytest.raises(Unavailable):
+        [line async for line in read_logs(cluster.api, REF, "u", EVERY, None)]
+
+
+async def test_forbidden_follower_raises() -> None:
+    cluster = Cluster([pod("driver", "u1")], {"u1": [[Forbidden("not you")]]})
+    with pytest.raises(Forbidden):
+        async with asyncio.timeout(30):
+            [line async for line in follow_logs(cluster.api, REF, "u", EVERY, None, asyncio.Event())]
+
+
+async def test_closing_the_reader_cancels_all_tasks() -> None:
+    endless: list[str | Exception] = [stamped(1, f"{number}") for number in range(5000)]
+    cluster = Cluster([pod("driver", "u1")], {"u1": [endless]})
+    before = asyncio.all_tasks()
+    lines = follow_logs(cluster.api, REF, "u", EVERY, None, asyncio.Event())
+    assert (await asyncio.wait_for(anext(lines), 30)).text == "0"
+    await asyncio.wait_for(lines.aclose(), 30)
+    assert asyncio.all_tasks() == before
+
+
+def test_logs_are_filtered_by_process_and_role() -> None:
+    pods = [pod("rollout-0", "u1"), pod("rollout-1", "u2"), pod("driver", "u3"), pod("prepare", "u4")]
+
+    def names(process: str | None, role: str | None) -> list[str]:
+        wanted = make_pod_filter(process, role, pod_role)
+        return [held["metadata"]["name"] for held in pods if wanted(held)]
+
+    assert names(None, None) == ["one-rollout-0", "one-rollout-1", "one-driver", "one-prepare"]
+    assert names("rollout-1", None) == ["one-rollout-1"]
+    assert names(None, "rollout") == ["one-rollout-0", "one-rollout-1"]
+    assert names("driver", "rollout") == []

@@ -1,0 +1,88 @@
+"""Process records derived from pods."""
+
+from typing import Any
+
+import pytest
+
+from kubealign.client.backends.cluster.processes import to_process_records
+from kubealign.client.records import ProcessState
+
+Json = dict[str, Any]
+
+
+def pod(process: str, state: Json | None = None, *, ready: bool = False, **status: Any) -> Json:
+    role = "driver" if process == "prepare" else process.split("-")[0]
+    labels = {"kubealign.dev/process": process, "kubealign.dev/role": role, "kubealign.dev/attempt": "2"}
+    main = [] if state is None else [{"name": "main", "state": state}]
+    conditions = [{"type": "Ready", "status": str(ready)}]
+    return {
+        "metadata": {"name": f"one-{process}", "labels": labels},
+        "spec": {"nodeName": "n1"},
+        "status": {"containerStatuses": main, "conditions": conditions, **status},
+    }
+
+
+def ended(code: int, **how: Any) -> Json:
+    return {"terminated": {"exitCode": code, "startedAt": "2026-01-01T00:00:00Z", **how}}
+
+
+RUNNING: Json = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
+UNSCHEDULED: Json = {
+    "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3"}]
+}
+GATED: Json = {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}]}
+PULL: Json = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "over", "expected", "words"),
+    [
+        (RUNNING, {"ready": True}, False, ProcessState.READY, ""),
+        (RUNNING, {}, False, ProcessState.STARTING, "not ready yet"),
+        ({"waiting": {"reason": "ContainerCreating"}}, {}, False, ProcessState.STARTING, "node n1"),
+        (PULL, {}, False, ProcessState.WAITING, "no such image"),
+        (None, UNSCHEDULED, False, ProcessState.WAITING, "fits on no node: 0/3"),
+        (None, GATED, False, ProcessState.WAITING, "admission by its queue"),
+        (ended(0), {}, False, ProcessState.FINISHED, ""),
+        (ended(3, message="it broke"), {}, False, ProcessState.RESTARTING, "ended with code 3: it broke"),
+        (ended(3, message="it broke"), {}, True, ProcessState.FAILED, "it broke"),
+        (ended(78, message="no column"), {}, False, ProcessState.FAILED, "no column"),
+        (ended(139), {}, False, ProcessState.RESTARTING, "SIGSEGV"),
+        (ended(137, reason="OOMKilled"), {}, False, ProcessState.RESTARTING, "exceeded its memory limit"),
+        (ended(143), {}, True, ProcessState.STOPPED, "with its job"),
+        (ended(137), {"reason": "DeadlineExceeded"}, True, ProcessState.STOPPED, "with its job"),
+        (
+            None,
+            {"phase": "Failed", "reason": "Evicted", "message": "disk"},
+            False,
+            ProcessState.RESTARTING,
+            "disk",
+        ),
+    ],
+)
+def test_process_state_and_reason(
+    state: Json | None, status: Json, over: bool, expected: ProcessState, words: str
+) -> None:
+    [found] = to_process_records([pod("trainer-0", state, **status)], {}, 0.0, finished=over, suspended=False)
+    assert found.state is expected
+    assert words in found.message if words else found.message == ""
+
+
+def test_names_roles_order_and_heartbeats() -> None:
+    pods = [pod(name, RUNNING) for name in ("nats", "rollout-10", "rollout-2", "prepare", "driver")]
+    stranger: Json = {"metadata": {"name": "stranger"}, "spec": {}, "status": {}}
+    says = {"driver": {"time": 90.0, "step": 3}, "nats": {"time": "?"}}
+    found = to_process_records([*pods, stranger], says, 100.0, finished=False, suspended=False)
+    assert [held.name for held in found] == ["driver", "rollout-2", "rollout-10", "prepare", "nats"]
+    assert [held.role for held in found] == ["driver", "rollout", "rollout", "prepare", "nats"]
+    assert found[0].says == {"step": 3} and found[0].silent_seconds == 10.0
+    assert found[0].restarts == 2 and found[0].where == "one-driver"
+    assert found[-1].silent_seconds is None and found[-1].says == {}
+
+
+def test_terminating_pod_restarts_unless_the_job_is_suspended() -> None:
+    leaving = pod("rollout-0", RUNNING, ready=True)
+    leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    [again] = to_process_records([leaving], {}, 0.0, finished=False, suspended=False)
+    [stopped] = to_process_records([leaving], {}, 0.0, finished=False, suspended=True)
+    assert (again.state, stopped.state) == (ProcessState.RESTARTING, ProcessState.STOPPED)

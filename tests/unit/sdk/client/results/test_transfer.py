@@ -1,0 +1,197 @@
+"""Transfer of a result folder through a stream."""
+
+import asyncio
+import hashlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from kubealign.client.errors import NotPossible, Unavailable
+from kubealign.kube.api import KubernetesApi
+from kubealign.client.records import JobRecord
+from kubealign.client.results.pod import ResultPodSettings, pod_manifest, send_command, sender_source
+from kubealign.client.results.sender import send
+from kubealign.client.results.stream import receive_folder
+from kubealign.spec.status import ResultLocation
+
+RESULT = ResultLocation.model_validate({"claimName": "runs", "path": "x/one-1/result"})
+JOB = JobRecord({"metadata": {"name": "one", "namespace": "team", "uid": "u-1"}})
+SUCCESS = json.dumps({"status": "Success"}).encode()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "sent"
+    (made / "below").mkdir(parents=True)
+    (made / "config.json").write_text("{}")
+    (made / "below" / "weights").write_bytes(os.urandom(3 << 20))
+    return made
+
+
+@dataclass
+class Wire:
+    """WebSocket channels of a pod: the messages of one command run."""
+
+    messages: list[bytes]
+    asked: list[str] = field(default_factory=list)
+
+    @asynccontextmanager
+    async def socket(self, path: str, query: str) -> AsyncIterator["Wire"]:
+        self.asked += [path, query]
+        yield self
+
+    async def receive(self, timeout: float) -> Any:
+        from aiohttp import WSMessage, WSMsgType
+
+        if not self.messages:
+            return WSMessage(WSMsgType.CLOSED, None, None)  # type: ignore[call-arg]
+        return WSMessage(WSMsgType.BINARY, self.messages.pop(0), None)  # type: ignore[call-arg]
+
+
+def wire(sent: bytes, told: bytes, end: bytes = SUCCESS) -> Wire:
+    chunks = [sent[at : at + 32_000] for at in range(0, len(sent), 32_000)]
+    return Wire([b"\1" + chunk for chunk in chunks] + [b"\2" + told, b"\3" + end])
+
+
+def archive(folder: Path) -> tuple[bytes, bytes]:
+    out = io.BytesIO()
+    told = send(str(folder), out)
+    return out.getvalue(), json.dumps(told).encode() + b"\n"
+
+
+async def received(wire: Wire, into: Path) -> None:
+    await asyncio.to_thread(into.mkdir)
+    await asyncio.wait_for(receive_folder(cast(KubernetesApi, wire), "/pod", ["send"], into), 30)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+async def test_folder_is_transferred(folder: Path, tmp_path: Path) -> None:
+    await received(wire(*archive(folder)), tmp_path / "got")
+    assert contents(tmp_path / "got") == contents(folder)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "kind", "words"),
+    [
+        (lambda sent, told: (sent[:-10_000], told, SUCCESS), Unavailable, "as it was sent"),
+        (lambda sent, told: (b"x" + sent[1:], told, SUCCESS), Unavailable, "as it was sent"),
+        (lambda sent, told: (sent, b"", SUCCESS), Unavailable, "as it was sent"),
+        (lambda sent, told: (sent, told, b""), Unavailable, "before the result was complete"),
+        (
+            lambda sent, told: (b"", b"Traceback\nFileNotFoundError: /volumes/x\n", b'{"status": "Failure"}'),
+            NotPossible,
+            "FileNotFoundError: /volumes/x",
+        ),
+    ],
+)
+async def test_incomplete_transfer_is_an_error(
+    folder: Path, tmp_path: Path, spoil: Callable[..., Any], kind: type[Exception], words: str
+) -> None:
+    with pytest.raises(kind, match=words):
+        await received(wire(*spoil(*archive(folder))), tmp_path / "got")
+
+
+async def test_archive_cannot_write_outside_the_folder(tmp_path: Path) -> None:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as evil:
+        member = tarfile.TarInfo("../escaped")
+        member.size = 1
+        evil.addfile(member, io.BytesIO(b"x"))
+    sent = out.getvalue()
+    told = {"sha256": hashlib.sha256(sent).hexdigest(), "bytes": len(sent)}
+    with pytest.raises(NotPossible, match="cannot be unpacked"):
+        await received(wire(sent, json.dumps(told).encode()), tmp_path / "got")
+    assert not (tmp_path / "escaped").exists()
+
+
+async def test_unwritable_folder_is_an_error_without_a_hang(
+    folder: Path, tmp_path: Path
+) -> None:
+    sent, told = archive(folder)
+    with pytest.raises(NotPossible, match="cannot be unpacked"):
+        await receive_folder(
+            cast(KubernetesApi, wire(sent, told)), "/pod", ["send"], tmp_path / "sent" / "config.json"
+        )
+
+
+def test_sender_runs_from_source_and_holder_exits_on_sigterm(folder: Path) -> None:
+    run = [sys.executable, "-I", "-c", sender_source()]
+    done = subprocess.run([*run, "send", str(folder)], capture_output=True, timeout=60, check=True)
+    told = json.loads(done.stderr)
+    assert told == {"sha256": hashlib.sha256(done.stdout).hexdigest(), "bytes": len(done.stdout)}
+    gone = subprocess.run([*run, "send", "/nowhere"], capture_output=True, timeout=60, check=False)
+    assert gone.returncode == 1
+    assert gone.stderr.decode().splitlines()[-1].endswith("'/nowhere'")
+
+    holder = subprocess.Popen([*run, "hold"])
+    try:
+        with pytest.raises(subprocess.TimeoutExpired):
+            holder.wait(1)
+        holder.send_signal(signal.SIGTERM)
+        assert holder.wait(30) == 0
+    finally:
+        holder.kill()
+        holder.wait()
+
+
+def driver(**changes: Any) -> dict[str, Any]:
+    main = {
+        "name": "main",
+        "image": "registry/jobs:1",
+        "imagePullPolicy": "Never",
+        "command": ["/opt/python", "-m", "something"],
+        "env": [{"name": "SECRET", "value": "x"}],
+        "volumeMounts": [{"name": "kubealign-credentials", "mountPath": "/etc"}],
+    }
+    return {
+        "metadata": {"labels": {"kubealign.dev/process": "driver", "kubealign.dev/job": "one"}},
+        "spec": {
+            "containers": [main, {"name": "sidecar", "image": "other"}],
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": 7,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "tolerations": [{"key": "gpu"}],
+            "volumes": [{"name": "kubealign-credentials", "secret": {"secretName": "one-credentials"}}],
+            **changes,
+        },
+    }
+
+
+def test_pod_resembles_job_pods_but_is_not_selected_as_one() -> None:
+    made = pod_manifest(JOB, RESULT, [driver()], ResultPodSettings())
+    [main] = made["spec"]["containers"]
+    assert main["image"] == "registry/jobs:1" and main["imagePullPolicy"] == "Never"
+    assert made["spec"]["securityContext"]["runAsUser"] == 7
+    assert made["spec"]["tolerations"] == [{"key": "gpu"}]
+    assert main["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert "one-credentials" not in json.dumps(made) and "SECRET" not in json.dumps(made)
+    assert not {"kubealign.dev/job", "kubealign.dev/job-uid"} & set(made["metadata"]["labels"])
+    [owner] = made["metadata"]["ownerReferences"]
+    assert owner["uid"] == "u-1" and owner["controller"] is False
+    assert main["volumeMounts"] == [{"name": "result", "mountPath": "/volumes/runs", "readOnly": True}]
+    command = send_command(made, RESULT)
+    assert (command[0], *command[-2:]) == ("/opt/python", "send", "/volumes/runs/x/one-1/result")
+
+
+def test_image_is_required_without_a_job_pod() -> None:
+    with pytest.raises(NotPossible, match="KUBEALIGN_RESULT_IMAGE"):
+        pod_manifest(JOB, RESULT, [], ResultPodSettings())
+    made = pod_manifest(JOB, RESULT, [], ResultPodSettings("python:3"))
+    assert made["spec"]["containers"][0]["image"] == "python:3"
+    assert made["spec"]["securityContext"]["runAsNonRoot"] is True

@@ -1,0 +1,33 @@
+"""Full disks: only a disk that stays full ends a run."""
+
+import asyncio
+from collections import namedtuple
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kubealign.local.run_dir import disk
+
+_Usage = namedtuple("_Usage", "total used free")
+
+
+def _free(monkeypatch: pytest.MonkeyPatch, sizes: Iterator[int]) -> None:
+    monkeypatch.setattr(disk, "_LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(disk.shutil, "disk_usage", lambda folder: _Usage(0, 0, next(sizes)))
+
+
+async def test_three_consecutive_polls_of_a_full_disk_end_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    # 65,536 bytes are room; the count begins again after the second look.
+    sizes = iter([0, 65_535, 65_536, 0, 0, 0, 99])
+    _free(monkeypatch, sizes)
+    async with asyncio.timeout(10):
+        await disk.wait_until_full(Path("/runs"))
+    assert list(sizes) == [99]
+
+
+async def test_disk_with_space_is_polled_indefinitely(monkeypatch: pytest.MonkeyPatch) -> None:
+    _free(monkeypatch, iter([65_536] * 1_000_000))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await disk.wait_until_full(Path("/runs"))

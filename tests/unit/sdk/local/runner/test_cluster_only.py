@@ -1,0 +1,61 @@
+"""Rejection of cluster-only features before a run starts; pod settings are ignored."""
+
+from pathlib import Path
+
+import pytest
+
+from kubealign.local.runner.admission import admit
+from kubealign.local.errors import RunRefused
+from kubealign.local.run_dir.layout import RunDirectory
+from kubealign.roles import roles
+from kubealign.spec.job import AlignmentJob
+
+RLOO = """
+apiVersion: kubealign.dev/v1alpha1
+kind: AlignmentJob
+metadata: {name: sums}
+spec:
+  maxSteps: 90
+  algorithm: {rloo: {}}
+  policy: {model: {path: base}}
+  data: {prompts: {source: {path: prompts.jsonl}}}
+  rewards: [{name: exact, function: {module: "a:b"}}]
+"""
+TEMPLATE = """
+  podTemplate:
+    metadata: {labels: {kueue.x-k8s.io/queue-name: align}}
+    spec:
+      tolerations: [{key: gpu, operator: Exists}]
+      containers:
+      - {name: main, resources: {limits: {nvidia.com/gpu: 8, memory: 16Gi}}, env: [{name: A, value: ""}]}
+"""
+CONFIG_MAP = "configMap: {name: scores, key: exact.py, function: score}"
+
+
+def test_a_suspended_job_is_not_started(tmp_path: Path) -> None:
+    with pytest.raises(
+        RunRefused, match=r"sums: spec\.suspend: is true, so it is not started: set it to false"
+    ):
+        admit(AlignmentJob.from_yaml(RLOO + "  suspend: true\n"), RunDirectory(tmp_path / "sums"))
+    assert not (tmp_path / "sums").exists()
+
+
+def test_a_function_of_a_config_map_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    scores = "  validation: {data: {prompts: {source: {path: x}}}, sampling: {scores: [%s]}}"
+    text = RLOO.replace('module: "a:b"', CONFIG_MAP) + scores % f"{{name: a, function: {{{CONFIG_MAP}}}}}"
+    with pytest.raises(RunRefused) as caught:
+        admit(AlignmentJob.from_yaml(text), RunDirectory(tmp_path / "sums"))
+    first, second = str(caught.value).splitlines()
+    assert first.startswith("sums: spec.rewards[0].function.configMap: ConfigMaps are for clusters")
+    assert second.startswith("sums: spec.validation.sampling.scores[0].function.configMap")
+    assert "function: {file: {path: exact.py, name: score}}" in first
+
+
+def test_pod_template_is_ignored(tmp_path: Path) -> None:
+    plain, patched = AlignmentJob.from_yaml(RLOO), AlignmentJob.from_yaml(RLOO + TEMPLATE)
+    assert admit(patched, RunDirectory(tmp_path / "sums")).previous_status is None
+    assert roles(patched) == roles(plain)
+    containers = patched.spec.pod_template and patched.spec.pod_template.spec
+    assert containers is not None and containers.containers is not None
+    resources = containers.containers[0].resources
+    assert resources is not None and resources.limits == {"nvidia.com/gpu": "8", "memory": "16Gi"}

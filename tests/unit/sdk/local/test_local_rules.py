@@ -1,0 +1,281 @@
+"""Pure rules of the local runner: spec changes, backoff, threads, messages."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kubealign.library_environment import library_environment
+from kubealign.local.processes.restart_backoff import RestartBackoff
+from kubealign.local.runner.dry_run import describe_plan
+from kubealign.local.processes.exit_status import describe_exit
+from kubealign.local.errors import RunRefused
+from kubealign.local.display.metric_lines import format_seconds, format_step
+from kubealign.local.processes.log_tail import read_log_tail
+from kubealign.local.processes.preload_modules import modules_to_preload
+from kubealign.local.runner.scaling import plan_scaling
+from kubealign.local.run_dir.spec_diff import forbidden_changes
+from kubealign.local.processes.threads import computes_in_turns, compute_threads, should_yield_cpu
+from kubealign.process_settings import Role
+from kubealign.read_model import StepMetrics
+from kubealign.roles import roles
+from kubealign.spec.job import AlignmentJob
+
+PPO = """
+apiVersion: kubealign.dev/v1alpha1
+kind: AlignmentJob
+metadata: {name: aligned}
+spec:
+  maxSteps: 90
+  algorithm: {ppo: {}}
+  policy: {model: {job: {name: tuned}}}
+  data: {prompts: {source: {path: /data/prompts.jsonl}, format: {text: {}}}}
+  rewards: [{name: helpful, model: {job: {name: judge}}}]
+  rollout: {replicas: 2, minReplicas: 2}
+"""
+CHECK = "function: {file: {path: /reward.py, name: reward}}"
+
+
+@pytest.fixture
+def ppo() -> AlignmentJob:
+    return AlignmentJob.from_yaml(PPO)
+
+
+def with_spec(text: str, *pairs: tuple[str, str]) -> AlignmentJob:
+    for old, new in pairs:
+        assert old in text
+        text = text.replace(old, new)
+    return AlignmentJob.from_yaml(text)
+
+
+def test_backoff_doubles_up_to_30_seconds_and_resets_after_health() -> None:
+    backoff = RestartBackoff()
+    assert [backoff.next_delay(0) for _ in range(8)] == [0.5, 1, 2, 4, 8, 16, 30, 30]
+    assert backoff.next_delay(59.9) == 30
+    assert backoff.next_delay(60) == 0.5
+    assert backoff.next_delay(0) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "differing"),
+    [
+        (("maxSteps: 90", "maxSteps: 91"), []),
+        (("maxSteps: 90", "maxSteps: 89"), ["spec.maxSteps (90, now 89)"]),
+        (("replicas: 2, minReplicas: 2", "replicas: 5, minReplicas: 1"), []),
+        (("ppo: {}", "ppo: {promptsPerStep: 32}"), ["spec.algorithm.ppo.promptsPerStep (64, now 32)"]),
+        (("ppo: {}", "ppo: {gae: {lambda: 0.9}}"), ["spec.algorithm.ppo.gae.lambda (0.95, now 0.9)"]),
+        (("name: helpful", "name: kind"), ["spec.rewards[0].name (helpful, now kind)"]),
+        (("{name: aligned}", "{name: aligned, labels: {queue: a}}"), []),
+        (("maxSteps: 90", "maxSteps: 90\n  lifecycle: {maxRestarts: 0}"), []),
+        (("maxSteps: 90", "maxSteps: 90\n  checkpoint: {keep: 9}"), []),
+        (("/data/prompts", "/elsewhere/prompts"), None),
+    ],
+)
+def test_allowed_spec_changes_between_runs(ppo: AlignmentJob, change, differing) -> None:
+    result = forbidden_changes(ppo, with_spec(PPO, change))
+    if differing is None:
+        assert len(result) == 1
+        assert result[0].startswith(
+            "spec.data.prompts.source.path (/data/prompts.jsonl, now /elsewhere/prompts"
+        )
+    else:
+        assert result == differing
+
+
+def test_identical_specs_have_no_forbidden_changes(ppo: AlignmentJob) -> None:
+    assert forbidden_changes(ppo, AlignmentJob.model_validate_json(ppo.model_dump_json(by_alias=True))) == []
+
+
+def test_concurrent_processes_share_the_cores(ppo: AlignmentJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    processes = roles(ppo)
+    share = {process.name: compute_threads(process, processes, cores=8) for process in processes}
+    assert share == {
+        "prepare": 8,
+        # Trainer and critic train at the same time: 8 / 2.
+        "trainer-0": 4,
+        "critic-0": 4,
+        # While samples come in, 2 rollout workers, the reference and one reward: 8 / 4; rollout: 8 / 2.
+        "reference-0": 2,
+        "reward-helpful-0": 2,
+        "rollout-0": 4,
+        "rollout-1": 4,
+        "driver": 8,
+    }
+    assert {compute_threads(process, processes, cores=1) for process in processes} == {1}
+
+
+@pytest.mark.parametrize(("said", "most"), [("2", 2), (" 3,1", 3), ("", 8), ("16", 8), ("many", 8), ("0", 8)])
+def test_threads_are_bounded_by_omp_num_threads(
+    ppo: AlignmentJob, said: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    processes = roles(ppo)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    share = {process.name: compute_threads(process, processes, cores=8) for process in processes}
+    monkeypatch.setenv("OMP_NUM_THREADS", said)
+    assert {process.name: compute_threads(process, processes, cores=8) for process in processes} == {
+        name: min(most, own) for name, own in share.items()
+    }
+
+
+def test_processes_compute_in_turns_unless_phases_overlap(ppo: AlignmentJob) -> None:
+    """Overlapping phases make waiting threads spin longer before they sleep."""
+    assert not computes_in_turns(ppo)  # a reference and a reward model score while responses come in
+    messages = ppo.model_dump(mode="json", by_alias=True, exclude_none=True)
+    even = {"name": "even", "function": {"file": {"path": "/reward.py", "name": "reward"}}}
+    spec = {name: messages["spec"][name] for name in ("policy", "data", "maxSteps")} | {"rewards": [even]}
+    rloo = {"kl": {"fixed": {"coefficient": 0.0}}}
+    for staleness, turns in ((0, True), (2, False)):
+        algorithm = {"rloo": {**rloo, "maxStaleness": staleness}}
+        job = AlignmentJob.model_validate({**messages, "spec": {**spec, "algorithm": algorithm}})
+        assert computes_in_turns(job) is turns
+    judges = {"name": "judges", "ensemble": {"models": [{"path": "/one"}, {"path": "/other"}]}}
+    spec |= {"rewards": [judges], "algorithm": {"rloo": rloo}}
+    assert not computes_in_turns(AlignmentJob.model_validate({**messages, "spec": spec}))
+    longer, shorter = (int(library_environment(alone)["GOMP_SPINCOUNT"]) for alone in (True, False))
+    assert longer > shorter > 0
+
+
+def test_processes_beside_rollout_workers_yield_the_cpu(ppo: AlignmentJob) -> None:
+    """In an asynchronous job trainer and rollout workers are equally urgent; without overlap no process
+    yields.
+    """
+    behind = with_spec(PPO, ("ppo: {}", "ppo: {maxStaleness: 1}"))
+    alone = with_spec(
+        PPO, ("ppo: {}", "rloo: {kl: {fixed: {coefficient: 0.0}}}"), ("model: {job: {name: judge}}", CHECK)
+    )
+    for job, standing_back in (
+        (ppo, {"trainer-0", "critic-0", "reference-0", "reward-helpful-0"}),
+        (behind, set()),
+        (alone, set()),
+    ):
+        processes = roles(job)
+        assert {each.name for each in processes if should_yield_cpu(each, processes, job)} == standing_back
+    # What scores rows beside nobody.
+    without = [process for process in roles(ppo) if process.role is not Role.ROLLOUT]
+    assert not any(should_yield_cpu(process, without, ppo) for process in without)
+
+
+def test_new_workers_take_the_lowest_free_numbers(ppo: AlignmentJob) -> None:
+    processes = [process for process in roles(ppo) if process.name != "rollout-0"]
+    added, removed = plan_scaling(ppo, processes, "rollout", 3)
+    assert ([process.name for process in added], removed) == (["rollout-0", "rollout-2"], [])
+    assert added[0].calls == ("trainer",) and added[0].elastic
+    added, removed = plan_scaling(ppo, [*processes, *added], "rollout", 2)
+    assert (added, [process.name for process in removed]) == ([], ["rollout-2"])
+
+
+@pytest.mark.parametrize("replicas", [1, 1025, 2.0, True, "3", None])
+def test_invalid_replica_counts_are_rejected(ppo: AlignmentJob, replicas: object) -> None:
+    with pytest.raises(RunRefused, match="must be a whole number from 2 to 1024"):
+        plan_scaling(ppo, roles(ppo), "rollout", replicas)
+
+
+def test_multi_process_worker_is_scaled_as_a_unit() -> None:
+    shared = "replicas: 2, engine: {torch: {tensorParallel: 2}}"
+    job = with_spec(PPO, ("replicas: 2, minReplicas: 2", shared))
+    added, removed = plan_scaling(job, roles(job), "rollout", 3)
+    assert ([process.name for process in added], removed) == (["rollout-2", "rollout-2-r1"], [])
+    assert [(process.rank, process.serves, process.unit) for process in added] == [
+        (0, True, "rollout-2"),
+        (1, False, "rollout-2"),
+    ]
+    added, removed = plan_scaling(job, [*roles(job), *added], "rollout", 1)
+    assert added == []
+    assert [process.name for process in removed] == ["rollout-1", "rollout-1-r1", "rollout-2", "rollout-2-r1"]
+
+
+def test_colocated_workers_are_not_scaled() -> None:
+    job = with_spec(PPO, ("replicas: 2, minReplicas: 2", "placement: WithTrainer"))
+    with pytest.raises(RunRefused, match=r"trainer\.ranks cannot change while the job runs"):
+        plan_scaling(job, roles(job), "rollout", 2)
+
+
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=8))
+def test_scaling_reaches_the_requested_replica_count(wanted: list[int]) -> None:
+    job = with_spec(PPO, ("replicas: 2, minReplicas: 2", "replicas: 1"))
+    processes = list(roles(job))
+    for replicas in wanted:
+        added, removed = plan_scaling(job, processes, "rollout", replicas)
+        assert not (added and removed)
+        processes = [process for process in (*processes, *added) if process not in removed]
+        names = sorted(process.name for process in processes if process.group == "rollout")
+        assert names == sorted(f"rollout-{number}" for number in range(replicas))
+
+
+def test_format_step_returns_one_line() -> None:
+    values = {
+        "reward/mean": 0.4125,
+        "kl/reference": 0.031,
+        "response/length": 7.25,
+        "tokens_per_second": 812.4,
+        "seconds/generate": 0.6,
+        "seconds/score": 0.0,
+        "seconds/train": 0.304,
+        "policy/entropy": 1.5,
+        "val/exact": 0.65,
+    }
+    line = format_step(StepMetrics("1-0", 12, 1, values), 90)
+    assert line == "step 12/90 reward 0.412 kl 0.031 len 7.2 tok/s 812 gen 0.60s train 0.30s val/exact 0.650"
+    assert format_step(StepMetrics("1-0", 3, 1, {"rm/loss": 0.5, "rm/accuracy": 0.75}), 0) == (
+        "step 3 loss 0.500 accuracy 0.750"
+    )
+
+
+def test_short_validation_metric_names_are_preferred() -> None:
+    values = {f"val/exact/kind-{number}": 0.5 for number in range(20)} | {"val/exact": 0.25, "val/loss": 2.0}
+    line = format_step(StepMetrics("1-0", 0, 1, values), 90)
+    assert "val/exact 0.250" in line and "val/loss 2.000" in line
+    assert line.count("val/") == 8
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [(0.314, "0.31s"), (12.44, "12.4s"), (185, "3m05s"), (59.99, "60.0s"), (7620, "2h07m")],
+)
+def test_format_seconds(value: float, said: str) -> None:
+    assert format_seconds(value) == said
+
+
+def test_describe_exit() -> None:
+    assert describe_exit(3) == "ended with code 3"
+    assert describe_exit(-9) == "was killed by SIGKILL"
+    assert describe_exit(-77) == "was killed by signal 77"
+
+
+def test_log_tail_shows_readable_lines_of_the_last_start(tmp_path: Path) -> None:
+    log = tmp_path / "trainer-0.log"
+    log.write_text("of the start before\n")
+    start = log.stat().st_size
+    with log.open("a") as file:
+        file.write('{"level": "error", "message": "the loss is NaN", "time": 1}\n')
+        file.write(
+            '{"level": "error", "message": "died", "exception": "Traceback\\nValueError: no"}\nplain\n'
+        )
+    assert read_log_tail(log, start) == (
+        "  error the loss is NaN\n  error died\n  Traceback\n  ValueError: no\n  plain"
+    )
+    assert read_log_tail(log, log.stat().st_size) == "  (it wrote nothing)"
+    assert "cannot be read" in read_log_tail(tmp_path / "none.log")
+
+
+def test_a_dry_run_names_every_process(ppo: AlignmentJob) -> None:
+    lines = list(describe_plan([ppo]))
+    assert lines[0] == "aligned: ppo, 90 steps, after judge, tuned"
+    rows = {line.split()[0]: line.split(maxsplit=1)[1] for line in lines[1:]}
+    assert list(rows) == ["nats", "redis", *(process.name for process in roles(ppo))]
+    after = "after prepare, trainer, critic, reference, reward-helpful, rollout"
+    assert " ".join(rows["driver"].split()) == f"kubealign_services.roles.driver.main grpc+tls://127.0.0.1 {after}"
+    assert rows["prepare"].split() == ["kubealign_services.roles.driver.prepare", "runs", "once", "first"]
+
+
+def test_fork_server_preloads_model_modules(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
+    job = with_spec(
+        PPO, ("{job: {name: tuned}}", f"{{path: {tmp_path}}}"), ("{job: {name: judge}}", "{path: /nowhere}")
+    )
+    result = modules_to_preload([job])
+    assert "transformers.models.qwen2.modeling_qwen2" in result
+    assert result.index("torch") < result.index("kubealign_services.roles.trainer.main")
+    assert len(result) == len(set(result))

@@ -1,0 +1,149 @@
+"""The command `kubealign plan`: input, output, and remedies."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from kubealign.cli.main import app
+from kubealign.planning.units import parse_amount, format_bytes
+from kubealign.planning.errors import PlanError
+
+pytestmark = pytest.mark.timeout(60)
+
+JOBS = """\
+apiVersion: kubealign.dev/v1alpha1
+kind: AlignmentJob
+metadata: {name: first}
+spec:
+  maxSteps: 2
+  algorithm: {sft: {}}
+  policy: {model: {path: base}}
+  data: {demonstrations: {source: {path: rows.jsonl}, maxTokens: 64}}
+---
+apiVersion: kubealign.dev/v1alpha1
+kind: AlignmentJob
+metadata: {name: second}
+spec:
+  maxSteps: 2
+  algorithm: {ppo: {promptsPerStep: 4}}
+  policy: {model: {job: {name: first}}}
+  data: {prompts: {source: {path: rows.jsonl}, maxTokens: 64}}
+  critic: {model: {huggingFace: {repo: acme/critic}}}
+  reference: {placement: WithTrainer}
+  rewards: [{name: right, function: {file: {path: right.py}}}]
+  rollout: {replicas: 2, sampling: {maxTokens: 32}}
+"""
+CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "vocab_size": 256,
+}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "config.json").write_text(json.dumps(CONFIG))
+    (tmp_path / "large.json").write_text(json.dumps(CONFIG | {"hidden_size": 128}))
+    path = tmp_path / "jobs.yaml"
+    path.write_text(JOBS)
+    return path
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(app, ["plan", *map(str, words)])
+
+
+def planned(file: Path, *words: object) -> list[dict[str, Any]]:
+    found = run(file, "--config", f"critic={file.parent / 'large.json'}", "-o", "json", *words)
+    assert found.stdout, found.stderr
+    jobs: list[dict[str, Any]] = json.loads(found.stdout)
+    return jobs
+
+
+def test_json_of_every_job_and_process(file: Path) -> None:
+    first, second = planned(file)
+    assert [each["group"] for each in first["processes"]] == ["trainer"]
+    assert [each["group"] for each in second["processes"]] == ["trainer", "critic", "rollout"]
+    assert first["weights"] == second["weights"] == 2 * 256 * 64 + 2 * (4 * 64 * 64 + 3 * 64 * 128 + 128) + 64
+    assert second["devices"] == 4
+    assert second["refit"]["bytes"] == 4 * second["weights"]
+    trainer, critic, rollout = second["processes"]
+    assert trainer["host"]["reference"] == 4 * second["weights"]
+    assert critic["parts"]["weights"] > trainer["parts"]["weights"]
+    assert rollout["bytes"] == sum(rollout["parts"].values())
+    assert "responses of 1024 tokens" in first["tokens"]["assumed"][0]
+
+
+def test_table_output(file: Path) -> None:
+    found = run(file, "--config", file.parent / "large.json", "--no-color")
+    assert found.exit_code == 0, found.stderr
+    lines = found.stdout.splitlines()
+    assert lines[0].startswith("first: ") and "1 devices" in lines[0]
+    assert any(line.startswith("rollout   2") and " yes " in line for line in lines)
+    assert any(line.startswith("refit: ") for line in lines)
+
+
+def test_a_job_that_does_not_fit_has_a_remedy(file: Path) -> None:
+    (_, second) = planned(file)
+    needed = second["processes"][-1]["bytes"]
+    (_, second) = planned(file, "--gpu-memory", needed - 1)
+    rollout = second["processes"][-1]
+    assert not second["fits"] and not rollout["fits"]
+    assert rollout["remedy"] == "set spec.rollout.engine.torch.precision: BFloat16"
+    config = ("--config", file.parent / "large.json", "--gpu-memory")
+    assert run(file, *config, needed - 1).exit_code == 1
+    nothing = run(file, *config, "1GiB").stdout
+    assert "no known change makes it fit: most of it is process" in nothing
+
+
+def test_the_remedy_makes_the_job_fit(file: Path) -> None:
+    """Setting the fields of the remedy by --set makes the job fit."""
+    memory = "1565MiB"
+    (first, _) = planned(file, "--gpu-memory", memory)
+    (trainer,) = first["processes"]
+    assert not trainer["fits"]
+    assert trainer["remedy"].startswith("set spec.trainer.")
+    changes = trainer["remedy"].removeprefix("set ").split(", ")
+    words = [word for change in changes for word in ("--set", "first:" + change.replace(": ", "=", 1))]
+    (first, _) = planned(file, "--gpu-memory", memory, *words)
+    assert first["processes"][0]["fits"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "spec.critic.model is hugging_face, whose config.json is not here"),
+        (["--config", "critic=none.json"], "none.json cannot be read as a config.json"),
+        (["--gpu-memory", "much"], "--gpu-memory is 'much'; it must be an amount above 0"),
+    ],
+)
+def test_errors_name_the_invalid_input(file: Path, words: list[str], said: str) -> None:
+    found = run(file, *words)
+    assert found.exit_code == 1
+    assert said in found.stderr
+
+
+def test_byte_amounts() -> None:
+    assert [parse_amount(text, "x") for text in ("80GiB", "1.5Gi", "50GB/s", "7")] == [
+        80 * 2**30,
+        3 * 2**29,
+        50 * 10**9,
+        7,
+    ]
+    assert [format_bytes(size) for size in (0, 1023, 1024, 1536 * 2**20, 123 * 2**30)] == [
+        "0 B",
+        "1023 B",
+        "1.00 KiB",
+        "1.50 GiB",
+        "123 GiB",
+    ]
+    for text in ("", "-1GiB", "GiB", "5 apples"):
+        with pytest.raises(PlanError):
+            parse_amount(text, "x")

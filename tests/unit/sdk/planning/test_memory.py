@@ -1,0 +1,200 @@
+"""Memory by part, compared with hand-computed values and the formulas of the papers."""
+
+from typing import Any
+
+import pytest
+
+from kubealign.planning.model import parameter_counts
+from kubealign.planning.memory.activations import korthikanti_activation_bytes, layer_activations
+from kubealign.planning.model.trainer_layout import TrainerLayout, trainer_layout, stage_parameters
+from kubealign.planning.memory.engine import PAGE_TOKENS, cache_bytes, engine_memory
+from kubealign.planning.machine import CUDA_CONTEXT_BYTES, Device, Machine
+from kubealign.planning.model.shape import parse_model_shape
+from kubealign.planning.memory.optimizer_states import megatron_state_bytes, torch_state_bytes
+from kubealign.planning.memory.trainer import CPU_PACK_TOKENS, TrainedModel, trainer_memory
+from kubealign.planning.memory.logits import LOGITS_PER_CHUNK, head_working_bytes
+from kubealign.planning.workload import Workload
+from kubealign.spec.sections.engines import Engine, TensorRTLLMEngineSpec, TorchEngineSpec, VllmEngineSpec
+from kubealign.spec.sections.megatron import MegatronBackendSpec, Recompute
+from kubealign.spec.sections.precision import Precision
+from kubealign.spec.sections.rollout import SamplingSpec
+from kubealign.spec.sections.training import Backend, Lora, TorchBackendSpec, Trainer
+from kubealign_services.generation.torch_engine import ragged_batch
+from kubealign_services.training.torch_backend.logprobs import chunked_logits
+from kubealign_services.training.torch_backend.passes.microbatch_passes import microbatch_passes
+
+pytestmark = pytest.mark.timeout(60)
+
+SHAPE = parse_model_shape(
+    {
+        "model_type": "llama",
+        "hidden_size": 8,
+        "intermediate_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "vocab_size": 10,
+    },
+    "test",
+)
+WORK = Workload(prompt=4, response=4, sequences=8, epochs=1, updates=2)
+BF16, FP32 = Precision.BFLOAT16, Precision.FLOAT32
+
+
+def megatron(**fields: Any) -> Trainer:
+    ranks = fields.pop("ranks")
+    return Trainer(ranks=ranks, backend=Backend(megatron=MegatronBackendSpec(**fields)))
+
+
+def test_constants_equal_those_of_the_services() -> None:
+    assert chunked_logits._LOGITS == LOGITS_PER_CHUNK
+    assert ragged_batch.PAGE_TOKENS == PAGE_TOKENS
+    assert microbatch_passes._CPU_PACK_TOKENS == CPU_PACK_TOKENS
+
+
+def test_torch_states_are_sixteen_bytes_per_weight_over_the_ranks() -> None:
+    assert torch_state_bytes(100, None, BF16, 1) == {"weights": 400, "gradients": 400, "optimizer": 800}
+    assert torch_state_bytes(100, None, FP32, 3) == {"weights": 134, "gradients": 134, "optimizer": 267}
+
+
+def test_only_the_adapter_has_optimizer_states() -> None:
+    assert torch_state_bytes(100, 10, BF16, 1) == {"weights": 240, "gradients": 40, "optimizer": 80}
+
+
+@pytest.mark.parametrize(
+    ("precision", "distributed", "weights", "optimizer"),
+    [(BF16, True, 2, 12 / 4), (BF16, False, 2, 12), (FP32, True, 4, 8 / 4), (FP32, False, 4, 8)],
+)
+def test_megatron_states(precision: Precision, distributed: bool, weights: int, optimizer: float) -> None:
+    trainer = megatron(ranks=4, precision=precision, distributed_optimizer=distributed)
+    division = trainer_layout(trainer)
+    assert division == TrainerLayout(data=4)
+    (stage,) = stage_parameters(SHAPE, division)
+    count = parameter_counts.total(SHAPE)
+    assert megatron_state_bytes(stage, None, trainer, division) == {
+        "weights": weights * count,
+        "gradients": 4 * count,
+        "optimizer": int(optimizer * count),
+    }
+
+
+def test_layer_activations() -> None:
+    cost = layer_activations(SHAPE, 0, FP32)
+    # Two norms: input, normalised and result of 8; queries 8, keys and values repeated to 8, result 8 and
+    # once more 8, two normalisers; gate, up, activation and product of 16.
+    assert cost.saved_bytes(1, False, Recompute.NOTHING) == 4 * (2 * 3 * 8 + 5 * 8 + 2 + 4 * 16)
+    assert cost.saved_bytes(1, False, Recompute.LAYERS) == 4 * 8
+    # Computed again from queries of 8, keys and values of 4 each; the result stays with the projection.
+    assert cost.saved_bytes(1, False, Recompute.ATTENTION) == 4 * (2 * 3 * 8 + (8 + 4 + 4) + 8 + 4 * 16)
+    # Neither what a norm divides, nor activation and product.
+    lean = layer_activations(SHAPE, 0, FP32, fused=True)
+    assert lean.saved_bytes(1, False, Recompute.NOTHING) == 4 * (2 * 2 * 8 + 5 * 8 + 2 + 2 * 16)
+
+
+def test_tensor_and_sequence_parallelism_divide_activations() -> None:
+    cost = layer_activations(SHAPE, 0, BF16)
+    norms, rest = 2 * (4 + 2 + 2) * 8, 2 * (5 * 8 + 4 * 16) + 8
+    assert cost.saved_bytes(1, True, Recompute.NOTHING) == norms + rest
+    assert cost.saved_bytes(2, False, Recompute.NOTHING) == norms + rest / 2
+    assert cost.saved_bytes(2, True, Recompute.NOTHING) == (norms + rest) / 2
+    assert cost.saved_bytes(2, True, Recompute.LAYERS) == 2 * 8 / 2
+
+
+@pytest.mark.parametrize(
+    ("tensor", "sequence_parallel", "recompute", "bytes_"),
+    [
+        # GPT-3: h 12288, a 96, s 2048: 5as/h = 80 (Korthikanti et al. 2022, section 4.1).
+        (1, False, Recompute.NOTHING, 12288 * (34 + 80)),
+        (8, False, Recompute.NOTHING, 12288 * (10 + (24 + 80) / 8)),
+        (8, True, Recompute.NOTHING, 12288 * (34 + 80) / 8),
+        (8, True, Recompute.ATTENTION, 12288 * 34 / 8),
+        (8, False, Recompute.LAYERS, 12288 * 2),
+    ],
+)
+def test_korthikanti_formula(
+    tensor: int, sequence_parallel: bool, recompute: Recompute, bytes_: float
+) -> None:
+    assert korthikanti_activation_bytes(12288, 96, 2048, tensor, sequence_parallel, recompute) == pytest.approx(bytes_)
+
+
+def test_head_memory_is_two_chunks_and_a_gradient() -> None:
+    assert head_working_bytes(SHAPE, 6, FP32) == 8 * 6 * 10 + 4 * 80
+    large = SHAPE.with_vocabulary(LOGITS_PER_CHUNK)
+    assert head_working_bytes(large, 6, FP32) == 8 * LOGITS_PER_CHUNK + 4 * 8 * LOGITS_PER_CHUNK
+
+
+def test_peak_of_one_rank_in_fp32() -> None:
+    trainer = Trainer(backend=Backend(torch=TorchBackendSpec(microbatch_tokens=16)))
+    found = trainer_memory(TrainedModel(SHAPE, trainer, WORK, Device.CPU))
+    weights = 2 * 80 + 2 * (2 * 64 + 2 * 32 + 3 * 128 + 16) + 8
+    layers, ends = 2 * 4 * (32 + 40 + 2 + 32), 4 * (2 * 8 + 2 * 8)
+    assert found.name == "layers' backward"
+    assert found.parts["weights"] + found.parts["gradients"] + found.parts["optimizer"] == 16 * weights
+    assert found.parts["activations"] == 16 * (layers + ends + 4 * (3 * 16 + 8))
+
+
+def test_a_long_sequence_has_its_own_pass() -> None:
+    trainer = Trainer(backend=Backend(torch=TorchBackendSpec(microbatch_tokens=2)))
+    model = TrainedModel(SHAPE, trainer, WORK, Device.CPU)
+    assert model.pass_tokens(1) == 8
+
+
+def test_a_stage_holds_a_microbatch_for_each_later_stage() -> None:
+    work = Workload(prompt=4, response=4, sequences=64, epochs=1, updates=1)
+    trainer = megatron(ranks=2, pipeline_parallel=2, precision=BF16, microbatch_tokens=8)
+    found = trainer_memory(TrainedModel(SHAPE, trainer, work, Device.GPU))
+    layer = 2 * (4 + 2 + 2) * 8 + 2 * (5 * 8 + 4 * 16) + 8
+    assert found.name == "backward of stage 0"
+    assert found.parts["process"] == CUDA_CONTEXT_BYTES
+    assert found.parts["activations"] == 8 * (2 * layer + 2 * (3 * 16 + 8))
+
+
+def test_an_adapter_reduces_the_peak() -> None:
+    whole = trainer_memory(TrainedModel(SHAPE, Trainer(), WORK, Device.CPU))
+    adapted = trainer_memory(TrainedModel(SHAPE, Trainer(lora=Lora(rank=1)), WORK, Device.CPU))
+    assert adapted.parts["optimizer"] == 8 * parameter_counts.adapter(SHAPE, Lora(rank=1))
+    assert adapted.total < whole.total
+
+
+def test_kv_cache_bytes() -> None:
+    # Keys and values of one head of 4 in two layers, in bf16.
+    assert cache_bytes(SHAPE, 64, BF16) == 2 * 2 * 4 * 2 * 64
+    # One head cannot be divided.
+    assert cache_bytes(SHAPE, 64, BF16, tensor=2) == cache_bytes(SHAPE, 64, BF16)
+
+
+def test_the_built_in_engine_has_pages_for_all_sequences_at_maximum_length() -> None:
+    engine = Engine(torch=TorchEngineSpec(max_sequences=3, prefill_tokens=4))
+    found = engine_memory(SHAPE, engine, SamplingSpec(), WORK, Machine())
+    # Whole pages of 16.
+    pages = -(-WORK.sequence // 16)
+    assert found.peak.parts["cache"] == cache_bytes(SHAPE, 3 * pages * 16, FP32)
+    assert found.peak.parts["weights"] == 4 * parameter_counts.total(SHAPE)
+    assert found.peak.parts["activations"] >= 28 * 3 * 10
+    assert found.sequences == 3
+    on_cpu = engine_memory(SHAPE, engine, SamplingSpec(), WORK, Machine(device=Device.CPU))
+    assert on_cpu.peak.parts["weights"] == 2 * 4 * parameter_counts.total(SHAPE)
+
+
+def test_the_built_in_engine_limits_sequences_to_its_memory() -> None:
+    each = cache_bytes(SHAPE, -(-WORK.sequence // 16) * 16, FP32)
+    room = Machine(memory=CUDA_CONTEXT_BYTES + 4 * parameter_counts.total(SHAPE) + 5 * each)
+    half = Engine(torch=TorchEngineSpec(max_sequences=8, cache_share=0.5))
+    # Half of five is two and a half.
+    assert engine_memory(SHAPE, half, SamplingSpec(), WORK, room).sequences == 2
+    stated = Engine(torch=TorchEngineSpec(max_sequences=8, cache_gib=4.5 * each / 2**30))
+    assert engine_memory(SHAPE, stated, SamplingSpec(), WORK, room).sequences == 4
+    none = Engine(torch=TorchEngineSpec(max_sequences=8, cache_gib=0.5 * each / 2**30))
+    found = engine_memory(SHAPE, none, SamplingSpec(), WORK, room)
+    assert (found.sequences, found.peak.parts["cache"]) == (0, each)
+
+
+def test_external_engines_use_the_remaining_memory() -> None:
+    machine = Machine(memory=2 * CUDA_CONTEXT_BYTES)
+    vllm = engine_memory(SHAPE, Engine(vllm=VllmEngineSpec(memory_share=0.9)), SamplingSpec(), WORK, machine)
+    assert vllm.peak.total == int(0.9 * 2 * CUDA_CONTEXT_BYTES)
+    assert vllm.sequences == 256
+    tight = Machine(memory=CUDA_CONTEXT_BYTES + 2 * parameter_counts.total(SHAPE))
+    none = engine_memory(SHAPE, Engine(tensorrt_llm=TensorRTLLMEngineSpec()), SamplingSpec(), WORK, tight)
+    assert none.sequences == 0
+    assert none.peak.total > tight.memory

@@ -1,0 +1,215 @@
+"""Processes of each kind of job."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kubealign.process_settings import Role
+from kubealign.roles import Process, generation_role, with_replica, roles, rollout_worker
+from kubealign.spec.job import AlignmentJob
+from kubealign.spec.sections.models import Model
+
+Make = Callable[..., dict[str, Any]]
+
+VALIDATION = {
+    "data": {"prompts": {"source": {"path": "x"}}},
+    "sampling": {"scores": [{"name": "short", "function": {"module": "a:b"}}]},
+}
+
+
+def names(document: dict[str, Any]) -> list[str]:
+    return [process.name for process in roles(AlignmentJob.model_validate(document))]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "changes", "expected"),
+    [
+        ("sft", {}, "prepare trainer-0 driver"),
+        ("rewardModel", {"spec.trainer.ranks": 2}, "prepare trainer-0 trainer-1 driver"),
+        ("ppo", {}, "prepare trainer-0 critic-0 reference-0 reward-helpful-0 rollout-0 driver"),
+        (
+            "ppo",
+            {"spec.critic.ranks": 2, "spec.rollout.replicas": 3},
+            "prepare trainer-0 critic-0 critic-1 reference-0 reward-helpful-0 "
+            "rollout-0 rollout-1 rollout-2 driver",
+        ),
+        (
+            "ppo",
+            {"spec.reference": {"placement": "WithTrainer"}, "spec.rewards.0.placement": "WithCritic"},
+            "prepare trainer-0 critic-0 rollout-0 driver",
+        ),
+        (
+            "ppo",
+            {"spec.algorithm.ppo.kl": {"fixed": {"coefficient": 0}}},
+            "prepare trainer-0 critic-0 reward-helpful-0 rollout-0 driver",
+        ),
+        (
+            "ppo",
+            {"spec.algorithm.ppo.kl": {"adaptive": {}}},
+            "prepare trainer-0 critic-0 reference-0 reward-helpful-0 rollout-0 driver",
+        ),
+        ("rloo", {}, "prepare trainer-0 reference-0 reward-exact-0 rollout-0 driver"),
+        (
+            "grpo",
+            {"spec.validation": VALIDATION},
+            "prepare trainer-0 reference-0 reward-exact-0 reward-short-0 rollout-0 driver",
+        ),
+        (
+            "rloo",
+            {"spec.trainer.ranks": 2, "spec.rollout": {"placement": "WithTrainer", "replicas": 2}},
+            "prepare trainer-0 trainer-1 reference-0 reward-exact-0 driver",
+        ),
+        (
+            "sft",
+            {"spec.validation": VALIDATION, "spec.rollout.replicas": 2},
+            "prepare trainer-0 reward-short-0 rollout-0 rollout-1 driver",
+        ),
+        (
+            "sft",
+            {"spec.validation": {"data": {"demonstrations": {"source": {"path": "x"}}}}},
+            "prepare trainer-0 driver",
+        ),
+    ],
+)
+def test_the_processes_of_a_job(
+    algorithm: str, changes: dict[str, Any], expected: str, document: Make
+) -> None:
+    assert names(document(algorithm, changes)) == expected.split()
+
+
+def test_all_fields_of_the_processes(document: Make) -> None:
+    job = AlignmentJob.model_validate(
+        document("ppo", {"spec.trainer.ranks": 2, "spec.validation": VALIDATION})
+    )
+    found = {process.name: process for process in roles(job)}
+    assert found["prepare"] == Process(
+        "prepare", Role.DRIVER, "prepare", "kubealign_services.roles.driver.prepare", one_shot=True, serves=False
+    )
+    assert found["trainer-1"] == Process(
+        "trainer-1",
+        Role.TRAINER,
+        "trainer",
+        "kubealign_services.roles.trainer.main",
+        rank=1,
+        world_size=2,
+        after=("prepare",),
+    )
+    # Each trainer rank serves its part of the weights; the critic sends no weights.
+    assert all(process.serves == (process.rank == 0) for process in roles(job) if process.group == "critic")
+    assert found["reward-short-0"] == Process(
+        "reward-short-0",
+        Role.REWARD,
+        "reward-short",
+        "kubealign_services.roles.reward.main",
+        reward="short",
+        after=("prepare",),
+        elastic=True,
+    )
+    assert (found["rollout-0"],) == rollout_worker(job.spec, 0)
+    assert found["rollout-0"].calls == ("trainer",)
+    assert found["driver"] == Process(
+        "driver",
+        Role.DRIVER,
+        "driver",
+        "kubealign_services.roles.driver.main",
+        after=("prepare", "trainer", "critic", "reference", "reward-helpful", "reward-short", "rollout"),
+        calls=("trainer", "critic"),
+    )
+
+
+def test_a_worker_of_several_processes(document: Make) -> None:
+    """Rank 0 serves and has the worker's name; each worker is one unit with its own rendezvous."""
+    shared = {"engine": {"torch": {"tensorParallel": 3}}, "replicas": 2}
+    job = AlignmentJob.model_validate(document("rloo", {"spec.rollout": shared, "spec.trainer.ranks": 2}))
+    workers = [process for process in roles(job) if process.group == "rollout"]
+    assert [process.name for process in workers] == [
+        f"rollout-{worker}{rank}" for worker in (0, 1) for rank in ("", "-r1", "-r2")
+    ]
+    assert [process.unit for process in workers] == ["rollout-0"] * 3 + ["rollout-1"] * 3
+    assert [process.leader for process in workers] == ["rollout-0"] * 3 + ["rollout-1"] * 3
+    assert [process.rank for process in workers] == [0, 1, 2] * 2
+    assert [process.serves for process in workers] == [True, False, False] * 2
+    assert {(process.world_size, process.elastic, process.role) for process in workers} == {
+        (3, True, Role.ROLLOUT)
+    }
+    assert rollout_worker(job.spec, 1) == tuple(workers[3:])
+    assert tuple(with_replica(process, 1) for process in workers[:3]) == tuple(workers[3:])
+    others = {each.name: (each.unit, each.leader) for each in roles(job) if each not in workers}
+    assert others["trainer-1"] == ("trainer", "trainer-0")
+    assert others["reward-exact-0"] == ("reward-exact-0", "reward-exact-0")
+    assert others["driver"] == ("driver", "driver")
+
+
+def test_rollout_workers_in_the_trainers_processes(document: Make) -> None:
+    def found(**rollout: Any) -> tuple[Process, ...]:
+        return roles(AlignmentJob.model_validate(document("rloo", {"spec.rollout": rollout})))
+
+    assert generation_role(found()) is Role.ROLLOUT
+    shared = found(placement="WithTrainer")
+    assert generation_role(shared) is Role.TRAINER
+    (trainer,) = (process for process in shared if process.group == "trainer")
+    assert (trainer.module, trainer.role) == ("kubealign_services.roles.colocated.main", Role.TRAINER)
+    assert next(p for p in shared if p.name == "driver").after == (
+        "prepare",
+        "trainer",
+        "reference",
+        "reward-exact",
+    )
+
+
+@pytest.mark.parametrize("algorithm", ["sft", "rewardModel", "ppo", "rloo", "grpo"])
+def test_processes_follow_the_groups_they_wait_for(algorithm: str, document: Make) -> None:
+    job = AlignmentJob.model_validate(document(algorithm, {"spec.trainer.ranks": 3}))
+    groups: set[str] = set()
+    for process in roles(job):
+        assert set(process.after) <= groups
+        assert set(process.calls) <= groups | {process.group}
+        groups.add(process.group)
+    assert len({process.name for process in roles(job)}) == len(roles(job))
+    serving = [process.rank for process in roles(job) if process.group == "trainer" and process.serves]
+    assert serving == ([0, 1, 2] if job.spec.samples else [0])
+
+
+def test_effective_fields_have_defaults(document: Make) -> None:
+    spec = AlignmentJob.model_validate(document("ppo")).spec
+    assert spec.samples and spec.uses_reference
+    assert spec.effective_critic is not None and spec.effective_critic.model == Model(path="reward")
+    assert spec.effective_reference is not None and spec.effective_reference.model == Model(path="policy")
+    assert spec.effective_rollout is not None and spec.effective_rollout.replicas == 1
+
+    offline = AlignmentJob.model_validate(document("sft")).spec
+    assert not offline.samples and not offline.uses_reference
+    assert (offline.effective_critic, offline.effective_reference, offline.effective_rollout) == (None,) * 3
+
+    changes = {
+        "spec.critic": {"model": {"path": "c"}, "ranks": 2},
+        "spec.reference": {"model": {"path": "r"}},
+    }
+    given = AlignmentJob.model_validate(document("ppo", changes)).spec
+    assert given.effective_critic == given.critic
+    assert given.effective_reference == given.reference
+
+
+def test_the_critic_is_initialised_from_the_first_model_reward(document: Make) -> None:
+    rewards = [
+        {"name": "format", "function": {"module": "a:b"}},
+        {"name": "first", "model": {"path": "first"}},
+        {"name": "second", "model": {"path": "second"}},
+    ]
+    spec = AlignmentJob.model_validate(
+        document("ppo", {"spec.rewards": rewards, "spec.critic.ranks": 2})
+    ).spec
+    assert spec.effective_critic is not None
+    assert spec.effective_critic.model == Model(path="first")
+    assert spec.effective_critic.ranks == 2
+
+
+def test_scorers_by_name(document: Make) -> None:
+    spec = AlignmentJob.model_validate(document("grpo", {"spec.validation": VALIDATION})).spec
+    assert spec.scorer("exact") is spec.rewards[0]
+    assert spec.scorer("short") is spec.validation_scores[0]
+    with pytest.raises(
+        LookupError, match=r"no reward or validation score long; there are \['exact', 'short'\]"
+    ):
+        spec.scorer("long")

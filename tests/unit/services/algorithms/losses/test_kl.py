@@ -1,0 +1,82 @@
+"""KL estimators and the adaptive coefficient."""
+
+import math
+
+import pytest
+import torch
+
+from kubealign.spec.algorithms import KLEstimator
+from kubealign_services.algorithms.losses.kl import adapt_coefficient, estimate_kl, kl_loss
+
+# p = 1/2 and p_ref = 1/4: d = log 2 = 0.693147...; then p = 1/4 and p_ref = 1/2: d = -log 2.
+LOGPROBS = torch.tensor([math.log(1 / 2), math.log(1 / 4)], dtype=torch.float64)
+REFERENCE = torch.tensor([math.log(1 / 4), math.log(1 / 2)], dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "expected"),
+    [
+        (KLEstimator.K1, [0.6931471805599453, -0.6931471805599453]),
+        # (log 2)^2 / 2 = 0.4804530139 / 2
+        (KLEstimator.K2, [0.24022650695910072, 0.24022650695910072]),
+        # exp(-log 2) - 1 + log 2 = 0.5 - 1 + 0.6931471806;   exp(log 2) - 1 - log 2 = 2 - 1 - 0.6931471806
+        (KLEstimator.K3, [0.1931471805599453, 0.3068528194400547]),
+    ],
+)
+def test_estimators_by_hand(estimator: KLEstimator, expected: list[float]) -> None:
+    assert estimate_kl(LOGPROBS, REFERENCE, estimator).tolist() == pytest.approx(expected, abs=1e-12)
+    assert kl_loss(LOGPROBS, REFERENCE, estimator).tolist() == pytest.approx(expected, abs=1e-12)
+
+
+def distributions() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    policy = torch.randn(5, dtype=torch.float64, generator=generator, requires_grad=True)
+    reference = torch.randn(5, dtype=torch.float64, generator=generator).log_softmax(0)
+    return policy, reference
+
+
+@pytest.mark.parametrize("estimator", [KLEstimator.K1, KLEstimator.K3])
+def test_k1_and_k3_are_unbiased(estimator: KLEstimator) -> None:
+    logits, reference = distributions()
+    policy = logits.detach().log_softmax(0)
+    exact = (policy.exp() * (policy - reference)).sum()
+    expected = (policy.exp() * estimate_kl(policy, reference, estimator)).sum()
+    assert float(expected) == pytest.approx(float(exact), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "forward"), [(KLEstimator.K1, False), (KLEstimator.K2, False), (KLEstimator.K3, True)]
+)
+def test_the_loss_descends_the_divergence_that_is_documented(estimator: KLEstimator, forward: bool) -> None:
+    """The mean gradient over all samples, each held fixed, equals autograd on the exact divergence."""
+    logits, reference = distributions()
+    policy = logits.log_softmax(0)
+    (mean,) = torch.autograd.grad(
+        (policy.exp().detach() * kl_loss(policy, reference, estimator)).sum(), logits
+    )
+    policy = logits.log_softmax(0)
+    exact = (
+        (reference.exp() * (reference - policy)).sum()
+        if forward
+        else (policy.exp() * (policy - reference)).sum()
+    )
+    (expected,) = torch.autograd.grad(exact, logits)
+    torch.testing.assert_close(mean, expected, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("observed", "expected"),
+    [
+        # target 6, 250 sequences of a horizon of 1000: a quarter of the error.
+        (6.6, 0.1 * (1 + 0.1 * 0.25)),  # error (6.6 - 6) / 6 = 0.1
+        (60.0, 0.1 * (1 + 0.2 * 0.25)),  # clipped to 0.2
+        (0.0, 0.1 * (1 - 0.2 * 0.25)),  # clipped to -0.2
+        (6.0, 0.1),
+    ],
+)
+def test_adaptive_coefficient_by_hand(observed: float, expected: float) -> None:
+    assert adapt_coefficient(0.1, observed, 250, 6.0, 1000.0) == pytest.approx(expected, abs=1e-12)
+
+
+def test_the_coefficient_stays_positive_where_a_step_is_longer_than_the_horizon() -> None:
+    assert adapt_coefficient(0.1, 0.0, 10_000, 6.0, 100.0) == pytest.approx(0.01)

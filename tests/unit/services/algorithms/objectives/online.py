@@ -1,0 +1,90 @@
+"""Policy and value objectives of online algorithms, with every value of each component."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from kubealign.spec import algorithms as spec
+from kubealign_services.algorithms.contract import Objective, load_algorithm
+from kubealign_services.algorithms.losses.policy_objective import PolicyObjective
+from kubealign_services.algorithms.losses.surrogate import BoundedWeight, ClippedRatio, LogLikelihood
+from kubealign_services.algorithms.losses.value_objective import ValueObjective
+from kubealign_services.batch.packed import Batch
+from support.batches import random_batch
+
+LOSS_KL = spec.KL(
+    placement=spec.KLPlacement.LOSS, estimator=spec.KLEstimator.K3, fixed=spec.FixedKL(coefficient=0.2)
+)
+WIDE = spec.ImportanceCorrection(low=0.98, high=1.02)
+
+
+def batch() -> Batch:
+    """Advantages that differ from token to token; two responses that did not end."""
+    result = random_batch([3, 1, 4, 2, 2, 5, 1, 3], [0, 0, 0, 0, 1, 1, 1, 1], seed=1)
+    values = result.token("values")
+    result.token_columns["advantages"] = values.roll(3) - 0.2
+    result.token_columns["old_values"] = values
+    result.token_columns["returns"] = values.roll(1)
+    result.token_columns["old_logprobs"] = result.token("behaviour_logprobs") + 0.03 * values
+    result.sequence_columns["truncated"] = torch.tensor([0, 0, 1, 0, 0, 1, 0, 0], dtype=torch.uint8)
+    return result
+
+
+def without_old() -> Batch:
+    result = batch()
+    del result.token_columns["old_logprobs"]
+    return result
+
+
+def mixed_versions() -> Batch:
+    """Half of the tokens are older than the current weights; the gap covers the others."""
+    result = without_old()
+    result.token_columns["weight_version"] = torch.arange(len(result.tokens)) % 2
+    result.scalars["version"] = 1.0
+    return result
+
+
+def clipped(**fields: Any) -> Objective:
+    entry = spec.PPOSpec(**({"kl": LOSS_KL, "entropy_coefficient": 0.1} | fields))
+    return PolicyObjective(entry, ClippedRatio(entry.clip), entry.ratio)
+
+
+ENTRIES: dict[str, spec.OnPolicySpec] = {
+    "ppo": spec.PPOSpec(kl=LOSS_KL),
+    "reinforce": spec.ReinforceSpec(),
+    "reinforce_plus_plus": spec.ReinforcePlusPlusSpec(),
+    "rloo": spec.RLOOSpec(overlong=spec.OverlongPenalty(buffer_tokens=2)),
+    "remax": spec.ReMaxSpec(),
+    "grpo": spec.GRPOSpec(),
+}
+
+
+def reported() -> Iterator[str]:
+    """Return the metrics of advantages."""
+    for name, entry in ENTRIES.items():
+        result = batch()
+        result.sequence_columns["companion"] = torch.tensor([1, 0, 0, 0, 1, 0, 0, 0], dtype=torch.uint8)
+        yield from load_algorithm(name)(entry).advantages(result, {})
+
+
+def cases() -> dict[str, tuple[Objective, Callable[[], Batch]]]:
+    result: dict[str, tuple[Objective, Callable[[], Batch]]] = {
+        "critic": (ValueObjective(0.2, 0.5, mask_truncated=False), batch),
+        "critic-masked": (ValueObjective(None, 0.5, mask_truncated=True), batch),
+        "likelihood": (PolicyObjective(spec.ReinforceSpec(), LogLikelihood()), batch),
+        "bounded-weight": (PolicyObjective(spec.CISPOSpec(), BoundedWeight(0.9, 1.05)), batch),
+        "weighed-likelihood": (PolicyObjective(spec.ReinforceSpec(importance=WIDE), LogLikelihood()), batch),
+        "dual-clip": (clipped(clip=spec.Clip(low=0.05, high=0.1, dual=1.15)), batch),
+        "ratio-one": (clipped(), without_old),
+        "mixed-versions": (clipped(), mixed_versions),
+        "masked": (clipped(mask_truncated=True), batch),
+    }
+    for aggregation in spec.LossAggregation:
+        for ratio in spec.RatioLevel:
+            result[f"{aggregation}-of-{ratio}-ratios"] = clipped(aggregation=aggregation, ratio=ratio), batch
+    for level in spec.ImportanceLevel:
+        for outside in spec.OutOfBoundsWeights:
+            weights = WIDE.model_copy(update={"level": level, "outside": outside})
+            result[f"importance-{level}-{outside}"] = clipped(importance=weights), batch
+    return result

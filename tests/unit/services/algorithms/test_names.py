@@ -1,0 +1,133 @@
+"""Algorithm names occur only in the algorithms themselves, and each algorithm is short."""
+
+import ast
+import re
+from collections.abc import Iterator
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from kubealign.spec.algorithms import Algorithm, ResultKind, AlgorithmSpec
+from kubealign.spec.base import field_alias
+from kubealign.spec.field_lookup import nested_model
+
+ROOT = Path(__file__).parents[4]
+ALGORITHMS = ROOT / "services/kubealign_services/algorithms"
+LONGEST = 150
+
+#: Members of the union whose names say other things as well: verbs, and a kind of model that has a role of
+#: its own.
+ORDINARY = {"generate", "annotate", "custom", "custom_offline", "reward_model"}
+
+#: What may name them, and why.
+ALLOWED = {
+    "sdk/kubealign/spec": "the union itself",
+    "services/kubealign_services/algorithms": "they themselves",
+    "operator/kubealign_operator/crd/model_rules.py": "what the spec's validators say, for an API server",
+    "sdk/kubealign/cli/commands/spec/init.py": "commented jobs to begin with, one file each",
+    "sdk/kubealign/bench/job.py": "the job that the benchmark runs",
+    "services/kubealign_dashboard/api/openapi.py": "an example in the API's documents",
+    "services/kubealign_dashboard/api/routes/jobs.py": "an example in the API's documents",
+}
+
+
+def names() -> set[str]:
+    """Return each name as written in Python, in documents and in commands."""
+    result: set[str] = set()
+    for member in set(Algorithm.model_fields) - ORDINARY:
+        result |= {
+            member,
+            field_alias(Algorithm, member).lower(),
+            member.replace("_", "-"),
+            member.replace("_", ""),
+        }
+    return result
+
+
+def said(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield (line, word) of all identifiers and one-word strings."""
+    for node in ast.walk(tree):
+        line = getattr(node, "lineno", 0)
+        for field in ("id", "attr", "name", "arg", "asname", "module"):
+            word = getattr(node, field, None)
+            if isinstance(word, str):
+                yield from ((line, part) for part in word.split("."))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " not in node.value:
+            yield line, node.value
+
+
+def holds(word: str, known: set[str]) -> bool:
+    """Return whether the word is a name or contains one: ppo, is_ppo, PPOTrainer."""
+    parts = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", word).lower()
+    pieces = [piece for piece in re.split(r"[^a-z0-9]+", parts) if piece]
+    longest = max(name.count("_") + name.count("-") for name in known) + 1
+    return any(
+        joined.join(pieces[start:end]) in known
+        for joined in ("_", "")
+        for start in range(len(pieces))
+        for end in range(start + 1, min(start + longest, len(pieces)) + 1)
+    )
+
+
+def test_no_algorithm_is_named_outside_allowed_files() -> None:
+    known = names()
+    assert {"ppo", "dr_grpo", "drgrpo", "dr-grpo"} <= known
+    result = []
+    for package in ("sdk/kubealign", "operator/kubealign_operator", "services/kubealign_services"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            place = path.relative_to(ROOT).as_posix()
+            if any(place == allowed or place.startswith(f"{allowed}/") for allowed in ALLOWED):
+                continue
+            for line, word in said(ast.parse(path.read_text(encoding="utf-8"))):
+                if holds(word, known) and not is_metric(word):
+                    result.append(f"{place}:{line}: {word}")
+    assert result == []
+
+
+def is_metric(word: str) -> bool:
+    """Return whether the word is a metric, named in docs/metrics.md."""
+    return re.fullmatch(r"[a-z]+/[a-z_/]+", word) is not None
+
+
+def test_name_detection() -> None:
+    known = names()
+    for word in ("ppo", "is_ppo", "PPO", "PPOTrainer", "DrGRPO", "drGrpo", "dr-grpo", "loss_of_sft"):
+        assert holds(word, known), word
+    for word in ("support", "spinner", "reinforced", "opposite", "reward_model", "ipod", ""):
+        assert not holds(word, known), word
+
+
+def test_dashboard_page_names_no_algorithm() -> None:
+    known = names()
+    for path in sorted((ROOT / "services/kubealign_services/dashboard/page").rglob("*.js")):
+        words = re.findall(r"""["'`]([A-Za-z_-]+)["'`]""", path.read_text(encoding="utf-8"))
+        assert [word for word in words if holds(word, known)] == [], path
+
+
+def test_every_allowance_is_used() -> None:
+    assert [place for place in ALLOWED if not (ROOT / place).exists()] == []
+
+
+def test_algorithms_page_names_all_algorithms_with_valid_links() -> None:
+    page = ROOT / "docs/algorithms/README.md"
+    text = page.read_text(encoding="utf-8")
+    assert [member for member in Algorithm.model_fields if f"`{field_alias(Algorithm, member)}`" not in text] == []
+    links = set(re.findall(r"\]\(([^)#]+)", text))
+    assert sorted(link for link in links if not (page.parent / link).exists()) == []
+
+
+def test_no_file_is_long() -> None:
+    lengths = {path.name: len(path.read_text().splitlines()) for path in ALGORITHMS.glob("**/*.py")}
+    assert {name: length for name, length in lengths.items() if length > LONGEST} == {}
+
+
+def test_every_algorithm_that_trains_is_registered_by_its_name() -> None:
+    registered = {entry.name for entry in entry_points(group="kubealign.algorithms")}
+    of_ours = set(Algorithm.model_fields) - {"custom", "custom_offline"}
+    trained = {name for name in of_ours if issued(name).makes is not ResultKind.DATA}
+    assert trained <= registered
+
+
+def issued(member: str) -> type[AlgorithmSpec]:
+    model = nested_model(Algorithm.model_fields[member].annotation)
+    assert model is not None and issubclass(model, AlgorithmSpec)
+    return model

@@ -1,0 +1,142 @@
+"""Translation of requests and responses between the contract and vLLM or TensorRT-LLM."""
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubealign.spec.sections.engines import IdleMemoryPolicy, TensorRTLLMEngineSpec, VllmEngineSpec
+from kubealign_services.generation.contract import (
+    FinishReason,
+    GenerationRequest,
+    RequestRefused,
+    SamplingParameters,
+)
+from kubealign_services.generation.external.contract import ExternalSample
+from kubealign_services.generation.external.distributions import check_sampling_support, is_truncated
+from kubealign_services.generation.external.samples import to_generated_sample
+from kubealign_services.generation.external.tensorrt_llm import parameters as tensorrt
+from kubealign_services.generation.external.tensorrt_llm import results as tensorrt_results
+from kubealign_services.generation.external.tensorrt_llm.engine import TensorRTLLMExternalEngine
+from kubealign_services.generation.external.vllm import parameters as vllm
+from kubealign_services.generation.external.vllm import results as vllm_results
+from kubealign_services.generation.external.vllm.engine import VllmExternalEngine
+from kubealign_services.runtime.process.failures import PermanentFailure
+
+pytestmark = pytest.mark.timeout(60)
+
+SAMPLING = SamplingParameters(
+    max_tokens=9, min_tokens=2, temperature=0.5, top_k=4, top_p=0.9, stop=("!",), stop_token_ids=(7,)
+)
+
+
+@dataclass
+class Logprob:
+    logprob: float
+
+
+@dataclass
+class Completion:
+    token_ids: list[int]
+    logprobs: Any
+
+
+def request(sampling: SamplingParameters) -> GenerationRequest:
+    return GenerationRequest("g", (1, 2), (5,), sampling)
+
+
+def test_vllm_starts_without_weights_and_with_the_worker_extension() -> None:
+    spec = VllmEngineSpec(tensor_parallel=4, pipeline_parallel=2, between_phases=IdleMemoryPolicy.FREED)
+    made = vllm.engine_arguments(Path("/m"), spec, 512)
+    assert made["load_format"] == "dummy" and made["enable_sleep_mode"]
+    assert (made["tensor_parallel_size"], made["pipeline_parallel_size"]) == (4, 2)
+    assert (made["dtype"], made["max_model_len"], made["max_num_seqs"]) == ("bfloat16", 512, 256)
+    module, _, name = made["worker_extension_cls"].rpartition(".")
+    assert hasattr(__import__(module, fromlist=[name]), name)
+
+
+def test_vllm_sampling_arguments_follow_the_spec() -> None:
+    asked = vllm.sampling_arguments(SAMPLING, (1 << 63) + 3, [2, 7])
+    assert asked["seed"] == 3 and asked["stop"] == ["!"] and asked["stop_token_ids"] == [2, 7]
+    assert (asked["temperature"], asked["top_k"], asked["top_p"]) == (0.5, 4, 0.9)
+    assert asked["ignore_eos"] and asked["include_stop_str_in_output"] and asked["n"] == 1
+
+
+def test_tensorrt_llm_sampling_arguments_follow_the_spec() -> None:
+    asked = tensorrt.sampling_arguments(SAMPLING, 3, [2, 7])
+    assert (asked["seed"], asked["temperature"], asked["top_k"], asked["top_p"]) == (3, 0.5, 4, 0.9)
+    assert (asked["end_id"], asked["stop_token_ids"]) == (-1, [2, 7])
+    greedy = tensorrt.sampling_arguments(SamplingParameters(max_tokens=1, temperature=0), 3, [])
+    assert (greedy["temperature"], greedy["top_k"], greedy["top_p"]) == (1.0, 1, None)
+    made = tensorrt.engine_arguments(Path("/m"), TensorRTLLMEngineSpec(tensor_parallel=8), 512)
+    assert made["load_format"] == "dummy" and made["tensor_parallel_size"] == 8
+    assert tensorrt.cache_arguments(TensorRTLLMEngineSpec(cache_share=0.5))["free_gpu_memory_fraction"] == 0.5
+
+
+def test_each_token_has_its_own_log_probability() -> None:
+    told = [{3: Logprob(-0.5), 9: Logprob(-0.1)}, {4: Logprob(-1.5)}]
+    assert vllm_results.to_external_sample(Completion([3, 4], told)) == ExternalSample([3, 4], [-0.5, -1.5])
+    assert tensorrt_results.to_external_sample(Completion([3, 4], told)) == ExternalSample([3, 4], [-0.5, -1.5])
+    assert tensorrt_results.to_external_sample(Completion([3, 4], [-0.5, -1.5])).logprobs == [-0.5, -1.5]
+
+
+@pytest.mark.parametrize("results", [vllm_results, tensorrt_results])
+@pytest.mark.parametrize("told", [None, [{3: Logprob(-1)}], [{3: Logprob(-1)}, {5: Logprob(-1)}]])
+def test_missing_log_probability_is_an_error(results: Any, told: Any) -> None:
+    with pytest.raises(ValueError, match="log-probabilit"):
+        results.drawn_of(Completion([3, 4], told))
+
+
+def decode(tokens: Any) -> str:
+    return "".join(chr(96 + token) if token < 27 else "!" for token in tokens)
+
+
+def ended(tokens: list[int], sampling: SamplingParameters) -> tuple[FinishReason, str]:
+    zeros = [-1.0] * len(tokens)
+    made = to_generated_sample(request(sampling), 0, ExternalSample(tokens, zeros), zeros, frozenset({7}), 4, 0.0, decode)
+    assert made.versions == [4] * len(tokens)
+    return made.finish, made.text
+
+
+def test_finish_reason_follows_from_tokens() -> None:
+    plain = SamplingParameters(max_tokens=3)
+    assert ended([1, 2, 7], plain) == (FinishReason.STOP, "ab")
+    assert ended([1, 2, 3], plain) == (FinishReason.LENGTH, "abc")
+    stop = SamplingParameters(max_tokens=4, stop=("!",))
+    assert ended([1, 2, 30], stop) == (FinishReason.STOP, "ab")
+    assert ended([1, 2, 3, 4], stop) == (FinishReason.LENGTH, "abcd")
+
+
+def test_greedy_behaviour_log_probability_is_zero() -> None:
+    sampling = SamplingParameters(max_tokens=2, temperature=0)
+    made = to_generated_sample(request(sampling), 0, ExternalSample([1, 2], [-1, -2]), [-1, -2], frozenset(), 0, 0.0, decode)
+    assert (made.behaviour_logprobs, made.engine_logprobs) == ([0.0, 0.0], [-1, -2])
+
+
+def test_unsupported_log_probabilities_are_refused() -> None:
+    assert not is_truncated(SamplingParameters(max_tokens=1, temperature=0.7))
+    assert not is_truncated(SamplingParameters(max_tokens=1, temperature=0, top_k=5))
+    check_sampling_support(request(SamplingParameters(max_tokens=1, top_p=0.9)))
+    with pytest.raises(RequestRefused, match=r"temperature is 0\.5"):
+        check_sampling_support(request(SAMPLING))
+
+
+@pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed")
+def test_missing_vllm_is_named() -> None:
+    with pytest.raises(PermanentFailure, match="install the package vllm"):
+        VllmExternalEngine.create(Path("/m"), VllmEngineSpec(), 512)
+
+
+@pytest.mark.skipif(find_spec("tensorrt_llm") is not None, reason="TensorRT-LLM is installed")
+async def test_missing_tensorrt_llm_is_named() -> None:
+    with pytest.raises(PermanentFailure, match="use an image that has it"):
+        await TensorRTLLMExternalEngine.create(Path("/m"), TensorRTLLMEngineSpec(), 512)
+
+
+@pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed: its own classes were not asked")
+def test_vllm_accepts_the_arguments() -> None:
+    from vllm import SamplingParams
+
+    SamplingParams(**vllm.sampling_arguments(SAMPLING, 3, [7]))

@@ -1,0 +1,227 @@
+"""The generator over an external engine, here a small exact one: drained, refitted, adapted, released while
+idle.
+"""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from kubealign.spec.sections.rollout import InFlightPolicy
+from kubealign_services.training.adapters.low_rank import LowRankAdapter
+from kubealign_services.generation.contract import (
+    EngineLost,
+    GeneratedSample,
+    GenerationRequest,
+    RequestRefused,
+    SamplingParameters,
+)
+from kubealign_services.generation.external import generator as outside_generator
+from kubealign_services.generation.external.contract import ExternalSample, ExternalEngineDied
+from kubealign_services.generation.external.generator import ModelInfo, ExternalGenerator
+from kubealign_services.generation.external.weight_files import WeightFiles, batch_tensors
+
+pytestmark = pytest.mark.timeout(60)
+
+
+class Counter:
+    """An ExternalEngine that counts up from the prompt's last token and exposes its loaded weights."""
+
+    def __init__(self) -> None:
+        self.weights: dict[str, Tensor] = {}
+        self.flushed = 0
+        self.resting = False
+        self.gone = False
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+        self.asked = asyncio.Event()
+        self.released = asyncio.Event()
+        self.cancelled: list[str] = []
+
+    async def generate(
+        self, request_id: str, prompt: list[int], sampling: SamplingParameters, seed: int, ends: list[int]
+    ) -> ExternalSample:
+        self.asked.set()
+        try:
+            await self.may_answer.wait()
+        except asyncio.CancelledError:
+            self.cancelled.append(request_id)
+            raise
+        if self.gone:
+            raise ExternalEngineDied("it died")
+        assert not self.resting
+        tokens = [(prompt[-1] + i + 1) % 10 for i in range(sampling.max_tokens)]
+        return ExternalSample(tokens, [-0.5 * seed] * len(tokens))
+
+    async def score(self, request_id: str, tokens: list[int]) -> list[float]:
+        return [-float(token) for token in tokens[1:]]
+
+    async def load_weights(self, file: Path) -> None:
+        assert not self.resting
+        self.weights |= load_file(file)
+
+    async def finish_weight_update(self) -> None:
+        self.flushed += 1
+
+    async def release_memory(self) -> None:
+        self.resting = True
+        self.released.set()
+        self.weights.clear()
+
+    async def resume_memory(self) -> None:
+        self.resting = False
+
+    async def close(self) -> None: ...
+
+
+def made(tmp_path: Path, engine: Counter, *, adapted: bool = False, freed: bool = False) -> ExternalGenerator:
+    facts = ModelInfo(20, 10, frozenset({9}), lambda tokens: "".join(map(str, tokens)))
+    return ExternalGenerator(engine, facts, WeightFiles(tmp_path), 4, trains_adapter=adapted, frees_memory=freed)
+
+
+def request(name: str = "g", **sampling: float) -> GenerationRequest:
+    parameters = SamplingParameters(max_tokens=3, **sampling)  # type: ignore[arg-type]
+    return GenerationRequest(name, (1, 2), (1, 2), parameters)
+
+
+async def collected(generator: ExternalGenerator, asked: GenerationRequest) -> list[GeneratedSample]:
+    return sorted([sample async for sample in generator.generate(asked)], key=lambda sample: sample.sample)
+
+
+BASE = {"layer.weight": torch.arange(6.0).view(2, 3), "norm.weight": torch.ones(3)}
+
+
+async def test_samples_and_their_log_probabilities(tmp_path: Path) -> None:
+    engine = Counter()
+    generator = made(tmp_path, engine)
+    await generator.refit(BASE.items(), 3)
+    first, second = await collected(generator, request())
+    assert first.tokens == [3, 4, 5] and first.versions == [3, 3, 3]
+    assert second.behaviour_logprobs == second.engine_logprobs == [-1.0, -1.0, -1.0]
+    (cut, _) = await collected(generator, request(top_p=0.5))
+    assert (cut.behaviour_logprobs, cut.engine_logprobs) == ([-0.5] * 3, [-3.0, -4.0, -5.0])
+    assert generator.in_flight == 0 and generator.load.running == 0
+    assert generator.load.generated_tokens == 12
+    assert await generator.continuation_logprobs([1], [[4], [5, 6]]) == ([[-4.0], [-5.0, -6.0]], 3)
+
+
+async def test_weight_files_are_removed_after_loading(tmp_path: Path) -> None:
+    engine = Counter()
+    generator = made(tmp_path, engine)
+    async with generator.paused(InFlightPolicy.DRAIN):
+        await generator.refit(BASE.items(), 1)
+    assert torch.equal(engine.weights["layer.weight"], BASE["layer.weight"]) and engine.flushed == 1
+    assert not await asyncio.to_thread(lambda: list(tmp_path.iterdir()))
+    with pytest.raises(ValueError, match="came twice"):
+        await generator.refit([*BASE.items(), *BASE.items()], 2)
+    with pytest.raises(RuntimeError, match="no usable weights"):
+        await collected(generator, request())
+
+
+async def test_adapters_are_merged_into_the_same_base(tmp_path: Path) -> None:
+    engine = Counter()
+    generator = made(tmp_path, engine, adapted=True)
+    with pytest.raises(RuntimeError, match="before the weights"):
+        await generator.adapt([], 1.0, 1)
+    await generator.refit(BASE.items(), 0)
+    adapter = LowRankAdapter(torch.ones(1, 3), torch.tensor([[1.0], [2.0]]), None)
+    for version in (1, 2):
+        await generator.adapt(adapter.named_tensors("layer"), 0.5, version)
+    expected = torch.arange(6.0).view(2, 3) + 0.5 * torch.tensor([[1.0] * 3, [2.0] * 3])
+    assert torch.equal(engine.weights["layer.weight"], expected)
+    with pytest.raises(ValueError, match="no linear layer 'other'"):
+        await generator.adapt([*adapter.named_tensors("layer"), *adapter.named_tensors("other")], 0.5, 3)
+
+
+async def test_pause_drains_running_requests_and_holds_new_ones(tmp_path: Path) -> None:
+    engine = Counter()
+    generator = made(tmp_path, engine)
+    await generator.refit(BASE.items(), 0)
+    engine.may_answer.clear()
+    running = asyncio.create_task(collected(generator, request("a")))
+    await asyncio.sleep(0)
+    order: list[str] = []
+
+    async def refit() -> None:
+        async with generator.paused(InFlightPolicy.DRAIN):
+            order.append("drained")
+            await generator.refit(BASE.items(), 1)
+
+    draining = asyncio.create_task(refit())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    later = asyncio.create_task(collected(generator, request("b")))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert order == []
+    engine.may_answer.set()
+    assert {sample.versions[0] for sample in await running} == {0}
+    await draining
+    assert {sample.versions[0] for sample in await later} == {1}
+
+
+async def test_closing_early_frees_resources(tmp_path: Path) -> None:
+    engine = Counter()
+    generator = made(tmp_path, engine)
+    await generator.refit(BASE.items(), 0)
+    engine.may_answer.clear()
+    task = asyncio.create_task(collected(generator, request()))
+    await asyncio.wait_for(engine.asked.wait(), 10)
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert sorted(engine.cancelled) == ["g/0", "g/1"]
+    assert generator.in_flight == 0 and generator.load.running == 0
+
+
+async def test_dead_engine_ends_the_run(tmp_path: Path) -> None:
+    engine = Counter()
+    generator = made(tmp_path, engine)
+    await generator.refit(BASE.items(), 0)
+    run = asyncio.create_task(generator.run())
+    engine.gone = True
+    with pytest.raises(EngineLost, match="it died"):
+        await collected(generator, request())
+    with pytest.raises(ExternalEngineDied):
+        await run
+
+
+async def test_idle_engine_releases_memory_and_reloads_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outside_generator, "REST_SECONDS", 0.01)
+    engine = Counter()
+    generator = made(tmp_path, engine, freed=True)
+    await generator.refit(BASE.items(), 0)
+    async with _running(generator):
+        await asyncio.wait_for(engine.released.wait(), 10)
+        assert engine.weights == {}
+        await collected(generator, request())
+        assert torch.equal(engine.weights["norm.weight"], BASE["norm.weight"])
+
+
+class _running:
+    def __init__(self, generator: ExternalGenerator) -> None:
+        self._task = asyncio.create_task(generator.run())
+
+    async def __aenter__(self) -> None: ...
+
+    async def __aexit__(self, *_: object) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
+async def test_impossible_requests_are_refused(tmp_path: Path) -> None:
+    generator = made(tmp_path, Counter())
+    await generator.refit(BASE.items(), 0)
+    long = GenerationRequest("g", (1,) * 19, (1,), SamplingParameters(max_tokens=3))
+    with pytest.raises(RequestRefused, match="context of 20"):
+        await collected(generator, long)
+
+
+def test_batches_are_filled_to_the_limit() -> None:
+    tensors = [(name, torch.zeros(size)) for name, size in (("a", 2), ("b", 2), ("c", 9), ("d", 1))]
+    assert [list(batch) for batch in batch_tensors(tensors, most_bytes=16)] == [["a", "b"], ["c"], ["d"]]

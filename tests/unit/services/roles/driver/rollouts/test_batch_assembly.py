@@ -1,0 +1,81 @@
+"""Assembly of groups into a packed batch, with numbers laid out by hand."""
+
+import numpy as np
+import pytest
+import torch
+
+from kubealign.v1 import rollout_pb2, scoring_pb2
+from kubealign_services.batch.codec import encode
+from kubealign_services.batch.auxiliary import drop_auxiliary
+from kubealign_services.batch.packed import Batch
+from kubealign_services.roles.driver.rollouts.batch_assembly import SamplingInfo, assemble_batch, find_oldest_version, compute_staleness
+from kubealign_services.roles.driver.errors import UnrecoverableError
+from kubealign_services.roles.driver.rollouts.group_tracker import RolloutGroup
+
+SAMPLED = SamplingInfo(1.0, 4)
+
+
+def group(name: str, versions: list[int], reward: float, reference: int | None = None) -> RolloutGroup:
+    """Return a group with one sample: a prompt of one token, a response of len(versions) tokens."""
+    length = 1 + len(versions)
+    sequence = Batch(
+        tokens=torch.arange(length, dtype=torch.int32),
+        cu_seqlens=torch.tensor([0, length], dtype=torch.int32),
+        sample_ids=["?"],
+        token_columns={
+            "loss_mask": torch.tensor([0] + [1] * len(versions), dtype=torch.uint8),
+            "behaviour_logprobs": torch.zeros(length),
+            "engine_logprobs": torch.zeros(length),
+            "weight_version": torch.tensor([-1, *versions], dtype=torch.int32),
+        },
+    )
+    message = encode(sequence)
+    rollout = rollout_pb2.Rollout(sequence=message, finish_reason=rollout_pb2.FINISH_REASON_LENGTH)
+    complete = RolloutGroup(name, 1, min_version=0, deadline=0.0, requested_at=0.0, rollouts={0: rollout})
+    complete.scores[0, message.digest, "exact"] = scoring_pb2.Score(reward=reward)
+    if reference is not None:
+        column = np.linspace(-1, 0, reference).astype("<f4").tobytes()
+        complete.scores[0, message.digest, "reference"] = scoring_pb2.Score(logprobs=column)
+    return complete
+
+
+def test_groups_are_packed_in_order_with_their_columns() -> None:
+    batch = assemble_batch(
+        [group("0/5", [3, 3], 0.5, 3), group("0/2", [2], -1.0, 2)],
+        ["exact"],
+        SamplingInfo(0.7, 9),
+        3,
+        reference=True,
+    )
+    assert batch.sample_ids == ["0/5#0", "0/2#0"]
+    assert batch.tokens.tolist() == [0, 1, 2, 0, 1]
+    assert batch.cu_seqlens.tolist() == [0, 3, 5]
+    assert batch.sequence("group").tolist() == [0, 1]
+    assert batch.sequence("reward.exact").tolist() == [0.5, -1.0]
+    assert batch.sequence("truncated").tolist() == [1, 1]
+    # linspace(-1, 0, 3) = -1, -.5, 0 and linspace(-1, 0, 2) = -1, 0
+    assert batch.token("reference_logprobs").tolist() == [-1.0, -0.5, 0.0, -1.0, 0.0]
+    assert batch.scalars == {"temperature": 0.7, "max_tokens": 9.0, "version": 3.0}
+
+
+def test_staleness_counts_from_the_oldest_response_token() -> None:
+    batch = assemble_batch([group("a", [3, 1], 0.0), group("b", [4], 0.0)], ["exact"], SAMPLED, 4, reference=False)
+    # trained at version 4: the oldest tokens are of versions 1 and 4
+    assert compute_staleness(batch, 4).tolist() == [3, 0]
+    assert find_oldest_version(group("a", [3, 1], 0.0)) == 1
+
+
+def test_reference_logprobs_of_another_length_are_rejected() -> None:
+    with pytest.raises(UnrecoverableError, match="2 log-probabilities for the 3 tokens of sample a#0"):
+        assemble_batch([group("a", [1, 1], 0.0, reference=2)], ["exact"], SAMPLED, 1, reference=True)
+
+
+def test_greedy_samples_are_auxiliary_sequences() -> None:
+    complete = group("a", [1, 1], 0.5)
+    alone = group("a", [1], 0.25).rollouts[0]
+    complete.samples, complete.rollouts[1] = 2, alone
+    complete.scores[1, alone.sequence.digest, "exact"] = scoring_pb2.Score(reward=0.25)
+    batch = assemble_batch([complete], ["exact"], SamplingInfo(1.0, 4, greedy_samples=1), 1, reference=False)
+    assert batch.sequence("companion").tolist() == [0, 1]
+    assert drop_auxiliary(batch).sample_ids == ["a#0"]
+    assert "companion" not in drop_auxiliary(batch).sequence_columns

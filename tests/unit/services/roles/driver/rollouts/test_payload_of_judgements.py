@@ -1,0 +1,42 @@
+"""Payload limit of judgements, which contain the question's text."""
+
+import pytest
+
+from kubealign.spec.job import AlignmentJob
+from kubealign_services.data.prepared import DatasetReport, PreparationReport
+from kubealign_services.roles.driver.errors import UnrecoverableError
+from kubealign_services.roles.driver.rollouts.payload_limits import check_payload_limits
+from support.bad_specs import whole_job
+
+
+def test_a_judgement_that_does_not_fit_fails_with_remedies() -> None:
+    judge = {"prompt": "{response}" + "?" * 90, "maxTokens": 400}
+    job = AlignmentJob.model_validate(
+        whole_job(
+            "rloo",
+            {
+                "spec.algorithm": {"selfRewarding": {"judge": judge}},
+                "spec.rewards": [],
+                "spec.rollout": {"sampling": {"maxTokens": 200}},
+            },
+        )
+    )
+    train = DatasetReport(
+        kind="prompts",
+        source="prompts.jsonl",
+        rows_read=1,
+        rows_kept=1,
+        dropped=0,
+        truncated=0,
+        unknown_tokens=0,
+        longest_prompt=300,
+        longest_response=0,
+        longest_sequence=300,
+        longest_context_bytes=0,
+        columns_left_out=[],
+    )
+    report = PreparationReport(context=None, train=train, validation=None)
+    # (100 + 300 + 200 + 400) tokens of 17 + 16 bytes, and the envelope's 8192.
+    check_payload_limits(job, report, 41_192)
+    with pytest.raises(UnrecoverableError, match=r"41192 bytes.*lower judge.maxTokens \(400\)"):
+        check_payload_limits(job, report, 41_191)

@@ -1,0 +1,182 @@
+"""Prefetch of columns before the step's batch is complete."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from kubealign.spec.job import AlignmentJob
+from kubealign_services.batch.packed import Batch, pack
+from kubealign_services.roles.driver.rollouts.prefetch import ForwardPrefetcher
+from kubealign_services.roles.driver.builder import build_prefetchers
+from kubealign_services.roles.driver.rollouts.collector import create_group
+from kubealign_services.roles.driver.rollouts.group_tracker import RolloutGroup
+from kubealign_services.roles.driver.members import OldLogprobs, CriticValues
+
+
+def tokens_of(group: RolloutGroup) -> list[int]:
+    """Return the tokens of a group's one sample; another attempt has others."""
+    number = int(group.group_id)
+    return [number + 1] * (number % 3 + 1) + [group.attempt]
+
+
+def assembled(groups: Sequence[RolloutGroup]) -> Batch:
+    return pack([tokens_of(group) for group in groups], [group.group_id for group in groups])
+
+
+class Model:
+    """Returns twice the token of each token. `may` releases its replies; asked: the samples of each request.
+    """
+
+    def __init__(self) -> None:
+        self.asked: list[list[str]] = []
+        self.may = asyncio.Event()
+        self.may.set()
+        self.error: Exception | None = None
+
+    async def __call__(self, batch: Batch) -> Tensor:
+        self.asked.append(list(batch.sample_ids))
+        await self.may.wait()
+        if self.error is not None:
+            raise self.error
+        return 2.0 * batch.tokens
+
+
+def groups(count: int) -> list[RolloutGroup]:
+    return [create_group(str(number), 1, 0, 60.0) for number in range(count)]
+
+
+async def settled(ahead: ForwardPrefetcher) -> None:
+    """Let all runnable tasks run."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_a_request_is_sent_once_as_many_groups_are_generated_as_are_missing() -> None:
+    model, all_groups = Model(), groups(8)
+    ahead = ForwardPrefetcher(model)
+    for count in range(1, 8):
+        ahead.submit_ready(all_groups[:count], 8 - count, assembled)
+        await settled(ahead)
+    # 4 of 8, then 2 of the 4 left, then 1 of 2, and the last when the batch is whole.
+    assert model.asked == [["0", "1", "2", "3"], ["4", "5"], ["6"]]
+    batch = assembled(all_groups[::-1])
+    assert torch.equal(await ahead.get_column(batch), 2.0 * batch.tokens)
+    assert model.asked[3:] == [["7"]]
+    await ahead.get_column(batch)  # the next step's weights are others: nothing of this one's is known
+    assert model.asked[4:] == [list(batch.sample_ids)]
+
+
+async def test_requests_are_sequential_and_later_groups_join_the_next_one() -> None:
+    model, all_groups = Model(), groups(6)
+    ahead = ForwardPrefetcher(model)
+    model.may.clear()
+    ahead.submit_ready(all_groups[:3], 3, assembled)
+    await settled(ahead)
+    ahead.submit_ready(all_groups[:5], 1, assembled)
+    await settled(ahead)
+    assert model.asked == [["0", "1", "2"]]
+    model.may.set()
+    batch = assembled(all_groups)
+    assert torch.equal(await ahead.get_column(batch), 2.0 * batch.tokens)
+    assert model.asked == [["0", "1", "2"], ["3", "4", "5"]]
+
+
+async def test_a_batch_without_prefetch_is_requested_at_once() -> None:
+    """For example rows, one of which may occur twice."""
+    model, batch = Model(), assembled(groups(3))
+    batch.sample_ids[2] = "1"
+    ahead = ForwardPrefetcher(model)
+    assert torch.equal(await ahead.get_column(batch), 2.0 * batch.tokens)
+    assert model.asked == [["0", "1", "1"]]
+
+
+async def test_a_regenerated_group_is_requested_again() -> None:
+    model, all_groups = Model(), groups(4)
+    ahead = ForwardPrefetcher(model)
+    ahead.submit_ready(all_groups[:2], 2, assembled)
+    await settled(ahead)
+    all_groups[1].attempt = 1
+    batch = assembled(all_groups)
+    assert torch.equal(await ahead.get_column(batch), 2.0 * batch.tokens)
+    assert model.asked == [["0", "1"], ["1", "2", "3"]]
+
+
+async def test_a_failed_request_fails_the_step() -> None:
+    model, all_groups = Model(), groups(4)
+    ahead = ForwardPrefetcher(model)
+    model.error = ValueError("gone")
+    ahead.submit_ready(all_groups[:2], 2, assembled)
+    await settled(ahead)
+    ahead.submit_ready(all_groups[:3], 1, assembled)  # nothing more is asked of what is gone
+    with pytest.raises(ValueError, match="gone"):
+        await ahead.get_column(assembled(all_groups))
+    assert model.asked == [["0", "1"]]
+
+
+async def test_close_cancels_a_running_request() -> None:
+    model, all_groups = Model(), groups(4)
+    ahead = ForwardPrefetcher(model)
+    model.may.clear()
+    ahead.submit_ready(all_groups[:2], 2, assembled)
+    await settled(ahead)
+    await asyncio.wait_for(ahead.close(), 5)
+    assert len(asyncio.all_tasks()) == 1
+
+
+JUDGE: dict[str, Any] = {"name": "judge", "model": {"path": "/judge"}}
+FUNCTION: dict[str, Any] = {"name": "even", "function": {"file": {"path": "/even.py", "name": "reward"}}}
+WHOLE: dict[str, Any] = {"placement": "WithTrainer"}
+
+
+def job(**spec: Any) -> AlignmentJob:
+    document = {
+        "apiVersion": "kubealign.dev/v1alpha1",
+        "kind": "AlignmentJob",
+        "metadata": {"name": "early"},
+        "spec": {
+            "seed": 1,
+            "maxSteps": 1,
+            "policy": {"model": {"path": "/model"}},
+            "algorithm": {"ppo": {}},
+            "data": {"prompts": {"source": {"path": "/prompts.jsonl"}}},
+            "rewards": [JUDGE],
+            "critic": {"model": {"path": "/judge"}},
+            "rollout": {"engine": {"torch": {}}},
+        }
+        | spec,
+    }
+    return AlignmentJob.model_validate(document)
+
+
+@pytest.mark.parametrize(
+    ("spec", "asked"),
+    [
+        ({}, ["values", "log-probabilities"]),
+        ({"rollout": {"engine": {"torch": {}}, "placement": "WithTrainer"}}, ["values"]),
+        ({"checkpoint": {"recordBatches": True}}, []),
+        ({"reference": WHOLE, "rewards": [JUDGE | {"placement": "WithCritic"}]}, []),
+        ({"reference": WHOLE, "rewards": [FUNCTION]}, []),
+        ({"reference": WHOLE}, ["values", "log-probabilities"]),
+        ({"rewards": [FUNCTION]}, ["values", "log-probabilities"]),
+    ],
+    ids=[
+        "apart",
+        "the trainer's accelerator is the engine's meanwhile",
+        "to be replayed",
+        "all see whole batches",
+        "a function gives every sample the same",
+        "a reward model sees parts",
+        "the reference sees parts",
+    ],
+)
+def test_which_columns_are_prefetched(spec: dict[str, Any], asked: list[str]) -> None:
+    client: Any = Model()
+    client.values = client
+    policy, values = OldLogprobs(client, needs_old_logprobs=True), CriticValues(client)
+    names = {values.prefetcher: "values", policy.prefetcher: "log-probabilities"}
+    assert [names[each] for each in build_prefetchers(job(**spec), policy, values)] == asked
+    assert build_prefetchers(job(), OldLogprobs(client, needs_old_logprobs=False), CriticValues(None)) == []

@@ -1,0 +1,38 @@
+"""Judge prompts."""
+
+from kubealign_services.data.tokenization.chat_template import ensure_chat_template
+from kubealign_services.data.prepared import PreparedRow
+from kubealign_services.data.tokenization.tokenizers import train_character_tokenizer
+from kubealign_services.roles.driver.sources.iterative.judge_prompts import JudgePrompts, format_conversation
+
+TEMPLATE = "Is {response} an answer to {prompt}? {{1-5}}"
+
+
+def test_a_text_prompt_gives_a_text_question() -> None:
+    tokenizer = train_character_tokenizer(["Is an answer to? {1-5}bc"])
+    row = PreparedRow(row=4, prompt_tokens=[1], prompt_text="abc")
+    (question,) = JudgePrompts(TEMPLATE, tokenizer, None).render([(row, "{x}")])
+    assert question.prompt_text == "Is {x} an answer to abc? {1-5}"
+    assert question.row == 4
+    ids = tokenizer(question.prompt_text, add_special_tokens=False)["input_ids"]
+    assert question.prompt_tokens == ids
+
+
+def test_messages_give_a_user_message() -> None:
+    tokenizer = train_character_tokenizer(["Is an answer to? {1-5}bc User:\n Assistant"])
+    ensure_chat_template(tokenizer)
+    message = [{"role": "user", "content": "abc"}]
+    row = PreparedRow(row=0, prompt_tokens=[1], prompt_text="User:\nabc\n\n", columns={"talk": message})
+    (question,) = JudgePrompts(TEMPLATE, tokenizer, "talk").render([(row, "b")])
+    assert question.prompt_text == "User:\nIs b an answer to abc? {1-5}\n\nAssistant:\n"
+
+
+def test_a_longer_conversation_is_shown_with_roles() -> None:
+    assert format_conversation([{"role": "user", "content": "abc"}]) == "abc"
+    talk = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "a?"},
+        {"role": "assistant", "content": "b"},
+        {"role": "user", "content": "c?"},
+    ]
+    assert format_conversation(talk) == "System: Be brief.\n\nUser: a?\n\nAssistant: b\n\nUser: c?"

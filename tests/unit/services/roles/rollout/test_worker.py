@@ -1,0 +1,186 @@
+"""Rollout worker over a bus that delivers one item twice, with a scripted engine."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from kubealign.spec.sections.rollout import InFlightPolicy
+from kubealign.v1 import rollout_pb2
+from kubealign_services.messaging.memory import MemoryBus
+from kubealign_services.generation.contract import (
+    EngineLoad,
+    EngineLost,
+    FinishReason,
+    GeneratedSample,
+    GenerationRequest,
+    RequestRefused,
+)
+from kubealign_services.roles.rollout.generator import SteppedGenerator
+from kubealign_services.roles.rollout.worker import RolloutWorker
+
+pytestmark = pytest.mark.timeout(30)
+
+
+class Engine:
+    """Finishes one waiting sample per step while `may_finish` is set."""
+
+    version = 0
+
+    def __init__(self) -> None:
+        self.waiting: deque[tuple[str, int]] = deque()
+        self.asked: list[str] = []
+        self.may_finish: Callable[[int], bool] = lambda finished: True
+        self.made = 0
+
+    def add(self, request: GenerationRequest) -> None:
+        if request.request_id in {identity for identity, _ in self.waiting}:
+            raise RequestRefused("it is here already")
+        self.asked.append(request.request_id)
+        self.waiting += [(request.request_id, sample) for sample in range(len(request.seeds))]
+
+    def abort(self, request_id: str) -> None:
+        self.waiting = deque(one for one in self.waiting if one[0] != request_id)
+
+    def step(self) -> list[GeneratedSample]:
+        if not self.waiting or not self.may_finish(self.made):
+            return []
+        self.made += 1
+        request_id, sample = self.waiting.popleft()
+        return [
+            GeneratedSample(
+                request_id=request_id,
+                sample=sample,
+                tokens=[9],
+                behaviour_logprobs=[0.0],
+                engine_logprobs=[0.0],
+                versions=[0],
+                finish=FinishReason.STOP,
+                text="a",
+            )
+        ]
+
+    def load(self) -> EngineLoad:
+        return EngineLoad(running=len(self.waiting))
+
+    def refit(
+        self, tensors: Iterable[tuple[str, Tensor]], version: int, in_flight: InFlightPolicy = InFlightPolicy.DRAIN
+    ) -> None:
+        raise AssertionError("nothing is refitted here")
+
+    def sequence_logprobs(self, tokens: list[int]) -> list[float]:
+        raise AssertionError("nothing is refitted here")
+
+
+class Fitted:
+    """Weights that are always available."""
+
+    async def wait_for_version(self, fence: int, version: int, timeout: float) -> None:
+        return
+
+    async def wait_until_released(self) -> None:
+        return
+
+
+async def compute(function: Callable[..., Any], *arguments: Any) -> Any:
+    await asyncio.sleep(0)
+    return function(*arguments)
+
+
+@asynccontextmanager
+async def working(bus: MemoryBus, engine: Engine) -> AsyncIterator[None]:
+    generator = SteppedGenerator(engine, compute)
+    worker = RolloutWorker("rollout-7", bus, generator, Fitted(), capacity=64)  # type: ignore[arg-type]
+    tasks = [asyncio.create_task(generator.run()), asyncio.create_task(worker.run())]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def samples(bus: MemoryBus, count: int) -> list[rollout_pb2.Rollout]:
+    rollouts: list[rollout_pb2.Rollout] = []
+    while len(rollouts) < count:
+        for delivery in await bus.pull("rollouts", "driver", 8, 5.0):
+            await delivery.ack()
+            rollouts.append(rollout_pb2.Rollout.FromString(delivery.data))
+    return rollouts
+
+
+async def test_a_second_delivery_is_not_generated_twice() -> None:
+    """The bus has lost the item and the first of its samples; the driver requests it again while the worker
+    still generates.
+    """
+    bus, engine = MemoryBus(), Engine()
+    other = bus.new_connection()
+    item = rollout_pb2.WorkItem(
+        fence=1,
+        group_id="0/3",
+        prompt_tokens=[1],
+        samples=2,
+        seeds=[1, 2],
+        sampling=rollout_pb2.Sampling(max_tokens=4, temperature=1.0, top_p=1.0),
+        deadline=time.time() + 60,
+        purpose="train",
+    )
+    engine.may_finish = lambda finished: finished < 1
+    async with working(bus, engine):
+        await other.publish("work", item.SerializeToString(), "1")
+        assert [rollout.sample for rollout in await samples(other, 1)] == [0]
+        await bus.simulate_data_loss()
+        await other.publish("work", item.SerializeToString(), "1")
+        await asyncio.sleep(0.1)
+        engine.may_finish = lambda finished: True
+        rollouts = await samples(other, 2)
+        assert sorted(rollout.sample for rollout in rollouts) == [0, 1], "the lost sample has come again"
+        assert {rollout.finish_reason for rollout in rollouts} == {rollout_pb2.FINISH_REASON_STOP}
+        assert engine.asked == ["1:train:0/3:0"]
+        assert await other.pull("rollouts", "driver", 8, 0.2) == []
+    assert await other.pull("work", "rollout", 8, 0.0) == [], "both copies are settled"
+
+
+class Dying(SteppedGenerator):
+    """Generator whose server dies during the first group."""
+
+    deaths = 1
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[GeneratedSample]:
+        if self.deaths:
+            self.deaths -= 1
+            raise EngineLost("the server was killed")
+        async for sample in super().generate(request):
+            yield sample
+
+
+async def test_items_of_a_lost_engine_are_returned_and_processed_again() -> None:
+    """The same worker processes it again and continues."""
+    bus, engine = MemoryBus(), Engine()
+    other = bus.new_connection()
+    item = rollout_pb2.WorkItem(
+        fence=1,
+        group_id="0/3",
+        prompt_tokens=[1],
+        samples=2,
+        seeds=[1, 2],
+        sampling=rollout_pb2.Sampling(max_tokens=4, temperature=1.0, top_p=1.0),
+        deadline=time.time() + 60,
+        purpose="train",
+    )
+    generator = Dying(engine, compute)
+    worker = RolloutWorker("rollout-7", bus, generator, Fitted(), capacity=64)  # type: ignore[arg-type]
+    tasks = [asyncio.create_task(generator.run()), asyncio.create_task(worker.run())]
+    await other.publish("work", item.SerializeToString(), "1")
+    rollouts = await samples(other, 2)
+    assert sorted(rollout.sample for rollout in rollouts) == [0, 1]
+    assert generator.deaths == 0
+    for task in tasks:
+        assert not task.done()
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

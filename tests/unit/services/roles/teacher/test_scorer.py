@@ -1,0 +1,97 @@
+"""Teacher candidates from the whole distribution."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+from kubealign.spec.sections.precision import Precision
+from kubealign.v1 import rollout_pb2
+from kubealign_services.batch.codec import decode_columns, encode
+from kubealign_services.batch.packed import Batch, pack
+from kubealign_services.roles.teacher.scorer import NonFiniteTeacher, TeacherScorer
+from kubealign_services.training.contract import Head
+from kubealign_services.training.torch_backend.frozen_model import FrozenTorchModel
+
+VOCABULARY = 23
+SEQUENCES = [[1, 2, 3, 4, 5], [6, 7], [8, 9, 10]]
+
+
+class Computing:
+    """The part of a context that a scorer uses."""
+
+    async def compute(self, function: Callable[..., Any], *args: Any) -> Any:
+        return function(*args)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("teacher")
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=16,
+        initializer_range=0.5,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+def scorer(model: FrozenTorchModel, candidates: int, temperature: float, vocabulary: int) -> TeacherScorer:
+    return TeacherScorer("teacher-0", Computing(), model, candidates, temperature, vocabulary)  # type: ignore[arg-type]
+
+
+def one(tokens: list[int]) -> Batch:
+    """Return a batch with two prompt tokens, or one if the sequence has only two tokens."""
+    batch = pack([tokens], ["0/0"])
+    prompt = 2 if len(tokens) > 2 else 1
+    batch.token_columns["loss_mask"] = (batch.positions >= prompt).to(torch.uint8)
+    return batch
+
+
+@pytest.mark.parametrize(("vocabulary", "candidates"), [(VOCABULARY, 4), (VOCABULARY, 99), (20, 4), (20, 20)])
+@pytest.mark.parametrize("temperature", [1.0, 2.0])
+async def test_candidates_are_the_most_likely_of_the_whole_distribution(
+    vocabulary: int, candidates: int, temperature: float, folder: Path
+) -> None:
+    model = FrozenTorchModel.load(folder, Head.LANGUAGE_MODEL, Precision.FLOAT32, microbatch_tokens=6)
+    plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    rollouts = [
+        rollout_pb2.Rollout(group_id=str(index), sequence=encode(one(tokens)))
+        for index, tokens in enumerate(SEQUENCES)
+    ]
+    scores = await scorer(model, candidates, temperature, vocabulary)(rollouts)
+    assert [score.group_id for score in scores] == ["0", "1", "2"]
+    for score, tokens in zip(scores, SEQUENCES, strict=True):
+        columns = decode_columns(score.candidates, score.candidates_digest)
+        with torch.no_grad():
+            logits = plain(torch.tensor([tokens])).logits[0, :, :vocabulary] / temperature
+        prompt = 2 if len(tokens) > 2 else 1
+        # A token is predicted at the position before it; padding of the vocabulary is no token.
+        all_logprobs = logits[prompt - 1 : -1].log_softmax(-1)
+        expected, which = all_logprobs.topk(min(candidates, vocabulary), -1)
+        assert columns["tokens"].dtype == torch.int32
+        torch.testing.assert_close(columns["logprobs"], expected, atol=1e-5, rtol=0)
+        torch.testing.assert_close(all_logprobs.gather(-1, columns["tokens"].long()), expected, atol=1e-5, rtol=0)
+        assert columns["tokens"].shape == which.shape
+
+
+async def test_a_teacher_with_nan_fails_permanently(folder: Path) -> None:
+    model = FrozenTorchModel.load(folder, Head.LANGUAGE_MODEL, Precision.FLOAT32, 64)
+    head = model._model.lm_head
+    assert head is not None
+    with torch.no_grad():
+        head.weight[3] = torch.nan
+    asked = scorer(model, 4, 1.0, VOCABULARY)
+    with pytest.raises(NonFiniteTeacher, match="not finite"):
+        asked.candidates(one(SEQUENCES[0]))
+    (score,) = await asked([rollout_pb2.Rollout(sequence=encode(one(SEQUENCES[0])))])
+    assert score.permanent and "not finite" in score.error
