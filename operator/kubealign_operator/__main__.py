@@ -9,8 +9,8 @@ from pathlib import Path
 
 from kubealign_operator import json_logs
 from kubealign_operator.controller.config import ConfigError, OperatorConfig, load_config
-from kubealign_operator.controller.operator import Operator
 from kubealign_operator.controller.http_endpoints import AddressError
+from kubealign_operator.controller.operator import Operator
 
 log = logging.getLogger("kubealign_operator")
 
@@ -43,7 +43,9 @@ def main() -> int:
         configuration.
     """
     parser = argparse.ArgumentParser(prog="kubealign_operator", description="The kubealign operator.")
-    parser.add_argument("--config", type=Path, required=True, help="YAML configuration file; see docs/operations.md")
+    parser.add_argument(
+        "--config", type=Path, required=True, help="YAML configuration file; see docs/operations.md"
+    )
     arguments = parser.parse_args()
     try:
         config = load_config(arguments.config)

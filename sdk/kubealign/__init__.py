@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kubealign import errors
-    from kubealign.client.sync_client import AlignmentClient
     from kubealign.client.async_client import AsyncAlignmentClient
     from kubealign.client.async_job import AsyncJob
     from kubealign.client.job import Job
-    from kubealign.client.results.loader import Result
     from kubealign.client.metrics_table import MetricsTable
+    from kubealign.client.results.loader import Result
+    from kubealign.client.sync_client import AlignmentClient
     from kubealign.spec.algorithms import Algorithm
-    from kubealign.spec.sections.data import Data
     from kubealign.spec.job import AlignmentJob, AlignmentJobSpec, Critic, Metadata, Reference
-    from kubealign.spec.sections.lifecycle import Checkpoint, Lifecycle
     from kubealign.spec.loading.loader import load_jobs
+    from kubealign.spec.sections.data import Data
+    from kubealign.spec.sections.lifecycle import Checkpoint, Lifecycle
     from kubealign.spec.sections.models import Model, Policy
     from kubealign.spec.sections.rewards import Reward
     from kubealign.spec.sections.rollout import Rollout
-    from kubealign.spec.status import AlignmentJobStatus, JobPhase
     from kubealign.spec.sections.training import Trainer
     from kubealign.spec.sections.validation import Validation
+    from kubealign.spec.status import AlignmentJobStatus, JobPhase
 
 __version__ = "0.1.0"
 

@@ -15,4 +15,6 @@ def restart_delay(restarts: int, healthy_seconds: float) -> float:
     """
     if healthy_seconds >= RESET_AFTER_SECONDS:
         return INITIAL_DELAY_SECONDS
-    return float(min(INITIAL_DELAY_SECONDS * 2 ** min(max(restarts - 1, 0), _MAX_DOUBLINGS), MAX_DELAY_SECONDS))
+    return float(
+        min(INITIAL_DELAY_SECONDS * 2 ** min(max(restarts - 1, 0), _MAX_DOUBLINGS), MAX_DELAY_SECONDS)
+    )

@@ -23,9 +23,7 @@ class Cgroup:
             return None
 
 
-def iter_cgroups(
-    controller: str, memberships: Path = _MEMBERSHIPS, root: Path = _ROOT
-) -> Iterator[Cgroup]:
+def iter_cgroups(controller: str, memberships: Path = _MEMBERSHIPS, root: Path = _ROOT) -> Iterator[Cgroup]:
     """Yield the cgroups of a controller for this process, from its own up to the root; none on a system
     without cgroups.
 

@@ -119,7 +119,8 @@ class ReadModelClient:
     async def metrics(self, after: str = STREAM_START, count: int = 1000) -> list[StepMetrics]:
         """Return the steps after this entry, oldest first."""
         return _parse_entries(
-            await self._execute("xrange", self._prefix + "metrics", f"({after}", "+", count), _parse_step_metrics
+            await self._execute("xrange", self._prefix + "metrics", f"({after}", "+", count),
+            _parse_step_metrics,
         )
 
     async def newest_metrics(self) -> StepMetrics | None:
@@ -164,7 +165,8 @@ class ReadModelClient:
     async def _samples_before(self, end: str, after: str, count: int) -> list[SampleRecord]:
         """Return samples, newest first."""
         return _parse_entries(
-            await self._execute("xrevrange", self._prefix + "samples", end, f"({after}", count), _parse_stream_sample
+            await self._execute("xrevrange", self._prefix + "samples", end, f"({after}", count),
+            _parse_stream_sample,
         )
 
     async def _samples_of_step(self, step: int, after: str) -> list[SampleRecord]:
@@ -185,7 +187,11 @@ class ReadModelClient:
         if not processes:
             return {}
         values = await self._execute("mget", [f"{self._prefix}heartbeat:{name}" for name in processes])
-        return {name: _parse_object(text) for name, text in zip(processes, values, strict=True) if text is not None}
+        return {
+            name: _parse_object(text)
+            for name, text in zip(processes, values, strict=True)
+            if text is not None
+        }
 
     async def _execute(self, command: str, *arguments: Any) -> Any:
         from redis.exceptions import RedisError
@@ -216,7 +222,9 @@ def _parse_step_metrics(entry: str, fields: dict[str, str]) -> StepMetrics:
         for name, value in _parse_object(fields.get("json", "{}")).items()
         if (number := parse_number(value)) is not None
     }
-    return StepMetrics(entry, int(_parse_float(fields.get("step"))), int(_parse_float(fields.get("fence"))), values)
+    return StepMetrics(
+        entry, int(_parse_float(fields.get("step"))), int(_parse_float(fields.get("fence"))), values
+    )
 
 
 def _parse_stream_sample(entry: str, fields: dict[str, str]) -> SampleRecord:

@@ -4,14 +4,13 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from kubealign.client.records import JobRecord, JobRef
 from kubealign.client.backends.base import JobBackend
+from kubealign.client.records import JobRecord, JobRef
 
 
 @dataclass(frozen=True)
 class Caller:
-    """The authenticated sender of a request. `expires`: seconds since the epoch, if the token has an expiry.
-    """
+    """The authenticated sender of a request. `expires`: seconds since the epoch, if the token has an expiry."""
 
     name: str
     token: str = field(repr=False)

@@ -6,19 +6,20 @@ from contextlib import asynccontextmanager
 from fastapi import APIRouter, FastAPI, Request, Response
 
 from kubealign import __version__
-from kubealign_dashboard.api import openapi as documentation
 from kubealign_dashboard import page_files
-from kubealign_dashboard.web import problems
 from kubealign_dashboard.access import Access
-from kubealign_dashboard.web.authentication import AuthenticationMiddleware
-from kubealign_dashboard.web.prometheus import MetricsMiddleware, DashboardMetrics
-from kubealign_dashboard.web.parameters import API_PREFIX
+from kubealign_dashboard.api import openapi as documentation
 from kubealign_dashboard.api.recent_steps import RecentSteps
-from kubealign_dashboard.api.routes import changes, metrics as figures, health, jobs, processes, session, streams
-from kubealign_dashboard.web.security_headers import KnownHostsMiddleware, SecurityHeadersMiddleware
+from kubealign_dashboard.api.routes import changes, health, jobs, processes, session, streams
+from kubealign_dashboard.api.routes import metrics as figures
 from kubealign_dashboard.streams.hub import MAX_STREAMS, Hub
 from kubealign_dashboard.streams.job_feed import PollIntervals
+from kubealign_dashboard.web import problems
+from kubealign_dashboard.web.authentication import AuthenticationMiddleware
 from kubealign_dashboard.web.json_response import json_response
+from kubealign_dashboard.web.parameters import API_PREFIX
+from kubealign_dashboard.web.prometheus import DashboardMetrics, MetricsMiddleware
+from kubealign_dashboard.web.security_headers import KnownHostsMiddleware, SecurityHeadersMiddleware
 
 _ABOUT = """AlignmentJobs as Kubernetes stores them, with the metrics, samples and logs of running jobs.
 

@@ -53,19 +53,21 @@ def _make_pods(kubeconfig: str, pods: int) -> None:
 
 
 async def _made(kubeconfig: str, pods: int) -> None:
-    from kubealign_operator.controller.kube.api import Api
     from kubealign_operator.controller.config import OperatorConfig
+    from kubealign_operator.controller.kube.api import Api
     from kubealign_operator.controller.kube.connection import connect
-    from kubealign_operator.controller.metrics import OperatorMetrics
     from kubealign_operator.controller.kube.resources import PODS
+    from kubealign_operator.controller.metrics import OperatorMetrics
     from kubealign_operator.kube_views.observed import ObservedState
-    from kubealign_operator.planner.validation import processes_of
     from kubealign_operator.planner.planner import plan_reconcile
+    from kubealign_operator.planner.validation import processes_of
 
     job = sft("shape")
     job["metadata"] |= {"namespace": _NAMESPACE, "uid": "00000000-0000-0000-0000-000000000000"}
     config = _config(OperatorConfig, kubeconfig)
-    wanted = plan_reconcile(processes_of(job), ObservedState(job), datetime.now(UTC), config.platform.platform())
+    wanted = plan_reconcile(
+        processes_of(job), ObservedState(job), datetime.now(UTC), config.platform.platform()
+    )
     shape = next(item for item in wanted.create if item["kind"] == "Pod")
     shape["metadata"].pop("ownerReferences")
     async with await connect(config) as client, asyncio.TaskGroup() as tasks:
@@ -100,13 +102,13 @@ def _reflector(kubeconfig: str, pods: int) -> tuple[float, float, float, float]:
 
 
 async def _reflected(kubeconfig: str, pods: int) -> tuple[float, float, float, float]:
-    from kubealign_operator.controller.kube.api import Api
-    from kubealign_operator.controller.state.cache import PodStore
     from kubealign_operator.controller.config import OperatorConfig
+    from kubealign_operator.controller.kube.api import Api
     from kubealign_operator.controller.kube.connection import connect
-    from kubealign_operator.controller.metrics import OperatorMetrics
     from kubealign_operator.controller.kube.reflector import Reflector, Scope
     from kubealign_operator.controller.kube.resources import PODS
+    from kubealign_operator.controller.metrics import OperatorMetrics
+    from kubealign_operator.controller.state.cache import PodStore
 
     async with await connect(_config(OperatorConfig, kubeconfig)) as client:
         api = Api(client, OperatorMetrics(), 60)

@@ -13,8 +13,8 @@ from tests.bench.machine import job_environment
 from tests.bench.process import run
 from tests.bench.watch import Usage
 
-from kubealign.local.run_dir.control_socket import list_processes
 from kubealign.local.errors import RunRefused
+from kubealign.local.run_dir.control_socket import list_processes
 
 NAME = "bench"
 RUNNER = "runner and its fork server"

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from kubealign.local.run_dir.control_socket import list_processes
 from kubealign.local.errors import RunRefused
+from kubealign.local.run_dir.control_socket import list_processes
 
 _SECONDS_BETWEEN = 0.2
 

@@ -26,7 +26,7 @@ from transformers import PreTrainedTokenizerFast
 
 from kubealign.spec.sections.engines import TorchEngineSpec as EngineSpec
 from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
-from kubealign_services.roles.rollout.fixed_weights import read_folder_weights
+from kubealign_services.roles.rollout.weights import read_folder_weights
 
 #: Part -> what the names of its operations hold. The first that fits counts.
 PARTS: tuple[tuple[str, tuple[str, ...]], ...] = (

@@ -25,10 +25,10 @@ from torch import Tensor, nn
 from kubealign.spec.sections.rollout import WeightTransport
 from kubealign.v1 import refit_pb2
 from kubealign_services.generation.torch_engine.model.weight_loader import WeightLoader
-from kubealign_services.weights.announce.announcement import build_announcement
-from kubealign_services.weights.send.publisher import WeightsPublisher
-from kubealign_services.weights.receive.receiver import WeightsTransfer, WeightsReceiver
 from kubealign_services.training.weight_slices import WeightSlice
+from kubealign_services.weights.announce.announcement import build_announcement
+from kubealign_services.weights.receive.receiver import WeightsReceiver, WeightsTransfer
+from kubealign_services.weights.send.publisher import WeightsPublisher
 
 _SHARED_MEMORY = Path("/dev/shm")
 _TIMEOUT = 60.0

@@ -12,9 +12,9 @@ from pydantic import ValidationError
 from cluster.support.control_plane import ControlPlane
 from cluster.support.door import Door, Job, Refused
 from cluster.support.kubectl import KubectlFailed
-from kubealign.spec.loading.yaml_documents import parse_documents
 from kubealign.spec.field_lookup import document_fields
 from kubealign.spec.job import AlignmentJob
+from kubealign.spec.loading.yaml_documents import parse_documents
 from kubealign.spec.status import AlignmentJobStatus
 from support.bad_specs import ALGORITHMS, BAD, bad_job, name_of, whole_job
 from support.spec_values import jobs

@@ -10,8 +10,8 @@ import yaml
 from cluster.support.chart_values import VALUES
 from cluster.support.helm import CHART, RELEASE, Helm, HelmFailed, of_kind, pod_specs
 from cluster.support.programs import find
-from kubealign_operator.controller.config import OperatorConfig, load_config
 from kubealign_dashboard.cluster.settings import DashboardSettings, from_environment
+from kubealign_operator.controller.config import OperatorConfig, load_config
 
 pytestmark = pytest.mark.skipif(find("helm") is None, reason="helm is not built: `make cluster-tools`")
 

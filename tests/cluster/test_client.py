@@ -17,9 +17,8 @@ from cluster.support.control_plane import ControlPlane
 from cluster.support.operator_process import OperatorProcess
 from cluster.support.simulated_kubelet import SimulatedKubelet
 from cluster.support.team import Team
+from kubealign.client.backends.cluster.backend import ClusterBackend, open_cluster
 from kubealign.client.backends.cluster.dashboard_discovery import open_telemetry
-from kubealign.client.backends.cluster.opening import open_cluster
-from kubealign.client.backends.cluster.backend import ClusterBackend
 from kubealign.client.errors import (
     Conflict,
     Forbidden,
@@ -30,8 +29,8 @@ from kubealign.client.errors import (
     Unauthenticated,
     Unavailable,
 )
-from kubealign.kube.api import KubernetesApi, connect
 from kubealign.client.records import JobPage, JobRecord, JobRef, ListQuery, ProcessState
+from kubealign.kube.api import KubernetesApi, connect
 from kubealign.spec.status import JobPhase
 
 _SECONDS = 60.0
@@ -283,7 +282,9 @@ async def test_another_s_token_goes_without_one_s_own_certificate(
     made = await site.create(sft("one"))
     async with await connect(file) as boss:
         assert await boss.bearer_token() is None
-        assert (await ClusterBackend(boss, open_telemetry(boss), site.namespace).get(made.ref)).uid == made.uid
+        assert (
+            await ClusterBackend(boss, open_telemetry(boss), site.namespace).get(made.ref)
+        ).uid == made.uid
         nobody = ClusterBackend(boss.with_token("nonsense"), open_telemetry(boss), site.namespace)
         await refused(Unauthenticated, nobody.get(made.ref))
         # Nor can the dashboard be told who asks.

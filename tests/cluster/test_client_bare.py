@@ -12,11 +12,11 @@ from cluster.support.client_errors import refused
 from cluster.support.cluster_jobs import sft
 from cluster.support.control_plane import ControlPlane
 from cluster.support.door import defined
-from kubealign.client.backends.cluster.dashboard_discovery import open_telemetry
 from kubealign.client.backends.cluster.backend import ClusterBackend
+from kubealign.client.backends.cluster.dashboard_discovery import open_telemetry
 from kubealign.client.errors import NotPossible, Unavailable
-from kubealign.kube.api import KubernetesApi, connect
 from kubealign.client.records import JobRef, ListQuery
+from kubealign.kube.api import KubernetesApi, connect
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ import pytest
 from cluster.support.control_plane import ControlPlane
 from cluster.support.door import Door, Refused
 from cluster.support.kubectl import KubectlFailed
-from kubealign.spec.mutable_fields import MUTABLE_IN_CLUSTER
 from kubealign.spec.field_lookup import document_fields
 from kubealign.spec.job import AlignmentJobSpec
+from kubealign.spec.mutable_fields import MUTABLE_IN_CLUSTER
 from support.bad_specs import whole_job
 
 _CONFIG = {"architecture": {"model_type": "llama", "hidden_size": 64}, "tokenizer": {"path": "t"}}

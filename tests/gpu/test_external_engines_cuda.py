@@ -17,7 +17,7 @@ from kubealign.spec.sections.rollout import InFlightPolicy
 from kubealign_services.generation.contract import GenerationRequest, SamplingParameters
 from kubealign_services.generation.external.factory import open_external_engine
 from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
-from kubealign_services.roles.rollout.fixed_weights import read_folder_weights
+from kubealign_services.roles.rollout.weights import read_folder_weights
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from kubealign.planning.machine import CUDA_CONTEXT_BYTES, Device
-from kubealign.planning.model.shape_sources import read_config
-from kubealign.planning.model.shape import parse_model_shape
 from kubealign.planning.memory.trainer import TrainedModel, trainer_memory
+from kubealign.planning.model.shape import parse_model_shape
+from kubealign.planning.model.shape_sources import read_config
 from kubealign.planning.workload import Workload
 from kubealign.spec.sections.precision import Precision
 from kubealign.spec.sections.training import AdamW, Backend, Optimizer, TorchBackendSpec, Trainer
@@ -47,9 +47,7 @@ def stepped(folder: Path, precision: Precision, steps: int = 3) -> list[dict[str
     return [made.train_step(batch(), MeanNegativeLogprob(), plan) for _ in range(steps)]
 
 
-def test_three_steps_equal_cpu_steps(
-    folder: Path, figure: Figure, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_three_steps_equal_cpu_steps(folder: Path, figure: Figure, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.backends.cuda.matmul.allow_tf32 = False
     on_gpu = stepped(folder, Precision.FLOAT32)
     monkeypatch.setattr(torch_backend, "compute_device", lambda rank: torch.device("cpu"))

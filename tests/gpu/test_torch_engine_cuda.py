@@ -11,7 +11,7 @@ from kubealign.spec.sections.engines import TorchEngineSpec as EngineSpec
 from kubealign.spec.sections.precision import Precision
 from kubealign_services.generation.contract import GeneratedSample, GenerationRequest, SamplingParameters
 from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
-from kubealign_services.roles.rollout.fixed_weights import read_folder_weights
+from kubealign_services.roles.rollout.weights import read_folder_weights
 
 pytestmark = pytest.mark.timeout(120)
 

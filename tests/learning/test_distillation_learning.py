@@ -14,8 +14,8 @@ from kubealign.spec.sections.precision import Precision
 from kubealign.spec.sections.training import Trainer
 from kubealign_services.algorithms.factory import make_algorithm
 from kubealign_services.batch.packed import Batch
-from kubealign_services.data.models.model_builder import build_model
 from kubealign_services.data.collate import collate
+from kubealign_services.data.models.model_builder import build_model
 from kubealign_services.data.prepared import PreparedRow
 from kubealign_services.data.tokenization.tokenizers import train_character_tokenizer
 from kubealign_services.generation.contract import GenerationRequest, SamplingParameters

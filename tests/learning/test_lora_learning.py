@@ -37,7 +37,9 @@ def rows(answer: Callable[[random.Random, str], str], seed: int) -> Batch:
     return batch
 
 
-def imitate(backend: TorchTrainingBackend, answer: Callable[[random.Random, str], str], steps: int) -> list[float]:
+def imitate(
+    backend: TorchTrainingBackend, answer: Callable[[random.Random, str], str], steps: int
+) -> list[float]:
     """The loss of each step."""
     plan = UpdatePlan(1, len(PROMPTS), seed=1)
     return [backend.train_step(rows(answer, step), SFT, plan)["loss"] for step in range(steps)]
@@ -52,7 +54,9 @@ def test_imitation_and_then_reward(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     base.export(tmp_path / "base")
 
     # A letter of the prompt, said twice. What nobody could foresee costs log 2 in three tokens.
-    tuned = TorchTrainingBackend.create(tmp_path / "base", Head.LANGUAGE_MODEL, adapted, total_updates=40, seed=1)
+    tuned = TorchTrainingBackend.create(
+        tmp_path / "base", Head.LANGUAGE_MODEL, adapted, total_updates=40, seed=1
+    )
     losses = imitate(tuned, lambda draw, prompt: 2 * draw.choice(prompt), 40)
     assert losses[0] > 1.0 and fmean(losses[-4:]) < 0.5, losses
     tuned.export(tmp_path / "tuned")

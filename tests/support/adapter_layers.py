@@ -11,15 +11,24 @@ from transformers import AutoConfig
 from kubealign.spec.sections.megatron import MegatronBackendSpec
 from kubealign.spec.sections.training import Lora
 from kubealign_services.training.contract import Head
-from kubealign_services.training.megatron_backend.weights.conversion import ADAPTER_MARK, WeightConversion, HeadSizes, build_conversions
+from kubealign_services.training.megatron_backend.cpu_shims import megatron_cpu_shims
 from kubealign_services.training.megatron_backend.model.architecture import read_architecture
-from kubealign_services.training.megatron_backend.parallel.process_groups import init_parallel_groups
 from kubealign_services.training.megatron_backend.model.lora import adapters_disabled, add_adapters
 from kubealign_services.training.megatron_backend.model.lora_layers import adapted_layers, init_lora_a
 from kubealign_services.training.megatron_backend.model.stage_builder import build_stage
-from kubealign_services.training.megatron_backend.cpu_shims import megatron_cpu_shims
-from kubealign_services.training.megatron_backend.weights.rank_slices import gather_tensors, is_adapter, is_weight
+from kubealign_services.training.megatron_backend.parallel.process_groups import init_parallel_groups
+from kubealign_services.training.megatron_backend.weights.conversion import (
+    ADAPTER_MARK,
+    HeadSizes,
+    WeightConversion,
+    build_conversions,
+)
 from kubealign_services.training.megatron_backend.weights.load_hf import load_weights
+from kubealign_services.training.megatron_backend.weights.rank_slices import (
+    gather_tensors,
+    is_adapter,
+    is_weight,
+)
 
 TOKENS = 6
 LORA = Lora(rank=3, alpha=6.0)
@@ -61,7 +70,9 @@ def _run(rank: int, folder: Path, work: Path, sequence_parallel: bool) -> None:
         save_file(found, work / f"{sequence_parallel}-{rank}.safetensors")
         weights = {name: parameter.detach() for name, parameter in stage.weights().items()}
         wholes = dict(gather_tensors(conversions, rank, weights, torch.float64, is_adapter))
-        wholes |= dict(gather_tensors(conversions, rank, weights, torch.float64, is_weight, LORA.alpha / LORA.rank))
+        wholes |= dict(
+            gather_tensors(conversions, rank, weights, torch.float64, is_weight, LORA.alpha / LORA.rank)
+        )
     if rank == 0:
         save_file(
             {name: tensor.contiguous() for name, tensor in wholes.items()},

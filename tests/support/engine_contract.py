@@ -331,7 +331,9 @@ class EngineContract:
         check_same(await second, stepped(torch_engine(subject.folder, 2), *after))
 
     @pytest.mark.parametrize("in_flight", [InFlightPolicy.INTERRUPT, InFlightPolicy.CONTINUE])
-    async def test_running_requests_survive_a_refit(self, subject: Subject, in_flight: InFlightPolicy) -> None:
+    async def test_running_requests_survive_a_refit(
+        self, subject: Subject, in_flight: InFlightPolicy
+    ) -> None:
         """Nothing is lost; each token records its weight version and has that version's log-probability."""
         before, later = Flight.requests(), [group(f"later {i}", i) for i in range(2)]
         made_by: dict[tuple[str, int], list[int]] = {}

@@ -11,18 +11,18 @@ from typing import Any
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from kubealign.spec.sections.engines import TorchEngineSpec as EngineSpec
 from kubealign.spec.job import AlignmentJob
-from kubealign_services.messaging.memory import MemoryBus
+from kubealign.spec.sections.engines import TorchEngineSpec as EngineSpec
 from kubealign_services.data.prepared import PreparedJob, PreparedRow
-from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
+from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
+from kubealign_services.messaging.memory import MemoryBus
 from kubealign_services.roles.driver.data_generation.builder import build_row_maker, rows_per_step
 from kubealign_services.roles.driver.data_generation.loop import DataGenerationRun, make_rows
 from kubealign_services.roles.driver.data_generation.row_file import RowFile
 from kubealign_services.roles.driver.metrics.report import MetricsReport as StepReport
-from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
-from kubealign_services.roles.rollout.fixed_weights import BASE_VERSION, FixedWeights
+from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
 from kubealign_services.roles.rollout.generator import SteppedGenerator
+from kubealign_services.roles.rollout.weights import BASE_VERSION, FixedWeights
 from kubealign_services.roles.rollout.worker import RolloutWorker
 from support.prepared_report import report
 
@@ -67,7 +67,10 @@ async def made(
     engine = TorchRolloutEngine.create(model, EngineSpec())
     engine.refit(weights, BASE_VERSION)
     prepared = PreparedJob(run_dir, {"policy": model}, report(len(rows), context), rows, None)  # type: ignore[arg-type]
-    async with _worked(engine) as bus, RolloutCollector(bus, 1, asyncio.Event(), lambda text: None) as exchange:
+    async with (
+        _worked(engine) as bus,
+        RolloutCollector(bus, 1, asyncio.Event(), lambda text: None) as exchange,
+    ):
         making = DataGenerationRun(
             maker=build_row_maker(job, prepared, exchange),
             file=RowFile(run_dir),

@@ -17,15 +17,15 @@ import torch
 import torch.distributed as dist
 
 from kubealign.planning.workload import Workload, workload_of
-from kubealign.spec.sections.engines import TorchEngineSpec as EngineSpec
 from kubealign.spec.job import AlignmentJobSpec
 from kubealign.spec.loading.loader import load_jobs
+from kubealign.spec.sections.engines import TorchEngineSpec as EngineSpec
 from kubealign_services.algorithms.contract import Objective
 from kubealign_services.algorithms.factory import make_algorithm
 from kubealign_services.batch.packed import Batch, pack
 from kubealign_services.generation.contract import GenerationRequest, SamplingParameters
 from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
-from kubealign_services.roles.rollout.fixed_weights import read_folder_weights
+from kubealign_services.roles.rollout.weights import read_folder_weights
 from kubealign_services.training.contract import Head, UpdatePlan
 from kubealign_services.training.torch_backend.backend import TorchTrainingBackend
 

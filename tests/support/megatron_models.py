@@ -8,8 +8,12 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from kubealign.spec.sections.megatron import MegatronBackendSpec
-from kubealign_services.training.megatron_backend.weights.conversion import WeightConversion, HeadSizes, build_conversions
 from kubealign_services.training.megatron_backend.model.architecture import read_architecture
+from kubealign_services.training.megatron_backend.weights.conversion import (
+    HeadSizes,
+    WeightConversion,
+    build_conversions,
+)
 from kubealign_services.training.megatron_backend.weights.load_hf import load_weights
 
 _SIZES = {

@@ -17,9 +17,9 @@ from typing import Any
 from uuid import uuid4
 
 from kubealign.client.errors import Conflict, JobExists, JobInvalid, JobNotFound, KubealignError, NotPossible
-from kubealign.kube.merge_patch import apply_merge_patch
 from kubealign.client.query import select_page
 from kubealign.client.records import JobEvent, JobPage, JobRecord, JobRef, ListQuery, LogLine, ProcessRecord
+from kubealign.kube.merge_patch import apply_merge_patch
 from kubealign.read_model import STREAM_START, SampleRecord, StepMetrics
 from kubealign.spec.errors import SpecError, SpecErrors
 from kubealign.spec.job import AlignmentJob
@@ -260,7 +260,9 @@ class MemorySite:
             raise NotPossible(f"{ref} has no result: it is {held.resource['status'].get('phase')}")
         return held.result
 
-    async def metrics(self, ref: JobRef, after: str = STREAM_START, count: int = 1000) -> Sequence[StepMetrics]:
+    async def metrics(
+        self, ref: JobRef, after: str = STREAM_START, count: int = 1000
+    ) -> Sequence[StepMetrics]:
         self._answer()
         return [m for m in self._held(ref).metrics if _order(m.entry) > _order(after)][:count]
 

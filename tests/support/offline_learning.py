@@ -13,18 +13,18 @@ from kubealign.spec.sections.training import Trainer
 from kubealign_services.algorithms.factory import make_algorithm
 from kubealign_services.batch.auxiliary import drop_auxiliary
 from kubealign_services.batch.packed import Batch
-from kubealign_services.data.models.model_builder import build_model
 from kubealign_services.data.epoch_shuffle import EpochCursor
+from kubealign_services.data.models.model_builder import build_model
 from kubealign_services.data.prepared import PreparedRow
 from kubealign_services.data.tokenization.tokenizers import train_character_tokenizer
 from kubealign_services.roles.driver.frozen_models.cache import FrozenScoreCache
 from kubealign_services.roles.driver.frozen_models.reference import FrozenReference
-from kubealign_services.roles.driver.members import OldLogprobs
 from kubealign_services.roles.driver.metrics.report import StepRecord
-from kubealign_services.roles.driver.sources.row_batches import RowBatches
-from kubealign_services.roles.driver.sources.batch_sources import FrozenModels, NoFrozenModels, RowSource
-from kubealign_services.roles.driver.state import JobState
 from kubealign_services.roles.driver.rollouts.prompt_source import EpochPrompts
+from kubealign_services.roles.driver.sources.batch_sources import FrozenModels, NoFrozenModels, RowSource
+from kubealign_services.roles.driver.sources.row_batches import RowBatches
+from kubealign_services.roles.driver.state import JobState
+from kubealign_services.roles.driver.trainer_client import OldLogprobs
 from kubealign_services.roles.driver.validation.validation import HeldOutLoss
 from kubealign_services.training.contract import Head, UpdatePlan
 from kubealign_services.training.torch_backend.backend import TorchTrainingBackend
@@ -65,7 +65,9 @@ class OfflineLearner:
         )
         self._frozen: FrozenModels = NoFrozenModels()
         if self._algorithm.needs_reference:
-            self._frozen = FrozenReference(self._reference, FrozenScoreCache(folder / "frozen", "reference", 1))
+            self._frozen = FrozenReference(
+                self._reference, FrozenScoreCache(folder / "frozen", "reference", 1)
+            )
         rows = [prepared(tokenizer, index, row) for index, row in enumerate(train)]
         held_rows = [prepared(tokenizer, index, row) for index, row in enumerate(held)]
         supply = EpochPrompts(rows, 1, True, EpochCursor(), [])  # type: ignore[arg-type]

@@ -20,12 +20,12 @@ from kubealign_services.batch.auxiliary import drop_auxiliary
 from kubealign_services.batch.packed import Batch
 from kubealign_services.data.models.model_builder import build_model
 from kubealign_services.data.tokenization.tokenizers import train_character_tokenizer
+from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
+from kubealign_services.roles.driver.metrics.batch_metrics import measure_logprob_gap
 from kubealign_services.roles.driver.rollouts.batch_assembly import SamplingInfo, assemble_batch
 from kubealign_services.roles.driver.rollouts.dynamic_sampling import DynamicSamplingFilter
-from kubealign_services.roles.driver.rollouts.work_items import derive_sample_seed, to_sampling_proto
 from kubealign_services.roles.driver.rollouts.group_tracker import RolloutGroup
-from kubealign_services.roles.driver.metrics.batch_metrics import measure_logprob_gap
-from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
+from kubealign_services.roles.driver.rollouts.work_items import derive_sample_seed, to_sampling_proto
 from kubealign_services.roles.rollout.messages import split_into_parts, to_rollout
 from kubealign_services.scoring.combination import combine_rewards
 from kubealign_services.training.contract import Head, UpdatePlan

@@ -194,7 +194,10 @@ class JobPods:
             ),
             ports=self._own[process.name].model_copy(update={"nats": self._nats_port}),
         )
-        environment = {pod_contract.ENV_SETTINGS: settings.model_dump_json(exclude_defaults=True), pod_contract.ENV_CPUS: "1"}
+        environment = {
+            pod_contract.ENV_SETTINGS: settings.model_dump_json(exclude_defaults=True),
+            pod_contract.ENV_CPUS: "1",
+        }
         await container.start(self._fork_server, [process.module], environment)
         return container
 

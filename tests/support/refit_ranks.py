@@ -18,23 +18,23 @@ import torch.distributed as dist
 from kubealign.process_settings import TlsFiles
 from kubealign.spec.sections.megatron import MegatronBackendSpec
 from kubealign.spec.sections.precision import Precision
-from kubealign.spec.sections.rollout import WeightEncoding, Rollout, WeightTransport
+from kubealign.spec.sections.rollout import Rollout, WeightEncoding, WeightTransport
 from kubealign.spec.sections.training import AdamW, Backend, Lora, Optimizer, Trainer
 from kubealign.v1 import refit_pb2, training_pb2
-from kubealign_services.generation.torch_engine.tensor_parallel.worker import run_worker
 from kubealign_services.generation.torch_engine.tensor_parallel.engine_factory import create_worker_runner
-from kubealign_services.runtime.ranks.rendezvous import join_process_group
-from kubealign_services.weights.verify.canary import Canary
-from kubealign_services.weights.send.publisher import WeightsPublisher
-from kubealign_services.weights.send.servicer import WeightsSenderServicer
-from kubealign_services.roles.rollout.shared_weights import open_shard_fetcher
-from kubealign_services.runtime.rpc.server import RpcServer
+from kubealign_services.generation.torch_engine.tensor_parallel.worker import run_worker
+from kubealign_services.roles.rollout.tensor_parallel import open_shard_fetcher
 from kubealign_services.roles.trainer.weight_publication import PublishWeightsCommand
+from kubealign_services.runtime.ranks.rendezvous import join_process_group
+from kubealign_services.runtime.rpc.server import RpcServer
 from kubealign_services.training.backends import create_backend
-from kubealign_services.training.contract import Head
 from kubealign_services.training.commands.core import StepPlan, TrainingCore
 from kubealign_services.training.commands.group import CommandGroup, Handlers
 from kubealign_services.training.commands.server import make_handler
+from kubealign_services.training.contract import Head
+from kubealign_services.weights.send.publisher import WeightsPublisher
+from kubealign_services.weights.send.servicer import WeightsSenderServicer
+from kubealign_services.weights.verify.canary import Canary
 from support.mean_negative_logprob import MeanNegativeLogprob
 
 log = logging.getLogger(__name__)

@@ -19,24 +19,24 @@ import torch.distributed as dist
 from kubealign.process_settings import Role, TlsFiles
 from kubealign.security.authority import CertificateAuthority, write_tls
 from kubealign.spec.sections.engines import Engine, TorchEngineSpec
-from kubealign.spec.sections.rollout import WeightEncoding, RefitSpec, Rollout
+from kubealign.spec.sections.rollout import RefitSpec, Rollout, WeightEncoding
 from kubealign.v1 import refit_pb2, training_pb2
 from kubealign_services.batch.codec import encode
 from kubealign_services.batch.packed import pack
-from kubealign_services.messaging.memory import MemoryBus
 from kubealign_services.data.models.model_builder import build_model
 from kubealign_services.data.tokenization.tokenizers import train_character_tokenizer
 from kubealign_services.generation.torch_engine import engine as torch_engine
-from kubealign_services.generation.torch_engine.tensor_parallel.leader import ProcessesLost
 from kubealign_services.generation.torch_engine.tensor_parallel.engine_factory import create_leader_engine
+from kubealign_services.generation.torch_engine.tensor_parallel.leader import ProcessesLost
+from kubealign_services.messaging.memory import MemoryBus
+from kubealign_services.roles.rollout.generator import SteppedGenerator
+from kubealign_services.roles.rollout.tensor_parallel import make_shard_selector
+from kubealign_services.roles.rollout.weights import BASE_VERSION, read_folder_weights
 from kubealign_services.runtime.ranks.rendezvous import join_process_group
 from kubealign_services.weights.announce.coordinator import RefitCoordinator
 from kubealign_services.weights.receive.receiver import WeightsReceiver
-from kubealign_services.weights.transfer.stream.peer_streams import PeerStreams
 from kubealign_services.weights.receive.refit_worker import RefitWorker
-from kubealign_services.roles.rollout.fixed_weights import BASE_VERSION, read_folder_weights
-from kubealign_services.roles.rollout.generator import SteppedGenerator
-from kubealign_services.roles.rollout.shared_weights import make_shard_selector
+from kubealign_services.weights.transfer.stream.peer_streams import PeerStreams
 from support.forked_ranks import RankFactory
 from support.free_address import free_address
 from support.refit_ranks import MEETING, RANKS, Follower, Sender, canary_tokens, order, sit
@@ -103,7 +103,8 @@ class Site:
             for processes in (1, 2):
                 spec = TorchEngineSpec(max_sequences=4, tensor_parallel=processes)
                 rollout = Rollout(
-                    engine=Engine(torch=spec), refit=RefitSpec(encoding=encoding, timeout_seconds=REFIT_SECONDS)
+                    engine=Engine(torch=spec),
+                    refit=RefitSpec(encoding=encoding, timeout_seconds=REFIT_SECONDS),
                 )
                 if processes == 1:
                     engine = torch_engine.TorchRolloutEngine.create(model, spec)

@@ -15,14 +15,14 @@ from kubealign.spec.sections.precision import Precision
 from kubealign.spec.sections.rollout import InFlightPolicy, WeightTransport
 from kubealign.v1 import refit_pb2, rollout_pb2
 from kubealign_services.batch.codec import decode
-from kubealign_services.messaging.memory import MemoryBus
 from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
-from kubealign_services.weights.verify.canary import Canary
-from kubealign_services.weights.send.publisher import WeightsPublisher
-from kubealign_services.weights.receive.receiver import WeightsReceiver
-from kubealign_services.weights.receive.refit_worker import RefitWorker
+from kubealign_services.messaging.memory import MemoryBus
 from kubealign_services.roles.rollout.generator import SteppedGenerator
 from kubealign_services.roles.rollout.worker import RolloutWorker
+from kubealign_services.weights.receive.receiver import WeightsReceiver
+from kubealign_services.weights.receive.refit_worker import RefitWorker
+from kubealign_services.weights.send.publisher import WeightsPublisher
+from kubealign_services.weights.verify.canary import Canary
 from support.engine_contract import VOCABULARY, plain_logprobs, weights, write_model
 
 SAMPLES = 4

@@ -11,28 +11,27 @@ import xxhash
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from kubealign.spec.sections.engines import TorchEngineSpec as EngineSpec
 from kubealign.spec.job import AlignmentJob
+from kubealign.spec.sections.engines import TorchEngineSpec as EngineSpec
 from kubealign.spec.sections.rollout import InFlightPolicy
 from kubealign.v1 import rollout_pb2, scoring_pb2
 from kubealign_services.algorithms.factory import make_algorithm
 from kubealign_services.batch.codec import decode
 from kubealign_services.batch.packed import Batch
-from kubealign_services.messaging.memory import MemoryBus
-from kubealign_services.data.models.model_builder import build_model
 from kubealign_services.data.collate import collate
+from kubealign_services.data.models.model_builder import build_model
 from kubealign_services.data.prepared import PreparedJob, PreparedRow
-from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
-from kubealign_services.roles.driver.metrics.sample_logging import SamplePreviews
+from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
+from kubealign_services.messaging.memory import MemoryBus
 from kubealign_services.roles.driver.metrics.report import StepRecord
+from kubealign_services.roles.driver.metrics.sample_logging import SamplePreviews, TokenSplitter, make_decoder
+from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
 from kubealign_services.roles.driver.sources.iterative.builder import build_round_source
 from kubealign_services.roles.driver.sources.iterative.source import RoundSource
 from kubealign_services.roles.driver.state import JobState
-from kubealign_services.roles.driver.metrics.token_texts import TokenSplitter, make_decoder
 from kubealign_services.roles.driver.validation.metrics import ValidationSample
-from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
-from kubealign_services.roles.rollout.fixed_weights import FixedWeights
 from kubealign_services.roles.rollout.generator import SteppedGenerator
+from kubealign_services.roles.rollout.weights import FixedWeights
 from kubealign_services.roles.rollout.worker import RolloutWorker
 from kubealign_services.scoring.worker import ScoreWorker, empty_score
 from kubealign_services.training.contract import Head, UpdatePlan
@@ -235,7 +234,9 @@ async def rounds_job(
     job = AlignmentJob.model_validate(document)
     bus, stop = MemoryBus(), asyncio.Event()
     generator = SteppedGenerator(policy._engine, _compute)
-    worker = RolloutWorker("rollout-0", _Noting(bus.new_connection(), policy.asked), generator, AnyVersion(), 256)
+    worker = RolloutWorker(
+        "rollout-0", _Noting(bus.new_connection(), policy.asked), generator, AnyVersion(), 256
+    )
 
     async def score(rollouts: Sequence[rollout_pb2.Rollout]) -> list[scoring_pb2.Score]:
         found = []

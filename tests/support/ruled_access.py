@@ -4,9 +4,9 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from kubealign.client.backends.base import JobBackend
 from kubealign.client.errors import Forbidden, Unauthenticated
 from kubealign.client.records import ListQuery
-from kubealign.client.backends.base import JobBackend
 from kubealign_dashboard.access import Caller
 
 

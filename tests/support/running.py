@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from kubealign.local.run_dir.control_socket import list_processes, scale
 from kubealign.local.errors import RunRefused
+from kubealign.local.run_dir.control_socket import list_processes, scale
 
 KUBEALIGN = Path(sys.executable).with_name("kubealign")
 _POLL_SECONDS = 0.05

@@ -14,14 +14,22 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from kubealign.spec import algorithms
-from kubealign.spec.sections.training import AdamW, Backend, LinearSchedule, Lora, Optimizer, LearningRateSchedule, Trainer
+from kubealign.spec.sections.training import (
+    AdamW,
+    Backend,
+    LearningRateSchedule,
+    LinearSchedule,
+    Lora,
+    Optimizer,
+    Trainer,
+)
 from kubealign_services.algorithms.contract import LossTerms, ModelOutputs, Objective
-from kubealign_services.algorithms.online.ppo import PPOAlgorithm
 from kubealign_services.algorithms.offline.sft import CrossEntropyObjective
+from kubealign_services.algorithms.online.ppo import PPOAlgorithm
 from kubealign_services.batch.packed import Batch
 from kubealign_services.training.backends import create_backend, load_frozen
-from kubealign_services.training.contract import Head, NonFiniteLoss, TrainingBackend, UpdatePlan
 from kubealign_services.training.commands.group import CommandGroup, Handlers
+from kubealign_services.training.contract import Head, NonFiniteLoss, TrainingBackend, UpdatePlan
 from support.batches import random_batch
 
 VOCABULARY = 41

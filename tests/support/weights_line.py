@@ -20,18 +20,18 @@ from torch import Tensor
 
 from kubealign.process_settings import ProcessSettings, Role, TlsFiles
 from kubealign.security.authority import CertificateAuthority, write_tls
-from kubealign.spec.sections.rollout import WeightEncoding, RefitSpec, WeightTransport
+from kubealign.spec.sections.rollout import RefitSpec, WeightEncoding, WeightTransport
 from kubealign.v1 import refit_pb2
-from kubealign_services.weights.transfer.collective.process_group import BroadcastGroup
-from kubealign_services.weights.transfer.collective.sender import BroadcastSender
-from kubealign_services.weights.announce.manifest import CorruptTransfer
-from kubealign_services.weights.transfer.stream.part_streamer import PartStreamer
-from kubealign_services.weights.send.publisher import WeightsPublisher
-from kubealign_services.weights.receive.receiver_factory import open_receiver
-from kubealign_services.weights.transfer.stream.relay import Relay
-from kubealign_services.weights.send.servicer import WeightsSenderServicer
 from kubealign_services.runtime.rpc.errors import NotFound, Unreachable
 from kubealign_services.runtime.rpc.server import RpcServer
+from kubealign_services.weights.announce.manifest import CorruptTransfer
+from kubealign_services.weights.receive.receiver_factory import open_receiver
+from kubealign_services.weights.send.publisher import WeightsPublisher
+from kubealign_services.weights.send.servicer import WeightsSenderServicer
+from kubealign_services.weights.transfer.collective.process_group import BroadcastGroup
+from kubealign_services.weights.transfer.collective.sender import BroadcastSender
+from kubealign_services.weights.transfer.stream.part_streamer import PartStreamer
+from kubealign_services.weights.transfer.stream.relay import Relay
 from support.free_address import free_address
 
 _ANSWER_SECONDS = 60.0

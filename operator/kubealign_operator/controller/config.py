@@ -7,7 +7,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
-from kubealign_operator.manifests.platform import Platform
+from kubealign_operator.manifests.context import Platform
 
 # Required by the client library's leader election.
 _MAX_JITTER = 1.2
@@ -56,8 +56,12 @@ class LeaderElectionConfig(_Section):
 
     lease_name: str = Field("kubealign-operator", min_length=1)
     namespace: str | None = Field(None, description="Namespace of the Lease; null: the operator's own.")
-    lease_seconds: int = Field(15, ge=2, le=300, description="Duration after which another replica may acquire the lease.")
-    renew_deadline_seconds: float = Field(10.0, gt=0, description="Duration after which the holder stops trying to renew.")
+    lease_seconds: int = Field(
+        15, ge=2, le=300, description="Duration after which another replica may acquire the lease."
+    )
+    renew_deadline_seconds: float = Field(
+        10.0, gt=0, description="Duration after which the holder stops trying to renew."
+    )
     retry_seconds: float = Field(2.0, ge=1, description="Seconds between two attempts.")
 
     @model_validator(mode="after")
@@ -104,7 +108,9 @@ def load_config(path: Path) -> OperatorConfig:
     try:
         return OperatorConfig.model_validate(document)
     except ValidationError as error:
-        lines = [f"{path}: {_field_path(details['loc'])} {_error_message(details)}" for details in error.errors()]
+        lines = [
+            f"{path}: {_field_path(details['loc'])} {_error_message(details)}" for details in error.errors()
+        ]
         raise ConfigError("\n".join(lines)) from error
 
 

@@ -9,13 +9,19 @@ from typing import Any
 
 from kubealign_operator.controller import credentials
 from kubealign_operator.controller.kube.api import METADATA_ONLY, PLAIN, Api, Json
-from kubealign_operator.controller.state.cache import TrackedJob, JobStore, PodStore
-from kubealign_operator.controller.kube.merge_patch import merge_patch
-from kubealign_operator.controller.state.owned_objects import OwnedObjects
 from kubealign_operator.controller.kube.errors import ApiStatusError
+from kubealign_operator.controller.kube.merge_patch import merge_patch
 from kubealign_operator.controller.kube.resources import JOBS, OWNED, PODS, JobKey, owner_uid
+from kubealign_operator.controller.state.cache import JobStore, PodStore, TrackedJob
+from kubealign_operator.controller.state.owned_objects import OwnedObjects
 from kubealign_operator.names import FIELD_MANAGER
-from kubealign_operator.planner.plan import CredentialsRequest, PodDeletion, PlannedEvent, ReconcilePlan, PodStop
+from kubealign_operator.planner.plan import (
+    CredentialsRequest,
+    PlannedEvent,
+    PodDeletion,
+    PodStop,
+    ReconcilePlan,
+)
 
 log = logging.getLogger(__name__)
 
@@ -90,12 +96,17 @@ class PlanExecutor:
             await self._delete_job(key, job, result)
         return result
 
-    async def _patch_status(self, key: JobKey, tracked: TrackedJob, plan: ReconcilePlan, result: ExecutionResult) -> None:
+    async def _patch_status(
+        self, key: JobKey, tracked: TrackedJob, plan: ReconcilePlan, result: ExecutionResult
+    ) -> None:
         change = merge_patch(tracked.status, plan.status)
         if not change:
             return
         # Preconditions: a stale view must change neither this job nor a later one of the same name.
-        preconditions = {"uid": tracked.uid, "resourceVersion": tracked.resource["metadata"]["resourceVersion"]}
+        preconditions = {
+            "uid": tracked.uid,
+            "resourceVersion": tracked.resource["metadata"]["resourceVersion"],
+        }
         path = f"{JOBS.object_path(key.namespace, key.name)}/status"
         try:
             answer = await self._api.merge_patch(
@@ -108,7 +119,9 @@ class PlanExecutor:
         result.changed = True
         self._jobs.record_write(answer)
 
-    async def _create_credentials(self, key: JobKey, job: TrackedJob, need: CredentialsRequest, result: ExecutionResult) -> None:
+    async def _create_credentials(
+        self, key: JobKey, job: TrackedJob, need: CredentialsRequest, result: ExecutionResult
+    ) -> None:
         created = credentials.create_credentials(need, key.name, self._redis_ca)
         if await self._create(key, job, created.manifest, result):
             self._on_credentials_issued(key, job.uid, created.redis_password)
@@ -158,9 +171,10 @@ class PlanExecutor:
             self._owned_objects.add(job.uid, resource.kind, name)
         return True
 
-    async def _handle_name_conflict(self, key: JobKey, job: TrackedJob, manifest: Json, result: ExecutionResult) -> None:
-        """Handle a taken name: by this job (a lost answer), by an earlier job, or by somebody else's object.
-        """
+    async def _handle_name_conflict(
+        self, key: JobKey, job: TrackedJob, manifest: Json, result: ExecutionResult
+    ) -> None:
+        """Handle a taken name: by this job (a lost answer), by an earlier job, or by somebody else's object."""
         resource, name = OWNED[manifest["kind"]], manifest["metadata"]["name"]
         try:
             existing = await self._api.get(resource, resource.object_path(key.namespace, name), METADATA_ONLY)

@@ -24,7 +24,11 @@ class HttpEndpoints:
     """
 
     def __init__(
-        self, metrics: OperatorMetrics, metrics_address: str, health_address: str, not_ready_reason: Callable[[], str | None]
+        self,
+        metrics: OperatorMetrics,
+        metrics_address: str,
+        health_address: str,
+        not_ready_reason: Callable[[], str | None],
     ) -> None:
         self._metrics = metrics
         self._not_ready_reason = not_ready_reason

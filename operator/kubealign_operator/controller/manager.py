@@ -9,25 +9,25 @@ from typing import Any
 from kubernetes.aio.client.api_client import ApiClient
 
 from kubealign.roles import Process
+from kubealign_operator.controller.config import OperatorConfig
 from kubealign_operator.controller.executor import PlanExecutor
 from kubealign_operator.controller.kube.api import Api
-from kubealign_operator.controller.state.cache import JobStore, PodStore
-from kubealign_operator.controller.config import OperatorConfig
 from kubealign_operator.controller.kube.events import EventRecorder
-from kubealign_operator.controller.state.owned_objects import OwnedObjects
+from kubealign_operator.controller.kube.reflector import Reflector, Scope
+from kubealign_operator.controller.kube.resources import JOBS, PODS, JobKey
 from kubealign_operator.controller.metrics import OperatorMetrics
 from kubealign_operator.controller.platform_redis.progress import NoProgress, ProgressReader
-from kubealign_operator.controller.state.work_queue import WorkQueue
-from kubealign_operator.controller.reconciler import Reconciler
 from kubealign_operator.controller.platform_redis.server import PlatformRedis
 from kubealign_operator.controller.platform_redis.users import RedisUserSync
-from kubealign_operator.controller.kube.reflector import Reflector, Scope
+from kubealign_operator.controller.reconciler import Reconciler
+from kubealign_operator.controller.state.cache import JobStore, PodStore
 from kubealign_operator.controller.state.create_errors import CreateErrors
-from kubealign_operator.controller.kube.resources import JOBS, PODS, JobKey
-from kubealign_operator.names import OWNED_SELECTOR
+from kubealign_operator.controller.state.owned_objects import OwnedObjects
+from kubealign_operator.controller.state.work_queue import WorkQueue
 from kubealign_operator.kube_views.observed import ObservedState
-from kubealign_operator.planner.planner import plan_reconcile
+from kubealign_operator.names import OWNED_SELECTOR
 from kubealign_operator.planner.plan import ReconcilePlan
+from kubealign_operator.planner.planner import plan_reconcile
 
 log = logging.getLogger(__name__)
 
@@ -119,7 +119,9 @@ class OperatorManager:
             self._pods,
             self._owned_objects,
             redis_ca=redis.ca_file.read_bytes() if redis is not None and redis.ca_file is not None else None,
-            on_credentials_issued=self._users.on_credentials_issued if self._users is not None else lambda key, uid, password: None,
+            on_credentials_issued=self._users.on_credentials_issued
+            if self._users is not None
+            else lambda key, uid, password: None,
             announce=self._recorder.record,
         )
 

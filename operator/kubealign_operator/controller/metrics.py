@@ -45,15 +45,22 @@ class OperatorMetrics:
         self._depth = Gauge(
             "kubealign_operator_queue_depth", "Jobs that wait to be reconciled.", registry=self._registry
         )
-        self._leader = Gauge("kubealign_operator_leader", "1: this replica is the leader.", registry=self._registry)
+        self._leader = Gauge(
+            "kubealign_operator_leader", "1: this replica is the leader.", registry=self._registry
+        )
         self._redis = Gauge(
             "kubealign_operator_redis_up", "1: the last call to Redis succeeded.", registry=self._registry
         )
         self._relists = Counter(
-            "kubealign_operator_lists", "Full lists of the API server, by resource.", ("resource",), registry=self._registry
+            "kubealign_operator_lists",
+            "Full lists of the API server, by resource.",
+            ("resource",),
+            registry=self._registry,
         )
         self._events_dropped = Counter(
-            "kubealign_operator_events_dropped", "Kubernetes events that were dropped.", registry=self._registry
+            "kubealign_operator_events_dropped",
+            "Kubernetes events that were dropped.",
+            registry=self._registry,
         )
         self._phases: Callable[[], Iterable[str]] = tuple
         self._seen_phases: set[str] = set()

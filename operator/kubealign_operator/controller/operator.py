@@ -7,13 +7,13 @@ from contextlib import aclosing, asynccontextmanager
 
 from kubernetes.aio.client.api_client import ApiClient
 
-from kubealign_operator.controller.kube.api import no_guard
-from kubealign_operator.controller.manager import OperatorManager
 from kubealign_operator.controller.config import OperatorConfig
-from kubealign_operator.controller.kube.connection import connect, replica_identity, own_namespace
-from kubealign_operator.controller.kube.leader_election import LeaderLease
-from kubealign_operator.controller.metrics import OperatorMetrics
 from kubealign_operator.controller.http_endpoints import HttpEndpoints
+from kubealign_operator.controller.kube.api import no_guard
+from kubealign_operator.controller.kube.connection import connect, own_namespace, replica_identity
+from kubealign_operator.controller.kube.leader_election import LeaderLease
+from kubealign_operator.controller.manager import OperatorManager
+from kubealign_operator.controller.metrics import OperatorMetrics
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,9 @@ class Operator:
             ExceptionGroup: With LeaseLost, NotLeader or SyncTimeout when the replica must stop.
         """
         config = self._config
-        endpoints = HttpEndpoints(self._metrics, config.metrics_address, config.health_address, lambda: self._not_ready_reason)
+        endpoints = HttpEndpoints(
+            self._metrics, config.metrics_address, config.health_address, lambda: self._not_ready_reason
+        )
         async with endpoints, await connect(config) as client, self._lead(client) as (guard, lost):
             await self._run_manager(client, guard, lost)
 
@@ -60,7 +62,9 @@ class Operator:
             self._metrics.set_leader(False)
             await lease.release()
 
-    async def _run_manager(self, client: ApiClient, guard: Callable[[], None], lease: LeaderLease | None) -> None:
+    async def _run_manager(
+        self, client: ApiClient, guard: Callable[[], None], lease: LeaderLease | None
+    ) -> None:
         manager = OperatorManager(self._config, client, self._metrics, self._identity, guard)
         async with aclosing(manager), asyncio.TaskGroup() as tasks:
             if lease is not None:

@@ -8,18 +8,18 @@ from datetime import UTC, datetime
 from kubealign.roles import Process
 from kubealign.spec.status import JobPhase
 from kubealign_operator.controller.executor import PlanExecutor, StaleObservation
-from kubealign_operator.controller.state.cache import TrackedJob, JobStore, PodStore
-from kubealign_operator.controller.state.dependency_cycles import find_cycle
-from kubealign_operator.controller.state.owned_objects import OwnedObjects
-from kubealign_operator.controller.kube.errors import ApiUnavailable, ApiStatusError, NotLeader
+from kubealign_operator.controller.kube.errors import ApiStatusError, ApiUnavailable, NotLeader
+from kubealign_operator.controller.kube.resources import JobKey
 from kubealign_operator.controller.metrics import OperatorMetrics
 from kubealign_operator.controller.platform_redis.progress import ACTIVE_PHASES, NoProgress, ProgressReader
-from kubealign_operator.controller.state.work_queue import WorkQueue
+from kubealign_operator.controller.state.cache import JobStore, PodStore, TrackedJob
 from kubealign_operator.controller.state.create_errors import CreateErrors
-from kubealign_operator.controller.kube.resources import JobKey
+from kubealign_operator.controller.state.dependency_cycles import find_cycle
 from kubealign_operator.controller.state.job_views import dependency_view
-from kubealign_operator.names import DRIVER, PROCESS_LABEL
+from kubealign_operator.controller.state.owned_objects import OwnedObjects
+from kubealign_operator.controller.state.work_queue import WorkQueue
 from kubealign_operator.kube_views.observed import ObservedState, PodView
+from kubealign_operator.names import DRIVER, PROCESS_LABEL
 from kubealign_operator.planner.plan import ReconcilePlan
 
 log = logging.getLogger(__name__)
@@ -124,15 +124,22 @@ class Reconciler:
     async def _observe(self, key: JobKey, tracked: TrackedJob) -> ObservedState:
         needed_jobs = {name: self._jobs.get(JobKey(key.namespace, name)) for name in tracked.dependencies}
         objects = await self._owned_objects.existing(key, tracked)
-        if tracked.phase in ACTIVE_PHASES and any(_is_finished_driver(pod) for pod in self._pods.pods_of_job(key)):
+        if tracked.phase in ACTIVE_PHASES and any(
+            _is_finished_driver(pod) for pod in self._pods.pods_of_job(key)
+        ):
             await self._progress.refresh(key, tracked.uid)
         return ObservedState(
             job=tracked.resource,
             pods=self._pods.pods_of_job(key),
             objects=objects,
             create_errors=self._create_errors.get(tracked.uid),
-            dependencies={name: dependency_view(dependency.resource) if dependency else None for name, dependency in needed_jobs.items()},
-            dependency_cycle=find_cycle(key.name, lambda name: self._pending_dependencies(JobKey(key.namespace, name))),
+            dependencies={
+                name: dependency_view(dependency.resource) if dependency else None
+                for name, dependency in needed_jobs.items()
+            },
+            dependency_cycle=find_cycle(
+                key.name, lambda name: self._pending_dependencies(JobKey(key.namespace, name))
+            ),
             progress=self._progress.get(tracked.uid),
         )
 

@@ -4,7 +4,7 @@
 
 from collections.abc import Iterator
 
-from kubealign.spec.algorithms import ResultKind, AlgorithmSpec
+from kubealign.spec.algorithms import AlgorithmSpec, ResultKind
 from kubealign.spec.base import field_alias
 from kubealign.spec.sections.engines import Engine
 from kubealign_operator.crd.cel import CelRule, implies

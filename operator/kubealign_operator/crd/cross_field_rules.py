@@ -7,23 +7,27 @@ from pydantic import BaseModel
 
 from kubealign.spec.algorithms import (
     Algorithm,
+    AlgorithmSpec,
     CustomOfflineSpec,
     GenerateSpec,
-    ResultKind,
-    AlgorithmSpec,
     OnPolicySpec,
+    Requirement,
+    ResultKind,
     RewardModelSpec,
     RewardObjective,
     RowKind,
-    Requirement,
 )
 from kubealign.spec.base import field_alias
-from kubealign.spec.sections.engines import Engine
 from kubealign.spec.field_lookup import nested_model
+from kubealign.spec.sections.engines import Engine
 from kubealign.spec.sections.rollout import EXTERNAL_ENGINES, Rollout
 from kubealign.spec.sections.training import Trainer
 from kubealign_operator.crd.cel import CelRule, cel_string, implies
-from kubealign_operator.crd.colocation_rules import DRAINS_CONDITION, colocated_algorithm_rules, colocated_rollout_rules
+from kubealign_operator.crd.colocation_rules import (
+    DRAINS_CONDITION,
+    colocated_algorithm_rules,
+    colocated_rollout_rules,
+)
 
 
 def cross_field_rules() -> Iterator[CelRule]:
@@ -69,8 +73,12 @@ def _data_rules(name: str, chosen: str, model: type[AlgorithmSpec]) -> Iterator[
             f"{name} produces no weights to validate: remove it",
             field_path=".validation",
         )
-        plain = " && ".join(_equality_conditions("self.trainer", Trainer().model_dump(mode="json", by_alias=True)))
-        yield CelRule(implies(chosen, f"({plain})"), f"{name} produces no weights: remove it", field_path=".trainer")
+        plain = " && ".join(
+            _equality_conditions("self.trainer", Trainer().model_dump(mode="json", by_alias=True))
+        )
+        yield CelRule(
+            implies(chosen, f"({plain})"), f"{name} produces no weights: remove it", field_path=".trainer"
+        )
         yield _learns_from(name, chosen, str(getattr(model, "data", "")))
     elif model is CustomOfflineSpec:
         for kind in RowKind:
@@ -182,7 +190,9 @@ def _critic_rules(name: str, chosen: str, *, has_critic: bool) -> Iterator[CelRu
             field_path=".critic",
         )
         return
-    yield CelRule(implies(chosen, "!has(self.critic)"), f"{name} has no critic: remove it", field_path=".critic")
+    yield CelRule(
+        implies(chosen, "!has(self.critic)"), f"{name} has no critic: remove it", field_path=".critic"
+    )
     yield CelRule(
         implies(chosen, "self.rewards.all(r, r.placement != 'WithCritic')"),
         f"{name} has no critic: set placement to Own",
@@ -236,7 +246,9 @@ def _rollout_rules(name: str, chosen: str, model: type[AlgorithmSpec]) -> Iterat
         )
         return
     sampled = "(has(self.validation) && has(self.validation.sampling))"
-    plain = " && ".join(_equality_conditions("self.rollout", Rollout().model_dump(mode="json", by_alias=True)))
+    plain = " && ".join(
+        _equality_conditions("self.rollout", Rollout().model_dump(mode="json", by_alias=True))
+    )
     yield CelRule(
         implies(chosen, f"{sampled} || ({plain})"),
         f"{name} does not sample: remove it, or set validation.sampling",

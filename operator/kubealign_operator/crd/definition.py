@@ -2,14 +2,16 @@
 
 from typing import Any
 
+import yaml
+
 from kubealign.spec.base import JOB_NAME_PATTERN, PATTERN_DESCRIPTIONS
 from kubealign.spec.job import GROUP, KIND, VERSION, AlignmentJob, AlignmentJobSpec
 from kubealign.spec.status import AlignmentJobStatus
+from kubealign_operator.crd.cel import CelRule, cel_string
 from kubealign_operator.crd.cross_field_rules import cross_field_rules
 from kubealign_operator.crd.immutability_rules import immutability_rules
-from kubealign_operator.crd.cel import CelRule, cel_string
 from kubealign_operator.crd.model_rules import model_rules
-from kubealign_operator.crd.schema import SchemaEmitter, Schema
+from kubealign_operator.crd.schema import Schema, SchemaEmitter
 
 PLURAL = "alignmentjobs"
 NAME = f"{PLURAL}.{GROUP}"
@@ -96,3 +98,20 @@ _PRINTER_COLUMNS = [
     ),
     _column("Message", "string", ".status.message", "Reason for which the job waits or failed.", wide=True),
 ]
+
+
+_HEADER = "# Generated from sdk/kubealign/spec by `make crd`.\n"
+
+
+class _NoAliasDumper(yaml.SafeDumper):
+    """YAML dumper without anchors and aliases."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def crd_manifest() -> str:
+    """Return the YAML text, in a stable order."""
+    return _HEADER + yaml.dump(
+        definition(), Dumper=_NoAliasDumper, sort_keys=False, allow_unicode=True, width=110
+    )

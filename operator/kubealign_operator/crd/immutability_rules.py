@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from pydantic import BaseModel
 
-from kubealign.spec.mutable_fields import MUTABLE_IN_CLUSTER
 from kubealign.spec.field_lookup import document_fields, field_at, nested_model
 from kubealign.spec.job import AlignmentJobSpec
+from kubealign.spec.mutable_fields import MUTABLE_IN_CLUSTER
 from kubealign_operator.crd.cel import CelRule
 
 _IMMUTABLE_MESSAGE = "cannot be changed once the job exists: delete the job, or give this one another name"
@@ -25,7 +25,9 @@ def immutability_rules(model: type[BaseModel] = AlignmentJobSpec, path: str = "s
         if below is not None and any(free.startswith(f"{path}.") for free in MUTABLE_IN_CLUSTER):
             yield from immutability_rules(below, path)
             continue
-        yield CelRule(_unchanged_expression(here, optional=_is_optional(path)), _IMMUTABLE_MESSAGE, field_path=here)
+        yield CelRule(
+            _unchanged_expression(here, optional=_is_optional(path)), _IMMUTABLE_MESSAGE, field_path=here
+        )
 
 
 def _unchanged_expression(here: str, *, optional: bool) -> str:

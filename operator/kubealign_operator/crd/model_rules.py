@@ -6,24 +6,24 @@ from pydantic import BaseModel
 
 from kubealign.spec.algorithms import (
     KL,
-    PPOSpec,
-    RLOOSpec,
+    AdvantageNormalization,
     AnnotateSpec,
-    PairwiseComparison,
+    CritiqueRevision,
     GenerateSpec,
     ImportanceCorrection,
     Judge,
-    AdvantageNormalization,
     OnPolicySpec,
-    CritiqueRevision,
+    PairwiseComparison,
+    PPOSpec,
+    RLOOSpec,
 )
 from kubealign.spec.base import SpecUnion, field_alias
 from kubealign.spec.cross_field_validation import RESERVED_NAMES
 from kubealign.spec.field_lookup import item_type, nested_model
 from kubealign.spec.job import Critic, Reference
 from kubealign.spec.pods.template import (
-    RESERVED_LABELS,
     RESERVED_LABEL_PREFIX,
+    RESERVED_LABELS,
     RESERVED_VARIABLE_PREFIX,
     EnvSource,
     EnvVariable,
@@ -85,7 +85,9 @@ def _parallelism_rules() -> Iterator[CelRule]:
 def _contains_placeholder(field: str, name: str) -> CelRule:
     """Return the rule that a prompt template contains this placeholder."""
     return CelRule(
-        f"self.{field}.contains({cel_string('{' + name + '}')})", f"must have {{{name}}} in it", field_path=f".{field}"
+        f"self.{field}.contains({cel_string('{' + name + '}')})",
+        f"must have {{{name}}} in it",
+        field_path=f".{field}",
     )
 
 
@@ -113,7 +115,11 @@ _KL_IN_REWARD_RULE = CelRule(
     field_path=".kl.placement",
 )
 _RESERVED_NAME_RULES = [
-    CelRule(f"self.name != {cel_string(name)}", f"this name stands for {meaning}: choose another", field_path=".name")
+    CelRule(
+        f"self.name != {cel_string(name)}",
+        f"this name stands for {meaning}: choose another",
+        field_path=".name",
+    )
     for name, meaning in RESERVED_NAMES.items()
 ]
 _RESERVED_LABEL_LIST = ", ".join(cel_string(label) for label in RESERVED_LABELS)
@@ -137,7 +143,10 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
             field_path=".scale",
         )
     ],
-    CritiqueRevision: [_contains_placeholder("critique", "response"), _contains_placeholder("revision", "response")],
+    CritiqueRevision: [
+        _contains_placeholder("critique", "response"),
+        _contains_placeholder("revision", "response"),
+    ],
     PairwiseComparison: [_contains_placeholder("prompt", "first"), _contains_placeholder("prompt", "second")],
     Judge: [_contains_placeholder("prompt", "response")],
     GenerateSpec: [
@@ -233,7 +242,9 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
         *_RESERVED_NAME_RULES,
     ],
     ValidationScore: _RESERVED_NAME_RULES,
-    TrackerSpec: exactly_one_of([field_alias(TrackerSpec, name) for name in TRACKER_MEMBERS], "tensorBoard: {}"),
+    TrackerSpec: exactly_one_of(
+        [field_alias(TrackerSpec, name) for name in TRACKER_MEMBERS], "tensorBoard: {}"
+    ),
     EarlyStopping: [
         CelRule(
             "self.metric.startsWith('val/')",
@@ -279,7 +290,9 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
 def model_rules(root: type[BaseModel]) -> Mapping[type[BaseModel], Sequence[CelRule]]:
     """Return the rules of every model from the root down."""
     return {
-        model: union_rules(model) if issubclass(model, SpecUnion) else [*_inherited_rules(model), *_MODEL_RULES.get(model, [])]
+        model: union_rules(model)
+        if issubclass(model, SpecUnion)
+        else [*_inherited_rules(model), *_MODEL_RULES.get(model, [])]
         for model in set(_walk_models(root))
     }
 

@@ -19,7 +19,16 @@ Schema: TypeAlias = dict[str, Any]
 #: Rules of each model, in addition to those of its fields.
 ModelRules: TypeAlias = Mapping[type[BaseModel], Sequence[CelRule]]
 
-_BOUND_KEYWORDS = ("minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems", "maxProperties", "pattern")
+_BOUND_KEYWORDS = (
+    "minimum",
+    "maximum",
+    "minLength",
+    "maxLength",
+    "minItems",
+    "maxItems",
+    "maxProperties",
+    "pattern",
+)
 _COPIED_KEYWORDS = ("x-kubernetes-list-type", "x-kubernetes-list-map-keys")
 
 
@@ -47,7 +56,8 @@ class SchemaEmitter:
         fields = document_fields(model)
         if fields:
             schema["properties"] = {
-                name: self._field_schema(field, definition["properties"][name]) for name, field in fields.items()
+                name: self._field_schema(field, definition["properties"][name])
+                for name, field in fields.items()
             }
         if issubclass(model, SpecUnion) and model.default_member is not None and len(fields) == 1:
             # With several members, a schema cannot express a default that applies if no other member is set.
@@ -83,7 +93,11 @@ class SchemaEmitter:
         if "$ref" in definition:
             model = nested_model(annotation)
             name = definition["$ref"].removeprefix("#/$defs/")
-            return self.object_schema(model) if model is not None else _enum_schema(self.definitions[name]["enum"])
+            return (
+                self.object_schema(model)
+                if model is not None
+                else _enum_schema(self.definitions[name]["enum"])
+            )
         if "const" in definition:
             return _enum_schema([definition["const"]])
         if definition.get("x-kubernetes-int-or-string"):
@@ -112,7 +126,10 @@ class SchemaEmitter:
         if "patternProperties" not in definition:
             return {"additionalProperties": self._value_schema(definition["additionalProperties"], None)}
         ((pattern, value),) = definition["patternProperties"].items()
-        keys = CelRule(f"self.all(key, key.matches({cel_string(pattern)}))", f"each key must be {PATTERN_DESCRIPTIONS[pattern]}")
+        keys = CelRule(
+            f"self.all(key, key.matches({cel_string(pattern)}))",
+            f"each key must be {PATTERN_DESCRIPTIONS[pattern]}",
+        )
         return {
             "additionalProperties": self._value_schema(value, None),
             "x-kubernetes-validations": [keys.to_schema()],

@@ -4,7 +4,13 @@ from datetime import datetime, timedelta
 
 from kubealign.process_settings import ExitCode
 from kubealign_operator import names
-from kubealign_operator.kube_views.observed import ContainerView, PodCondition, PodView, ContainerTerminated, ContainerWaiting
+from kubealign_operator.kube_views.observed import (
+    ContainerTerminated,
+    ContainerView,
+    ContainerWaiting,
+    PodCondition,
+    PodView,
+)
 
 #: Time after a pod's grace period within which the node must confirm that the pod has ended.
 DELETION_TIMEOUT = timedelta(seconds=60)

@@ -3,9 +3,15 @@
 from collections.abc import Mapping
 from typing import Any
 
+from kubealign_operator.kube_views.lenient_json import get_path, integer, items, labels, text, timestamp
+from kubealign_operator.kube_views.observed import (
+    ContainerTerminated,
+    ContainerView,
+    ContainerWaiting,
+    PodCondition,
+    PodView,
+)
 from kubealign_operator.names import MAIN_CONTAINER
-from kubealign_operator.kube_views.observed import ContainerView, PodCondition, PodView, ContainerTerminated, ContainerWaiting
-from kubealign_operator.kube_views.lenient_json import get_path, items, labels, timestamp, text, integer
 
 
 def pod_view(pod: Mapping[str, Any]) -> PodView:

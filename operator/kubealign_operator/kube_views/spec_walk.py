@@ -10,7 +10,9 @@ from kubealign.spec.paths import DocumentPath
 SpecPart = TypeVar("Part", bound=BaseModel)
 
 
-def spec_parts(model: BaseModel, kind: type[SpecPart], path: DocumentPath = ()) -> Iterator[tuple[DocumentPath, SpecPart]]:
+def spec_parts(
+    model: BaseModel, kind: type[SpecPart], path: DocumentPath = ()
+) -> Iterator[tuple[DocumentPath, SpecPart]]:
     """Yield (path, part) for every part of this type in the model, in field order."""
     if isinstance(model, kind):
         yield path, model

@@ -4,8 +4,8 @@ from typing import Any
 
 from kubealign.spec.job import Metadata
 from kubealign_operator import names
-from kubealign_operator.manifests.metadata import object_metadata
 from kubealign_operator.manifests.context import RenderContext
+from kubealign_operator.manifests.metadata import object_metadata
 
 DOCUMENT_KEY = "job.json"
 

@@ -1,13 +1,36 @@
 """The context from which the manifests of a job are built."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.status import DependencyResult
 from kubealign_operator.manifests.volume_claims import volume_claims
-from kubealign_operator.manifests.platform import Platform
+
+
+@dataclass(frozen=True)
+class Platform:
+    """Settings of the Helm chart that affect the pods of jobs."""
+
+    #: Image of every pod of a job, including the bus.
+    image: str
+    #: Host of the platform's Redis, as pods resolve it.
+    redis_host: str
+    redis_port: int = 6379
+    redis_tls: bool = False
+    image_pull_policy: str = "IfNotPresent"
+    #: Python interpreter in the image.
+    python: str = "python"
+    #: A pod template that is merged into every pod of every job, before the templates of the job itself.
+    #: Every field of a pod may be set.
+    pod_template: Mapping[str, Any] = field(default_factory=dict)
+    #: Role, such as trainer or nats -> `requests` and `limits` of its container. An absent role gets the
+    #: built-in requests.
+    default_resources: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    run_as_user: int = 65532
+    fs_group: int = 65532
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,12 @@ def admission_group(context: RenderContext, processes: Sequence[Process]) -> lis
     """Return the processes that are admitted together."""
     rollout = context.job.spec.own_rollout
     required = 0 if rollout is None else rollout.min_replicas
-    workers = [process for process in processes if process.role is Role.ROLLOUT and process.replica < required]
-    other_processes = [process for process in processes if process.role not in (*_ADMITTED_ALONE, Role.ROLLOUT)]
+    workers = [
+        process for process in processes if process.role is Role.ROLLOUT and process.replica < required
+    ]
+    other_processes = [
+        process for process in processes if process.role not in (*_ADMITTED_ALONE, Role.ROLLOUT)
+    ]
     return [*other_processes, *workers]
 
 

@@ -3,13 +3,13 @@
 from typing import Any
 
 from kubealign.pod_contract import METRICS_PORT
-from kubealign.spec.sections.data import HuggingFaceDataset
 from kubealign.spec.job import AlignmentJob
+from kubealign.spec.sections.data import HuggingFaceDataset
 from kubealign.spec.sections.models import HuggingFaceModel
 from kubealign_operator import names
-from kubealign_operator.manifests.metadata import object_metadata
 from kubealign_operator.kube_views.spec_walk import spec_parts
 from kubealign_operator.manifests.context import RenderContext
+from kubealign_operator.manifests.metadata import object_metadata
 
 
 def network_policy(context: RenderContext) -> dict[str, Any]:

@@ -3,8 +3,8 @@
 from kubealign.pod_contract import GRPC_PORT, RENDEZVOUS_PORT, PodRedis, PodSettings
 from kubealign.roles import Process
 from kubealign_operator import names
-from kubealign_operator.manifests.volume_claims import mount_path, run_directory
 from kubealign_operator.manifests.context import RenderContext
+from kubealign_operator.manifests.volume_claims import mount_path, run_directory
 
 
 def process_settings(context: RenderContext, process: Process) -> PodSettings:

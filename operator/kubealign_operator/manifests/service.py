@@ -4,8 +4,8 @@ from typing import Any
 
 from kubealign.pod_contract import GRPC_PORT, METRICS_PORT, NATS_PORT
 from kubealign_operator import names
-from kubealign_operator.manifests.metadata import object_metadata
 from kubealign_operator.manifests.context import RenderContext
+from kubealign_operator.manifests.metadata import object_metadata
 
 
 def service(context: RenderContext) -> dict[str, Any]:

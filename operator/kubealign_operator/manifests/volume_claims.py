@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from pathlib import PurePosixPath
 
 from kubealign.pod_contract import VOLUMES_FOLDER
-from kubealign.spec.sections.data import VolumeFileSource
 from kubealign.spec.job import AlignmentJob
+from kubealign.spec.sections.data import VolumeFileSource
 from kubealign.spec.sections.models import VolumeModel
 from kubealign.spec.status import DependencyResult
 from kubealign_operator import names

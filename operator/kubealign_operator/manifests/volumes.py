@@ -10,9 +10,9 @@ from kubealign.process_settings import Role
 from kubealign.roles import Process, generation_role
 from kubealign.spec.sections.rewards import ConfigMapFunction
 from kubealign_operator import names
-from kubealign_operator.manifests.volume_claims import mount_path
 from kubealign_operator.kube_views.lenient_json import get_path, items
 from kubealign_operator.manifests.context import RenderContext
+from kubealign_operator.manifests.volume_claims import mount_path
 
 #: Size for a process without a memory limit. Unwritten memory is not allocated.
 _SHARED_MEMORY_SIZE = "16Gi"
@@ -43,14 +43,19 @@ class Mount:
 
 def common_mounts(context: RenderContext, role: Role) -> list[Mount]:
     """Return the mounts of every pod: credentials and scratch space."""
-    return [_credentials(context, role), Mount("kubealign-scratch", {"emptyDir": {}}, container.SCRATCH_FOLDER)]
+    return [
+        _credentials(context, role),
+        Mount("kubealign-scratch", {"emptyDir": {}}, container.SCRATCH_FOLDER),
+    ]
 
 
 def role_mounts(context: RenderContext, process: Process) -> list[Mount]:
     """Return the mounts of a role's pod in addition to the common ones."""
     document = str(PurePosixPath(container.JOB_DOCUMENT).parent)
     mounts = [
-        Mount("kubealign-job", {"configMap": {"name": names.config_map(context.name)}}, document, read_only=True),
+        Mount(
+            "kubealign-job", {"configMap": {"name": names.config_map(context.name)}}, document, read_only=True
+        ),
         Mount("kubealign-runtime", _memory(_RUNTIME_SIZE), container.RUNTIME_FOLDER),
         Mount(_SHARED_MEMORY_VOLUME, _memory(_SHARED_MEMORY_SIZE), container.SHARED_MEMORY_FOLDER),
     ]

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from kubealign.spec.status import ConditionStatus, JobPhase
-from kubealign_operator.planner.plan import CredentialsRequest, PodDeletion, PlannedEvent, PodStop
+from kubealign_operator.planner.plan import CredentialsRequest, PlannedEvent, PodDeletion, PodStop
 
 ACCEPTED = "Accepted"
 DEPENDENCIES_READY = "DependenciesReady"

@@ -4,8 +4,8 @@ import signal
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from kubealign.termination_message import last_error_line, truncate_middle
 from kubealign.process_settings import ExitCode
+from kubealign.termination_message import last_error_line, truncate_middle
 from kubealign_operator.kube_views import pod_state
 from kubealign_operator.kube_views.observed import PodView
 
@@ -49,7 +49,9 @@ def create_refused(process: str, why: str) -> FailureReason:
 
 def pod_name_conflict(process: str, pod: str) -> FailureReason:
     """Return the reason for a pod whose name is taken by a pod of another owner."""
-    return FailureReason("NameTaken", f"{process} waits until the pod {pod}, which is not this job's, is gone")
+    return FailureReason(
+        "NameTaken", f"{process} waits until the pod {pod}, which is not this job's, is gone"
+    )
 
 
 def reason_not_ready(process: str, pod: PodView, now: datetime, one_shot: bool) -> FailureReason | None:
@@ -73,14 +75,22 @@ def termination_reason(process: str, pod: PodView) -> FailureReason:
         limit = f"its limit of {pod.memory_limit}" if pod.memory_limit else "its node had left"
         return FailureReason("OutOfMemory", f"{process} was killed: it needed more memory than {limit}")
     if pod.reason == "Evicted":
-        return FailureReason("Evicted", f"{process} was evicted by its node: {truncate_middle(pod.message) or 'no reason given'}")
+        return FailureReason(
+            "Evicted",
+            f"{process} was evicted by its node: {truncate_middle(pod.message) or 'no reason given'}",
+        )
     if pod.reason == "NodeLost":
         return FailureReason("NodeLost", f"{process} was lost with its node {pod.node}".rstrip())
     if termination is None:
         details = ": ".join(part for part in (pod.reason, truncate_middle(pod.message)) if part)
-        return FailureReason("Lost", f"{process} ended without an exit code; its node reported: {details or 'nothing'}")
+        return FailureReason(
+            "Lost", f"{process} ended without an exit code; its node reported: {details or 'nothing'}"
+        )
     details = last_error_line(termination.message)
-    return FailureReason("Crashed", f"{process} {_describe_exit_code(termination.exit_code)}" + (f": {details}" if details else ""))
+    return FailureReason(
+        "Crashed",
+        f"{process} {_describe_exit_code(termination.exit_code)}" + (f": {details}" if details else ""),
+    )
 
 
 def permanent_failure_reason(process: str, pod: PodView) -> FailureReason:
@@ -114,7 +124,9 @@ def _describe_exit_code(code: int) -> str:
 def _terminating(process: str, pod: PodView, now: datetime) -> FailureReason:
     if pod_state.is_deletion_overdue(pod, now):
         node_name = f"its node {pod.node}" if pod.node else "its node"
-        return FailureReason("NodeLost", f"{process} is force-deleted: {node_name} has not confirmed that it ended")
+        return FailureReason(
+            "NodeLost", f"{process} is force-deleted: {node_name} has not confirmed that it ended"
+        )
     disruption = pod_state.condition_of(pod, "DisruptionTarget")
     if disruption is not None and disruption.status == "True":
         why = _DISRUPTIONS.get(disruption.reason, "is being disrupted")
@@ -129,9 +141,14 @@ def _waiting(process: str, pod: PodView) -> FailureReason | None:
     if state.reason in _IMAGE:
         # The kubelet alternates between ErrImagePull and ImagePullBackOff for one failure.
         _, _, details = state.message.rpartition("ErrImagePull: ")
-        return FailureReason("ImagePull", f"{process} cannot get its image: {truncate_middle(details) or state.reason}")
+        return FailureReason(
+            "ImagePull", f"{process} cannot get its image: {truncate_middle(details) or state.reason}"
+        )
     if state.reason in _CONFIGURATION:
-        return FailureReason("BadConfiguration", f"{process} cannot be started: {truncate_middle(state.message) or state.reason}")
+        return FailureReason(
+            "BadConfiguration",
+            f"{process} cannot be started: {truncate_middle(state.message) or state.reason}",
+        )
     return None
 
 
@@ -145,7 +162,9 @@ def _unscheduled(process: str, pod: PodView) -> FailureReason | None:
             "Queued", f"{process} waits until {f'queue {queue}' if queue else 'its queue'} admits it"
         )
     if scheduled.reason == "Unschedulable":
-        return FailureReason("Unschedulable", f"{process} fits on no node: {truncate_middle(scheduled.message)}")
+        return FailureReason(
+            "Unschedulable", f"{process} fits on no node: {truncate_middle(scheduled.message)}"
+        )
     return None
 
 

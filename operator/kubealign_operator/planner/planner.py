@@ -6,23 +6,29 @@ from datetime import datetime
 from kubealign.roles import Process
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.status import JobPhase
-from kubealign_operator.planner.phases.running import plan_active
-from kubealign_operator.planner.status import status_json, build_plan
-from kubealign_operator.planner.failure_reasons import FailureReason
-from kubealign_operator.planner.decision import Decision
-from kubealign_operator.planner.phases.finished import plan_finished, plan_failure, plan_success
-from kubealign_operator.planner.snapshot import JobSnapshot, take_snapshot
 from kubealign_operator.kube_views.observed import ObservedState
-from kubealign_operator.planner.validation import InvalidJob, parse_job
-from kubealign_operator.planner.placement import cluster_errors
-from kubealign_operator.manifests.platform import Platform
-from kubealign_operator.planner.plan import ReconcilePlan
+from kubealign_operator.manifests.context import Platform
+from kubealign_operator.planner.decision import Decision
+from kubealign_operator.planner.failure_reasons import FailureReason
+from kubealign_operator.planner.phases.finished import plan_failure, plan_finished, plan_success
+from kubealign_operator.planner.phases.outcome import has_succeeded, permanent_failure
+from kubealign_operator.planner.phases.pending import (
+    dependency_errors,
+    plan_invalid,
+    plan_waiting,
+    resolve_dependencies,
+)
+from kubealign_operator.planner.phases.running import plan_active
 from kubealign_operator.planner.phases.suspended import plan_suspended, plan_suspending
-from kubealign_operator.planner.phases.outcome import permanent_failure, has_succeeded
-from kubealign_operator.planner.phases.pending import plan_invalid, dependency_errors, resolve_dependencies, plan_waiting
+from kubealign_operator.planner.plan import ReconcilePlan
+from kubealign_operator.planner.snapshot import JobSnapshot, take_snapshot
+from kubealign_operator.planner.status import build_plan, status_json
+from kubealign_operator.planner.validation import InvalidJob, cluster_errors, parse_job
 
 
-def plan_reconcile(processes: Sequence[Process], observed: ObservedState, now: datetime, platform: Platform) -> ReconcilePlan:
+def plan_reconcile(
+    processes: Sequence[Process], observed: ObservedState, now: datetime, platform: Platform
+) -> ReconcilePlan:
     """Plan one reconcile of a job.
 
     Never raises, whatever was observed.
@@ -34,7 +40,9 @@ def plan_reconcile(processes: Sequence[Process], observed: ObservedState, now: d
         platform: Settings of the platform's administrator.
     """
     snapshot = take_snapshot(processes, observed, now, platform)
-    if snapshot.is_deleting and not (snapshot.previous_status.phase is not None and snapshot.previous_status.phase.is_final):
+    if snapshot.is_deleting and not (
+        snapshot.previous_status.phase is not None and snapshot.previous_status.phase.is_final
+    ):
         # Kubernetes garbage-collects the pods together with the job.
         return ReconcilePlan(status=status_json(snapshot.previous_status))
     return build_plan(snapshot, _decide(snapshot))

@@ -1,19 +1,48 @@
 """Plans which pods are created and deleted to keep the processes of a job running."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from kubealign.roles import PREPARE
 from kubealign_operator import names
 from kubealign_operator.kube_views import pod_state
-from kubealign_operator.planner.snapshot import JobSnapshot
 from kubealign_operator.kube_views.observed import PodView
-from kubealign_operator.planner.pod_deletion import delete_pods, force_overdue_deletions
 from kubealign_operator.planner.plan import PodDeletion
 from kubealign_operator.planner.restart_policy import retain_until
-from kubealign_operator.planner.units import UnitMember, ProcessUnit
+from kubealign_operator.planner.snapshot import JobSnapshot
+from kubealign_operator.planner.units import ProcessUnit, UnitMember
+
+
+def delete_pods(pods: Iterable[PodView], grace_seconds: int | None = None) -> list[PodDeletion]:
+    """Return deletions for the pods that are not being deleted already."""
+    return [
+        PodDeletion(pod.name, pod.uid, grace_seconds) for pod in pods if not pod_state.is_terminating(pod)
+    ]
+
+
+def force_overdue_deletions(
+    pods: Iterable[PodView], now: datetime
+) -> tuple[list[PodDeletion], list[datetime]]:
+    """Force the deletion of pods whose nodes have not confirmed it in time.
+
+    A process that still runs on an unreachable node does no harm: the fence of its successor is higher.
+
+    Returns:
+        The forced deletions, and the times at which the remaining deletions become overdue.
+    """
+    terminating = [pod for pod in pods if pod.deletion_at is not None]
+    overdue = [
+        PodDeletion(pod.name, pod.uid, 0) for pod in terminating if pod_state.is_deletion_overdue(pod, now)
+    ]
+    requeue_at = [
+        pod.deletion_at + pod_state.DELETION_TIMEOUT
+        for pod in terminating
+        if pod.deletion_at is not None and not pod_state.is_deletion_overdue(pod, now)
+    ]
+    return overdue, requeue_at
+
 
 #: The index of a worker, in the name of each of its pods.
 _WORKER_INDEX = re.compile(r"-(\d+)(?:-r\d+)?$", re.ASCII)
@@ -34,7 +63,9 @@ class PodActions:
     requeue_at: list[datetime] = field(default_factory=list)
 
 
-def plan_pod_actions(snapshot: JobSnapshot, units: Sequence[ProcessUnit], startable: frozenset[str]) -> PodActions:
+def plan_pod_actions(
+    snapshot: JobSnapshot, units: Sequence[ProcessUnit], startable: frozenset[str]
+) -> PodActions:
     """Plan the pod actions. `startable`: names of the units that may start now."""
     actions = PodActions()
     overdue, requeue_at = force_overdue_deletions(snapshot.pods, snapshot.now)
@@ -43,7 +74,9 @@ def plan_pod_actions(snapshot: JobSnapshot, units: Sequence[ProcessUnit], starta
     for unit in units:
         _remove_stale_pods(snapshot, unit, actions)
         if unit.name in startable and not unit.stale_pods:
-            actions.create += [(member, unit.attempt) for member in unit.missing_members if not member.is_foreign]
+            actions.create += [
+                (member, unit.attempt) for member in unit.missing_members if not member.is_foreign
+            ]
     actions.delete += delete_pods(_surplus_pods(snapshot))
     return actions
 

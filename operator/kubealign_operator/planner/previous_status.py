@@ -36,7 +36,9 @@ def _sanitize(status: AlignmentJobStatus) -> AlignmentJobStatus:
     changed |= {name: _count(getattr(status, name)) for name in _COUNTS}
     changed |= {name: _finite_number(getattr(status, name)) for name in _METRICS}
     attempts: Mapping[str, int] = status.attempts or {}
-    changed["attempts"] = {name: count for name, value in attempts.items() if (count := _count(value))} or None
+    changed["attempts"] = {
+        name: count for name, value in attempts.items() if (count := _count(value))
+    } or None
     changed["conditions"] = [
         condition.model_copy(update={"last_transition_time": at})
         for condition in status.conditions or []

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 from kubealign.roles import PREPARE
 from kubealign.spec.status import RoleStatus
-from kubealign_operator.planner import failure_reasons
 from kubealign_operator import names
 from kubealign_operator.kube_views import pod_state
+from kubealign_operator.planner import failure_reasons
 from kubealign_operator.planner.failure_reasons import FailureReason
-from kubealign_operator.planner.start_order import is_complete
-from kubealign_operator.planner.snapshot import JobSnapshot
 from kubealign_operator.planner.restart_policy import UnitRestart
-from kubealign_operator.planner.units import UnitMember, ProcessUnit
+from kubealign_operator.planner.snapshot import JobSnapshot
+from kubealign_operator.planner.start_order import is_complete
+from kubealign_operator.planner.units import ProcessUnit, UnitMember
 
 #: Reasons by severity: the first one found is shown in the status.
 _SEVERITY_ORDER = (
@@ -44,7 +44,9 @@ def role_statuses(units: Sequence[ProcessUnit], prepared: bool) -> list[RoleStat
     return [RoleStatus(name=name, replicas=desired, ready=ready) for name, (desired, ready) in groups.items()]
 
 
-def blocking_reason(snapshot: JobSnapshot, units: Sequence[ProcessUnit], restarts: int, budget: int) -> FailureReason | None:
+def blocking_reason(
+    snapshot: JobSnapshot, units: Sequence[ProcessUnit], restarts: int, budget: int
+) -> FailureReason | None:
     """Return the most severe reason why a process is not ready; None: nothing but time."""
     reasons = [
         candidate
@@ -68,11 +70,15 @@ def pending_processes(units: Sequence[ProcessUnit], startable: frozenset[str]) -
         return ""
     if pending == [PREPARE]:
         return "waits for prepare to finish"
-    listed = ", ".join(pending[:_MAX_NAMED]) + (f" and {len(pending) - _MAX_NAMED} more" if len(pending) > _MAX_NAMED else "")
+    listed = ", ".join(pending[:_MAX_NAMED]) + (
+        f" and {len(pending) - _MAX_NAMED} more" if len(pending) > _MAX_NAMED else ""
+    )
     return f"waits for {listed} to be ready"
 
 
-def _member_reasons(snapshot: JobSnapshot, unit: ProcessUnit, member: UnitMember, restarts: int, budget: int) -> list[FailureReason]:
+def _member_reasons(
+    snapshot: JobSnapshot, unit: ProcessUnit, member: UnitMember, restarts: int, budget: int
+) -> list[FailureReason]:
     name, pod = member.process.name, member.pod
     if member.is_foreign:
         return [failure_reasons.pod_name_conflict(name, member.pod_name)]
@@ -83,7 +89,11 @@ def _member_reasons(snapshot: JobSnapshot, unit: ProcessUnit, member: UnitMember
     if found_reason is None:
         return []
     if pod_state.has_terminated(pod) and not pod_state.is_terminating(pod):
-        return [FailureReason(found_reason.reason, UnitRestart(unit.name, found_reason).describe(restarts, budget))]
+        return [
+            FailureReason(
+                found_reason.reason, UnitRestart(unit.name, found_reason).describe(restarts, budget)
+            )
+        ]
     return [found_reason]
 
 
@@ -91,7 +101,11 @@ def refused_object_reason(snapshot: JobSnapshot) -> FailureReason | None:
     """Return the reason when the Service, Secret or ConfigMap could not be created: no pod works without
     them.
     """
-    for name in (names.credentials(snapshot.name), names.config_map(snapshot.name), names.peers(snapshot.name)):
+    for name in (
+        names.credentials(snapshot.name),
+        names.config_map(snapshot.name),
+        names.peers(snapshot.name),
+    ):
         error = snapshot.observed.create_errors.get(name)
         if error is not None:
             return FailureReason("Refused", f"{name} was refused: {error}")

@@ -7,10 +7,10 @@ from datetime import datetime, timedelta
 from kubealign.backoff import restart_delay
 from kubealign.process_settings import ExitCode
 from kubealign.roles import Process
-from kubealign_operator.planner import failure_reasons
 from kubealign_operator.kube_views import pod_state
-from kubealign_operator.planner.failure_reasons import FailureReason
 from kubealign_operator.kube_views.observed import PodView
+from kubealign_operator.planner import failure_reasons
+from kubealign_operator.planner.failure_reasons import FailureReason
 from kubealign_operator.planner.units import ProcessUnit
 
 
@@ -47,7 +47,9 @@ class RestartOutcome:
     failure: FailureReason | None = None
 
 
-def apply_restart_policy(units: Sequence[ProcessUnit], restarts: int, budget: int, complete: frozenset[str]) -> RestartOutcome:
+def apply_restart_policy(
+    units: Sequence[ProcessUnit], restarts: int, budget: int, complete: frozenset[str]
+) -> RestartOutcome:
     """Decide which units restart.
 
     Args:

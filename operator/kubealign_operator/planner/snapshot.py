@@ -9,10 +9,10 @@ from kubealign.roles import Process
 from kubealign.spec.status import AlignmentJobStatus
 from kubealign_operator import names
 from kubealign_operator.kube_views import pod_state
+from kubealign_operator.kube_views.lenient_json import get_path, integer, mapping, text
 from kubealign_operator.kube_views.observed import ObservedState, PodView
+from kubealign_operator.manifests.context import Platform
 from kubealign_operator.planner.previous_status import parse_previous_status
-from kubealign_operator.manifests.platform import Platform
-from kubealign_operator.kube_views.lenient_json import get_path, mapping, text, integer
 from kubealign_operator.planner.units import ProcessUnit, belongs_to, build_units
 
 
@@ -54,7 +54,9 @@ class JobSnapshot:
 
     def first_rank_pods(self, group: str) -> list[PodView]:
         """Return the pods of rank 0 in a group: one for each worker that consists of several pods."""
-        return [pod for pod in self.pods_in_group(group) if pod.labels.get(names.WORKER_RANK_LABEL, "0") == "0"]
+        return [
+            pod for pod in self.pods_in_group(group) if pod.labels.get(names.WORKER_RANK_LABEL, "0") == "0"
+        ]
 
     def units(self, attempts: Mapping[str, int] | None) -> tuple[ProcessUnit, ...]:
         return build_units(self.name, self.uid, self.processes, self.observed.pods, attempts or {})
@@ -64,7 +66,9 @@ class JobSnapshot:
         return pod.labels.get(names.PROCESS_LABEL) or pod.name
 
 
-def take_snapshot(processes: Sequence[Process], observed: ObservedState, now: datetime, platform: Platform) -> JobSnapshot:
+def take_snapshot(
+    processes: Sequence[Process], observed: ObservedState, now: datetime, platform: Platform
+) -> JobSnapshot:
     """Take a snapshot of the observed state. `now` has a time zone."""
     metadata = mapping(observed.job.get("metadata"))
     uid = text(metadata.get("uid"))

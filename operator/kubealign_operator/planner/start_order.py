@@ -27,7 +27,10 @@ def all_ready(units: Sequence[ProcessUnit], job: AlignmentJob) -> bool:
     workers = [unit for unit in units if unit.name not in (PREPARE, names.DRIVER)]
     rollout_units = [unit for unit in workers if unit.group == Role.ROLLOUT]
     other_units = [unit for unit in workers if unit.group != Role.ROLLOUT]
-    return all(is_complete(unit) for unit in other_units) and sum(map(is_complete, rollout_units)) >= min_rollouts
+    return (
+        all(is_complete(unit) for unit in other_units)
+        and sum(map(is_complete, rollout_units)) >= min_rollouts
+    )
 
 
 def is_complete(unit: ProcessUnit) -> bool:

@@ -3,12 +3,12 @@
 from datetime import datetime
 from typing import Any
 
-from kubealign.termination_message import truncate_middle
 from kubealign.spec.status import AlignmentJobStatus, Condition, ConditionStatus, JobPhase
+from kubealign.termination_message import truncate_middle
 from kubealign_operator.planner.decision import ACCEPTED, READY, Decision, DesiredCondition
-from kubealign_operator.planner.snapshot import JobSnapshot
+from kubealign_operator.planner.plan import KubeEventType, PlannedEvent, ReconcilePlan
 from kubealign_operator.planner.previous_status import condition_of
-from kubealign_operator.planner.plan import PlannedEvent, KubeEventType, ReconcilePlan
+from kubealign_operator.planner.snapshot import JobSnapshot
 
 _MAX_MESSAGE_LENGTH = 4000
 #: Reasons of a False condition that are no cause for a warning event.
@@ -83,7 +83,10 @@ def _conditions(snapshot: JobSnapshot, decision: Decision) -> list[Condition]:
     order = [condition.type for condition in snapshot.previous_status.conditions or []]
     merged = {condition.type: condition for condition in (*old, *new.values())}
     previous = [merged[condition_type] for condition_type in dict.fromkeys(order)]
-    return [*previous, *(condition for condition_type, condition in new.items() if condition_type not in order)]
+    return [
+        *previous,
+        *(condition for condition_type, condition in new.items() if condition_type not in order),
+    ]
 
 
 def _condition(snapshot: JobSnapshot, condition: DesiredCondition) -> Condition:
@@ -94,7 +97,9 @@ def _condition(snapshot: JobSnapshot, condition: DesiredCondition) -> Condition:
         status=condition.status,
         reason=condition.reason,
         message=truncate_middle(condition.message, _MAX_MESSAGE_LENGTH),
-        last_transition_time=before.last_transition_time if is_unchanged and before is not None else snapshot.timestamp,
+        last_transition_time=before.last_transition_time
+        if is_unchanged and before is not None
+        else snapshot.timestamp,
         observed_generation=snapshot.generation,
     )
 
@@ -103,7 +108,9 @@ def _events(snapshot: JobSnapshot, decision: Decision, message: str) -> list[Pla
     events = []
     if decision.phase is not snapshot.previous_status.phase:
         kind = KubeEventType.WARNING if decision.phase is JobPhase.FAILED else KubeEventType.NORMAL
-        events.append(PlannedEvent(kind, decision.phase.value, message or f"the job is {decision.phase.value}"))
+        events.append(
+            PlannedEvent(kind, decision.phase.value, message or f"the job is {decision.phase.value}")
+        )
     for condition in decision.conditions:
         before = condition_of(snapshot.previous_status, condition.type)
         is_problem = condition.status is ConditionStatus.FALSE and condition.type in (ACCEPTED, READY)

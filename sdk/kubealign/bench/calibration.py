@@ -6,25 +6,26 @@ import subprocess
 import sys
 from pathlib import Path
 
-from kubealign.bench.measurements import SizingMeasurements, SizingError, StepShape
 from kubealign.bench.from_run import measure_run
-from kubealign.library_environment import library_environment
+from kubealign.bench.measurements import SizingError, SizingMeasurements, StepShape
 from kubealign.bench.report import BenchmarkError
-from kubealign.local.processes.cpu import available_cores
+from kubealign.library_environment import library_environment
+from kubealign.local.processes.cpu import available_cores, computes_in_turns
 from kubealign.local.run_dir.layout import RunDirectory
 from kubealign.local.run_dir.spec_diff import read_job
-from kubealign.local.processes.threads import computes_in_turns
 from kubealign.replay.comparison import last_line_per_step
 from kubealign.spec.base import field_alias
-from kubealign.spec.sections.engines import Engine
 from kubealign.spec.job import AlignmentJob
+from kubealign.spec.sections.engines import Engine
 
 _CALIBRATION = "kubealign_services.roles.calibration.main"
 #: Allowance for importing, loading and preparing, besides the measured seconds.
 _OVERHEAD_SECONDS = 1800.0
 
 
-def run_calibration(job: AlignmentJob, mean_tokens: float | None, seconds: float, folder: Path) -> SizingMeasurements:
+def run_calibration(
+    job: AlignmentJob, mean_tokens: float | None, seconds: float, folder: Path
+) -> SizingMeasurements:
     """Measure the job in a calibration subprocess that writes into `folder`.
 
     Raises SizingError for a job with parts that cannot be measured in one process, BenchmarkError with the
@@ -43,7 +44,11 @@ def run_calibration(job: AlignmentJob, mean_tokens: float | None, seconds: float
     command += ["--seconds", str(seconds), "--threads", threads]
     if mean_tokens is not None:
         command += ["--mean-tokens", str(mean_tokens)]
-    variables = os.environ | library_environment(exclusive_cores=computes_in_turns(job)) | {"OMP_NUM_THREADS": threads}
+    variables = (
+        os.environ
+        | library_environment(exclusive_cores=computes_in_turns(job))
+        | {"OMP_NUM_THREADS": threads}
+    )
     try:
         completed = subprocess.run(
             command,

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from kubealign.bench.measurements import SizingMeasurements, SizingError, StepShape
+from kubealign.bench.measurements import SizingError, SizingMeasurements, StepShape
 from kubealign.bench.response_lengths import fit_lengths
 
 #: Warm-up steps at the start, which are ignored.
@@ -37,7 +37,9 @@ def measure_run(
     """
     steps = [lines[step] for step in sorted(lines)][_WARM_UP:]
     if len(steps) < _MIN_STEPS:
-        raise SizingError(f"{name}: {len(lines)} steps are too few: at least {_MIN_STEPS + _WARM_UP} are needed")
+        raise SizingError(
+            f"{name}: {len(lines)} steps are too few: at least {_MIN_STEPS + _WARM_UP} are needed"
+        )
     missing = {"seconds/generate", "seconds/train", "response/length", "response/length_max"} - steps[
         0
     ].keys()
@@ -58,7 +60,9 @@ def measure_run(
     accounted = mean("seconds/generate") + mean("seconds/score") + before
     accounted += mean("seconds/train") + mean("seconds/refit")
     rest = max(0.0, mean("seconds/step") - accounted)
-    fixed, each, assumed = _fit_asynchronous(name, steps, shape) if shape.staleness else _fit_synchronous(steps, shape)
+    fixed, each, assumed = (
+        _fit_asynchronous(name, steps, shape) if shape.staleness else _fit_synchronous(steps, shape)
+    )
     most = max(2, shape.max_sequences)
     return SizingMeasurements(
         source=f"{len(steps)} steps of {name}, with {shape.replicas} rollout workers",

@@ -49,7 +49,9 @@ class GenerationTime:
     scoring_tail: float
 
 
-def generation_times(work: StepWorkload, speed: EngineSpeed, most: int, scoring: float = 0.0) -> list[GenerationTime]:
+def generation_times(
+    work: StepWorkload, speed: EngineSpeed, most: int, scoring: float = 0.0
+) -> list[GenerationTime]:
     """Simulate generation with 1, 2, ... `most` workers that share the prompts evenly.
 
     A worker count that performs worse than one fewer gets the time of the latter.
@@ -68,7 +70,9 @@ def generation_times(work: StepWorkload, speed: EngineSpeed, most: int, scoring:
     return times
 
 
-def _simulate_generation(work: StepWorkload, speed: EngineSpeed, workers: int, scoring: float) -> GenerationTime:
+def _simulate_generation(
+    work: StepWorkload, speed: EngineSpeed, workers: int, scoring: float
+) -> GenerationTime:
     results = []
     for order in range(_ORDERS):
         lengths = list(work.lengths)
@@ -115,7 +119,9 @@ def simulate_worker(speed: EngineSpeed, lengths: Sequence[int]) -> list[tuple[fl
     return completions
 
 
-def steady_state_seconds(work: StepWorkload, speed: EngineSpeed, workers: int, staleness: int, most: float) -> float:
+def steady_state_seconds(
+    work: StepWorkload, speed: EngineSpeed, workers: int, staleness: int, most: float
+) -> float:
     """Return the seconds per step of workers that always have requests.
 
     As many groups as `staleness` allows are in flight. A step takes the time of its tokens at that

@@ -98,7 +98,9 @@ def run_benchmark(
     environment = os.environ | {"KUBEALIGN_DASHBOARD": "off"}
     completed = subprocess.run(command, stdout=sys.stderr, check=False, env=environment)
     if completed.returncode != 0:
-        raise BenchmarkError(f"the job did not succeed (exit code {completed.returncode}): nothing was measured")
+        raise BenchmarkError(
+            f"the job did not succeed (exit code {completed.returncode}): nothing was measured"
+        )
     lines = (runs / job.name / "metrics.jsonl").read_text().splitlines()
     return BenchmarkReport.from_metrics(_document(job), [json.loads(line) for line in lines], warmup)
 

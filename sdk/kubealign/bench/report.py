@@ -12,8 +12,8 @@ from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
 from kubealign import __version__
-from kubealign.local.processes.cpu import available_cores
 from kubealign.local.display.metric_lines import PHASE_TIMES
+from kubealign.local.processes.cpu import available_cores
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -48,12 +48,16 @@ class BenchmarkReport:
     figures: dict[str, MeasuredValue]
 
     @classmethod
-    def from_metrics(cls, spec: Mapping[str, Any], lines: Sequence[Mapping[str, Any]], warmup: int) -> "BenchmarkReport":
+    def from_metrics(
+        cls, spec: Mapping[str, Any], lines: Sequence[Mapping[str, Any]], warmup: int
+    ) -> "BenchmarkReport":
         """Build the report from metrics.jsonl lines. Raises BenchmarkError where steps are missing."""
         by_step = {line["step"]: line for line in lines if "seconds/step" in line}
         measured = [line for step, line in sorted(by_step.items()) if step > warmup]
         if len(measured) < 2:
-            raise BenchmarkError(f"only {len(measured)} steps were measured: its data or epochs end too early")
+            raise BenchmarkError(
+                f"only {len(measured)} steps were measured: its data or epochs end too early"
+            )
         names = [_TOKENS, *(name for _, name in _METRICS)]
         figures = {
             name: MeasuredValue(mean(values), stdev(values))
@@ -95,7 +99,11 @@ def report_table(report: BenchmarkReport, earlier: BenchmarkReport | None) -> li
         before = None if earlier is None else earlier.figures.get(name)
         cells = [_format_value(name, figure.mean), _format_value(name, figure.deviation)]
         if earlier is not None:
-            cells += ["-", "-"] if before is None else [_format_value(name, before.mean), _format_change(figure, before)]
+            cells += (
+                ["-", "-"]
+                if before is None
+                else [_format_value(name, before.mean), _format_change(figure, before)]
+            )
         grid.add_row(label, *cells)
     return [f"{report.steps} steps; {report.machine}; kubealign {report.release}", grid]
 

@@ -54,7 +54,9 @@ class ResponseLengths:
         return min(float(self.longest), max(1.0, math.exp(min(logarithm, 2 * _MAX_LOG_DEVIATION))))
 
 
-def fit_lengths(means: Sequence[float], largest: Sequence[float], count: int, longest: int) -> ResponseLengths:
+def fit_lengths(
+    means: Sequence[float], largest: Sequence[float], count: int, longest: int
+) -> ResponseLengths:
     """Fit the distribution to each step's mean and largest length, with `count` responses per step.
 
     Of n log-normal lengths the largest is near the quantile n / (n + 1), z deviations above the median:

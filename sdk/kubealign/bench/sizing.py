@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kubealign.bench.engine_speed import EngineSpeed
-from kubealign.bench.generation_time import StepWorkload, steady_state_seconds, generation_times
+from kubealign.bench.generation_time import StepWorkload, generation_times, steady_state_seconds
 
 #: Maximum share of a step that an asynchronous trainer may wait.
 MAX_IDLE_SHARE = 0.1
@@ -115,7 +115,9 @@ def _cost_effective_workers(rows: Sequence[SizedStep]) -> int:
     """
     for row in rows:
         later = rows[row.workers :]
-        if all(row.step - more.step < MIN_GAIN_SHARE * (more.workers - row.workers) * row.step for more in later):
+        if all(
+            row.step - more.step < MIN_GAIN_SHARE * (more.workers - row.workers) * row.step for more in later
+        ):
             return row.workers
     return len(rows)
 

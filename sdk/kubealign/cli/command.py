@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from kubealign.cli.exit_codes import exit_on_error
 from kubealign.cli.options import Context, Dashboard, Kubeconfig, Local, Namespace, NoColor, RunsDir
-from kubealign.cli.terminal import console, without_color
 from kubealign.cli.target import CommandTarget, open_backend
+from kubealign.cli.terminal import console, without_color
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from kubealign.client.async_client import AsyncAlignmentClient
-    from kubealign.client.records import JobRef
     from kubealign.client.backends.base import JobBackend
+    from kubealign.client.records import JobRef
 
 _BACKEND_PARAMETERS = {
     "local": (Local, False),
@@ -53,8 +53,7 @@ class CommandContext:
         return AsyncAlignmentClient(self.backend)
 
     async def ref(self, name: str) -> "JobRef":
-        """Return the reference of a job by name; on this machine the namespace of its document is looked up.
-        """
+        """Return the reference of a job by name; on this machine the namespace of its document is looked up."""
         from kubealign.client.records import JobRef, ListQuery
 
         default_ref = JobRef(self.namespace, name)

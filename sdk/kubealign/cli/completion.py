@@ -53,6 +53,8 @@ async def _matching_names(target: Any, incomplete: str) -> list[str]:
 
     async with asyncio.timeout(_TIMEOUT_SECONDS), open_backend(target) as site:
         default_namespace = site.namespace if site.kind == "cluster" else None
-        query = ListQuery(namespace=target.namespace or default_namespace, search=incomplete, sort="name", limit=_MAX_NAMES)
+        query = ListQuery(
+            namespace=target.namespace or default_namespace, search=incomplete, sort="name", limit=_MAX_NAMES
+        )
         page = await site.list(query)
     return [record.name for record in page.jobs if record.name.startswith(incomplete)]

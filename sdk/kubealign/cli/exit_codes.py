@@ -34,7 +34,9 @@ def exit_with_error(message: str, code: ExitCode = ExitCode.FAILED) -> NoReturn:
     """Exit with a message on stderr; red on a terminal."""
     from kubealign.cli.terminal import console, escape_control
 
-    console(stderr=True).print(escape_control(message), style="red", soft_wrap=True, markup=False, highlight=False)
+    console(stderr=True).print(
+        escape_control(message), style="red", soft_wrap=True, markup=False, highlight=False
+    )
     raise typer.Exit(code)
 
 

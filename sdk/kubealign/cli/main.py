@@ -10,25 +10,25 @@ import typer
 from typer.completion import completion_init  # type: ignore[attr-defined]
 
 from kubealign import __version__
-from kubealign.cli.commands.machine.bench import bench
-from kubealign.cli.commands.jobs.lifecycle import delete, resume, scale, suspend
-from kubealign.cli.completion import completion
-from kubealign.cli.commands.machine.dashboard import dashboard
 from kubealign.cli.commands.jobs.describe import describe
-from kubealign.cli.commands.machine.doctor import doctor
-from kubealign.cli.commands.spec.explain import explain
-from kubealign.cli.commands.spec.init import init
+from kubealign.cli.commands.jobs.lifecycle import delete, resume, scale, suspend
 from kubealign.cli.commands.jobs.list_jobs import get, list_jobs
 from kubealign.cli.commands.jobs.logs import events, logs
 from kubealign.cli.commands.jobs.metrics import metrics
-from kubealign.cli.commands.spec.plan import plan
-from kubealign.cli.commands.machine.replay import replay
-from kubealign.cli.commands.machine.run import run
 from kubealign.cli.commands.jobs.samples import samples
 from kubealign.cli.commands.jobs.submit import submit
 from kubealign.cli.commands.jobs.top import top
-from kubealign.cli.commands.spec.validate import validate
 from kubealign.cli.commands.jobs.wait import wait
+from kubealign.cli.commands.machine.bench import bench
+from kubealign.cli.commands.machine.dashboard import dashboard
+from kubealign.cli.commands.machine.doctor import doctor
+from kubealign.cli.commands.machine.replay import replay
+from kubealign.cli.commands.machine.run import run
+from kubealign.cli.commands.spec.explain import explain
+from kubealign.cli.commands.spec.init import init
+from kubealign.cli.commands.spec.plan import plan
+from kubealign.cli.commands.spec.validate import validate
+from kubealign.cli.completion import completion
 
 # Directive of cobra's shell completion, which kubectl uses: no file completion.
 _NO_FILES = ":4"

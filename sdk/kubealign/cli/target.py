@@ -65,10 +65,12 @@ async def open_backend(target: CommandTarget) -> AsyncIterator["JobBackend"]:
         finally:
             await local_backend.close()
         return
-    from kubealign.client.backends.cluster.opening import open_cluster
+    from kubealign.client.backends.cluster.backend import open_cluster
 
     try:
-        cluster_backend = await open_cluster(target.kubeconfig, target.context, target.namespace, target.dashboard)
+        cluster_backend = await open_cluster(
+            target.kubeconfig, target.context, target.namespace, target.dashboard
+        )
     except Unavailable as error:
         raise Unavailable(f"{error}; {_LOCAL_HINT}") from error
     try:

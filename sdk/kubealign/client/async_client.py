@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 from kubealign.client.async_job import AsyncJob
 from kubealign.client.errors import JobNotFound, KubealignError, WaitTimeout
-from kubealign.client.submission import Document, DocumentSource, parse_submission
-from kubealign.client.results.loader import Result, load_result
 from kubealign.client.metrics_table import MetricsTable
 from kubealign.client.records import JobEvent, JobRecord, JobRef, ListQuery, LogLine, ProcessRecord
-from kubealign.client.wait import has_reached, timeout_message, parse_phase
+from kubealign.client.results.loader import Result, load_result
+from kubealign.client.submission import Document, DocumentSource, parse_submission
+from kubealign.client.wait import has_reached, parse_phase, timeout_message
 from kubealign.read_model import STREAM_START, SampleRecord, StepMetrics
 from kubealign.spec.status import JobPhase
 
@@ -67,7 +67,7 @@ class AsyncAlignmentClient:
         """
 
         async def open_backend() -> "JobBackend":
-            from kubealign.client.backends.cluster.opening import open_cluster
+            from kubealign.client.backends.cluster.backend import open_cluster
 
             return await open_cluster(kubeconfig, context, namespace, dashboard, token)
 
@@ -94,7 +94,9 @@ class AsyncAlignmentClient:
     @overload
     async def submit(self, job: DocumentSource, *, dry_run: bool = False) -> AsyncJob | Jobs: ...
     @overload
-    async def submit(self, job: Sequence[Document | DocumentSource], *, dry_run: bool = False) -> AsyncJob | Jobs: ...
+    async def submit(
+        self, job: Sequence[Document | DocumentSource], *, dry_run: bool = False
+    ) -> AsyncJob | Jobs: ...
     async def submit(
         self, job: Document | DocumentSource | Sequence[Document | DocumentSource], *, dry_run: bool = False
     ) -> AsyncJob | Jobs:

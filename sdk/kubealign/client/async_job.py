@@ -11,8 +11,8 @@ from kubealign.spec.status import JobPhase
 
 if TYPE_CHECKING:
     from kubealign.client.async_client import AsyncAlignmentClient
-    from kubealign.client.results.loader import Result
     from kubealign.client.metrics_table import MetricsTable
+    from kubealign.client.results.loader import Result
 
 
 class AsyncJob(JobHandle):
@@ -37,7 +37,9 @@ class AsyncJob(JobHandle):
         on_change: "Callable[[AsyncJob], Awaitable[object] | object] | None" = None,
         until: str = JobPhase.SUCCEEDED,
     ) -> "AsyncJob":
-        return self._update_record(await self._client.wait(self.name, timeout, on_change, until, self.namespace))
+        return self._update_record(
+            await self._client.wait(self.name, timeout, on_change, until, self.namespace)
+        )
 
     def logs(
         self,

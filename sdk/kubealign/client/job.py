@@ -10,9 +10,9 @@ from kubealign.read_model import SampleRecord
 from kubealign.spec.status import JobPhase
 
 if TYPE_CHECKING:
-    from kubealign.client.sync_client import AlignmentClient
-    from kubealign.client.results.loader import Result
     from kubealign.client.metrics_table import MetricsTable
+    from kubealign.client.results.loader import Result
+    from kubealign.client.sync_client import AlignmentClient
 
 
 class Job(JobHandle):

@@ -34,7 +34,9 @@ class MetricsTable(Sequence[dict[str, float]]):
         validated: dict[int, dict[str, float]] = {}
         fence = 0
         for metrics in reported:
-            validation = {name: value for name, value in metrics.values.items() if name.startswith(_VALIDATION_PREFIX)}
+            validation = {
+                name: value for name, value in metrics.values.items() if name.startswith(_VALIDATION_PREFIX)
+            }
             values = {name: value for name, value in metrics.values.items() if name not in validation}
             if metrics.fence < fence:
                 # Reported by a driver that has been replaced.

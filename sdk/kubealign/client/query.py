@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from kubealign.client.errors import JobInvalid
-from kubealign.kube.label_selector import parse_label_selector
 from kubealign.client.records import ListQuery
+from kubealign.kube.label_selector import parse_label_selector
 from kubealign.spec.errors import SpecError
 
 MAX_LIMIT = 500
@@ -73,14 +73,18 @@ def select_page(jobs: Iterable[J], query: ListQuery) -> SelectedPage[J]:
     key = _SORT_KEYS.get(query.sort.removeprefix("-"))
     if key is None:
         names = ", ".join(_SORT_KEYS)
-        raise _invalid_query("sort", query.sort, f"must be one of {names}, with a leading - for descending order")
+        raise _invalid_query(
+            "sort", query.sort, f"must be one of {names}, with a leading - for descending order"
+        )
     selected = list(filter(_make_filter(query), jobs)) if _has_filter(query) else list(jobs)
     selected.sort(key=lambda job: (job.namespace, job.name))
     selected.sort(key=key, reverse=descending)
     start = _index_after_cursor(selected, key, query) if query.after else 0
     page = selected[start : start + query.limit]
     has_more = start + query.limit < len(selected)
-    return SelectedPage(page, _encode_cursor(query.sort, key(page[-1]), page[-1]) if has_more else "", len(selected))
+    return SelectedPage(
+        page, _encode_cursor(query.sort, key(page[-1]), page[-1]) if has_more else "", len(selected)
+    )
 
 
 def _has_filter(query: ListQuery) -> bool:

@@ -9,7 +9,7 @@ from kubealign.client.errors import JobInvalid
 from kubealign.spec.dependencies import order_by_dependencies
 from kubealign.spec.errors import SpecError, SpecErrors
 from kubealign.spec.job import AlignmentJob
-from kubealign.spec.loading.loader import job_from_document, parse_jobs, load_jobs
+from kubealign.spec.loading.loader import job_from_document, load_jobs, parse_jobs
 
 #: One document: a job, or its YAML as a mapping.
 Document: TypeAlias = AlignmentJob | Mapping[str, Any]

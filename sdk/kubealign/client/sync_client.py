@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 from kubealign.client.async_client import AsyncAlignmentClient
 from kubealign.client.async_job import AsyncJob
-from kubealign.client.event_loop_thread import EventLoopThread
 from kubealign.client.errors import JobNotFound, WaitTimeout
-from kubealign.client.submission import Document, DocumentSource
+from kubealign.client.event_loop_thread import EventLoopThread
 from kubealign.client.job import Job
-from kubealign.client.results.loader import Result
 from kubealign.client.metrics_table import MetricsTable
 from kubealign.client.records import JobEvent, LogLine, ProcessRecord
-from kubealign.client.wait import has_reached, timeout_message, parse_phase
+from kubealign.client.results.loader import Result
+from kubealign.client.submission import Document, DocumentSource
+from kubealign.client.wait import has_reached, parse_phase, timeout_message
 from kubealign.read_model import SampleRecord
 from kubealign.spec.status import JobPhase
 
@@ -98,7 +98,9 @@ class AlignmentClient:
             return self._to_job(submitted)
         return [self._to_job(async_job) for async_job in submitted]
 
-    def submit_all(self, jobs: Document | DocumentSource | Sequence[Document | DocumentSource], *, dry_run: bool = False) -> Jobs:
+    def submit_all(
+        self, jobs: Document | DocumentSource | Sequence[Document | DocumentSource], *, dry_run: bool = False
+    ) -> Jobs:
         """Like `submit`, but always return a list."""
         submitted = self._loop.call(self._client.submit_all(jobs, dry_run=dry_run))
         return [self._to_job(async_job) for async_job in submitted]

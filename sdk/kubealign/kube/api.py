@@ -18,8 +18,8 @@ from urllib.parse import urlencode, urlsplit, urlunsplit
 from kubealign import __version__
 from kubealign.client.errors import KubealignError, Unavailable
 from kubealign.kube.connections import Connections
-from kubealign.kube.errors import ApiCall, WatchExpired, error_from_response
 from kubealign.kube.credentials import log_in
+from kubealign.kube.errors import ApiCall, WatchExpired, error_from_response
 
 if TYPE_CHECKING:
     import aiohttp
@@ -148,7 +148,9 @@ class KubernetesApi:
                 if event.get("type") == "ERROR":
                     status = event.get("object") or {}
                     code = int(status.get("code") or HTTPStatus.INTERNAL_SERVER_ERROR)
-                    raise error_from_response(ApiCall("watch", path), code, json.dumps(status).encode(), self.server)
+                    raise error_from_response(
+                        ApiCall("watch", path), code, json.dumps(status).encode(), self.server
+                    )
                 yield event
 
     async def stream_lines(
@@ -275,7 +277,11 @@ class KubernetesApi:
         return self._connections.authenticated() if self._token is None else self._connections.anonymous()
 
     async def _headers(self, media: str) -> dict[str, str]:
-        headers = {"Accept": f"{JSON_MEDIA_TYPE}, */*", "Content-Type": media, "User-Agent": f"kubealign/{__version__}"}
+        headers = {
+            "Accept": f"{JSON_MEDIA_TYPE}, */*",
+            "Content-Type": media,
+            "User-Agent": f"kubealign/{__version__}",
+        }
         authorization = await self._authorization()
         return {**headers, "Authorization": authorization} if authorization else headers
 

@@ -48,7 +48,9 @@ async def log_in(kubeconfig: Path | None, context: str | None) -> ClusterLogin:
             return _log_in_with_service_account()
     except TimeoutError as error:
         plugin = f"the credentials plugin of {paths}"
-        raise Unavailable(f"waited {_LOGIN_TIMEOUT_SECONDS:g} s for {plugin}: run it by hand to see why") from error
+        raise Unavailable(
+            f"waited {_LOGIN_TIMEOUT_SECONDS:g} s for {plugin}: run it by hand to see why"
+        ) from error
     except (ConfigException, yaml.YAMLError, OSError, ValueError, *_MALFORMED_KUBECONFIG_ERRORS) as error:
         raise NotPossible(
             f"no connection to Kubernetes with {paths or 'the service account'}: {error}"

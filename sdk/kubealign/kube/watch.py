@@ -93,7 +93,11 @@ def _diff(seen: dict[str, Json], items: list[Json]) -> list[ObjectChange]:
     """Return the changes from `seen` to `items`, and update `seen` to `items`."""
     current = {str(item["metadata"]["uid"]): item for item in items}
     deleted = [ObjectChange(item, is_deleted=True) for uid, item in seen.items() if uid not in current]
-    changed = [ObjectChange(item) for uid, item in current.items() if _resource_version(seen.get(uid)) != _resource_version(item)]
+    changed = [
+        ObjectChange(item)
+        for uid, item in current.items()
+        if _resource_version(seen.get(uid)) != _resource_version(item)
+    ]
     seen.clear()
     seen.update(current)
     return deleted + changed

@@ -3,18 +3,18 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from kubealign.planning.model import parameter_counts
-from kubealign.planning.model.trainer_layout import trainer_layout
-from kubealign.planning.memory.frozen_model import REWARD_PASS_TOKENS, frozen_model_memory
-from kubealign.planning.memory.engine import engine_memory
-from kubealign.planning.weight_transfer import WeightTransferEstimate, estimate_weight_transfer
 from kubealign.planning.machine import PROCESS_BYTES, Device, Machine
-from kubealign.planning.model.shape_sources import ModelShapes
-from kubealign.planning.memory.peak import MemoryPeak, ProcessRequirements
-from kubealign.planning.model.shape import ModelShape
+from kubealign.planning.memory.engine import engine_memory
+from kubealign.planning.memory.frozen_model import REWARD_PASS_TOKENS, frozen_model_memory
 from kubealign.planning.memory.optimizer_states import bytes_per_value
-from kubealign.planning.traffic import Traffic, estimate_traffic
+from kubealign.planning.memory.peak import MemoryPeak, ProcessRequirements
 from kubealign.planning.memory.trainer import TrainedModel, trainer_memory
+from kubealign.planning.model import parameter_counts
+from kubealign.planning.model.shape import ModelShape
+from kubealign.planning.model.shape_sources import ModelShapes
+from kubealign.planning.model.trainer_layout import trainer_layout
+from kubealign.planning.traffic import Traffic, estimate_traffic
+from kubealign.planning.weight_transfer import WeightTransferEstimate, estimate_weight_transfer
 from kubealign.planning.workload import Workload, workload_of
 from kubealign.spec.algorithms import ResultKind
 from kubealign.spec.job import AlignmentJob, AlignmentJobSpec
@@ -78,7 +78,11 @@ def plan_job(
     if critic is not None:
         traffic_by_group["critic"] = estimate_traffic(critic, machine)
     workers = spec.effective_rollout.replicas if spec.effective_rollout is not None else 0
-    refit = estimate_weight_transfer(policy, workers, machine) if workers and spec.algorithm.value.trains else None
+    refit = (
+        estimate_weight_transfer(policy, workers, machine)
+        if workers and spec.algorithm.value.trains
+        else None
+    )
     return JobPlan(job.name, needs, traffic_by_group, refit, work, parameter_counts.total(shape))
 
 
@@ -125,7 +129,9 @@ class _JobPlanner:
     def _frozen_memory(self, shape: ModelShape, has_vocabulary: bool, count: int = 1) -> MemoryPeak:
         backend = self.spec.trainer.backend.value
         tokens = backend.microbatch_tokens if has_vocabulary else REWARD_PASS_TOKENS
-        return frozen_model_memory(shape, backend.precision, tokens, self.machine.device, has_vocabulary, count)
+        return frozen_model_memory(
+            shape, backend.precision, tokens, self.machine.device, has_vocabulary, count
+        )
 
     def _reference(self) -> ModelShape:
         reference = self.spec.effective_reference
@@ -139,7 +145,9 @@ class _JobPlanner:
         the trainer's states.
         """
         model, reference = self.policy(), self.spec.effective_reference
-        need = ProcessRequirements("trainer", model.trainer.ranks, 1, trainer_memory(model), self._host_memory())
+        need = ProcessRequirements(
+            "trainer", model.trainer.ranks, 1, trainer_memory(model), self._host_memory()
+        )
         if reference is not None and reference.placement is ReferencePlacement.WITH_TRAINER:
             need = self._add_idle_model(need, model, self._reference(), "reference", has_vocabulary=True)
         if self.spec.effective_rollout is not None:
@@ -148,7 +156,9 @@ class _JobPlanner:
         return need
 
     def _critic(self, model: TrainedModel) -> ProcessRequirements:
-        need = ProcessRequirements("critic", model.trainer.ranks, 1, trainer_memory(model), self._host_memory())
+        need = ProcessRequirements(
+            "critic", model.trainer.ranks, 1, trainer_memory(model), self._host_memory()
+        )
         for reward in self.spec.rewards:
             if reward.placement is RewardPlacement.WITH_CRITIC and reward.model is not None:
                 shape = self.shapes.shape_of(reward.model, reward.name, f"spec.rewards[{reward.name}].model")
@@ -156,7 +166,12 @@ class _JobPlanner:
         return need
 
     def _add_idle_model(
-        self, need: ProcessRequirements, model: TrainedModel, shape: ModelShape, name: str, has_vocabulary: bool
+        self,
+        need: ProcessRequirements,
+        model: TrainedModel,
+        shape: ModelShape,
+        name: str,
+        has_vocabulary: bool,
     ) -> ProcessRequirements:
         """Add a model that is offloaded while idle. Megatron's ranks shard it like their own model; each rank
         of torch holds it unsharded.
@@ -180,7 +195,9 @@ class _JobPlanner:
     def _reward(self, name: str, count: int) -> ProcessRequirements:
         reward = next(each for each in self.spec.rewards if each.name == name)
         shape = self.shapes.shape_of(reward.models[0], name, f"spec.rewards[{name}].model")
-        return ProcessRequirements(f"reward-{name}", 1, 1, self._frozen_memory(shape, False, count), self._host_memory())
+        return ProcessRequirements(
+            f"reward-{name}", 1, 1, self._frozen_memory(shape, False, count), self._host_memory()
+        )
 
     def _rollout(self) -> ProcessRequirements:
         rollout = self.spec.effective_rollout
@@ -194,9 +211,13 @@ class _JobPlanner:
             )
         sent = bytes_per_value(self.spec.trainer.backend.value.precision) * parameter_counts.total(self.shape)
         host = (
-            {**self._host_memory(), "incoming weights": sent} if self.spec.algorithm.value.trains else self._host_memory()
+            {**self._host_memory(), "incoming weights": sent}
+            if self.spec.algorithm.value.trains
+            else self._host_memory()
         )
-        return ProcessRequirements("rollout", rollout.replicas, memory.devices, memory.peak, host, tuple(notes))
+        return ProcessRequirements(
+            "rollout", rollout.replicas, memory.devices, memory.peak, host, tuple(notes)
+        )
 
     def _host_memory(self) -> dict[str, int]:
         return {"process": PROCESS_BYTES} if self.machine.device is Device.GPU else {}

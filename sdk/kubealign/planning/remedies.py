@@ -5,8 +5,13 @@ from collections.abc import Callable, Iterator
 from kubealign.planning.errors import PlanError
 from kubealign.planning.job_plan import JobPlan
 from kubealign.planning.memory.peak import ProcessRequirements
-from kubealign.spec.sections.engines import TensorRTLLMEngineSpec, TorchEngineSpec, TritonEngineSpec, VllmEngineSpec
 from kubealign.spec.job import AlignmentJob
+from kubealign.spec.sections.engines import (
+    TensorRTLLMEngineSpec,
+    TorchEngineSpec,
+    TritonEngineSpec,
+    VllmEngineSpec,
+)
 from kubealign.spec.sections.megatron import MegatronBackendSpec, Recompute
 from kubealign.spec.sections.precision import Precision
 from kubealign.spec.sections.rewards import RewardPlacement
@@ -31,7 +36,9 @@ def find_remedies(
     return remedy_by_group
 
 
-def _find_remedy(job: AlignmentJob, need: ProcessRequirements, again: Callable[[AlignmentJob], JobPlan], memory: int) -> str:
+def _find_remedy(
+    job: AlignmentJob, need: ProcessRequirements, again: Callable[[AlignmentJob], JobPlan], memory: int
+) -> str:
     for changes in _proposals(job, need):
         try:
             changed = _apply_changes(job, changes)

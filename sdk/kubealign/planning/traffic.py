@@ -6,10 +6,10 @@ all-reduce (Patarasuk and Yuan 2009).
 
 from dataclasses import dataclass
 
-from kubealign.planning.model.trainer_layout import TrainerLayout, trainer_layout, stage_parameters
 from kubealign.planning.machine import Machine
 from kubealign.planning.memory.optimizer_states import bytes_per_value
 from kubealign.planning.memory.trainer import TrainedModel
+from kubealign.planning.model.trainer_layout import TrainerLayout, stage_parameters, trainer_layout
 from kubealign.spec.sections.megatron import Recompute
 
 
@@ -101,7 +101,9 @@ def _megatron_bytes(model: TrainedModel, division: TrainerLayout) -> dict[str, f
         * shape.key_width
         * size
         / division.tensor,
-        "expert": sparse * 4 * ring_bytes(division.expert, states * shape.experts_per_token / division.tensor),
+        "expert": sparse
+        * 4
+        * ring_bytes(division.expert, states * shape.experts_per_token / division.tensor),
         "data": model.work.updates * ring_bytes(division.replicas, gradients),
         "pipeline": 2 * states / (division.tensor if is_sequence_parallel else 1) * (division.pipeline > 1),
     }

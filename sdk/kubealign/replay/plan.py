@@ -48,7 +48,9 @@ def replay_processes(job: AlignmentJob) -> tuple[Process, ...]:
     """Return the processes of a replay: trainer, critic and driver, without preparation, sampling and
     scoring.
     """
-    replayed = [process for process in roles(job) if process.role in _REPLAYED_ROLES and process.group != PREPARE]
+    replayed = [
+        process for process in roles(job) if process.role in _REPLAYED_ROLES and process.group != PREPARE
+    ]
     groups = {process.group for process in replayed}
     return tuple(
         replace(process, after=tuple(group for group in process.after if group in groups))

@@ -127,7 +127,9 @@ def spiffe_id(job_name: str, role: Role) -> str:
     return f"spiffe://kubealign/{job_name}/{role}"
 
 
-def write_tls(directory: Path, authority: CertificateAuthority, role: Role, hosts: Sequence[str] = LOOPBACK) -> TlsFiles:
+def write_tls(
+    directory: Path, authority: CertificateAuthority, role: Role, hosts: Sequence[str] = LOOPBACK
+) -> TlsFiles:
     """Issue a certificate and write ca.pem, ROLE.pem and ROLE-key.pem, readable by their owner only."""
     issued = authority.issue(role, hosts)
     files = TlsFiles(

@@ -62,11 +62,14 @@ def require_exactly_one(model: SpecModel, names: list[str], example: str = "") -
         return
     members = ", ".join(field_alias(type(model), name) for name in names)
     empty = [
-        field_alias(type(model), name) for name in names if name in model.model_fields_set and name not in set_names
+        field_alias(type(model), name)
+        for name in names
+        if name in model.model_fields_set and name not in set_names
     ]
     if set_names:
         problem = (
-            " and ".join(field_alias(type(model), name) for name in set_names) + " are set: remove all but one"
+            " and ".join(field_alias(type(model), name) for name in set_names)
+            + " are set: remove all but one"
         )
     elif empty:
         problem = f"{empty[0]} is null: give it a value, or {{}} for its defaults"

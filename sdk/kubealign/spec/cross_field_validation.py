@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Mapping
 from inspect import signature
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from kubealign.spec.algorithms import Algorithm, ResultKind, Requirement
+from kubealign.spec.algorithms import Algorithm, Requirement, ResultKind
 from kubealign.spec.base import field_alias
+from kubealign.spec.paths import DocumentPath
 from kubealign.spec.sections.data import Data, ImitatedTurns
 from kubealign.spec.sections.engines import Engine
-from kubealign.spec.paths import DocumentPath
 from kubealign.spec.sections.rewards import Reward, RewardPlacement
 from kubealign.spec.sections.rollout import (
     EXTERNAL_ENGINES,
@@ -50,7 +50,11 @@ def _algorithm_name(algorithm: Algorithm) -> str:
 def _check_data(algorithm: Algorithm, data: Data) -> Iterator[FieldProblem]:
     kind = algorithm.value.data
     if data.member != kind:
-        yield ("data", data.member), data.value, f"{_algorithm_name(algorithm)} learns from {kind}: set data.{kind}"
+        yield (
+            ("data", data.member),
+            data.value,
+            f"{_algorithm_name(algorithm)} learns from {kind}: set data.{kind}",
+        )
 
 
 def _check_rewards(algorithm: Algorithm, rewards: list[Reward]) -> Iterator[FieldProblem]:
@@ -82,7 +86,9 @@ def _check_names(rewards: list[Reward], validation: Validation | None) -> Iterat
         taken.add(name)
 
 
-def _check_critic(algorithm: Algorithm, critic: "Critic | None", rewards: list[Reward]) -> Iterator[FieldProblem]:
+def _check_critic(
+    algorithm: Algorithm, critic: "Critic | None", rewards: list[Reward]
+) -> Iterator[FieldProblem]:
     if not algorithm.value.critic:
         if critic is not None:
             yield ("critic",), critic, f"{_algorithm_name(algorithm)} has no critic: remove it"
@@ -109,7 +115,11 @@ def _check_reference(
         remedy = "remove it"
         if algorithm.value.online:
             remedy += f", or set algorithm.{_algorithm_name(algorithm)}.kl.fixed.coefficient above 0"
-        yield ("reference",), reference, f"{_algorithm_name(algorithm)} uses no reference in this job: {remedy}"
+        yield (
+            ("reference",),
+            reference,
+            f"{_algorithm_name(algorithm)} uses no reference in this job: {remedy}",
+        )
     elif reference.placement is ReferencePlacement.ADAPTER_OFF and trainer.lora is None:
         path = ("reference", "placement")
         yield path, reference.placement, "needs an adapter to switch off: set trainer.lora, or Own"
@@ -137,7 +147,11 @@ def _check_ratings(algorithm: Algorithm, data: Data) -> Iterator[FieldProblem]:
         if getattr(layout.value, name) is None:
             field = field_alias(type(layout.value), name)
             path = ("data", "preferences", "format", layout.member, field)
-            yield path, None, f"{_algorithm_name(algorithm)} learns from ratings: name the column that holds them"
+            yield (
+                path,
+                None,
+                f"{_algorithm_name(algorithm)} learns from ratings: name the column that holds them",
+            )
 
 
 def _check_trainer(algorithm: Algorithm, trainer: Trainer) -> Iterator[FieldProblem]:
@@ -146,7 +160,9 @@ def _check_trainer(algorithm: Algorithm, trainer: Trainer) -> Iterator[FieldProb
         yield ("trainer",), trainer, f"{_algorithm_name(algorithm)} produces no weights: remove it"
 
 
-def _check_rollout(algorithm: Algorithm, rollout: Rollout, validation: Validation | None) -> Iterator[FieldProblem]:
+def _check_rollout(
+    algorithm: Algorithm, rollout: Rollout, validation: Validation | None
+) -> Iterator[FieldProblem]:
     sampled = validation is not None and validation.sampling is not None
     # The API server fills in defaults, so defaults must be accepted.
     if not algorithm.value.samples and not sampled and rollout != Rollout():

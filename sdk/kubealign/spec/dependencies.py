@@ -6,12 +6,12 @@ from typing import Any
 
 from kubealign.spec.algorithms import Algorithm, ResultKind
 from kubealign.spec.algorithms.base import AlgorithmSpec
-from kubealign.spec.sections.data import Data, DataSource
 from kubealign.spec.errors import SpecError, SpecErrors
 from kubealign.spec.field_lookup import document_fields, nested_model
 from kubealign.spec.job import AlignmentJob
-from kubealign.spec.sections.models import Model
 from kubealign.spec.paths import DocumentPath, format_path
+from kubealign.spec.sections.data import Data, DataSource
+from kubealign.spec.sections.models import Model
 
 
 def dependency_names(job: AlignmentJob) -> set[str]:
@@ -19,7 +19,9 @@ def dependency_names(job: AlignmentJob) -> set[str]:
     return {name for _, name in result_references(job)}
 
 
-def order_by_dependencies(jobs: Sequence[AlignmentJob], finished: Callable[[str], bool]) -> list[AlignmentJob]:
+def order_by_dependencies(
+    jobs: Sequence[AlignmentJob], finished: Callable[[str], bool]
+) -> list[AlignmentJob]:
     """Sort the jobs so that each follows its dependencies; otherwise keep the given order.
 
     Args:
@@ -129,7 +131,11 @@ def result_kind_of(algorithm: Mapping[str, Any]) -> ResultKind | None:
 
 
 #: Kinds of result with their articles.
-_WITH_ARTICLE = {ResultKind.POLICY: "a policy", ResultKind.REWARD_MODEL: "a reward model", ResultKind.DATA: "data"}
+_WITH_ARTICLE = {
+    ResultKind.POLICY: "a policy",
+    ResultKind.REWARD_MODEL: "a reward model",
+    ResultKind.DATA: "data",
+}
 
 
 def _accepted_kinds(path: DocumentPath) -> tuple[ResultKind, ...]:

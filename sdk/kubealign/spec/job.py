@@ -8,12 +8,18 @@ from pydantic import ConfigDict, Field, model_validator
 from kubealign.spec.algorithms import Algorithm, ResultKind
 from kubealign.spec.base import MAX_INT32, JobName, SpecModel, field_errors, list_map_schema, unique_by
 from kubealign.spec.cross_field_validation import cross_field_problems
+from kubealign.spec.pods.template import PodTemplate
 from kubealign.spec.sections.data import Data
 from kubealign.spec.sections.lifecycle import Checkpoint, Lifecycle
 from kubealign.spec.sections.models import Model, Policy
-from kubealign.spec.pods.template import PodTemplate
 from kubealign.spec.sections.rewards import Reward
-from kubealign.spec.sections.rollout import EXTERNAL_ENGINES, InFlightPolicy, ReferencePlacement, Rollout, RolloutPlacement
+from kubealign.spec.sections.rollout import (
+    EXTERNAL_ENGINES,
+    InFlightPolicy,
+    ReferencePlacement,
+    Rollout,
+    RolloutPlacement,
+)
 from kubealign.spec.sections.trackers import TrackerSpec
 from kubealign.spec.sections.training import HeadInit, Trainer
 from kubealign.spec.sections.validation import Validation, ValidationScore

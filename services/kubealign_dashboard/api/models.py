@@ -37,7 +37,9 @@ class JobDocument(ApiModel):
 class ListMetadata(ApiModel):
     """Metadata of a page of jobs."""
 
-    continue_: str = Field("", alias="continue", description="Token of the next page; empty on the last page.")
+    continue_: str = Field(
+        "", alias="continue", description="Token of the next page; empty on the last page."
+    )
     remaining_item_count: int | None = Field(None, description="Jobs after this page, if known.")
     total: int | None = Field(None, description="Matching jobs, if known.")
     resource_version: str = Field("", description="resourceVersion of the list.")
@@ -113,7 +115,9 @@ class SuspendRequest(ApiModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    suspend: bool = Field(description="true: save a checkpoint, stop and release all resources; false: resume.")
+    suspend: bool = Field(
+        description="true: save a checkpoint, stop and release all resources; false: resume."
+    )
 
 
 class StepMetricsItem(ApiModel):
@@ -121,7 +125,9 @@ class StepMetricsItem(ApiModel):
 
     entry: str = Field(description="Id of the entry in the stream.", examples=["1763740800000-0"])
     step: int = Field(examples=[12])
-    fence: int = Field(description="Of two reports of one step the one with the higher fence is valid.", examples=[1])
+    fence: int = Field(
+        description="Of two reports of one step the one with the higher fence is valid.", examples=[1]
+    )
     values: dict[str, float | None] = Field(
         description="null: not a number, or infinite.",
         examples=[{"reward/mean": 0.71, "kl/reference": 0.02, "seconds/step": 3.4}],
@@ -132,9 +138,7 @@ class StepMetricsList(ApiModel):
     """Steps in the order in which they were reported."""
 
     items: list[StepMetricsItem]
-    next: str = Field(
-        description="Value of `after` for the next request.", examples=["1763740800000-0"]
-    )
+    next: str = Field(description="Value of `after` for the next request.", examples=["1763740800000-0"])
 
 
 class SampleItem(ApiModel):

@@ -10,8 +10,8 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from kubealign.spec.job import API_VERSION, KIND, AlignmentJob
+from kubealign_dashboard.api.models import ScaleRequest, SuspendRequest
 from kubealign_dashboard.web.authentication import TOKEN_COOKIE, TOKEN_HEADER
-from kubealign_dashboard.api.models import SuspendRequest, ScaleRequest
 from kubealign_dashboard.web.problems import PROBLEM, Problem
 
 _COMPONENT = "#/components/schemas/{model}"
@@ -72,7 +72,9 @@ def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     }
 
 
-def success_response(model: type[BaseModel], description: str, status: int = 200) -> dict[int | str, dict[str, Any]]:
+def success_response(
+    model: type[BaseModel], description: str, status: int = 200
+) -> dict[int | str, dict[str, Any]]:
     """Return the success response of a route that writes its response itself."""
     return {status: {"model": model, "description": description}}
 

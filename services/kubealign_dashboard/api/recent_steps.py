@@ -4,8 +4,8 @@ from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kubealign.client.records import JobRecord, JobRef
 from kubealign.client.backends.base import JobBackend
+from kubealign.client.records import JobRecord, JobRef
 from kubealign.read_model import STREAM_START, StepMetrics
 
 _MAX_STEPS = 1000

@@ -8,17 +8,17 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
 
+from kubealign.client.backends.base import JobBackend
 from kubealign.client.backends.cluster.backend import ClusterBackend
 from kubealign.client.errors import Forbidden
 from kubealign.kube.api import KubernetesApi
-from kubealign.client.backends.base import JobBackend
 from kubealign_dashboard.access import Caller
-from kubealign_dashboard.cluster.job_cache import JobCache
-from kubealign_dashboard.cluster.impersonating_backend import ImpersonatingBackend
-from kubealign_dashboard.cluster.redis_telemetry import NoMetrics, RedisMetrics
-from kubealign_dashboard.cluster.reader import CacheReader
-from kubealign_dashboard.cluster.job_reflector import JobReflector
 from kubealign_dashboard.cluster.access_reviews import AccessReviews
+from kubealign_dashboard.cluster.impersonating_backend import ImpersonatingBackend
+from kubealign_dashboard.cluster.job_cache import JobCache
+from kubealign_dashboard.cluster.job_reflector import JobReflector
+from kubealign_dashboard.cluster.reader import CacheReader
+from kubealign_dashboard.cluster.redis_telemetry import NoMetrics, RedisMetrics
 from kubealign_dashboard.cluster.token_reviews import ClusterCaller, TokenReviews
 
 _WRITE_VERBS = ("create", "update", "patch", "delete")
@@ -87,7 +87,9 @@ class ClusterAccess:
         unsynced = [reflector for reflector in self._reflectors if not reflector.synced.is_set()]
         if not unsynced:
             return None
-        return next((waiting.last_error for waiting in unsynced if waiting.last_error), "the jobs are being listed")
+        return next(
+            (waiting.last_error for waiting in unsynced if waiting.last_error), "the jobs are being listed"
+        )
 
     def watch_error(self) -> str:
         """Return the error that prevents the dashboard from receiving changes; empty: none."""

@@ -5,8 +5,8 @@ from collections.abc import Hashable
 from kubealign.client.errors import Forbidden, Unauthenticated, Unavailable
 from kubealign.spec.job import GROUP
 from kubealign_dashboard.access import Caller
+from kubealign_dashboard.cluster.token_reviews import ClusterCaller, Json, ReviewApi
 from kubealign_dashboard.cluster.ttl_cache import TTLCache
-from kubealign_dashboard.cluster.token_reviews import ClusterCaller, ReviewApi, Json
 
 ACCESS_REVIEWS_PATH = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 
@@ -23,7 +23,9 @@ class AccessReviews:
         self._api = api
         self._cache: TTLCache[Hashable, bool] = TTLCache(_MAX_CACHED)
 
-    async def authorize(self, caller: Caller, verb: str, namespace: str | None, name: str, resource: str) -> None:
+    async def authorize(
+        self, caller: Caller, verb: str, namespace: str | None, name: str, resource: str
+    ) -> None:
         """Verify a right, see Access.authorize.
 
         Raises:

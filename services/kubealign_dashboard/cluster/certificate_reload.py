@@ -10,7 +10,9 @@ log = logging.getLogger(__name__)
 _CHECK_SECONDS = 30.0
 
 
-async def reload_on_change(context: ssl.SSLContext, certificate: Path, key: Path, check_seconds: float = _CHECK_SECONDS) -> None:
+async def reload_on_change(
+    context: ssl.SSLContext, certificate: Path, key: Path, check_seconds: float = _CHECK_SECONDS
+) -> None:
     """Reload the certificate on changes until cancelled; later connections use the new one.
 
     Files that do not match, as between two writes, are tried again.
@@ -24,7 +26,9 @@ async def reload_on_change(context: ssl.SSLContext, certificate: Path, key: Path
         try:
             context.load_cert_chain(certificate, key)
         except (ssl.SSLError, OSError) as error:
-            log.warning("the new certificate in %s cannot be used; keeping the old one: %s", certificate, error)
+            log.warning(
+                "the new certificate in %s cannot be used; keeping the old one: %s", certificate, error
+            )
             continue
         loaded = current
         log.info("loaded the new certificate in %s", certificate)

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from kubealign.client.backends.cluster.backend import ClusterBackend
-from kubealign.kube.api import KubernetesApi
-from kubealign.client.records import JobRecord, JobRef
 from kubealign.client.backends.base import TelemetrySource
+from kubealign.client.backends.cluster.backend import ClusterBackend
+from kubealign.client.records import JobRecord, JobRef
+from kubealign.kube.api import KubernetesApi
 from kubealign_dashboard.cluster.job_cache import JobCache
 
 # A watch delivers within milliseconds; this is the longest wait while it is broken.

@@ -6,7 +6,12 @@ import sys
 from datetime import UTC, datetime
 from typing import Any
 
-_STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
+_STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {
+    "message",
+    "asctime",
+    "taskName",
+    "color_message",
+}
 
 
 class DashboardLogFormatter(logging.Formatter):

@@ -12,11 +12,11 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 
 from kubealign.client.errors import JobInvalid
-from kubealign.kube.label_selector import parse_label_selector
 from kubealign.client.records import JobPage, ListQuery
+from kubealign.kube.label_selector import parse_label_selector
 from kubealign.spec.errors import SpecError
-from kubealign_dashboard.cluster.job_cache import JobCache
 from kubealign_dashboard.cluster.cached_job import SORT_FIELDS, CachedJob, SortKey
+from kubealign_dashboard.cluster.job_cache import JobCache
 
 
 def list_page(cache: JobCache, query: ListQuery) -> JobPage:
@@ -27,7 +27,9 @@ def list_page(cache: JobCache, query: ListQuery) -> JobPage:
     """
     order, descending = query.sort.removeprefix("-"), query.sort.startswith("-")
     if order not in SORT_FIELDS:
-        raise _invalid_query("sort", query.sort, f"it may be {', '.join(SORT_FIELDS)}, with a leading - for descending")
+        raise _invalid_query(
+            "sort", query.sort, f"it may be {', '.join(SORT_FIELDS)}, with a leading - for descending"
+        )
     matches = cache.in_order(order)
     for filter_ in _filters(query):
         # Each filter applies to the result of the previous one.
@@ -106,4 +108,6 @@ def _query_digest(query: ListQuery) -> str:
 
 
 def _invalid_query(field: str, value: str, problem: str) -> JobInvalid:
-    return JobInvalid(f"{field} held {value!r}: {problem}", [SpecError(message=problem, path=field, value=repr(value))])
+    return JobInvalid(
+        f"{field} held {value!r}: {problem}", [SpecError(message=problem, path=field, value=repr(value))]
+    )

@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from kubealign.client.backends.base import JobBackend, TelemetrySource
 from kubealign.client.errors import Forbidden, JobNotFound
 from kubealign.client.records import JobEvent, JobPage, JobRecord, JobRef, ListQuery, LogLine, ProcessRecord
-from kubealign.client.backends.base import TelemetrySource, JobBackend
 from kubealign.read_model import STREAM_START, SampleRecord, StepMetrics
 from kubealign_dashboard.cluster.job_cache import JobCache
 from kubealign_dashboard.cluster.listing import list_page
@@ -23,7 +23,9 @@ class CacheReader:
 
     kind = "cluster"
 
-    def __init__(self, cache: JobCache, metrics: TelemetrySource, cluster: JobBackend, namespace: str) -> None:
+    def __init__(
+        self, cache: JobCache, metrics: TelemetrySource, cluster: JobBackend, namespace: str
+    ) -> None:
         self.namespace = namespace
         self._cache = cache
         self._metrics = metrics
@@ -46,7 +48,9 @@ class CacheReader:
     def changes(self) -> AsyncIterator[Sequence[JobRecord | JobRef]]:
         return self._cache.changes()
 
-    async def metrics(self, ref: JobRef, after: str = STREAM_START, count: int = 1000) -> Sequence[StepMetrics]:
+    async def metrics(
+        self, ref: JobRef, after: str = STREAM_START, count: int = 1000
+    ) -> Sequence[StepMetrics]:
         await self.get(ref)
         return await self._metrics.metrics(ref, after, count)
 

@@ -6,7 +6,13 @@ from typing import Any, TypeVar
 from kubealign.client.errors import Unavailable
 from kubealign.client.records import JobRef
 from kubealign.process_settings import RedisAccess
-from kubealign.read_model import STREAM_START, ReadModelClient, ReadModelUnavailable, SampleRecord, StepMetrics
+from kubealign.read_model import (
+    STREAM_START,
+    ReadModelClient,
+    ReadModelUnavailable,
+    SampleRecord,
+    StepMetrics,
+)
 
 Result = TypeVar("Answer")
 
@@ -20,7 +26,9 @@ class RedisMetrics:
     async def close(self) -> None:
         await self._model.__aexit__(None, None, None)
 
-    async def metrics(self, ref: JobRef, after: str = STREAM_START, count: int = 1000) -> Sequence[StepMetrics]:
+    async def metrics(
+        self, ref: JobRef, after: str = STREAM_START, count: int = 1000
+    ) -> Sequence[StepMetrics]:
         return await _translate_errors(self._job_model(ref).metrics(after, count))
 
     async def samples(
@@ -47,7 +55,9 @@ class NoMetrics:
     async def close(self) -> None:
         return
 
-    async def metrics(self, ref: JobRef, after: str = STREAM_START, count: int = 1000) -> Sequence[StepMetrics]:
+    async def metrics(
+        self, ref: JobRef, after: str = STREAM_START, count: int = 1000
+    ) -> Sequence[StepMetrics]:
         return ()
 
     async def samples(
@@ -69,4 +79,6 @@ async def _translate_errors(call: Awaitable[Result]) -> Result:
     try:
         return await call
     except ReadModelUnavailable as error:
-        raise Unavailable(f"the platform's Redis is unavailable, and the job's metrics with it: {error}") from error
+        raise Unavailable(
+            f"the platform's Redis is unavailable, and the job's metrics with it: {error}"
+        ) from error

@@ -16,7 +16,7 @@ from kubealign_dashboard.app import create_app
 from kubealign_dashboard.cluster.access import ClusterAccess
 from kubealign_dashboard.cluster.certificate_reload import reload_on_change
 from kubealign_dashboard.cluster.redis_telemetry import NoMetrics, RedisMetrics
-from kubealign_dashboard.cluster.settings import ListenAddress, DashboardSettings, SettingsError
+from kubealign_dashboard.cluster.settings import DashboardSettings, ListenAddress, SettingsError
 from kubealign_dashboard.server import DashboardServer
 
 log = logging.getLogger(__name__)
@@ -70,7 +70,9 @@ async def run(settings: DashboardSettings) -> None:
         await _serve_until_stopped(_build_servers(app, settings), access, settings)
 
 
-async def _serve_until_stopped(servers: Sequence[_AddressServer], access: ClusterAccess, settings: DashboardSettings) -> None:
+async def _serve_until_stopped(
+    servers: Sequence[_AddressServer], access: ClusterAccess, settings: DashboardSettings
+) -> None:
     stop_requested = asyncio.Event()
     loop = asyncio.get_running_loop()
     for signal_number in (signal.SIGTERM, signal.SIGINT):
@@ -80,7 +82,9 @@ async def _serve_until_stopped(servers: Sequence[_AddressServer], access: Cluste
     for server in servers:
         if server.tls and settings.tls_cert_file and settings.tls_key_file:
             background.append(
-                asyncio.create_task(reload_on_change(server.tls, settings.tls_cert_file, settings.tls_key_file))
+                asyncio.create_task(
+                    reload_on_change(server.tls, settings.tls_cert_file, settings.tls_key_file)
+                )
             )
     try:
         done, _ = await asyncio.wait([*serving, *background], return_when=asyncio.FIRST_COMPLETED)

@@ -42,7 +42,9 @@ class DashboardSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    listen: ListenAddress = Field(ListenAddress(host="0.0.0.0", port=8080), description="Address for requests from outside the pod.")
+    listen: ListenAddress = Field(
+        ListenAddress(host="0.0.0.0", port=8080), description="Address for requests from outside the pod."
+    )
     listen_local: ListenAddress | None = Field(
         None,
         description="A second address without TLS for the pod itself, used by `kubectl port-forward`.",

@@ -41,7 +41,9 @@ class TTLCache(Generic[CacheKey, CacheValue]):
         while len(self._entries) > self._max_entries:
             self._entries.popitem(last=False)
 
-    async def get(self, key: CacheKey, fetch: Callable[[], Awaitable[tuple[CacheValue, float]]]) -> CacheValue:
+    async def get(
+        self, key: CacheKey, fetch: Callable[[], Awaitable[tuple[CacheValue, float]]]
+    ) -> CacheValue:
         """Return the cached value, or call `ask`, which returns a value and its time to live in seconds."""
         value = self.peek(key)
         if value is not None:
@@ -53,7 +55,9 @@ class TTLCache(Generic[CacheKey, CacheValue]):
         # The first waiter may be cancelled; the others still need the value.
         return await asyncio.shield(task)
 
-    async def _fetch(self, key: CacheKey, ask: Callable[[], Awaitable[tuple[CacheValue, float]]]) -> CacheValue:
+    async def _fetch(
+        self, key: CacheKey, ask: Callable[[], Awaitable[tuple[CacheValue, float]]]
+    ) -> CacheValue:
         try:
             value, seconds = await ask()
         finally:
@@ -63,7 +67,6 @@ class TTLCache(Generic[CacheKey, CacheValue]):
 
 
 def _consume_exception(task: asyncio.Task[CacheValue]) -> None:
-    """Retrieve the exception of a task that nobody awaits any more, so that the event loop does not log it.
-    """
+    """Retrieve the exception of a task that nobody awaits any more, so that the event loop does not log it."""
     if not task.cancelled():
         task.exception()

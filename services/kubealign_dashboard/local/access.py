@@ -5,9 +5,9 @@ import hmac
 from collections.abc import Sequence
 from pathlib import Path
 
+from kubealign.client.backends.base import JobBackend
 from kubealign.client.errors import Unauthenticated
 from kubealign.client.records import ListQuery
-from kubealign.client.backends.base import JobBackend
 from kubealign_dashboard.access import Caller
 
 _PAGE_SIZE = 500
@@ -27,7 +27,9 @@ class LocalAccess:
     async def authenticate(self, token: str) -> Caller:
         # Constant time, which does not reveal a correct prefix.
         if not hmac.compare_digest(token.encode(), self._token):
-            raise Unauthenticated("the token is not valid for this dashboard: open the address that it printed")
+            raise Unauthenticated(
+                "the token is not valid for this dashboard: open the address that it printed"
+            )
         return Caller(_user_name(), token)
 
     async def authorize(

@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from kubealign.client.records import JobRecord, JobRef
 from kubealign.client.backends.base import JobBackend
-from kubealign_dashboard.web.problems import RequestRejected
+from kubealign.client.records import JobRecord, JobRef
 from kubealign_dashboard.streams.cursor import StreamCursor
 from kubealign_dashboard.streams.job_feed import JobFeed, PollIntervals
 from kubealign_dashboard.streams.list_feed import ListFeed
+from kubealign_dashboard.web.problems import RequestRejected
 
 _LIST_POLL_SECONDS = 2.0
 #: Lifetime of the list feed after its last reader: a reader that reconnects finds its journal again.
@@ -19,7 +19,9 @@ MAX_STREAMS = 1000
 class Hub:
     """The feeds. `close` ends every stream; it is called once, at shutdown."""
 
-    def __init__(self, reader: JobBackend, poll_intervals: PollIntervals | None = None, max_streams: int = MAX_STREAMS) -> None:
+    def __init__(
+        self, reader: JobBackend, poll_intervals: PollIntervals | None = None, max_streams: int = MAX_STREAMS
+    ) -> None:
         self._reader = reader
         self._pace = poll_intervals or PollIntervals()
         self._most = max_streams

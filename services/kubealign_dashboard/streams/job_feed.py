@@ -5,12 +5,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kubealign.client.records import JobRecord, JobRef
 from kubealign.client.backends.base import JobBackend
+from kubealign.client.records import JobRecord, JobRef
 from kubealign_dashboard.api import serializers
 from kubealign_dashboard.streams.cursor import StreamCursor
-from kubealign_dashboard.streams.server_sent_event import ServerSentEvent
 from kubealign_dashboard.streams.feed import ChangeFeed
+from kubealign_dashboard.streams.server_sent_event import ServerSentEvent
 
 KINDS = ("metrics", "samples")
 PAGE_SIZES = {"metrics": 1000, "samples": 100}
@@ -29,7 +29,9 @@ class PollIntervals:
 class JobFeed(ChangeFeed[ServerSentEvent]):
     """The feed of one job. It begins at the cursor of its first reader."""
 
-    def __init__(self, reader: JobBackend, record: JobRecord, cursor: StreamCursor, poll_intervals: PollIntervals) -> None:
+    def __init__(
+        self, reader: JobBackend, record: JobRecord, cursor: StreamCursor, poll_intervals: PollIntervals
+    ) -> None:
         super().__init__(_JOURNAL_SIZE)
         self._reader = reader
         self._poll_intervals = poll_intervals
@@ -90,7 +92,9 @@ class JobFeed(ChangeFeed[ServerSentEvent]):
             return
 
 
-async def iter_pages(reader: JobBackend, ref: JobRef, kind: str, after: str) -> AsyncIterator[list[dict[str, Any]]]:
+async def iter_pages(
+    reader: JobBackend, ref: JobRef, kind: str, after: str
+) -> AsyncIterator[list[dict[str, Any]]]:
     """Yield pages of entries after this one, up to now."""
     while True:
         items = await _page(reader, ref, kind, after)
@@ -104,7 +108,10 @@ async def iter_pages(reader: JobBackend, ref: JobRef, kind: str, after: str) -> 
 async def _page(reader: JobBackend, ref: JobRef, kind: str, after: str) -> list[dict[str, Any]]:
     if kind == "metrics":
         return [serializers.step_metrics(step) for step in await reader.metrics(ref, after, PAGE_SIZES[kind])]
-    return [serializers.sample(record, tokens=False) for record in await reader.samples(ref, after, PAGE_SIZES[kind])]
+    return [
+        serializers.sample(record, tokens=False)
+        for record in await reader.samples(ref, after, PAGE_SIZES[kind])
+    ]
 
 
 def _without_silence(processes: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

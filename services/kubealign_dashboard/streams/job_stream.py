@@ -2,14 +2,14 @@
 
 from collections.abc import AsyncIterator
 
-from kubealign.client.records import JobRecord
 from kubealign.client.backends.base import JobBackend
+from kubealign.client.records import JobRecord
 from kubealign_dashboard.api import serializers
 from kubealign_dashboard.streams.cursor import StreamCursor, entry_key
-from kubealign_dashboard.streams.server_sent_event import RETRY, ServerSentEvent
 from kubealign_dashboard.streams.hub import Hub
 from kubealign_dashboard.streams.job_feed import KINDS, JobFeed, iter_pages
 from kubealign_dashboard.streams.journal import ReaderFellBehind
+from kubealign_dashboard.streams.server_sent_event import RETRY, ServerSentEvent
 
 
 async def job_stream(
@@ -79,4 +79,6 @@ class _JobStream:
         if not new_items:
             return None
         self.cursor = self.cursor.advanced(event.name, new_items[-1]["entry"])
-        return event if len(new_items) == len(event.items) else ServerSentEvent.with_items(event.name, new_items)
+        return (
+            event if len(new_items) == len(event.items) else ServerSentEvent.with_items(event.name, new_items)
+        )

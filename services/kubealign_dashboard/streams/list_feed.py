@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from secrets import token_hex
 from typing import Any
 
-from kubealign.client.records import JobRecord, JobRef, ListQuery
 from kubealign.client.backends.base import JobBackend
-from kubealign_dashboard.api import serializers
+from kubealign.client.records import JobRecord, JobRef, ListQuery
 from kubealign_dashboard.access import ChangeSource
+from kubealign_dashboard.api import serializers
 from kubealign_dashboard.streams.feed import ChangeFeed
 from kubealign_dashboard.web.json_response import encode
 

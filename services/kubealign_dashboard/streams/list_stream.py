@@ -2,9 +2,9 @@
 
 from collections.abc import AsyncIterator, Collection
 
-from kubealign_dashboard.streams.server_sent_event import RETRY, ServerSentEvent
 from kubealign_dashboard.streams.hub import Hub
 from kubealign_dashboard.streams.journal import ReaderFellBehind
+from kubealign_dashboard.streams.server_sent_event import RETRY, ServerSentEvent
 
 
 async def list_stream(hub: Hub, namespaces: Collection[str] | None, last: str) -> AsyncIterator[bytes]:

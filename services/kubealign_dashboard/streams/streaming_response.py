@@ -11,8 +11,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from kubealign.client.errors import KubealignError, Unavailable
-from kubealign_dashboard.web.authorization import RequestContext
 from kubealign_dashboard.streams.hub import Hub
+from kubealign_dashboard.web.authorization import RequestContext
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kubealign.client.errors import KubealignError, Unauthenticated
 from kubealign_dashboard.access import Access, Caller
-from kubealign_dashboard.web.problems import problem_from_error, problem
+from kubealign_dashboard.web.problems import problem, problem_from_error
 
 #: Used through the API server's service proxy, which consumes the Authorization header.
 TOKEN_HEADER = "X-Kubealign-Token"

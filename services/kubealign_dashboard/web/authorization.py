@@ -5,9 +5,9 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from kubealign.client.backends.base import JobBackend
 from kubealign.client.errors import Forbidden
 from kubealign.client.records import JobRef
-from kubealign.client.backends.base import JobBackend
 from kubealign_dashboard.access import Access, Caller
 from kubealign_dashboard.web.parameters import JobName, Namespace
 
@@ -76,7 +76,9 @@ class AuthorizeJob:
         self._verb = verb
         self._resource = resource
 
-    async def __call__(self, context: AnyRequestContext, namespace: Namespace, name: JobName) -> JobRequestContext:
+    async def __call__(
+        self, context: AnyRequestContext, namespace: Namespace, name: JobName
+    ) -> JobRequestContext:
         # Pods and events do not carry the name of the job.
         named = name if self._resource.startswith("alignmentjobs") else ""
         await context.authorize(self._verb, namespace, named, self._resource)

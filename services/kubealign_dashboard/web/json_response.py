@@ -15,7 +15,9 @@ def encode(value: Any) -> bytes:
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except ValueError:
-        text = json.dumps(_replace_non_finite(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        text = json.dumps(
+            _replace_non_finite(value), ensure_ascii=False, allow_nan=False, separators=(",", ":")
+        )
     # JSON escapes can spell a lone surrogate, which UTF-8 cannot encode.
     return text.encode("utf-8", "replace")
 

@@ -10,10 +10,12 @@ API_PREFIX = "/api/v1"
 ENTRY_PATTERN = r"^\d{1,19}-\d{1,19}$"
 
 Namespace: TypeAlias = Annotated[
-    str, Path(pattern=DNS_LABEL_PATTERN, max_length=63, description="The job's namespace.", examples=["default"])
+    str,
+    Path(pattern=DNS_LABEL_PATTERN, max_length=63, description="The job's namespace.", examples=["default"]),
 ]
 JobName: TypeAlias = Annotated[
-    str, Path(pattern=JOB_NAME_PATTERN, max_length=52, description="metadata.name of the job.", examples=["sums"])
+    str,
+    Path(pattern=JOB_NAME_PATTERN, max_length=52, description="metadata.name of the job.", examples=["sums"]),
 ]
 After: TypeAlias = Annotated[
     str,

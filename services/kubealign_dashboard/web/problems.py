@@ -39,9 +39,7 @@ class InvalidField(BaseModel):
         description="Path of the invalid part, such as spec.maxSteps, or a parameter name; empty: the body.",
         examples=["spec.maxSteps"],
     )
-    message: str = Field(
-        description="The error and the allowed values.", examples=["must be 1 or more"]
-    )
+    message: str = Field(description="The error and the allowed values.", examples=["must be 1 or more"])
     held: str = Field("", description="The invalid value, shortened.", examples=["0"])
 
 
@@ -117,7 +115,9 @@ def install(app: FastAPI) -> None:
 
     async def refused(request: Request, error: Exception) -> Response:
         rejected = cast(RequestRejected, error)
-        return problem(request.url.path, rejected.status, rejected.kind, rejected.detail, headers=rejected.headers)
+        return problem(
+            request.url.path, rejected.status, rejected.kind, rejected.detail, headers=rejected.headers
+        )
 
     async def unread(request: Request, error: Exception) -> Response:
         fields = [_invalid_field(details) for details in cast(RequestValidationError, error).errors()]
@@ -127,7 +127,9 @@ def install(app: FastAPI) -> None:
     async def unrouted(request: Request, error: Exception) -> Response:
         http_error = cast(HTTPException, error)
         headers = dict(http_error.headers or {})
-        detail = f"{request.url.path} does not exist" if http_error.status_code == 404 else str(http_error.detail)
+        detail = (
+            f"{request.url.path} does not exist" if http_error.status_code == 404 else str(http_error.detail)
+        )
         if http_error.status_code == 405:
             # The router lists the methods of one route; a path may have several routes.
             allowed = ", ".join(sorted(_allowed_methods(app, request.scope)))

@@ -8,8 +8,8 @@ from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ValidationError
 
-from kubealign_dashboard.web.problems import RequestRejected
 from kubealign_dashboard.web.json_response import JSON
+from kubealign_dashboard.web.problems import RequestRejected
 
 MERGE_PATCH = "application/merge-patch+json"
 #: Slightly below etcd's limit for one object.

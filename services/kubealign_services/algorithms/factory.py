@@ -2,7 +2,7 @@
 
 from kubealign.spec import algorithms as spec
 from kubealign_services.algorithms.contract import Algorithm, load_algorithm
-from kubealign_services.runtime.plugins import ALGORITHMS, PluginError, load_entry_point, instantiate
+from kubealign_services.runtime.plugins import ALGORITHMS, PluginError, instantiate, load_entry_point
 
 
 def make_algorithm(chosen: spec.Algorithm) -> Algorithm:

@@ -1,2 +1,1 @@
 """Durable checkpoints of a job: store, manifest, step history and fence numbers."""
-

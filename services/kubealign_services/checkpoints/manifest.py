@@ -3,11 +3,54 @@ valid.
 """
 
 from datetime import datetime
-from typing import Literal
+from pathlib import Path
+from typing import Annotated, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, JsonValue
+import xxhash
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, JsonValue
 
-from kubealign_services.checkpoints.shards import ShardFile
+_CHUNK = 4 << 20
+
+
+def _within(name: str) -> str:
+    path = Path(name)
+    if not name or path.is_absolute() or ".." in path.parts:
+        raise ValueError("must be a path inside the folder")
+    return name
+
+
+class ShardFile(BaseModel):
+    """One file. name: path within the folder, with slashes. digest: xxh3-128, hexadecimal."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: Annotated[str, AfterValidator(_within)]
+    size_bytes: int = Field(ge=0)
+    digest: str = Field(pattern="^[0-9a-f]{32}$")
+
+
+def file_digest(path: Path) -> str:
+    """Return the xxh3-128 of a file's bytes, hexadecimal."""
+    digest = xxhash.xxh3_128()
+    buffer = bytearray(_CHUNK)
+    view = memoryview(buffer)
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            digest.update(view[:count])
+    return str(digest.hexdigest())
+
+
+def describe_shards(directory: Path) -> list[ShardFile]:
+    """Return all files below a folder, sorted by name."""
+    paths = sorted(path for path in directory.rglob("*") if path.is_file())
+    return [
+        ShardFile(
+            name=path.relative_to(directory).as_posix(),
+            size_bytes=path.stat().st_size,
+            digest=file_digest(path),
+        )
+        for path in paths
+    ]
 
 
 class CheckpointManifest(BaseModel):

@@ -10,9 +10,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from kubealign_services.checkpoints.durable import fsync_path, create_file
-from kubealign_services.checkpoints.manifest import CheckpointManifest
-from kubealign_services.checkpoints.shards import ShardFile, file_digest
+from kubealign_services.checkpoints.durable import create_file, fsync_path
+from kubealign_services.checkpoints.manifest import CheckpointManifest, ShardFile, file_digest
 
 MANIFEST = "manifest.json"
 
@@ -44,8 +43,7 @@ class StoredCheckpoint:
 
 
 class CheckpointStore:
-    """Checkpoints of one job in one folder, written by one driver at a time; the newest `keep` are retained.
-    """
+    """Checkpoints of one job in one folder, written by one driver at a time; the newest `keep` are retained."""
 
     def __init__(self, directory: Path, keep: int) -> None:
         if keep < 1:
@@ -106,7 +104,8 @@ class CheckpointStore:
         if not self._directory.exists():
             return []
         return sorted(
-            (path for path in self._directory.iterdir() if _CHECKPOINT_NAME.fullmatch(path.name)), key=_step_and_attempt
+            (path for path in self._directory.iterdir() if _CHECKPOINT_NAME.fullmatch(path.name)),
+            key=_step_and_attempt,
         )
 
     def latest_step(self) -> int | None:
@@ -147,7 +146,11 @@ class CheckpointStore:
             raise CorruptCheckpoint(f"the commit of step {step} is corrupt: {error}") from error
 
     def _free_name(self, step: int) -> Path:
-        taken = [_step_and_attempt(path)[1] for path in self.checkpoint_paths() if _step_and_attempt(path)[0] == step]
+        taken = [
+            _step_and_attempt(path)[1]
+            for path in self.checkpoint_paths()
+            if _step_and_attempt(path)[0] == step
+        ]
         name = f"step-{step:08d}" + (f"-{max(taken) + 1}" if taken else "")
         return self._directory / name
 

@@ -17,8 +17,7 @@ from typing import Any
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.paths import format_path
 from kubealign_services.data.errors import DataError
-from kubealign_services.data.sources.job_datasets import JobDatasets, open_datasets
-from kubealign_services.data.tokenization.length_filter import token_budget
+from kubealign_services.data.models.resolution import ResolvedModels, resolve_models
 from kubealign_services.data.prepared import (
     FOLDER,
     INPUTS,
@@ -26,11 +25,12 @@ from kubealign_services.data.prepared import (
     REPORT,
     TRAIN,
     VALIDATION,
-    PreparedJob,
     PreparationReport,
+    PreparedJob,
     load_prepared,
 )
-from kubealign_services.data.models.resolution import ResolvedModels, resolve_models
+from kubealign_services.data.sources.job_datasets import JobDatasets, open_datasets
+from kubealign_services.data.tokenization.length_filter import token_budget
 from kubealign_services.data.tokenization.row_writer import write_rows
 
 log = logging.getLogger(__name__)
@@ -107,7 +107,9 @@ def _differences(before: Any, now: Any, path: tuple[str | int, ...]) -> Iterator
         yield f"{format_path(('spec', *path))} was {json.dumps(before)}, is {json.dumps(now)}"
 
 
-def _write_datasets(job: AlignmentJob, data: JobDatasets, models: ResolvedModels, folder: Path) -> PreparationReport:
+def _write_datasets(
+    job: AlignmentJob, data: JobDatasets, models: ResolvedModels, folder: Path
+) -> PreparationReport:
     spec = job.spec
     rollout = spec.effective_rollout
     sampled = None if rollout is None else rollout.sampling.max_tokens
@@ -117,7 +119,9 @@ def _write_datasets(job: AlignmentJob, data: JobDatasets, models: ResolvedModels
         spec.data,
         tokenizer,
         # Rows used only to measure a loss need no room for a sampled response.
-        token_budget(models.context, spec.data.value.max_tokens, sampled if spec.algorithm.value.samples else None),
+        token_budget(
+            models.context, spec.data.value.max_tokens, sampled if spec.algorithm.value.samples else None
+        ),
         folder / TRAIN,
         "spec.data",
     )

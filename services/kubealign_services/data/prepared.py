@@ -171,5 +171,7 @@ def load_prepared(run_dir: Path) -> PreparedJob:
         models={role: folder / path for role, path in models.items()},
         report=report,
         train=PreparedRows(folder / TRAIN, report.train.kind),
-        validation=None if report.validation is None else PreparedRows(folder / VALIDATION, report.validation.kind),
+        validation=None
+        if report.validation is None
+        else PreparedRows(folder / VALIDATION, report.validation.kind),
     )

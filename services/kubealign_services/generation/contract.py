@@ -134,7 +134,10 @@ class Generator(Protocol):
         """
 
     async def refit(
-        self, tensors: Iterable[tuple[str, Tensor]], version: int, in_flight: InFlightPolicy = InFlightPolicy.DRAIN
+        self,
+        tensors: Iterable[tuple[str, Tensor]],
+        version: int,
+        in_flight: InFlightPolicy = InFlightPolicy.DRAIN,
     ) -> None:
         """Load new weights; see `RolloutEngine.refit`. Call within `paused` of the same kind."""
 
@@ -155,8 +158,7 @@ class Generator(Protocol):
         """
 
     async def sequence_logprobs(self, tokens: list[int]) -> list[float]:
-        """Return the log-probability of each token after the first, at temperature 1. Call within `paused`.
-        """
+        """Return the log-probability of each token after the first, at temperature 1. Call within `paused`."""
 
     async def continuation_logprobs(
         self, prompt: Sequence[int], continuations: Sequence[Sequence[int]]
@@ -199,7 +201,10 @@ class RolloutEngine(Protocol):
     def load(self) -> EngineLoad: ...
 
     def refit(
-        self, tensors: Iterable[tuple[str, Tensor]], version: int, in_flight: InFlightPolicy = InFlightPolicy.DRAIN
+        self,
+        tensors: Iterable[tuple[str, Tensor]],
+        version: int,
+        in_flight: InFlightPolicy = InFlightPolicy.DRAIN,
     ) -> None:
         """Load all weights by Hugging Face name and flush every cached prefix.
 

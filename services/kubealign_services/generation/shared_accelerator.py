@@ -15,8 +15,8 @@ from kubealign_services.generation.contract import (
     GenerationRequest,
     RolloutEngine,
 )
-from kubealign_services.runtime.offload.contract import Offloadable
 from kubealign_services.runtime.offload.accelerator_lock import AcceleratorLock
+from kubealign_services.runtime.offload.contract import Offloadable
 
 #: Name of the engine as a tenant of the accelerator lock.
 GENERATION_TENANT = "generation"
@@ -30,8 +30,7 @@ class EngineMemory(Offloadable, Protocol):
 
 
 class EngineTenant:
-    """The engine as a tenant of the accelerator lock. Has nothing on the accelerator until `memory` is set.
-    """
+    """The engine as a tenant of the accelerator lock. Has nothing on the accelerator until `memory` is set."""
 
     def __init__(self) -> None:
         self.memory: EngineMemory | None = None
@@ -98,7 +97,10 @@ class SharedAcceleratorEngine:
         return self._engine.load()
 
     def refit(
-        self, tensors: Iterable[tuple[str, Tensor]], version: int, in_flight: InFlightPolicy = InFlightPolicy.DRAIN
+        self,
+        tensors: Iterable[tuple[str, Tensor]],
+        version: int,
+        in_flight: InFlightPolicy = InFlightPolicy.DRAIN,
     ) -> None:
         """Load new weights; see `RolloutEngine.refit`. Raises LeaseTimeout."""
         with self._tenant.replacing_weights(), self._hold_lock("a refit"):

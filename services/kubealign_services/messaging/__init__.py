@@ -1,2 +1,1 @@
 """Message bus of a job: the contract, an implementation over NATS JetStream, and one in memory."""
-

@@ -1,5 +1,4 @@
-"""Numba-compiled functions: compiled at the first call or at import, and cached on disk for the next process.
-"""
+"""Numba-compiled functions: compiled at the first call or at import, and cached on disk for the next process."""
 
 import hashlib
 from collections.abc import Callable

@@ -55,12 +55,16 @@ def load_entry_point(group: str, name: str, field_path: str) -> Callable[..., An
             f"{field_path}: {name} ({entry.value}) cannot be imported: {type(error).__name__}: {error}"
         ) from error
     if not callable(loaded):
-        raise PluginError(f"{field_path}: {name} ({entry.value}) is {format_value(loaded)}, which cannot be called")
+        raise PluginError(
+            f"{field_path}: {name} ({entry.value}) is {format_value(loaded)}, which cannot be called"
+        )
     plugin: Callable[..., Any] = loaded
     return plugin
 
 
-def check_signature(function: Callable[..., Any], positional_count: int, parameters: Mapping[str, Any], field_path: str) -> None:
+def check_signature(
+    function: Callable[..., Any], positional_count: int, parameters: Mapping[str, Any], field_path: str
+) -> None:
     """Check that a function accepts `positional_count` positional arguments and these named parameters.
 
     Args:

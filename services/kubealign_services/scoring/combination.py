@@ -89,7 +89,11 @@ def _transform(
 
 
 def _mean_and_std(
-    name: str, standardize: RewardStandardization, counted: Tensor, step: int, state: MutableMapping[str, Moments]
+    name: str,
+    standardize: RewardStandardization,
+    counted: Tensor,
+    step: int,
+    state: MutableMapping[str, Moments],
 ) -> tuple[float, float]:
     if standardize.fixed is not None:
         return standardize.fixed.mean, standardize.fixed.std

@@ -1,6 +1,7 @@
 """Rewards by reward models: a packed forward pass, pooled to one value per sequence and score."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
@@ -13,9 +14,43 @@ from kubealign.spec.sections.rewards import EnsembleAggregation
 from kubealign_services.algorithms.losses.pooling import pool_outputs
 from kubealign_services.batch.packed import Batch
 from kubealign_services.scoring.attributes import attribute_weights, check_same_scores
-from kubealign_services.scoring.sequence_scores import SequenceScores, aggregate_scores
 from kubealign_services.training.contract import FrozenBackend, Head
 from kubealign_services.training.torch_backend.frozen_model import FrozenTorchModel
+
+
+@dataclass(frozen=True)
+class SequenceScores:
+    """Scores of S sequences.
+
+    rewards: float32 [S]. attributes: for models with several scores, name -> float32 [S]. disagreement:
+    for an ensemble, float32 [S], the population standard deviation of its members' rewards.
+    """
+
+    rewards: Tensor
+    attributes: dict[str, Tensor] = field(default_factory=dict)
+    disagreement: Tensor | None = None
+
+
+def aggregate_scores(members: Sequence[SequenceScores], how: EnsembleAggregation) -> SequenceScores:
+    """Aggregate the members' rewards, and each attribute likewise.
+
+    By mean or minimum (Coste et al. 2024, mean and worst-case optimisation).
+    """
+    rewards = torch.stack([member.rewards for member in members])
+    return SequenceScores(
+        _reduce(rewards, how),
+        {
+            name: _reduce(torch.stack([member.attributes[name] for member in members]), how)
+            for name in members[0].attributes
+        },
+        rewards.std(0, correction=0),
+    )
+
+
+def _reduce(scores: Tensor, how: EnsembleAggregation) -> Tensor:
+    """Reduce [members, S] to [S]."""
+    return scores.mean(0) if how is EnsembleAggregation.MEAN else scores.amin(0)
+
 
 #: A forward pass of a model with a score head: batch, names of the requested outputs -> name -> float32 [T],
 #: or [T, N] of N scores.
@@ -103,7 +138,9 @@ def load_reward_model(
     The default is last-token pooling, as in transformers. Raises the training backend's errors for other
     folders, and UnknownAttribute.
     """
-    return build_reward(FrozenTorchModel.load(folder, Head.SCORE, precision, microbatch_tokens, rank), weights)
+    return build_reward(
+        FrozenTorchModel.load(folder, Head.SCORE, precision, microbatch_tokens, rank), weights
+    )
 
 
 def build_reward(model: FrozenBackend, weights: Mapping[str, float] | None = None) -> ModelReward:

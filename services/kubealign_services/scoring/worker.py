@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from kubealign.v1 import rollout_pb2, scoring_pb2
-from kubealign_services.messaging.contract import Bus
 from kubealign_services.messaging.ack_keepalive import extend_ack_deadline
+from kubealign_services.messaging.contract import Bus
 from kubealign_services.telemetry.rates import BusyShare, Rate
 
 _PULL_COUNT = 64

@@ -1,2 +1,1 @@
 """Logs, Prometheus metrics, heartbeats, the read model and trackers."""
-

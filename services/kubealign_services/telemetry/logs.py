@@ -11,6 +11,21 @@ from typing import TextIO
 
 from kubealign_services.telemetry.json_values import to_json
 
+_MAX_CHARACTERS = 500
+
+
+class LastError(logging.Handler):
+    """Keeps the text of the newest record of level ERROR or above; empty before the first one."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.text = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        message = record.getMessage()
+        self.text = message if len(message) <= _MAX_CHARACTERS else message[: _MAX_CHARACTERS - 3] + "..."
+
+
 # Standard attributes of a record; any other attribute came from `extra`.
 _RECORD_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 # These log every request at INFO; only their warnings and errors are kept.

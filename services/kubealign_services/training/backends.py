@@ -1,5 +1,4 @@
-"""Selects the training backend that a spec names, for trained models and for the frozen models beside them.
-"""
+"""Selects the training backend that a spec names, for trained models and for the frozen models beside them."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -6,4 +6,3 @@ all tensors on the bus (`announce`), every rollout worker fetches the parts over
 (`transfer`, `receive`), verifies checksums and a canary (`verify`) and acknowledges, and the driver waits
 for a quorum (`announce.coordinator`).
 """
-

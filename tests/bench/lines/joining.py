@@ -16,8 +16,8 @@ from tests.bench.line import Aim, Bench, Line, Outcome
 from tests.bench.watch import Usage
 from tests.bench.workload import Workload
 
-from kubealign.local.run_dir.control_socket import scale
 from kubealign.local.errors import RunRefused
+from kubealign.local.run_dir.control_socket import scale
 
 _TIMEOUT_SECONDS = 3600.0
 _SECONDS_BETWEEN = 0.05

@@ -16,17 +16,21 @@ from tests.bench import jobs
 from tests.bench.peers.reward_file import reward
 from tests.bench.workload import MODEL, Workload
 
-from kubealign.spec.sections.engines import TorchEngineSpec as EngineSpec
 from kubealign.spec.job import AlignmentJob
+from kubealign.spec.sections.engines import TorchEngineSpec as EngineSpec
 from kubealign.v1 import rollout_pb2, scoring_pb2
 from kubealign_services.algorithms.factory import make_algorithm
 from kubealign_services.batch.packed import Batch
 from kubealign_services.data.tokenization.tokenizers import load_tokenizer
-from kubealign_services.roles.driver.rollouts.batch_assembly import SamplingInfo, assemble_batch
-from kubealign_services.roles.driver.rollouts.work_items import encode_scoring_context, derive_sample_seed, to_sampling_proto
-from kubealign_services.roles.driver.rollouts.group_tracker import RolloutGroup
 from kubealign_services.generation.contract import GenerationRequest
 from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
+from kubealign_services.roles.driver.rollouts.batch_assembly import SamplingInfo, assemble_batch
+from kubealign_services.roles.driver.rollouts.group_tracker import RolloutGroup
+from kubealign_services.roles.driver.rollouts.work_items import (
+    derive_sample_seed,
+    encode_scoring_context,
+    to_sampling_proto,
+)
 from kubealign_services.roles.rollout.messages import split_into_parts, to_rollout
 from kubealign_services.scoring.combination import combine_rewards
 from kubealign_services.training.contract import Head, UpdatePlan
@@ -98,7 +102,9 @@ class OneProcess:
                 group_id=name,
                 prompt_tokens=self._tokenizer(text, add_special_tokens=False)["input_ids"],
                 samples=count,
-                seeds=[derive_sample_seed(self.job.spec.seed, "train", name, 0, each) for each in range(count)],
+                seeds=[
+                    derive_sample_seed(self.job.spec.seed, "train", name, 0, each) for each in range(count)
+                ],
                 sampling=to_sampling_proto(self.job.spec.rollout.sampling),
                 columns=encode_scoring_context(text, {}),
                 purpose="train",

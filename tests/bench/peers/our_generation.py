@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from kubealign.spec.sections.engines import TorchEngineSpec as EngineSpec
 from kubealign_services.generation.contract import GenerationRequest, SamplingParameters
 from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
-from kubealign_services.roles.rollout.fixed_weights import read_folder_weights
+from kubealign_services.roles.rollout.weights import read_folder_weights
 
 
 def requests(workload: Workload, tokenizer: PreTrainedTokenizerFast, step: int) -> list[GenerationRequest]:

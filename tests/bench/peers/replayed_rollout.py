@@ -19,19 +19,24 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from kubealign.local.servers.nats import LocalNatsServer
 from kubealign.local.processes.ports import PortAllocator
+from kubealign.local.servers.nats import LocalNatsServer
 from kubealign.process_settings import NatsAccess, Role, TlsFiles
 from kubealign.security.authority import CertificateAuthority, write_tls
 from kubealign.spec.sections.rollout import SamplingSpec
+from kubealign_services.generation.contract import (
+    EngineLoad,
+    FinishReason,
+    GeneratedSample,
+    GenerationRequest,
+)
 from kubealign_services.messaging.bounds import bounds_for
 from kubealign_services.messaging.jetstream.bus import JetStreamBus
 from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
 from kubealign_services.roles.driver.rollouts.group_buffer import GroupBuffer, GroupPlan
-from kubealign_services.roles.driver.rollouts.work_items import to_sampling_proto
 from kubealign_services.roles.driver.rollouts.prompt_source import ListPrompts
-from kubealign_services.generation.contract import EngineLoad, FinishReason, GeneratedSample, GenerationRequest
-from kubealign_services.roles.rollout.fixed_weights import FixedWeights
+from kubealign_services.roles.driver.rollouts.work_items import to_sampling_proto
+from kubealign_services.roles.rollout.weights import FixedWeights
 from kubealign_services.roles.rollout.worker import RolloutWorker
 
 _PROMPT = list(range(3, 35))
@@ -151,7 +156,9 @@ def main(trace_file: Path, workers: int, steps: int, result: Path) -> None:
         authority = CertificateAuthority.create("bench", timedelta(hours=1))
         tls = {role: write_tls(folder / str(role), authority, role) for role in (Role.DRIVER, Role.ROLLOUT)}
         server_tls = write_tls(folder / "server", authority, Role.RUNNER, ["127.0.0.1"])
-        server = LocalNatsServer(folder, PortAllocator().allocate(), "bench", "secret-of-the-bench", server_tls)
+        server = LocalNatsServer(
+            folder, PortAllocator().allocate(), "bench", "secret-of-the-bench", server_tls
+        )
         children: list[Any] = []
         # Forked before anything has a thread: torch is imported once.
         fork = multiprocessing.get_context("fork")

@@ -56,7 +56,11 @@ RECIPES = {
         Recipe(
             "services",
             (
-                ("python", "-c", "import kubealign_services.roles.trainer.main, kubealign_services.roles.rollout.main"),
+                (
+                    "python",
+                    "-c",
+                    "import kubealign_services.roles.trainer.main, kubealign_services.roles.rollout.main",
+                ),
                 ("nats-server", "--version"),
             ),
         ),

@@ -8,8 +8,7 @@ from typing import Any
 from kubernetes import client
 
 from kubealign.spec.job import GROUP, VERSION
-from kubealign_operator.crd.definition import NAME, PLURAL
-from kubealign_operator.crd.file import crd_manifest
+from kubealign_operator.crd.definition import NAME, PLURAL, crd_manifest
 
 from .control_plane import ControlPlane
 

@@ -13,7 +13,7 @@ _PROGRAM = """
 import resource, signal, sys
 from pathlib import Path
 from kubealign_services.checkpoints.manifest import CommitManifest
-from kubealign_services.checkpoints.shards import describe_shards
+from kubealign_services.checkpoints.manifest import describe_shards
 from kubealign_services.checkpoints.store import CommitFailed, CommitStore
 
 store = CommitStore(Path(sys.argv[1]), keep=2)

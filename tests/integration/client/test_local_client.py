@@ -79,9 +79,7 @@ def _quicken_once_scaled(client: AlignmentClient, folder: Path) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_jobs_of_a_file_run_in_order_and_suspend(
-    client: AlignmentClient, tmp_path: Path
-) -> None:
+def test_jobs_of_a_file_run_in_order_and_suspend(client: AlignmentClient, tmp_path: Path) -> None:
     base = sft_job(tmp_path, "base", maxSteps=100, checkpoint={"everySteps": 1000})
     following = sft_job(tmp_path, "following", maxSteps=2, policy={"model": {"job": {"name": "base"}}})
     jobs = client.submit_all(write_jobs(tmp_path, following, base))

@@ -44,9 +44,7 @@ def access(site: MemorySite, **people: Person) -> RuledAccess:
     return RuledAccess(site, {"jane": Person("jane"), **people})
 
 
-async def test_nothing_is_lost_during_a_server_restart(
-    site: MemorySite, unused_tcp_port: int
-) -> None:
+async def test_nothing_is_lost_during_a_server_restart(site: MemorySite, unused_tcp_port: int) -> None:
     seen: list[Seen] = []
     for number in range(3):
         site.report(LETTERS, number + 1, {"reward/mean": 0.1})

@@ -23,14 +23,14 @@ from kubealign.v1 import (
 )
 from kubealign_services.batch.codec import decode, encode, encode_columns
 from kubealign_services.batch.packed import Batch
-from kubealign_services.messaging.memory import MemoryBus
-from kubealign_services.checkpoints.shards import file_digest
+from kubealign_services.checkpoints.manifest import file_digest
 from kubealign_services.checkpoints.store import CheckpointStore
-from kubealign_services.data.prepared import DatasetReport, PreparedJob, PreparedRow, PreparationReport
+from kubealign_services.data.prepared import DatasetReport, PreparationReport, PreparedJob, PreparedRow
+from kubealign_services.messaging.memory import MemoryBus
 from kubealign_services.roles.driver.attempt import run_attempt
-from kubealign_services.roles.driver.shutdown import ShutdownDeadline
 from kubealign_services.roles.driver.main import run_job
 from kubealign_services.roles.driver.metrics.progress import ProgressTracker
+from kubealign_services.roles.driver.shutdown import ShutdownDeadline
 from kubealign_services.runtime.process.context import ProcessContext
 from kubealign_services.runtime.rpc.client import Peer
 from kubealign_services.runtime.rpc.server import RpcServer

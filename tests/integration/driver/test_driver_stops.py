@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kubealign_services.roles.driver.errors import UnrecoverableError, ShutdownRequested
+from kubealign_services.roles.driver.errors import ShutdownRequested, UnrecoverableError
 
 pytestmark = pytest.mark.timeout(20)
 

@@ -12,7 +12,7 @@ from xxhash import xxh3_128_hexdigest
 from kubealign_services.data.prepared import PreparedRow
 from kubealign_services.data.tokenization.tokenizers import train_character_tokenizer
 from kubealign_services.roles.driver.errors import UnrecoverableError
-from kubealign_services.roles.driver.sources.iterative.round_files import StoredRound, RoundFiles
+from kubealign_services.roles.driver.sources.iterative.round_files import RoundFiles, StoredRound
 from kubealign_services.roles.driver.state import JobState
 from support.rounds_in_process import Policy, RoundsJob, rounds_job
 

@@ -23,15 +23,22 @@ from transformers import (
 
 from kubealign.spec.sections import engines as engine_spec
 from kubealign.v1 import batch_pb2, refit_pb2
-from kubealign_services.training.adapters.low_rank import LowRankAdapter
 from kubealign_services.generation.contract import GeneratedSample, GenerationRequest, SamplingParameters
 from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
-from kubealign_services.generation.torch_engine.tensor_parallel.worker import run_worker
+from kubealign_services.generation.torch_engine.tensor_parallel.engine_factory import (
+    create_leader_engine,
+    create_worker_runner,
+)
 from kubealign_services.generation.torch_engine.tensor_parallel.leader import PartsMissing, ProcessesLost
-from kubealign_services.generation.torch_engine.tensor_parallel.engine_factory import create_worker_runner, create_leader_engine
 from kubealign_services.generation.torch_engine.tensor_parallel.sharded_runner import ShardedModelRunner
-from kubealign_services.generation.torch_engine.tensor_parallel.sharding import ModelShard, shard_extent, shard_tensor
+from kubealign_services.generation.torch_engine.tensor_parallel.sharding import (
+    ModelShard,
+    shard_extent,
+    shard_tensor,
+)
+from kubealign_services.generation.torch_engine.tensor_parallel.worker import run_worker
 from kubealign_services.runtime.ranks.rendezvous import join_process_group
+from kubealign_services.training.adapters.low_rank import LowRankAdapter
 from kubealign_services.training.weight_slices import WeightSlice
 from support.free_address import free_address
 
@@ -168,7 +175,9 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         torch.set_num_threads(threads)
 
 
-def run_all(engine: TorchRolloutEngine, *requests: GenerationRequest) -> dict[tuple[str, int], GeneratedSample]:
+def run_all(
+    engine: TorchRolloutEngine, *requests: GenerationRequest
+) -> dict[tuple[str, int], GeneratedSample]:
     for request in requests:
         engine.add(request)
     done: dict[tuple[str, int], GeneratedSample] = {}
@@ -222,7 +231,9 @@ def adapter(name: str, dora: bool) -> list[tuple[str, torch.Tensor]]:
         if layer.endswith(("q_proj", "v_proj", "o_proj", "up_proj", "down_proj")) and key != layer:
             outputs, inputs = weight.shape
             magnitude = 1 + draw(outputs).abs() if dora else None
-            named += LowRankAdapter(0.3 * draw(2, inputs), 0.3 * draw(outputs, 2), magnitude).named_tensors(layer)
+            named += LowRankAdapter(0.3 * draw(2, inputs), 0.3 * draw(outputs, 2), magnitude).named_tensors(
+                layer
+            )
     return named
 
 

@@ -8,7 +8,7 @@ import pytest
 from safetensors.torch import load_file
 from xxhash import xxh3_128_hexdigest
 
-from kubealign_services.roles.driver.sources.iterative.round_files import StoredRound, RoundFiles
+from kubealign_services.roles.driver.sources.iterative.round_files import RoundFiles, StoredRound
 from support.running import RunningJobs
 from support.tiny_jobs import PACED_LETTER_A, online_job, set_pace, write_jobs, write_reward
 

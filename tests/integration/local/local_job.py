@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kubealign.local.processes.fork_server import ForkServer
-from kubealign.local.runner.signals import Interruption
-from kubealign.local.runner.job_runner import JobRunner
+from kubealign.local.processes.supervisor import UnitState
 from kubealign.local.run_dir.layout import RunDirectory
 from kubealign.local.run_dir.status import RunStatus
-from kubealign.local.processes.supervisor import UnitState
+from kubealign.local.runner.job_runner import JobRunner
+from kubealign.local.runner.signals import Interruption
 from kubealign.process_settings import Role
 from kubealign.roles import Process
 from kubealign.spec.job import AlignmentJob

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from local_job import HERE, JOB, alive, descendants, eventually, is_there, shared_memory
 
-from kubealign.local.run_dir.control_socket import list_processes
 from kubealign.local.errors import RunRefused
+from kubealign.local.run_dir.control_socket import list_processes
 
 pytestmark = pytest.mark.timeout(90)
 

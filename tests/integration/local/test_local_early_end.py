@@ -8,8 +8,8 @@ import pytest
 from local_job import HERE, Place, alive, command_name, descendants, driver, prepare, trainer
 
 from kubealign.local.processes.fork_server import ForkServer
-from kubealign.local.run_dir.status import Phase
 from kubealign.local.processes.supervisor import UnitState
+from kubealign.local.run_dir.status import Phase
 
 pytestmark = pytest.mark.timeout(60)
 JOB = [prepare(), trainer(), driver("trainer")]

@@ -20,10 +20,10 @@ from local_job import (
     trainer,
 )
 
-from kubealign.local.run_dir.control_socket import list_processes, scale
 from kubealign.local.errors import RunRefused
-from kubealign.local.run_dir.status import Phase, read_status
 from kubealign.local.processes.supervisor import UnitState
+from kubealign.local.run_dir.control_socket import list_processes, scale
+from kubealign.local.run_dir.status import Phase, read_status
 from kubealign.process_settings import ProcessSettings
 
 pytestmark = pytest.mark.timeout(90)

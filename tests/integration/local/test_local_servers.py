@@ -14,8 +14,8 @@ from nats.errors import Error as NatsError
 from redis.exceptions import AuthenticationError, NoPermissionError
 
 from kubealign.local.processes.ports import PortAllocator
-from kubealign.local.run_dir.status import Phase
 from kubealign.local.processes.supervisor import UnitState
+from kubealign.local.run_dir.status import Phase
 from kubealign.process_settings import ProcessSettings
 
 pytestmark = pytest.mark.timeout(90)

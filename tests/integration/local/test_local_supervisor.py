@@ -7,7 +7,7 @@ import pytest
 from local_job import alive
 
 from kubealign.local.processes.fork_server import ChildProcess, ForkServer
-from kubealign.local.processes.supervisor import ManagedProcess, Supervisor, ManagedUnit
+from kubealign.local.processes.supervisor import ManagedProcess, ManagedUnit, Supervisor
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from kubealign.spec.sections.megatron import MegatronBackendSpec
 from kubealign_services.training.contract import Head
-from kubealign_services.training.megatron_backend.weights.conversion import HeadSizes, build_conversions
 from kubealign_services.training.megatron_backend.model.architecture import read_architecture
 from kubealign_services.training.megatron_backend.model.lora_layers import adapted_layers, init_lora_a
+from kubealign_services.training.megatron_backend.weights.conversion import HeadSizes, build_conversions
 from support import adapter_layers
 from support.adapter_layers import COLUMNS, LORA, ROWS, TOKENS, whole_inputs, whole_up
 from support.forked_ranks import RankFactory
@@ -55,7 +55,11 @@ def test_a_layer_and_its_gradients_match_a_dense_layer(end: str, found: Found) -
     shared, folder, ranks = found
     name = f"decoder.layers.0.{end}"
     conversions = build_conversions(
-        read_architecture(CONFIG), MegatronBackendSpec(tensor_parallel=2), 2, HeadSizes(), adapted_layers(CONFIG, LORA)
+        read_architecture(CONFIG),
+        MegatronBackendSpec(tensor_parallel=2),
+        2,
+        HeadSizes(),
+        adapted_layers(CONFIG, LORA),
     )
     parts = [conversion.slices_of(f"{name}.weight") for conversion in conversions]
     stored = load_file(folder / "model.safetensors")

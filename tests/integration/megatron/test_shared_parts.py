@@ -1,5 +1,4 @@
-"""Two ranks with a divided vocabulary, and two ranks with a divided pack, compared with one rank in float64.
-"""
+"""Two ranks with a divided vocabulary, and two ranks with a divided pack, compared with one rank in float64."""
 
 import datetime
 from collections.abc import Iterator
@@ -12,16 +11,16 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from kubealign_services.training.megatron_backend.parallel.context_attention import (
-    context_attention,
-    plan_context,
-    context_shares,
-)
 from kubealign_services.training.megatron_backend.cpu_shims import megatron_cpu_shims
 from kubealign_services.training.megatron_backend.model.vocab_parallel_logprobs import (
     VocabularyShare,
     vocab_parallel_candidate_logprobs,
     vocab_parallel_token_logprobs,
+)
+from kubealign_services.training.megatron_backend.parallel.context_attention import (
+    context_attention,
+    context_shares,
+    plan_context,
 )
 from support.forked_ranks import RankFactory
 from support.free_address import free_address
@@ -114,7 +113,9 @@ def test_a_vocabulary_divided_between_two_ranks(found: list[dict[str, Tensor]]) 
 
 
 @pytest.mark.parametrize(("name", "window"), [("full", None), ("window", WINDOW)])
-def test_a_pack_divided_between_two_ranks(name: str, window: int | None, found: list[dict[str, Tensor]]) -> None:
+def test_a_pack_divided_between_two_ranks(
+    name: str, window: int | None, found: list[dict[str, Tensor]]
+) -> None:
     *states, back = pack()
     q, k, v = (tensor.requires_grad_() for tensor in states)
     place = torch.arange(LENGTH)

@@ -223,7 +223,9 @@ def test_an_adapter_matches_the_torch_backend(story: Told, alone: Told) -> None:
 @pytest.mark.parametrize(
     "split", [{"expert_parallel": 2}, {"tensor_parallel": 2}], ids=["expert 2", "tensor 2"]
 )
-def test_a_mixture_of_experts_matches_the_torch_backend(split: dict[str, int], tell: Tell, mixture: Path) -> None:
+def test_a_mixture_of_experts_matches_the_torch_backend(
+    split: dict[str, int], tell: Tell, mixture: Path
+) -> None:
     alone = tell("mixture alone", 1, ONE, mixture, ("policy",))
     story = tell(
         f"mixture {split}".translate({ord(c): None for c in "{}':"}),

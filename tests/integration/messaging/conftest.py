@@ -24,7 +24,12 @@ class NatsServer:
     """A server that can be killed and restarted on the same port and store. `name` resolves to `host`."""
 
     def __init__(
-        self, folder: Path, port: int, authority: CertificateAuthority, host: str = "127.0.0.1", name: str = "127.0.0.1"
+        self,
+        folder: Path,
+        port: int,
+        authority: CertificateAuthority,
+        host: str = "127.0.0.1",
+        name: str = "127.0.0.1",
     ) -> None:
         self.folder = folder
         self.port = port

@@ -96,9 +96,7 @@ async def test_waiting_pull_survives_a_restart(server: Server, connect: Connect)
     assert delivery.data == b"after"
 
 
-async def test_pull_without_a_server_waits_for_its_timeout(
-    server: Server, connect: Connect
-) -> None:
+async def test_pull_without_a_server_waits_for_its_timeout(server: Server, connect: Connect) -> None:
     bus = await connect()
     await bus.publish("work", b"x", "1")
     server.kill()
@@ -273,7 +271,9 @@ async def test_wrong_password_is_refused(server: Server, driver_tls: TlsFiles) -
         await JetStreamBus.connect(access, driver_tls, name="x", timeout=3.0)
 
 
-async def test_connection_without_the_jobs_certificate_is_refused(server: Server, driver_tls: TlsFiles) -> None:
+async def test_connection_without_the_jobs_certificate_is_refused(
+    server: Server, driver_tls: TlsFiles
+) -> None:
     stranger = driver_tls.model_copy(update={"ca": driver_tls.certificate})
     with pytest.raises(BusUnavailable, match="did not accept a connection"):
         await JetStreamBus.connect(server.access, stranger, name="x", timeout=2.0)

@@ -170,7 +170,9 @@ def test_every_step_has_every_figure_and_fresh_weights(
 def test_every_token_that_is_shown_has_its_numbers(runs: dict[str, Ran]) -> None:
     path = runs["shared"].result.parent / "samples.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [line["step"] for line in lines] == [step for step in range(1, STEPS + 1) for _ in range(PREVIEWS_PER_STEP)]
+    assert [line["step"] for line in lines] == [
+        step for step in range(1, STEPS + 1) for _ in range(PREVIEWS_PER_STEP)
+    ]
     for line in lines:
         sample = parse_sample("", line["step"], line)
         assert "".join(sample.tokens) == sample.response

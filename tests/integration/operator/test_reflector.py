@@ -16,9 +16,9 @@ from integration.operator.api_server import (
     streams,
 )
 from kubealign_operator.controller.kube.api import Api
-from kubealign_operator.controller.metrics import OperatorMetrics
 from kubealign_operator.controller.kube.reflector import Reflector, Scope
 from kubealign_operator.controller.kube.resources import PODS
+from kubealign_operator.controller.metrics import OperatorMetrics
 
 
 class Kept:
@@ -66,7 +66,11 @@ async def _followed(answers: list[Answer], until: int, resync: float = 600) -> t
     stored, server = Kept(until), ScriptedServer(answers)
     async with server as client:
         reflector = Reflector(
-            Api(client, OperatorMetrics(), 5), Scope(PODS, "team", "a=b"), stored, OperatorMetrics(), resync_seconds=resync
+            Api(client, OperatorMetrics(), 5),
+            Scope(PODS, "team", "a=b"),
+            stored,
+            OperatorMetrics(),
+            resync_seconds=resync,
         )
         running = asyncio.create_task(reflector.run())
         try:

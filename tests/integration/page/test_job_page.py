@@ -42,9 +42,7 @@ def shown_range(page: "Page", panel: str) -> list[float]:
     return held
 
 
-def test_curves_grow_and_drop_rolled_back_steps(
-    site: MemorySite, ref: JobRef, view: View
-) -> None:
+def test_curves_grow_and_drop_rolled_back_steps(site: MemorySite, ref: JobRef, view: View) -> None:
     page = view.open(_ADDRESS)
     until_steps(page, list(range(1, 41)))
     expect(page.locator("#figure-reward .legend")).to_contain_text("helpful")
@@ -62,9 +60,7 @@ def test_curves_grow_and_drop_rolled_back_steps(
     expect(page.locator("#figure-kl tbody tr").first).to_have_text("409")
 
 
-def test_shared_zoom_smoothing_axis_and_overlay(
-    site: MemorySite, ref: JobRef, view: View
-) -> None:
+def test_shared_zoom_smoothing_axis_and_overlay(site: MemorySite, ref: JobRef, view: View) -> None:
     done(running_job(site, "other", 60, seed=3))
     page = view.open(_ADDRESS)
     until_steps(page, list(range(1, 41)))
@@ -222,9 +218,7 @@ def test_roles_logs_spec_and_events(site: MemorySite, ref: JobRef, view: View) -
     expect(page.get_by_role("row").nth(1)).to_contain_text("rollout-1 ended with 137")
 
 
-def test_thousands_of_steps_are_downsampled(
-    site: MemorySite, ref: JobRef, view: View
-) -> None:
+def test_thousands_of_steps_are_downsampled(site: MemorySite, ref: JobRef, view: View) -> None:
     for step in range(_STEPS + 1, 5001):
         site.report(ref, step, values(step))
     page = view.open(_ADDRESS)

@@ -32,9 +32,7 @@ def names(page: "Page") -> Any:
     return page.locator("table.jobs tbody th a")
 
 
-def test_filters_order_and_pages_are_in_the_url(
-    site: MemorySite, view: View
-) -> None:
+def test_filters_order_and_pages_are_in_the_url(site: MemorySite, view: View) -> None:
     done(_create(site, 120))
     page = view.open("#/")
     expect(names(page)).to_have_count(50)
@@ -96,9 +94,7 @@ def test_live_updates(site: MemorySite, view: View) -> None:
     expect(names(page)).to_have_text(["job-001", "job-002", "late-comer"])
 
 
-def test_the_sign_in_form(
-    site: MemorySite, dashboard: Dashboard, browser: "Browser"
-) -> None:
+def test_the_sign_in_form(site: MemorySite, dashboard: Dashboard, browser: "Browser") -> None:
     done(_create(site, 2))
     with View(browser, dashboard.url) as view:
         page = view.open("#/?search=job-001")
@@ -129,9 +125,7 @@ def test_empty_and_failed_lists_are_explained(site: MemorySite, view: View) -> N
     expect(names(page)).to_have_count(1)
 
 
-def test_submitting_a_job_and_read_only(
-    access: RuledAccess, site: MemorySite, view: View
-) -> None:
+def test_submitting_a_job_and_read_only(access: RuledAccess, site: MemorySite, view: View) -> None:
     page = view.open("#/")
     page.get_by_role("button", name="Submit a job").click()
     text = page.get_by_label("AlignmentJob")

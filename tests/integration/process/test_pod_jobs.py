@@ -27,8 +27,7 @@ SFT_RESULT = {"model": {"job": {"name": "sft"}}}
 
 
 class Cluster:
-    """Two jobs, the second of which starts from the first one's result, and the volume that their pods share.
-    """
+    """Two jobs, the second of which starts from the first one's result, and the volume that their pods share."""
 
     def __init__(self, folder: Path) -> None:
         self.sft = AlignmentJob.model_validate(sft_job(folder, "sft"))
@@ -46,7 +45,9 @@ def cluster(tmp_path: Path) -> Cluster:
 @pytest.fixture
 async def fork_server(cluster: Cluster, tmp_path: Path) -> AsyncIterator[ForkServer]:
     """Pay for the imports once."""
-    async with ForkServer(modules_to_preload([cluster.sft, cluster.ppo]), tmp_path / "fork-server.log") as running:
+    async with ForkServer(
+        modules_to_preload([cluster.sft, cluster.ppo]), tmp_path / "fork-server.log"
+    ) as running:
         yield running
 
 

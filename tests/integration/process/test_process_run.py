@@ -77,7 +77,9 @@ class RoleProcess:
         self.settings: ProcessSettings
 
     def start(self, scenario: str, grace: float = 30.0, **changes: Any) -> None:
-        tls = write_tls(self._folder / "tls", CertificateAuthority.create("sums", timedelta(hours=1)), Role.TRAINER)
+        tls = write_tls(
+            self._folder / "tls", CertificateAuthority.create("sums", timedelta(hours=1)), Role.TRAINER
+        )
         job = json.loads(json.dumps(JOB))
         job["spec"]["lifecycle"] = {"gracePeriodSeconds": grace}
         (self._folder / "job.json").write_text(json.dumps(job))
@@ -221,7 +223,9 @@ async def test_serving_process_reports_ready(process: RoleProcess, unused_tcp_po
     address = f"127.0.0.1:{unused_tcp_port}"
     process.start("serves", listen=address)
     driver = write_tls(
-        process.settings.tls.ca.parent / "d", CertificateAuthority.create("sums", timedelta(hours=1)), Role.DRIVER
+        process.settings.tls.ca.parent / "d",
+        CertificateAuthority.create("sums", timedelta(hours=1)),
+        Role.DRIVER,
     )
     async with Peer("trainer", address, driver, TrainerStub) as peer:
         with pytest.raises(ConnectionError):

@@ -17,7 +17,13 @@ from kubealign.security.authority import CertificateAuthority, write_tls
 from kubealign.v1 import refit_pb2, sender_pb2_grpc, trainer_pb2_grpc, training_pb2
 from kubealign_services.batch.codec import CorruptBatch
 from kubealign_services.runtime.rpc.client import Peer, connect
-from kubealign_services.runtime.rpc.errors import InvalidRequest, Refused, RemoteFailure, StaleFence, Unreachable
+from kubealign_services.runtime.rpc.errors import (
+    InvalidRequest,
+    Refused,
+    RemoteFailure,
+    StaleFence,
+    Unreachable,
+)
 from kubealign_services.runtime.rpc.server import PortInUse, RpcServer
 from kubealign_services.training.contract import NonFiniteLoss
 
@@ -150,8 +156,12 @@ async def test_client_without_a_certificate_is_refused(
     assert observed == []
 
 
-async def test_client_of_another_job_is_refused(server: RpcServer, tmp_path: Path, observed: Observed) -> None:
-    stranger = write_tls(tmp_path / "x", CertificateAuthority.create("rpc-test", timedelta(hours=1)), Role.DRIVER)
+async def test_client_of_another_job_is_refused(
+    server: RpcServer, tmp_path: Path, observed: Observed
+) -> None:
+    stranger = write_tls(
+        tmp_path / "x", CertificateAuthority.create("rpc-test", timedelta(hours=1)), Role.DRIVER
+    )
     ours = tmp_path / "ca.pem"
     for ca in (stranger.ca, ours):
         files = TlsFiles(ca=ca, certificate=stranger.certificate, key=stranger.key)

@@ -11,7 +11,7 @@ import pytest
 from kubealign.process_settings import Role, TlsFiles
 from kubealign.security.authority import CertificateAuthority, write_tls
 from kubealign_services.runtime.rpc.server import PortInUse
-from kubealign_services.telemetry.metrics import ProcessMetrics, MetricsServer
+from kubealign_services.telemetry.metrics import MetricsServer, ProcessMetrics
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -32,7 +32,9 @@ def authority() -> CertificateAuthority:
 def test_only_the_job_can_read(tmp_path: Path, authority: CertificateAuthority) -> None:
     tls = write_tls(tmp_path, authority, Role.TRAINER)
     runner = write_tls(tmp_path, authority, Role.RUNNER)
-    stranger = write_tls(tmp_path / "x", CertificateAuthority.create("metrics-test", timedelta(hours=1)), Role.RUNNER)
+    stranger = write_tls(
+        tmp_path / "x", CertificateAuthority.create("metrics-test", timedelta(hours=1)), Role.RUNNER
+    )
     metrics = ProcessMetrics("metrics-test", "trainer", "trainer-0")
     metrics.set_step({"loss": 0.5})
     with MetricsServer("127.0.0.1:0", tls, metrics) as server:

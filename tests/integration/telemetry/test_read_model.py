@@ -78,7 +78,9 @@ async def test_written_values_can_be_read(redis: Redis) -> None:
         "token_values": {"logprobs": [-0.5, -1.5, float("nan"), None], "kl": [0.25, 0.0, 0.0, 0.0]},
     }
     async with ReadModelWriter(redis.access) as model:
-        model.set_status(phase="Running", step=1, max_steps=90, fence=2, weight_version=1, waiting_for="rollouts")
+        model.set_status(
+            phase="Running", step=1, max_steps=90, fence=2, weight_version=1, waiting_for="rollouts"
+        )
         model.set_status(step=2, started_at=1000.5)
         model.add_metrics(1, 2, {"reward/mean": 0.5})
         model.add_metrics(2, 2, {"reward/mean": 0.75, "kl": float("nan")})

@@ -151,9 +151,7 @@ def test_followers_end_when_rank_0_is_gone(start: Start, rendezvous: str) -> Non
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_missing_ranks_are_waited_for_until_the_deadline(
-    rank: int, start: Start, rendezvous: str
-) -> None:
+def test_missing_ranks_are_waited_for_until_the_deadline(rank: int, start: Start, rendezvous: str) -> None:
     _, pipe = start(follower, rank, 2, rendezvous, 1.0)
     assert heard(pipe).startswith(f"lost: the 2 ranks did not meet at {rendezvous} in 1 s")
 

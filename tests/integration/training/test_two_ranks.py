@@ -18,8 +18,8 @@ from kubealign.spec.sections.training import AdamW, Backend, Lora, Optimizer, Tr
 from kubealign.spec.sections.training import TorchBackendSpec as TorchSpec
 from kubealign_services.algorithms.contract import LossTerms, ModelOutputs
 from kubealign_services.batch.packed import Batch, pack
-from kubealign_services.training.contract import CorruptCheckpoint, Head, NonFiniteLoss, UpdatePlan
 from kubealign_services.training.commands.group import CommandGroup, Handlers
+from kubealign_services.training.contract import CorruptCheckpoint, Head, NonFiniteLoss, UpdatePlan
 from kubealign_services.training.torch_backend.backend import TorchTrainingBackend
 from support.free_address import free_address
 
@@ -75,7 +75,9 @@ def commands(folder: Path, rank: int, world_size: int, spec: Trainer) -> Handler
 
     def create(_: bytes) -> bytes:
         made[:] = [
-            TorchTrainingBackend.create(folder, Head.LANGUAGE_MODEL, spec, STEPS, rank=rank, world_size=world_size)
+            TorchTrainingBackend.create(
+                folder, Head.LANGUAGE_MODEL, spec, STEPS, rank=rank, world_size=world_size
+            )
         ]
         return b""
 
@@ -221,7 +223,9 @@ def test_two_ranks_match_one_rank(
             logprobs = model(tokens[None]).logits[0].log_softmax(-1)[:-1].gather(-1, tokens[1:, None])[:, 0]
         torch.testing.assert_close(two["columns"]["logprobs"][6:14], logprobs, atol=1e-5, rtol=1e-5)
     # One rank cannot load the shards of two.
-    alone = TorchTrainingBackend.create(folder, Head.LANGUAGE_MODEL, trainer(Precision.FLOAT32, False, lora), STEPS)
+    alone = TorchTrainingBackend.create(
+        folder, Head.LANGUAGE_MODEL, trainer(Precision.FLOAT32, False, lora), STEPS
+    )
     with pytest.raises(
         CorruptCheckpoint, match=r"shard-00000-of-00001\.json does not exist; the folder holds"
     ):

@@ -17,9 +17,9 @@ from kubealign.spec.sections.engines import TorchEngineSpec
 from kubealign.spec.sections.rollout import InFlightPolicy
 from kubealign_services.generation.contract import EngineLost
 from kubealign_services.generation.triton_engine.client import TritonGenerator
-from kubealign_services.generation.triton_engine.server_install import TritonInstallation
 from kubealign_services.generation.triton_engine.metrics import TritonMetrics
 from kubealign_services.generation.triton_engine.server import ExternalTritonServer, ManagedTritonServer
+from kubealign_services.generation.triton_engine.server_install import TritonInstallation
 from kubealign_services.generation.triton_engine.session import EngineSettings
 from kubealign_services.runtime.process.failures import PermanentFailure
 from support.engine_contract import (
@@ -62,7 +62,9 @@ class Stage:
         self.tls: TlsFiles = write_tls(
             root / "tls", CertificateAuthority.create("triton-test", timedelta(hours=1)), Role.ROLLOUT
         )
-        self.server = ManagedTritonServer(TritonInstallation.find(), memory / "triton-w", self.tls, START_SECONDS)
+        self.server = ManagedTritonServer(
+            TritonInstallation.find(), memory / "triton-w", self.tls, START_SECONDS
+        )
         self.generator = self.client(self.server, START_SECONDS)
         self.running: asyncio.Task[None] | None = None
 
@@ -75,7 +77,9 @@ class Stage:
     def client(
         self, server: ManagedTritonServer | ExternalTritonServer, patience: float, folder: Path | None = None
     ) -> TritonGenerator:
-        opening = EngineSettings("w", folder or self.folder, TorchEngineSpec(max_sequences=CAPACITY), threads=1)
+        opening = EngineSettings(
+            "w", folder or self.folder, TorchEngineSpec(max_sequences=CAPACITY), threads=1
+        )
         return TritonGenerator(server, self.tls, opening, self.memory, asyncio.to_thread, patience)
 
 

@@ -14,8 +14,8 @@ from kubealign.process_settings import NatsAccess, TlsFiles
 from kubealign.spec.sections.rollout import InFlightPolicy
 from kubealign_services.messaging.jetstream.bus import JetStreamBus
 from kubealign_services.weights.receive.receiver import WeightsReceiver
-from kubealign_services.weights.transfer.stream.peer_streams import PeerStreams
 from kubealign_services.weights.receive.refit_worker import RefitWorker
+from kubealign_services.weights.transfer.stream.peer_streams import PeerStreams
 
 VOCABULARY, WIDTH = 2000, 300
 
@@ -40,7 +40,10 @@ class Bigram:
         yield
 
     async def refit(
-        self, tensors: Iterable[tuple[str, Tensor]], version: int, in_flight: InFlightPolicy = InFlightPolicy.DRAIN
+        self,
+        tensors: Iterable[tuple[str, Tensor]],
+        version: int,
+        in_flight: InFlightPolicy = InFlightPolicy.DRAIN,
     ) -> None:
         for name, tensor in tensors:
             self.weights[name].copy_(tensor)

@@ -17,22 +17,22 @@ from kubealign.spec.sections.training import AdamW, Lora, Optimizer, Trainer
 from kubealign.v1 import refit_pb2, training_pb2
 from kubealign_services.batch.codec import encode
 from kubealign_services.batch.packed import pack
-from kubealign_services.messaging.memory import MemoryBus
 from kubealign_services.data.models.model_builder import build_model
 from kubealign_services.data.tokenization.tokenizers import train_character_tokenizer
 from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
+from kubealign_services.messaging.memory import MemoryBus
+from kubealign_services.roles.rollout.generator import SteppedGenerator
+from kubealign_services.roles.rollout.weights import BASE_VERSION, read_folder_weights
+from kubealign_services.roles.trainer.reference import AdapterOffLogprobsCommand
+from kubealign_services.roles.trainer.weight_publication import PublishWeightsCommand
+from kubealign_services.training.commands.core import StepPlan, TrainingCore
+from kubealign_services.training.contract import Head
+from kubealign_services.training.torch_backend.backend import TorchTrainingBackend
 from kubealign_services.weights.announce.coordinator import RefitCoordinator
-from kubealign_services.weights.verify.canary import Canary
-from kubealign_services.weights.send.publisher import WeightsPublisher
 from kubealign_services.weights.receive.receiver import WeightsReceiver
 from kubealign_services.weights.receive.refit_worker import RefitWorker
-from kubealign_services.roles.rollout.fixed_weights import BASE_VERSION, read_folder_weights
-from kubealign_services.roles.rollout.generator import SteppedGenerator
-from kubealign_services.roles.trainer.weight_publication import PublishWeightsCommand
-from kubealign_services.roles.trainer.reference import AdapterOffLogprobsCommand
-from kubealign_services.training.contract import Head
-from kubealign_services.training.commands.core import StepPlan, TrainingCore
-from kubealign_services.training.torch_backend.backend import TorchTrainingBackend
+from kubealign_services.weights.send.publisher import WeightsPublisher
+from kubealign_services.weights.verify.canary import Canary
 from support.mean_negative_logprob import MeanNegativeLogprob
 from support.tiny_jobs import ARCHITECTURE
 
@@ -83,7 +83,9 @@ class Site:
         )
 
     @asynccontextmanager
-    async def worker(self, name: str, base: bool = True) -> AsyncGenerator[tuple[RefitWorker, TorchRolloutEngine]]:
+    async def worker(
+        self, name: str, base: bool = True
+    ) -> AsyncGenerator[tuple[RefitWorker, TorchRolloutEngine]]:
         engine = TorchRolloutEngine.create(self.model, engine_spec.TorchEngineSpec(max_sequences=4))
         if base:
             engine.refit(read_folder_weights(self.model), BASE_VERSION)
@@ -107,9 +109,7 @@ class Site:
 
 
 @pytest.mark.parametrize("dora", [False, True])
-async def test_only_the_adapter_is_transferred_and_all_engines_agree(
-    dora: bool, tmp_path: Path
-) -> None:
+async def test_only_the_adapter_is_transferred_and_all_engines_agree(dora: bool, tmp_path: Path) -> None:
     """An early worker, a late one, and one that fails once and recovers, agree with the trainer."""
     site = Site(tmp_path, Lora(rank=2, alpha=8, dora=dora))
     probe = list(range(3, 15))

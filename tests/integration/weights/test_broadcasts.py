@@ -46,9 +46,7 @@ def test_all_take_part_and_a_late_receiver_streams_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGSTOP])
-def test_others_stream_after_a_member_dies_and_broadcast_again(
-    tmp_path: Path, end: signal.Signals
-) -> None:
+def test_others_stream_after_a_member_dies_and_broadcast_again(tmp_path: Path, end: signal.Signals) -> None:
     with weights_line(tmp_path, SIZE, transport=WeightTransport.COLLECTIVE, expected=3, timeout=12.0) as line:
         doomed = line.receiver(end=end)
         others = line.receivers(2)

@@ -23,20 +23,20 @@ from kubealign.spec.sections.training import AdamW, Backend, Optimizer, Trainer
 from kubealign.spec.sections.training import TorchBackendSpec as TorchSpec
 from kubealign.v1 import refit_pb2
 from kubealign_services.batch.packed import pack
-from kubealign_services.messaging.memory import MemoryBus
 from kubealign_services.generation.contract import GenerationRequest, SamplingParameters
 from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
-from kubealign_services.weights.announce.coordinator import RefitCoordinator
-from kubealign_services.weights.verify.canary import Canary
-from kubealign_services.weights.send.publisher import WeightsPublisher
-from kubealign_services.weights.receive.receiver import WeightsReceiver
-from kubealign_services.weights.send.servicer import WeightsSenderServicer
-from kubealign_services.weights.transfer.stream.peer_streams import PeerStreams
-from kubealign_services.weights.receive.refit_worker import RefitWorker
+from kubealign_services.messaging.memory import MemoryBus
 from kubealign_services.roles.rollout.generator import SteppedGenerator
 from kubealign_services.runtime.rpc.server import RpcServer
 from kubealign_services.training.contract import Head, UpdatePlan
 from kubealign_services.training.torch_backend.backend import TorchTrainingBackend
+from kubealign_services.weights.announce.coordinator import RefitCoordinator
+from kubealign_services.weights.receive.receiver import WeightsReceiver
+from kubealign_services.weights.receive.refit_worker import RefitWorker
+from kubealign_services.weights.send.publisher import WeightsPublisher
+from kubealign_services.weights.send.servicer import WeightsSenderServicer
+from kubealign_services.weights.transfer.stream.peer_streams import PeerStreams
+from kubealign_services.weights.verify.canary import Canary
 from support.mean_negative_logprob import MeanNegativeLogprob
 
 pytestmark = pytest.mark.timeout(120)

@@ -23,10 +23,10 @@ from kubealign.spec.sections.precision import Precision
 from kubealign.spec.sections.rollout import WeightTransport
 from kubealign.v1 import refit_pb2, sender_pb2_grpc
 from kubealign_services.messaging.jetstream.bus import JetStreamBus
-from kubealign_services.weights.announce.coordinator import RefitFailed, RefitCoordinator
-from kubealign_services.weights.verify.canary import Canary
-from kubealign_services.weights.send.publisher import WeightsPublisher
 from kubealign_services.runtime.rpc.server import RpcServer
+from kubealign_services.weights.announce.coordinator import RefitCoordinator, RefitFailed
+from kubealign_services.weights.send.publisher import WeightsPublisher
+from kubealign_services.weights.verify.canary import Canary
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -66,7 +66,9 @@ class Stage:
 
     async def open(self, transport: WeightTransport) -> None:
         tls = write_tls(self._folder / "nats", self._authority, Role.RUNNER)
-        self._nats = LocalNatsServer(self._folder / "nats", free_port(), "refit-test", secrets.token_hex(8), tls)
+        self._nats = LocalNatsServer(
+            self._folder / "nats", free_port(), "refit-test", secrets.token_hex(8), tls
+        )
         self._start("nats", self._nats.command())
         await asyncio.wait_for(self._nats.wait_ready(), 20)
         trainer_tls = write_tls(self._folder / "trainer", self._authority, Role.TRAINER)
@@ -75,7 +77,9 @@ class Stage:
         self.publisher = WeightsPublisher(self.shared, address, transport)
         self._stack.callback(self.publisher.close)
         self.trainer = Sender(self.publisher)
-        server = RpcServer(address, trainer_tls, [self.trainer], lambda method, code, seconds: None, grace=1.0)
+        server = RpcServer(
+            address, trainer_tls, [self.trainer], lambda method, code, seconds: None, grace=1.0
+        )
         await self._stack.enter_async_context(server)
         self.bus = await JetStreamBus.connect(self._nats.access, driver_tls, name="driver")
         self._stack.push_async_callback(self.bus.close)
@@ -169,7 +173,9 @@ def within(seconds: float) -> Callable[[Test], Test]:
 
 
 @within(100)
-async def test_versions_reach_local_and_remote_processes_through_a_kill_and_a_late_joiner(stage: Stage) -> None:
+async def test_versions_reach_local_and_remote_processes_through_a_kill_and_a_late_joiner(
+    stage: Stage,
+) -> None:
     await stage.open(WeightTransport.AUTO)
     stage.worker("near")
     stage.worker("far", elsewhere=True)

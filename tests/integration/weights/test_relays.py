@@ -69,9 +69,7 @@ def test_deltas_are_relayed_and_a_newcomer_gets_the_full_weights(
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGSTOP])
-def test_relay_that_dies_costs_no_receiver_the_version(
-    tmp_path: Path, end: signal.Signals
-) -> None:
+def test_relay_that_dies_costs_no_receiver_the_version(tmp_path: Path, end: signal.Signals) -> None:
     with weights_line(tmp_path, SIZE, fan_out=1, timeout=16.0) as line:
         doomed = line.receiver(end=end)
         others = line.receivers(3)

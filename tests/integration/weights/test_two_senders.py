@@ -26,23 +26,23 @@ from kubealign.spec.sections.training import TorchBackendSpec as TorchSpec
 from kubealign.v1 import refit_pb2, training_pb2
 from kubealign_services.batch.codec import encode
 from kubealign_services.batch.packed import pack
-from kubealign_services.weights.verify.canary import Canary
-from kubealign_services.weights.announce.manifest import CorruptTransfer
-from kubealign_services.weights.send.publisher import PublishFailed, WeightsPublisher
-from kubealign_services.weights.receive.receiver import WeightsReceiver
-from kubealign_services.weights.send.servicer import WeightsSenderServicer
-from kubealign_services.weights.send.snapshot_file import HEADER_BYTES
-from kubealign_services.weights.transfer.stream.peer_streams import PeerStreams
-from kubealign_services.weights.announce.tensor_box import Box
+from kubealign_services.roles.trainer.weight_publication import PublishWeightsCommand
 from kubealign_services.runtime.rpc.errors import Unreachable
 from kubealign_services.runtime.rpc.server import RpcServer
-from kubealign_services.roles.trainer.weight_publication import PublishWeightsCommand
-from kubealign_services.training.contract import Head
 from kubealign_services.training.commands.core import StepPlan, TrainingCore
 from kubealign_services.training.commands.group import CommandGroup, Handlers
 from kubealign_services.training.commands.server import make_handler
-from kubealign_services.training.weight_slices import WeightSlice
+from kubealign_services.training.contract import Head
 from kubealign_services.training.torch_backend.backend import TorchTrainingBackend
+from kubealign_services.training.weight_slices import WeightSlice
+from kubealign_services.weights.announce.manifest import CorruptTransfer
+from kubealign_services.weights.announce.tensor_box import Box
+from kubealign_services.weights.receive.receiver import WeightsReceiver
+from kubealign_services.weights.send.publisher import PublishFailed, WeightsPublisher
+from kubealign_services.weights.send.servicer import WeightsSenderServicer
+from kubealign_services.weights.send.snapshot_file import HEADER_BYTES
+from kubealign_services.weights.transfer.stream.peer_streams import PeerStreams
+from kubealign_services.weights.verify.canary import Canary
 from support.free_address import free_address
 from support.mean_negative_logprob import MeanNegativeLogprob
 
@@ -61,7 +61,9 @@ class Rank:
     """One rank of the trainer: its backend, its publisher, and the commands that it executes."""
 
     def __init__(self, rank: int, model: Path, shared: Path, address: str) -> None:
-        self.publisher = WeightsPublisher(shared, address, WeightTransport.AUTO, rank=rank, encoding=WeightEncoding.DELTA)
+        self.publisher = WeightsPublisher(
+            shared, address, WeightTransport.AUTO, rank=rank, encoding=WeightEncoding.DELTA
+        )
         self._rank = rank
         self._core = TrainingCore(
             lambda: TorchTrainingBackend.create(
@@ -98,7 +100,9 @@ def follow(model: Path, shared: Path, address: str, rendezvous: str, tls: TlsFil
     rank = Rank(1, model, shared, address)
 
     async def serve() -> None:
-        async with RpcServer(address, tls, [WeightsSenderServicer(rank.publisher)], lambda *_: None, grace=1.0):
+        async with RpcServer(
+            address, tls, [WeightsSenderServicer(rank.publisher)], lambda *_: None, grace=1.0
+        ):
             await asyncio.Event().wait()
 
     threading.Thread(target=asyncio.run, args=(serve(),), daemon=True).start()

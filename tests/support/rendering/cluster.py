@@ -6,13 +6,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from kubealign_operator import names
-from kubealign_operator.kube_views.observed import DependencyView, ObservedState, DriverProgress
-from kubealign_operator.planner.validation import processes_of
-from kubealign_operator.manifests.platform import Platform
-from kubealign_operator.kube_views.pod_view import pod_view
 from kubealign_operator.kube_views.lenient_json import get_path
-from kubealign_operator.planner.planner import plan_reconcile
+from kubealign_operator.kube_views.observed import DependencyView, DriverProgress, ObservedState
+from kubealign_operator.kube_views.pod_view import pod_view
+from kubealign_operator.manifests.context import Platform
 from kubealign_operator.planner.plan import PlannedEvent, ReconcilePlan
+from kubealign_operator.planner.planner import plan_reconcile
+from kubealign_operator.planner.validation import processes_of
 from support.rendering.jobs import PLATFORM, Json
 
 START = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
@@ -123,7 +123,9 @@ class Cluster:
             "startedAt": held or written(self.now),
             "finishedAt": written(self.now),
         }
-        pod["status"]["containerStatuses"] = [{"name": names.MAIN_CONTAINER, "state": {"terminated": terminated}}]
+        pod["status"]["containerStatuses"] = [
+            {"name": names.MAIN_CONTAINER, "state": {"terminated": terminated}}
+        ]
         self._condition(pod, "Ready", "False")
 
     def wait(self, name: str, reason: str, message: str = "") -> None:

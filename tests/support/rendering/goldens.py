@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from kubealign_operator.kube_views.observed import DependencyView, VolumePath
-from kubealign_operator.manifests.platform import Platform
+from kubealign_operator.manifests.context import Platform
 from kubealign_operator.planner.plan import CredentialsRequest
 from support.rendering.cluster import Cluster
 from support.rendering.jobs import Json, ppo, sft, two_ranks, with_trainer

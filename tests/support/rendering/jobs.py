@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from kubealign_operator.manifests.platform import Platform
+from kubealign_operator.manifests.context import Platform
 
 Json = dict[str, Any]
 

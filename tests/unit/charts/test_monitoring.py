@@ -10,8 +10,8 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
-from kubealign_operator.controller.metrics import OperatorMetrics as OperatorMetrics
 from kubealign_dashboard.web.prometheus import DashboardMetrics
+from kubealign_operator.controller.metrics import OperatorMetrics as OperatorMetrics
 from kubealign_services.telemetry.metrics import ProcessMetrics as ProcessMetrics
 
 ROOT = Path(__file__).parents[3]

@@ -7,10 +7,10 @@ import pytest
 import yaml
 from pydantic.alias_generators import to_snake
 
+from kubealign.spec.docs.job_template import job_template
 from kubealign.spec.errors import SpecErrors
 from kubealign.spec.job import AlignmentJobSpec
 from kubealign.spec.loading.loader import parse_jobs
-from kubealign.spec.docs.job_template import job_template
 from support.doc_blocks import PAGES, ROOT, Block, blocks
 
 #: A comment before a block of YAML that is no job's.

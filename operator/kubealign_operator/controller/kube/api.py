@@ -17,9 +17,9 @@ from urllib.parse import urlencode
 import aiohttp
 from kubernetes.aio.client.api_client import ApiClient
 
-from kubealign_operator.controller.kube.errors import ApiUnavailable, ApiStatusError, parse_retry_after
-from kubealign_operator.controller.metrics import OperatorMetrics
+from kubealign_operator.controller.kube.errors import ApiStatusError, ApiUnavailable, parse_retry_after
 from kubealign_operator.controller.kube.resources import ApiResource
+from kubealign_operator.controller.metrics import OperatorMetrics
 
 Json = dict[str, Any]
 
@@ -52,7 +52,11 @@ class Api:
     """
 
     def __init__(
-        self, client: ApiClient, metrics: OperatorMetrics, seconds: float, guard: Callable[[], None] = no_guard
+        self,
+        client: ApiClient,
+        metrics: OperatorMetrics,
+        seconds: float,
+        guard: Callable[[], None] = no_guard,
     ) -> None:
         self._client = client
         self._metrics = metrics

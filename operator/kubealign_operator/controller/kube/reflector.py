@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from kubealign_operator.controller.kube.api import Api, Json
-from kubealign_operator.controller.kube.errors import ApiUnavailable, ApiStatusError
-from kubealign_operator.controller.metrics import OperatorMetrics
+from kubealign_operator.controller.kube.errors import ApiStatusError, ApiUnavailable
 from kubealign_operator.controller.kube.resources import ApiResource, resource_version
+from kubealign_operator.controller.metrics import OperatorMetrics
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,9 @@ class Scope:
 class Reflector:
     """Mirrors one scope. `synced` is set once the first list is stored."""
 
-    def __init__(self, api: Api, scope: Scope, store: ObjectStore, metrics: OperatorMetrics, resync_seconds: float) -> None:
+    def __init__(
+        self, api: Api, scope: Scope, store: ObjectStore, metrics: OperatorMetrics, resync_seconds: float
+    ) -> None:
         self.synced = asyncio.Event()
         self._api = api
         self._scope = scope

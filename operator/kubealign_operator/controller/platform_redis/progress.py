@@ -6,12 +6,12 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from kubealign_operator.controller.state.cache import JobStore
-from kubealign_operator.controller.platform_redis.server import RedisUnavailable, PlatformRedis
-from kubealign_operator.controller.kube.resources import JobKey
 from kubealign_operator import names
-from kubealign_operator.kube_views.observed import DriverProgress
+from kubealign_operator.controller.kube.resources import JobKey
+from kubealign_operator.controller.platform_redis.server import PlatformRedis, RedisUnavailable
+from kubealign_operator.controller.state.cache import JobStore
 from kubealign_operator.kube_views.lenient_json import number
+from kubealign_operator.kube_views.observed import DriverProgress
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +89,9 @@ class ProgressReader:
                 self._on_change(key)
 
 
-def parse_progress(status: dict[str, str], entries: list[tuple[str, dict[str, str]]]) -> DriverProgress | None:
+def parse_progress(
+    status: dict[str, str], entries: list[tuple[str, dict[str, str]]]
+) -> DriverProgress | None:
     """Parse the status hash and the metrics entries, newest first; None: the driver has not reported yet."""
     if not status:
         return None

@@ -13,9 +13,9 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from kubealign_operator import names
 from kubealign_operator.controller.config import RedisConfig
 from kubealign_operator.controller.kube.resources import JobKey
-from kubealign_operator import names
 
 log = logging.getLogger(__name__)
 
@@ -52,8 +52,7 @@ class PlatformRedis:
         return users
 
     async def create_user(self, user: str, password: str, prefix: str) -> None:
-        """Create a user with all harmless commands on keys and channels with this prefix, and nothing else.
-        """
+        """Create a user with all harmless commands on keys and channels with this prefix, and nothing else."""
         pattern = f"{escape_glob(prefix)}*"
         digest = hashlib.sha256(password.encode()).hexdigest()
         rules = (

@@ -4,14 +4,14 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
+from kubealign_operator import names
 from kubealign_operator.controller import credentials
 from kubealign_operator.controller.kube.api import Api
-from kubealign_operator.controller.state.cache import JobStore
-from kubealign_operator.controller.kube.errors import ApiUnavailable, ApiStatusError
-from kubealign_operator.controller.metrics import OperatorMetrics
-from kubealign_operator.controller.platform_redis.server import RedisUnavailable, PlatformRedis, job_of_key
+from kubealign_operator.controller.kube.errors import ApiStatusError, ApiUnavailable
 from kubealign_operator.controller.kube.resources import SECRETS, JobKey
-from kubealign_operator import names
+from kubealign_operator.controller.metrics import OperatorMetrics
+from kubealign_operator.controller.platform_redis.server import PlatformRedis, RedisUnavailable, job_of_key
+from kubealign_operator.controller.state.cache import JobStore
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,12 @@ class RedisUserSync:
     """
 
     def __init__(
-        self, redis: PlatformRedis, api: Api, jobs: JobStore, metrics: OperatorMetrics, namespaces: Sequence[str]
+        self,
+        redis: PlatformRedis,
+        api: Api,
+        jobs: JobStore,
+        metrics: OperatorMetrics,
+        namespaces: Sequence[str],
     ) -> None:
         self._redis = redis
         self._api = api
@@ -103,7 +108,9 @@ class RedisUserSync:
         if job is None or not job.phase:
             return
         try:
-            secret = await self._api.get(SECRETS, SECRETS.object_path(key.namespace, names.credentials(key.name)))
+            secret = await self._api.get(
+                SECRETS, SECRETS.object_path(key.namespace, names.credentials(key.name))
+            )
         except (ApiStatusError, ApiUnavailable) as error:
             log.debug("%s", error)
             return

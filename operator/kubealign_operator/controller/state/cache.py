@@ -13,10 +13,10 @@ from typing import Any
 from kubealign.roles import Process
 from kubealign_operator.controller.kube.resources import JobKey, resource_version
 from kubealign_operator.controller.state.job_views import dependency_names, phase_of, strip_unused_metadata
-from kubealign_operator.names import JOB_LABEL
 from kubealign_operator.kube_views.observed import PodView
-from kubealign_operator.planner.validation import processes_of
 from kubealign_operator.kube_views.pod_view import pod_view
+from kubealign_operator.names import JOB_LABEL
+from kubealign_operator.planner.validation import processes_of
 
 Json = dict[str, Any]
 OnChange = Callable[[JobKey], None]
@@ -133,9 +133,13 @@ class JobStore:
         ):
             # The spec is unchanged: parse and keep it only once.
             job["spec"] = before.resource.get("spec")
-            tracked = TrackedJob(resource_version(job["metadata"]), uid, job, before.dependencies, before.processes)
+            tracked = TrackedJob(
+                resource_version(job["metadata"]), uid, job, before.dependencies, before.processes
+            )
         else:
-            tracked = TrackedJob(resource_version(job["metadata"]), uid, job, dependency_names(job), processes_of(job))
+            tracked = TrackedJob(
+                resource_version(job["metadata"]), uid, job, dependency_names(job), processes_of(job)
+            )
         self._jobs[key] = tracked
         self._index(key, before.dependencies if before else frozenset(), tracked.dependencies)
         return True
@@ -167,8 +171,7 @@ class _TrackedPod:
 
 
 class PodStore:
-    """Cache of pods, by the job that their label names. `on_change` is called for the job of a changed pod.
-    """
+    """Cache of pods, by the job that their label names. `on_change` is called for the job of a changed pod."""
 
     def __init__(self, on_change: OnChange) -> None:
         self._on_change = on_change
@@ -189,7 +192,9 @@ class PodStore:
         """Store the server's answer to the operator's own write. Nobody is notified: the writer knows."""
         metadata = item["metadata"]
         job = _job_key(metadata)
-        if job is not None and not self._watched_versions.covers(metadata["namespace"], resource_version(metadata)):
+        if job is not None and not self._watched_versions.covers(
+            metadata["namespace"], resource_version(metadata)
+        ):
             self._store(job, item)
 
     def remove(self, item: Json) -> None:

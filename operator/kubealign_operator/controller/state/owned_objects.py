@@ -8,8 +8,8 @@ of the cluster. An answer is cached until it expires; a new job has no objects.
 import asyncio
 import time
 
+from kubealign_operator import names
 from kubealign_operator.controller.kube.api import METADATA_ONLY, Api
-from kubealign_operator.controller.state.cache import TrackedJob
 from kubealign_operator.controller.kube.errors import ApiStatusError
 from kubealign_operator.controller.kube.resources import (
     CONFIG_MAPS,
@@ -20,7 +20,7 @@ from kubealign_operator.controller.kube.resources import (
     JobKey,
     owner_uid,
 )
-from kubealign_operator import names
+from kubealign_operator.controller.state.cache import TrackedJob
 
 KindAndName = tuple[str, str]
 

@@ -9,14 +9,22 @@ from kubealign.spec.job import AlignmentJob
 from kubealign.spec.status import ConditionStatus, JobPhase, ResultLocation, RoleStatus
 from kubealign_operator import names
 from kubealign_operator.kube_views import pod_state
-from kubealign_operator.planner.failure_reasons import FailureReason
-from kubealign_operator.manifests.volume_claims import result_directory
-from kubealign_operator.planner.decision import COMPLETE, FAILED, READY, SUSPENDED, Decision, DesiredCondition, desired_condition
-from kubealign_operator.planner.snapshot import JobSnapshot, live_pods
-from kubealign_operator.planner.previous_status import active_seconds, condition_of
 from kubealign_operator.kube_views.lenient_json import get_path, number
-from kubealign_operator.planner.pod_deletion import delete_pods, force_overdue_deletions
+from kubealign_operator.manifests.volume_claims import result_directory
+from kubealign_operator.planner.decision import (
+    COMPLETE,
+    FAILED,
+    READY,
+    SUSPENDED,
+    Decision,
+    DesiredCondition,
+    desired_condition,
+)
+from kubealign_operator.planner.failure_reasons import FailureReason
 from kubealign_operator.planner.plan import PodDeletion, PodStop
+from kubealign_operator.planner.pod_actions import delete_pods, force_overdue_deletions
+from kubealign_operator.planner.previous_status import active_seconds, condition_of
+from kubealign_operator.planner.snapshot import JobSnapshot, live_pods
 
 DEADLINE = "DeadlineExceeded"
 _GRACE_SECONDS = 30.0
@@ -74,10 +82,19 @@ def plan_finished(snapshot: JobSnapshot, phase: JobPhase) -> Decision:
 
 
 def _finish(
-    snapshot: JobSnapshot, phase: JobPhase, message: str, conditions: tuple[DesiredCondition, ...], reason: str, **changes: Any
+    snapshot: JobSnapshot,
+    phase: JobPhase,
+    message: str,
+    conditions: tuple[DesiredCondition, ...],
+    reason: str,
+    **changes: Any,
 ) -> Decision:
     stop, deletions, requeue_at = _plan_shutdown(snapshot, snapshot.now, reason)
-    suspended = () if condition_of(snapshot.previous_status, SUSPENDED) is None else (desired_condition(SUSPENDED, False, reason),)
+    suspended = (
+        ()
+        if condition_of(snapshot.previous_status, SUSPENDED) is None
+        else (desired_condition(SUSPENDED, False, reason),)
+    )
     return Decision(
         phase,
         message,
@@ -97,7 +114,9 @@ def _finish(
     )
 
 
-def _plan_shutdown(snapshot: JobSnapshot, completed: datetime, reason: str) -> tuple[list[PodStop], list[PodDeletion], list[datetime]]:
+def _plan_shutdown(
+    snapshot: JobSnapshot, completed: datetime, reason: str
+) -> tuple[list[PodStop], list[PodDeletion], list[datetime]]:
     overdue, requeue_at = force_overdue_deletions(snapshot.pods, snapshot.now)
     alive = [pod for pod in live_pods(snapshot.pods) if not pod_state.is_terminating(pod)]
     driver = [pod for pod in live_pods(snapshot.pods_in_group(names.DRIVER)) if pod_state.was_scheduled(pod)]
@@ -127,7 +146,9 @@ def _failure_reason(snapshot: JobSnapshot) -> str:
 
 def _role_statuses(snapshot: JobSnapshot) -> list[RoleStatus] | None:
     return [
-        role.model_copy(update={"ready": sum(pod_state.is_ready(pod) for pod in snapshot.first_rank_pods(role.name))})
+        role.model_copy(
+            update={"ready": sum(pod_state.is_ready(pod) for pod in snapshot.first_rank_pods(role.name))}
+        )
         for role in snapshot.previous_status.roles or []
     ] or None
 

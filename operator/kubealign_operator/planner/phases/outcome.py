@@ -1,9 +1,9 @@
 """The outcome of a job, from the exit codes of its processes."""
 
 from kubealign.process_settings import ExitCode
-from kubealign_operator.planner import failure_reasons
 from kubealign_operator import names
 from kubealign_operator.kube_views import pod_state
+from kubealign_operator.planner import failure_reasons
 from kubealign_operator.planner.failure_reasons import FailureReason
 from kubealign_operator.planner.snapshot import JobSnapshot
 

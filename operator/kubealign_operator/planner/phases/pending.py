@@ -6,10 +6,10 @@ from kubealign.spec.job import AlignmentJob
 from kubealign.spec.paths import format_path
 from kubealign.spec.status import DependencyResult, JobPhase
 from kubealign_operator import names
-from kubealign_operator.planner.failure_reasons import FailureReason
-from kubealign_operator.planner.decision import ACCEPTED, DEPENDENCIES_READY, Decision, desired_condition
-from kubealign_operator.planner.snapshot import JobSnapshot
 from kubealign_operator.kube_views.observed import DependencyView
+from kubealign_operator.planner.decision import ACCEPTED, DEPENDENCIES_READY, Decision, desired_condition
+from kubealign_operator.planner.failure_reasons import FailureReason
+from kubealign_operator.planner.snapshot import JobSnapshot
 
 INVALID = "Invalid"
 
@@ -20,7 +20,11 @@ def plan_invalid(snapshot: JobSnapshot, message: str) -> Decision:
     A job that has started keeps its phase: the current validation is stricter than the one that admitted
     it.
     """
-    phase = snapshot.previous_status.phase if snapshot.has_started and snapshot.previous_status.phase is not None else JobPhase.PENDING
+    phase = (
+        snapshot.previous_status.phase
+        if snapshot.has_started and snapshot.previous_status.phase is not None
+        else JobPhase.PENDING
+    )
     return Decision(phase, message, conditions=(desired_condition(ACCEPTED, False, INVALID, message),))
 
 
@@ -29,13 +33,19 @@ def dependency_errors(snapshot: JobSnapshot, job: AlignmentJob) -> list[SpecErro
     errors = []
     for path, name in result_references(job):
         dependency = snapshot.observed.dependencies.get(name)
-        message = None if dependency is None or dependency.makes is None else result_kind_error(path, name, dependency.makes)
+        message = (
+            None
+            if dependency is None or dependency.makes is None
+            else result_kind_error(path, name, dependency.makes)
+        )
         if message is not None:
             errors.append(SpecError(message, format_path(path), name))
     return errors
 
 
-def resolve_dependencies(snapshot: JobSnapshot, job: AlignmentJob) -> list[DependencyResult] | FailureReason | str:
+def resolve_dependencies(
+    snapshot: JobSnapshot, job: AlignmentJob
+) -> list[DependencyResult] | FailureReason | str:
     """Resolve the results that the job builds on.
 
     Returns:
@@ -84,5 +94,9 @@ def _dependency_result(dependency: DependencyView) -> DependencyResult | None:
         )
     if dependency.volume is None:
         return None
-    path = f"{dependency.volume.path}/{names.run_directory(dependency.name, dependency.uid)}/result".lstrip("/")
-    return DependencyResult.model_construct(name=dependency.name, claim_name=dependency.volume.claim_name, path=path)
+    path = f"{dependency.volume.path}/{names.run_directory(dependency.name, dependency.uid)}/result".lstrip(
+        "/"
+    )
+    return DependencyResult.model_construct(
+        name=dependency.name, claim_name=dependency.volume.claim_name, path=path
+    )

@@ -7,10 +7,11 @@ from typing import Any
 from kubealign.roles import PREPARE, generation_role
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.status import ConditionStatus, DependencyResult, JobPhase
-from kubealign_operator.planner import start_order
 from kubealign_operator import names
 from kubealign_operator.kube_views import pod_state
-from kubealign_operator.planner.failure_reasons import SLOW_START_AFTER, FailureReason
+from kubealign_operator.manifests.context import RenderContext
+from kubealign_operator.manifests.pod import build_pod
+from kubealign_operator.planner import start_order
 from kubealign_operator.planner.decision import (
     ACCEPTED,
     DEPENDENCIES_READY,
@@ -21,21 +22,27 @@ from kubealign_operator.planner.decision import (
     DesiredCondition,
     desired_condition,
 )
-from kubealign_operator.planner.phases.finished import DEADLINE, plan_failure, plan_success
-from kubealign_operator.planner.snapshot import JobSnapshot
+from kubealign_operator.planner.failure_reasons import SLOW_START_AFTER, FailureReason
 from kubealign_operator.planner.missing_objects import missing_credentials, missing_objects
-from kubealign_operator.planner.previous_status import active_seconds, condition_of
-from kubealign_operator.manifests.pod import build_pod
-from kubealign_operator.planner.plan import PlannedEvent, KubeEventType
-from kubealign_operator.planner.restart_policy import RestartOutcome, apply_restart_policy
-from kubealign_operator.manifests.context import RenderContext
-from kubealign_operator.planner.readiness import pending_processes, blocking_reason, refused_object_reason, role_statuses
+from kubealign_operator.planner.phases.finished import DEADLINE, plan_failure, plan_success
+from kubealign_operator.planner.phases.outcome import has_succeeded, permanent_failure
+from kubealign_operator.planner.plan import KubeEventType, PlannedEvent
 from kubealign_operator.planner.pod_actions import plan_pod_actions
+from kubealign_operator.planner.previous_status import active_seconds, condition_of
+from kubealign_operator.planner.readiness import (
+    blocking_reason,
+    pending_processes,
+    refused_object_reason,
+    role_statuses,
+)
+from kubealign_operator.planner.restart_policy import RestartOutcome, apply_restart_policy
+from kubealign_operator.planner.snapshot import JobSnapshot
 from kubealign_operator.planner.units import ProcessUnit
-from kubealign_operator.planner.phases.outcome import permanent_failure, has_succeeded
 
 
-def plan_active(snapshot: JobSnapshot, job: AlignmentJob, dependencies: Sequence[DependencyResult]) -> Decision:
+def plan_active(
+    snapshot: JobSnapshot, job: AlignmentJob, dependencies: Sequence[DependencyResult]
+) -> Decision:
     """Decide how to keep an active job going, or to end it."""
     if has_succeeded(snapshot):
         return plan_success(snapshot, job)
@@ -48,18 +55,26 @@ def plan_active(snapshot: JobSnapshot, job: AlignmentJob, dependencies: Sequence
     prepared = prepared or start_order.has_prepared(units)
     # The output of preparation is in the run directory: its pod is not needed again.
     managed = [unit for unit in units if not (prepared and unit.name == PREPARE)]
-    outcome = apply_restart_policy(managed, snapshot.previous_status.restarts or 0, lifecycle.max_restarts, _complete_groups(snapshot))
+    outcome = apply_restart_policy(
+        managed, snapshot.previous_status.restarts or 0, lifecycle.max_restarts, _complete_groups(snapshot)
+    )
     if outcome.failure is not None:
         return plan_failure(snapshot, outcome.failure)
-    running = snapshot.previous_status.phase is JobPhase.RUNNING or (prepared and start_order.all_ready(outcome.units, job))
+    running = snapshot.previous_status.phase is JobPhase.RUNNING or (
+        prepared and start_order.all_ready(outcome.units, job)
+    )
     startable = frozenset(
         unit.name for unit in outcome.units if start_order.may_start(unit, outcome.units, prepared, running)
     )
     actions = plan_pod_actions(snapshot, outcome.units, startable)
-    context = RenderContext(snapshot.name, snapshot.namespace, snapshot.uid, job, snapshot.platform, tuple(dependencies))
+    context = RenderContext(
+        snapshot.name, snapshot.namespace, snapshot.uid, job, snapshot.platform, tuple(dependencies)
+    )
     processes = snapshot.processes
     pods = [build_pod(context, member.process, processes, attempt) for member, attempt in actions.create]
-    problem = refused_object_reason(snapshot) or blocking_reason(snapshot, outcome.units, outcome.restarts, lifecycle.max_restarts)
+    problem = refused_object_reason(snapshot) or blocking_reason(
+        snapshot, outcome.units, outcome.restarts, lifecycle.max_restarts
+    )
     pending = pending_processes(outcome.units, startable)
     phase = JobPhase.RUNNING if running else JobPhase.STARTING
     return Decision(
@@ -76,7 +91,9 @@ def plan_active(snapshot: JobSnapshot, job: AlignmentJob, dependencies: Sequence
         delete=tuple(actions.delete),
         create=(*missing_objects(snapshot, context), *pods),
         events=tuple(
-            PlannedEvent(KubeEventType.WARNING, "Restarted", restart.describe(outcome.restarts, lifecycle.max_restarts))
+            PlannedEvent(
+                KubeEventType.WARNING, "Restarted", restart.describe(outcome.restarts, lifecycle.max_restarts)
+            )
             for restart in outcome.new_restarts
         ),
         requeue_at=(*actions.requeue_at, *_deadline_times(snapshot, job), *_slow_start_times(snapshot)),
@@ -85,11 +102,15 @@ def plan_active(snapshot: JobSnapshot, job: AlignmentJob, dependencies: Sequence
 
 def _was_prepared(snapshot: JobSnapshot) -> bool:
     condition = condition_of(snapshot.previous_status, PREPARED)
-    return snapshot.previous_status.phase is JobPhase.RUNNING or (condition is not None and condition.status is ConditionStatus.TRUE)
+    return snapshot.previous_status.phase is JobPhase.RUNNING or (
+        condition is not None and condition.status is ConditionStatus.TRUE
+    )
 
 
 def _complete_groups(snapshot: JobSnapshot) -> frozenset[str]:
-    return frozenset(role.name for role in snapshot.previous_status.roles or [] if role.ready >= role.replicas > 0)
+    return frozenset(
+        role.name for role in snapshot.previous_status.roles or [] if role.ready >= role.replicas > 0
+    )
 
 
 def _latest_units(units: Sequence[ProcessUnit], judged_units: Sequence[ProcessUnit]) -> list[ProcessUnit]:
@@ -124,7 +145,9 @@ def _conditions(
 
 
 def _status_changes(snapshot: JobSnapshot, outcome: RestartOutcome) -> Mapping[str, Any]:
-    attempts = dict(snapshot.previous_status.attempts or {}) | {unit.name: unit.attempt for unit in outcome.units}
+    attempts = dict(snapshot.previous_status.attempts or {}) | {
+        unit.name: unit.attempt for unit in outcome.units
+    }
     return {
         "start_time": snapshot.previous_status.start_time or snapshot.timestamp,
         "active_since": snapshot.previous_status.active_since or snapshot.timestamp,
@@ -155,7 +178,9 @@ def _deadline_times(snapshot: JobSnapshot, job: AlignmentJob) -> list[datetime]:
     if seconds is None:
         return []
     try:
-        return [snapshot.now + timedelta(seconds=seconds - active_seconds(snapshot.previous_status, snapshot.now))]
+        return [
+            snapshot.now + timedelta(seconds=seconds - active_seconds(snapshot.previous_status, snapshot.now))
+        ]
     except OverflowError:
         return []
 

@@ -5,9 +5,9 @@ checkpoint.
 from kubealign.spec.status import JobPhase, RoleStatus
 from kubealign_operator import names
 from kubealign_operator.planner.decision import ACCEPTED, READY, SUSPENDED, Decision, desired_condition
-from kubealign_operator.planner.snapshot import JobSnapshot, live_pods
+from kubealign_operator.planner.pod_actions import delete_pods, force_overdue_deletions
 from kubealign_operator.planner.previous_status import active_seconds
-from kubealign_operator.planner.pod_deletion import delete_pods, force_overdue_deletions
+from kubealign_operator.planner.snapshot import JobSnapshot, live_pods
 
 
 def plan_suspending(snapshot: JobSnapshot) -> Decision:
@@ -37,7 +37,10 @@ def plan_suspended(snapshot: JobSnapshot) -> Decision:
     message = f"suspended{at_step}; set spec.suspend to false to resume"
     overdue, requeue_at = force_overdue_deletions(snapshot.pods, snapshot.now)
     active_time = active_seconds(snapshot.previous_status, snapshot.timestamp)
-    roles = [RoleStatus(name=role.name, replicas=role.replicas, ready=0) for role in snapshot.previous_status.roles or []]
+    roles = [
+        RoleStatus(name=role.name, replicas=role.replicas, ready=0)
+        for role in snapshot.previous_status.roles or []
+    ]
     return Decision(
         JobPhase.SUSPENDED,
         message,

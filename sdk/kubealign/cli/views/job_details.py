@@ -9,12 +9,18 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from kubealign.cli.output import format_yaml
+from kubealign.cli.terminal import escape_control
 from kubealign.cli.views.durations import format_age
 from kubealign.cli.views.event_table import event_table
-from kubealign.cli.views.job_table import format_run_duration, format_number, phase_text, format_steps, new_table
-from kubealign.cli.output import format_yaml
+from kubealign.cli.views.job_table import (
+    format_number,
+    format_run_duration,
+    format_steps,
+    new_table,
+    phase_text,
+)
 from kubealign.cli.views.process_table import process_table
-from kubealign.cli.terminal import escape_control
 from kubealign.client.records import JobEvent, JobRecord, ProcessRecord
 from kubealign.spec.status import Condition
 
@@ -80,7 +86,9 @@ def _header(record: JobRecord, now: datetime) -> Table:
 
 
 def _key_values(pairs: Mapping[str, Any]) -> str:
-    return "\n".join(escape_control(f"{name}={value}") for name, value in pairs.items() if name != _LAST_APPLIED)
+    return "\n".join(
+        escape_control(f"{name}={value}") for name, value in pairs.items() if name != _LAST_APPLIED
+    )
 
 
 def _timestamp(time: datetime | None, now: datetime) -> str | None:

@@ -7,8 +7,8 @@ from typing import TypeAlias
 from rich.table import Table
 from rich.text import Text
 
-from kubealign.cli.views.durations import format_age, format_duration
 from kubealign.cli.terminal import escape_control
+from kubealign.cli.views.durations import format_age, format_duration
 from kubealign.client.records import JobRecord
 
 _PHASE_STYLES = {
@@ -53,7 +53,11 @@ def format_steps(record: JobRecord) -> str:
 def format_run_duration(record: JobRecord, now: datetime) -> str:
     """Format the time from the job's start to its end, or until now."""
     started = record.status.start_time
-    return "-" if started is None else format_duration(((record.status.completion_time or now) - started).total_seconds())
+    return (
+        "-"
+        if started is None
+        else format_duration(((record.status.completion_time or now) - started).total_seconds())
+    )
 
 
 def jobs_table(
@@ -64,7 +68,12 @@ def jobs_table(
     now: datetime | None = None,
 ) -> Table:
     """Return one row per job. `namespaces` and `wide` add columns."""
-    columns = [*(_NAMESPACE_COLUMN if namespaces else ()), *_FIRST_COLUMNS, *(_WIDE_COLUMNS if wide else ()), *_LAST_COLUMNS]
+    columns = [
+        *(_NAMESPACE_COLUMN if namespaces else ()),
+        *_FIRST_COLUMNS,
+        *(_WIDE_COLUMNS if wide else ()),
+        *_LAST_COLUMNS,
+    ]
     result = new_table([heading for heading, _ in columns])
     at = now or datetime.now(UTC)
     for record in records:

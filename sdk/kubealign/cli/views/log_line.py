@@ -28,7 +28,9 @@ def format_log_line(line: str) -> Text:
     line_text.append(escape_control(str(event["message"])))
     for name, value in event.items():
         if name not in _HIDDEN_FIELDS:
-            line_text.append(f"  {escape_control(name)}=", style="dim").append(escape_control(_format_value(value)), style="dim")
+            line_text.append(f"  {escape_control(name)}=", style="dim").append(
+                escape_control(_format_value(value)), style="dim"
+            )
     return line_text
 
 

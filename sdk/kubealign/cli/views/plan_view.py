@@ -6,12 +6,12 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kubealign.cli.views.job_table import new_table
 from kubealign.cli.terminal import escape_control
-from kubealign.planning.units import format_bytes
+from kubealign.cli.views.job_table import new_table
 from kubealign.planning.job_plan import JobPlan
 from kubealign.planning.machine import Machine
 from kubealign.planning.memory.peak import ProcessRequirements
+from kubealign.planning.units import format_bytes
 
 
 def plan_view(plan: JobPlan, machine: Machine, remedies: Mapping[str, str]) -> list[RenderableType]:
@@ -83,7 +83,9 @@ def _detail_lines(plan: JobPlan, machine: Machine, remedies: Mapping[str, str]) 
         yield from _need_warnings(need, machine, remedies)
 
 
-def _need_warnings(need: ProcessRequirements, machine: Machine, remedies: Mapping[str, str]) -> Iterator[RenderableType]:
+def _need_warnings(
+    need: ProcessRequirements, machine: Machine, remedies: Mapping[str, str]
+) -> Iterator[RenderableType]:
     for note in need.notes:
         yield Text(f"{escape_control(need.group)}: {note}", style="yellow")
     if need.peak.total > machine.memory:

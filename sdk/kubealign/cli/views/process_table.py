@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from rich.table import Table
 from rich.text import Text
 
+from kubealign.cli.terminal import escape_control
 from kubealign.cli.views.durations import format_age, format_duration
 from kubealign.cli.views.job_table import new_table
-from kubealign.cli.terminal import escape_control
 from kubealign.client.records import ProcessRecord, ProcessState
 
 _STATE_STYLES = {
@@ -27,7 +27,9 @@ def process_table(processes: Sequence[ProcessRecord], now: datetime | None = Non
     at = now or datetime.now(UTC)
     columns: dict[str, Callable[[ProcessRecord], str | Text]] = {
         "PROCESS": lambda process: escape_control(process.name),
-        "STATE": lambda process: Text(process.state.lower(), style=_STATE_STYLES.get(process.state, "yellow")),
+        "STATE": lambda process: Text(
+            process.state.lower(), style=_STATE_STYLES.get(process.state, "yellow")
+        ),
         "RESTARTS": lambda process: str(process.restarts or ""),
         "AGE": lambda process: "" if process.started is None else format_age(process.started, at),
         **_HEARTBEAT_COLUMNS,

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kubealign.cli.views.job_table import new_table
-from kubealign.replay.comparison import ReplayComparison, MetricDifference
+from kubealign.replay.comparison import MetricDifference, ReplayComparison
 
 _MAX_ROWS_PER_STEP = 12
 
@@ -44,16 +44,25 @@ class ReplayOutcome:
 def replay_view(outcome: ReplayOutcome) -> list[RenderableType]:
     """Return the outcome first, then the differences of a modified or failed replay."""
     comparison = outcome.comparison
-    lines: list[RenderableType] = [Text(_headline(outcome), style="bold" if outcome.has_passed else "bold red")]
+    lines: list[RenderableType] = [
+        Text(_headline(outcome), style="bold" if outcome.has_passed else "bold red")
+    ]
     if comparison.steps < outcome.requested_steps:
-        lines.append(Text(f"only {comparison.steps} of {outcome.requested_steps} steps were replayed", style="red"))
+        lines.append(
+            Text(f"only {comparison.steps} of {outcome.requested_steps} steps were replayed", style="red")
+        )
     if outcome.weights_equal is not None:
         lines.append(
-            Text("final weights: " + ("equal bit for bit" if outcome.weights_equal else "not equal bit for bit"))
+            Text(
+                "final weights: "
+                + ("equal bit for bit" if outcome.weights_equal else "not equal bit for bit")
+            )
         )
     before, now = outcome.threads
     if comparison.differences and None not in (before, now) and before != now:
-        lines.append(Text(f"the trainer used {before} threads in the recorded run, and {now} now", style="yellow"))
+        lines.append(
+            Text(f"the trainer used {before} threads in the recorded run, and {now} now", style="yellow")
+        )
     if comparison.differences and (outcome.is_modified or not outcome.has_passed):
         lines.append(_difference_table(comparison, outcome.tolerance))
     return lines

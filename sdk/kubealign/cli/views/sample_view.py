@@ -4,8 +4,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kubealign.cli.views.job_table import format_number
 from kubealign.cli.terminal import escape_control
+from kubealign.cli.views.job_table import format_number
 from kubealign.read_model import SampleRecord
 
 
@@ -13,7 +13,9 @@ def sample_view(sample: SampleRecord) -> RenderableType:
     """Return step and reward, prompt and response, and the rewards by source if there are several."""
     head = Text.assemble((f"step {sample.step}", "bold"))
     if sample.reward is not None:
-        head.append("  reward ", style="dim").append(format_number(sample.reward), style=_reward_style(sample.reward))
+        head.append("  reward ", style="dim").append(
+            format_number(sample.reward), style=_reward_style(sample.reward)
+        )
     head.append("  weights ", style="dim").append(str(sample.weight_version))
     if sample.purpose not in ("", "train"):
         head.append(f"  {escape_control(sample.purpose)}", style="cyan")

@@ -8,15 +8,17 @@ from rich.text import Text
 
 from kubealign.bench.measurements import SizingMeasurements, StepShape
 from kubealign.bench.sizing import Sizing
-from kubealign.cli.views.job_table import new_table
 from kubealign.cli.terminal import escape_control
+from kubealign.cli.views.job_table import new_table
 from kubealign.planning.units import format_bytes
 
 #: Rows shown beyond the recommended number of workers, and beyond the job's own.
 _EXTRA_ROWS = 2
 
 
-def sizing_view(name: str, shape: StepShape, figures: SizingMeasurements, sizing: Sizing) -> list[RenderableType]:
+def sizing_view(
+    name: str, shape: StepShape, figures: SizingMeasurements, sizing: Sizing
+) -> list[RenderableType]:
     kind = f"asynchronous, maxStaleness {shape.staleness}" if shape.staleness else "synchronous"
     head = (
         f"{escape_control(name)}: {shape.prompts} prompts x {shape.samples} samples per step, {kind}; responses of "
@@ -44,7 +46,9 @@ def sizing_view(name: str, shape: StepShape, figures: SizingMeasurements, sizing
     return lines
 
 
-def sizing_document(name: str, shape: StepShape, figures: SizingMeasurements, sizing: Sizing) -> dict[str, Any]:
+def sizing_document(
+    name: str, shape: StepShape, figures: SizingMeasurements, sizing: Sizing
+) -> dict[str, Any]:
     """Return the sizing as a JSON document. Times are in seconds."""
     return {
         "job": name,

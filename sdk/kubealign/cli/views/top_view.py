@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from kubealign.cli.views.job_table import format_number, phase_text, format_steps
-from kubealign.cli.views.process_table import process_table
 from kubealign.cli.terminal import escape_control
-from kubealign.client.records import JobRecord, JobRef, ProcessRecord
+from kubealign.cli.views.job_table import format_number, format_steps, phase_text
+from kubealign.cli.views.process_table import process_table
 from kubealign.client.backends.base import JobBackend
+from kubealign.client.records import JobRecord, JobRef, ProcessRecord
 from kubealign.local.display.metric_lines import PHASE_TIMES, format_seconds, format_step
 from kubealign.read_model import STREAM_START, StepMetrics
 from kubealign.spec.status import JobPhase

@@ -15,7 +15,9 @@ from kubealign.read_model import STREAM_START, SampleRecord, StepMetrics
 class TelemetrySource(Protocol):
     """Source of the metrics, samples and heartbeats that jobs report."""
 
-    async def metrics(self, ref: JobRef, after: str = STREAM_START, count: int = 1000) -> Sequence[StepMetrics]:
+    async def metrics(
+        self, ref: JobRef, after: str = STREAM_START, count: int = 1000
+    ) -> Sequence[StepMetrics]:
         """Return the metrics of at most `count` steps after the entry `after`, in reporting order.
 
         A step that is repeated after a rollback is returned again, with a higher fence.

@@ -11,13 +11,13 @@ from typing import Any
 
 from kubealign.client.backends.cluster.processes import has_started, process_state
 from kubealign.client.errors import KubealignError, NotPossible, Unavailable
-from kubealign.kube.api import Json, KubernetesApi
-from kubealign.kube.watch import watch_changes, list_all
-from kubealign.kube.errors import ObjectNotFound
-from kubealign.kube.resources import PODS
 from kubealign.client.records import JobRecord
 from kubealign.client.results.pod import RESULT_LABEL, ResultPodSettings, pod_manifest, send_command
 from kubealign.client.results.stream import receive_folder
+from kubealign.kube.api import Json, KubernetesApi
+from kubealign.kube.errors import ObjectNotFound
+from kubealign.kube.resources import PODS
+from kubealign.kube.watch import list_all, watch_changes
 from kubealign.labels import FIELD_MANAGER
 from kubealign.spec.status import JobPhase, ResultLocation
 
@@ -157,11 +157,18 @@ async def _wait_until_started(api: KubernetesApi, collection: str, created: Json
     name, pod = created["metadata"]["name"], created
     query = {"fieldSelector": f"metadata.name={name}"}
     try:
-        async with asyncio.timeout(_START_TIMEOUT_SECONDS), aclosing(watch_changes(api, collection, query)) as pod_changes:
+        async with (
+            asyncio.timeout(_START_TIMEOUT_SECONDS),
+            aclosing(watch_changes(api, collection, query)) as pod_changes,
+        ):
             async for change in pod_changes:
                 pod = change.item
                 if change.is_deleted or (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
-                    reason = "it was deleted" if change.is_deleted else process_state(pod, finished=True, suspended=False)[1]
+                    reason = (
+                        "it was deleted"
+                        if change.is_deleted
+                        else process_state(pod, finished=True, suspended=False)[1]
+                    )
                     raise NotPossible(f"the pod {name}, which reads the result, ended at once: {reason}")
                 if has_started(pod):
                     return pod

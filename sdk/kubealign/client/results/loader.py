@@ -29,14 +29,22 @@ def load_result(path: Path, **arguments: Any) -> Result:
     installed.
     """
     if (path / RESULT_ROWS_FILE).exists():
-        raise NotPossible(f"{path} holds rows, not a model: read {path / RESULT_ROWS_FILE}, one JSON object a line")
+        raise NotPossible(
+            f"{path} holds rows, not a model: read {path / RESULT_ROWS_FILE}, one JSON object a line"
+        )
     missing = [name for name in ("torch", "transformers") if find_spec(name) is None]
     if missing:
         raise NotPossible(f"the result at {path} cannot be loaded here: pip install {' '.join(missing)}")
     transformers: Any = import_module("transformers")
     is_reward_model = any(name.endswith(_REWARD_MODEL_SUFFIX) for name in _architectures(path))
-    model_class = transformers.AutoModelForSequenceClassification if is_reward_model else transformers.AutoModelForCausalLM
-    return Result(path, model_class.from_pretrained(path, **arguments), transformers.AutoTokenizer.from_pretrained(path))
+    model_class = (
+        transformers.AutoModelForSequenceClassification
+        if is_reward_model
+        else transformers.AutoModelForCausalLM
+    )
+    return Result(
+        path, model_class.from_pretrained(path, **arguments), transformers.AutoTokenizer.from_pretrained(path)
+    )
 
 
 def _architectures(path: Path) -> list[str]:

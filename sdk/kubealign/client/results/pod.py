@@ -48,7 +48,9 @@ class ResultPodSettings:
         return cls(os.environ.get(_IMAGE_VARIABLE) or None)
 
 
-def pod_manifest(job: JobRecord, result: ResultLocation, pods: Sequence[Mapping[str, Any]], fallback: ResultPodSettings) -> Json:
+def pod_manifest(
+    job: JobRecord, result: ResultLocation, pods: Sequence[Mapping[str, Any]], fallback: ResultPodSettings
+) -> Json:
     """Return the pod's manifest. Raises NotPossible if no image is known."""
     template = _template_pod(pods)
     spec = _spec_from_pod(template) if template is not None else _spec_from_fallback(job, fallback)

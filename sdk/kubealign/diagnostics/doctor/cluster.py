@@ -6,8 +6,8 @@ from typing import Any
 
 from kubealign import __version__
 from kubealign.client.errors import Forbidden, KubealignError, Unauthenticated
-from kubealign.kube.api import KubernetesApi
 from kubealign.diagnostics.doctor.check_result import CheckResult, missing, ok, warning
+from kubealign.kube.api import KubernetesApi
 from kubealign.spec.job import GROUP, VERSION
 
 _INSTALL = "helm install kubealign charts/kubealign -n kubealign-system --create-namespace"

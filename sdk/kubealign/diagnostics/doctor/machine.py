@@ -12,8 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from kubealign.diagnostics.doctor.check_result import CheckResult, missing, ok, warning
-from kubealign.local.processes.cpu import available_cores
 from kubealign.local.errors import RunRefused
+from kubealign.local.processes.cpu import available_cores
 from kubealign.local.servers.nats import find_nats_program
 from kubealign.local.servers.redis import find_redis_program
 
@@ -145,9 +145,7 @@ def _disk(runs_dir: Path) -> CheckResult:
         return missing(what, f"{existing} cannot be written", "name another folder with --runs-dir")
     free = shutil.disk_usage(existing).free
     if free < _MIN_DISK:
-        return warning(
-            what, f"{_gib(free)} free", f"free {_gib(_MIN_DISK)}, or name another with --runs-dir"
-        )
+        return warning(what, f"{_gib(free)} free", f"free {_gib(_MIN_DISK)}, or name another with --runs-dir")
     return ok(what, f"{_gib(free)} free")
 
 

@@ -4,17 +4,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kubealign.client.records import ProcessRecord
-from kubealign.diagnostics.health.observed_job import ObservedJob
 from kubealign.diagnostics.health.critic import check_critic
-from kubealign.diagnostics.health.kl_divergence import check_kl_divergence
+from kubealign.diagnostics.health.data_flow import check_data_flow
 from kubealign.diagnostics.health.engine_mismatch import check_engine_mismatch
 from kubealign.diagnostics.health.finding import HealthFinding, Severity
+from kubealign.diagnostics.health.kl_divergence import check_kl_divergence
+from kubealign.diagnostics.health.observed_job import ObservedJob
+from kubealign.diagnostics.health.policy_update import check_policy_update
 from kubealign.diagnostics.health.processes import check_processes as of_processes
 from kubealign.diagnostics.health.responses import check_responses
 from kubealign.diagnostics.health.rewards import check_rewards
 from kubealign.diagnostics.health.series import MetricSeries
-from kubealign.diagnostics.health.data_flow import check_data_flow
-from kubealign.diagnostics.health.policy_update import check_policy_update
 from kubealign.read_model import StepMetrics
 
 _RULES: tuple[Callable[[ObservedJob], Iterator[HealthFinding]], ...] = (

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from kubealign.diagnostics.health.observed_job import ObservedJob, format_share, format_number
 from kubealign.diagnostics.health.finding import HealthFinding, Severity
+from kubealign.diagnostics.health.observed_job import ObservedJob, format_number, format_share
 
 #: Steps after the warm-up in which a critic may be worse than a constant, and the window of steps examined.
 PATIENCE, STEPS = 20, 10

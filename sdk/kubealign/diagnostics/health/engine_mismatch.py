@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from kubealign.diagnostics.health.observed_job import ObservedJob, format_number
 from kubealign.diagnostics.health.finding import HealthFinding, Severity
+from kubealign.diagnostics.health.observed_job import ObservedJob, format_number
 from kubealign.spec.sections.rollout import MismatchGateSpec
 
 #: Share of the gate above which a gap is no coincidence.

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from kubealign.diagnostics.health.observed_job import ObservedJob, format_number
 from kubealign.diagnostics.health.finding import HealthFinding, Severity
+from kubealign.diagnostics.health.observed_job import ObservedJob, format_number
 
 #: Nats a response. The gain of a learned reward is exhausted some tens of nats away from the weights that its
 #: data came from (Gao, Schulman & Hilton 2023, figure 1).
@@ -17,7 +17,10 @@ BELOW_ZERO, BELOW_ZERO_STEPS = -0.02, 10
 
 
 def check_kl_divergence(case: ObservedJob) -> Iterator[HealthFinding]:
-    a_token, a_response = case.series.recent_median("kl/reference"), case.series.recent_median("kl/reference_sequence")
+    a_token, a_response = (
+        case.series.recent_median("kl/reference"),
+        case.series.recent_median("kl/reference_sequence"),
+    )
     if a_token is None or a_response is None:
         return
     before = case.series.values("kl/reference_sequence")[: -GROWTH_STEPS or None][-GROWTH_STEPS:]
@@ -26,7 +29,11 @@ def check_kl_divergence(case: ObservedJob) -> Iterator[HealthFinding]:
     far = a_response >= FAR and a_token >= FAR_PER_TOKEN
     if far or growing:
         too_far = a_response >= TOO_FAR and a_token >= TOO_FAR_PER_TOKEN
-        since = f"; {GROWTH_STEPS} steps before it was {format_number(grown_from)}" if grown_from is not None else ""
+        since = (
+            f"; {GROWTH_STEPS} steps before it was {format_number(grown_from)}"
+            if grown_from is not None
+            else ""
+        )
         yield HealthFinding(
             Severity.CRITICAL if too_far else Severity.WARNING,
             "The KL is running away",

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from statistics import median
 
-from kubealign.diagnostics.health.observed_job import ObservedJob, format_share, format_number
 from kubealign.diagnostics.health.finding import HealthFinding, Severity
+from kubealign.diagnostics.health.observed_job import ObservedJob, format_number, format_share
 
 #: Collapsed entropy in nats, and as a share of the initial entropy: some models start low.
 COLLAPSED, COLLAPSED_SHARE = 0.02, 0.1
@@ -54,7 +54,10 @@ def _entropy(case: ObservedJob) -> Iterator[HealthFinding]:
 
 
 def _clipping(case: ObservedJob) -> Iterator[HealthFinding]:
-    clipped, moved = case.series.recent_median("policy/clip_fraction"), case.series.recent_median("policy/approx_kl")
+    clipped, moved = (
+        case.series.recent_median("policy/clip_fraction"),
+        case.series.recent_median("policy/approx_kl"),
+    )
     if clipped is not None and clipped > CLIPPED:
         yield HealthFinding(
             Severity.WARNING,

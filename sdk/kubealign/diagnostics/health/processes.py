@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from kubealign.client.records import ProcessRecord, ProcessState
-from kubealign.diagnostics.health.observed_job import ObservedJob, format_number
 from kubealign.diagnostics.health.finding import HealthFinding, Severity
+from kubealign.diagnostics.health.observed_job import ObservedJob, format_number
 
 #: Seconds. Heartbeats come every five seconds and expire after fifteen.
 SILENT_SECONDS = 20.0

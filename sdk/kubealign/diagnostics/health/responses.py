@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from kubealign.diagnostics.health.observed_job import ObservedJob, format_share, format_number
 from kubealign.diagnostics.health.finding import HealthFinding, Severity
+from kubealign.diagnostics.health.observed_job import ObservedJob, format_number, format_share
 
 #: Shares of truncated responses: nearly all; half; and the rise since the start that makes half a problem.
 ALL, HALF, RISEN = 0.9, 0.5, 0.3

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from kubealign.diagnostics.health.observed_job import ObservedJob, format_share, format_number
 from kubealign.diagnostics.health.finding import HealthFinding, Severity
+from kubealign.diagnostics.health.observed_job import ObservedJob, format_number, format_share
 from kubealign.spec.algorithms import ResultKind
 
 #: Relative to the reward's size: smaller differences count as equal.

@@ -36,7 +36,11 @@ def format_step(metrics: StepMetrics, max_steps: int) -> str:
     """
     words = [f"step {metrics.step}/{max_steps}" if max_steps else f"step {metrics.step}"]
     words += format_metrics(metrics.values)
-    words += [f"{label} {format_seconds(metrics.values[name])}" for label, name in PHASE_TIMES if metrics.values.get(name)]
+    words += [
+        f"{label} {format_seconds(metrics.values[name])}"
+        for label, name in PHASE_TIMES
+        if metrics.values.get(name)
+    ]
     words += format_validation(metrics.values)
     return " ".join(words)
 

@@ -7,7 +7,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from kubealign.local.display.metric_lines import STEP_METRICS, PHASE_TIMES, format_seconds
+from kubealign.local.display.metric_lines import PHASE_TIMES, STEP_METRICS, format_seconds
 from kubealign.local.display.progress_snapshot import ProgressSnapshot
 from kubealign.local.processes.supervisor import UnitState
 

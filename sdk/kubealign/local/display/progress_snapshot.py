@@ -6,7 +6,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kubealign.local.processes.supervisor import ProcessView
-from kubealign.read_model import STREAM_START, JobProgress, ReadModelClient, ReadModelUnavailable, SampleRecord, StepMetrics
+from kubealign.read_model import (
+    STREAM_START,
+    JobProgress,
+    ReadModelClient,
+    ReadModelUnavailable,
+    SampleRecord,
+    StepMetrics,
+)
 
 _RECENT_STEPS = 20
 

@@ -10,11 +10,16 @@ from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
 
-from kubealign.local.display.metric_lines import format_metrics, format_seconds, format_step, format_validation
+from kubealign.local.display.metric_lines import (
+    format_metrics,
+    format_seconds,
+    format_step,
+    format_validation,
+)
 from kubealign.local.display.panel import render_panel
-from kubealign.local.run_dir.status import Phase, RunStatus
 from kubealign.local.display.progress_snapshot import ProgressSnapshot
 from kubealign.local.processes.supervisor import ProcessView
+from kubealign.local.run_dir.status import Phase, RunStatus
 from kubealign.read_model import ReadModelClient
 from kubealign.spec.job import AlignmentJob
 

@@ -2,9 +2,13 @@
 
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 
 from kubealign.cgroups import Cgroup, iter_cgroups
+from kubealign.process_settings import Role
+from kubealign.roles import Process, roles
+from kubealign.spec.job import AlignmentJob
 
 
 def available_cores() -> int:
@@ -35,3 +39,59 @@ def _affinity_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+# Trainer and critic step at the same time; rollout and scorers compute during or before sampling.
+_TRAINING = frozenset({Role.TRAINER, Role.CRITIC})
+_SAMPLING = frozenset({Role.ROLLOUT, Role.REWARD, Role.REFERENCE, Role.TEACHER})
+
+
+def compute_threads(process: Process, processes: Sequence[Process], cores: int | None = None) -> int:
+    """Return the number of compute threads for this process.
+
+    The share of the cores among the processes that compute at the same time, bounded by OMP_NUM_THREADS
+    where set. Rollout workers share among themselves only: generation dominates that phase, scorers fill
+    its gaps.
+    """
+    cores = cores or available_cores()
+    count = Counter(other.role for other in processes if not other.one_shot)
+    if process.role in _TRAINING:
+        sharing = sum(count[role] for role in _TRAINING)
+    elif process.role is Role.ROLLOUT:
+        sharing = count[Role.ROLLOUT]
+    elif process.role in _SAMPLING:
+        sharing = sum(count[role] for role in _SAMPLING)
+    else:
+        sharing = 1
+    return max(1, min(cores // max(1, sharing), _omp_limit() or cores))
+
+
+def _omp_limit() -> int | None:
+    """Return the user's limit of threads per process; None if unset. Of a list with one number per nesting
+    level, the first.
+    """
+    outermost = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return int(outermost) if outermost.isdecimal() else None
+
+
+def computes_in_turns(job: AlignmentJob) -> bool:
+    """Return whether the job's processes never compute at the same time with more threads than there are
+    cores.
+
+    They do overlap where samples are generated while the trainer learns, or while models score them.
+    """
+    spec = job.spec
+    models = any(reward.models for reward in spec.rewards)
+    scorers = any(process.role in (Role.REFERENCE, Role.TEACHER) for process in roles(job))
+    return not (spec.is_asynchronous or models or scorers)
+
+
+def should_yield_cpu(process: Process, processes: Sequence[Process], job: AlignmentJob) -> bool:
+    """Return whether a process runs at a lower CPU priority than the rollout workers.
+
+    Tokens of a response are generated one after another and a step waits for the longest response;
+    computation on finished responses can wait. In an asynchronous job both are equally urgent.
+    """
+    sampled = any(other.role is Role.ROLLOUT for other in processes)
+    is_other_compute = process.role in _TRAINING | _SAMPLING and process.role is not Role.ROLLOUT
+    return sampled and is_other_compute and not job.spec.is_asynchronous and not computes_in_turns(job)

@@ -3,9 +3,9 @@
 import signal
 from pathlib import Path
 
-from kubealign.local.run_dir.disk import is_full, disk_full_message
 from kubealign.local.processes.fork_server import ChildProcess
 from kubealign.local.processes.log_tail import read_log_tail
+from kubealign.local.run_dir.disk import disk_full_message, is_full
 
 
 def describe_exit(code: int) -> str:

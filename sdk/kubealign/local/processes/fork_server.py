@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from kubealign.library_environment import BASE_ENVIRONMENT
-from kubealign.local.processes import child_main, fork_server_preload
 from kubealign.local.errors import RunFailed
+from kubealign.local.processes import child_main, fork_server_preload
 from kubealign.local.processes.log_tail import read_log_tail
 
 _ATTEMPTS = 3

@@ -20,7 +20,9 @@ _TRANSFORMERS = (
 def modules_to_preload(jobs: Iterable[AlignmentJob]) -> list[str]:
     """Return the import names, heavy libraries first."""
     jobs = list(jobs)
-    types = dict.fromkeys(kind for job in jobs for _, model in named_models(job) for kind in _model_types(model))
+    types = dict.fromkeys(
+        kind for job in jobs for _, model in named_models(job) for kind in _model_types(model)
+    )
     own = [f"transformers.models.{kind}.modeling_{kind}" for kind in types]
     adapters = ["peft"] if any(_uses_lora(job) for job in jobs) else []
     main = dict.fromkeys(process.module for job in jobs for process in roles(job))

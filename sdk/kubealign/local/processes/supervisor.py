@@ -12,13 +12,37 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
-from kubealign.local.processes.restart_backoff import RestartBackoff
-from kubealign.local.processes.terminate import terminate_all, kill_all
-from kubealign.local.processes.exit_status import crash_message, describe_exit, read_termination_message, permanent_failure_message
+from kubealign.backoff import RESET_AFTER_SECONDS, restart_delay
 from kubealign.local.errors import RunFailed
+from kubealign.local.processes.exit_status import (
+    crash_message,
+    describe_exit,
+    permanent_failure_message,
+    read_termination_message,
+)
 from kubealign.local.processes.fork_server import ChildProcess
 from kubealign.local.processes.log_tail import read_log_tail
+from kubealign.local.processes.terminate import kill_all, terminate_all
 from kubealign.process_settings import ExitCode
+
+
+class RestartBackoff:
+    """Delays of 0.5, 1, 2, ... 30 seconds, reset after a minute of healthy running."""
+
+    def __init__(self) -> None:
+        self._restarts = 0
+
+    def next_delay(self, healthy_seconds: float) -> float:
+        """Return the seconds to wait before the next restart.
+
+        Args:
+            healthy_seconds: Time for which the process was healthy before it died.
+        """
+        if healthy_seconds >= RESET_AFTER_SECONDS:
+            self._restarts = 0
+        self._restarts += 1
+        return restart_delay(self._restarts, 0.0)
+
 
 #: Readiness timeout: a large model loads well within it.
 READY_TIMEOUT_SECONDS = 300.0

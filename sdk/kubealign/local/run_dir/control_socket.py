@@ -39,7 +39,9 @@ async def control_server(run_dir: Path, handler: Handler) -> AsyncIterator[None]
         finally:
             writer.close()
 
-    server = await asyncio.start_unix_server(handle_connection, sock=_listener(run_dir), limit=_MAX_LINE_BYTES)
+    server = await asyncio.start_unix_server(
+        handle_connection, sock=_listener(run_dir), limit=_MAX_LINE_BYTES
+    )
     try:
         yield
     finally:

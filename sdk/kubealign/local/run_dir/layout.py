@@ -81,7 +81,9 @@ class RunDirectory:
         """Return the identity; a directory of an older release is identified by device and inode."""
         try:
             document = json.loads(self.identity_file.read_bytes())
-            return RunIdentity(str(document["uid"]), float(document["created_at"]), int(document["generation"]))
+            return RunIdentity(
+                str(document["uid"]), float(document["created_at"]), int(document["generation"])
+            )
         except (OSError, ValueError, KeyError, TypeError):
             there = self.root.stat()
             return RunIdentity(f"{there.st_dev:08x}-{there.st_ino:016x}", there.st_ctime, 1)
@@ -116,7 +118,9 @@ class RunDirectory:
     def claim_shared_memory(self) -> Path:
         """Create a folder on a memory file system for weights. One left by a killed runner is removed."""
         self.release_shared_memory()
-        parent = _SHARED_MEMORY_ROOT if os.access(_SHARED_MEMORY_ROOT, os.W_OK) else Path(tempfile.gettempdir())
+        parent = (
+            _SHARED_MEMORY_ROOT if os.access(_SHARED_MEMORY_ROOT, os.W_OK) else Path(tempfile.gettempdir())
+        )
         folder = parent / f"kubealign-{self.root.name}-{token_hex(6)}"
         # Recorded before the folder is created, so that the next run always finds and removes it.
         self._memory_record.write_text(str(folder))

@@ -7,8 +7,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from kubealign.local.errors import RunRefused
-from kubealign.spec.mutable_fields import MUTABLE_BETWEEN_RUNS, MAX_STEPS_FIELD
 from kubealign.spec.job import AlignmentJob
+from kubealign.spec.mutable_fields import MAX_STEPS_FIELD, MUTABLE_BETWEEN_RUNS
 
 
 def job_document(job: AlignmentJob) -> dict[str, Any]:

@@ -1,16 +1,50 @@
 """Admission of jobs to run directories, checked before anything is started."""
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from kubealign.local.runner.cluster_only import refuse_cluster_only
 from kubealign.local.errors import RunRefused
 from kubealign.local.run_dir.layout import RunDirectory
-from kubealign.local.run_dir.status import Phase, RunStatus, read_status
+from kubealign.local.run_dir.phase import derive_phase, read_run_facts
 from kubealign.local.run_dir.spec_diff import forbidden_changes, read_job
+from kubealign.local.run_dir.status import Phase, RunStatus, read_status
 from kubealign.spec.dependencies import dependency_names
 from kubealign.spec.job import AlignmentJob
+from kubealign.spec.paths import format_path
+from kubealign.spec.status import JobPhase
+
+
+def refuse_cluster_only(job: AlignmentJob) -> None:
+    """Raise RunRefused where the job uses features that a single machine does not have."""
+    problems = list(_problems(job))
+    if problems:
+        raise RunRefused("\n".join(f"{job.name}: {problem}" for problem in problems))
+
+
+def _problems(job: AlignmentJob) -> Iterator[str]:
+    if job.spec.suspend:
+        yield "spec.suspend: is true, so it is not started: set it to false, or remove it"
+    functions: list[tuple[str, Any]] = [
+        (f"spec.rewards[{i}].function", reward.function) for i, reward in enumerate(job.spec.rewards)
+    ]
+    functions += [
+        (f"spec.validation.sampling.scores[{i}].function", score.function)
+        for i, score in enumerate(job.spec.validation_scores)
+    ]
+    functions += [
+        (format_path(("spec", "rollout", *path)), function) for path, function in job.spec.rollout.functions
+    ]
+    for path, function in functions:
+        if function is not None and function.config_map is not None:
+            source = function.config_map
+            yield (
+                f"{path}.configMap: ConfigMaps are for clusters ({source.key} of {source.name}): on "
+                f"one machine name a file, function: "
+                f"{{file: {{path: {source.key}, name: {source.function}}}}}"
+            )
 
 
 @dataclass(frozen=True)
@@ -57,9 +91,47 @@ def admit(job: AlignmentJob, folder: RunDirectory) -> AdmittedJob:
             "Give the job another name or --runs-dir, or delete that run and start again with --fresh"
         )
     wants_more_steps = job.spec.max_steps > recorded_job.spec.max_steps
-    return AdmittedJob(job, folder, status, is_finished=status.phase is Phase.SUCCEEDED and not wants_more_steps)
+    return AdmittedJob(
+        job, folder, status, is_finished=status.phase is Phase.SUCCEEDED and not wants_more_steps
+    )
 
 
 def result_folders(job: AlignmentJob, runs_dir: Path) -> Mapping[str, Path]:
     """Return the result folder of each job that this one depends on, by job name."""
     return {name: run_directory(runs_dir, name).result for name in dependency_names(job)}
+
+
+_POLL_SECONDS = 0.5
+
+
+async def wait_for_dependencies(job: AlignmentJob, runs_dir: Path, stop: asyncio.Event) -> bool:
+    """Wait for the results of all dependencies.
+
+    Returns True when all results are present, False when `stop` is set first. Raises RunRefused for a
+    dependency that failed or does not exist.
+    """
+    while list(pending_dependencies(job, runs_dir)):
+        # Other runs report their state only through files, so they are polled.
+        try:
+            async with asyncio.timeout(_POLL_SECONDS):
+                await stop.wait()
+        except TimeoutError:
+            continue
+        return False
+    return not stop.is_set()
+
+
+def pending_dependencies(job: AlignmentJob, runs_dir: Path) -> Iterator[tuple[str, JobPhase]]:
+    """Yield (name, phase) of each dependency that has no result yet.
+
+    Raises RunRefused for a dependency that failed or does not exist.
+    """
+    for name in sorted(dependency_names(job)):
+        folder = run_directory(runs_dir, name)
+        if not folder.job.exists():
+            raise RunRefused(f"it needs the result of {name}, and there is no such job: submit {name} first")
+        run_phase = derive_phase(read_run_facts(folder))
+        if run_phase.phase is JobPhase.FAILED:
+            raise RunRefused(f"it needs the result of {name}, which has failed: {run_phase.message}")
+        if run_phase.phase is not JobPhase.SUCCEEDED:
+            yield name, run_phase.phase

@@ -2,16 +2,15 @@
 
 from pathlib import Path
 
-from kubealign.local.runner.admission import run_directory
-from kubealign.local.runner.dependencies import wait_for_dependencies
 from kubealign.local.display.terminal import LinesDisplay
-from kubealign.local.run_dir.events import EventLog, RunEventType
 from kubealign.local.errors import RunFailed
-from kubealign.local.runner.signals import Interruption
+from kubealign.local.run_dir.events import EventLog, RunEventType
 from kubealign.local.run_dir.layout import RunDirectory
-from kubealign.local.runner.run_jobs import FAILED, INTERRUPTED, check_server_programs, run_locked_jobs
-from kubealign.local.run_dir.status import Phase, FinalProgress, started_status, ended_status, read_status
 from kubealign.local.run_dir.spec_diff import read_job
+from kubealign.local.run_dir.status import FinalProgress, Phase, ended_status, read_status, started_status
+from kubealign.local.runner.admission import run_directory, wait_for_dependencies
+from kubealign.local.runner.run_jobs import FAILED, INTERRUPTED, check_server_programs, run_locked_jobs
+from kubealign.local.runner.signals import Interruption
 
 
 async def run_detached(runs_dir: Path, name: str, display: LinesDisplay) -> int:

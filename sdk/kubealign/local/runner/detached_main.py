@@ -26,9 +26,9 @@ def _run(runs_dir: Path, name: str, descriptor: int) -> int:
 
     from rich.console import Console
 
+    from kubealign.local.display.terminal import LinesDisplay
     from kubealign.local.runner.admission import run_directory
     from kubealign.local.runner.detached_job import run_detached
-    from kubealign.local.display.terminal import LinesDisplay
 
     lock = run_directory(runs_dir, name).lock()
     lock.adopt(descriptor)

@@ -9,22 +9,29 @@ from pathlib import Path
 from secrets import token_urlsafe
 from typing import Any, Protocol
 
-from kubealign.local.run_dir.control_socket import control_server
-from kubealign.local.run_dir.disk import wait_until_full, disk_full_message
-from kubealign.local.run_dir.events import EventLog, RunEventType
 from kubealign.local.errors import RunFailed, RunRefused
 from kubealign.local.processes.fork_server import ForkServer
-from kubealign.local.runner.signals import Interruption
-from kubealign.local.servers.nats import LocalNatsServer
 from kubealign.local.processes.ports import PortAllocator
-from kubealign.local.servers.redis import LocalRedisServer
-from kubealign.local.runner.role_units import NATS, REDIS, RoleUnits
-from kubealign.local.run_dir.layout import RunDirectory
-from kubealign.local.run_dir.status import Phase, RunStatus, FinalProgress, started_status, ended_status, read_status
-from kubealign.local.runner.scaling import plan_scaling
-from kubealign.local.servers.base import ManagedServer
-from kubealign.local.runner.settings import Addresses, ProcessEnvironment
 from kubealign.local.processes.supervisor import READY_TIMEOUT_SECONDS, ProcessView, Supervisor
+from kubealign.local.run_dir.control_socket import control_server
+from kubealign.local.run_dir.disk import disk_full_message, wait_until_full
+from kubealign.local.run_dir.events import EventLog, RunEventType
+from kubealign.local.run_dir.layout import RunDirectory
+from kubealign.local.run_dir.status import (
+    FinalProgress,
+    Phase,
+    RunStatus,
+    ended_status,
+    read_status,
+    started_status,
+)
+from kubealign.local.runner.role_units import NATS, REDIS, RoleUnits
+from kubealign.local.runner.scaling import plan_scaling
+from kubealign.local.runner.settings import Addresses, ProcessEnvironment
+from kubealign.local.runner.signals import Interruption
+from kubealign.local.servers.base import ManagedServer
+from kubealign.local.servers.nats import LocalNatsServer
+from kubealign.local.servers.redis import LocalRedisServer
 from kubealign.process_settings import Role, TlsFiles
 from kubealign.read_model import ReadModelClient, ReadModelUnavailable
 from kubealign.roles import Process, roles
@@ -120,7 +127,9 @@ class JobRunner:
                 insisting.cancel()
                 self._folder.release_shared_memory()
                 if phase is Phase.STOPPED:
-                    message = _stopped_message(last.step or status.step, interruption.force_requested.is_set())
+                    message = _stopped_message(
+                        last.step or status.step, interruption.force_requested.is_set()
+                    )
                 status = ended_status(status, phase, message, last)
                 # Shown before it is written: on a full disk the write fails.
                 self._display.end(status)
@@ -245,7 +254,9 @@ class JobRunner:
             roles_ended = True
         finally:
             self._finished.set()
-            await asyncio.wait({showing}, timeout=_FINAL_READ_SECONDS if roles_ended and self._display_started else 0)
+            await asyncio.wait(
+                {showing}, timeout=_FINAL_READ_SECONDS if roles_ended and self._display_started else 0
+            )
             showing.cancel()
             last = await self._read_final_progress() if roles_ended else FinalProgress()
             await self._supervisor.terminate([NATS, REDIS], _INFRASTRUCTURE_GRACE_SECONDS, force)
@@ -256,7 +267,10 @@ class JobRunner:
         if not any(view.name == REDIS and view.pid is not None for view in self.processes()):
             return FinalProgress()
         try:
-            async with asyncio.timeout(_FINAL_READ_SECONDS), ReadModelClient(self._redis.server.access) as reader:
+            async with (
+                asyncio.timeout(_FINAL_READ_SECONDS),
+                ReadModelClient(self._redis.server.access) as reader,
+            ):
                 return FinalProgress(await reader.progress(), await reader.newest_metrics())
         except (ReadModelUnavailable, TimeoutError):
             return FinalProgress()
@@ -287,7 +301,9 @@ class JobRunner:
 
     def _redis_server(self, port: int) -> LocalRedisServer:
         prefix = f"kubealign:{self._job.metadata.namespace}:{self._job.name}:"
-        return LocalRedisServer(self._folder.redis, port, prefix, self._passwords[REDIS], self._passwords["admin"])
+        return LocalRedisServer(
+            self._folder.redis, port, prefix, self._passwords[REDIS], self._passwords["admin"]
+        )
 
     def _process_environment(self) -> ProcessEnvironment:
         return ProcessEnvironment(

@@ -8,8 +8,8 @@ import sys
 import threading
 from pathlib import Path
 
-from kubealign.local.runner.admission import run_directory
 from kubealign.local.run_dir.lock import RunLock
+from kubealign.local.runner.admission import run_directory
 
 RUNNER_LOG = "runner"
 

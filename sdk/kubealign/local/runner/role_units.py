@@ -5,9 +5,9 @@ from functools import partial
 
 from kubealign.local.processes.fork_server import ChildProcess, ForkServer
 from kubealign.local.processes.readiness import wait_until_serving
+from kubealign.local.processes.supervisor import ManagedProcess, ManagedUnit
 from kubealign.local.run_dir.layout import RunDirectory
 from kubealign.local.runner.settings import Addresses, ProcessEnvironment, build_settings, write_settings
-from kubealign.local.processes.supervisor import ManagedProcess, ManagedUnit
 from kubealign.process_settings import Role
 from kubealign.roles import Process
 
@@ -51,7 +51,9 @@ class RoleUnits:
             after=(NATS, REDIS, *first.after),
             one_shot=first.one_shot,
             ends_job=first.role is Role.DRIVER and not first.one_shot,
-            prepare=partial(self._addresses.renew_rendezvous, first.unit) if first.world_size > 1 else _no_preparation,
+            prepare=partial(self._addresses.renew_rendezvous, first.unit)
+            if first.world_size > 1
+            else _no_preparation,
         )
 
     def _member(self, process: Process, processes: Sequence[Process]) -> ManagedProcess:

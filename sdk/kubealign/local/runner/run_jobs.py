@@ -5,16 +5,16 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from pathlib import Path
 
 from kubealign.library_environment import library_environment
-from kubealign.local.runner.admission import AdmittedJob, admit, run_directory, result_folders
 from kubealign.local.display.terminal import LinesDisplay
+from kubealign.local.processes.cpu import computes_in_turns
 from kubealign.local.processes.fork_server import ForkServer
-from kubealign.local.runner.signals import Interruption
-from kubealign.local.runner.job_runner import JobRunner
-from kubealign.local.servers.nats import find_nats_program
 from kubealign.local.processes.preload_modules import modules_to_preload
-from kubealign.local.servers.redis import find_redis_program
 from kubealign.local.run_dir.status import Phase
-from kubealign.local.processes.threads import computes_in_turns
+from kubealign.local.runner.admission import AdmittedJob, admit, result_folders, run_directory
+from kubealign.local.runner.job_runner import JobRunner
+from kubealign.local.runner.signals import Interruption
+from kubealign.local.servers.nats import find_nats_program
+from kubealign.local.servers.redis import find_redis_program
 from kubealign.replay.plan import processes_for_run
 from kubealign.roles import Process
 from kubealign.spec.job import AlignmentJob

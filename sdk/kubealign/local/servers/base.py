@@ -5,8 +5,8 @@ from typing import Generic, Protocol, TypeVar
 
 from kubealign.local.processes.fork_server import ChildProcess, ForkServer
 from kubealign.local.processes.ports import LOOPBACK, PortAllocator
-from kubealign.local.run_dir.layout import RunDirectory
 from kubealign.local.processes.supervisor import ManagedProcess, ManagedUnit
+from kubealign.local.run_dir.layout import RunDirectory
 
 
 class ServerProgram(Protocol):
@@ -28,7 +28,12 @@ class ManagedServer(Generic[S]):
     """
 
     def __init__(
-        self, name: str, make: Callable[[int], S], ports: PortAllocator, fork_server: ForkServer, folder: RunDirectory
+        self,
+        name: str,
+        make: Callable[[int], S],
+        ports: PortAllocator,
+        fork_server: ForkServer,
+        folder: RunDirectory,
     ) -> None:
         self._name = name
         self._make = make
@@ -44,7 +49,9 @@ class ManagedServer(Generic[S]):
         return self._server
 
     def unit(self) -> ManagedUnit:
-        member = ManagedProcess(self._name, self._start, self._ready, readiness_condition=f"the server to answer on {LOOPBACK}")
+        member = ManagedProcess(
+            self._name, self._start, self._ready, readiness_condition=f"the server to answer on {LOOPBACK}"
+        )
         return ManagedUnit(self._name, self._name, (member,))
 
     async def _start(self) -> ChildProcess:

@@ -40,7 +40,9 @@ def dashboard_process(runs_dir: Path, say: Callable[[str], None]) -> Iterator[No
     def report_exit() -> None:
         code = process.wait()
         if not over.is_set():
-            say(f"dashboard: exited with code {code} (log: {_log_path(runs_dir)}); the run continues without it")
+            say(
+                f"dashboard: exited with code {code} (log: {_log_path(runs_dir)}); the run continues without it"
+            )
 
     threading.Thread(target=report_exit, name="dashboard", daemon=True).start()
     try:

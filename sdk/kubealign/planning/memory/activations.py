@@ -12,6 +12,20 @@ from kubealign.planning.model.shape import ModelShape
 from kubealign.spec.sections.megatron import Recompute
 from kubealign.spec.sections.precision import Precision
 
+#: fp32 logits per chunk; the same as in training/torch_backend/chunked_logits.py.
+LOGITS_PER_CHUNK = 1 << 24
+
+
+def head_working_bytes(shape: ModelShape, tokens: int, precision: Precision, tensor: int = 1) -> int:
+    """Return temporary bytes of the head's backward pass: two chunks in fp32 (in bf16 plus the gradient of
+    one), and the gradient of the head's weight before it is accumulated.
+    """
+    vocabulary = -(-shape.vocabulary // tensor)
+    rows = min(tokens, max(1, LOGITS_PER_CHUNK // vocabulary))
+    size = 2 if precision is Precision.BFLOAT16 else 4
+    chunks = rows * vocabulary * (8 if size == 4 else 10)
+    return chunks + size * vocabulary * shape.hidden
+
 
 def korthikanti_activation_bytes(
     hidden: int, heads: int, sequence: int, tensor: int, sequence_parallel: bool, recompute: Recompute
@@ -56,7 +70,9 @@ class LayerActivations:
         return self.shared / common + split / tensor
 
 
-def layer_activations(shape: ModelShape, layer: int, precision: Precision, fused: bool = False) -> LayerActivations:
+def layer_activations(
+    shape: ModelShape, layer: int, precision: Precision, fused: bool = False
+) -> LayerActivations:
     """Return the activation bytes of one layer, from the tensors that autograd saves.
 
     A norm saves its input, the input divided by its root mean square, and the result; in bf16 the first in

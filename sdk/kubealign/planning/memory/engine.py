@@ -2,15 +2,21 @@
 
 from dataclasses import dataclass
 
-from kubealign.planning.model import parameter_counts
-from kubealign.planning.units import GIB
-from kubealign.planning.memory.frozen_model import forward_working_bytes
 from kubealign.planning.machine import CUDA_CONTEXT_BYTES, PROCESS_BYTES, Device, Machine
-from kubealign.planning.memory.peak import MemoryPeak
-from kubealign.planning.model.shape import ModelShape
+from kubealign.planning.memory.frozen_model import forward_working_bytes
 from kubealign.planning.memory.optimizer_states import bytes_per_value
+from kubealign.planning.memory.peak import MemoryPeak
+from kubealign.planning.model import parameter_counts
+from kubealign.planning.model.shape import ModelShape
+from kubealign.planning.units import GIB
 from kubealign.planning.workload import Workload
-from kubealign.spec.sections.engines import Engine, TensorRTLLMEngineSpec, TorchEngineSpec, TritonEngineSpec, VllmEngineSpec
+from kubealign.spec.sections.engines import (
+    Engine,
+    TensorRTLLMEngineSpec,
+    TorchEngineSpec,
+    TritonEngineSpec,
+    VllmEngineSpec,
+)
 from kubealign.spec.sections.precision import Precision
 from kubealign.spec.sections.rollout import SamplingSpec
 
@@ -53,7 +59,11 @@ def engine_memory(
 
 
 def _built_in_engine(
-    shape: ModelShape, engine: TorchEngineSpec | TritonEngineSpec, sampling: SamplingSpec, work: Workload, machine: Machine
+    shape: ModelShape,
+    engine: TorchEngineSpec | TritonEngineSpec,
+    sampling: SamplingSpec,
+    work: Workload,
+    machine: Machine,
 ) -> EngineMemory:
     """Return the memory of kubealign's own engine.
 
@@ -120,7 +130,10 @@ def _external_engine(
     # If no sequence fits, the plan shows the memory of one sequence.
     cache = left if sequences else each
     return EngineMemory(
-        MemoryPeak("a step", {"process": CUDA_CONTEXT_BYTES, "weights": weights, "cache": cache, "activations": working}),
+        MemoryPeak(
+            "a step",
+            {"process": CUDA_CONTEXT_BYTES, "weights": weights, "cache": cache, "activations": working},
+        ),
         tensor * pipeline,
         sequences,
         engine.max_sequences,

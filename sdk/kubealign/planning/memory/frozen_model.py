@@ -1,12 +1,11 @@
 """Memory of frozen models: reference, teacher, reward."""
 
-from kubealign.planning.model import parameter_counts
-from kubealign.planning.memory.activations import layer_activations
 from kubealign.planning.machine import CUDA_CONTEXT_BYTES, PROCESS_BYTES, Device
-from kubealign.planning.memory.peak import MemoryPeak
-from kubealign.planning.model.shape import ModelShape
+from kubealign.planning.memory.activations import LOGITS_PER_CHUNK, layer_activations
 from kubealign.planning.memory.optimizer_states import bytes_per_value
-from kubealign.planning.memory.logits import LOGITS_PER_CHUNK
+from kubealign.planning.memory.peak import MemoryPeak
+from kubealign.planning.model import parameter_counts
+from kubealign.planning.model.shape import ModelShape
 from kubealign.spec.sections.precision import Precision
 
 #: Tokens per forward pass of a reward process.

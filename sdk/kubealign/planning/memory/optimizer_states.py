@@ -5,7 +5,7 @@ master copy of 4 (Rajbhandari et al. 2020, section 3.1). ZeRO shards these over 
 optimiser state, stage 3 everything.
 """
 
-from kubealign.planning.model.trainer_layout import TrainerLayout, StageParameters
+from kubealign.planning.model.trainer_layout import StageParameters, TrainerLayout
 from kubealign.spec.sections.precision import Precision
 from kubealign.spec.sections.training import Trainer
 
@@ -30,7 +30,9 @@ def torch_state_bytes(weights: int, adapted: int | None, precision: Precision, r
     """
     if adapted is None:
         return _divide_over_ranks({"weights": _FP32_BYTES * weights}, weights, ranks)
-    return _divide_over_ranks({"weights": bytes_per_value(precision) * weights + _FP32_BYTES * adapted}, adapted, ranks)
+    return _divide_over_ranks(
+        {"weights": bytes_per_value(precision) * weights + _FP32_BYTES * adapted}, adapted, ranks
+    )
 
 
 def _divide_over_ranks(weights: dict[str, int], trained: int, ranks: int) -> dict[str, int]:

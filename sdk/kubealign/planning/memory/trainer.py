@@ -2,14 +2,22 @@
 
 from dataclasses import dataclass
 
-from kubealign.planning.model import parameter_counts
-from kubealign.planning.memory.activations import output_activations, layer_activations
-from kubealign.planning.model.trainer_layout import TrainerLayout, StageParameters, trainer_layout, stage_parameters
 from kubealign.planning.machine import CUDA_CONTEXT_BYTES, PROCESS_BYTES, Device
+from kubealign.planning.memory.activations import head_working_bytes, layer_activations, output_activations
+from kubealign.planning.memory.optimizer_states import (
+    bytes_per_value,
+    megatron_state_bytes,
+    torch_state_bytes,
+)
 from kubealign.planning.memory.peak import MemoryPeak, largest_peak
+from kubealign.planning.model import parameter_counts
 from kubealign.planning.model.shape import ModelShape
-from kubealign.planning.memory.optimizer_states import megatron_state_bytes, torch_state_bytes, bytes_per_value
-from kubealign.planning.memory.logits import head_working_bytes
+from kubealign.planning.model.trainer_layout import (
+    StageParameters,
+    TrainerLayout,
+    stage_parameters,
+    trainer_layout,
+)
 from kubealign.planning.workload import Workload
 from kubealign.spec.sections.megatron import Recompute
 from kubealign.spec.sections.precision import Precision
@@ -38,7 +46,9 @@ class TrainedModel:
     @property
     def weights(self) -> int:
         """Weights of the whole model."""
-        count = parameter_counts.total(self.shape) if self.has_vocabulary else parameter_counts.trunk(self.shape)
+        count = (
+            parameter_counts.total(self.shape) if self.has_vocabulary else parameter_counts.trunk(self.shape)
+        )
         return count + (0 if self.has_vocabulary else self.shape.hidden)
 
     @property
@@ -64,7 +74,9 @@ def trainer_memory(model: TrainedModel) -> MemoryPeak:
     else:
         division = trainer_layout(model.trainer)
         all_stages = stage_parameters(model.shape, division, model.has_vocabulary)
-        peak = largest_peak(moment for stage in all_stages for moment in _megatron_peaks(model, stage, division))
+        peak = largest_peak(
+            moment for stage in all_stages for moment in _megatron_peaks(model, stage, division)
+        )
     return MemoryPeak(peak.name, base | {name: size for name, size in peak.parts.items() if size})
 
 
@@ -139,7 +151,9 @@ def _megatron_peaks(model: TrainedModel, stage: StageParameters, division: Train
     megatron = trainer.backend.megatron
     assert megatron is not None
     lora = trainer.lora
-    adapted = None if lora is None else -(-parameter_counts.adapter(shape, lora, stage.layers) // division.tensor)
+    adapted = (
+        None if lora is None else -(-parameter_counts.adapter(shape, lora, stage.layers) // division.tensor)
+    )
     states = megatron_state_bytes(stage, adapted, trainer, division)
     tokens = -(-model.pass_tokens(division.data) // division.context)
     costs = [layer_activations(shape, index, precision) for index in stage.layers]
@@ -149,7 +163,8 @@ def _megatron_peaks(model: TrainedModel, stage: StageParameters, division: Train
     again = 0.0
     if megatron.recompute is not Recompute.NOTHING:
         again = max(
-            cost.saved_bytes(split, sequence, Recompute.NOTHING) - cost.saved_bytes(split, sequence, megatron.recompute)
+            cost.saved_bytes(split, sequence, Recompute.NOTHING)
+            - cost.saved_bytes(split, sequence, megatron.recompute)
             for cost in costs
         )
     working = max(cost.working for cost in costs) / split + again

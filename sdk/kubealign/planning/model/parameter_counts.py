@@ -96,4 +96,6 @@ def _adapted(name: str, is_attention: bool, lora: Lora) -> bool:
     targets = lora.targets
     if targets.names is not None:
         return any(name.endswith(end) or end.endswith(name) for end in targets.names)
-    return targets.kind is LoraLayerKind.ALL_LINEAR or is_attention == (targets.kind is LoraLayerKind.ATTENTION)
+    return targets.kind is LoraLayerKind.ALL_LINEAR or is_attention == (
+        targets.kind is LoraLayerKind.ATTENTION
+    )

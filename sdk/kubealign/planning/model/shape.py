@@ -61,7 +61,11 @@ class ModelShape:
         return replace(self, vocabulary=tokens)
 
 
-_COMMON_DEFAULTS: Mapping[str, Any] = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32}
+_COMMON_DEFAULTS: Mapping[str, Any] = {
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+}
 #: Defaults of missing config keys by model_type, from the config classes of transformers.
 _CONFIG_DEFAULTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
@@ -128,7 +132,9 @@ def parse_model_shape(config: Mapping[str, Any], where: str) -> ModelShape:
     family = config.get("model_type")
     if not isinstance(family, str) or family not in _CONFIG_DEFAULTS:
         raise PlanError(f"{where}: model_type is {family!r}; a plan knows {', '.join(FAMILIES)}")
-    sizes = _ConfigSizes(where, {**_CONFIG_DEFAULTS[family], **{k: v for k, v in config.items() if v is not None}})
+    sizes = _ConfigSizes(
+        where, {**_CONFIG_DEFAULTS[family], **{k: v for k, v in config.items() if v is not None}}
+    )
     hidden, heads = sizes.size("hidden_size"), sizes.size("num_attention_heads")
     if "head_dim" not in sizes.values and hidden % heads:
         raise PlanError(

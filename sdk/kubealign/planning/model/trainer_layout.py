@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from kubealign.planning.model import parameter_counts
 from kubealign.planning.errors import PlanError
+from kubealign.planning.model import parameter_counts
 from kubealign.planning.model.shape import ModelShape
 from kubealign.spec.sections.training import Trainer
 
@@ -73,7 +73,9 @@ class StageParameters:
         return self.dense + self.experts
 
 
-def stage_parameters(shape: ModelShape, division: TrainerLayout, has_vocabulary: bool = True) -> list[StageParameters]:
+def stage_parameters(
+    shape: ModelShape, division: TrainerLayout, has_vocabulary: bool = True
+) -> list[StageParameters]:
     """Return the weight counts of each stage in order; one stage without pipeline parallelism.
 
     Matrices are divided by `tensor`, norms and routers are replicated, and experts are also divided by
@@ -89,11 +91,15 @@ def stage_parameters(shape: ModelShape, division: TrainerLayout, has_vocabulary:
     return [_one_stage(shape, division, index, has_vocabulary) for index in range(division.pipeline)]
 
 
-def _one_stage(shape: ModelShape, division: TrainerLayout, index: int, has_vocabulary: bool) -> StageParameters:
+def _one_stage(
+    shape: ModelShape, division: TrainerLayout, index: int, has_vocabulary: bool
+) -> StageParameters:
     count = shape.layers // division.pipeline
     first, last = index == 0, index == division.pipeline - 1
     stage_layers = range(index * count, (index + 1) * count)
-    repeated = sum(2 * parameter_counts.norm(shape) + 2 * shape.head_width * shape.head_norms for _ in stage_layers)
+    repeated = sum(
+        2 * parameter_counts.norm(shape) + 2 * shape.head_width * shape.head_norms for _ in stage_layers
+    )
     repeated += sum(shape.experts * shape.hidden for i in stage_layers if shape.is_sparse(i))
     experts = sum(shape.experts * parameter_counts.expert(shape) for i in stage_layers if shape.is_sparse(i))
     matrices = sum(parameter_counts.layer(shape, i) for i in stage_layers) - repeated - experts

@@ -3,47 +3,72 @@
 The maths is in `kubealign_services.algorithms`.
 """
 
-from kubealign.spec.algorithms.ppo import GAE, PPOSpec
-from kubealign.spec.algorithms.custom import CustomSpec, CustomOfflineSpec, RowKind
-from kubealign.spec.algorithms.data_generation import AnnotateSpec, PairwiseComparison, GenerateSpec, SampleSelection, CritiqueRevision
-from kubealign.spec.algorithms.group_relative import CISPOSpec, DAPOSpec, GRPOSpec, GSPOSpec, DrGRPOSpec, GroupRelativeSpec
+from kubealign.spec.algorithms.base import (
+    AlgorithmSpec,
+    OfflineSpec,
+    Requirement,
+    ResultKind,
+    RowAlgorithmSpec,
+)
+from kubealign.spec.algorithms.custom import CustomOfflineSpec, CustomSpec, RowKind
+from kubealign.spec.algorithms.data_generation import (
+    AnnotateSpec,
+    CritiqueRevision,
+    GenerateSpec,
+    PairwiseComparison,
+    SampleSelection,
+)
+from kubealign.spec.algorithms.group_relative import (
+    CISPOSpec,
+    DAPOSpec,
+    DrGRPOSpec,
+    GroupRelativeSpec,
+    GRPOSpec,
+    GSPOSpec,
+)
+from kubealign.spec.algorithms.iterative import (
+    IterativeSpec,
+    Judge,
+    RejectionSamplingSpec,
+    SelfRewardingSpec,
+    SPINSpec,
+)
 from kubealign.spec.algorithms.kl import KL, AdaptiveKL, FixedKL, KLEstimator, KLPlacement
-from kubealign.spec.algorithms.base import ResultKind, AlgorithmSpec, OfflineSpec, RowAlgorithmSpec, Requirement
 from kubealign.spec.algorithms.on_policy import ClippedRatioSpec, OnPolicySpec
 from kubealign.spec.algorithms.policy_loss import (
     AdvantageCenter,
+    AdvantageNormalization,
+    AdvantageScale,
     Clip,
     DynamicSamplingSpec,
     ImportanceCorrection,
     ImportanceLevel,
     LossAggregation,
-    AdvantageNormalization,
     OutOfBoundsWeights,
     OverlongPenalty,
     RatioLevel,
-    AdvantageScale,
 )
+from kubealign.spec.algorithms.ppo import GAE, PPOSpec
 from kubealign.spec.algorithms.preference import (
     DPOSpec,
     IPOSpec,
     KTOSpec,
     ORPOSpec,
-    RPOSpec,
     PreferenceSpec,
-    RPODistance,
-    SimPOSpec,
     ReferencePreferenceSpec,
+    RPODistance,
+    RPOSpec,
+    SimPOSpec,
 )
-from kubealign.spec.algorithms.reinforce import RLOOSpec, ReinforceSpec, ReinforcePlusPlusSpec, ReMaxSpec
+from kubealign.spec.algorithms.reinforce import ReinforcePlusPlusSpec, ReinforceSpec, ReMaxSpec, RLOOSpec
 from kubealign.spec.algorithms.reward_model import (
     BradleyTerry,
-    ScorePooling,
     Regression,
     RewardModelSpec,
     RewardObjective,
+    ScorePooling,
 )
-from kubealign.spec.algorithms.iterative import SPINSpec, Judge, RejectionSamplingSpec, IterativeSpec, SelfRewardingSpec
-from kubealign.spec.algorithms.supervised import SFTSpec, DistillationSpec, DistillationDivergence
+from kubealign.spec.algorithms.supervised import DistillationDivergence, DistillationSpec, SFTSpec
 from kubealign.spec.algorithms.union import Algorithm
 
 __all__ = [

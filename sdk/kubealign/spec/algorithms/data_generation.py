@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, TypeAlias
 
 from pydantic import AfterValidator, Field, model_validator
 
-from kubealign.spec.algorithms.base import ResultKind, AlgorithmSpec, RowAlgorithmSpec, Requirement
+from kubealign.spec.algorithms.base import AlgorithmSpec, Requirement, ResultKind, RowAlgorithmSpec
 from kubealign.spec.base import MAX_INT32, ShortText, SpecModel, field_errors
 from kubealign.spec.placeholders import placeholder_names
 
@@ -37,7 +37,9 @@ def _requires_placeholders(*needed: str, also: Sequence[str]) -> AfterValidator:
         present, allowed = placeholder_names(text), [*needed, *also]
         unknown = [name for name in present if name not in allowed]
         if unknown:
-            raise ValueError(f"{_in_braces(unknown)} is not a placeholder here; there are {_in_braces(allowed)}")
+            raise ValueError(
+                f"{_in_braces(unknown)} is not a placeholder here; there are {_in_braces(allowed)}"
+            )
         missing = [name for name in needed if name not in present]
         if missing:
             raise ValueError(f"must have {_in_braces(missing)} in it")
@@ -51,7 +53,9 @@ def _in_braces(placeholders: Sequence[str]) -> str:
 
 
 _PROMPT = Field(min_length=1, max_length=16384)
-CritiquePrompt: TypeAlias = Annotated[str, _PROMPT, _requires_placeholders("response", also=["prompt", "principle"])]
+CritiquePrompt: TypeAlias = Annotated[
+    str, _PROMPT, _requires_placeholders("response", also=["prompt", "principle"])
+]
 RevisionPrompt: TypeAlias = Annotated[
     str, _PROMPT, _requires_placeholders("response", also=["prompt", "principle", "critique"])
 ]
@@ -116,7 +120,9 @@ class GenerateSpec(AlgorithmSpec):
 
     prompts_per_step: int = Field(64, ge=1, le=MAX_INT32, description="Prompts per step.")
     samples_per_prompt: int = Field(1, ge=1, le=MAX_INT32, description="Responses sampled for each prompt.")
-    keep: SampleSelection = Field(SampleSelection.ALL, description="Selection of the samples that become rows.")
+    keep: SampleSelection = Field(
+        SampleSelection.ALL, description="Selection of the samples that become rows."
+    )
     revise: CritiqueRevision | None = Field(
         None,
         description="Critique and revision of the responses by the policy; null: responses are kept as "

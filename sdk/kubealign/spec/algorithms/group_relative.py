@@ -6,12 +6,12 @@ from kubealign.spec.algorithms.kl import KL, kl_in_loss
 from kubealign.spec.algorithms.on_policy import ClippedRatioSpec, OnPolicySpec
 from kubealign.spec.algorithms.policy_loss import (
     AdvantageCenter,
+    AdvantageNormalization,
+    AdvantageScale,
     Clip,
     DynamicSamplingSpec,
     LossAggregation,
-    AdvantageNormalization,
     RatioLevel,
-    AdvantageScale,
 )
 from kubealign.spec.base import MAX_INT32
 
@@ -24,7 +24,9 @@ class GroupRelativeSpec(OnPolicySpec):
     samples_per_prompt: int = Field(
         8, ge=2, le=MAX_INT32, description="Responses sampled for each prompt (group size)."
     )
-    advantage: AdvantageNormalization = Field(_GROUP_NORMALIZATION, description="Normalisation of returns to advantages.")
+    advantage: AdvantageNormalization = Field(
+        _GROUP_NORMALIZATION, description="Normalisation of returns to advantages."
+    )
     kl: KL = Field(
         kl_in_loss(0.0), description="KL penalty towards the reference policy. No penalty by default."
     )
@@ -48,7 +50,8 @@ class DrGRPOSpec(GroupRelativeSpec, ClippedRatioSpec):
     """
 
     advantage: AdvantageNormalization = Field(
-        AdvantageNormalization(center=AdvantageCenter.GROUP), description="Normalisation of returns to advantages."
+        AdvantageNormalization(center=AdvantageCenter.GROUP),
+        description="Normalisation of returns to advantages.",
     )
     aggregation: LossAggregation = Field(
         LossAggregation.FIXED_LENGTH, description="Aggregation of the per-token losses into one loss."

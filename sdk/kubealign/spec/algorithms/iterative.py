@@ -38,7 +38,9 @@ JudgePrompt: TypeAlias = Annotated[
 ]
 
 #: Regular expression that extracts a score.
-ScorePattern: TypeAlias = Annotated[str, Field(min_length=1, max_length=1024), AfterValidator(_check_score_pattern)]
+ScorePattern: TypeAlias = Annotated[
+    str, Field(min_length=1, max_length=1024), AfterValidator(_check_score_pattern)
+]
 
 
 class Judge(SpecModel):

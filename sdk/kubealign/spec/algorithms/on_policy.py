@@ -4,14 +4,14 @@ from typing import ClassVar
 
 from pydantic import Field, model_validator
 
-from kubealign.spec.algorithms.kl import KL, FixedKL, KLPlacement
 from kubealign.spec.algorithms.base import AlgorithmSpec, Requirement
+from kubealign.spec.algorithms.kl import KL, FixedKL, KLPlacement
 from kubealign.spec.algorithms.policy_loss import (
     AdvantageCenter,
+    AdvantageNormalization,
     Clip,
     ImportanceCorrection,
     LossAggregation,
-    AdvantageNormalization,
     OverlongPenalty,
     RatioLevel,
 )
@@ -50,7 +50,8 @@ class OnPolicySpec(AlgorithmSpec):
         "and importance weighting corrects for samples of older weights.",
     )
     advantage: AdvantageNormalization = Field(
-        AdvantageNormalization(center=AdvantageCenter.NONE), description="Normalisation of returns to advantages."
+        AdvantageNormalization(center=AdvantageCenter.NONE),
+        description="Normalisation of returns to advantages.",
     )
     aggregation: LossAggregation = Field(
         LossAggregation.TOKEN_MEAN, description="Aggregation of the per-token losses into one loss."
@@ -114,7 +115,10 @@ class OnPolicySpec(AlgorithmSpec):
 
     @model_validator(mode="after")
     def _samples_to_compare(self) -> "OnPolicySpec":
-        if self.advantage.center in (AdvantageCenter.GROUP, AdvantageCenter.LEAVE_ONE_OUT) and self.samples_per_prompt < 2:
+        if (
+            self.advantage.center in (AdvantageCenter.GROUP, AdvantageCenter.LEAVE_ONE_OUT)
+            and self.samples_per_prompt < 2
+        ):
             raise field_errors(
                 type(self).__name__,
                 (

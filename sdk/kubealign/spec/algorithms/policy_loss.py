@@ -67,7 +67,9 @@ class AdvantageNormalization(SpecModel):
     """Advantage = (return - center) / (scale + epsilon)."""
 
     center: AdvantageCenter = Field(description="Value that is subtracted from the return.")
-    scale: AdvantageScale = Field(AdvantageScale.NONE, description="Value by which the centred return is divided.")
+    scale: AdvantageScale = Field(
+        AdvantageScale.NONE, description="Value by which the centred return is divided."
+    )
     epsilon: float = Field(
         1.0e-6,
         ge=0,
@@ -88,7 +90,11 @@ class AdvantageNormalization(SpecModel):
                     self.scale,
                     "needs a center over the same samples, else equal returns would grow without bound: "
                     "set center to "
-                    + ("Group or LeaveOneOut" if self.scale is AdvantageScale.GROUP else "Batch, Group or LeaveOneOut")
+                    + (
+                        "Group or LeaveOneOut"
+                        if self.scale is AdvantageScale.GROUP
+                        else "Batch, Group or LeaveOneOut"
+                    )
                     + ", or scale to None",
                 ),
             )
@@ -122,7 +128,9 @@ class ImportanceCorrection(SpecModel):
     level: ImportanceLevel = Field(ImportanceLevel.TOKEN, description="Level of the importance weights.")
     low: float = Field(0.0, ge=0, description="Lower bound of the weights.")
     high: float = Field(5.0, gt=0, description="Upper bound of the weights.")
-    outside: OutOfBoundsWeights = Field(OutOfBoundsWeights.TRUNCATE, description="Treatment of weights outside the bounds.")
+    outside: OutOfBoundsWeights = Field(
+        OutOfBoundsWeights.TRUNCATE, description="Treatment of weights outside the bounds."
+    )
 
     @model_validator(mode="after")
     def _bounds(self) -> "ImportanceCorrection":
@@ -139,7 +147,9 @@ class OverlongPenalty(SpecModel):
     """
 
     buffer_tokens: int = Field(
-        ge=1, le=MAX_INT32, description="Tokens before rollout.sampling.maxTokens over which the penalty grows."
+        ge=1,
+        le=MAX_INT32,
+        description="Tokens before rollout.sampling.maxTokens over which the penalty grows.",
     )
     penalty: float = Field(1.0, gt=0, description="Penalty of a response of maxTokens tokens.")
 

@@ -6,7 +6,13 @@ from pydantic import Field, model_validator
 
 from kubealign.spec.algorithms.kl import KL, KLPlacement, kl_in_reward
 from kubealign.spec.algorithms.on_policy import ClippedRatioSpec, OnPolicySpec
-from kubealign.spec.algorithms.policy_loss import AdvantageCenter, LossAggregation, AdvantageNormalization, RatioLevel, AdvantageScale
+from kubealign.spec.algorithms.policy_loss import (
+    AdvantageCenter,
+    AdvantageNormalization,
+    AdvantageScale,
+    LossAggregation,
+    RatioLevel,
+)
 from kubealign.spec.base import MAX_INT32, field_errors
 
 
@@ -53,7 +59,8 @@ class RLOOSpec(ClippedRatioSpec):
         LossAggregation.SEQUENCE_SUM, description="Aggregation of the per-token losses into one loss."
     )
     advantage: AdvantageNormalization = Field(
-        AdvantageNormalization(center=AdvantageCenter.LEAVE_ONE_OUT), description="Normalisation of returns to advantages."
+        AdvantageNormalization(center=AdvantageCenter.LEAVE_ONE_OUT),
+        description="Normalisation of returns to advantages.",
     )
 
     @model_validator(mode="after")

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from kubealign.spec.algorithms.base import ResultKind, OfflineSpec
+from kubealign.spec.algorithms.base import OfflineSpec, ResultKind
 from kubealign.spec.base import SpecModel, SpecUnion
 
 

@@ -42,7 +42,8 @@ class DistillationSpec(OfflineSpec):
     )
     temperature: float = Field(1.0, gt=0, description="Softmax temperature of both distributions.")
     divergence: DistillationDivergence = Field(
-        DistillationDivergence.FORWARD, description="Divergence between teacher and student that is minimised."
+        DistillationDivergence.FORWARD,
+        description="Divergence between teacher and student that is minimised.",
     )
     cross_entropy_coefficient: float = Field(
         0.0, ge=0, description="Weight of the cross-entropy on the demonstrations' tokens."

@@ -2,15 +2,15 @@
 
 from pydantic import Field
 
-from kubealign.spec.algorithms.ppo import PPOSpec
-from kubealign.spec.algorithms.custom import CustomSpec, CustomOfflineSpec
+from kubealign.spec.algorithms.custom import CustomOfflineSpec, CustomSpec
 from kubealign.spec.algorithms.data_generation import AnnotateSpec, GenerateSpec
-from kubealign.spec.algorithms.group_relative import CISPOSpec, DAPOSpec, GRPOSpec, GSPOSpec, DrGRPOSpec
+from kubealign.spec.algorithms.group_relative import CISPOSpec, DAPOSpec, DrGRPOSpec, GRPOSpec, GSPOSpec
+from kubealign.spec.algorithms.iterative import RejectionSamplingSpec, SelfRewardingSpec, SPINSpec
+from kubealign.spec.algorithms.ppo import PPOSpec
 from kubealign.spec.algorithms.preference import DPOSpec, IPOSpec, KTOSpec, ORPOSpec, RPOSpec, SimPOSpec
-from kubealign.spec.algorithms.reinforce import RLOOSpec, ReinforceSpec, ReinforcePlusPlusSpec, ReMaxSpec
+from kubealign.spec.algorithms.reinforce import ReinforcePlusPlusSpec, ReinforceSpec, ReMaxSpec, RLOOSpec
 from kubealign.spec.algorithms.reward_model import RewardModelSpec
-from kubealign.spec.algorithms.iterative import SPINSpec, RejectionSamplingSpec, SelfRewardingSpec
-from kubealign.spec.algorithms.supervised import SFTSpec, DistillationSpec
+from kubealign.spec.algorithms.supervised import DistillationSpec, SFTSpec
 from kubealign.spec.base import SpecUnion
 
 
@@ -48,7 +48,9 @@ class Algorithm(SpecUnion):
     )
     dpo: DPOSpec | None = Field(None, description="DPO: preference optimisation with a reference policy.")
     ipo: IPOSpec | None = Field(None, description="IPO: preference optimisation towards a fixed margin.")
-    rpo: RPOSpec | None = Field(None, description="RPO: preference optimisation that fits the rated reward gap.")
+    rpo: RPOSpec | None = Field(
+        None, description="RPO: preference optimisation that fits the rated reward gap."
+    )
     orpo: ORPOSpec | None = Field(
         None, description="ORPO: supervised and odds ratio loss on preferences, without a reference."
     )

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from kubealign.spec.base import MAX_INT32, PATTERN_DESCRIPTIONS
-from kubealign.spec.field_lookup import item_type, strip_optional, nested_model
+from kubealign.spec.field_lookup import item_type, nested_model, strip_optional
 
 
 def describe_type(annotation: Any, link: Callable[[str], str]) -> str:

@@ -10,10 +10,17 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from kubealign.spec.base import SpecUnion
-from kubealign.spec.field_lookup import document_fields, item_type, strip_optional, nested_model, closest_name, condensed_paths_named
+from kubealign.spec.docs.field_docs import describe_bounds, describe_default, describe_meaning, describe_type
+from kubealign.spec.field_lookup import (
+    closest_name,
+    condensed_paths_named,
+    document_fields,
+    item_type,
+    nested_model,
+    strip_optional,
+)
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.status import AlignmentJobStatus
-from kubealign.spec.docs.field_docs import describe_bounds, describe_default, describe_meaning, describe_type
 
 _INDEX = re.compile(r"\[[0-9]*\]|\.[0-9]+(?=\.|$)")
 _KINDS = ("alignmentjob", "alignmentjobs", "aj")

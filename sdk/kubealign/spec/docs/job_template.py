@@ -14,9 +14,9 @@ from pydantic.fields import FieldInfo
 
 from kubealign.spec.algorithms import Algorithm, Requirement
 from kubealign.spec.base import SpecUnion
-from kubealign.spec.field_lookup import document_fields, item_type, strip_optional, nested_model
+from kubealign.spec.docs.field_docs import describe_bounds, describe_meaning, format_flow
+from kubealign.spec.field_lookup import document_fields, item_type, nested_model, strip_optional
 from kubealign.spec.job import API_VERSION, KIND, AlignmentJob
-from kubealign.spec.docs.field_docs import describe_bounds, format_flow, describe_meaning
 
 _WIDTH = 100
 _HEAD = """\
@@ -143,7 +143,9 @@ class _TemplateWriter:
         # The maximum length of a text is of no interest to a beginner.
         bounds = "" if strip_optional(field.annotation) is str else describe_bounds(schema)
         text = (
-            describe_meaning(field).replace("`", "").rstrip(".") + "." + (f" {bounds.capitalize()}." if bounds else "")
+            describe_meaning(field).replace("`", "").rstrip(".")
+            + "."
+            + (f" {bounds.capitalize()}." if bounds else "")
         )
         indent = "  " * depth
         for line in textwrap.wrap(text, _WIDTH - len(indent), break_long_words=False):

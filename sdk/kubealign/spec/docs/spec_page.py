@@ -8,11 +8,11 @@ from pydantic.fields import FieldInfo
 
 from kubealign.generated_file import print_or_write
 from kubealign.spec.base import SpecUnion, field_alias
-from kubealign.spec.mutable_fields import MUTABLE_IN_CLUSTER
+from kubealign.spec.docs.field_docs import describe_bounds, describe_default, describe_meaning, describe_type
 from kubealign.spec.field_lookup import document_fields, item_type, nested_model
 from kubealign.spec.job import AlignmentJob
+from kubealign.spec.mutable_fields import MUTABLE_IN_CLUSTER
 from kubealign.spec.status import AlignmentJobStatus
-from kubealign.spec.docs.field_docs import describe_bounds, describe_default, describe_meaning, describe_type
 
 _INTRODUCTION = """\
 # The spec
@@ -122,7 +122,9 @@ def _render_section(model: type[BaseModel], schema: dict[str, Any]) -> str:
         return "\n".join([*lines, "No fields: `{}`.", ""])
     if issubclass(model, SpecUnion):
         default = model.default_member
-        default_note = "" if default is None else f"; `{{}}` stands for `{{{field_alias(model, default)}: {{}}}}`"
+        default_note = (
+            "" if default is None else f"; `{{}}` stands for `{{{field_alias(model, default)}: {{}}}}`"
+        )
         lines += [
             f"Exactly one of{default_note}:",
             "",

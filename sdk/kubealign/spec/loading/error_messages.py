@@ -9,7 +9,14 @@ from pydantic_core import ErrorDetails
 
 from kubealign.spec.base import PATTERN_DESCRIPTIONS, SpecUnion
 from kubealign.spec.errors import format_value
-from kubealign.spec.field_lookup import document_fields, item_type, field_at, model_at, closest_name, condensed_paths_named
+from kubealign.spec.field_lookup import (
+    closest_name,
+    condensed_paths_named,
+    document_fields,
+    field_at,
+    item_type,
+    model_at,
+)
 from kubealign.spec.paths import DocumentPath
 
 
@@ -32,9 +39,9 @@ def error_message(error: ErrorDetails, root: type[BaseModel]) -> tuple[str, str]
             return str(context["error"]), format_value(value)
     if value is None:
         return "is null: give it a value or remove it", ""
-    return _out_of_bounds_message(error_type, context, value) or _wrong_type_message(error_type, value, root, path) or error[
-        "msg"
-    ], format_value(value)
+    return _out_of_bounds_message(error_type, context, value) or _wrong_type_message(
+        error_type, value, root, path
+    ) or error["msg"], format_value(value)
 
 
 def _missing_message(root: type[BaseModel], path: DocumentPath) -> str:
@@ -96,7 +103,11 @@ def _out_of_bounds_message(kind: str, context: dict[str, Any], value: Any) -> st
             return f"must have at most {context['max_length']} characters, it has {len(value)}"
         case "string_pattern_mismatch":
             pattern = context["pattern"]
-            return f"must be {PATTERN_DESCRIPTIONS[pattern]}" if pattern in PATTERN_DESCRIPTIONS else f"must match {pattern}"
+            return (
+                f"must be {PATTERN_DESCRIPTIONS[pattern]}"
+                if pattern in PATTERN_DESCRIPTIONS
+                else f"must match {pattern}"
+            )
         case "too_long":
             return f"must have at most {context['max_length']} entries, it has {context['actual_length']}"
         case _:

@@ -11,13 +11,13 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from kubealign.spec.cross_field_validation import cross_field_problems
-from kubealign.spec.dependencies import result_kind_errors, order_by_dependencies
-from kubealign.spec.loading.yaml_documents import YamlDocument, parse_documents, parse_scalar
+from kubealign.spec.dependencies import order_by_dependencies, result_kind_errors
 from kubealign.spec.errors import SpecError, SpecErrors, format_value
-from kubealign.spec.loading.error_messages import error_message
-from kubealign.spec.field_lookup import document_fields, closest_name
+from kubealign.spec.field_lookup import closest_name, document_fields
 from kubealign.spec.job import AlignmentJob, AlignmentJobSpec
+from kubealign.spec.loading.error_messages import error_message
 from kubealign.spec.loading.overrides import InvalidOverride, Override
+from kubealign.spec.loading.yaml_documents import YamlDocument, parse_documents, parse_scalar
 from kubealign.spec.paths import DocumentPath, format_path
 
 _TYPE_ERRORS = ("string_type", "int_type", "float_type", "bool_type")
@@ -124,7 +124,9 @@ def job_from_document(value: Mapping[str, Any], folder: Path | None = None) -> A
     return job
 
 
-def _read_documents(file: JobFile, parameters: Mapping[str, str], used_parameters: set[str]) -> list[YamlDocument]:
+def _read_documents(
+    file: JobFile, parameters: Mapping[str, str], used_parameters: set[str]
+) -> list[YamlDocument]:
     try:
         text = file.path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
@@ -146,7 +148,9 @@ def _read_documents(file: JobFile, parameters: Mapping[str, str], used_parameter
     return parsed
 
 
-def _load_documents(file: JobFile, parsed: list[YamlDocument], overrides: list[Override], folder: Path | None) -> None:
+def _load_documents(
+    file: JobFile, parsed: list[YamlDocument], overrides: list[Override], folder: Path | None
+) -> None:
     errors: list[SpecError] = []
     valid: list[tuple[AlignmentJob, YamlDocument]] = []
     names: dict[str, YamlDocument] = {}
@@ -159,10 +163,14 @@ def _load_documents(file: JobFile, parsed: list[YamlDocument], overrides: list[O
         first = names.setdefault(document.name or "", document)
         if document.name and first is not document:
             name_path: DocumentPath = ("metadata", "name")
-            message = f"another job of this file has this name, in line {first.line_of(name_path)}: rename one"
+            message = (
+                f"another job of this file has this name, in line {first.line_of(name_path)}: rename one"
+            )
             errors.append(document.error(name_path, message, document.name))
     if not errors and not file.errors:
-        errors += _cross_job_errors([job for job, _ in valid], {job.name: document for job, document in valid})
+        errors += _cross_job_errors(
+            [job for job, _ in valid], {job.name: document for job, document in valid}
+        )
     # A value that could not be parsed is left unchanged: report only one error about it.
     reported = {(error.document, error.path) for error in file.errors if error.path}
     errors = [
@@ -174,7 +182,9 @@ def _load_documents(file: JobFile, parsed: list[YamlDocument], overrides: list[O
     file.jobs = [] if file.errors else [job for job, _ in valid]
 
 
-def _apply_overrides(document: YamlDocument, overrides: list[Override], *, alone: bool) -> Iterator[SpecError]:
+def _apply_overrides(
+    document: YamlDocument, overrides: list[Override], *, alone: bool
+) -> Iterator[SpecError]:
     if not isinstance(document.value, dict):
         return
     for override in (override for override in overrides if override.applies(document)):
@@ -279,7 +289,9 @@ def _cross_job_errors(jobs: list[AlignmentJob], by_name: dict[str, YamlDocument]
         for error in cycles.errors:
             document = by_name[str(error.job)]
             errors.append(
-                replace(error, document=document.index, line=document.line_of(_find_path(document, error.path)))
+                replace(
+                    error, document=document.index, line=document.line_of(_find_path(document, error.path))
+                )
             )
     return errors
 

@@ -7,7 +7,9 @@ from typing import Any
 from kubealign.spec.loading.yaml_documents import YamlDocument, parse_scalar
 from kubealign.spec.paths import DocumentPath
 
-_OVERRIDE = re.compile(r"(?:(?P<job>[a-z0-9](?:[-a-z0-9]*[a-z0-9])?):)?(?P<path>[^=:]+)=(?P<value>.*)", re.DOTALL)
+_OVERRIDE = re.compile(
+    r"(?:(?P<job>[a-z0-9](?:[-a-z0-9]*[a-z0-9])?):)?(?P<path>[^=:]+)=(?P<value>.*)", re.DOTALL
+)
 _PATH_PART = re.compile(r"(?P<key>[^.\[\]]+)|\[(?P<index>[0-9]+)\]")
 _ROOTS = ("apiVersion", "kind", "metadata", "spec")
 
@@ -30,7 +32,9 @@ class Override:
         """Parse PATH=VALUE or JOB:PATH=VALUE. Raises InvalidOverride."""
         match = _OVERRIDE.fullmatch(text)
         if match is None:
-            raise InvalidOverride("must be PATH=VALUE, or JOB:PATH=VALUE for one job alone, such as spec.seed=2")
+            raise InvalidOverride(
+                "must be PATH=VALUE, or JOB:PATH=VALUE for one job alone, such as spec.seed=2"
+            )
         path = match["path"].strip()
         parts = _parse_path(path)
         if parts[0] not in _ROOTS:
@@ -55,9 +59,9 @@ class Override:
                     holder[key] = {}
                 holder = holder[key]
         full_path = tuple(path)
-        document.untyped_texts = {p: t for p, t in document.untyped_texts.items() if p[: len(full_path)] != full_path} | {
-            full_path: self.value
-        }
+        document.untyped_texts = {
+            p: t for p, t in document.untyped_texts.items() if p[: len(full_path)] != full_path
+        } | {full_path: self.value}
         document.origins[full_path] = f"--set {self.text}"
 
 

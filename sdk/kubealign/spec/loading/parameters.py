@@ -6,7 +6,9 @@ from collections.abc import Mapping
 #: Pattern of parameter names.
 PARAMETER_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 
-_REFERENCE = re.compile(rf"\$\$\{{|\$\{{(?P<name>{PARAMETER_NAME})(?::-(?P<default>[^}}]*))?\}}|\$\{{[^}}]*\}}?")
+_REFERENCE = re.compile(
+    rf"\$\$\{{|\$\{{(?P<name>{PARAMETER_NAME})(?::-(?P<default>[^}}]*))?\}}|\$\{{[^}}]*\}}?"
+)
 
 
 class MissingParameter(LookupError):

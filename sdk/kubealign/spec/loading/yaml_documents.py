@@ -198,7 +198,9 @@ class _DocumentBuilder:
             for key, _ in node.value:
                 if isinstance(key, ScalarNode) and key.tag != _TAG + "merge":
                     if key.value in seen:
-                        self._add_error(key, (*path, key.value), f"occurs twice, first in line {seen[key.value]}")
+                        self._add_error(
+                            key, (*path, key.value), f"occurs twice, first in line {seen[key.value]}"
+                        )
                     seen[key.value] = key.start_mark.line + 1
             self._loader.flatten_mapping(node)
         result: dict[str, Any] = {}

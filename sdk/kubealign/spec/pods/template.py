@@ -11,13 +11,13 @@ from kubealign.spec.base import (
     QUALIFIED_NAME_PATTERN,
     ObjectName,
     SpecModel,
-    require_exactly_one,
     field_errors,
     list_map_schema,
+    require_exactly_one,
     unique_by,
 )
-from kubealign.spec.pods.volumes import ObjectKeyRef, Volume, VolumeMount
 from kubealign.spec.pods.quantities import Quantity
+from kubealign.spec.pods.volumes import ObjectKeyRef, Volume, VolumeMount
 
 #: Labels, label prefix and environment variable prefix that are reserved for the operator.
 RESERVED_LABELS = ("app.kubernetes.io/managed-by", "app.kubernetes.io/name")
@@ -225,7 +225,10 @@ class PodSpecPatch(SpecModel):
     scheduler_name: ObjectName | None = Field(None, description="Name of the scheduler.")
     runtime_class_name: ObjectName | None = Field(None, description="Runtime class of the containers.")
     image_pull_secrets: Annotated[list[SecretReference] | None, unique_by("name")] = Field(
-        None, max_length=16, json_schema_extra=list_map_schema("name"), description="Secrets for pulling images."
+        None,
+        max_length=16,
+        json_schema_extra=list_map_schema("name"),
+        description="Secrets for pulling images.",
     )
     volumes: Annotated[list[Volume] | None, unique_by("name")] = Field(
         None, max_length=32, json_schema_extra=list_map_schema("name"), description="Volumes, merged by name."

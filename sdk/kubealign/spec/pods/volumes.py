@@ -12,9 +12,9 @@ from kubealign.spec.base import (
     VOLUME_PATH_PATTERN,
     ObjectName,
     SpecModel,
-    require_exactly_one,
     field_errors,
     list_map_schema,
+    require_exactly_one,
     unique_by,
 )
 from kubealign.spec.pods.quantities import Quantity

@@ -88,7 +88,9 @@ class TensorRTLLMEngineSpec(SpecModel):
     pipeline_parallel: int = Field(
         1, ge=1, le=64, description="Accelerators that share the layers (pipeline parallelism)."
     )
-    cache_share: MemoryFraction = Field(0.85, description="Fraction of the free memory used for the KV cache.")
+    cache_share: MemoryFraction = Field(
+        0.85, description="Fraction of the free memory used for the KV cache."
+    )
     between_phases: IdleMemoryPolicy = Field(
         IdleMemoryPolicy.RESIDENT, description="Memory kept while another process uses the accelerator."
     )

@@ -33,10 +33,16 @@ class Lifecycle(SpecModel):
     """Deadlines, restart and failure budgets."""
 
     active_deadline_seconds: float | None = Field(
-        None, gt=0, le=MAX_INT32, description="Maximum running time of the job before it fails; null: unlimited."
+        None,
+        gt=0,
+        le=MAX_INT32,
+        description="Maximum running time of the job before it fails; null: unlimited.",
     )
     max_restarts: int = Field(
-        10, ge=0, le=MAX_INT32, description="Restarts of crashed processes over the whole job before it fails."
+        10,
+        ge=0,
+        le=MAX_INT32,
+        description="Restarts of crashed processes over the whole job before it fails.",
     )
     max_failed_groups: int = Field(
         16, ge=0, le=MAX_INT32, description="Prompts abandoned after their retries before the job fails."

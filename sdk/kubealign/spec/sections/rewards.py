@@ -8,20 +8,20 @@ from pydantic import Field, model_validator
 from kubealign.pod_contract import FUNCTIONS_FOLDER
 from kubealign.spec.base import (
     FILE_KEY_PATTERN,
-    MODULE_FUNCTION_PATTERN,
     MAX_INT32,
+    MODULE_FUNCTION_PATTERN,
     PYTHON_NAME_PATTERN,
-    FilePath,
     EntryName,
+    FilePath,
     ObjectName,
     ShortText,
     SpecModel,
     SpecUnion,
-    require_exactly_one,
     field_errors,
+    require_exactly_one,
 )
-from kubealign.spec.sections.models import Model
 from kubealign.spec.pods.template import PodTemplate
+from kubealign.spec.sections.models import Model
 
 
 class RewardPlacement(StrEnum):
@@ -37,7 +37,9 @@ class FileFunction(SpecModel):
     """A function in a Python file."""
 
     path: FilePath = Field(description="Path of the file; relative to the job's file on one machine.")
-    name: str = Field("reward", pattern=PYTHON_NAME_PATTERN, max_length=253, description="Name of the function.")
+    name: str = Field(
+        "reward", pattern=PYTHON_NAME_PATTERN, max_length=253, description="Name of the function."
+    )
 
 
 class ConfigMapFunction(SpecModel):
@@ -45,9 +47,13 @@ class ConfigMapFunction(SpecModel):
 
     name: ObjectName = Field(description="Name of the ConfigMap.")
     key: str = Field(
-        pattern=FILE_KEY_PATTERN, max_length=253, description="Key of the file in the ConfigMap, such as score.py."
+        pattern=FILE_KEY_PATTERN,
+        max_length=253,
+        description="Key of the file in the ConfigMap, such as score.py.",
     )
-    function: str = Field("reward", pattern=PYTHON_NAME_PATTERN, max_length=253, description="Name of the function.")
+    function: str = Field(
+        "reward", pattern=PYTHON_NAME_PATTERN, max_length=253, description="Name of the function."
+    )
 
     @property
     def path(self) -> str:
@@ -118,7 +124,9 @@ class RewardEnsemble(SpecModel):
         max_length=16,
         description="Sequence-classification checkpoints, or results of rewardModel jobs.",
     )
-    aggregate: EnsembleAggregation = Field(EnsembleAggregation.MEAN, description="Aggregation of the models' scores.")
+    aggregate: EnsembleAggregation = Field(
+        EnsembleAggregation.MEAN, description="Aggregation of the models' scores."
+    )
 
 
 class RewardPlugin(SpecModel):
@@ -141,7 +149,9 @@ class Reward(SpecModel):
     model: Model | None = Field(
         None, description="A sequence-classification checkpoint, or the result of a rewardModel job."
     )
-    ensemble: RewardEnsemble | None = Field(None, description="Several reward models combined into one reward.")
+    ensemble: RewardEnsemble | None = Field(
+        None, description="Several reward models combined into one reward."
+    )
     function: RewardFunction | None = Field(None, description="A Python function.")
     plugin: RewardPlugin | None = Field(None, description="A reward of another package.")
     attributes: dict[str, float] = Field(

@@ -6,10 +6,10 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from kubealign.spec.base import MAX_INT32, ShortText, SpecModel, field_errors
-from kubealign.spec.sections.engines import Engine, TorchEngineSpec
 from kubealign.spec.paths import DocumentPath
 from kubealign.spec.pods.template import PodTemplate
-from kubealign.spec.sections.workflow import ToolFunction, WorkflowSpec, WorkflowFunction
+from kubealign.spec.sections.engines import Engine, TorchEngineSpec
+from kubealign.spec.sections.workflow import ToolFunction, WorkflowFunction, WorkflowSpec
 
 
 class SamplingSpec(SpecModel):
@@ -18,7 +18,9 @@ class SamplingSpec(SpecModel):
     max_tokens: int = Field(256, ge=1, le=MAX_INT32, description="Maximum response length in tokens.")
     min_tokens: int = Field(0, ge=0, le=MAX_INT32, description="Minimum response length in tokens.")
     temperature: float = Field(1.0, ge=0, description="Sampling temperature; 0: greedy decoding.")
-    top_k: int = Field(0, ge=0, le=MAX_INT32, description="Sample among the k most likely tokens; 0: among all.")
+    top_k: int = Field(
+        0, ge=0, le=MAX_INT32, description="Sample among the k most likely tokens; 0: among all."
+    )
     top_p: float = Field(
         1.0,
         gt=0,

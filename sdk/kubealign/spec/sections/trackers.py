@@ -92,10 +92,17 @@ class TrackerSpec(SpecModel):
         return self
 
     @property
-    def value(self) -> TensorBoardTracker | WeightsAndBiasesTracker | MlflowTracker | JsonLinesTracker | TrackerPlugin:
+    def value(
+        self,
+    ) -> TensorBoardTracker | WeightsAndBiasesTracker | MlflowTracker | JsonLinesTracker | TrackerPlugin:
         """The member that is set."""
-        tracker = next(getattr(self, member) for member in TRACKER_MEMBERS if getattr(self, member) is not None)
-        assert isinstance(tracker, TensorBoardTracker | WeightsAndBiasesTracker | MlflowTracker | JsonLinesTracker | TrackerPlugin)
+        tracker = next(
+            getattr(self, member) for member in TRACKER_MEMBERS if getattr(self, member) is not None
+        )
+        assert isinstance(
+            tracker,
+            TensorBoardTracker | WeightsAndBiasesTracker | MlflowTracker | JsonLinesTracker | TrackerPlugin,
+        )
         return tracker
 
     @property

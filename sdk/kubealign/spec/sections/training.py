@@ -8,8 +8,8 @@ from typing import Annotated, TypeAlias
 from pydantic import Field, model_validator
 
 from kubealign.spec.base import MAX_INT32, SpecModel, SpecUnion, field_errors
-from kubealign.spec.sections.megatron import MegatronBackendSpec
 from kubealign.spec.pods.template import PodTemplate
+from kubealign.spec.sections.megatron import MegatronBackendSpec
 from kubealign.spec.sections.precision import Precision
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -91,7 +91,9 @@ class Optimizer(SpecModel):
     """Optimiser, learning rate schedule and gradient clipping."""
 
     adam_w: AdamW = Field(AdamW(), alias="adamW", description="Parameters of AdamW.")
-    schedule: LearningRateSchedule = Field(LearningRateSchedule(constant=ConstantSchedule()), description="Learning rate schedule.")
+    schedule: LearningRateSchedule = Field(
+        LearningRateSchedule(constant=ConstantSchedule()), description="Learning rate schedule."
+    )
     gradient_clip_norm: float = Field(
         1.0, ge=0, description="Maximum global L2 norm of the gradient; 0: no clipping."
     )

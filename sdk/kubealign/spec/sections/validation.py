@@ -2,7 +2,14 @@
 
 from pydantic import Field, model_validator
 
-from kubealign.spec.base import MAX_INT32, EntryName, ShortText, SpecModel, require_exactly_one, list_map_schema
+from kubealign.spec.base import (
+    MAX_INT32,
+    EntryName,
+    ShortText,
+    SpecModel,
+    list_map_schema,
+    require_exactly_one,
+)
 from kubealign.spec.sections.data import Data
 from kubealign.spec.sections.rewards import RewardFunction
 

@@ -6,8 +6,8 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from kubealign.spec.base import (
-    MODULE_FUNCTION_PATTERN,
     MAX_INT32,
+    MODULE_FUNCTION_PATTERN,
     PYTHON_NAME_PATTERN,
     ShortText,
     SpecModel,
@@ -21,13 +21,17 @@ from kubealign.spec.sections.rewards import ConfigMapFunction, FileFunction
 class ToolFile(FileFunction):
     """A function in a Python file."""
 
-    name: str = Field("tool", pattern=PYTHON_NAME_PATTERN, max_length=253, description="Name of the function.")
+    name: str = Field(
+        "tool", pattern=PYTHON_NAME_PATTERN, max_length=253, description="Name of the function."
+    )
 
 
 class ToolConfigMap(ConfigMapFunction):
     """A function in a Python file that is stored in a ConfigMap of the job's namespace."""
 
-    function: str = Field("tool", pattern=PYTHON_NAME_PATTERN, max_length=253, description="Name of the function.")
+    function: str = Field(
+        "tool", pattern=PYTHON_NAME_PATTERN, max_length=253, description="Name of the function."
+    )
 
 
 class ToolFunction(SpecUnion):
@@ -45,7 +49,9 @@ class ToolFunction(SpecUnion):
 class WorkflowFile(FileFunction):
     """A function in a Python file."""
 
-    name: str = Field("workflow", pattern=PYTHON_NAME_PATTERN, max_length=253, description="Name of the function.")
+    name: str = Field(
+        "workflow", pattern=PYTHON_NAME_PATTERN, max_length=253, description="Name of the function."
+    )
 
 
 class WorkflowConfigMap(ConfigMapFunction):

@@ -9,22 +9,33 @@ from kubealign.client.records import JobRecord
 from kubealign.spec.errors import SpecError, format_value
 from kubealign.spec.job import AlignmentJob
 from kubealign_dashboard.api import serializers
-from kubealign_dashboard.web.authorization import RequestContext, AuthorizeNamespace, JobRequestContext, AuthorizeJob
-from kubealign_dashboard.web.request_body import MERGE_PATCH, json_object_body, parse_body
-from kubealign_dashboard.api.openapi import EXAMPLE_JOB, success_response, request_body, schema_ref, error_responses
 from kubealign_dashboard.api.models import (
     EmptyObject,
     JobDocument,
     ScaleDocument,
     ScaleMetadata,
+    ScaleRequest,
     ScaleSpec,
     ScaleStatus,
     SuspendRequest,
-    ScaleRequest,
 )
-from kubealign_dashboard.web.parameters import API_PREFIX, Namespace
+from kubealign_dashboard.api.openapi import (
+    EXAMPLE_JOB,
+    error_responses,
+    request_body,
+    schema_ref,
+    success_response,
+)
 from kubealign_dashboard.api.routes.jobs import JOB, JOBS
+from kubealign_dashboard.web.authorization import (
+    AuthorizeJob,
+    AuthorizeNamespace,
+    JobRequestContext,
+    RequestContext,
+)
 from kubealign_dashboard.web.json_response import JSON, json_response
+from kubealign_dashboard.web.parameters import API_PREFIX, Namespace
+from kubealign_dashboard.web.request_body import MERGE_PATCH, json_object_body, parse_body
 
 router = APIRouter(prefix=API_PREFIX, tags=["changes"])
 
@@ -60,7 +71,9 @@ async def create(
     if isinstance(metadata, dict):
         document_namespace = metadata.get("namespace") or namespace
         if document_namespace != namespace:
-            error = SpecError(f"must be {namespace}, as in the path", "metadata.namespace", format_value(document_namespace))
+            error = SpecError(
+                f"must be {namespace}, as in the path", "metadata.namespace", format_value(document_namespace)
+            )
             raise JobInvalid(str(error), [error])
         document = document | {"metadata": metadata | {"namespace": namespace}}
     record = await context.caller_backend.create(document, dry_run=dry_run is not None)
@@ -71,15 +84,20 @@ async def create(
 @router.patch(
     JOB,
     response_class=Response,
-    responses=success_response(JobDocument, "The job after the change.") | error_responses(404, 409, *_BODY_ERRORS),
+    responses=success_response(JobDocument, "The job after the change.")
+    | error_responses(404, 409, *_BODY_ERRORS),
     openapi_extra=request_body(MERGE_PATCH, {"type": "object"}, {"metadata": {"labels": {"team": "maths"}}}),
     summary="Change a job",
 )
-async def patch(context: _PatchableJob, merge_patch: Annotated[dict[str, Any], Depends(json_object_body(MERGE_PATCH))]) -> Response:
+async def patch(
+    context: _PatchableJob, merge_patch: Annotated[dict[str, Any], Depends(json_object_body(MERGE_PATCH))]
+) -> Response:
     """Apply a JSON merge patch (RFC 7386). A change of an immutable field, as most of a spec, is rejected
     with the reason.
     """
-    return json_response(serializers.job_document(await context.caller_backend.patch(context.ref, merge_patch)))
+    return json_response(
+        serializers.job_document(await context.caller_backend.patch(context.ref, merge_patch))
+    )
 
 
 @router.delete(
@@ -102,7 +120,9 @@ async def delete(context: Annotated[JobRequestContext, Depends(AuthorizeJob("del
     responses=error_responses(404, 409),
     summary="Read how many rollout workers a job has",
 )
-async def read_scale(context: Annotated[JobRequestContext, Depends(AuthorizeJob("get", "alignmentjobs/scale"))]) -> ScaleDocument:
+async def read_scale(
+    context: Annotated[JobRequestContext, Depends(AuthorizeJob("get", "alignmentjobs/scale"))],
+) -> ScaleDocument:
     """Return the scale; 409 for a job without rollout workers."""
     return _scale_document(await context.reader.get(context.ref))
 
@@ -115,7 +135,8 @@ async def read_scale(context: Annotated[JobRequestContext, Depends(AuthorizeJob(
     summary="Change the number of rollout workers",
 )
 async def scale(
-    context: Annotated[JobRequestContext, Depends(AuthorizeJob("patch", "alignmentjobs/scale"))], request: Request
+    context: Annotated[JobRequestContext, Depends(AuthorizeJob("patch", "alignmentjobs/scale"))],
+    request: Request,
 ) -> ScaleDocument:
     """Change the number of rollout workers of a running job."""
     request_body = await parse_body(ScaleRequest, request)
@@ -125,7 +146,8 @@ async def scale(
 @router.put(
     JOB + "/suspend",
     response_class=Response,
-    responses=success_response(JobDocument, "The job after the change.") | error_responses(404, 409, *_BODY_ERRORS),
+    responses=success_response(JobDocument, "The job after the change.")
+    | error_responses(404, 409, *_BODY_ERRORS),
     openapi_extra=request_body(JSON, schema_ref(SuspendRequest), {"suspend": True}),
     summary="Suspend or resume a job",
 )
@@ -134,7 +156,9 @@ async def suspend(context: _PatchableJob, request: Request) -> Response:
     from that checkpoint.
     """
     request_body = await parse_body(SuspendRequest, request)
-    return json_response(serializers.job_document(await context.caller_backend.suspend(context.ref, request_body.suspend)))
+    return json_response(
+        serializers.job_document(await context.caller_backend.suspend(context.ref, request_body.suspend))
+    )
 
 
 def _scale_document(record: JobRecord) -> ScaleDocument:

@@ -5,17 +5,22 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from kubealign.client.errors import Forbidden
-from kubealign_dashboard.web.authorization import ReadableJob
-from kubealign_dashboard.api.openapi import error_responses
 from kubealign_dashboard.api.models import HealthFindingItem, HealthReport
-from kubealign_dashboard.web.parameters import API_PREFIX
+from kubealign_dashboard.api.openapi import error_responses
 from kubealign_dashboard.api.recent_steps import RecentSteps
 from kubealign_dashboard.api.routes.jobs import JOB
+from kubealign_dashboard.web.authorization import ReadableJob
+from kubealign_dashboard.web.parameters import API_PREFIX
 
 router = APIRouter(prefix=API_PREFIX, tags=["figures"])
 
 
-@router.get(JOB + "/health", response_model=HealthReport, responses=error_responses(404), summary="Read health findings")
+@router.get(
+    JOB + "/health",
+    response_model=HealthReport,
+    responses=error_responses(404),
+    summary="Read health findings",
+)
 async def health(context: ReadableJob, request: Request) -> Any:
     """Return findings with remedies. Processes that the caller may not see are left out."""
     from kubealign.diagnostics.health import check_health

@@ -11,11 +11,16 @@ from kubealign.client.records import ListQuery
 from kubealign.spec.errors import SpecError
 from kubealign.spec.status import JobPhase
 from kubealign_dashboard.api import serializers
-from kubealign_dashboard.web.authorization import AnyRequestContext, RequestContext, AuthorizeNamespace, ReadableJob
-from kubealign_dashboard.api.openapi import success_response, error_responses
 from kubealign_dashboard.api.models import JobDocument, JobDocumentList
-from kubealign_dashboard.web.parameters import API_PREFIX, Namespace
+from kubealign_dashboard.api.openapi import error_responses, success_response
+from kubealign_dashboard.web.authorization import (
+    AnyRequestContext,
+    AuthorizeNamespace,
+    ReadableJob,
+    RequestContext,
+)
 from kubealign_dashboard.web.json_response import json_response
+from kubealign_dashboard.web.parameters import API_PREFIX, Namespace
 
 router = APIRouter(prefix=API_PREFIX, tags=["jobs"])
 
@@ -65,10 +70,12 @@ def job_query(
         str, Query(max_length=253, description="Part of the name, case-insensitive.", examples=["sum"])
     ] = "",
     phase: Annotated[
-        list[JobPhase], Query(max_length=16, description="Only jobs in one of these phases.", examples=[["Running"]])
+        list[JobPhase],
+        Query(max_length=16, description="Only jobs in one of these phases.", examples=[["Running"]]),
     ] = [],  # noqa: B006 (FastAPI copies it)
     algorithm: Annotated[
-        list[_Algorithm], Query(max_length=64, description="Only jobs with one of these algorithms.", examples=[["ppo"]])
+        list[_Algorithm],
+        Query(max_length=64, description="Only jobs with one of these algorithms.", examples=[["ppo"]]),
     ] = [],  # noqa: B006
     sort: Annotated[SortOrder, Query(examples=["-created"])] = SortOrder.CREATED_DOWN,
 ) -> ListQuery:
@@ -103,7 +110,9 @@ async def list_all(context: AnyRequestContext, query: JobQuery) -> Response:
 
 @router.get(JOBS, responses=_PAGE, response_class=Response, summary="List the jobs of a namespace")
 async def list_some(
-    context: Annotated[RequestContext, Depends(AuthorizeNamespace("list"))], namespace: Namespace, query: JobQuery
+    context: Annotated[RequestContext, Depends(AuthorizeNamespace("list"))],
+    namespace: Namespace,
+    query: JobQuery,
 ) -> Response:
     """List the jobs of a namespace, newest first unless `sort` says otherwise."""
     return await _page(context, replace(query, namespace=namespace))

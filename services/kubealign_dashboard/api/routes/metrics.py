@@ -6,13 +6,13 @@ from fastapi import APIRouter, Query, Response
 
 from kubealign.read_model import STREAM_START
 from kubealign_dashboard.api import serializers
-from kubealign_dashboard.web.authorization import ReadableJob
-from kubealign_dashboard.api.openapi import success_response, error_responses
-from kubealign_dashboard.api.models import StepMetricsList, SampleList
-from kubealign_dashboard.web.parameters import API_PREFIX, After
+from kubealign_dashboard.api.models import SampleList, StepMetricsList
+from kubealign_dashboard.api.openapi import error_responses, success_response
 from kubealign_dashboard.api.routes.jobs import JOB
 from kubealign_dashboard.streams.cursor import latest_entry
+from kubealign_dashboard.web.authorization import ReadableJob
 from kubealign_dashboard.web.json_response import json_response
+from kubealign_dashboard.web.parameters import API_PREFIX, After
 
 router = APIRouter(prefix=API_PREFIX, tags=["figures"])
 
@@ -26,7 +26,9 @@ router = APIRouter(prefix=API_PREFIX, tags=["figures"])
 async def metrics(
     context: ReadableJob,
     after: After = STREAM_START,
-    limit: Annotated[int, Query(ge=1, le=5000, description="Maximum number of steps.", examples=[1000])] = 1000,
+    limit: Annotated[
+        int, Query(ge=1, le=5000, description="Maximum number of steps.", examples=[1000])
+    ] = 1000,
 ) -> Response:
     """Return metrics, oldest first. A step repeated after a rollback appears again, with a higher fence."""
     await context.reader.get(context.ref)
@@ -43,7 +45,9 @@ async def metrics(
 async def samples(
     context: ReadableJob,
     after: After = STREAM_START,
-    limit: Annotated[int, Query(ge=1, le=500, description="Maximum number of samples.", examples=[100])] = 100,
+    limit: Annotated[
+        int, Query(ge=1, le=500, description="Maximum number of samples.", examples=[100])
+    ] = 100,
     step: Annotated[
         int | None, Query(ge=0, le=2**31 - 1, description="Only samples of this step.", examples=[12])
     ] = None,

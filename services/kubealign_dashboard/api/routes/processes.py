@@ -7,13 +7,13 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from kubealign.client.records import LogLine
 from kubealign_dashboard.api import serializers
-from kubealign_dashboard.web.authorization import JobRequestContext, AuthorizeJob
-from kubealign_dashboard.api.openapi import success_response, error_responses, stream_response
 from kubealign_dashboard.api.models import EventItem, EventList, ProcessList
-from kubealign_dashboard.web.parameters import API_PREFIX, Seconds
+from kubealign_dashboard.api.openapi import error_responses, stream_response, success_response
 from kubealign_dashboard.api.routes.jobs import JOB
 from kubealign_dashboard.streams.streaming_response import LiveStreamResponse
-from kubealign_dashboard.web.json_response import json_response, encode
+from kubealign_dashboard.web.authorization import AuthorizeJob, JobRequestContext
+from kubealign_dashboard.web.json_response import encode, json_response
+from kubealign_dashboard.web.parameters import API_PREFIX, Seconds
 
 router = APIRouter(prefix=API_PREFIX, tags=["processes"])
 
@@ -50,7 +50,13 @@ async def events(context: Annotated[JobRequestContext, Depends(AuthorizeJob("lis
     await context.reader.get(context.ref)
     return EventList(
         items=[
-            EventItem(time=event.time, type=event.type, reason=event.reason, message=event.message, count=event.count)
+            EventItem(
+                time=event.time,
+                type=event.type,
+                reason=event.reason,
+                message=event.message,
+                count=event.count,
+            )
             for event in await context.caller_backend.events(context.ref)
         ]
     )
@@ -77,7 +83,11 @@ async def logs(
         int, Query(ge=0, le=100_000, description="The last lines of each process.", examples=[200])
     ] = 200,
     follow: Annotated[
-        bool, Query(description="Stream new lines until the job has finished or the caller disconnects.", examples=[False])
+        bool,
+        Query(
+            description="Stream new lines until the job has finished or the caller disconnects.",
+            examples=[False],
+        ),
     ] = False,
     seconds: Seconds = None,
 ) -> Response:

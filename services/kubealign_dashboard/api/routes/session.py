@@ -5,10 +5,10 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from kubealign import __version__
-from kubealign_dashboard.web.authorization import AnyRequestContext
-from kubealign_dashboard.web.authentication import cookie_name, set_token_cookie
-from kubealign_dashboard.api.openapi import error_responses
 from kubealign_dashboard.api.models import NamespaceList, SessionInfo
+from kubealign_dashboard.api.openapi import error_responses
+from kubealign_dashboard.web.authentication import cookie_name, set_token_cookie
+from kubealign_dashboard.web.authorization import AnyRequestContext
 from kubealign_dashboard.web.parameters import API_PREFIX
 
 router = APIRouter(prefix=API_PREFIX, tags=["session"])
@@ -44,7 +44,12 @@ async def sign_out(door: AnyRequestContext, request: Request) -> Response:
     return response
 
 
-@router.get("/namespaces", response_model=NamespaceList, responses=error_responses(), summary="List the visible namespaces")
+@router.get(
+    "/namespaces",
+    response_model=NamespaceList,
+    responses=error_responses(),
+    summary="List the visible namespaces",
+)
 async def namespaces(context: AnyRequestContext) -> dict[str, Any]:
     """Return the namespaces whose jobs the caller may list."""
     return {"items": sorted(await context.access.namespaces(context.caller))}

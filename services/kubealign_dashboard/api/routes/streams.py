@@ -6,15 +6,15 @@ from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 
 from kubealign.client.errors import Forbidden
-from kubealign_dashboard.web.authorization import AnyRequestContext, JobRequestContext, AuthorizeJob
 from kubealign_dashboard.api.openapi import error_responses, sse_schema, stream_response
-from kubealign_dashboard.web.parameters import API_PREFIX, Seconds
 from kubealign_dashboard.api.routes.jobs import JOB, visible_namespaces
 from kubealign_dashboard.streams.cursor import CURSOR_PATTERN, StreamCursor
-from kubealign_dashboard.streams.server_sent_event import KEEP_ALIVE
 from kubealign_dashboard.streams.job_stream import job_stream
 from kubealign_dashboard.streams.list_stream import list_stream
+from kubealign_dashboard.streams.server_sent_event import KEEP_ALIVE
 from kubealign_dashboard.streams.streaming_response import EVENT_STREAM, LiveStreamResponse
+from kubealign_dashboard.web.authorization import AnyRequestContext, AuthorizeJob, JobRequestContext
+from kubealign_dashboard.web.parameters import API_PREFIX, Seconds
 
 router = APIRouter(prefix=API_PREFIX, tags=["streams"])
 
@@ -46,11 +46,17 @@ async def job(
     last_event_id: Annotated[
         str,
         Query(
-            alias="lastEventId", pattern=rf"^$|{CURSOR_PATTERN}", description=StreamCursor.parse.__doc__, examples=["0-0"]
+            alias="lastEventId",
+            pattern=rf"^$|{CURSOR_PATTERN}",
+            description=StreamCursor.parse.__doc__,
+            examples=["0-0"],
         ),
     ] = "",
     last_event_header: Annotated[
-        str, Header(alias="Last-Event-ID", pattern=rf"^$|{CURSOR_PATTERN}", description="Goes before lastEventId.")
+        str,
+        Header(
+            alias="Last-Event-ID", pattern=rf"^$|{CURSOR_PATTERN}", description="Goes before lastEventId."
+        ),
     ] = "",
     seconds: Seconds = None,
 ) -> Response:

@@ -3,8 +3,14 @@
 from collections.abc import Sequence
 
 from kubealign.spec import algorithms as spec
+from kubealign_services.algorithms.iterative.rounds import (
+    RoundPrompt,
+    RoundRow,
+    RoundRows,
+    mean_reward,
+    rank_by_reward,
+)
 from kubealign_services.algorithms.offline.base import OfflineAlgorithm
-from kubealign_services.algorithms.iterative.rounds import RoundPrompt, RoundRows, RoundRow, mean_reward, rank_by_reward
 from kubealign_services.algorithms.offline.sft import CrossEntropyObjective
 
 

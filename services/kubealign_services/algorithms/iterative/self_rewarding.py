@@ -3,17 +3,17 @@
 from collections.abc import Sequence
 
 from kubealign.spec import algorithms as spec
-from kubealign_services.algorithms.offline.dpo import DPOAlgorithm
-from kubealign_services.algorithms.offline.base import OfflineAlgorithm
-from kubealign_services.algorithms.offline.pairwise import PairwiseObjective
 from kubealign_services.algorithms.iterative.rounds import (
     RoundPrompt,
     RoundResponse,
-    RoundRows,
     RoundRow,
+    RoundRows,
     mean_reward,
     rank_by_reward,
 )
+from kubealign_services.algorithms.offline.base import OfflineAlgorithm
+from kubealign_services.algorithms.offline.dpo import DPOAlgorithm
+from kubealign_services.algorithms.offline.pairwise import PairwiseObjective
 
 
 class SelfRewardingAlgorithm(OfflineAlgorithm):

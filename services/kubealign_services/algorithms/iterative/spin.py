@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from kubealign.spec import algorithms as spec
-from kubealign_services.algorithms.offline.dpo import DPOAlgorithm
+from kubealign_services.algorithms.iterative.rounds import RoundPrompt, RoundResponse, RoundRow, RoundRows
 from kubealign_services.algorithms.offline.base import OfflineAlgorithm
+from kubealign_services.algorithms.offline.dpo import DPOAlgorithm
 from kubealign_services.algorithms.offline.pairwise import PairwiseObjective
-from kubealign_services.algorithms.iterative.rounds import RoundPrompt, RoundResponse, RoundRows, RoundRow
 
 
 class SPINAlgorithm(OfflineAlgorithm):

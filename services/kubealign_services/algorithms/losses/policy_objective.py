@@ -3,17 +3,16 @@
 from torch import Tensor
 
 from kubealign.spec.algorithms import LossAggregation, OnPolicySpec, RatioLevel
-from kubealign_services.algorithms.losses.aggregation import aggregation_shares, loss_token_mask
 from kubealign_services.algorithms.contract import LossTerms, ModelOutputs
+from kubealign_services.algorithms.losses.aggregation import aggregation_shares, loss_token_mask
+from kubealign_services.algorithms.losses.importance_ratio import compute_log_ratios
 from kubealign_services.algorithms.losses.importance_sampling import behaviour_kl, importance_weights
 from kubealign_services.algorithms.losses.kl import kl_loss
-from kubealign_services.algorithms.losses.logprob_gap import add_gap_metrics, add_gap_columns
-from kubealign_services.algorithms.model_outputs import require_output
-from kubealign_services.algorithms.losses.importance_ratio import compute_log_ratios
-from kubealign_services.algorithms.losses.reference_kl import loss_coefficient
-from kubealign_services.algorithms.losses.step_kl import add_kl_metrics, add_kl_columns
-from kubealign_services.algorithms.losses.surrogate import LOG_RATIO_BOUND, PolicyActions, Surrogate
+from kubealign_services.algorithms.losses.logprob_gap import add_gap_columns, add_gap_metrics
 from kubealign_services.algorithms.losses.loss_weights import token_mean_shares
+from kubealign_services.algorithms.losses.reference_kl import add_kl_columns, add_kl_metrics, loss_coefficient
+from kubealign_services.algorithms.losses.surrogate import LOG_RATIO_BOUND, PolicyActions, Surrogate
+from kubealign_services.algorithms.model_outputs import require_output
 from kubealign_services.batch.packed import Batch
 
 _LOSS, _METRICS, _TOKENS = "loss_shares", "figure_shares", "token_shares"
@@ -35,7 +34,9 @@ class PolicyObjective:
     outputs = frozenset({"logprobs", "entropy"})
     unit = 1
 
-    def __init__(self, entry: OnPolicySpec, surrogate: Surrogate, level: RatioLevel = RatioLevel.TOKEN) -> None:
+    def __init__(
+        self, entry: OnPolicySpec, surrogate: Surrogate, level: RatioLevel = RatioLevel.TOKEN
+    ) -> None:
         self._spec = entry
         self._surrogate = surrogate
         self._level = level

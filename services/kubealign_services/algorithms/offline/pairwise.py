@@ -4,12 +4,25 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
 from kubealign_services.algorithms.contract import LossTerms, ModelOutputs
-from kubealign_services.algorithms.model_outputs import require_output
-from kubealign_services.algorithms.losses.sequence_logprobs import ResponseLogprobs, response_logprobs, pairwise_accuracy
 from kubealign_services.algorithms.losses.loss_weights import sequence_shares
+from kubealign_services.algorithms.losses.sequence_logprobs import (
+    ResponseLogprobs,
+    pairwise_accuracy,
+    response_logprobs,
+)
+from kubealign_services.algorithms.model_outputs import require_output
 from kubealign_services.batch.packed import Batch
+
+
+def bradley_terry_loss(chosen: Tensor, rejected: Tensor) -> Tensor:
+    """-log sigmoid(chosen - rejected), pair by pair (Bradley and Terry 1952; Ouyang et al. 2022, eq. 1).
+
+    chosen, rejected: scores, [pairs].
+    """
+    return -logsigmoid(chosen - rejected)
 
 
 @dataclass(frozen=True)

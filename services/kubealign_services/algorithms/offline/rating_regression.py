@@ -7,10 +7,10 @@ from torch import Tensor
 
 from kubealign.spec import algorithms as spec
 from kubealign_services.algorithms.contract import LossTerms, ModelOutputs
-from kubealign_services.algorithms.offline.lm_loss import lm_loss
-from kubealign_services.algorithms.model_outputs import require_output
-from kubealign_services.algorithms.losses.pooling import pool_outputs
 from kubealign_services.algorithms.losses.loss_weights import token_mean_shares
+from kubealign_services.algorithms.losses.pooling import pool_outputs
+from kubealign_services.algorithms.model_outputs import require_output
+from kubealign_services.algorithms.offline.lm_loss import lm_loss
 from kubealign_services.batch.packed import Batch
 
 
@@ -50,7 +50,9 @@ class RatingObjective:
         minibatch.token_columns["language_shares"] = token_mean_shares(minibatch.token("loss_mask"))
 
     def loss(self, outputs: ModelOutputs, microbatch: Batch) -> LossTerms:
-        scores = _attribute_columns(pool_outputs(require_output(outputs.values, "values"), microbatch, self._spec.pooling))
+        scores = _attribute_columns(
+            pool_outputs(require_output(outputs.values, "values"), microbatch, self._spec.pooling)
+        )
         ratings = _ratings(microbatch).to(scores)
         if scores.shape != ratings.shape:
             raise ValueError(

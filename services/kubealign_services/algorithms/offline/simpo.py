@@ -2,8 +2,12 @@
 
 from kubealign.spec import algorithms as spec
 from kubealign_services.algorithms.offline.base import OfflineAlgorithm
-from kubealign_services.algorithms.offline.pairwise import PairTerms, PairwiseObjective, PreferencePairs
-from kubealign_services.algorithms.offline.bradley_terry import bradley_terry_loss
+from kubealign_services.algorithms.offline.pairwise import (
+    PairTerms,
+    PairwiseObjective,
+    PreferencePairs,
+    bradley_terry_loss,
+)
 
 
 class SimPOAlgorithm(OfflineAlgorithm):

@@ -10,14 +10,14 @@ from torch import Tensor
 
 from kubealign.spec import algorithms as spec
 from kubealign_services.algorithms.advantages.baselines import constant_group_share
-from kubealign_services.algorithms.contract import Objective
-from kubealign_services.algorithms.advantages.statistics import advantage_metrics
 from kubealign_services.algorithms.advantages.normalization import normalize
-from kubealign_services.algorithms.online.overlong_penalty import overlong_penalty
+from kubealign_services.algorithms.advantages.statistics import advantage_metrics
+from kubealign_services.algorithms.contract import Objective
 from kubealign_services.algorithms.losses.policy_objective import PolicyObjective
 from kubealign_services.algorithms.losses.reference_kl import ReferenceKL
 from kubealign_services.algorithms.losses.surrogate import ClippedRatio, Surrogate
-from kubealign_services.batch.auxiliary import trainable_mask, trainable
+from kubealign_services.algorithms.online.overlong_penalty import overlong_penalty
+from kubealign_services.batch.auxiliary import trainable, trainable_mask
 from kubealign_services.batch.packed import Batch, sequence_sums
 
 
@@ -113,7 +113,9 @@ class ClippedOnlineAlgorithm(OnlineAlgorithm):
         return PolicyObjective(self._entry, self.surrogate(), self._clipped.ratio)
 
 
-def broadcast_to_tokens(advantages: Tensor, returns: Tensor, batch: Batch) -> tuple[dict[str, Tensor], dict[str, float]]:
+def broadcast_to_tokens(
+    advantages: Tensor, returns: Tensor, batch: Batch
+) -> tuple[dict[str, Tensor], dict[str, float]]:
     """Broadcast advantages of responses [S] to their tokens, and return them with their metrics."""
     tokens = advantages[batch.sequence_of_token].to(batch.token("behaviour_logprobs").dtype)
     tokens = tokens.where(batch.token("loss_mask").bool(), tokens.new_zeros(()))

@@ -1,8 +1,8 @@
 """CISPO: clipped importance-sampling policy optimisation."""
 
 from kubealign.spec import algorithms as spec
-from kubealign_services.algorithms.online.base import OnlineAlgorithm
 from kubealign_services.algorithms.losses.surrogate import BoundedWeight
+from kubealign_services.algorithms.online.base import OnlineAlgorithm
 
 
 class CISPOAlgorithm(OnlineAlgorithm):

@@ -3,13 +3,11 @@
 from torch import Tensor
 
 from kubealign.spec import algorithms as spec
-from kubealign_services.algorithms.advantages.statistics import advantage_metrics
 from kubealign_services.algorithms.advantages.gae import gae, last_response_tokens
-from kubealign_services.algorithms.advantages.masked_mean import masked_mean
 from kubealign_services.algorithms.advantages.normalization import normalize
+from kubealign_services.algorithms.advantages.statistics import advantage_metrics, masked_mean
+from kubealign_services.algorithms.losses.value_objective import ValueObjective, explained_variance
 from kubealign_services.algorithms.online.base import ClippedOnlineAlgorithm
-from kubealign_services.algorithms.losses.value_loss import explained_variance
-from kubealign_services.algorithms.losses.value_objective import ValueObjective
 from kubealign_services.batch.packed import Batch
 
 

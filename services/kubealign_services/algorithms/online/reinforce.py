@@ -1,7 +1,7 @@
 """REINFORCE: policy gradient with a batch-mean baseline."""
 
-from kubealign_services.algorithms.online.base import OnlineAlgorithm
 from kubealign_services.algorithms.losses.surrogate import LogLikelihood
+from kubealign_services.algorithms.online.base import OnlineAlgorithm
 
 
 class ReinforceAlgorithm(OnlineAlgorithm):

@@ -3,9 +3,9 @@
 from torch import Tensor
 
 from kubealign.spec.algorithms import AdvantageCenter
-from kubealign_services.algorithms.advantages.statistics import advantage_metrics
 from kubealign_services.algorithms.advantages.gae import gae
-from kubealign_services.algorithms.advantages.normalization import subtract_center, divide_by_scale
+from kubealign_services.algorithms.advantages.normalization import divide_by_scale, subtract_center
+from kubealign_services.algorithms.advantages.statistics import advantage_metrics
 from kubealign_services.algorithms.online.base import ClippedOnlineAlgorithm
 from kubealign_services.batch.packed import Batch
 
@@ -40,7 +40,9 @@ class ReinforcePlusPlusAlgorithm(ClippedOnlineAlgorithm):
         zeros = penalty.new_zeros(penalty.shape)
         to_go, _ = gae(penalty, zeros, mask, batch.cu_seqlens, gamma=1.0, lambda_=1.0)
         token_returns, groups = (centered_rewards[sequence_index] - to_go)[mask], group[sequence_index][mask]
-        centered_returns = token_returns if among_samples else subtract_center(token_returns, groups, norm.center)
+        centered_returns = (
+            token_returns if among_samples else subtract_center(token_returns, groups, norm.center)
+        )
         advantages = zeros.to(dtype)
         advantages[mask] = divide_by_scale(centered_returns, groups, norm).to(dtype)
         returns = (rewards[sequence_index] - to_go)[mask]

@@ -44,7 +44,9 @@ def build_model(
                 config, dtype=torch.float32
             )
     except Exception as error:
-        raise DataError(f"{place}: no causal language model can be built from it: {_summarize_error(error)}") from error
+        raise DataError(
+            f"{place}: no causal language model can be built from it: {_summarize_error(error)}"
+        ) from error
     disable_progress_bar()  # type: ignore[no-untyped-call]
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -74,7 +76,9 @@ def build_config(
             pad_token_id=tokenizer.pad_token_id,
         )
     except Exception as error:
-        raise DataError(f"{place}: no {model_type} config can be built from it: {_summarize_error(error)}") from error
+        raise DataError(
+            f"{place}: no {model_type} config can be built from it: {_summarize_error(error)}"
+        ) from error
 
 
 def _check_names(

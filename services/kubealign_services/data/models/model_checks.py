@@ -11,7 +11,6 @@ from kubealign.spec.algorithms import ResultKind
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.sections.training import HeadInit
 from kubealign_services.data.errors import DataError
-from kubealign_services.data.models.reward_roles import reward_roles
 from kubealign_services.data.models.model_folders import (
     is_reward_model,
     require_language_model,
@@ -19,10 +18,13 @@ from kubealign_services.data.models.model_folders import (
     require_scores,
     score_names,
 )
+from kubealign_services.data.models.reward_roles import reward_roles
 from kubealign_services.scoring.attributes import UnknownAttribute, attribute_weights, check_same_scores
 
 
-def check_model_kind(job: AlignmentJob, role: str, config: PretrainedConfig, folder: Path, place: str) -> None:
+def check_model_kind(
+    job: AlignmentJob, role: str, config: PretrainedConfig, folder: Path, place: str
+) -> None:
     """Check the model of one role. Raises DataError.
 
     Args:

@@ -95,7 +95,9 @@ def score_names(config: PretrainedConfig) -> tuple[str, ...]:
 def require_language_model(config: PretrainedConfig, folder: Path, place: str) -> None:
     """Raise DataError for a reward model: it has no language-model head."""
     if is_reward_model(config):
-        raise DataError(f"{place}: {folder} holds {_describe_architecture(config)}, a reward model, not a language model")
+        raise DataError(
+            f"{place}: {folder} holds {_describe_architecture(config)}, a reward model, not a language model"
+        )
 
 
 def _describe_architecture(config: PretrainedConfig) -> str:

@@ -10,15 +10,15 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.sections.models import Model, ModelFromConfig
 from kubealign_services.data.models.model_builder import build_model
-from kubealign_services.data.tokenization.chat_template import ensure_chat_template
-from kubealign_services.data.models.model_checks import check_reward_attributes, check_model_kind
-from kubealign_services.data.models.reward_roles import reward_roles
+from kubealign_services.data.models.model_checks import check_model_kind, check_reward_attributes
 from kubealign_services.data.models.model_folders import (
     context_length,
     find_model_folder,
     load_model_config,
 )
+from kubealign_services.data.models.reward_roles import reward_roles
 from kubealign_services.data.sources.job_datasets import JobDatasets
+from kubealign_services.data.tokenization.chat_template import ensure_chat_template
 from kubealign_services.data.tokenization.tokenizers import (
     check_same_vocabulary,
     check_vocabulary,
@@ -44,7 +44,9 @@ class ResolvedModels:
     context: int | None
 
 
-def resolve_models(job: AlignmentJob, data: JobDatasets, folder: Path, results: Mapping[str, Path]) -> ResolvedModels:
+def resolve_models(
+    job: AlignmentJob, data: JobDatasets, folder: Path, results: Mapping[str, Path]
+) -> ResolvedModels:
     """Locate or build every model of the job; built ones are written to `folder`.
 
     Roles are policy, and where the job has them reference, teacher, critic, and those of `reward_roles`. A

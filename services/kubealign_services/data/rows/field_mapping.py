@@ -1,17 +1,55 @@
 """Field mapping: parses a row into an example by the columns that the spec's format names."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from kubealign.spec.base import field_alias
-from kubealign.spec.sections.data import DemonstrationDataset, PreferenceDataset, PromptDataset, RatingDataset, ImitatedTurns, UnpairedDataset
-from kubealign_services.data.rows.row_reader import RowReader
+from kubealign.spec.sections.data import (
+    DemonstrationDataset,
+    ImitatedTurns,
+    PreferenceDataset,
+    PromptDataset,
+    RatingDataset,
+    UnpairedDataset,
+)
 from kubealign_services.data.errors import DataError
-from kubealign_services.data.rows.example import Dialogue, Example
-from kubealign_services.data.rows.templates import fill_template, fill_last_user_message
-from kubealign_services.data.rows.turn_selection import select_imitated_turns
+from kubealign_services.data.rows.example import Dialogue, Example, Message
+from kubealign_services.data.rows.row_reader import RowReader
+from kubealign_services.data.rows.templates import fill_last_user_message, fill_template
 
-DataSet: TypeAlias = PromptDataset | DemonstrationDataset | PreferenceDataset | RatingDataset | UnpairedDataset
+
+def select_imitated_turns(
+    messages: Sequence[Message], turns: ImitatedTurns, cells: RowReader, column: str
+) -> list[int]:
+    """Return the indices of the imitated messages, at least one.
+
+    Raises DataError for a weight that is neither 0 nor 1, where all are 0, and for an assistant that
+    speaks first.
+    """
+    assistant = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
+    if turns is ImitatedTurns.LAST:
+        return assistant[-1:]
+    weighted = turns is ImitatedTurns.WEIGHTED
+    selected = [
+        index for index in assistant if not weighted or _has_weight(messages[index], index, cells, column)
+    ]
+    if not selected:
+        raise cells.error(column, "every message of the assistant has weight: 0: none is left to imitate")
+    if selected[0] == 0:
+        raise cells.error(column, "there is no message before the assistant's first, which is to be imitated")
+    return selected
+
+
+def _has_weight(message: Message, index: int, cells: RowReader, column: str) -> bool:
+    weight = message.get("weight", 1)
+    if weight not in (0, 1):
+        raise cells.error(column, f"message {index + 1} has weight: {weight!r}; it may be 0 or 1")
+    return bool(weight)
+
+
+DataSet: TypeAlias = (
+    PromptDataset | DemonstrationDataset | PreferenceDataset | RatingDataset | UnpairedDataset
+)
 
 #: Format fields that do not name a column.
 _NON_COLUMN_FIELDS = ("turns",)

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 
 from kubealign.spec.placeholders import fill_placeholders, placeholder_names
-from kubealign_services.data.rows.row_reader import RowReader
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.rows.example import Message
+from kubealign_services.data.rows.row_reader import RowReader
 
 #: Placeholder for the row's prompt, independent of its column's name.
 PROMPT = "prompt"
@@ -33,7 +33,9 @@ def fill_template(template: str, prompt: str, cells: RowReader) -> str:
     return fill_placeholders(template, lambda name: prompt if name == PROMPT else cells.template_text(name))
 
 
-def fill_last_user_message(template: str, messages: Sequence[Message], cells: RowReader, column: str) -> list[Message]:
+def fill_last_user_message(
+    template: str, messages: Sequence[Message], cells: RowReader, column: str
+) -> list[Message]:
     """Replace the user's last message by the filled template.
 
     Raises DataError as `fill_template`, and where no user message exists.

@@ -4,13 +4,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from kubealign.spec.sections.data import Data
 from kubealign.spec.job import AlignmentJob
+from kubealign.spec.sections.data import Data
 from kubealign_services.data.errors import DataError
-from kubealign_services.data.rows.field_mapping import referenced_columns, prompt_column, read_example
-from kubealign_services.data.tokenization.example_tokenizer import training_texts
-from kubealign_services.data.sources.row_dataset import RowDataset, open_source, require_columns
+from kubealign_services.data.rows.field_mapping import prompt_column, read_example, referenced_columns
 from kubealign_services.data.rows.templates import check_template_columns
+from kubealign_services.data.sources.row_dataset import RowDataset, open_source, require_columns
+from kubealign_services.data.tokenization.example_tokenizer import training_texts
 
 
 @dataclass(frozen=True)

@@ -155,7 +155,9 @@ def _json_rows(path: Path) -> Iterator[SourceRow]:
     with path.open(encoding=_ENCODING) as file:
         for number, line in enumerate(file, start=1):
             if line.strip():
-                yield _require_object(_parse_json(path, number, line.rstrip("\r\n")), f"{path}, line {number}")
+                yield _require_object(
+                    _parse_json(path, number, line.rstrip("\r\n")), f"{path}, line {number}"
+                )
 
 
 def _is_list(path: Path) -> bool:

@@ -20,9 +20,9 @@ from itertools import pairwise
 
 from transformers import PreTrainedTokenizerBase
 
-from kubealign_services.data.tokenization.chat_template import render_prompt, plain_template_texts
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.rows.example import Dialogue, Example
+from kubealign_services.data.tokenization.chat_template import plain_template_texts, render_prompt
 from kubealign_services.data.tokenization.tokenizers import prefix_ids
 from kubealign_services.data.tokenization.turn_spans import assistant_spans
 

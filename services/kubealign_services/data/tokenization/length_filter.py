@@ -37,7 +37,12 @@ def token_budget(context: int | None, max_tokens: int | None, sampled_tokens: in
 
 
 def fit_prompt(
-    prompt: Sequence[int], response: int, space: TokenBudget, overlong: OverlongPolicy, beginning: int, number: int
+    prompt: Sequence[int],
+    response: int,
+    space: TokenBudget,
+    overlong: OverlongPolicy,
+    beginning: int,
+    number: int,
 ) -> list[int] | None:
     """Return the prompt's tokens, truncated where requested; None: the row is dropped.
 

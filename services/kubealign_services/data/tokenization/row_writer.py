@@ -1,7 +1,10 @@
 """Writing of tokenised rows as Parquet, block by block."""
 
+import json
 import logging
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date, time
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,14 +14,43 @@ import pyarrow.parquet
 from transformers import PreTrainedTokenizerBase
 
 from kubealign.spec.sections.data import Data
-from kubealign_services.data.tokenization.column_json import columns_to_json
 from kubealign_services.data.errors import DataError
-from kubealign_services.data.rows.field_mapping import prompt_column, read_example
-from kubealign_services.data.tokenization.length_filter import TokenBudget, fit_prompt
 from kubealign_services.data.prepared import DatasetReport
-from kubealign_services.data.tokenization.example_tokenizer import TokenizedExample, ExampleTokenizer
-from kubealign_services.data.sources.row_dataset import SourceRow, RowDataset
+from kubealign_services.data.rows.field_mapping import prompt_column, read_example
+from kubealign_services.data.sources.row_dataset import RowDataset, SourceRow
+from kubealign_services.data.tokenization.example_tokenizer import ExampleTokenizer, TokenizedExample
+from kubealign_services.data.tokenization.length_filter import TokenBudget, fit_prompt
 from kubealign_services.data.tokenization.tokenizers import prefix_ids
+
+
+def columns_to_json(columns: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """Encode columns as a JSON object.
+
+    Returns (JSON object, names of columns left out because JSON cannot represent them, such as images and
+    bytes). Dates and times become ISO 8601 text; NaN and infinities, which JSON lacks, become null.
+    """
+    encoded: dict[str, str] = {}
+    left_out: list[str] = []
+    for name, value in columns.items():
+        try:
+            encoded[name] = json.dumps(_json_value(value), ensure_ascii=False, allow_nan=False)
+        except TypeError:
+            left_out.append(name)
+    body = ", ".join(f"{json.dumps(name, ensure_ascii=False)}: {value}" for name, value in encoded.items())
+    return "{" + body + "}", left_out
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _json_value(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_json_value(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, date | time):
+        return value.isoformat()
+    return value
+
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +95,9 @@ def write_rows(
     writer = _RowEncoder(source, data, tokenizer, room, group_by)
     with pyarrow.parquet.ParquetWriter(path, _schema(data.member)) as file:
         for block in _blocks(enumerate(source), _BLOCK_ROWS):
-            file.write_batch(pyarrow.RecordBatch.from_pylist(writer.encode(block), schema=_schema(data.member)))
+            file.write_batch(
+                pyarrow.RecordBatch.from_pylist(writer.encode(block), schema=_schema(data.member))
+            )
     report = writer.report()
     if report.rows_kept == 0:
         raise DataError(

@@ -26,7 +26,9 @@ def load_tokenizer(folder: Path, place: str) -> PreTrainedTokenizerBase:
     Raises DataError where none can be loaded, or it has no end-of-sequence token.
     """
     try:
-        tokenizer: PreTrainedTokenizerBase = _loader_class(folder).from_pretrained(folder, local_files_only=True)
+        tokenizer: PreTrainedTokenizerBase = _loader_class(folder).from_pretrained(
+            folder, local_files_only=True
+        )
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise DataError(
             f"{place}: {folder} holds no tokenizer that can be loaded: {_first_line(error)}"

@@ -12,9 +12,9 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from kubealign_services.data.tokenization.chat_template import template_errors, render_messages
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.rows.example import Dialogue, Message
+from kubealign_services.data.tokenization.chat_template import render_messages, template_errors
 
 _GENERATION_MARKER = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
@@ -22,7 +22,9 @@ _GENERATION_MARKER = re.compile(r"\{%-?\s*generation\s*-?%\}")
 Span = tuple[int, int]
 
 
-def assistant_spans(tokenizer: PreTrainedTokenizerBase, dialogue: Dialogue, number: int) -> tuple[str, list[Span]]:
+def assistant_spans(
+    tokenizer: PreTrainedTokenizerBase, dialogue: Dialogue, number: int
+) -> tuple[str, list[Span]]:
     """Return (rendered conversation, span of each imitated message with the end of its turn).
 
     Raises DataError for row `number` where the template rejects the messages, or the turns cannot be

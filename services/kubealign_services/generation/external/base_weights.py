@@ -51,6 +51,8 @@ class BaseWeights:
                     f"adapter: the parts of {layer} have the shapes {list(adapter.down.shape)} and "
                     f"{list(adapter.up.shape)}, the layer {list(base.shape)}"
                 )
-            merged_weights[layer + _WEIGHT_SUFFIX] = adapter.merge_into(base, scale, transposed=False).to(base.dtype)
+            merged_weights[layer + _WEIGHT_SUFFIX] = adapter.merge_into(base, scale, transposed=False).to(
+                base.dtype
+            )
         self._adapted_layers |= adapters.keys()
         return merged_weights

@@ -9,11 +9,11 @@ from kubealign.spec.sections.engines import IdleMemoryPolicy, TensorRTLLMEngineS
 from kubealign_services.data.tokenization.tokenizers import check_vocabulary, load_tokenizer
 from kubealign_services.generation.contract import EngineLoad
 from kubealign_services.generation.external.contract import ExternalEngine
-from kubealign_services.generation.external.generator import ModelInfo, ExternalGenerator
-from kubealign_services.generation.external.weight_files import WeightFiles
+from kubealign_services.generation.external.generator import ExternalGenerator, ModelInfo
 from kubealign_services.generation.external.tensorrt_llm.engine import TensorRTLLMExternalEngine
-from kubealign_services.generation.torch_engine.model.causal_model import end_tokens, read_config
 from kubealign_services.generation.external.vllm.engine import VllmExternalEngine
+from kubealign_services.generation.external.weight_files import WeightFiles
+from kubealign_services.generation.torch_engine.model.causal_model import end_tokens, read_config
 
 
 @asynccontextmanager

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from kubealign.spec.sections.rollout import InFlightPolicy
+from kubealign_services.generation.admission_gate import AdmissionGate
 from kubealign_services.generation.contract import (
     EngineLoad,
     EngineLost,
@@ -17,11 +18,13 @@ from kubealign_services.generation.contract import (
     GenerationRequest,
     RequestRefused,
 )
-from kubealign_services.generation.admission_gate import AdmissionGate
 from kubealign_services.generation.external.base_weights import BaseWeights
-from kubealign_services.generation.external.contract import ExternalEngineDied, ExternalEngine
-from kubealign_services.generation.external.distributions import check_sampling_support, is_truncated
-from kubealign_services.generation.external.samples import to_generated_sample
+from kubealign_services.generation.external.contract import ExternalEngine, ExternalEngineDied
+from kubealign_services.generation.external.samples import (
+    check_sampling_support,
+    is_truncated,
+    to_generated_sample,
+)
 from kubealign_services.generation.external.weight_files import WeightFiles, batch_tensors
 from kubealign_services.generation.torch_engine.request_validation import check_request
 
@@ -151,7 +154,10 @@ class ExternalGenerator:
             yield
 
     async def refit(
-        self, tensors: Iterable[tuple[str, Tensor]], version: int, in_flight: InFlightPolicy = InFlightPolicy.DRAIN
+        self,
+        tensors: Iterable[tuple[str, Tensor]],
+        version: int,
+        in_flight: InFlightPolicy = InFlightPolicy.DRAIN,
     ) -> None:
         """Load all weights. Raises ValueError for a name that comes twice, and for every mode but Drain.
 
@@ -268,4 +274,6 @@ def _check_drain(in_flight: InFlightPolicy) -> None:
     version of each token.
     """
     if in_flight is not InFlightPolicy.DRAIN:
-        raise ValueError(f"rollout.refit.inFlight is {in_flight}; this engine can only {InFlightPolicy.DRAIN}")
+        raise ValueError(
+            f"rollout.refit.inFlight is {in_flight}; this engine can only {InFlightPolicy.DRAIN}"
+        )

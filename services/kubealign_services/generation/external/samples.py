@@ -9,9 +9,31 @@ temperature 1 only.
 
 from collections.abc import Callable, Sequence
 
-from kubealign_services.generation.contract import FinishReason, GeneratedSample, GenerationRequest
+from kubealign_services.generation.contract import (
+    FinishReason,
+    GeneratedSample,
+    GenerationRequest,
+    RequestRefused,
+    SamplingParameters,
+)
 from kubealign_services.generation.external.contract import ExternalSample
 from kubealign_services.generation.torch_engine.sampling.stop_strings import StopStrings
+
+
+def is_truncated(sampling: SamplingParameters) -> bool:
+    """Return True where the sampled distribution differs from the full softmax."""
+    return sampling.temperature > 0 and (sampling.top_k > 0 or sampling.top_p < 1 or sampling.min_tokens > 0)
+
+
+def check_sampling_support(request: GenerationRequest) -> None:
+    """Raise RequestRefused for sampling whose full softmax the engine cannot report."""
+    sampling = request.sampling
+    if is_truncated(sampling) and sampling.temperature != 1:
+        raise RequestRefused(
+            f"request {request.request_id!r}: rollout.sampling.temperature is {sampling.temperature} "
+            "together with topK, topP or minTokens; this engine reports full log-probabilities of such "
+            "samples at temperature 1 only: set it to 1, or use the torch engine"
+        )
 
 
 def to_generated_sample(
@@ -60,8 +82,7 @@ def _finish_and_text(
     request: GenerationRequest,
     decode: Callable[[Sequence[int]], str],
 ) -> tuple[FinishReason, str]:
-    """Derive the finish reason and the text without its end from the tokens alone, as the torch engine does.
-    """
+    """Derive the finish reason and the text without its end from the tokens alone, as the torch engine does."""
     if tokens[-1] in ends:
         return FinishReason.STOP, decode(tokens[:-1])
     if request.sampling.stop:

@@ -16,15 +16,15 @@ from kubealign.spec.sections import engines as engine_spec
 from kubealign.spec.sections.precision import Precision
 from kubealign.spec.sections.rollout import InFlightPolicy
 from kubealign_services.data.tokenization.tokenizers import check_vocabulary, load_tokenizer
-from kubealign_services.runtime.free_memory import free_bytes
 from kubealign_services.generation.contract import EngineLoad, GeneratedSample, GenerationRequest
-from kubealign_services.generation.torch_engine.model.causal_model import CausalModel, end_tokens, read_config
 from kubealign_services.generation.torch_engine.kv_cache.page_manager import PageManager, pages_for
+from kubealign_services.generation.torch_engine.model.causal_model import CausalModel, end_tokens, read_config
 from kubealign_services.generation.torch_engine.model.model_runner import LocalModelRunner, ModelRunner
 from kubealign_services.generation.torch_engine.request_validation import check_request, check_room
 from kubealign_services.generation.torch_engine.sampling.sampler import sample
-from kubealign_services.generation.torch_engine.scheduler.scheduler import Scheduler, ScheduledStep
 from kubealign_services.generation.torch_engine.scheduler.running_batch import RunningBatch
+from kubealign_services.generation.torch_engine.scheduler.scheduler import ScheduledStep, Scheduler
+from kubealign_services.runtime.free_memory import free_bytes
 
 NO_WEIGHTS = -1
 GIB = 2**30
@@ -79,7 +79,9 @@ class TorchRolloutEngine:
         self._generated_tokens = 0
 
     @classmethod
-    def create(cls, folder: Path, spec: engine_spec.TorchEngineSpec, shares_cores: bool = False) -> "TorchRolloutEngine":
+    def create(
+        cls, folder: Path, spec: engine_spec.TorchEngineSpec, shares_cores: bool = False
+    ) -> "TorchRolloutEngine":
         """Create an engine from a folder with a Hugging Face configuration and tokenizer, on the GPU if there
         is one.
 
@@ -119,8 +121,7 @@ class TorchRolloutEngine:
 
     @torch.inference_mode()
     def abort(self, request_id: str) -> None:
-        """Drop a request and free its resources. Does nothing for a request that has ended or never existed.
-        """
+        """Drop a request and free its resources. Does nothing for a request that has ended or never existed."""
         if self._unfinished.pop(request_id, None) is not None:
             self._scheduler.abort(request_id)
             self._notify_if_idle()
@@ -228,7 +229,10 @@ class TorchRolloutEngine:
         self._reserved_pages = 0
 
     def refit(
-        self, tensors: Iterable[tuple[str, Tensor]], version: int, in_flight: InFlightPolicy = InFlightPolicy.DRAIN
+        self,
+        tensors: Iterable[tuple[str, Tensor]],
+        version: int,
+        in_flight: InFlightPolicy = InFlightPolicy.DRAIN,
     ) -> None:
         """Load all weights by checkpoint name, in place, and flush the prefix cache.
 

@@ -7,7 +7,9 @@ from kubealign_services.generation.contract import GenerationRequest, RequestRef
 from kubealign_services.generation.torch_engine.ragged_batch import PAGE_TOKENS
 
 
-def check_request(request: GenerationRequest, context: int, vocabulary: int, active_ids: Container[str]) -> None:
+def check_request(
+    request: GenerationRequest, context: int, vocabulary: int, active_ids: Container[str]
+) -> None:
     """Raise RequestRefused, naming the request, the field, its value and the allowed values.
 
     Args:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from kubealign.process_settings import TlsFiles
 from kubealign.spec.sections.rollout import InFlightPolicy
+from kubealign_services.generation.admission_gate import AdmissionGate
 from kubealign_services.generation.contract import (
     EngineLoad,
     EngineLost,
@@ -20,10 +21,9 @@ from kubealign_services.generation.contract import (
     GenerationRequest,
     RequestRefused,
 )
-from kubealign_services.generation.admission_gate import AdmissionGate
 from kubealign_services.generation.triton_engine.messages import Op, parse_load, parse_sample, request_fields
 from kubealign_services.generation.triton_engine.server import TritonServer
-from kubealign_services.generation.triton_engine.session import EngineSettings, TritonSession, SessionRejected
+from kubealign_services.generation.triton_engine.session import EngineSettings, SessionRejected, TritonSession
 from kubealign_services.generation.triton_engine.weights_file import write_weights
 
 RunInThread = Callable[..., Awaitable[Any]]
@@ -174,7 +174,10 @@ class TritonGenerator:
                     session.notify(Op.RELEASE, lost=lost)
 
     async def refit(
-        self, tensors: Iterable[tuple[str, Tensor]], version: int, in_flight: InFlightPolicy = InFlightPolicy.DRAIN
+        self,
+        tensors: Iterable[tuple[str, Tensor]],
+        version: int,
+        in_flight: InFlightPolicy = InFlightPolicy.DRAIN,
     ) -> None:
         self._weights_touched = True
         await self._send_weights(Op.REFIT, tensors, version=version, in_flight=in_flight)

@@ -17,13 +17,13 @@ from kubealign.spec.sections.engines import TorchEngineSpec
 from kubealign.spec.sections.rollout import InFlightPolicy
 from kubealign_services.generation.contract import RequestRefused, RolloutEngine
 from kubealign_services.generation.triton_engine.messages import (
-    Op,
     ErrorKind,
-    load_fields,
-    parse_request,
+    Op,
     error_message,
-    sample_fields,
+    load_fields,
     logprobs_message,
+    parse_request,
+    sample_fields,
 )
 from kubealign_services.generation.triton_engine.weights_file import read_weights
 
@@ -35,8 +35,7 @@ EngineFactory = Callable[[Path, TorchEngineSpec, int | None], RolloutEngine]
 
 
 class Reply(Protocol):
-    """The response stream of one message. `send` and `close` may be called after the client has disconnected.
-    """
+    """The response stream of one message. `send` and `close` may be called after the client has disconnected."""
 
     def send(self, message: dict[str, Any]) -> None: ...
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import kubealign
 import kubealign_services
-from kubealign_services.generation.triton_engine.server_install import TritonInstallation
 from kubealign_services.generation.triton_engine.messages import MODEL_NAME, TENSOR_NAME
+from kubealign_services.generation.triton_engine.server_install import TritonInstallation
 
 _MODEL_CONFIG = f"""\
 name: "{MODEL_NAME}"
@@ -42,4 +42,6 @@ def write_model_repository(folder: Path, installation: TritonInstallation) -> No
     for file in installation.backend_files:
         (backend / file.name).symlink_to(file)
     (version.parent / "config.pbtxt").write_text(_MODEL_CONFIG)
-    (version / "model.py").write_text(_MODEL_SCRIPT.format(site=str(installation.site), packages=str(packages)))
+    (version / "model.py").write_text(
+        _MODEL_SCRIPT.format(site=str(installation.site), packages=str(packages))
+    )

@@ -80,7 +80,9 @@ class _ResponseReply:
         return not self._is_open or bool(self._sender.is_cancelled())
 
 
-def _create_engine(folder: Path, spec: engine_spec.TorchEngineSpec, threads: int | None) -> TorchRolloutEngine:
+def _create_engine(
+    folder: Path, spec: engine_spec.TorchEngineSpec, threads: int | None
+) -> TorchRolloutEngine:
     if threads is not None:
         torch.set_num_threads(threads)
     return TorchRolloutEngine.create(folder, spec)

@@ -20,8 +20,8 @@ import xxhash
 from kubealign.backoff import restart_delay
 from kubealign.local.processes.ports import LOOPBACK, PortAllocator
 from kubealign.process_settings import TlsFiles
-from kubealign_services.generation.triton_engine.server_install import TritonInstallation, server_arguments
 from kubealign_services.generation.triton_engine.model_repository import write_model_repository
+from kubealign_services.generation.triton_engine.server_install import TritonInstallation, server_arguments
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +95,9 @@ class ManagedTritonServer:
     the model's start.
     """
 
-    def __init__(self, installation: TritonInstallation, folder: Path, tls: TlsFiles, start_seconds: float) -> None:
+    def __init__(
+        self, installation: TritonInstallation, folder: Path, tls: TlsFiles, start_seconds: float
+    ) -> None:
         self.metrics_address: str | None = None
         self.last_error = ""
         #: Pid of the running process; None where none runs.
@@ -164,7 +166,9 @@ class ManagedTritonServer:
         # The server binds the ports only after its model has loaded; they stay reserved until then.
         self._ports = PortAllocator()
         grpc, metrics = self._ports.allocate(), self._ports.allocate()
-        options = server_arguments(self._folder, self._tls, grpc, metrics, self._region_prefix, self._start_seconds)
+        options = server_arguments(
+            self._folder, self._tls, grpc, metrics, self._region_prefix, self._start_seconds
+        )
         # An explicit pipe: the model's process may keep the write end open for longer than the server lives.
         reading, writing = os.pipe()
         lines = asyncio.StreamReader(limit=_MAX_LINE_BYTES)

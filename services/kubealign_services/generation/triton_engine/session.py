@@ -19,7 +19,14 @@ from tritonclient.utils import InferenceServerException
 from kubealign.process_settings import TlsFiles
 from kubealign.spec.sections.engines import TorchEngineSpec
 from kubealign_services.generation.contract import EngineLost, RequestRefused
-from kubealign_services.generation.triton_engine.messages import MODEL_NAME, TENSOR_NAME, Op, ErrorKind, decode, encode
+from kubealign_services.generation.triton_engine.messages import (
+    MODEL_NAME,
+    TENSOR_NAME,
+    ErrorKind,
+    Op,
+    decode,
+    encode,
+)
 
 _TRANSPORT_ERRORS = (InferenceServerException, grpc.aio.AioRpcError)
 _HEALTH_SECONDS = 2.0
@@ -114,7 +121,9 @@ class TritonSession:
         """Return True where Triton's own endpoints report server and model ready."""
         try:
             async with asyncio.timeout(_HEALTH_SECONDS):
-                return bool(await self._client.is_server_ready() and await self._client.is_model_ready(MODEL_NAME))
+                return bool(
+                    await self._client.is_server_ready() and await self._client.is_model_ready(MODEL_NAME)
+                )
         except (*_TRANSPORT_ERRORS, TimeoutError):
             return False
 

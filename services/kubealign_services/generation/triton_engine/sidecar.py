@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from kubealign.process_settings import ExitCode, TlsFiles
-from kubealign_services.generation.triton_engine.server_install import TritonInstallation, server_arguments
 from kubealign_services.generation.triton_engine.model_repository import write_model_repository
+from kubealign_services.generation.triton_engine.server_install import TritonInstallation, server_arguments
 from kubealign_services.runtime.process.failures import PermanentFailure
 
 _START_SECONDS = 600.0

@@ -16,12 +16,11 @@ from kubealign.process_settings import NatsAccess, TlsFiles
 from kubealign_services.messaging.bounds import Bounds, bounds_for
 from kubealign_services.messaging.cancellation import ReraiseCancellation
 from kubealign_services.messaging.contract import BusUnavailable, Delivery, PayloadTooLarge
-from kubealign_services.messaging.jetstream.delivery import JetStreamDelivery
-from kubealign_services.messaging.jetstream.fetch import ConsumerMissing, ConsumerFetch
 from kubealign_services.messaging.jetstream.connection import NatsConnection
-from kubealign_services.messaging.stream_loss import StreamLossTracker
-from kubealign_services.messaging.memory import payload_too_large_text, unknown_subject_text
+from kubealign_services.messaging.jetstream.fetch import ConsumerFetch, ConsumerMissing, JetStreamDelivery
 from kubealign_services.messaging.jetstream.streams import StreamRegistry
+from kubealign_services.messaging.memory import payload_too_large_text, unknown_subject_text
+from kubealign_services.messaging.stream_loss import StreamLossTracker
 
 #: Deliveries of a process that died are redelivered after this time. Longer work extends the deadline.
 ACK_WAIT_SECONDS = 10.0
@@ -41,7 +40,12 @@ class JetStreamBus:
     """Bus of one job. Create with `connect`."""
 
     def __init__(
-        self, link: NatsConnection, max_payload: int, ack_wait: float, publish_timeout: float, dedup_window: float
+        self,
+        link: NatsConnection,
+        max_payload: int,
+        ack_wait: float,
+        publish_timeout: float,
+        dedup_window: float,
     ) -> None:
         self.max_payload = max_payload
         self.ack_wait = ack_wait
@@ -203,7 +207,9 @@ class JetStreamBus:
                 context = self._connection.client.jetstream(timeout=_ATTEMPT_SECONDS)
                 with ReraiseCancellation():
                     await self._streams.ensure_consumer(context, subject, consumer, config)
-                return await self._run_fetch(ConsumerFetch(self._connection.client, subject, consumer, self._spawn), count, left)
+                return await self._run_fetch(
+                    ConsumerFetch(self._connection.client, subject, consumer, self._spawn), count, left
+                )
             except ConsumerMissing:
                 self._streams.invalidate()
             except (nats.errors.Error, OSError):
@@ -253,7 +259,9 @@ class JetStreamBus:
 
     async def _delete_consumer(self, subject: str, consumer: str) -> None:
         try:
-            await self._connection.client.jetstream(timeout=_ATTEMPT_SECONDS).delete_consumer(subject, consumer)
+            await self._connection.client.jetstream(timeout=_ATTEMPT_SECONDS).delete_consumer(
+                subject, consumer
+            )
         except (nats.errors.Error, OSError):
             # The server removes the consumer by itself.
             return

@@ -29,7 +29,9 @@ class NatsConnection:
     each time it is lost.
     """
 
-    def __init__(self, access: NatsAccess, tls: TlsFiles, name: str, on_disconnect: Callable[[], None]) -> None:
+    def __init__(
+        self, access: NatsAccess, tls: TlsFiles, name: str, on_disconnect: Callable[[], None]
+    ) -> None:
         self.address = urlsplit(access.url).netloc
         self.connected = asyncio.Event()
         self.closed = False
@@ -118,8 +120,7 @@ class NatsConnection:
         self._disconnect_callback()
 
     def _redial_if_abandoned(self, reconnecting: asyncio.Task[None]) -> None:
-        """Connect again when nats-py has stopped reconnecting: it gives up silently at an unexpected error.
-        """
+        """Connect again when nats-py has stopped reconnecting: it gives up silently at an unexpected error."""
         client = self._client
         if self.closed or client is None or client.is_connected or client.is_closed:
             return

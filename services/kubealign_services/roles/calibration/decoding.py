@@ -5,8 +5,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kubealign_services.roles.calibration.time_budget import TimeBudget
 from kubealign_services.generation.contract import GenerationRequest, RolloutEngine, SamplingParameters
+from kubealign_services.roles.calibration.time_budget import TimeBudget
 
 #: Smallest and largest number of passes of one measurement, after a warm-up pass.
 _MIN_PASSES, _MAX_PASSES = 2, 12
@@ -50,7 +50,9 @@ def batch_sizes(max_running: int) -> list[int]:
     """Return 1, `most`, and the powers of two between them, the middle ones first."""
     powers = [2**k for k in range(1, max_running.bit_length()) if 2**k < max_running]
     middle = len(powers) / 2
-    return list(dict.fromkeys([1, max_running, *sorted(powers, key=lambda n: abs(powers.index(n) + 0.5 - middle))]))
+    return list(
+        dict.fromkeys([1, max_running, *sorted(powers, key=lambda n: abs(powers.index(n) + 0.5 - middle))])
+    )
 
 
 def _measure_batch_size(

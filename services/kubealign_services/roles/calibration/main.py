@@ -20,16 +20,20 @@ from kubealign.spec.sections.rollout import ReferencePlacement
 from kubealign.spec.sections.training import Trainer
 from kubealign_services.algorithms.factory import make_algorithm
 from kubealign_services.batch.packed import Batch
-from kubealign_services.roles.calibration.synthetic_batch import synthetic_batch, spread_groups
-from kubealign_services.roles.calibration.time_budget import TimeBudget
-from kubealign_services.roles.calibration.decoding import DecodingTiming, measure_decoding, min_response_tokens
-from kubealign_services.roles.calibration.weight_sync import measure_weight_sync
-from kubealign_services.roles.calibration.training_step import StepTiming, MeasuredModel, measure_step
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.preparation import prepare
 from kubealign_services.data.prepared import PreparedJob
 from kubealign_services.generation.contract import SamplingParameters
 from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
+from kubealign_services.roles.calibration.decoding import (
+    DecodingTiming,
+    measure_decoding,
+    min_response_tokens,
+)
+from kubealign_services.roles.calibration.synthetic_batch import spread_groups, synthetic_batch
+from kubealign_services.roles.calibration.time_budget import TimeBudget
+from kubealign_services.roles.calibration.training_step import MeasuredModel, StepTiming, measure_step
+from kubealign_services.roles.calibration.weight_sync import measure_weight_sync
 from kubealign_services.training.backends import create_backend
 from kubealign_services.training.contract import Head, TrainingBackend
 
@@ -40,7 +44,9 @@ _MAX_PROMPTS = 64
 NOT_MEASURED = 1
 
 
-def measure(job: AlignmentJob, folder: Path, mean: float | None, seconds: float, threads: int) -> SizingMeasurements:
+def measure(
+    job: AlignmentJob, folder: Path, mean: float | None, seconds: float, threads: int
+) -> SizingMeasurements:
     """Return the measurements that `kubealign bench` needs for a job whose steps sample, prepared in the
     folder.
 
@@ -60,10 +66,22 @@ def measure(job: AlignmentJob, folder: Path, mean: float | None, seconds: float,
     engine_spec = job.spec.rollout.engine.torch
     assert engine_spec is not None
     engine = TorchRolloutEngine.create(prepared.model_folder("policy"), engine_spec)
-    handover = asyncio.run(measure_weight_sync(policy.backend, engine, TimeBudget(_WEIGHT_SYNC_SHARE * seconds)))
-    decoding = _measure_decoding(job, engine, prompts, lengths, shape, TimeBudget(_ENGINE_SHARE * seconds), prepared)
+    handover = asyncio.run(
+        measure_weight_sync(policy.backend, engine, TimeBudget(_WEIGHT_SYNC_SHARE * seconds))
+    )
+    decoding = _measure_decoding(
+        job, engine, prompts, lengths, shape, TimeBudget(_ENGINE_SHARE * seconds), prepared
+    )
     del engine
-    trained = _measure_steps(job, prepared, policy, prompts, lengths, shape, TimeBudget((1 - _ENGINE_SHARE - _WEIGHT_SYNC_SHARE) * seconds))
+    trained = _measure_steps(
+        job,
+        prepared,
+        policy,
+        prompts,
+        lengths,
+        shape,
+        TimeBudget((1 - _ENGINE_SHARE - _WEIGHT_SYNC_SHARE) * seconds),
+    )
     assumed += trained.assumptions
     # A reference costs what the policy's own log-probabilities cost.
     reference = job.spec.effective_reference

@@ -29,7 +29,9 @@ class MeasuredModel:
     def train(self, batch: Batch) -> float:
         """Return the seconds of one TrainStep."""
         plan = UpdatePlan(self.epochs, self.minibatch_sequences or len(batch), seed=0)
-        return measure_seconds(lambda: self.backend.train_step(batch.select(range(len(batch))), self.objective, plan))
+        return measure_seconds(
+            lambda: self.backend.train_step(batch.select(range(len(batch))), self.objective, plan)
+        )
 
 
 @dataclass
@@ -66,7 +68,9 @@ def measure_step(
         time.
         """
         measured: list[_Seconds] = []
-        while len(measured) < _MIN_REPEATS or (len(measured) < _MAX_REPEATS and budget.seconds_left > sum(measured[-1])):
+        while len(measured) < _MIN_REPEATS or (
+            len(measured) < _MAX_REPEATS and budget.seconds_left > sum(measured[-1])
+        ):
             batch = make(count)
             measured.append(_measure_batch(policy, critic, algorithm, batch))
         train, values, logprobs = (min(each) for each in zip(*measured, strict=True))
@@ -89,7 +93,9 @@ def measure_step(
     return StepTiming(train, values, logprobs, [text])
 
 
-def _measure_batch(policy: MeasuredModel, critic: MeasuredModel | None, algorithm: Algorithm, batch: Batch) -> _Seconds:
+def _measure_batch(
+    policy: MeasuredModel, critic: MeasuredModel | None, algorithm: Algorithm, batch: Batch
+) -> _Seconds:
     """Return seconds of (TrainSteps, values, log-probabilities) for this batch."""
     values = logprobs = 0.0
     if critic is not None:

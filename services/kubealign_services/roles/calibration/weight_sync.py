@@ -9,11 +9,11 @@ from statistics import median
 
 from kubealign.spec.sections.rollout import WeightTransport
 from kubealign.v1 import refit_pb2
-from kubealign_services.roles.calibration.time_budget import TimeBudget
 from kubealign_services.generation.contract import RolloutEngine
-from kubealign_services.weights.send.publisher import WeightsPublisher
-from kubealign_services.weights.receive.receiver import WeightsReceiver
+from kubealign_services.roles.calibration.time_budget import TimeBudget
 from kubealign_services.training.contract import TrainingBackend
+from kubealign_services.weights.receive.receiver import WeightsReceiver
+from kubealign_services.weights.send.publisher import WeightsPublisher
 
 _MEMORY_FOLDER = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
 #: The first two syncs allocate the memory of the two snapshots.
@@ -29,14 +29,18 @@ class WeightSyncTiming:
     size_bytes: int
 
 
-async def measure_weight_sync(backend: TrainingBackend, engine: RolloutEngine, budget: TimeBudget) -> WeightSyncTiming:
+async def measure_weight_sync(
+    backend: TrainingBackend, engine: RolloutEngine, budget: TimeBudget
+) -> WeightSyncTiming:
     """Measure complete weight syncs: publish, verify, load into the engine. The engine keeps the weights."""
     with tempfile.TemporaryDirectory(dir=_MEMORY_FOLDER) as folder:
         publisher = WeightsPublisher(Path(folder), None, WeightTransport.SHARED_MEMORY)
         receiver = WeightsReceiver(Path(folder), _no_stream, _TIMEOUT)
         try:
             seconds: list[float] = []
-            while len(seconds) < _WARM_UP_SYNCS + 1 or (len(seconds) < _MAX_SYNCS and budget.seconds_left > seconds[-1]):
+            while len(seconds) < _WARM_UP_SYNCS + 1 or (
+                len(seconds) < _MAX_SYNCS and budget.seconds_left > seconds[-1]
+            ):
                 started = time.perf_counter()
                 announcement = publisher.publish(
                     fence=1, version=len(seconds), tensors=backend.snapshot(), canary=refit_pb2.Canary()
@@ -47,7 +51,9 @@ async def measure_weight_sync(backend: TrainingBackend, engine: RolloutEngine, b
                 seconds.append(time.perf_counter() - started)
         finally:
             publisher.close()
-    return WeightSyncTiming(median(seconds[_WARM_UP_SYNCS:]), sum(part.size_bytes for part in announcement.parts))
+    return WeightSyncTiming(
+        median(seconds[_WARM_UP_SYNCS:]), sum(part.size_bytes for part in announcement.parts)
+    )
 
 
 async def _no_stream(

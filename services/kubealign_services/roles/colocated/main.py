@@ -15,21 +15,29 @@ import torch
 from kubealign.process_settings import Role
 from kubealign.spec.sections.engines import Engine
 from kubealign.spec.sections.engines import TorchEngineSpec as EngineSpec
-from kubealign_services.roles.colocated.run_together import run_together
 from kubealign_services.generation.contract import Generator
-from kubealign_services.generation.shared_accelerator import GENERATION_TENANT, EngineTenant, SharedAcceleratorEngine
+from kubealign_services.generation.shared_accelerator import (
+    GENERATION_TENANT,
+    EngineTenant,
+    SharedAcceleratorEngine,
+)
 from kubealign_services.generation.torch_engine.engine import DTYPES, TorchRolloutEngine
 from kubealign_services.generation.torch_engine.model.causal_model import CausalModel
 from kubealign_services.generation.torch_engine.model.offloadable_runner import OffloadableModelRunner
-from kubealign_services.runtime.process.context import ProcessContext
-from kubealign_services.runtime.process.failures import PermanentFailure
-from kubealign_services.runtime.process.role_runner import run_role
-from kubealign_services.runtime.offload.accelerator_lock import AcceleratorLock
+from kubealign_services.roles.colocated.run_together import run_together
 from kubealign_services.roles.rollout.generator import SteppedGenerator
 from kubealign_services.roles.rollout.main import serve as serve_worker
 from kubealign_services.roles.rollout.token_counter import make_token_counter
 from kubealign_services.roles.trainer.main import serve as serve_trainer
-from kubealign_services.training.commands.shared_accelerator import TRAINING, SharedAccelerator, TrainingOffloadable
+from kubealign_services.runtime.offload.accelerator_lock import AcceleratorLock
+from kubealign_services.runtime.process.context import ProcessContext
+from kubealign_services.runtime.process.failures import PermanentFailure
+from kubealign_services.runtime.process.role_runner import run_role
+from kubealign_services.training.commands.shared_accelerator import (
+    TRAINING,
+    SharedAccelerator,
+    TrainingOffloadable,
+)
 from kubealign_services.training.torch_backend.precision import compute_device
 
 
@@ -37,7 +45,9 @@ async def serve(context: ProcessContext) -> None:
     """Train and generate until stopped. The worker of rank N is named rollout-N."""
     rank = context.settings.rank
     training, generation = TrainingOffloadable(), EngineTenant()
-    lease = AcceleratorLock({TRAINING: training, GENERATION_TENANT: generation}, context.job.spec.trainer.step_timeout_seconds)
+    lease = AcceleratorLock(
+        {TRAINING: training, GENERATION_TENANT: generation}, context.job.spec.trainer.step_timeout_seconds
+    )
 
     @asynccontextmanager
     async def opened(worker: ProcessContext, engine: Engine, folder: Path) -> AsyncIterator[Generator]:
@@ -57,7 +67,9 @@ async def serve(context: ProcessContext) -> None:
     )
 
 
-def _create_engine(folder: Path, spec: EngineSpec, rank: int, lock: AcceleratorLock, tenant: EngineTenant) -> SharedAcceleratorEngine:
+def _create_engine(
+    folder: Path, spec: EngineSpec, rank: int, lock: AcceleratorLock, tenant: EngineTenant
+) -> SharedAcceleratorEngine:
     """Create the engine on the accelerator of the trainer's rank, in the worker's thread."""
     device = compute_device(rank)
     if device.type == "cuda":

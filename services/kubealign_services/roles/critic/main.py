@@ -6,18 +6,18 @@ from functools import partial
 from kubealign.spec.sections.rewards import RewardPlacement
 from kubealign.v1 import training_pb2
 from kubealign_services.algorithms.factory import make_algorithm
-from kubealign_services.roles.critic.rewards import ScoreCommand
-from kubealign_services.roles.critic.servicer import CriticServicer
 from kubealign_services.data.models.reward_roles import reward_roles
 from kubealign_services.data.prepared import PreparedJob, load_prepared
+from kubealign_services.roles.critic.rewards import ScoreCommand
+from kubealign_services.roles.critic.servicer import CriticServicer
 from kubealign_services.runtime.process.context import ProcessContext
 from kubealign_services.runtime.process.failures import PermanentFailure
 from kubealign_services.runtime.process.role_runner import run_role
 from kubealign_services.scoring.reward_models import build_reward
 from kubealign_services.training.backends import create_backend, load_frozen
-from kubealign_services.training.contract import Head, TrainingBackend
 from kubealign_services.training.commands.core import StepPlan, TrainingCore
 from kubealign_services.training.commands.server import Handler, core_handlers, make_handler, serve_group
+from kubealign_services.training.contract import Head, TrainingBackend
 
 
 async def serve(context: ProcessContext) -> None:

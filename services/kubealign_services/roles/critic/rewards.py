@@ -24,8 +24,7 @@ class ScoreCommand:
         unknown = sorted(set(request.outputs) - self._models.keys())
         if unknown:
             raise InvalidRequest(
-                f"the critic has no reward model {', '.join(unknown)}; "
-                f"there are {sorted(self._models)}"
+                f"the critic has no reward model {', '.join(unknown)}; there are {sorted(self._models)}"
             )
         batch = decode(request.batch)
         scores = {}

@@ -3,51 +3,96 @@ shutdown.
 """
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 from kubealign.replay.plan import ReplayPlan, read_replay_plan
 from kubealign.replay.record import FOLDER
 from kubealign.spec.algorithms import IterativeSpec
-from kubealign_services.messaging.contract import Bus
-from kubealign_services.checkpoints.store import CheckpointStore, CorruptCheckpoint
+from kubealign_services.checkpoints.store import CheckpointStore, CorruptCheckpoint, StoredCheckpoint
 from kubealign_services.data.prepared import PreparedJob
-from kubealign_services.roles.driver.metrics.beat import heartbeat_payload
+from kubealign_services.messaging.contract import Bus
 from kubealign_services.roles.driver.builder import (
-    build_prefetchers,
     build_algorithm,
+    build_frozen_models,
+    build_prefetchers,
     build_source,
     build_validation,
     build_weight_sync,
 )
-from kubealign_services.roles.driver.checkpoints import CheckpointWriter, TrainingHistory
-from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
-from kubealign_services.roles.driver.errors import UnrecoverableError, ShutdownRequested
-from kubealign_services.roles.driver.frozen import build_frozen_models
-from kubealign_services.roles.driver.shutdown import ShutdownDeadline
+from kubealign_services.roles.driver.cancellation import run_until_any
+from kubealign_services.roles.driver.checkpoints import CheckpointWriter, ResultExporter, TrainingHistory
+from kubealign_services.roles.driver.errors import ShutdownRequested, UnrecoverableError
 from kubealign_services.roles.driver.loop import run_training_loop
-from kubealign_services.roles.driver.members import LogprobGapGate, OldLogprobs, CriticValues
-from kubealign_services.roles.driver.metrics.sample_logging import SamplePreviews
-from kubealign_services.roles.driver.metrics.progress import ProgressTracker
+from kubealign_services.roles.driver.metrics.progress import ProgressTracker, heartbeat_payload
+from kubealign_services.roles.driver.metrics.report import MetricSink, MetricsReport
+from kubealign_services.roles.driver.metrics.sample_logging import SamplePreviews, TokenSplitter, make_decoder
+from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
+from kubealign_services.roles.driver.shutdown import (
+    ShutdownDeadline,
+    checkpoint_before_deadline,
+    wait_for_shutdown,
+)
 from kubealign_services.roles.driver.sources.batch_recorder import BatchRecorder, RecordingSource
 from kubealign_services.roles.driver.sources.batch_replay import ReplaySource, load_initial_checkpoint
-from kubealign_services.roles.driver.metrics.report import MetricsReport, MetricSink
-from kubealign_services.roles.driver.results import ResultExporter
-from kubealign_services.roles.driver.resume import restore_state
-from kubealign_services.roles.driver.sources.iterative.builder import build_round_source
-from kubealign_services.roles.driver.training_run import TrainingRun
 from kubealign_services.roles.driver.sources.batch_sources import BatchSource
+from kubealign_services.roles.driver.sources.iterative.builder import build_round_source
 from kubealign_services.roles.driver.state import JobState
-from kubealign_services.roles.driver.stopping import checkpoint_before_deadline, wait_for_shutdown
-from kubealign_services.roles.driver.metrics.token_texts import TokenSplitter, make_decoder
-from kubealign_services.roles.driver.trainer_client import CriticClient, TrainerClient, TrainingClient
-from kubealign_services.roles.driver.cancellation import run_until_any
+from kubealign_services.roles.driver.trainer_client import (
+    CriticClient,
+    CriticValues,
+    LogprobGapGate,
+    OldLogprobs,
+    TrainerClient,
+    TrainingClient,
+)
+from kubealign_services.roles.driver.training_run import TrainingRun
 from kubealign_services.roles.driver.weight_sync import NoSync, SyncOnDemand, WeightSync
 from kubealign_services.runtime.process.context import ProcessContext
-from kubealign_services.weights.announce.coordinator import RefitFailed
 from kubealign_services.runtime.rpc.client import Peer
 from kubealign_services.runtime.rpc.errors import RemoteFailure, StorageFull
 from kubealign_services.training.contract import ModelDiverged
+from kubealign_services.weights.announce.coordinator import RefitFailed
+
+log = logging.getLogger(__name__)
+
+
+async def restore_state(
+    store: CheckpointStore, members: list[TrainingClient], initial_checkpoint: StoredCheckpoint | None = None
+) -> JobState:
+    """Return the state from which the job continues, after trainer and critic hold it.
+
+    A driver that died alone finds both roles at the same step with its own state, and nothing is repeated.
+    Otherwise all roles load the last checkpoint or the initial weights.
+
+    Args:
+        members: Clients of trainer and critic.
+        initial_checkpoint: Checkpoint of another run with which this job starts; None: the job's initial
+            weights.
+    """
+    states = [await member.describe() for member in members]
+    if (
+        all(state.loaded and state.driver_state for state in states)
+        and len({state.driver_state for state in states}) == 1
+    ):
+        state = JobState.model_validate_json(states[0].driver_state)
+        if all(member.step == state.step for member in states):
+            log.info(
+                "trainer and critic agree on the state: continuing without a rollback",
+                extra={"step": state.step},
+            )
+            return state
+    # Reads every file of the checkpoint, so it must not run on the event loop.
+    commit = await asyncio.to_thread(store.latest) or initial_checkpoint
+    state = JobState() if commit is None else JobState.model_validate(commit.manifest.driver_state)
+    for member in members:
+        await member.load(state, None if commit is None else commit.path / member.role)
+    log.info(
+        "trainer and critic loaded",
+        extra={"step": state.step, "commit": str(commit.path) if commit else "none"},
+    )
+    return state
 
 
 async def run_attempt(
@@ -81,7 +126,9 @@ async def run_attempt(
         async with AsyncExitStack() as stack:
 
             async def open_run() -> TrainingRun:
-                initial_checkpoint = None if replay is None else await asyncio.to_thread(load_initial_checkpoint, replay)
+                initial_checkpoint = (
+                    None if replay is None else await asyncio.to_thread(load_initial_checkpoint, replay)
+                )
                 state = await restore_state(store, members, initial_checkpoint)
                 exchange = RolloutCollector(bus, fence, deadline.stop, progress.report_wait)
                 await stack.enter_async_context(exchange)
@@ -119,7 +166,12 @@ async def _run_until_stopped(run: TrainingRun, peers: Sequence[Peer], deadline: 
     losses = [run.weight_sync.wait_for_failure(), *(peer.wait_until_unreachable() for peer in peers)]
     try:
         try:
-            await run_until_any(run_training_loop(run, run.state), deadline.wait_for_expiry(), wait_for_shutdown(run, deadline), *losses)
+            await run_until_any(
+                run_training_loop(run, run.state),
+                deadline.wait_for_expiry(),
+                wait_for_shutdown(run, deadline),
+                *losses,
+            )
         except ShutdownRequested:
             await checkpoint_before_deadline(run, deadline)
             raise

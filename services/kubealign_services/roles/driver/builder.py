@@ -8,32 +8,105 @@ from pathlib import Path
 
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.sections.rewards import RewardPlacement
-from kubealign.spec.sections.rollout import InFlightPolicy, ReferencePlacement, RolloutPlacement
+from kubealign.spec.sections.rollout import InFlightPolicy, ReferencePlacement, Rollout, RolloutPlacement
 from kubealign.spec.sections.validation import ValidationSampling
 from kubealign_services.algorithms.contract import Algorithm
 from kubealign_services.algorithms.factory import make_algorithm
-from kubealign_services.messaging.contract import Bus
 from kubealign_services.data.prepared import PreparedJob
-from kubealign_services.roles.driver.rollouts.prefetch import ForwardPrefetcher
+from kubealign_services.messaging.contract import Bus
+from kubealign_services.roles.driver.frozen_models.cache import FrozenScoreCache
+from kubealign_services.roles.driver.frozen_models.reference import (
+    FrozenReference,
+    LogprobsRequest,
+    request_over_bus,
+)
+from kubealign_services.roles.driver.frozen_models.scores import RowScorer
+from kubealign_services.roles.driver.frozen_models.teacher import TEACHER, FrozenTeacher
+from kubealign_services.roles.driver.metrics.report import MetricsReport
+from kubealign_services.roles.driver.metrics.sample_logging import SamplePreviews
 from kubealign_services.roles.driver.rollouts.batch_assembly import REFERENCE, SamplingInfo
 from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
-from kubealign_services.roles.driver.rollouts.group_buffer import GroupBuffer
 from kubealign_services.roles.driver.rollouts.dynamic_sampling import DynamicSamplingFilter
-from kubealign_services.roles.driver.members import ColocatedScorer, OldLogprobs, CriticValues
-from kubealign_services.roles.driver.plans import build_group_plan
-from kubealign_services.roles.driver.metrics.sample_logging import SamplePreviews
-from kubealign_services.roles.driver.metrics.report import MetricsReport
-from kubealign_services.roles.driver.sources.row_batches import RowBatches
-from kubealign_services.roles.driver.snapshots import SnapshotPublisher
-from kubealign_services.roles.driver.sources.batch_sources import FrozenModels, GroupSource, RowSource, BatchSource
-from kubealign_services.roles.driver.state import JobState
+from kubealign_services.roles.driver.rollouts.group_buffer import GroupBuffer, GroupPlan
+from kubealign_services.roles.driver.rollouts.prefetch import ForwardPrefetcher
 from kubealign_services.roles.driver.rollouts.prompt_source import EpochPrompts
-from kubealign_services.roles.driver.trainer_client import CriticClient, TrainerClient
-from kubealign_services.roles.driver.validation.validation import HeldOutLoss, Measurement, SampledResponses, ValidationSchedule
+from kubealign_services.roles.driver.rollouts.work_items import to_sampling_proto
+from kubealign_services.roles.driver.sources.batch_sources import (
+    BatchSource,
+    FrozenModels,
+    GroupSource,
+    NoFrozenModels,
+    RowSource,
+)
+from kubealign_services.roles.driver.sources.row_batches import RowBatches
+from kubealign_services.roles.driver.state import JobState
+from kubealign_services.roles.driver.trainer_client import (
+    ColocatedScorer,
+    CriticClient,
+    CriticValues,
+    OldLogprobs,
+    TrainerClient,
+)
 from kubealign_services.roles.driver.validation.metrics import ValidationSample
 from kubealign_services.roles.driver.validation.sampling import ValidationSampler
-from kubealign_services.roles.driver.weight_sync import AsyncSync, SyncEveryStep, NoSync, SyncOnDemand, WeightSync
+from kubealign_services.roles.driver.validation.validation import (
+    HeldOutLoss,
+    Measurement,
+    SampledResponses,
+    ValidationSchedule,
+)
+from kubealign_services.roles.driver.weight_sync import (
+    AsyncSync,
+    NoSync,
+    SnapshotPublisher,
+    SyncEveryStep,
+    SyncOnDemand,
+    WeightSync,
+)
 from kubealign_services.weights.announce.coordinator import RefitCoordinator
+
+
+def build_frozen_models(
+    job: AlignmentJob, collector: RolloutCollector, trainer: TrainerClient, folder: Path
+) -> FrozenModels:
+    """Create the reference or teacher client of a job that trains on given rows. Scores are cached in
+    `folder`.
+    """
+    spec = job.spec
+    reference = spec.effective_reference
+    if spec.teacher is not None:
+        rollout = spec.rollout
+        scores = RowScorer(collector, [TEACHER], rollout.group_timeout_seconds, rollout.group_retries)
+        cache = FrozenScoreCache(folder, TEACHER, collector.fence)
+        return FrozenTeacher(scores, cache, spec.algorithm.value.temperature)
+    if reference is None or spec.algorithm.value.samples:
+        return NoFrozenModels()
+    request_logprobs: LogprobsRequest = trainer.reference_logprobs
+    if reference.placement is ReferencePlacement.OWN:
+        rollout = spec.rollout
+        request_logprobs = request_over_bus(
+            RowScorer(collector, [REFERENCE], rollout.group_timeout_seconds, rollout.group_retries)
+        )
+    return FrozenReference(request_logprobs, FrozenScoreCache(folder, REFERENCE, collector.fence))
+
+
+def build_group_plan(
+    job: AlignmentJob, rollout: Rollout, prompts: int, samples: int, temperature: float | None = None
+) -> GroupPlan:
+    """Return the plan to request `prompts` groups at a time, each of `samples` responses.
+
+    Args:
+        temperature: Sampling temperature; None: the temperature of the rollout.
+    """
+    return GroupPlan(
+        job_seed=job.spec.seed,
+        prompts_per_step=prompts,
+        samples_per_prompt=samples,
+        sampling=to_sampling_proto(rollout.sampling, temperature),
+        group_timeout=rollout.group_timeout_seconds,
+        group_retries=rollout.group_retries,
+        max_failed_groups=job.spec.lifecycle.max_failed_groups,
+    )
 
 
 def build_algorithm(job: AlignmentJob) -> Algorithm:
@@ -44,8 +117,7 @@ def build_algorithm(job: AlignmentJob) -> Algorithm:
 async def build_weight_sync(
     job: AlignmentJob, bus: Bus, trainer: TrainerClient, stack: AsyncExitStack
 ) -> WeightSync:
-    """Choose how rollout workers get new weights: after each step, asynchronously, on demand or not at all.
-    """
+    """Choose how rollout workers get new weights: after each step, asynchronously, on demand or not at all."""
     rollout = job.spec.effective_rollout
     if rollout is None:
         return NoSync()
@@ -138,7 +210,9 @@ def build_source(
     )
 
 
-def build_prefetchers(job: AlignmentJob, old_logprobs: OldLogprobs, critic_values: CriticValues) -> list[ForwardPrefetcher]:
+def build_prefetchers(
+    job: AlignmentJob, old_logprobs: OldLogprobs, critic_values: CriticValues
+) -> list[ForwardPrefetcher]:
     """Return the prefetchers of old log-probabilities and values.
 
     Prefetching makes the last bits of the results depend on the arrival order of samples. It is therefore
@@ -187,14 +261,20 @@ def build_validation(
     algorithm = job.spec.algorithm.value
     if not algorithm.samples and spec.data.member == algorithm.data:
         batches = RowBatches(prepared.validation, spec.data.member, algorithm.mismatched)
-        measurements.append(HeldOutLoss(trainer, training_algorithm, prepared.validation, batches, frozen_models, spec.group_by))
+        measurements.append(
+            HeldOutLoss(
+                trainer, training_algorithm, prepared.validation, batches, frozen_models, spec.group_by
+            )
+        )
     sampling = spec.sampling or (ValidationSampling() if algorithm.samples else None)
     if sampling is not None:
 
         def show(state: JobState, samples: Sequence[ValidationSample]) -> None:
             report.write_samples(state.step, previews.from_responses(samples, state.step, state.version))
 
-        sampler = _build_validation_sampler(job, sampling, prepared, collector, critic, weight_sync.ensure_published)
+        sampler = _build_validation_sampler(
+            job, sampling, prepared, collector, critic, weight_sync.ensure_published
+        )
         names = {reward.name: f"val/reward/{reward.name}" for reward in job.spec.rewards}
         names |= {score.name: f"val/{score.name}" for score in sampling.scores}
         measurements.append(SampledResponses(sampler, names, spec.group_by, folder, show))
@@ -216,7 +296,9 @@ def _build_validation_sampler(
     return ValidationSampler(
         collector,
         prepared.validation,
-        build_group_plan(job, rollout, len(prepared.validation), sampling.samples_per_prompt, sampling.temperature),
+        build_group_plan(
+            job, rollout, len(prepared.validation), sampling.samples_per_prompt, sampling.temperature
+        ),
         sources=(*rewards, *(score.name for score in sampling.scores)),
         critic=critic,
         critic_rewards=critic_rewards(job),

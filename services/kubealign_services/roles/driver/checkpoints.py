@@ -1,16 +1,27 @@
-"""Writes checkpoints (shards of trainer and critic, driver state), the training history and the job's result.
-"""
+"""Writes checkpoints (shards of trainer and critic, driver state), the training history and the job's result."""
 
 from pathlib import Path
 
 from kubealign_services.checkpoints.history import StepHistory, TrainedStep
-from kubealign_services.checkpoints.manifest import CheckpointManifest
-from kubealign_services.checkpoints.shards import ShardFile
+from kubealign_services.checkpoints.manifest import CheckpointManifest, ShardFile
 from kubealign_services.checkpoints.store import CheckpointFailed, CheckpointStore
 from kubealign_services.roles.driver.errors import UnrecoverableError
 from kubealign_services.roles.driver.state import JobState
-from kubealign_services.roles.driver.trainer_client import TrainingClient
+from kubealign_services.roles.driver.trainer_client import TrainerClient, TrainingClient
 from kubealign_services.runtime.rpc.errors import RemoteFailure, StorageFull
+
+
+class ResultExporter:
+    """Exporter of the trained model."""
+
+    def __init__(self, trainer: TrainerClient, directory: Path) -> None:
+        self._trainer = trainer
+        self._directory = directory
+
+    async def export(self, state: JobState) -> None:
+        """Write the policy (or the reward model) of `state`."""
+        await self._trainer.export(state.step, self._directory)
+
 
 _REMEDY = "Fix the cause; the same command then continues from the newest checkpoint"
 
@@ -18,7 +29,9 @@ _REMEDY = "Fix the cause; the same command then continues from the newest checkp
 class CheckpointWriter:
     """Writes a job's checkpoints under one fence."""
 
-    def __init__(self, job_name: str, fence: int, store: CheckpointStore, members: list[TrainingClient]) -> None:
+    def __init__(
+        self, job_name: str, fence: int, store: CheckpointStore, members: list[TrainingClient]
+    ) -> None:
         self._job_name = job_name
         self._fence = fence
         self._store = store
@@ -39,7 +52,8 @@ class CheckpointWriter:
             folder = self._store.begin(state.step)
             try:
                 shards = {
-                    member.role: await self._save_shards(member, state.step, folder) for member in self._members
+                    member.role: await self._save_shards(member, state.step, folder)
+                    for member in self._members
                 }
             except BaseException:
                 self._store.discard(folder)

@@ -3,8 +3,8 @@
 import asyncio
 
 from kubealign_services.batch.auxiliary import drop_auxiliary
-from kubealign_services.roles.driver.training_run import TrainingRun
 from kubealign_services.roles.driver.state import JobState
+from kubealign_services.roles.driver.training_run import TrainingRun
 
 
 async def run_training_loop(run: TrainingRun, state: JobState) -> JobState:
@@ -35,7 +35,9 @@ async def run_training_loop(run: TrainingRun, state: JobState) -> JobState:
             step.add(run.algorithm.advantages(batch, state.algorithm))
             batch = drop_auxiliary(batch)  # drop auxiliary sequences, which only inform the advantages
             run.previews.add_previews(batch, step)  # a few samples with per-token values, for displays
-            await run.weight_sync.wait_until_snapshot_taken(step)  # on policy, a refit that lost its quorum fails here
+            await run.weight_sync.wait_until_snapshot_taken(
+                step
+            )  # on policy, a refit that lost its quorum fails here
             state = await run.train_step(batch, run.source.state_after(state), step)
             run.logprob_gap_gate.check(batch, step)
             await run.weight_sync.publish_in_background(state.version, step)

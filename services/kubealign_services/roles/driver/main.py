@@ -7,19 +7,19 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from kubealign.v1 import critic_pb2_grpc, trainer_pb2_grpc
-from kubealign_services.messaging.contract import Bus, BusUnavailable
 from kubealign_services.checkpoints.fence import acquire_fence
 from kubealign_services.data.prepared import load_prepared
+from kubealign_services.messaging.contract import Bus, BusUnavailable
 from kubealign_services.roles.driver.attempt import run_attempt
-from kubealign_services.roles.driver.errors import UnrecoverableError, ShutdownRequested
-from kubealign_services.roles.driver.shutdown import ShutdownDeadline
+from kubealign_services.roles.driver.cancellation import run_until_any
 from kubealign_services.roles.driver.data_generation.attempt import generate_data
-from kubealign_services.roles.driver.rollouts.payload_limits import check_payload_limits
+from kubealign_services.roles.driver.errors import ShutdownRequested, UnrecoverableError
 from kubealign_services.roles.driver.metrics.progress import DriverServicer, ProgressTracker
 from kubealign_services.roles.driver.metrics.report import MetricSink
-from kubealign_services.roles.driver.metrics.sample_file import SampleFile
+from kubealign_services.roles.driver.metrics.sample_logging import SampleFile
 from kubealign_services.roles.driver.metrics.trackers import run_trackers
-from kubealign_services.roles.driver.cancellation import run_until_any
+from kubealign_services.roles.driver.rollouts.payload_limits import check_payload_limits
+from kubealign_services.roles.driver.shutdown import ShutdownDeadline
 from kubealign_services.runtime.process.context import ProcessContext
 from kubealign_services.runtime.process.failures import PermanentFailure
 from kubealign_services.runtime.process.role_runner import run_role
@@ -88,7 +88,12 @@ async def serve(context: ProcessContext) -> None:
 
 
 async def run_job(
-    context: ProcessContext, bus: Bus, trainer: Peer | None, critic: Peer | None, progress: ProgressTracker, deadline: ShutdownDeadline
+    context: ProcessContext,
+    bus: Bus,
+    trainer: Peer | None,
+    critic: Peer | None,
+    progress: ProgressTracker,
+    deadline: ShutdownDeadline,
 ) -> None:
     """Open the trackers and run attempts until the job ends.
 
@@ -102,7 +107,9 @@ async def run_job(
     async with run_trackers(context) as trackers:
         telemetry = TelemetrySink(context, progress)
         samples = SampleFile(context.settings.run_dir / "samples.jsonl")
-        await _run_attempts(context, bus, trainer, critic, progress, deadline, telemetry, [samples, *trackers])
+        await _run_attempts(
+            context, bus, trainer, critic, progress, deadline, telemetry, [samples, *trackers]
+        )
 
 
 async def _run_attempts(
@@ -127,7 +134,9 @@ async def _run_attempts(
             check_payload_limits(context.job, prepared.report, bus.max_payload)
             for peer in (trainer, critic):
                 if peer is not None:
-                    await run_until_any(peer.wait_until_ready(_READY_TIMEOUT_SECONDS), deadline.wait_for_request())
+                    await run_until_any(
+                        peer.wait_until_ready(_READY_TIMEOUT_SECONDS), deadline.wait_for_request()
+                    )
             if trainer is None:
                 await generate_data(context, prepared, bus, fence, sinks, progress, deadline)
             else:

@@ -7,13 +7,33 @@ import os
 import sys
 
 from kubealign.process_settings import ProcessSettings
+from kubealign.spec.job import AlignmentJob
+from kubealign_services.algorithms.factory import make_algorithm
 from kubealign_services.checkpoints.durable import replace_file
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.preparation import prepare
-from kubealign_services.roles.driver.plugins import check_plugins
 from kubealign_services.runtime.process.context import ProcessContext
 from kubealign_services.runtime.process.failures import PermanentFailure
 from kubealign_services.runtime.process.role_runner import run_role
+from kubealign_services.scoring.functions.plugin import check_plugin_installed
+from kubealign_services.telemetry.trackers.plugin import check_parameters
+
+
+def check_plugins(job: AlignmentJob) -> None:
+    """Check that the algorithm, the rewards and the trackers from other packages exist.
+
+    Creates the algorithm. A reward is imported only in its own process, which can be killed. Raises
+    LookupError.
+    """
+    if job.spec.algorithm.value.trains:
+        make_algorithm(job.spec.algorithm)
+    for reward in job.spec.rewards:
+        if reward.plugin is not None:
+            check_plugin_installed(reward.plugin.name, reward.name)
+    for tracker in job.spec.trackers:
+        if tracker.plugin is not None:
+            check_parameters(tracker.plugin, tracker.name)
+
 
 _PERMISSION_ERRNOS = (errno.EACCES, errno.EPERM, errno.EROFS)
 

@@ -6,16 +6,21 @@ from pathlib import Path
 
 from kubealign_services.algorithms.contract import Algorithm
 from kubealign_services.batch.packed import Batch
-from kubealign_services.roles.driver.checkpoints import CheckpointWriter, TrainingHistory
-from kubealign_services.roles.driver.metrics.nan_dump import dump_batch
+from kubealign_services.roles.driver.checkpoints import CheckpointWriter, ResultExporter, TrainingHistory
 from kubealign_services.roles.driver.errors import UnrecoverableError
-from kubealign_services.roles.driver.members import LogprobGapGate, OldLogprobs, CriticValues, run_train_step
-from kubealign_services.roles.driver.metrics.sample_logging import SamplePreviews
+from kubealign_services.roles.driver.metrics.nan_dump import dump_batch
 from kubealign_services.roles.driver.metrics.report import MetricsReport, StepRecord
-from kubealign_services.roles.driver.results import ResultExporter
+from kubealign_services.roles.driver.metrics.sample_logging import SamplePreviews
 from kubealign_services.roles.driver.sources.batch_sources import BatchSource
 from kubealign_services.roles.driver.state import JobState
-from kubealign_services.roles.driver.trainer_client import CriticClient, TrainerClient
+from kubealign_services.roles.driver.trainer_client import (
+    CriticClient,
+    CriticValues,
+    LogprobGapGate,
+    OldLogprobs,
+    TrainerClient,
+    run_train_step,
+)
 from kubealign_services.roles.driver.validation.validation import ValidationSchedule
 from kubealign_services.roles.driver.weight_sync import WeightSync
 from kubealign_services.training.contract import NonFiniteLoss

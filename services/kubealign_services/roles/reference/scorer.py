@@ -20,7 +20,9 @@ class ReferenceScorer:
     pass.
     """
 
-    def __init__(self, worker: str, context: ProcessContext, model: FrozenTorchModel, temperature: float) -> None:
+    def __init__(
+        self, worker: str, context: ProcessContext, model: FrozenTorchModel, temperature: float
+    ) -> None:
         self._worker = worker
         self._context = context
         self._model = model

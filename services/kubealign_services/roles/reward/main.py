@@ -7,12 +7,12 @@ from kubealign.spec.sections.rewards import Reward
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.models.reward_roles import reward_roles
 from kubealign_services.data.prepared import load_prepared
-from kubealign_services.runtime.process.context import ProcessContext
-from kubealign_services.runtime.process.failures import PermanentFailure
-from kubealign_services.runtime.process.role_runner import run_role
 from kubealign_services.roles.reward.function_scorer import FunctionScorer
 from kubealign_services.roles.reward.model_scorer import ModelScorer
 from kubealign_services.roles.reward.servicer import RewardServicer
+from kubealign_services.runtime.process.context import ProcessContext
+from kubealign_services.runtime.process.failures import PermanentFailure
+from kubealign_services.runtime.process.role_runner import run_role
 from kubealign_services.scoring.attributes import UnknownAttribute
 from kubealign_services.scoring.functions.function_reward import FunctionReward, RewardError
 from kubealign_services.scoring.reward_models import RewardModelEnsemble, SequenceScorer, load_reward_model
@@ -33,7 +33,9 @@ async def serve(context: ProcessContext) -> None:
         await serve_scorer(context, f"reward-{name}", purposes, scorer, RewardServicer(scorer))
 
 
-async def _create_scorer(context: ProcessContext, name: str, stack: AsyncExitStack) -> tuple[Scorer, frozenset[str]]:
+async def _create_scorer(
+    context: ProcessContext, name: str, stack: AsyncExitStack
+) -> tuple[Scorer, frozenset[str]]:
     """Return the scorer of this name and the purposes that it scores."""
     spec = context.job.spec
     for reward in spec.rewards:
@@ -64,7 +66,9 @@ def _load_model(context: ProcessContext, reward: Reward) -> SequenceScorer:
     prepared = load_prepared(context.settings.run_dir)
     precision = context.job.spec.trainer.backend.value.precision
     models = [
-        load_reward_model(prepared.model_folder(role), precision, _MICROBATCH_TOKENS, weights=reward.attributes)
+        load_reward_model(
+            prepared.model_folder(role), precision, _MICROBATCH_TOKENS, weights=reward.attributes
+        )
         for role in reward_roles(reward)
     ]
     return models[0] if reward.ensemble is None else RewardModelEnsemble(models, reward.ensemble.aggregate)

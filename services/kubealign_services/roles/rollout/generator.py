@@ -21,8 +21,7 @@ Compute = Callable[..., Awaitable[Any]]
 
 
 class SteppedGenerator:
-    """Feeds an engine and hands out its samples as they finish. Nothing is generated unless `run` is running.
-    """
+    """Feeds an engine and hands out its samples as they finish. Nothing is generated unless `run` is running."""
 
     def __init__(
         self,
@@ -166,7 +165,10 @@ class SteppedGenerator:
             self._unpaused.set()
 
     async def refit(
-        self, tensors: Iterable[tuple[str, Tensor]], version: int, in_flight: InFlightPolicy = InFlightPolicy.DRAIN
+        self,
+        tensors: Iterable[tuple[str, Tensor]],
+        version: int,
+        in_flight: InFlightPolicy = InFlightPolicy.DRAIN,
     ) -> None:
         """Load new weights. Call it while paused. Raises ValueError for names or shapes that do not fit."""
         self._weights_changed, self._verification = True, None
@@ -192,8 +194,7 @@ class SteppedGenerator:
         self._verification = proof
 
     async def sequence_logprobs(self, tokens: list[int]) -> list[float]:
-        """Return the log-probability of each token after the first, at temperature 1. Call it while paused.
-        """
+        """Return the log-probability of each token after the first, at temperature 1. Call it while paused."""
         logprobs: list[float] = await self._compute(self._engine.sequence_logprobs, tokens)
         return logprobs
 
@@ -211,7 +212,9 @@ class SteppedGenerator:
         verification = self._verification
         result: tuple[list[list[float]], int] = await self._compute(self._score, prompt, continuations)
         # A refit may have run before this call.
-        failure = await _wait_for_verification(verification) or await _wait_for_verification(self._verification)
+        failure = await _wait_for_verification(verification) or await _wait_for_verification(
+            self._verification
+        )
         if failure:
             raise EngineLost(failure)
         return result

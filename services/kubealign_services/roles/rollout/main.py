@@ -10,27 +10,30 @@ from transformers import PreTrainedTokenizerBase
 
 from kubealign.spec.sections.engines import Engine
 from kubealign.spec.sections.rollout import InFlightPolicy, Rollout
-from kubealign_services.messaging.contract import Bus
 from kubealign_services.data.prepared import load_prepared
 from kubealign_services.generation.contract import Generator
+from kubealign_services.messaging.contract import Bus
+from kubealign_services.roles.rollout.engine_factory import open_generator
+from kubealign_services.roles.rollout.servicer import RolloutServicer
+from kubealign_services.roles.rollout.tensor_parallel import make_shard_selector, run_follower
+from kubealign_services.roles.rollout.weights import (
+    BASE_VERSION,
+    FixedWeights,
+    WorkerWeights,
+    read_folder_weights,
+)
+from kubealign_services.roles.rollout.worker import RolloutWorker
+from kubealign_services.roles.rollout.workflow.contract import WorkflowFailed
+from kubealign_services.roles.rollout.workflow.factory import open_sample_producer
 from kubealign_services.runtime.process.context import ProcessContext
 from kubealign_services.runtime.process.failures import PermanentFailure
 from kubealign_services.runtime.process.role_runner import run_role
 from kubealign_services.runtime.process.run_until_stopped import run_until_stopped
+from kubealign_services.scoring.functions.errors import RewardMissing
+from kubealign_services.telemetry.rates import Rate
 from kubealign_services.weights.receive.receiver_factory import open_receiver
 from kubealign_services.weights.receive.recovery import recover_weights
 from kubealign_services.weights.receive.refit_worker import RefitWorker
-from kubealign_services.roles.rollout.engine_factory import open_generator
-from kubealign_services.roles.rollout.fixed_weights import BASE_VERSION, FixedWeights, read_folder_weights
-from kubealign_services.roles.rollout.servicer import RolloutServicer
-from kubealign_services.roles.rollout.tensor_parallel import run_follower
-from kubealign_services.roles.rollout.shared_weights import make_shard_selector
-from kubealign_services.roles.rollout.weights import WorkerWeights
-from kubealign_services.roles.rollout.worker import RolloutWorker
-from kubealign_services.roles.rollout.workflow.contract import WorkflowFailed
-from kubealign_services.roles.rollout.workflow.factory import open_sample_producer
-from kubealign_services.scoring.functions.errors import RewardMissing
-from kubealign_services.telemetry.rates import Rate
 
 #: Opens the worker's engine, like `open_generator`.
 OpenEngine = Callable[[ProcessContext, Engine, Path], AbstractAsyncContextManager[Generator]]

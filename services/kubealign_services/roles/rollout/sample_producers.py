@@ -61,7 +61,8 @@ class MultiTurn:
                     yield rollout
             return
         tasks = [
-            asyncio.create_task(self._run_episode(item, part, index)) for index in range(len(part.request.seeds))
+            asyncio.create_task(self._run_episode(item, part, index))
+            for index in range(len(part.request.seeds))
         ]
         try:
             for done in asyncio.as_completed(tasks):
@@ -71,7 +72,9 @@ class MultiTurn:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _run_episode(self, item: rollout_pb2.WorkItem, part: GroupPart, index: int) -> rollout_pb2.Rollout:
+    async def _run_episode(
+        self, item: rollout_pb2.WorkItem, part: GroupPart, index: int
+    ) -> rollout_pb2.Rollout:
         """Run the workflow of one sample."""
         request = replace(
             part.request,

@@ -18,7 +18,9 @@ from kubealign_services.scoring.functions.errors import RewardError
 class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
     """gRPC service of a rollout worker."""
 
-    def __init__(self, name: str, generator: Generator, weights: WorkerWeights, samples: SampleProducer) -> None:
+    def __init__(
+        self, name: str, generator: Generator, weights: WorkerWeights, samples: SampleProducer
+    ) -> None:
         self._samples = samples
         self._name = name
         self._generator = generator

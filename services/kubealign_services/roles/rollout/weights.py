@@ -1,8 +1,93 @@
 """Weights of a rollout worker: the protocol, and fixed weights for a job that trains nothing."""
 
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Protocol
 
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
 from kubealign.v1 import batch_pb2, refit_pb2
+from kubealign_services.generation.contract import EngineLost
+from kubealign_services.runtime.rpc.errors import OutOfOrder, StaleFence
+from kubealign_services.weights.receive.refit_worker import Quarantined
+
+#: Version of untrained weights.
+BASE_VERSION = 0
+
+
+class FixedWeights:
+    """Weights of an engine that has loaded its folder, valid for the newest fence.
+
+    They are unavailable only while an engine that lost them loads them again.
+    """
+
+    last_ack: refit_pb2.RefitAcknowledgement | None = None
+
+    def __init__(self) -> None:
+        self.quarantine_reason = ""
+        self._loaded = asyncio.Event()
+        self._loaded.set()
+        self.current: batch_pb2.WeightsId | None = batch_pb2.WeightsId(version=BASE_VERSION)
+        self._fence = 0
+
+    @property
+    def quarantined(self) -> bool:
+        """True while the engine has lost its weights."""
+        return bool(self.quarantine_reason)
+
+    async def reload_after_loss(
+        self, wait_for_loss: Callable[[], Awaitable[str]], load: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Reload the weights, forever, each time that the engine has lost them."""
+        while True:
+            self.quarantine_reason = await wait_for_loss()
+            self._loaded.clear()
+            try:
+                await load()
+            except EngineLost as error:
+                # Reported like the first loss.
+                self.quarantine_reason = str(error)
+            else:
+                self.quarantine_reason = ""
+                self._loaded.set()
+
+    async def wait_for_version(self, fence: int, version: int, timeout: float) -> None:
+        """Return at once if the weights fit.
+
+        Raises:
+            StaleFence: A newer fence is known.
+            OutOfOrder: Nobody will produce this version.
+            Quarantined: The engine has lost its weights.
+        """
+        if self.quarantined:
+            raise Quarantined(f"this worker is quarantined: {self.quarantine_reason}")
+        if fence < self._fence:
+            raise StaleFence(f"fence {fence} has been replaced by {self._fence}")
+        if version > BASE_VERSION:
+            raise OutOfOrder(f"version {version} is requested, but nothing is trained in this job")
+        self._fence = fence
+        self.current = batch_pb2.WeightsId(fence=fence, version=BASE_VERSION)
+
+    async def wait_until_released(self) -> None:
+        """Wait until the weights are loaded."""
+        await self._loaded.wait()
+
+
+def read_folder_weights(folder: Path) -> Iterator[tuple[str, Tensor]]:
+    """Yield (name, tensor) of all weights of a Hugging Face folder, tied ones once. Raises OSError if the
+    folder has none.
+    """
+    # Use the model's own loader, which knows every version and layout of the files.
+    model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype="auto")
+    seen: set[int] = set()
+    for name, weight in model.state_dict(keep_vars=True).items():
+        # Tied weights are one tensor under several names.
+        if id(weight) not in seen:
+            seen.add(id(weight))
+            yield name, weight.detach() if isinstance(weight, torch.nn.Parameter) else weight
 
 
 class WorkerWeights(Protocol):

@@ -10,23 +10,23 @@ import time
 from contextlib import aclosing
 
 from kubealign.v1 import rollout_pb2
-from kubealign_services.messaging.contract import Bus, Delivery
-from kubealign_services.messaging.ack_keepalive import extend_ack_deadline
 from kubealign_services.generation.contract import EngineLost, Generator, RequestRefused
-from kubealign_services.weights.receive.refit_worker import Quarantined
+from kubealign_services.messaging.ack_keepalive import extend_ack_deadline
+from kubealign_services.messaging.contract import Bus, Delivery
 from kubealign_services.roles.rollout.messages import (
     GroupPart,
-    to_failed_rollout,
-    to_given_rollouts,
     make_item_key,
     make_message_id,
     split_into_parts,
+    to_failed_rollout,
+    to_given_rollouts,
 )
-from kubealign_services.roles.rollout.sample_producers import SingleTurn, SampleProducer
+from kubealign_services.roles.rollout.sample_producers import SampleProducer, SingleTurn
 from kubealign_services.roles.rollout.weights import WorkerWeights
 from kubealign_services.roles.rollout.workflow.contract import WorkflowFailed
 from kubealign_services.runtime.rpc.errors import StaleFence
 from kubealign_services.scoring.functions.errors import RewardError
+from kubealign_services.weights.receive.refit_worker import Quarantined
 
 #: Few items per pull, so that workers share the work.
 _PULL_COUNT = 4
@@ -154,7 +154,9 @@ class RolloutWorker:
             rollouts.append(to_failed_rollout(item, str(error), self._name))
             await self._publish(rollouts[-1])
 
-    async def _score_continuations(self, item: rollout_pb2.WorkItem, rollouts: list[rollout_pb2.Rollout]) -> None:
+    async def _score_continuations(
+        self, item: rollout_pb2.WorkItem, rollouts: list[rollout_pb2.Rollout]
+    ) -> None:
         """Compute and publish the log-probabilities of the responses that the item gives."""
         token_lists = [list(continuation.tokens) for continuation in item.continuations]
         try:

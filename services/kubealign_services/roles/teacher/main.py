@@ -3,11 +3,11 @@
 import sys
 
 from kubealign_services.data.prepared import load_prepared
+from kubealign_services.roles.teacher.scorer import SOURCE, TeacherScorer
+from kubealign_services.roles.teacher.servicer import TeacherServicer
 from kubealign_services.runtime.process.context import ProcessContext
 from kubealign_services.runtime.process.role_runner import run_role
 from kubealign_services.scoring.serving import serve_scorer
-from kubealign_services.roles.teacher.scorer import SOURCE, TeacherScorer
-from kubealign_services.roles.teacher.servicer import TeacherServicer
 from kubealign_services.training.contract import Head
 from kubealign_services.training.torch_backend.frozen_model import FrozenTorchModel
 

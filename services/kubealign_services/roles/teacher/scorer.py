@@ -70,7 +70,5 @@ class TeacherScorer:
         batch.scalars["temperature"] = self._temperature
         tokens, logprobs = self._model.topk_logprobs(batch, self._candidates, self._vocabulary)
         if not bool(logprobs.isfinite().all()):
-            raise NonFiniteTeacher(
-                "the teacher's log-probabilities are not finite: its weights are unusable"
-            )
+            raise NonFiniteTeacher("the teacher's log-probabilities are not finite: its weights are unusable")
         return tokens, logprobs

@@ -4,8 +4,8 @@ import grpc
 
 from kubealign.v1 import scoring_pb2_grpc, training_pb2
 from kubealign_services.batch.codec import decode, encode_columns
-from kubealign_services.runtime.process.context import ProcessContext
 from kubealign_services.roles.teacher.scorer import TeacherScorer
+from kubealign_services.runtime.process.context import ProcessContext
 
 
 class TeacherServicer(scoring_pb2_grpc.TeacherServicer):

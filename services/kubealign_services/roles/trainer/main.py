@@ -8,20 +8,24 @@ from kubealign.v1 import refit_pb2, training_pb2
 from kubealign_services.algorithms.contract import Algorithm, Objective, ScoreAlgorithm
 from kubealign_services.algorithms.factory import make_algorithm
 from kubealign_services.data.prepared import PreparedJob, load_prepared
-from kubealign_services.runtime.process.context import ProcessContext
-from kubealign_services.runtime.process.role_runner import run_role
-from kubealign_services.weights.transfer.collective.sender import BroadcastSender, make_broadcast_sender
-from kubealign_services.weights.verify.canary import Canary
-from kubealign_services.weights.send.publisher import WeightsPublisher
-from kubealign_services.weights.send.servicer import WeightsSenderServicer
-from kubealign_services.roles.trainer.weight_publication import PublishWeightsCommand
 from kubealign_services.roles.trainer.reference import AdapterOffLogprobsCommand, ReferenceLogprobsCommand
 from kubealign_services.roles.trainer.servicer import TrainerServicer
+from kubealign_services.roles.trainer.weight_publication import PublishWeightsCommand
+from kubealign_services.runtime.process.context import ProcessContext
+from kubealign_services.runtime.process.role_runner import run_role
 from kubealign_services.training.backends import create_backend, load_frozen
-from kubealign_services.training.contract import FrozenBackend, Head, TrainingBackend
 from kubealign_services.training.commands.core import StepPlan, TrainingCore
 from kubealign_services.training.commands.server import Handler, core_handlers, make_handler, serve_group
-from kubealign_services.training.commands.shared_accelerator import Accelerator, ExclusiveAccelerator, SharedAccelerator
+from kubealign_services.training.commands.shared_accelerator import (
+    Accelerator,
+    ExclusiveAccelerator,
+    SharedAccelerator,
+)
+from kubealign_services.training.contract import FrozenBackend, Head, TrainingBackend
+from kubealign_services.weights.send.publisher import WeightsPublisher
+from kubealign_services.weights.send.servicer import WeightsSenderServicer
+from kubealign_services.weights.transfer.collective.sender import BroadcastSender, make_broadcast_sender
+from kubealign_services.weights.verify.canary import Canary
 
 
 async def serve(context: ProcessContext, shared_accelerator: SharedAccelerator | None = None) -> None:
@@ -70,11 +74,17 @@ async def serve(context: ProcessContext, shared_accelerator: SharedAccelerator |
     reference = spec.effective_reference
     if reference is not None and reference.placement is ReferencePlacement.WITH_TRAINER:
         frozen = await context.compute(_load_reference, context, prepared, accelerator)
-        handlers["ReferenceLogprobs"] = make_handler(training_pb2.ForwardRequest, ReferenceLogprobsCommand(core, frozen))
+        handlers["ReferenceLogprobs"] = make_handler(
+            training_pb2.ForwardRequest, ReferenceLogprobsCommand(core, frozen)
+        )
     elif reference is not None and reference.placement is ReferencePlacement.ADAPTER_OFF:
-        handlers["ReferenceLogprobs"] = make_handler(training_pb2.ForwardRequest, AdapterOffLogprobsCommand(core))
+        handlers["ReferenceLogprobs"] = make_handler(
+            training_pb2.ForwardRequest, AdapterOffLogprobsCommand(core)
+        )
     try:
-        await serve_group(context, spec.trainer, accelerator.wrap_handlers(handlers), TrainerServicer, senders)
+        await serve_group(
+            context, spec.trainer, accelerator.wrap_handlers(handlers), TrainerServicer, senders
+        )
     finally:
         if broadcasts is not None:
             broadcasts.close()
@@ -82,7 +92,9 @@ async def serve(context: ProcessContext, shared_accelerator: SharedAccelerator |
             publisher.close()
 
 
-def _load_reference(context: ProcessContext, prepared: PreparedJob, accelerator: Accelerator) -> FrozenBackend:
+def _load_reference(
+    context: ProcessContext, prepared: PreparedJob, accelerator: Accelerator
+) -> FrozenBackend:
     """Load the reference that the trainer hosts and offload it."""
     settings = context.settings
     with accelerator.hold("loading the reference"):

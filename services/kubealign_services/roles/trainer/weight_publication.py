@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 from kubealign.v1 import refit_pb2
 from kubealign_services.batch.packed import pack
-from kubealign_services.weights.announce.announcement import build_announcement
-from kubealign_services.weights.verify.canary import Canary
-from kubealign_services.weights.send.publisher import PublishFailed, WeightsPublisher
-from kubealign_services.training.contract import AdapterSnapshot, ModelDiverged, TrainingBackend
+from kubealign_services.training.collectives import all_gather_bytes
 from kubealign_services.training.commands.core import TrainingCore
-from kubealign_services.training.exchange import all_gather_bytes
+from kubealign_services.training.contract import AdapterSnapshot, ModelDiverged, TrainingBackend
 from kubealign_services.training.weight_slices import WeightSlice
+from kubealign_services.weights.announce.announcement import build_announcement
+from kubealign_services.weights.send.publisher import PublishFailed, WeightsPublisher
+from kubealign_services.weights.verify.canary import Canary
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,9 @@ class PublishWeightsCommand:
         backend = self._core.backend
         adapter = backend.adapter()
         base = self._publisher.delta_base
-        parts = self._write_parts(_published_slices(backend, adapter, self._rank), with_deltas=adapter is None)
+        parts = self._write_parts(
+            _published_slices(backend, adapter, self._rank), with_deltas=adapter is None
+        )
         announcement = build_announcement(
             parts,
             fence=request.fence,
@@ -96,7 +98,9 @@ class PublishWeightsCommand:
         return [written.part for written in all_parts]
 
 
-def _published_slices(backend: TrainingBackend, adapter: AdapterSnapshot | None, rank: int) -> Iterator[WeightSlice]:
+def _published_slices(
+    backend: TrainingBackend, adapter: AdapterSnapshot | None, rank: int
+) -> Iterator[WeightSlice]:
     """Yield the slices that this rank publishes. Rank 0 publishes a whole adapter; the other ranks only take
     part in gathering it.
     """

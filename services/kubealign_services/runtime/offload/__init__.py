@@ -1,2 +1,1 @@
 """Offloading of accelerator memory and the lock of a shared accelerator."""
-

@@ -39,7 +39,10 @@ class AcceleratorLock:
     """
 
     def __init__(
-        self, tenants: Mapping[str, AcceleratorTenant], timeout: float, clock: Callable[[], float] = time.monotonic
+        self,
+        tenants: Mapping[str, AcceleratorTenant],
+        timeout: float,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._tenants = dict(tenants)
         self._timeout = timeout

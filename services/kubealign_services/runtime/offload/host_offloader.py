@@ -52,7 +52,9 @@ class HostOffloader:
         storages = _own_storages(self._tensors(), self._device)
         if self._stale or _addresses(storages) != _addresses(self._storages):
             self._storages = storages
-            self._copies = [self._host_buffer(index, storage.nbytes()) for index, storage in enumerate(storages)]
+            self._copies = [
+                self._host_buffer(index, storage.nbytes()) for index, storage in enumerate(storages)
+            ]
             self._copy(to_host=True)
             self._stale = False
         for storage in self._storages:

@@ -79,10 +79,11 @@ class ProcessContext:
 
     @property
     def running_computation(self) -> str:
-        """Computation that runs in a thread of the process and prevents a plain exit; empty when none runs.
-        """
+        """Computation that runs in a thread of the process and prevents a plain exit; empty when none runs."""
         own = self.current_computation or self.abandoned_thread
-        return own or next((other.running_computation for other in self._sub_contexts if other.running_computation), "")
+        return own or next(
+            (other.running_computation for other in self._sub_contexts if other.running_computation), ""
+        )
 
     @property
     def is_healthy(self) -> bool:

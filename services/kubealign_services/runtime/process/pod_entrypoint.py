@@ -21,7 +21,7 @@ from kubealign.process_settings import ExitCode, ProcessSettings
 from kubealign.spec.job import AlignmentJob
 from kubealign_services.runtime.process.failures import PermanentFailure
 from kubealign_services.runtime.process.mounts import Mounts
-from kubealign_services.runtime.process.pod_settings import check_runs_in_pods, build_process_settings
+from kubealign_services.runtime.process.pod_settings import build_process_settings, check_runs_in_pods
 from kubealign_services.runtime.process.reaper import run_with_reaper
 from kubealign_services.runtime.process.termination_message import write_termination_message
 from kubealign_services.telemetry.logs import set_up_logs

@@ -33,7 +33,9 @@ def build_process_settings(pod: PodSettings, mounts: Mounts, threads: int | None
         health=f"{_EVERY_ADDRESS}:{ports.health}",
         tls=mounts.tls,
         nats=NatsAccess(
-            url=f"tls://{pod.nats_host}:{ports.nats}", user=NATS_USER, password=mounts.secret(NATS_PASSWORD_FILE)
+            url=f"tls://{pod.nats_host}:{ports.nats}",
+            user=NATS_USER,
+            password=mounts.secret(NATS_PASSWORD_FILE),
         ),
         redis=RedisAccess(
             host=pod.redis.host,

@@ -21,16 +21,15 @@ from pydantic import ValidationError
 from kubealign.process_settings import ExitCode, ProcessSettings
 from kubealign.spec.job import AlignmentJob
 from kubealign_services.runtime.process.context import ProcessContext
+from kubealign_services.runtime.process.cpu_priority import lower_priority, lower_session_priority
 from kubealign_services.runtime.process.exit_watchdog import ExitWatchdog, awaited_functions, exit_immediately
 from kubealign_services.runtime.process.failures import find_permanent_failure
 from kubealign_services.runtime.process.health_server import HealthServer
-from kubealign_services.runtime.process.cpu_priority import lower_session_priority, lower_priority
 from kubealign_services.runtime.process.termination_message import write_termination_message
 from kubealign_services.runtime.rpc.server import PortInUse
 from kubealign_services.telemetry.heartbeat import Heartbeat
-from kubealign_services.telemetry.last_error import LastError
-from kubealign_services.telemetry.logs import set_up_logs
-from kubealign_services.telemetry.metrics import ProcessMetrics, MetricsServer
+from kubealign_services.telemetry.logs import LastError, set_up_logs
+from kubealign_services.telemetry.metrics import MetricsServer, ProcessMetrics
 from kubealign_services.telemetry.rates import BusyShare
 from kubealign_services.telemetry.read_model import ReadModelWriter
 
@@ -77,7 +76,11 @@ def _load_settings(argv: Sequence[str]) -> tuple[ProcessSettings, AlignmentJob]:
 
 
 async def _run_with_context(
-    main: RoleMain, settings: ProcessSettings, job: AlignmentJob, deadline: ExitWatchdog, last_error: LastError
+    main: RoleMain,
+    settings: ProcessSettings,
+    job: AlignmentJob,
+    deadline: ExitWatchdog,
+    last_error: LastError,
 ) -> int:
     read_model = ReadModelWriter(settings.redis)
     busy = BusyShare()

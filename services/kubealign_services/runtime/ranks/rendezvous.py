@@ -68,7 +68,11 @@ def open_store(host: str, timeout: float) -> tuple[Store, int]:
         host: An address of this machine, or a name that stands for it.
         timeout: Seconds that clients of the store wait.
     """
-    listener = socket.create_server((host, 0), family=_address_family(host)) if _is_address(host) else _listen_on_all_addresses(0)
+    listener = (
+        socket.create_server((host, 0), family=_address_family(host))
+        if _is_address(host)
+        else _listen_on_all_addresses(0)
+    )
     port = listener.getsockname()[1]
     own = host if _is_address(host) else _LOOPBACK
     deadline = datetime.timedelta(seconds=timeout)

@@ -1,2 +1,1 @@
 """gRPC between the roles: server, client, authorization and exceptions."""
-

@@ -18,7 +18,10 @@ from kubealign_services.runtime.rpc.handlers import wrap_handler
 # gRPC's own services are open to every role of the job.
 OPEN_SERVICES = ("grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection")
 # Streams that last until the caller ends them; they need no deadline.
-_UNBOUNDED_METHODS = ("/grpc.health.v1.Health/Watch", "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
+_UNBOUNDED_METHODS = (
+    "/grpc.health.v1.Health/Watch",
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+)
 _SPIFFE_PREFIX = "spiffe://kubealign/"
 
 

@@ -12,8 +12,8 @@ from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from kubealign.process_settings import TlsFiles
-from kubealign_services.runtime.rpc.errors import RpcStatus, Unreachable, to_exception
 from kubealign_services.runtime.rpc.call_reporting import ERROR_KIND_KEY
+from kubealign_services.runtime.rpc.errors import RpcStatus, Unreachable, to_exception
 from kubealign_services.runtime.rpc.server import GRPC_OPTIONS
 
 _CHANNEL_OPTIONS = (

@@ -79,7 +79,9 @@ def load_function(named: dict[str, Any]) -> Callable[..., Any]:
             importlib.import_module(module_name) if "module" in named else _import_file(Path(named["file"]))
         )
     except (Exception, SystemExit) as error:
-        raise FunctionError(FunctionFailure.MISSING, f"cannot be imported: {_describe_error(error)}") from error
+        raise FunctionError(
+            FunctionFailure.MISSING, f"cannot be imported: {_describe_error(error)}"
+        ) from error
     function = getattr(module, name, None)
     if not callable(function):
         defined = ", ".join(_defined_functions(module)) or "none"
@@ -160,7 +162,9 @@ def _check_rewards(result: Any, count: int) -> list[float]:
     if hasattr(result, "tolist"):
         result = result.tolist()
     if not isinstance(result, list | tuple):
-        raise FunctionError(FunctionFailure.BAD, f"returned {_describe_value(result)}, not a list of {count} numbers")
+        raise FunctionError(
+            FunctionFailure.BAD, f"returned {_describe_value(result)}, not a list of {count} numbers"
+        )
     if len(result) != count:
         raise FunctionError(FunctionFailure.BAD, f"returned {len(result)} rewards for {count} responses")
     return [_check_number(value, index) for index, value in enumerate(result)]
@@ -175,13 +179,17 @@ def _check_number(value: Any, index: int) -> float:
                 FunctionFailure.BAD, f"returned {_describe_value(value)} for response {index}: not one number"
             ) from error
     if not isinstance(value, int | float):
-        raise FunctionError(FunctionFailure.BAD, f"returned {_describe_value(value)} for response {index}, not a number")
+        raise FunctionError(
+            FunctionFailure.BAD, f"returned {_describe_value(value)} for response {index}, not a number"
+        )
     try:
         number = float(value)
     except OverflowError:
         number = math.inf
     if not math.isfinite(number):
-        raise FunctionError(FunctionFailure.BAD, f"returned {number} for response {index}; a reward is a finite number")
+        raise FunctionError(
+            FunctionFailure.BAD, f"returned {number} for response {index}; a reward is a finite number"
+        )
     return number
 
 

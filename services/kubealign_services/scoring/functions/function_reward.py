@@ -4,7 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from kubealign.spec.sections.rewards import RewardFunction, RewardPlugin
-from kubealign_services.scoring.functions.errors import BadReward, RewardError, RewardHung, RewardMissing, RewardRaised
+from kubealign_services.scoring.functions.errors import (
+    BadReward,
+    RewardError,
+    RewardHung,
+    RewardMissing,
+    RewardRaised,
+)
 from kubealign_services.scoring.functions.process import FunctionProcess, function_target
 
 __all__ = ["BadReward", "FunctionReward", "RewardError", "RewardHung", "RewardMissing", "RewardRaised"]
@@ -33,6 +39,8 @@ class FunctionReward(FunctionProcess):
         Raises RewardMissing, RewardRaised, RewardHung or BadReward; after any of them the next call
         restarts the process where necessary.
         """
-        reply = await self.request({"prompts": list(prompts), "responses": list(responses), "columns": columns})
+        reply = await self.request(
+            {"prompts": list(prompts), "responses": list(responses), "columns": columns}
+        )
         rewards: list[float] = reply["rewards"]
         return rewards

@@ -11,7 +11,14 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from kubealign_services.runtime.plugins import REWARDS, PluginError, check_signature, find_entry_point, load_entry_point, instantiate
+from kubealign_services.runtime.plugins import (
+    REWARDS,
+    PluginError,
+    check_signature,
+    find_entry_point,
+    instantiate,
+    load_entry_point,
+)
 
 __all__ = ["PluginError", "check_plugin_installed", "load_plugin_reward"]
 

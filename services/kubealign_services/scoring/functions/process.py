@@ -15,7 +15,13 @@ from typing import Any, Self
 
 from kubealign.spec.sections.rewards import RewardFunction
 from kubealign.spec.sections.workflow import ToolFunction, WorkflowFunction
-from kubealign_services.scoring.functions.errors import BadReward, RewardError, RewardHung, RewardMissing, RewardRaised
+from kubealign_services.scoring.functions.errors import (
+    BadReward,
+    RewardError,
+    RewardHung,
+    RewardMissing,
+    RewardRaised,
+)
 from kubealign_services.scoring.functions.protocol import FunctionFailure
 
 log = logging.getLogger(__name__)

@@ -1,2 +1,1 @@
 """Experiment trackers: TensorBoard, Weights & Biases, MLflow, JSON lines and plugins."""
-

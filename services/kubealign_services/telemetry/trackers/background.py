@@ -22,7 +22,9 @@ class BackgroundTracker:
     `max_queued` steps are dropped.
     """
 
-    def __init__(self, name: str, open_tracker: Callable[[], Tracker], max_queued: int = MAX_QUEUED_STEPS) -> None:
+    def __init__(
+        self, name: str, open_tracker: Callable[[], Tracker], max_queued: int = MAX_QUEUED_STEPS
+    ) -> None:
         self.name = name
         self.dropped = 0
         self._open = open_tracker

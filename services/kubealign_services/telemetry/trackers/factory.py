@@ -6,11 +6,28 @@ from pathlib import Path
 from typing import Any
 
 from kubealign.spec.job import AlignmentJob
-from kubealign.spec.sections.trackers import JsonLinesTracker, MlflowTracker, TensorBoardTracker, TrackerPlugin, WeightsAndBiasesTracker
+from kubealign.spec.sections.trackers import (
+    JsonLinesTracker,
+    MlflowTracker,
+    TensorBoardTracker,
+    TrackerPlugin,
+    WeightsAndBiasesTracker,
+)
 from kubealign.spec.sections.trackers import TrackerSpec as TrackerSpec
-from kubealign_services.telemetry.trackers import json_lines, mlflow_run, plugin, tensorboard, weights_and_biases
+from kubealign_services.telemetry.trackers import (
+    json_lines,
+    mlflow_run,
+    plugin,
+    tensorboard,
+    weights_and_biases,
+)
 from kubealign_services.telemetry.trackers.background import BackgroundTracker
-from kubealign_services.telemetry.trackers.contract import RequiredLibrary, TrackedJob, Tracker, make_tracker_folder
+from kubealign_services.telemetry.trackers.contract import (
+    RequiredLibrary,
+    TrackedJob,
+    Tracker,
+    make_tracker_folder,
+)
 
 _LIBRARIES = {
     TensorBoardTracker: RequiredLibrary("tensorboard"),

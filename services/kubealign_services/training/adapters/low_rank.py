@@ -85,7 +85,8 @@ def group_by_layer(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, LowRankAd
     for layer, group in parts.items():
         for suffix in (_DOWN, _UP):
             if suffix not in group:
-                raise ValueError(
-                    f"adapter: {layer + suffix!r} is missing; the layer has {sorted(group)}"
-                )
-    return {layer: LowRankAdapter(group[_DOWN], group[_UP], group.get(_MAGNITUDE)) for layer, group in parts.items()}
+                raise ValueError(f"adapter: {layer + suffix!r} is missing; the layer has {sorted(group)}")
+    return {
+        layer: LowRankAdapter(group[_DOWN], group[_UP], group.get(_MAGNITUDE))
+        for layer, group in parts.items()
+    }

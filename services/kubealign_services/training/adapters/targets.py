@@ -6,7 +6,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from kubealign.spec.sections.training import LoraTargetLayers, LoraLayerKind
+from kubealign.spec.sections.training import LoraLayerKind, LoraTargetLayers
 
 
 def is_linear(module: nn.Module) -> bool:

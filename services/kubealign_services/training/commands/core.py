@@ -19,7 +19,7 @@ import xxhash
 from kubealign.v1 import batch_pb2, training_pb2
 from kubealign_services.algorithms.contract import Objective
 from kubealign_services.batch.codec import decode, encode_columns
-from kubealign_services.checkpoints.shards import describe_shards
+from kubealign_services.checkpoints.manifest import describe_shards
 from kubealign_services.runtime.rpc.errors import OutOfOrder, StaleFence
 from kubealign_services.training.contract import ForwardCachingBackend, TrainingBackend, UpdatePlan
 
@@ -125,7 +125,11 @@ class TrainingCore:
         CorruptBatch.
         """
         self.check_fence(request.fence)
-        if self._last_reply is not None and self._last_reply[0] == request.fence and self._step == request.step:
+        if (
+            self._last_reply is not None
+            and self._last_reply[0] == request.fence
+            and self._step == request.step
+        ):
             return self._last_reply[1]
         backend = self.backend
         if request.step != self._step + 1:
@@ -163,8 +167,7 @@ class TrainingCore:
         return training_pb2.ForwardReply(columns=blob, digest=digest)
 
     def save(self, request: training_pb2.SaveRequest) -> training_pb2.SaveReply:
-        """Write this rank's shards. The reply of the whole group names every file of this role in the folder.
-        """
+        """Write this rank's shards. The reply of the whole group names every file of this role in the folder."""
         self.check_fence(request.fence)
         if request.step != self._step:
             raise OutOfOrder(f"step {request.step} cannot be saved: the {self._role} is at step {self._step}")

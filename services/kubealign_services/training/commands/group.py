@@ -172,7 +172,9 @@ class CommandGroup:
             return {"kind": type(error).__name__, "message": str(error)}
         return {}
 
-    def _check_outcomes(self, store: Store, number: int, name: str, mine: Exception | None, deadline: float) -> None:
+    def _check_outcomes(
+        self, store: Store, number: int, name: str, mine: Exception | None, deadline: float
+    ) -> None:
         """Wait for the other ranks' outcomes and delete the command. Raises RankFailed when one differs from
         rank 0's.
         """

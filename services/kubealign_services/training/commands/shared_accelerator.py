@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
-from kubealign_services.runtime.offload.contract import Offloadable
 from kubealign_services.runtime.offload.accelerator_lock import AcceleratorLock
-from kubealign_services.training.contract import TrainingBackend
+from kubealign_services.runtime.offload.contract import Offloadable
 from kubealign_services.training.commands.server import Handler
+from kubealign_services.training.contract import TrainingBackend
 
 #: Name of this holder of the lock.
 TRAINING = "training"

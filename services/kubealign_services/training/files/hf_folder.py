@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from kubealign_services.training.files.hf_heads import POOLING_KEY
 from kubealign_services.training.files.durable import fsync_path
+from kubealign_services.training.files.hf_heads import POOLING_KEY
 
 # Copied from the source folder to the exported one, in addition to weights and config.
 _TOKENIZER_FILES = (

@@ -54,8 +54,7 @@ def not_a_reward_model(folder: Path, config: Any) -> ValueError:
 
 
 def init_score_head(config: Any, count: int, seed: int) -> Tensor:
-    """Return a new score head, fp32 [count, hidden], drawn from seed with the config's `initializer_range`.
-    """
+    """Return a new score head, fp32 [count, hidden], drawn from seed with the config's `initializer_range`."""
     text = config.get_text_config()
     std = getattr(text, "initializer_range", 0.02)
     return torch.randn(count, text.hidden_size, generator=torch.Generator().manual_seed(seed)) * std

@@ -12,6 +12,7 @@ from kubealign.spec.sections.training import HeadInit, Trainer
 from kubealign_services.algorithms.contract import Objective
 from kubealign_services.batch.packed import Batch
 from kubealign_services.runtime.offload.host_offloader import make_offloader
+from kubealign_services.training.collectives import all_gather_metrics
 from kubealign_services.training.contract import (
     AdapterSnapshot,
     CorruptCheckpoint,
@@ -19,17 +20,22 @@ from kubealign_services.training.contract import (
     NonFiniteLoss,
     UpdatePlan,
 )
-from kubealign_services.training.megatron_backend.weights.export_adapter import export_adapter
-from kubealign_services.training.megatron_backend.model.lora import adapters_disabled
 from kubealign_services.training.megatron_backend.loading import (
-    StageModel,
     ModelSource,
+    StageModel,
     load_model,
     megatron_spec,
 )
+from kubealign_services.training.megatron_backend.model.lora import adapters_disabled
 from kubealign_services.training.megatron_backend.optimizer.stage_optimizer import StageOptimizer
 from kubealign_services.training.megatron_backend.pipeline import Pipeline
 from kubealign_services.training.megatron_backend.weights.checkpoint import load_shards, save_shard
+from kubealign_services.training.megatron_backend.weights.export_hf import (
+    export_adapter,
+    export_filter,
+    send_slices,
+    write_hf_folder,
+)
 from kubealign_services.training.megatron_backend.weights.rank_slices import (
     ParameterFilter,
     gather_tensors,
@@ -37,12 +43,13 @@ from kubealign_services.training.megatron_backend.weights.rank_slices import (
     is_trunk,
     local_slices,
 )
-from kubealign_services.training.megatron_backend.weights.export_hf import send_slices, export_filter, write_hf_folder
-from kubealign_services.training.weight_slices import WeightSlice
-from kubealign_services.training.collectives import all_gather_metrics
 from kubealign_services.training.torch_backend.packing.microbatches import minibatches
-from kubealign_services.training.torch_backend.passes.microbatch_passes import MinibatchMetrics, average_metrics
+from kubealign_services.training.torch_backend.passes.microbatch_passes import (
+    MinibatchMetrics,
+    average_metrics,
+)
 from kubealign_services.training.torch_backend.precision import compute_dtype
+from kubealign_services.training.weight_slices import WeightSlice
 
 log = logging.getLogger(__name__)
 

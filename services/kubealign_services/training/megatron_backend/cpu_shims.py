@@ -25,8 +25,7 @@ _CPU = torch.device("cpu")
 
 @contextlib.contextmanager
 def megatron_cpu_shims() -> Iterator[None]:
-    """Activate the shims. megatron-core's modules, passes and schedules are built and run within this block.
-    """
+    """Activate the shims. megatron-core's modules, passes and schedules are built and run within this block."""
     if not hasattr(moe_utils, "te_general_gemm"):
         # The router checks whether this is None, and 0.16 does not define it when the import fails.
         moe_utils.te_general_gemm = None

@@ -15,8 +15,8 @@ from kubealign_services.runtime.offload.host_offloader import make_offloader
 from kubealign_services.training.contract import Head
 from kubealign_services.training.files.hf_heads import POOLING_KEY, score_names
 from kubealign_services.training.megatron_backend.loading import (
-    StageModel,
     ModelSource,
+    StageModel,
     load_model,
     megatron_spec,
 )

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from kubealign_services.algorithms.contract import LossTerms, ModelOutputs, Objective
 from kubealign_services.batch.packed import Batch
-from kubealign_services.training.megatron_backend.parallel.layout import ParallelLayout
+from kubealign_services.training.collectives import all_reduce_sum
 from kubealign_services.training.megatron_backend.cpu_shims import megatron_cpu_shims
 from kubealign_services.training.megatron_backend.model.stage import PipelineStage
 from kubealign_services.training.megatron_backend.model.stage_tokens import StageTokens
-from kubealign_services.training.collectives import all_reduce_sum
+from kubealign_services.training.megatron_backend.parallel.layout import ParallelLayout
 from kubealign_services.training.torch_backend.packing.microbatches import Microbatch, plan_microbatches
 from kubealign_services.training.torch_backend.passes.microbatch_passes import MinibatchMetrics
 

@@ -16,28 +16,32 @@ from kubealign_services.algorithms.contract import Objective
 from kubealign_services.batch.packed import Batch
 from kubealign_services.runtime.offload.host_offloader import make_offloader
 from kubealign_services.training.contract import AdapterSnapshot, Head, NonFiniteLoss, UpdatePlan
-from kubealign_services.training.weight_slices import WeightSlice
 from kubealign_services.training.torch_backend.checkpoints.checkpoint import load_shard, save_shard
-from kubealign_services.training.torch_backend.model.cpu_linear import patch_cpu_linear
 from kubealign_services.training.torch_backend.checkpoints.export import export_folder, stream_weights
+from kubealign_services.training.torch_backend.checkpoints.local_slices import (
+    local_weight_slices,
+    matches_checkpoint_layout,
+)
 from kubealign_services.training.torch_backend.malloc_trim import MallocTrimmer
-from kubealign_services.training.torch_backend.passes.forward_cache import ForwardCache
+from kubealign_services.training.torch_backend.model.cpu_linear import patch_cpu_linear
+from kubealign_services.training.torch_backend.model.fsdp import local_shard, reshard, shard_model
+from kubealign_services.training.torch_backend.model.loading import load_model
 from kubealign_services.training.torch_backend.model.lora import (
     adapted_layers,
+    adapter_scale,
     adapters_disabled,
     add_adapters,
-    adapter_scale,
     stream_adapter,
 )
-from kubealign_services.training.torch_backend.packing.microbatches import minibatches
-from kubealign_services.training.torch_backend.model.loading import load_model
+from kubealign_services.training.torch_backend.model.packed_model import PackedModel, has_dropout
 from kubealign_services.training.torch_backend.optimizer import (
     clip_gradients,
     gradient_norm,
     make_adamw,
     step_optimizer,
 )
-from kubealign_services.training.torch_backend.model.packed_model import PackedModel, has_dropout
+from kubealign_services.training.torch_backend.packing.microbatches import minibatches
+from kubealign_services.training.torch_backend.passes.forward_cache import ForwardCache
 from kubealign_services.training.torch_backend.passes.microbatch_passes import (
     MinibatchMetrics,
     RankContext,
@@ -47,8 +51,7 @@ from kubealign_services.training.torch_backend.passes.microbatch_passes import (
     run_objective,
 )
 from kubealign_services.training.torch_backend.precision import compute_device, compute_dtype
-from kubealign_services.training.torch_backend.model.fsdp import local_shard, reshard, shard_model
-from kubealign_services.training.torch_backend.checkpoints.local_slices import matches_checkpoint_layout, local_weight_slices
+from kubealign_services.training.weight_slices import WeightSlice
 
 log = logging.getLogger(__name__)
 
@@ -206,7 +209,9 @@ class TorchTrainingBackend:
             return self.forward(batch, outputs)
         self.model.train()  # as in the update: some models recompute activations only in training mode
         try:
-            return run_forward_and_cache(self.model, batch, outputs, self._context, self._forward_cache, objective)
+            return run_forward_and_cache(
+                self.model, batch, outputs, self._context, self._forward_cache, objective
+            )
         finally:
             self.model.eval()
 
@@ -244,7 +249,9 @@ class TorchTrainingBackend:
         layer = next((layer for _, layer in adapted_layers(self.model.backbone)), None)
         if layer is None:
             return None
-        return AdapterSnapshot(adapter_scale(layer), stream_adapter(self.model, self._dtype, self._context.rank))
+        return AdapterSnapshot(
+            adapter_scale(layer), stream_adapter(self.model, self._dtype, self._context.rank)
+        )
 
     def save(self, directory: Path) -> list[str]:
         """See TrainingBackend. The folder exists; the files are synced to disk on return."""
@@ -268,8 +275,7 @@ class TorchTrainingBackend:
         log.info("shard loaded", extra={"directory": str(directory), "updates": self._updates})
 
     def offload(self) -> None:
-        """Offload weights and moments to host memory: see `Movable`. No gradients exist between two commands.
-        """
+        """Offload weights and moments to host memory: see `Movable`. No gradients exist between two commands."""
         reshard(self.model)
         self._clear_forward_cache()
         self._offloader.offload()

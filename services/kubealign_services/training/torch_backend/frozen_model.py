@@ -10,10 +10,10 @@ from kubealign_services.batch.packed import Batch
 from kubealign_services.runtime.offload.host_offloader import make_offloader
 from kubealign_services.training.contract import Head
 from kubealign_services.training.files.hf_heads import POOLING_KEY, score_names
-from kubealign_services.training.torch_backend.passes.topk_logprobs import run_topk_logprobs
 from kubealign_services.training.torch_backend.model.loading import load_model
 from kubealign_services.training.torch_backend.model.packed_model import PackedModel
 from kubealign_services.training.torch_backend.passes.microbatch_passes import RankContext, run_forward
+from kubealign_services.training.torch_backend.passes.topk_logprobs import run_topk_logprobs
 from kubealign_services.training.torch_backend.precision import compute_device, compute_dtype
 
 

@@ -2,7 +2,7 @@
 
 import math
 
-from kubealign.spec.sections.training import CosineSchedule, LinearSchedule, LearningRateSchedule
+from kubealign.spec.sections.training import CosineSchedule, LearningRateSchedule, LinearSchedule
 
 
 def learning_rate(schedule: LearningRateSchedule, peak: float, step: int, total: int) -> float:
@@ -27,8 +27,7 @@ def learning_rate(schedule: LearningRateSchedule, peak: float, step: int, total:
 
 
 def _decay_progress(step: int, total: int, decay: int) -> float:
-    """Return the completed fraction of a decay over the last `decay` steps: 0 before it, 1 at the last step.
-    """
+    """Return the completed fraction of a decay over the last `decay` steps: 0 before it, 1 at the last step."""
     if decay <= 0:
         return 0.0
     return min(1.0, max(0.0, (step + 1 - (total - decay)) / decay))

@@ -233,7 +233,13 @@ class RefitCoordinator:
 
     def _start_quorum(self, announcement: refit_pb2.WeightsAnnouncement) -> Quorum:
         self._announcement_count += 1
-        self._forget_workers({worker for worker, last in self._last_heard.items() if last < self._announcement_count - _MAX_MISSED_ANNOUNCEMENTS})
+        self._forget_workers(
+            {
+                worker
+                for worker, last in self._last_heard.items()
+                if last < self._announcement_count - _MAX_MISSED_ANNOUNCEMENTS
+            }
+        )
         known_workers = frozenset(self._last_heard) - self._silent
         self._quorum = Quorum(announcement.weights, self._min_replicas, self._replicas, known_workers)
         self._progress.clear()
@@ -306,7 +312,9 @@ class RefitCoordinator:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._closing = True
-        tasks = [task for task in (self._publication, self._ack_collector, self._announcer) if task is not None]
+        tasks = [
+            task for task in (self._publication, self._ack_collector, self._announcer) if task is not None
+        ]
         for task in tasks:
             task.cancel()
         for result in await asyncio.gather(*tasks, return_exceptions=True):

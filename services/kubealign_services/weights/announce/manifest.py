@@ -131,7 +131,9 @@ def _check_tensor(name: str, pieces: Sequence[tuple[int, refit_pb2.TensorEntry]]
     full = Box.whole(tensor_shape(first))
     for rank, entry in pieces:
         if entry.dtype != first.dtype:
-            raise BadManifest(f"{name}: dtype is {first.dtype} at rank {pieces[0][0]}, {entry.dtype} at {rank}")
+            raise BadManifest(
+                f"{name}: dtype is {first.dtype} at rank {pieces[0][0]}, {entry.dtype} at {rank}"
+            )
         if tensor_shape(entry) != full.shape:
             raise BadManifest(
                 f"{name}: whole_shape is {list(full.shape)} at rank {pieces[0][0]}, "

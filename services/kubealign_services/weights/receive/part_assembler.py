@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import xxhash
 
-from kubealign_services.weights.transfer.delta.codec import BadDelta, check_delta
-from kubealign_services.weights.announce.manifest import CorruptTransfer
 from kubealign_services.runtime.rpc.errors import NotFound
+from kubealign_services.weights.announce.manifest import CorruptTransfer
+from kubealign_services.weights.transfer.delta.codec import BadDelta, check_delta
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,10 @@ class PartAssembler:
 
     def _skip_empty(self) -> None:
         """Count pieces without bytes as verified."""
-        while not self.is_complete and self.pieces[self.verified_count].start == self.pieces[self.verified_count].end:
+        while (
+            not self.is_complete
+            and self.pieces[self.verified_count].start == self.pieces[self.verified_count].end
+        ):
             self.verified_count += 1
 
     def _notify(self) -> None:

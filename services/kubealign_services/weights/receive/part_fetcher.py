@@ -14,14 +14,14 @@ from typing import Any
 import torch
 
 from kubealign.v1 import batch_pb2, refit_pb2
-from kubealign_services.weights.transfer.collective.receiver import BroadcastReceiver
-from kubealign_services.weights.verify.checksum import verify_checksums
-from kubealign_services.weights.transfer.delta.codec import BadDelta, apply_delta
-from kubealign_services.weights.receive.part_assembler import PartAssembler, PartPiece
-from kubealign_services.weights.announce.manifest import DTYPES, CorruptTransfer, describe_weights
-from kubealign_services.weights.transfer.stream.part_streamer import PartStreamer
-from kubealign_services.weights.transfer.shared_memory import MappedSnapshot, SnapshotMaps, host_identity
 from kubealign_services.runtime.rpc.errors import NotFound, Unreachable
+from kubealign_services.weights.announce.manifest import DTYPES, CorruptTransfer, describe_weights
+from kubealign_services.weights.receive.part_assembler import PartAssembler, PartPiece
+from kubealign_services.weights.transfer.collective.receiver import BroadcastReceiver
+from kubealign_services.weights.transfer.delta.codec import BadDelta, apply_delta
+from kubealign_services.weights.transfer.shared_memory import MappedSnapshot, SnapshotMaps, host_identity
+from kubealign_services.weights.transfer.stream.part_streamer import PartStreamer
+from kubealign_services.weights.verify.checksum import verify_checksums
 
 SHARED_MEMORY = "shared_memory"
 STREAM = "stream"
@@ -155,7 +155,9 @@ class PartFetcher:
             return self._directory.is_dir() and source.shared_memory.host == host_identity(self._directory)
         return source.HasField("stream") or self._broadcasts is not None
 
-    async def _fetch_from(self, source: refit_pb2.WeightsSource, request: PartRequest, tries: int) -> FetchedPart:
+    async def _fetch_from(
+        self, source: refit_pb2.WeightsSource, request: PartRequest, tries: int
+    ) -> FetchedPart:
         if source.HasField("shared_memory"):
             return await self._fetch_mapped(source.shared_memory.name, request)
         if source.HasField("collective"):

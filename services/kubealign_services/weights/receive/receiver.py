@@ -8,9 +8,7 @@ from pathlib import Path
 
 from kubealign.spec.sections.rollout import WeightEncoding
 from kubealign.v1 import refit_pb2
-from kubealign_services.weights.receive.tensor_assembly import AssembledTensors
-from kubealign_services.weights.transfer.collective.receiver import BroadcastReceiver
-from kubealign_services.weights.transfer.delta.base_cache import DeltaBaseCache
+from kubealign_services.runtime.rpc.errors import NotFound, Unreachable
 from kubealign_services.weights.announce.manifest import CorruptTransfer, check_announcement
 from kubealign_services.weights.receive.part_fetcher import (
     COLLECTIVE,
@@ -20,11 +18,13 @@ from kubealign_services.weights.receive.part_fetcher import (
     PartFetcher,
     PartRequest,
 )
+from kubealign_services.weights.receive.tensor_assembly import AssembledTensors
+from kubealign_services.weights.receive.transfer_plan import RangeSelector, TransferPlan, plan_transfer
+from kubealign_services.weights.transfer.collective.receiver import BroadcastReceiver
+from kubealign_services.weights.transfer.delta.base_cache import DeltaBaseCache
 from kubealign_services.weights.transfer.stream.part_streamer import PartStreamer
-from kubealign_services.weights.receive.transfer_plan import TransferPlan, RangeSelector, plan_transfer
-from kubealign_services.weights.transfer.stream.relay import Relay
 from kubealign_services.weights.transfer.stream.peer_streams import OpenStream
-from kubealign_services.runtime.rpc.errors import NotFound, Unreachable
+from kubealign_services.weights.transfer.stream.relay import Relay
 
 __all__ = ["COLLECTIVE", "SHARED_MEMORY", "STREAM", "WeightsTransfer", "WeightsReceiver"]
 
@@ -105,7 +105,9 @@ class WeightsReceiver:
             yield transfer
 
     @asynccontextmanager
-    async def fetch_before_verification(self, announcement: refit_pb2.WeightsAnnouncement) -> AsyncIterator[WeightsTransfer]:
+    async def fetch_before_verification(
+        self, announcement: refit_pb2.WeightsAnnouncement
+    ) -> AsyncIterator[WeightsTransfer]:
         """Fetch like `fetch`, but yield mapped snapshots while they are being verified, as verification takes
         half as long as the copy. See `WeightsTransfer.verification`.
         """
@@ -126,7 +128,9 @@ class WeightsReceiver:
             self._base_cache.clear()
             raise
 
-    async def _fetch(self, announcement: refit_pb2.WeightsAnnouncement, before_verification: bool) -> WeightsTransfer:
+    async def _fetch(
+        self, announcement: refit_pb2.WeightsAnnouncement, before_verification: bool
+    ) -> WeightsTransfer:
         check_announcement(announcement)
         transfer_plan = plan_transfer(announcement, self._select_ranges)
         requests = {
@@ -151,7 +155,11 @@ class WeightsReceiver:
         )
 
     def _request(
-        self, announcement: refit_pb2.WeightsAnnouncement, part_index: int, piece_indices: tuple[int, ...], before_verification: bool
+        self,
+        announcement: refit_pb2.WeightsAnnouncement,
+        part_index: int,
+        piece_indices: tuple[int, ...],
+        before_verification: bool,
     ) -> PartRequest:
         part = announcement.parts[part_index]
         base = None
@@ -183,7 +191,12 @@ class WeightsReceiver:
         except (CorruptTransfer, NotFound, Unreachable) as error:
             raise type(error)(f"the part of rank {request.part.rank}: {error}") from error
 
-    def _cache_base(self, announcement: refit_pb2.WeightsAnnouncement, transfer_plan: TransferPlan, fetched: dict[int, FetchedPart]) -> bool:
+    def _cache_base(
+        self,
+        announcement: refit_pb2.WeightsAnnouncement,
+        transfer_plan: TransferPlan,
+        fetched: dict[int, FetchedPart],
+    ) -> bool:
         """Cache the fetched parts as the base of the next version's deltas, if the sender makes any. Returns
         True when any part was cached.
 
@@ -193,7 +206,9 @@ class WeightsReceiver:
             self._base_cache.clear()
             return False
         owned_parts = {
-            index: (part.snapshot, transfer_plan.needed[index]) for index, part in fetched.items() if part.is_owned
+            index: (part.snapshot, transfer_plan.needed[index])
+            for index, part in fetched.items()
+            if part.is_owned
         }
         self._base_cache.replace(announcement, owned_parts)
         return bool(owned_parts)

@@ -1,5 +1,4 @@
-"""Creates a process's weights receiver from its job's spec, with the servicers that relay received weights.
-"""
+"""Creates a process's weights receiver from its job's spec, with the servicers that relay received weights."""
 
 import secrets
 from collections.abc import AsyncIterator
@@ -8,12 +7,12 @@ from dataclasses import dataclass
 
 from kubealign.process_settings import ProcessSettings
 from kubealign.spec.sections.rollout import RefitSpec, WeightTransport
-from kubealign_services.weights.transfer.collective.receiver import BroadcastReceiver
-from kubealign_services.weights.receive.transfer_plan import RangeSelector
 from kubealign_services.weights.receive.receiver import WeightsReceiver
-from kubealign_services.weights.transfer.stream.relay import Relay
+from kubealign_services.weights.receive.transfer_plan import RangeSelector
 from kubealign_services.weights.send.servicer import RelayServicer
+from kubealign_services.weights.transfer.collective.receiver import BroadcastReceiver
 from kubealign_services.weights.transfer.stream.peer_streams import PeerStreams
+from kubealign_services.weights.transfer.stream.relay import Relay
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,9 @@ log = logging.getLogger(__name__)
 WaitForLoss = Callable[[], Awaitable[str]]
 
 
-async def recover_weights(worker: RefitWorker, wait_for_loss: WaitForLoss, load_base: Callable[[], Awaitable[None]]) -> None:
+async def recover_weights(
+    worker: RefitWorker, wait_for_loss: WaitForLoss, load_base: Callable[[], Awaitable[None]]
+) -> None:
     """Restore lost weights forever, concurrently with `worker.run`. The worker is quarantined from the loss
     until a transfer succeeds.
 

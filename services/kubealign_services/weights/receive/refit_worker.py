@@ -15,12 +15,12 @@ from torch import Tensor
 from kubealign.spec.sections.rollout import InFlightPolicy
 from kubealign.v1 import batch_pb2, refit_pb2
 from kubealign_services.messaging.contract import Bus, BusUnavailable
+from kubealign_services.runtime.rpc.errors import OutOfOrder, StaleFence
 from kubealign_services.weights.announce.announcement import decode_announcement
-from kubealign_services.weights.verify.canary import max_logprob_gap
 from kubealign_services.weights.announce.manifest import describe_weights
 from kubealign_services.weights.receive.part_fetcher import VerificationFailed
-from kubealign_services.weights.receive.receiver import WeightsTransfer, WeightsReceiver
-from kubealign_services.runtime.rpc.errors import OutOfOrder, StaleFence
+from kubealign_services.weights.receive.receiver import WeightsReceiver, WeightsTransfer
+from kubealign_services.weights.verify.canary import max_logprob_gap
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,10 @@ class RefitTarget(Protocol):
         """Pause generation; see `Generator.paused`."""
 
     async def refit(
-        self, tensors: Iterable[tuple[str, Tensor]], version: int, in_flight: InFlightPolicy = InFlightPolicy.DRAIN
+        self,
+        tensors: Iterable[tuple[str, Tensor]],
+        version: int,
+        in_flight: InFlightPolicy = InFlightPolicy.DRAIN,
     ) -> None:
         """Load the tensors.
 
@@ -194,7 +197,9 @@ class RefitWorker:
         try:
             async with deadline:
                 try:
-                    await self._refit(announcement, self._receiver.fetch_before_verification(announcement), answer)
+                    await self._refit(
+                        announcement, self._receiver.fetch_before_verification(announcement), answer
+                    )
                 except VerificationFailed as error:
                     log.warning("corrupt weights are fetched again", extra={"cause": str(error)})
                     await self._refit(announcement, self._receiver.fetch(announcement), answer)

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from kubealign.v1 import refit_pb2
+from kubealign_services.training.weight_slices import WeightSlice
 from kubealign_services.weights.announce.manifest import DTYPES, piece_view
 from kubealign_services.weights.receive.transfer_plan import TensorAssembly, TransferPlan
-from kubealign_services.training.weight_slices import WeightSlice
 
 
 class AssembledTensors:

@@ -47,7 +47,9 @@ class TransferPlan:
     needed: dict[int, tuple[int, ...]]
 
 
-def plan_transfer(announcement: refit_pb2.WeightsAnnouncement, select_ranges: RangeSelector | None = None) -> TransferPlan:
+def plan_transfer(
+    announcement: refit_pb2.WeightsAnnouncement, select_ranges: RangeSelector | None = None
+) -> TransferPlan:
     """Plan the transfer of an announcement that passes `check_announcement`.
 
     Args:

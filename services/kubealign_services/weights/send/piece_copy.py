@@ -20,7 +20,11 @@ import xxhash
 from torch import Tensor
 
 from kubealign.v1 import refit_pb2
-from kubealign_services.weights.verify.copy_with_checksum import Bytes, copy_with_checksum, narrow_with_checksum
+from kubealign_services.weights.verify.copy_with_checksum import (
+    Bytes,
+    copy_with_checksum,
+    narrow_with_checksum,
+)
 
 #: (offset within the piece, count) -> bytes, which are valid until the next call
 ChunkReader = Callable[[int, int], Bytes]
@@ -129,7 +133,9 @@ class PieceCopier:
         self._batch_bytes = 0
         self._pending: deque[Future[None]] = deque()
 
-    def submit(self, entry: refit_pb2.TensorEntry, source: Tensor, dtype: torch.dtype, target: SnapshotTarget) -> None:
+    def submit(
+        self, entry: refit_pb2.TensorEntry, source: Tensor, dtype: torch.dtype, target: SnapshotTarget
+    ) -> None:
         """Submit a copy, after waiting for a free slot. Raises the exception of an earlier copy, or of this
         one.
         """

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from kubealign.spec.sections.rollout import WeightEncoding, WeightTransport
 from kubealign.v1 import batch_pb2, refit_pb2
-from kubealign_services.weights.announce.announcement import build_announcement
-from kubealign_services.weights.transfer.delta.writer import have_same_layout, write_deltas
-from kubealign_services.weights.announce.manifest import describe_weights
-from kubealign_services.weights.transfer.shared_memory import SnapshotGone, host_identity
-from kubealign_services.weights.send.snapshot_file import SnapshotFile, split_range, chunk_ranges
 from kubealign_services.runtime.rpc.errors import NotFound, StorageFull
 from kubealign_services.training.weight_slices import WeightSlice
+from kubealign_services.weights.announce.announcement import build_announcement
+from kubealign_services.weights.announce.manifest import describe_weights
+from kubealign_services.weights.send.snapshot_file import SnapshotFile, chunk_ranges, split_range
+from kubealign_services.weights.transfer.delta.writer import have_same_layout, write_deltas
+from kubealign_services.weights.transfer.shared_memory import SnapshotGone, host_identity
 
 CHUNK_BYTES = 2 << 20
 
@@ -70,7 +70,10 @@ class WeightsPublisher:
         self._prefix = directory / f"weights-{rank}-{secrets.token_hex(8)}"
         self._files = 0
         # Deltas are only used by streams.
-        has_changes = encoding is WeightEncoding.DELTA and transport in (WeightTransport.AUTO, WeightTransport.STREAM)
+        has_changes = encoding is WeightEncoding.DELTA and transport in (
+            WeightTransport.AUTO,
+            WeightTransport.STREAM,
+        )
         self._slots = [
             _Slot(self._new_file(), self._new_file("-changes") if has_changes else None) for _ in range(2)
         ]
@@ -148,7 +151,8 @@ class WeightsPublisher:
         """
         base = self.delta_base
         part = self.write(
-            (WeightSlice.from_full_tensor(name, tensor) for name, tensor in tensors), with_deltas=adapter is None
+            (WeightSlice.from_full_tensor(name, tensor) for name, tensor in tensors),
+            with_deltas=adapter is None,
         )
         announcement = build_announcement(
             [part], fence=fence, version=version, canary=canary, adapter=adapter, base=base
@@ -184,7 +188,9 @@ class WeightsPublisher:
         if request.delta:
             file, stretches = slot.deltas, _delta_ranges(part, indices)
             if file is None or not part.delta_sizes:
-                raise NotFound(f"weights {describe_weights(request.weights)} have no deltas at rank {self.rank}")
+                raise NotFound(
+                    f"weights {describe_weights(request.weights)} have no deltas at rank {self.rank}"
+                )
         else:
             file = slot.file
             stretches = chunk_ranges((part.tensors[index] for index in indices), CHUNK_BYTES)
@@ -208,8 +214,7 @@ class WeightsPublisher:
         return SnapshotFile(self._prefix.with_name(f"{self._prefix.name}-{self._files}{kind}"))
 
     def _write_deltas(self, slot: _Slot, entries: list[refit_pb2.TensorEntry]) -> list[int]:
-        """Write the deltas from the previous slot; return their sizes, or an empty list when there are none.
-        """
+        """Write the deltas from the previous slot; return their sizes, or an empty list when there are none."""
         before = self._slots[1 - self._next_slot]
         if slot.deltas is None or before.weights is None or before.part is None:
             return []

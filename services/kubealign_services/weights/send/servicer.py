@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator
 import grpc
 
 from kubealign.v1 import refit_pb2, sender_pb2_grpc
-from kubealign_services.weights.transfer.collective.sender import BroadcastSender
+from kubealign_services.runtime.rpc.errors import NotFound
 from kubealign_services.weights.send.publisher import WeightsPublisher
+from kubealign_services.weights.transfer.collective.sender import BroadcastSender
 from kubealign_services.weights.transfer.stream.relay import Relay
 from kubealign_services.weights.transfer.stream.relay_tree import SENDER, RelayRequest, RelayTree
-from kubealign_services.runtime.rpc.errors import NotFound
 
 # Trees that are kept: of the served versions, and of some that are requested late.
 _MAX_TREES = 4
@@ -63,7 +63,9 @@ class WeightsSenderServicer(sender_pb2_grpc.WeightsSenderServicer):
         while len(self._trees) > _MAX_TREES:
             del self._trees[next(iter(self._trees))]
         pieces = frozenset(request.tensors) or None
-        return tree.assign_parent(RelayRequest(request.asker, request.address, pieces, request.delta), request.lost)
+        return tree.assign_parent(
+            RelayRequest(request.asker, request.address, pieces, request.delta), request.lost
+        )
 
 
 class RelayServicer(sender_pb2_grpc.WeightsSenderServicer):

@@ -22,10 +22,10 @@ from pathlib import Path
 import numpy as np
 
 from kubealign.v1 import batch_pb2, refit_pb2
-from kubealign_services.weights.verify.copy_with_checksum import Bytes
+from kubealign_services.training.weight_slices import WeightSlice
 from kubealign_services.weights.announce.manifest import DTYPES, align_offset, dtype_name
 from kubealign_services.weights.send.piece_copy import piece_copier
-from kubealign_services.training.weight_slices import WeightSlice
+from kubealign_services.weights.verify.copy_with_checksum import Bytes
 
 HEADER_BYTES = 64
 _MAGIC = b"kubealgn"

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from kubealign.v1 import batch_pb2
+from kubealign_services.runtime.rpc.errors import NotFound
 from kubealign_services.weights.announce.manifest import describe_weights
 from kubealign_services.weights.send.snapshot_file import HEADER_BYTES, encode_header
-from kubealign_services.runtime.rpc.errors import NotFound
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -116,8 +116,7 @@ class MappedSnapshot:
         self.snapshot: memoryview = data.data if size_bytes else memoryview(b"")
 
     def check_valid(self) -> None:
-        """Raise SnapshotGone when a later publication has started to overwrite the bytes; never when `lasts`.
-        """
+        """Raise SnapshotGone when a later publication has started to overwrite the bytes; never when `lasts`."""
         if not self.lasts:
             self._check_header()
 

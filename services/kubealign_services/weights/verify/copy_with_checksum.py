@@ -17,10 +17,10 @@ from kubealign_services.weights.verify.xxh3_kernels import (
     STRIPE,
     absorb_stripes,
     copy_op,
-    init_lanes,
     finalize,
-    store_fence,
+    init_lanes,
     narrow_op,
+    store_fence,
 )
 
 Bytes = NDArray[np.uint8]

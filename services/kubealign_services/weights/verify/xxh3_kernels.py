@@ -59,7 +59,8 @@ def finalize(lanes: list[int], size: int) -> int:
     total = size * _PRIME64[0] & _MASK
     for pair in range(4):
         first, second = (
-            lanes[2 * pair + one] ^ int.from_bytes(SECRET[_END_KEY_OFFSET + 16 * pair + 8 * one :][:8], "little")
+            lanes[2 * pair + one]
+            ^ int.from_bytes(SECRET[_END_KEY_OFFSET + 16 * pair + 8 * one :][:8], "little")
             for one in range(2)
         )
         product = first * second
@@ -144,7 +145,9 @@ def store_fence(context: Any) -> Any:
 def _accumulate(builder: Any, lanes: Any, stripe: Any, keys: Any) -> Any:
     """Return the lanes after one more stripe."""
     keyed = builder.xor(stripe, keys)
-    product = builder.mul(builder.and_(keyed, _broadcast_lanes(0xFFFFFFFF)), builder.lshr(keyed, _broadcast_lanes(32)))
+    product = builder.mul(
+        builder.and_(keyed, _broadcast_lanes(0xFFFFFFFF)), builder.lshr(keyed, _broadcast_lanes(32))
+    )
     order = ir.Constant(ir.VectorType(ir.IntType(32), 8), [1, 0, 3, 2, 5, 4, 7, 6])
     neighbours = builder.shuffle_vector(stripe, ir.Constant(_LANES, ir.Undefined), order)
     return builder.add(builder.add(lanes, neighbours), product)

@@ -4,8 +4,8 @@ import asyncio
 import random
 
 from kubealign.client.records import JobRecord, JobRef
-from kubealign_dashboard.cluster.job_cache import JobCache
 from kubealign_dashboard.cluster.cached_job import SORT_FIELDS
+from kubealign_dashboard.cluster.job_cache import JobCache
 from support.job_items import item
 
 REF = JobRef("team", "a")
@@ -26,7 +26,10 @@ def test_the_newer_version_wins() -> None:
 def test_documents_are_complete_without_managed_fields() -> None:
     cache = JobCache()
     batches = item("a", labels={"x": "y"}, phase="Running")
-    batches["metadata"]["annotations"] = {"kubectl.kubernetes.io/last-applied-configuration": "{}", "mine": "1"}
+    batches["metadata"]["annotations"] = {
+        "kubectl.kubernetes.io/last-applied-configuration": "{}",
+        "mine": "1",
+    }
     cache.put(batches)
     job = cache.get(REF)
     assert job is not None

@@ -37,7 +37,9 @@ class Counted(MemorySite):
         async for record in super().watch(ref):
             yield record
 
-    async def metrics(self, ref: JobRef, after: str = STREAM_START, count: int = 1000) -> Sequence[StepMetrics]:
+    async def metrics(
+        self, ref: JobRef, after: str = STREAM_START, count: int = 1000
+    ) -> Sequence[StepMetrics]:
         self.looks += 1
         return await super().metrics(ref, after, count)
 

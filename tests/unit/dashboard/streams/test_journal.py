@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from kubealign_dashboard.streams.journal import ReaderFellBehind, Journal
+from kubealign_dashboard.streams.journal import Journal, ReaderFellBehind
 
 
 async def read(journal: Journal[int], position: int) -> list[int]:

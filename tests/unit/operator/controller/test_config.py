@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kubealign_operator.controller.config import ConfigError, load_config
-from kubealign_operator.manifests.platform import Platform
+from kubealign_operator.manifests.context import Platform
 
 _PLATFORM = "platform: {image: 'services:1', redisHost: redis.svc}\n"
 

@@ -11,11 +11,10 @@ import yaml
 from pydantic import BaseModel, Field
 
 from kubealign.spec.base import SpecModel, SpecUnion
-from kubealign_operator.crd.cross_field_rules import cross_field_rules
-from kubealign_operator.crd.definition import definition, job_schema
-from kubealign_operator.crd.file import crd_manifest
-from kubealign_operator.crd.immutability_rules import immutability_rules
 from kubealign_operator.crd.cel import cel_string
+from kubealign_operator.crd.cross_field_rules import cross_field_rules
+from kubealign_operator.crd.definition import crd_manifest, definition, job_schema
+from kubealign_operator.crd.immutability_rules import immutability_rules
 from kubealign_operator.crd.model_rules import model_rules
 from kubealign_operator.crd.schema import SchemaEmitter, walk_schema
 

@@ -9,11 +9,10 @@ import pytest
 from kubealign.pod_contract import PodSettings
 from kubealign.roles import roles
 from kubealign_operator import names
-from kubealign_operator.planner.validation import parse_job
-from kubealign_operator.manifests.strategic_merge import strategic_merge
-from kubealign_operator.manifests.platform import Platform
+from kubealign_operator.manifests.context import Platform, RenderContext
 from kubealign_operator.manifests.pod import build_pod
-from kubealign_operator.manifests.context import RenderContext
+from kubealign_operator.manifests.pod_templates import strategic_merge
+from kubealign_operator.planner.validation import parse_job
 from support.rendering.jobs import PLATFORM, UID, ppo, sft, two_ranks
 
 Json = dict[str, Any]
@@ -102,7 +101,9 @@ def test_a_config_map_function_is_mounted_by_its_reward_only() -> None:
 def test_the_certificate_is_the_roles_own() -> None:
     for name, role in (("trainer-1", "trainer"), ("prepare", "driver"), ("nats", "nats")):
         volume = next(
-            manifest for manifest in _pods(ppo())[name]["spec"]["volumes"] if manifest["name"] == "kubealign-credentials"
+            manifest
+            for manifest in _pods(ppo())[name]["spec"]["volumes"]
+            if manifest["name"] == "kubealign-credentials"
         )
         keys = {item["key"] for item in volume["projected"]["sources"][0]["secret"]["items"]}
         assert f"{role}-key.pem" in keys
@@ -214,7 +215,8 @@ def test_the_training_processes_form_one_pod_group() -> None:
     }
     assert set(grouped.values()) == {"8"}
     assert all(
-        manifest["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "align" for manifest in created.values()
+        manifest["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "align"
+        for manifest in created.values()
     )
 
 

@@ -3,9 +3,9 @@
 from typing import Any
 
 from kubealign.roles import roles
-from kubealign_operator.planner.validation import parse_job
-from kubealign_operator.manifests.pod import build_pod
 from kubealign_operator.manifests.context import RenderContext
+from kubealign_operator.manifests.pod import build_pod
+from kubealign_operator.planner.validation import parse_job
 from support.rendering.jobs import PLATFORM, UID, sft
 
 

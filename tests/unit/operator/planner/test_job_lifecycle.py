@@ -14,7 +14,9 @@ from kubealign_operator.planner.plan import PodDeletion
 from support.rendering.cluster import Cluster
 from support.rendering.jobs import ppo, sft, two_ranks
 
-_SFT = DependencyView("sft", "11111111-a", phase="Succeeded", result=VolumePath("runs", "sft-11111111/result"))
+_SFT = DependencyView(
+    "sft", "11111111-a", phase="Succeeded", result=VolumePath("runs", "sft-11111111/result")
+)
 
 
 def _ppo() -> Cluster:
@@ -289,7 +291,9 @@ def test_a_resolved_result_survives_the_deletion_of_its_job() -> None:
     assert cluster.phase == "Running"
 
 
-@pytest.mark.parametrize(("makes", "said"), [(ResultKind.REWARD_MODEL, "a reward model"), (ResultKind.DATA, "data")])
+@pytest.mark.parametrize(
+    ("makes", "said"), [(ResultKind.REWARD_MODEL, "a reward model"), (ResultKind.DATA, "data")]
+)
 def test_a_result_of_the_wrong_kind_is_reported(makes: ResultKind, said: str) -> None:
     view = DependencyView("sft", "1", phase="Succeeded", makes=makes, result=VolumePath("runs", "x"))
     cluster = Cluster(ppo(), dependencies={"sft": view})

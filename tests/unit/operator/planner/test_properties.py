@@ -9,12 +9,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kubealign.spec.status import AlignmentJobStatus, JobPhase
-from kubealign_operator.kube_views.observed import DependencyView, ObservedState, DriverProgress, VolumePath
-from kubealign_operator.planner.validation import dependencies_of, processes_of
-from kubealign_operator.kube_views.pod_view import pod_view
 from kubealign_operator.kube_views.lenient_json import get_path
-from kubealign_operator.planner.planner import plan_reconcile
+from kubealign_operator.kube_views.observed import DependencyView, DriverProgress, ObservedState, VolumePath
+from kubealign_operator.kube_views.pod_view import pod_view
 from kubealign_operator.planner.plan import ReconcilePlan
+from kubealign_operator.planner.planner import plan_reconcile
+from kubealign_operator.planner.validation import dependencies_of, processes_of
 from support.rendering.cluster import START, Cluster
 from support.rendering.jobs import PLATFORM, UID, ppo, sft, two_ranks
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from kubealign.bench.measurements import SizingError, StepShape, compute_sizing
 from kubealign.bench.from_run import measure_run
+from kubealign.bench.measurements import SizingError, StepShape, compute_sizing
 from kubealign.spec.job import AlignmentJob
 from support.bad_specs import whole_job
 

@@ -10,7 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kubealign.bench.engine_speed import EngineSpeed
-from kubealign.bench.generation_time import StepWorkload, simulate_worker, steady_state_seconds, generation_times
+from kubealign.bench.generation_time import (
+    StepWorkload,
+    generation_times,
+    simulate_worker,
+    steady_state_seconds,
+)
 from kubealign.bench.response_lengths import ResponseLengths, fit_lengths
 from kubealign.bench.sizing import StepCosts, recommend_workers
 
@@ -99,7 +104,9 @@ def test_recommends_the_fewest_cost_effective_workers() -> None:
         "shorter."
     )
     # Three do no more than two where there are four groups; four do: the plateau is not taken for the end.
-    plateau = recommend_workers(StepWorkload([10] * 4, samples=1), EVEN_BY_LENGTH, StepCosts(1.0), 0, False, 8)
+    plateau = recommend_workers(
+        StepWorkload([10] * 4, samples=1), EVEN_BY_LENGTH, StepCosts(1.0), 0, False, 8
+    )
     assert [row.generate for row in plateau.rows] == pytest.approx([40, 20, 20, 10, 10, 10, 10, 10])
     assert plateau.workers == 4
 

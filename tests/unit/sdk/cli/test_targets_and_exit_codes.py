@@ -14,9 +14,9 @@ import pytest
 import typer
 from typer.testing import Result
 
-from kubealign.cli.views.durations import format_age, format_duration
-from kubealign.cli.terminal import escape_control
 from kubealign.cli.target import CommandTarget, open_backend
+from kubealign.cli.terminal import escape_control
+from kubealign.cli.views.durations import format_age, format_duration
 from kubealign.client.errors import KubealignError, Unavailable
 from kubealign.client.records import JobRef
 from support.memory_site import MemorySite
@@ -38,9 +38,7 @@ def test_target_selection_rule(monkeypatch: pytest.MonkeyPatch) -> None:
         CommandTarget(local=True, context="c").runs_folder  # noqa: B018
 
 
-def test_missing_cluster_names_the_local_options(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_missing_cluster_names_the_local_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("KUBEALIGN_RUNS_DIR", "KUBECONFIG", "KUBERNETES_SERVICE_HOST"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -178,8 +176,8 @@ def test_job_names_are_completed(
 ) -> None:
     from contextlib import asynccontextmanager
 
-    from kubealign.cli import target as where
     from kubealign.cli import completion
+    from kubealign.cli import target as where
 
     submitted("ppo"), submitted("grpo"), submitted("sft", namespace="team-a")
 

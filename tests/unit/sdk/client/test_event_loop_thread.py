@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from kubealign.client.event_loop_thread import EventLoopThread
 from kubealign.client.errors import NotPossible
+from kubealign.client.event_loop_thread import EventLoopThread
 
 
 async def numbers(ended: list[str], pause: float = 0.0) -> AsyncIterator[int]:

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubealign.client.errors import JobInvalid
-from kubealign.kube.label_selector import parse_label_selector
 from kubealign.client.query import select_page
 from kubealign.client.records import ListQuery
+from kubealign.kube.label_selector import parse_label_selector
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,9 @@ def test_query_selects_jobs(query: ListQuery, expected: list[str]) -> None:
     st.integers(1, 4),
     st.integers(0, 20),
 )
-def test_pages_contain_each_job_once_despite_deletions(rows: list[Row], sort: str, limit: int, gone: int) -> None:
+def test_pages_contain_each_job_once_despite_deletions(
+    rows: list[Row], sort: str, limit: int, gone: int
+) -> None:
     whole = select_page(rows, ListQuery(sort=sort, limit=500)).jobs
     seen: list[Row] = []
     after = ""

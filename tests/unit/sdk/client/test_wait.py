@@ -7,9 +7,9 @@ import pytest
 
 from kubealign import AlignmentJob
 from kubealign.client.errors import Conflict, JobFailed, JobInvalid
-from kubealign.client.submission import to_document, parse_submission
 from kubealign.client.records import JobRecord
-from kubealign.client.wait import has_reached, timeout_message, parse_phase
+from kubealign.client.submission import parse_submission, to_document
+from kubealign.client.wait import has_reached, parse_phase, timeout_message
 from kubealign.spec.status import JobPhase
 
 TEXT = """

@@ -54,7 +54,9 @@ def test_each_status_has_its_exception() -> None:
     assert isinstance(refused("watch", JOBS, 410, reason="Expired"), WatchExpired)
     assert isinstance(refused("get", ONE, 418), NotPossible)
     pod = "/api/v1/namespaces/team/pods/one-driver"
-    assert isinstance(refused("get", pod, 404, details={"name": "one-driver", "kind": "pods"}), ObjectNotFound)
+    assert isinstance(
+        refused("get", pod, 404, details={"name": "one-driver", "kind": "pods"}), ObjectNotFound
+    )
     assert isinstance(refused("create", f"{pod}/exec", 400), NotPossible)
 
 
@@ -116,4 +118,6 @@ def test_missing_permissions_differ_from_admission_rules() -> None:
 @pytest.mark.parametrize("body", [b"", b"[]", b"<html>", b'{"details": null}', b"\xff"])
 def test_any_response_body_becomes_a_client_error(body: bytes) -> None:
     for status in (400, 401, 403, 404, 409, 410, 422, 429, 500, 502, 599):
-        assert isinstance(error_from_response(ApiCall("create", JOBS), status, body, "https://cluster.test"), KubealignError)
+        assert isinstance(
+            error_from_response(ApiCall("create", JOBS), status, body, "https://cluster.test"), KubealignError
+        )

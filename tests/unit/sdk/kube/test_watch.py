@@ -10,8 +10,8 @@ import pytest
 
 from kubealign.client.errors import Forbidden, Unavailable
 from kubealign.kube.api import KubernetesApi
-from kubealign.kube.watch import watch_changes, list_all
 from kubealign.kube.errors import WatchExpired
+from kubealign.kube.watch import list_all, watch_changes
 
 Json = dict[str, Any]
 Seen = list[tuple[str, str, bool]]
@@ -57,7 +57,11 @@ class Server:
         found: Seen = []
         async with (
             asyncio.timeout(30),
-            aclosing(watch_changes(cast(KubernetesApi, self), "/x", {}, known_objects=known, unavailable_timeout=0.5)) as told,
+            aclosing(
+                watch_changes(
+                    cast(KubernetesApi, self), "/x", {}, known_objects=known, unavailable_timeout=0.5
+                )
+            ) as told,
         ):
             async for change in told:
                 metadata = change.item["metadata"]

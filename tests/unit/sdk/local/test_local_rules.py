@@ -7,16 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubealign.library_environment import library_environment
-from kubealign.local.processes.restart_backoff import RestartBackoff
-from kubealign.local.runner.dry_run import describe_plan
-from kubealign.local.processes.exit_status import describe_exit
-from kubealign.local.errors import RunRefused
 from kubealign.local.display.metric_lines import format_seconds, format_step
+from kubealign.local.errors import RunRefused
+from kubealign.local.processes.cpu import compute_threads, computes_in_turns, should_yield_cpu
+from kubealign.local.processes.exit_status import describe_exit
 from kubealign.local.processes.log_tail import read_log_tail
 from kubealign.local.processes.preload_modules import modules_to_preload
-from kubealign.local.runner.scaling import plan_scaling
+from kubealign.local.processes.supervisor import RestartBackoff
 from kubealign.local.run_dir.spec_diff import forbidden_changes
-from kubealign.local.processes.threads import computes_in_turns, compute_threads, should_yield_cpu
+from kubealign.local.runner.dry_run import describe_plan
+from kubealign.local.runner.scaling import plan_scaling
 from kubealign.process_settings import Role
 from kubealign.read_model import StepMetrics
 from kubealign.roles import roles
@@ -266,7 +266,10 @@ def test_a_dry_run_names_every_process(ppo: AlignmentJob) -> None:
     rows = {line.split()[0]: line.split(maxsplit=1)[1] for line in lines[1:]}
     assert list(rows) == ["nats", "redis", *(process.name for process in roles(ppo))]
     after = "after prepare, trainer, critic, reference, reward-helpful, rollout"
-    assert " ".join(rows["driver"].split()) == f"kubealign_services.roles.driver.main grpc+tls://127.0.0.1 {after}"
+    assert (
+        " ".join(rows["driver"].split())
+        == f"kubealign_services.roles.driver.main grpc+tls://127.0.0.1 {after}"
+    )
     assert rows["prepare"].split() == ["kubealign_services.roles.driver.prepare", "runs", "once", "first"]
 
 

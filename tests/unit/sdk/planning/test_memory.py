@@ -4,15 +4,19 @@ from typing import Any
 
 import pytest
 
-from kubealign.planning.model import parameter_counts
-from kubealign.planning.memory.activations import korthikanti_activation_bytes, layer_activations
-from kubealign.planning.model.trainer_layout import TrainerLayout, trainer_layout, stage_parameters
-from kubealign.planning.memory.engine import PAGE_TOKENS, cache_bytes, engine_memory
 from kubealign.planning.machine import CUDA_CONTEXT_BYTES, Device, Machine
-from kubealign.planning.model.shape import parse_model_shape
+from kubealign.planning.memory.activations import (
+    LOGITS_PER_CHUNK,
+    head_working_bytes,
+    korthikanti_activation_bytes,
+    layer_activations,
+)
+from kubealign.planning.memory.engine import PAGE_TOKENS, cache_bytes, engine_memory
 from kubealign.planning.memory.optimizer_states import megatron_state_bytes, torch_state_bytes
 from kubealign.planning.memory.trainer import CPU_PACK_TOKENS, TrainedModel, trainer_memory
-from kubealign.planning.memory.logits import LOGITS_PER_CHUNK, head_working_bytes
+from kubealign.planning.model import parameter_counts
+from kubealign.planning.model.shape import parse_model_shape
+from kubealign.planning.model.trainer_layout import TrainerLayout, stage_parameters, trainer_layout
 from kubealign.planning.workload import Workload
 from kubealign.spec.sections.engines import Engine, TensorRTLLMEngineSpec, TorchEngineSpec, VllmEngineSpec
 from kubealign.spec.sections.megatron import MegatronBackendSpec, Recompute
@@ -114,7 +118,9 @@ def test_tensor_and_sequence_parallelism_divide_activations() -> None:
 def test_korthikanti_formula(
     tensor: int, sequence_parallel: bool, recompute: Recompute, bytes_: float
 ) -> None:
-    assert korthikanti_activation_bytes(12288, 96, 2048, tensor, sequence_parallel, recompute) == pytest.approx(bytes_)
+    assert korthikanti_activation_bytes(
+        12288, 96, 2048, tensor, sequence_parallel, recompute
+    ) == pytest.approx(bytes_)
 
 
 def test_head_memory_is_two_chunks_and_a_gradient() -> None:

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from kubealign.planning.model import parameter_counts
-from kubealign.planning.weight_transfer import estimate_weight_transfer
 from kubealign.planning.machine import Device, Machine
-from kubealign.planning.model.shape import parse_model_shape
-from kubealign.planning.traffic import ring_bytes, estimate_traffic
 from kubealign.planning.memory.trainer import TrainedModel
+from kubealign.planning.model import parameter_counts
+from kubealign.planning.model.shape import parse_model_shape
+from kubealign.planning.traffic import estimate_traffic, ring_bytes
+from kubealign.planning.weight_transfer import estimate_weight_transfer
 from kubealign.planning.workload import Workload
 from kubealign.spec.sections.megatron import MegatronBackendSpec
 from kubealign.spec.sections.precision import Precision
@@ -77,8 +77,12 @@ def test_distributed_optimizer_reduces_and_gathers_once_per_update() -> None:
 def test_traffic_between_nodes_uses_the_network_rate() -> None:
     machine = Machine(devices=2, link_rate=100.0, network_rate=10.0)
     found = {each.direction: each for each in estimate_traffic(model(4, tensor_parallel=2), machine)}
-    assert found["tensor"].is_within_node and found["tensor"].seconds == pytest.approx(found["tensor"].sent / 100)
-    assert not found["data"].is_within_node and found["data"].seconds == pytest.approx(found["data"].sent / 10)
+    assert found["tensor"].is_within_node and found["tensor"].seconds == pytest.approx(
+        found["tensor"].sent / 100
+    )
+    assert not found["data"].is_within_node and found["data"].seconds == pytest.approx(
+        found["data"].sent / 10
+    )
 
 
 def test_weight_transfer() -> None:
@@ -91,4 +95,6 @@ def test_weight_transfer() -> None:
 
 def test_only_the_adapter_is_transferred() -> None:
     lora = Lora(rank=1)
-    assert estimate_weight_transfer(model(1, lora), 1, Machine()).sent == 4 * parameter_counts.adapter(SHAPE, lora)
+    assert estimate_weight_transfer(model(1, lora), 1, Machine()).sent == 4 * parameter_counts.adapter(
+        SHAPE, lora
+    )

@@ -87,6 +87,8 @@ def test_replay_verdict(given: ReplayOutcome, passes: bool, says: str) -> None:
 
 
 def test_incomplete_replay_is_no_success() -> None:
-    short = ReplayOutcome(compare_runs({}, {}), 2, 1e-4, is_modified=True, weights_equal=None, threads=(None, None))
+    short = ReplayOutcome(
+        compare_runs({}, {}), 2, 1e-4, is_modified=True, weights_equal=None, threads=(None, None)
+    )
     assert not short.has_passed
     assert "only 0 of 2 steps" in str(replay_view(short)[1])

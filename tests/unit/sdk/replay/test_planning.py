@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kubealign.local.errors import RunRefused
-from kubealign.local.replay import create_replay_folder, plan_replay, has_same_weights
+from kubealign.local.replay import create_replay_folder, has_same_weights, plan_replay
 from kubealign.local.run_dir.layout import RunDirectory
 from kubealign.process_settings import Role
 from kubealign.replay.errors import ReplayError
@@ -42,7 +42,9 @@ def record(step: int) -> RecordedStep:
 def made(tmp_path: Path) -> Made:
     """Return a recorded run of four steps with checkpoints of the second and the fourth."""
 
-    def make(algorithm: str = "ppo", changes: dict[str, Any] | None = None, name: str = "rec") -> RunDirectory:
+    def make(
+        algorithm: str = "ppo", changes: dict[str, Any] | None = None, name: str = "rec"
+    ) -> RunDirectory:
         document = whole_job(algorithm, changes or {})
         document["metadata"]["name"] = name
         job = AlignmentJob.model_validate(document)

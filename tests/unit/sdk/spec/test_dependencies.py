@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubealign.spec.algorithms import Algorithm, ResultKind
-from kubealign.spec.dependencies import dependency_names, result_kind_of, result_kind_error, order_by_dependencies, result_references
+from kubealign.spec.dependencies import (
+    dependency_names,
+    order_by_dependencies,
+    result_kind_error,
+    result_kind_of,
+    result_references,
+)
 from kubealign.spec.errors import SpecErrors
 from kubealign.spec.field_lookup import document_fields
 from kubealign.spec.job import AlignmentJob
@@ -77,7 +83,12 @@ def test_accepted_result_kinds_per_field() -> None:
 def test_result_kind_of_a_raw_algorithm() -> None:
     assert result_kind_of({"generate": {}}) is ResultKind.DATA
     assert result_kind_of({"rewardModel": {}}) is ResultKind.REWARD_MODEL
-    assert result_kind_of({"reward_model": {}}) is result_kind_of({"tomorrows": {}}) is result_kind_of({}) is None
+    assert (
+        result_kind_of({"reward_model": {}})
+        is result_kind_of({"tomorrows": {}})
+        is result_kind_of({})
+        is None
+    )
     made = {name: result_kind_of({name: {}}) for name in document_fields(Algorithm)}
     others = {name for name, makes in made.items() if makes is not ResultKind.POLICY}
     assert others == {"rewardModel", "generate", "annotate"}
@@ -98,7 +109,11 @@ def test_order_of_sft_reward_model_and_ppo(document: Make) -> None:
 
 def test_independent_jobs_keep_their_order() -> None:
     assert names(order_by_dependencies([job("c"), job("a"), job("b")], never_finished)) == ["c", "a", "b"]
-    assert names(order_by_dependencies([job("c", "b"), job("a"), job("b")], never_finished)) == ["a", "b", "c"]
+    assert names(order_by_dependencies([job("c", "b"), job("a"), job("b")], never_finished)) == [
+        "a",
+        "b",
+        "c",
+    ]
 
 
 def test_results_of_jobs_outside_the_file() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kubealign.process_settings import Role
-from kubealign.roles import Process, generation_role, with_replica, roles, rollout_worker
+from kubealign.roles import Process, generation_role, roles, rollout_worker, with_replica
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.sections.models import Model
 
@@ -84,7 +84,12 @@ def test_all_fields_of_the_processes(document: Make) -> None:
     )
     found = {process.name: process for process in roles(job)}
     assert found["prepare"] == Process(
-        "prepare", Role.DRIVER, "prepare", "kubealign_services.roles.driver.prepare", one_shot=True, serves=False
+        "prepare",
+        Role.DRIVER,
+        "prepare",
+        "kubealign_services.roles.driver.prepare",
+        one_shot=True,
+        serves=False,
     )
     assert found["trainer-1"] == Process(
         "trainer-1",

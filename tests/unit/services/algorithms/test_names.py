@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from kubealign.spec.algorithms import Algorithm, ResultKind, AlgorithmSpec
+from kubealign.spec.algorithms import Algorithm, AlgorithmSpec, ResultKind
 from kubealign.spec.base import field_alias
 from kubealign.spec.field_lookup import nested_model
 
@@ -110,7 +110,9 @@ def test_every_allowance_is_used() -> None:
 def test_algorithms_page_names_all_algorithms_with_valid_links() -> None:
     page = ROOT / "docs/algorithms/README.md"
     text = page.read_text(encoding="utf-8")
-    assert [member for member in Algorithm.model_fields if f"`{field_alias(Algorithm, member)}`" not in text] == []
+    assert [
+        member for member in Algorithm.model_fields if f"`{field_alias(Algorithm, member)}`" not in text
+    ] == []
     links = set(re.findall(r"\]\(([^)#]+)", text))
     assert sorted(link for link in links if not (page.parent / link).exists()) == []
 

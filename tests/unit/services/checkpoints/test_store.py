@@ -13,9 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kubealign_services.checkpoints import store as store_module
-from kubealign_services.checkpoints.manifest import CheckpointManifest
-from kubealign_services.checkpoints.shards import ShardFile, describe_shards
-from kubealign_services.checkpoints.store import MANIFEST, CheckpointFailed, CheckpointStore, CorruptCheckpoint
+from kubealign_services.checkpoints.manifest import CheckpointManifest, ShardFile, describe_shards
+from kubealign_services.checkpoints.store import (
+    MANIFEST,
+    CheckpointFailed,
+    CheckpointStore,
+    CorruptCheckpoint,
+)
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -190,7 +194,9 @@ def test_crash_anywhere_leaves_a_complete_checkpoint(survived: int, keep: int) -
             store_module._verify(path)
         # A third commit goes through, and nothing of the crash is left.
         commit(store, 4)
-        assert {path.name for path in Path(folder).iterdir()} == {path.name for path in store.checkpoint_paths()}
+        assert {path.name for path in Path(folder).iterdir()} == {
+            path.name for path in store.checkpoint_paths()
+        }
         assert len(store.checkpoint_paths()) <= keep
         for path in store.checkpoint_paths():
             store_module._verify(path)

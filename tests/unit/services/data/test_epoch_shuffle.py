@@ -60,7 +60,9 @@ def test_a_batch_larger_than_the_data_spans_epochs() -> None:
     assert cursor == EpochCursor(2, 1)
 
 
-@pytest.mark.parametrize(("cursor", "rows"), [(EpochCursor(), 0), (EpochCursor(0, 5), 5), (EpochCursor(-1, 0), 5)])
+@pytest.mark.parametrize(
+    ("cursor", "rows"), [(EpochCursor(), 0), (EpochCursor(0, 5), 5), (EpochCursor(-1, 0), 5)]
+)
 def test_a_cursor_outside_the_rows_is_refused(cursor: EpochCursor, rows: int) -> None:
     with pytest.raises(ValueError, match="rows"):
         take_rows(cursor, 1, rows, 1)

@@ -1,5 +1,4 @@
-"""An engine that shares its accelerator: the time that it holds the lock, and equal samples after an offload.
-"""
+"""An engine that shares its accelerator: the time that it holds the lock, and equal samples after an offload."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,15 +8,18 @@ import pytest
 import torch
 
 from kubealign.spec.sections import engines as engine_spec
-from kubealign_services.training.adapters.low_rank import LowRankAdapter
 from kubealign_services.generation.contract import GeneratedSample, GenerationRequest, SamplingParameters
-from kubealign_services.generation.shared_accelerator import GENERATION_TENANT, EngineTenant, SharedAcceleratorEngine
-from kubealign_services.generation.torch_engine.model.causal_model import offloadable_runner
+from kubealign_services.generation.shared_accelerator import (
+    GENERATION_TENANT,
+    EngineTenant,
+    SharedAcceleratorEngine,
+)
 from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
-from kubealign_services.generation.torch_engine.model.causal_model import CausalModel
+from kubealign_services.generation.torch_engine.model.causal_model import CausalModel, offloadable_runner
 from kubealign_services.generation.torch_engine.model.offloadable_runner import OffloadableModelRunner
 from kubealign_services.runtime.offload.accelerator_lock import AcceleratorLock
 from kubealign_services.runtime.offload.host_offloader import HostOffloader
+from kubealign_services.training.adapters.low_rank import LowRankAdapter
 
 pytestmark = pytest.mark.timeout(60)
 TOKENS = [5, 6, 7, 8, 9]
@@ -98,7 +100,9 @@ def test_adapter_and_base_survive_an_offload(shared: Any, zoo: Any) -> None:
     layer = "model.layers.0.self_attn.q_proj"
     for version, seed in ((2, 1), (3, 2)):
         generator = torch.Generator().manual_seed(seed)
-        part = LowRankAdapter(torch.randn(2, 32, generator=generator), torch.randn(32, 2, generator=generator), None)
+        part = LowRankAdapter(
+            torch.randn(2, 32, generator=generator), torch.randn(32, 2, generator=generator), None
+        )
         held.disturb()
         for engine in (held.engine, other):
             engine.adapt(part.named_tensors(layer), 0.5, version)

@@ -12,7 +12,11 @@ from kubealign_services.algorithms.factory import make_algorithm
 from kubealign_services.runtime.plugins import PluginError
 from kubealign_services.scoring.functions.child_main import FunctionError, call_reward, load_function
 from kubealign_services.telemetry.trackers.contract import RunOutcome, TrackedJob
-from kubealign_services.telemetry.trackers.plugin import check_installed, check_parameters, make_plugin_tracker
+from kubealign_services.telemetry.trackers.plugin import (
+    check_installed,
+    check_parameters,
+    make_plugin_tracker,
+)
 
 Install = Callable[[str, dict[str, str]], None]
 
@@ -58,7 +62,9 @@ def test_algorithm_is_created_from_its_entry_point(install: Install) -> None:
         ({"rowsPerStep": 1024}, "spec.algorithm.customOffline.parameters: rowsPerStep is too large for us"),
     ],
 )
-def test_parameters_refused_by_an_algorithm_are_named(fields: dict[str, Any], said: str, install: Install) -> None:
+def test_parameters_refused_by_an_algorithm_are_named(
+    fields: dict[str, Any], said: str, install: Install
+) -> None:
     install(ALGORITHM, {"algorithms.ours": "Ours"})
     with pytest.raises(PluginError) as caught:
         make_algorithm(custom(**fields))

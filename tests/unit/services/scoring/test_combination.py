@@ -104,7 +104,9 @@ def test_equal_rewards_are_not_amplified() -> None:
 
 def test_all_truncated_is_finite() -> None:
     result = batch([1, 1], a=[2.0, 3.0])
-    metrics = combine_rewards(result, [reward(standardize={"firstSteps": {"steps": 1}}, truncatedValue=-3)], 1, {})
+    metrics = combine_rewards(
+        result, [reward(standardize={"firstSteps": {"steps": 1}}, truncatedValue=-3)], 1, {}
+    )
     assert result.sequence("rewards").tolist() == [-3.0, -3.0]
     assert all(math.isfinite(value) for value in metrics.values())
 

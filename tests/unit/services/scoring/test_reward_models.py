@@ -8,7 +8,7 @@ from kubealign.spec.algorithms import ScorePooling
 from kubealign.spec.sections.rewards import EnsembleAggregation
 from kubealign_services.batch.packed import Batch, pack
 from kubealign_services.scoring.attributes import UnknownAttribute, attribute_weights
-from kubealign_services.scoring.reward_models import RewardModelEnsemble, ModelReward, NonFiniteScore
+from kubealign_services.scoring.reward_models import ModelReward, NonFiniteScore, RewardModelEnsemble
 
 
 def batch() -> Batch:
@@ -42,7 +42,10 @@ def of_two(scores: list[tuple[float, float]], **weights: float) -> ModelReward:
     values = torch.full((5, 2), -7.0)
     values[[2, 4]] = torch.tensor(scores, dtype=torch.float32)
     return ModelReward(
-        lambda batch, outputs: {"values": values}, ScorePooling.LAST_TOKEN, names=("good", "long"), weights=weights
+        lambda batch, outputs: {"values": values},
+        ScorePooling.LAST_TOKEN,
+        names=("good", "long"),
+        weights=weights,
     )
 
 
@@ -99,4 +102,6 @@ def test_ensemble_models_must_have_the_same_scores() -> None:
     with pytest.raises(UnknownAttribute, match="gives the scores long, good"):
         RewardModelEnsemble([two, other], EnsembleAggregation.MEAN)
     named = ModelReward(one._forward, ScorePooling.LAST_TOKEN, names=("LABEL_0",))
-    assert RewardModelEnsemble([one, named], EnsembleAggregation.MEAN).score_details(batch()).rewards.tolist() == [0, 0]
+    assert RewardModelEnsemble([one, named], EnsembleAggregation.MEAN).score_details(
+        batch()
+    ).rewards.tolist() == [0, 0]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from kubealign_services.telemetry.logs import set_up_logs
 from kubealign_services.telemetry.json_values import to_json
+from kubealign_services.telemetry.logs import set_up_logs
 
 
 @pytest.fixture
@@ -35,7 +35,9 @@ def only_event(stream: io.StringIO) -> dict[str, object]:
 
 def test_event_has_names_message_and_fields(lines: io.StringIO) -> None:
     before = datetime.now(UTC).replace(microsecond=0)
-    logging.getLogger("kubealign_services.roles.trainer").info("step %d done", 7, extra={"step": 7, "seconds": 0.5})
+    logging.getLogger("kubealign_services.roles.trainer").info(
+        "step %d done", 7, extra={"step": 7, "seconds": 0.5}
+    )
     event = only_event(lines)
     time = datetime.fromisoformat(str(event.pop("time")))
     assert before <= time <= datetime.now(UTC)

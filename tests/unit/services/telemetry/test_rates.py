@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from kubealign_services.telemetry.last_error import LastError
+from kubealign_services.telemetry.logs import LastError
 from kubealign_services.telemetry.rates import BusyShare, Rate
 
 

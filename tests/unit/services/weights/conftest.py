@@ -1,5 +1,4 @@
-"""Fixtures for the refit protocol: a small language model, its sender and its receivers, on an in-memory bus.
-"""
+"""Fixtures for the refit protocol: a small language model, its sender and its receivers, on an in-memory bus."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
@@ -14,12 +13,12 @@ from kubealign.spec.sections.precision import Precision
 from kubealign.spec.sections.rollout import InFlightPolicy, WeightTransport
 from kubealign.v1 import refit_pb2
 from kubealign_services.messaging.memory import MemoryBus
+from kubealign_services.runtime.rpc.errors import Unreachable
 from kubealign_services.weights.announce.coordinator import RefitCoordinator
-from kubealign_services.weights.verify.canary import Canary
-from kubealign_services.weights.send.publisher import WeightsPublisher
 from kubealign_services.weights.receive.receiver import WeightsReceiver
 from kubealign_services.weights.receive.refit_worker import RefitWorker
-from kubealign_services.runtime.rpc.errors import Unreachable
+from kubealign_services.weights.send.publisher import WeightsPublisher
+from kubealign_services.weights.verify.canary import Canary
 
 VOCABULARY, WIDTH = 50, 16
 ADDRESS = "trainer:1"
@@ -101,7 +100,10 @@ class Receiver:
         yield
 
     async def refit(
-        self, tensors: Iterable[tuple[str, Tensor]], version: int, in_flight: InFlightPolicy = InFlightPolicy.DRAIN
+        self,
+        tensors: Iterable[tuple[str, Tensor]],
+        version: int,
+        in_flight: InFlightPolicy = InFlightPolicy.DRAIN,
     ) -> None:
         self.before_copy()
         self.refits += 1

@@ -9,11 +9,11 @@ import torch
 
 from kubealign.spec.sections.rollout import WeightTransport
 from kubealign.v1 import refit_pb2
-from kubealign_services.weights.transfer import shared_memory
-from kubealign_services.weights.announce.coordinator import RefitFailed, RefitCoordinator
-from kubealign_services.weights.send.snapshot_file import HEADER_BYTES
-from kubealign_services.weights.receive.refit_worker import Quarantined
 from kubealign_services.runtime.rpc.errors import StaleFence
+from kubealign_services.weights.announce.coordinator import RefitCoordinator, RefitFailed
+from kubealign_services.weights.receive.refit_worker import Quarantined
+from kubealign_services.weights.send.snapshot_file import HEADER_BYTES
+from kubealign_services.weights.transfer import shared_memory
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -291,9 +291,7 @@ async def test_reader_slower_than_two_publications_gets_the_newest(stage: Any) -
         assert torch.equal(slow.model.weights["embed.weight"], sender.model.weights["embed.weight"])
 
 
-async def test_overwrite_during_the_copy_is_detected(
-    stage: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_overwrite_during_the_copy_is_detected(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a reader on a file system without locks."""
     monkeypatch.setattr(shared_memory._OpenFile, "lock", lambda file: False)
     sender = stage.sender(WeightTransport.SHARED_MEMORY)

@@ -55,7 +55,9 @@ async def delete(
     if not yes and _is_stdin_terminal():
         names = ", ".join(f"{record.name} ({record.phase or 'new'})" for record in records)
         possessive = "its" if len(jobs) == 1 else "their"
-        consequence = f"with {possessive} results" if ctx.backend.kind == "local" else f"and all {possessive} pods"
+        consequence = (
+            f"with {possessive} results" if ctx.backend.kind == "local" else f"and all {possessive} pods"
+        )
         if not typer.confirm(f"Delete {names}, {consequence}?"):
             raise typer.Exit(ExitCode.FAILED)
     for ref in refs:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from kubealign.cli.command import CommandContext, backend_command
-from kubealign.cli.options import OutputFormat, JobNames, Output
+from kubealign.cli.options import JobNames, Output, OutputFormat
 from kubealign.cli.output import print_document, print_list
 from kubealign.cli.terminal import show
 
@@ -35,7 +35,11 @@ async def list_jobs(
     selector: Annotated[
         str,
         typer.Option(
-            "--selector", "-l", metavar="LABELS", help="Label selector, such as team=math,stage!=old.", show_default=False
+            "--selector",
+            "-l",
+            metavar="LABELS",
+            help="Label selector, such as team=math,stage!=old.",
+            show_default=False,
         ),
     ] = "",
     search: Annotated[
@@ -43,16 +47,18 @@ async def list_jobs(
     ] = "",
     phase: Annotated[
         list[str],
-        typer.Option("--phase", metavar="PHASE", help="Only jobs in this phase; may be repeated.", show_default=False),
+        typer.Option(
+            "--phase", metavar="PHASE", help="Only jobs in this phase; may be repeated.", show_default=False
+        ),
     ] = [],  # noqa: B006 (typer copies it)
     algorithm: Annotated[
         list[str],
         typer.Option("--algorithm", metavar="NAME", help="Such as ppo; may be repeated.", show_default=False),
     ] = [],  # noqa: B006
-    sort: Annotated[SortOrder, typer.Option("--sort", help="Sort field; -created sorts the newest first.")] = SortOrder.NAME,
-    limit: Annotated[
-        int, typer.Option("--limit", min=0, help="Largest number of jobs; 0: all.")
-    ] = 0,
+    sort: Annotated[
+        SortOrder, typer.Option("--sort", help="Sort field; -created sorts the newest first.")
+    ] = SortOrder.NAME,
+    limit: Annotated[int, typer.Option("--limit", min=0, help="Largest number of jobs; 0: all.")] = 0,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """List jobs."""
@@ -84,7 +90,9 @@ async def list_jobs(
     elif matching:
         show(ctx.console, jobs_table(matching, namespaces=all_namespaces, wide=output is OutputFormat.WIDE))
     else:
-        typer.echo(_empty_message(ctx, all_namespaces, bool(selector or search or phase or algorithm)), err=True)
+        typer.echo(
+            _empty_message(ctx, all_namespaces, bool(selector or search or phase or algorithm)), err=True
+        )
 
 
 def _query_namespace(ctx: CommandContext, all_namespaces: bool) -> str | None:
@@ -101,7 +109,8 @@ def _parse_phases(texts: list[str]) -> frozenset[str]:
     wrong = [text for text in texts if text.lower() not in name_by_lower]
     if wrong:
         raise typer.BadParameter(
-            f"{wrong[0]!r} is not a phase: it must be one of {', '.join(name_by_lower.values())}", param_hint="--phase"
+            f"{wrong[0]!r} is not a phase: it must be one of {', '.join(name_by_lower.values())}",
+            param_hint="--phase",
         )
     return frozenset(name_by_lower[text.lower()] for text in texts)
 

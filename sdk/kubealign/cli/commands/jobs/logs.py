@@ -22,16 +22,24 @@ async def logs(
     ] = False,
     role: Annotated[
         str | None,
-        typer.Option("--role", metavar="ROLE", help="Only this role, such as trainer or rollout.", show_default=False),
+        typer.Option(
+            "--role", metavar="ROLE", help="Only this role, such as trainer or rollout.", show_default=False
+        ),
     ] = None,
     process: Annotated[
         str | None,
-        typer.Option("--process", metavar="NAME", help="Only this process, such as rollout-1.", show_default=False),
+        typer.Option(
+            "--process", metavar="NAME", help="Only this process, such as rollout-1.", show_default=False
+        ),
     ] = None,
     tail: Annotated[
         int | None,
         typer.Option(
-            "--tail", metavar="LINES", min=0, help="Only this many last lines of each process.", show_default=False
+            "--tail",
+            metavar="LINES",
+            min=0,
+            help="Only this many last lines of each process.",
+            show_default=False,
         ),
     ] = None,
 ) -> None:
@@ -61,9 +69,7 @@ async def logs(
 async def events(
     ctx: CommandContext,
     job: JobName,
-    output: Annotated[
-        RowFormat, typer.Option("--output", "-o", help="Output format.")
-    ] = RowFormat.TABLE,
+    output: Annotated[RowFormat, typer.Option("--output", "-o", help="Output format.")] = RowFormat.TABLE,
 ) -> None:
     """Show the events of a job, oldest first."""
     from kubealign.cli.views.event_table import event_table

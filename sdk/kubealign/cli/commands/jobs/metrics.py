@@ -43,7 +43,9 @@ async def metrics(
     last: Annotated[int, typer.Option("--last", min=0, help="Number of last steps; 0: all.")] = 20,
     output: Annotated[
         DataFormat,
-        typer.Option("--output", "-o", help="Output format; json and csv contain every metric unless some are named."),
+        typer.Option(
+            "--output", "-o", help="Output format; json and csv contain every metric unless some are named."
+        ),
     ] = DataFormat.TABLE,
 ) -> None:
     """Show a job's metrics, one row per step. docs/metrics.md explains each metric."""
@@ -69,7 +71,11 @@ async def metrics(
 
 def _select_names(columns: list[str], patterns: list[str], *, select_all: bool) -> list[str]:
     if not patterns:
-        return columns if select_all else [name for name in _DEFAULT_METRICS if name in columns] + _validation_names(columns)
+        return (
+            columns
+            if select_all
+            else [name for name in _DEFAULT_METRICS if name in columns] + _validation_names(columns)
+        )
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in columns):
             from kubealign.spec.field_lookup import closest_name

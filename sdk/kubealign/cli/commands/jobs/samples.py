@@ -20,10 +20,10 @@ async def samples(
     step: Annotated[
         int | None, typer.Option("--step", min=0, help="Only samples of this step.", show_default=False)
     ] = None,
-    count: Annotated[int, typer.Option("--count", "-c", min=1, max=1000, help="Largest number of samples.")] = 5,
-    output: Annotated[
-        RowFormat, typer.Option("--output", "-o", help="Output format.")
-    ] = RowFormat.TABLE,
+    count: Annotated[
+        int, typer.Option("--count", "-c", min=1, max=1000, help="Largest number of samples.")
+    ] = 5,
+    output: Annotated[RowFormat, typer.Option("--output", "-o", help="Output format.")] = RowFormat.TABLE,
 ) -> None:
     """Show a job's newest samples: prompt, response, rewards, weight version."""
     from kubealign.cli.views.sample_view import sample_view

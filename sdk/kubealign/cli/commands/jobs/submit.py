@@ -7,7 +7,7 @@ import typer
 
 from kubealign.cli.command import CommandContext, backend_command
 from kubealign.cli.exit_codes import ExitCode, exit_with_error
-from kubealign.cli.options import OutputFormat, Output, Overrides, Parameters, parse_parameters
+from kubealign.cli.options import Output, OutputFormat, Overrides, Parameters, parse_parameters
 from kubealign.cli.output import print_document, print_list
 
 if TYPE_CHECKING:
@@ -21,7 +21,8 @@ async def submit(
     param: Parameters = [],  # noqa: B006 (typer copies it)
     set_: Overrides = [],  # noqa: B006
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Validate the jobs at their target; nothing is stored or started.")
+        bool,
+        typer.Option("--dry-run", help="Validate the jobs at their target; nothing is stored or started."),
     ] = False,
     output: Output = OutputFormat.TABLE,
 ) -> None:
@@ -34,7 +35,9 @@ async def submit(
 
     jobs = order_by_dependencies(load_jobs(file, parse_parameters(param), set_), finished=lambda name: True)
     records = [
-        await ctx.backend.create(_document_in_namespace(job, ctx.target.namespace, ctx.namespace), dry_run=dry_run)
+        await ctx.backend.create(
+            _document_in_namespace(job, ctx.target.namespace, ctx.namespace), dry_run=dry_run
+        )
         for job in jobs
     ]
     if output in (OutputFormat.TABLE, OutputFormat.WIDE):
@@ -55,6 +58,8 @@ def _document_in_namespace(job: "AlignmentJob", requested: str | None, default: 
     document = to_document(job)
     own = document["metadata"].get("namespace")
     if own is not None and requested is not None and own != requested:
-        exit_with_error(f"{job.name} has namespace {own} in its file, and -n is {requested}: remove one", ExitCode.USAGE)
+        exit_with_error(
+            f"{job.name} has namespace {own} in its file, and -n is {requested}: remove one", ExitCode.USAGE
+        )
     document["metadata"]["namespace"] = own or requested or default
     return document

@@ -55,7 +55,9 @@ def bench(
     ] = None,
     max_workers: Annotated[
         int,
-        typer.Option("--max-workers", min=1, max=1024, help="Largest number of workers.", rich_help_panel=_SIZING_PANEL),
+        typer.Option(
+            "--max-workers", min=1, max=1024, help="Largest number of workers.", rich_help_panel=_SIZING_PANEL
+        ),
     ] = 16,
     steps: Annotated[
         int | None,
@@ -103,8 +105,8 @@ def bench(
     import tempfile
 
     from kubealign.bench.measurements import SizingError
-    from kubealign.cli.exit_codes import ExitCode, exit_with_error, exit_on_error
     from kubealign.bench.report import BenchmarkError
+    from kubealign.cli.exit_codes import ExitCode, exit_on_error, exit_with_error
 
     full_steps = file is None or steps is not None or compare is not None
     if full_steps and (from_run is not None or mean_tokens is not None):
@@ -114,9 +116,13 @@ def bench(
     with exit_on_error(), tempfile.TemporaryDirectory(prefix="kubealign-bench-") as folder:
         try:
             if file is None or full_steps:
-                _bench_steps(file, param, set_, steps or _DEFAULT_STEPS, warmup, compare, output, Path(folder))
+                _bench_steps(
+                    file, param, set_, steps or _DEFAULT_STEPS, warmup, compare, output, Path(folder)
+                )
             else:
-                _bench_sizing(file, param, set_, seconds, mean_tokens, from_run, max_workers, output, Path(folder))
+                _bench_sizing(
+                    file, param, set_, seconds, mean_tokens, from_run, max_workers, output, Path(folder)
+                )
         except BenchmarkError as error:
             exit_with_error(str(error))
         except SizingError as error:
@@ -133,13 +139,15 @@ def _bench_steps(
     output: BenchFormat,
     folder: Path,
 ) -> None:
-    from kubealign.cli.output import format_json
-    from kubealign.cli.terminal import console, show
     from kubealign.bench.job import run_benchmark, write_benchmark_job
     from kubealign.bench.report import BenchmarkReport, comparability_warnings, report_table
+    from kubealign.cli.output import format_json
+    from kubealign.cli.terminal import console, show
 
     baseline = None if compare is None else BenchmarkReport.read(compare)
-    report = run_benchmark(file or write_benchmark_job(folder), parse_parameters(param), overrides, steps, warmup, folder)
+    report = run_benchmark(
+        file or write_benchmark_job(folder), parse_parameters(param), overrides, steps, warmup, folder
+    )
     if output is BenchFormat.JSON:
         typer.echo(format_json(report.to_dict()))
     else:
@@ -159,12 +167,12 @@ def _bench_sizing(
     output: BenchFormat,
     folder: Path,
 ) -> None:
+    from kubealign.bench import calibration
     from kubealign.bench.measurements import StepShape, compute_sizing
-    from kubealign.cli.views.sizing_view import sizing_document, sizing_view
+    from kubealign.bench.report import BenchmarkError
     from kubealign.cli.output import format_json
     from kubealign.cli.terminal import console, show
-    from kubealign.bench import calibration
-    from kubealign.bench.report import BenchmarkError
+    from kubealign.cli.views.sizing_view import sizing_document, sizing_view
     from kubealign.local.run_dir.layout import RunDirectory
     from kubealign.spec.loading.loader import load_jobs
 

@@ -14,7 +14,10 @@ _SERVER = "kubealign_dashboard.local.serve"
 
 def dashboard(
     runs_dir: Annotated[
-        Path, typer.Option("--runs-dir", envvar=RUNS_DIR_VARIABLE, metavar="FOLDER", help="Folder with the run directories.")
+        Path,
+        typer.Option(
+            "--runs-dir", envvar=RUNS_DIR_VARIABLE, metavar="FOLDER", help="Folder with the run directories."
+        ),
     ] = Path("runs"),
     host: Annotated[
         str,
@@ -24,7 +27,9 @@ def dashboard(
             help="Address to listen on; any address but the loopback is reachable by others.",
         ),
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65_535, help="Port to listen on; 0 selects a free one.")] = 0,
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65_535, help="Port to listen on; 0 selects a free one.")
+    ] = 0,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the address.")] = False,
 ) -> None:
     """Serve the dashboard of this machine's runs until Ctrl-C.
@@ -32,7 +37,7 @@ def dashboard(
     A cluster's dashboard is a Service of the chart: kubectl port-forward -n kubealign-system
     svc/kubealign-dashboard
     """
-    from kubealign.cli.exit_codes import exit_with_error, exit_on_error
+    from kubealign.cli.exit_codes import exit_on_error, exit_with_error
 
     try:
         serve = importlib.import_module(_SERVER)

@@ -61,9 +61,9 @@ async def _check_cluster(target: CommandTarget, *, is_requested: bool) -> list["
 
 async def _cluster_findings(target: CommandTarget, *, is_requested: bool) -> AsyncIterator["CheckResult"]:
     from kubealign.client.errors import KubealignError
-    from kubealign.kube.api import connect
-    from kubealign.diagnostics.doctor.cluster import run_checks
     from kubealign.diagnostics.doctor.check_result import missing, warning
+    from kubealign.diagnostics.doctor.cluster import run_checks
+    from kubealign.kube.api import connect
 
     try:
         api = await connect(target.kubeconfig, target.context, timeout=_CALL_TIMEOUT_SECONDS)
@@ -95,5 +95,7 @@ def _print_finding(finding: "CheckResult") -> "CheckResult":
     line.append(f"{finding.what}: ", style="bold").append(escape_control(finding.detail), style="default")
     console().print(line, soft_wrap=True)
     if finding.remedy:
-        console().print(Text(f"           -> {escape_control(finding.remedy)}", style="default"), soft_wrap=True)
+        console().print(
+            Text(f"           -> {escape_control(finding.remedy)}", style="default"), soft_wrap=True
+        )
     return finding

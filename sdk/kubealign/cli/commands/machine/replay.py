@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from kubealign.cli.completion import complete_job_names
-from kubealign.cli.exit_codes import ExitCode, exit_with_error, exit_on_error
+from kubealign.cli.exit_codes import ExitCode, exit_on_error, exit_with_error
 from kubealign.cli.options import Overrides
 from kubealign.cli.target import RUNS_DIR_VARIABLE
 
@@ -24,22 +24,29 @@ def replay(
         ),
     ] = 1,
     steps: Annotated[
-        int | None, typer.Option("--steps", min=1, help="Number of steps; default: all that follow.", show_default=False)
+        int | None,
+        typer.Option("--steps", min=1, help="Number of steps; default: all that follow.", show_default=False),
     ] = None,
     runs_dir: Annotated[
         Path,
-        typer.Option("--runs-dir", envvar=RUNS_DIR_VARIABLE, help="Folder with the run directories.", metavar="FOLDER"),
+        typer.Option(
+            "--runs-dir", envvar=RUNS_DIR_VARIABLE, help="Folder with the run directories.", metavar="FOLDER"
+        ),
     ] = Path("runs"),
     name: Annotated[
         str | None,
-        typer.Option("--name", metavar="NAME", help="Name of the new run; default: RUN-replay.", show_default=False),
+        typer.Option(
+            "--name", metavar="NAME", help="Name of the new run; default: RUN-replay.", show_default=False
+        ),
     ] = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Delete an earlier run of this name, and start again.")
     ] = False,
     tolerance: Annotated[
         float,
-        typer.Option("--tolerance", min=0, help="Largest relative difference of a metric that counts as rounding."),
+        typer.Option(
+            "--tolerance", min=0, help="Largest relative difference of a metric that counts as rounding."
+        ),
     ] = 1e-4,
 ) -> None:
     """Train again on the batches recorded by a run of this machine, and compare the metrics of every step.
@@ -53,18 +60,26 @@ def replay(
     """
     from rich.console import Console
 
-    from kubealign.cli.views.replay_view import ReplayOutcome, replay_view
     from kubealign.cli.terminal import console, show
+    from kubealign.cli.views.replay_view import ReplayOutcome, replay_view
     from kubealign.local.display.terminal import display_for
     from kubealign.local.errors import RunRefused
-    from kubealign.local.replay import metrics_by_step, create_replay_folder, plan_replay, has_same_weights, trainer_threads
+    from kubealign.local.replay import (
+        create_replay_folder,
+        has_same_weights,
+        metrics_by_step,
+        plan_replay,
+        trainer_threads,
+    )
     from kubealign.local.runner.run_jobs import INTERRUPTED, run_jobs
     from kubealign.replay.comparison import compare_runs
     from kubealign.replay.errors import ReplayError
 
     with exit_on_error():
         try:
-            replay_plan = plan_replay(runs_dir.absolute(), run, name or f"{run}-replay", from_step, steps, set_)
+            replay_plan = plan_replay(
+                runs_dir.absolute(), run, name or f"{run}-replay", from_step, steps, set_
+            )
             create_replay_folder(replay_plan, fresh)
             code = asyncio.run(
                 run_jobs([replay_plan.job], runs_dir.absolute(), False, display_for(Console(stderr=True)))
@@ -76,7 +91,11 @@ def replay(
         if code == INTERRUPTED:
             raise typer.Exit(code)
         steps_to_compare = range(replay_plan.replay.first_step, replay_plan.replay.last_step + 1)
-        replayed = {step: line for step, line in metrics_by_step(replay_plan.folder).items() if step in steps_to_compare}
+        replayed = {
+            step: line
+            for step, line in metrics_by_step(replay_plan.folder).items()
+            if step in steps_to_compare
+        }
         outcome = ReplayOutcome(
             comparison=compare_runs(metrics_by_step(replay_plan.recorded), replayed),
             requested_steps=len(steps_to_compare),

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from kubealign.cli.exit_codes import exit_with_error, exit_on_error
+from kubealign.cli.exit_codes import exit_on_error, exit_with_error
 from kubealign.cli.options import Overrides, Parameters, parse_parameters
 from kubealign.cli.target import RUNS_DIR_VARIABLE
 
@@ -19,11 +19,16 @@ def run(
     set_: Overrides = [],  # noqa: B006
     runs_dir: Annotated[
         Path,
-        typer.Option("--runs-dir", envvar=RUNS_DIR_VARIABLE, help="Folder with the run directories.", metavar="FOLDER"),
+        typer.Option(
+            "--runs-dir", envvar=RUNS_DIR_VARIABLE, help="Folder with the run directories.", metavar="FOLDER"
+        ),
     ] = Path("runs"),
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Print the processes that would be started, without starting or writing anything."),
+        typer.Option(
+            "--dry-run",
+            help="Print the processes that would be started, without starting or writing anything.",
+        ),
     ] = False,
     fresh: Annotated[
         bool,
@@ -47,11 +52,11 @@ def run(
     # Imported here, as in every command, so that other commands start faster.
     from rich.console import Console
 
-    from kubealign.local.runner.admission import succeeded_in
-    from kubealign.local.servers.dashboard import dashboard_process
     from kubealign.local.display.terminal import display_for
+    from kubealign.local.runner.admission import succeeded_in
     from kubealign.local.runner.dry_run import describe_plan
     from kubealign.local.runner.run_jobs import run_jobs
+    from kubealign.local.servers.dashboard import dashboard_process
     from kubealign.spec.dependencies import order_by_dependencies
     from kubealign.spec.loading.loader import load_jobs
 

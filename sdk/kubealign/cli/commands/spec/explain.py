@@ -54,7 +54,11 @@ def _explanation_view(explanation: "FieldExplanation") -> list["RenderableType"]
         if text:
             head.add_row(name, text)
     parts: list[RenderableType] = [head, Text()]
-    texts = [explanation.about] if explanation.about.startswith(entry.meaning) else [entry.meaning, explanation.about]
+    texts = (
+        [explanation.about]
+        if explanation.about.startswith(entry.meaning)
+        else [entry.meaning, explanation.about]
+    )
     parts += [Text(text) for text in texts if text]
     if explanation.below:
         parts.append(Text("\nEXACTLY ONE OF" if explanation.one_of else "\nFIELDS", style="dim"))

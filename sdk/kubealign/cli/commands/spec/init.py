@@ -53,8 +53,8 @@ def init(
     kubealign init ppo > job.yaml && kubealign validate job.yaml
     """
     from kubealign.cli.exit_codes import exit_on_error
-    from kubealign.spec.job import AlignmentJob
     from kubealign.spec.docs.job_template import job_template
+    from kubealign.spec.job import AlignmentJob
 
     with exit_on_error():
         text = job_template(algorithm.value, name or f"my-{algorithm.value}")

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kubealign.cli.exit_codes import ExitCode, exit_with_error, exit_on_error
+from kubealign.cli.exit_codes import ExitCode, exit_on_error, exit_with_error
 from kubealign.cli.options import NoColor, Overrides, Parameters, RowFormat, parse_parameters
 from kubealign.planning.machine import Device
 
@@ -30,10 +30,15 @@ def plan(
     ] = [],  # noqa: B006
     gpu_memory: Annotated[
         str,
-        typer.Option("--gpu-memory", metavar="AMOUNT", help="Memory of one device.", rich_help_panel=_MACHINE_PANEL),
+        typer.Option(
+            "--gpu-memory", metavar="AMOUNT", help="Memory of one device.", rich_help_panel=_MACHINE_PANEL
+        ),
     ] = "80GiB",
     gpus_per_node: Annotated[
-        int, typer.Option("--gpus-per-node", min=1, help="Number of devices per node.", rich_help_panel=_MACHINE_PANEL)
+        int,
+        typer.Option(
+            "--gpus-per-node", min=1, help="Number of devices per node.", rich_help_panel=_MACHINE_PANEL
+        ),
     ] = 8,
     bandwidth: Annotated[
         str,
@@ -65,7 +70,9 @@ def plan(
     device: Annotated[
         Device,
         typer.Option(
-            "--device", help="Device type; with cpu, each process has --gpu-memory of its own.", rich_help_panel=_MACHINE_PANEL
+            "--device",
+            help="Device type; with cpu, each process has --gpu-memory of its own.",
+            rich_help_panel=_MACHINE_PANEL,
         ),
     ] = Device.GPU,
     prompt_tokens: Annotated[
@@ -91,13 +98,13 @@ def plan(
     """
     from kubealign.cli.output import format_json
     from kubealign.cli.terminal import console, show, without_color
-    from kubealign.planning.units import parse_amount
-    from kubealign.planning.plan_document import plan_document
     from kubealign.planning.errors import PlanError
     from kubealign.planning.job_plan import plan_job as planned
     from kubealign.planning.machine import Machine
     from kubealign.planning.model.shape_sources import ModelShapes
+    from kubealign.planning.plan_document import plan_document
     from kubealign.planning.remedies import find_remedies
+    from kubealign.planning.units import parse_amount
     from kubealign.spec.loading.loader import load_jobs
 
     with without_color(no_color), exit_on_error():
@@ -122,7 +129,9 @@ def plan(
         except PlanError as error:
             exit_with_error(str(error))
         if output is RowFormat.JSON:
-            typer.echo(format_json([plan_document(planned_job, machine, changes) for planned_job, changes in plans]))
+            typer.echo(
+                format_json([plan_document(planned_job, machine, changes) for planned_job, changes in plans])
+            )
         else:
             from kubealign.cli.views.plan_view import plan_view
 

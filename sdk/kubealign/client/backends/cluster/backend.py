@@ -7,17 +7,25 @@ from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any
 
-from kubealign.client.backends.cluster import events as cluster_events, logs as cluster_logs, processes as cluster_processes
-from kubealign.client.backends.cluster.documents import validate_document, check_not_finished, check_scalable, with_type_meta
+from kubealign.client.backends.base import TelemetrySource
+from kubealign.client.backends.cluster import events as cluster_events
+from kubealign.client.backends.cluster import logs as cluster_logs
+from kubealign.client.backends.cluster import processes as cluster_processes
+from kubealign.client.backends.cluster.dashboard_discovery import open_telemetry
+from kubealign.client.backends.cluster.documents import (
+    check_not_finished,
+    check_scalable,
+    validate_document,
+    with_type_meta,
+)
 from kubealign.client.backends.cluster.listing import JobLister
 from kubealign.client.errors import KubealignError, Unavailable
-from kubealign.kube.api import Json, KubernetesApi
-from kubealign.kube.watch import watch_changes, list_all
-from kubealign.kube.resources import EVENTS, JOBS, PODS
 from kubealign.client.records import JobEvent, JobPage, JobRecord, JobRef, ListQuery, LogLine, ProcessRecord
 from kubealign.client.results.fetch import fetch_result
 from kubealign.client.results.pod import ResultPodSettings
-from kubealign.client.backends.base import TelemetrySource
+from kubealign.kube.api import Json, KubernetesApi, connect
+from kubealign.kube.resources import EVENTS, JOBS, PODS
+from kubealign.kube.watch import list_all, watch_changes
 from kubealign.labels import FIELD_MANAGER
 from kubealign.read_model import STREAM_START, SampleRecord, StepMetrics
 from kubealign.spec.status import JobPhase
@@ -56,7 +64,9 @@ class ClusterBackend:
         query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
         if dry_run:
             query["dryRun"] = "All"
-        created = await self._api.create(JOBS.collection_path(document["metadata"]["namespace"]), document, query)
+        created = await self._api.create(
+            JOBS.collection_path(document["metadata"]["namespace"]), document, query
+        )
         return JobRecord(created)
 
     async def get(self, ref: JobRef) -> JobRecord:
@@ -110,7 +120,9 @@ class ClusterBackend:
         """
         query = {"fieldSelector": f"metadata.name={ref.name}"}
         known_jobs = {job.uid: dict(job.resource)}
-        async with aclosing(watch_changes(self._api, JOBS.collection_path(ref.namespace), query, known_objects=known_jobs)) as job_changes:
+        async with aclosing(
+            watch_changes(self._api, JOBS.collection_path(ref.namespace), query, known_objects=known_jobs)
+        ) as job_changes:
             async for change in job_changes:
                 record = JobRecord(with_type_meta(change.item))
                 if record.uid != job.uid or change.is_deleted:
@@ -126,7 +138,9 @@ class ClusterBackend:
             # Heartbeats are optional: the pods alone suffice for the process records.
             heartbeat_by_name = await self.heartbeats(ref, names)
         suspended = job.phase in (JobPhase.SUSPENDING, JobPhase.SUSPENDED)
-        return cluster_processes.to_process_records(pods, heartbeat_by_name, time.time(), finished=_is_finished(job), suspended=suspended)
+        return cluster_processes.to_process_records(
+            pods, heartbeat_by_name, time.time(), finished=_is_finished(job), suspended=suspended
+        )
 
     async def logs(
         self,
@@ -152,7 +166,9 @@ class ClusterBackend:
         finished = asyncio.Event()
         finish_task = asyncio.create_task(self._signal_when_finished(ref, job, finished))
         try:
-            async with aclosing(cluster_logs.follow_logs(self._api, ref, job.uid, pod_filter, tail, finished)) as followed_lines:
+            async with aclosing(
+                cluster_logs.follow_logs(self._api, ref, job.uid, pod_filter, tail, finished)
+            ) as followed_lines:
                 async for line in followed_lines:
                     yield line
             await finish_task
@@ -180,7 +196,9 @@ class ClusterBackend:
         own_pod_events = cluster_events.select_pod_events(pod_events[0], job)
         return cluster_events.to_job_events([*job_events[0], *own_pod_events], ref.name, job.created)
 
-    async def metrics(self, ref: JobRef, after: str = STREAM_START, count: int = 1000) -> Sequence[StepMetrics]:
+    async def metrics(
+        self, ref: JobRef, after: str = STREAM_START, count: int = 1000
+    ) -> Sequence[StepMetrics]:
         return await self._telemetry.metrics(ref, after, count)
 
     async def samples(
@@ -208,7 +226,9 @@ class ClusterBackend:
         await self._api.close()
 
     async def _pods(self, job: JobRecord) -> Sequence[Json]:
-        pods, _ = await list_all(self._api, PODS.collection_path(job.namespace), cluster_logs.job_pods_query(job.uid))
+        pods, _ = await list_all(
+            self._api, PODS.collection_path(job.namespace), cluster_logs.job_pods_query(job.uid)
+        )
         return pods
 
 
@@ -218,3 +238,26 @@ def _job_path(ref: JobRef) -> str:
 
 def _is_finished(job: JobRecord) -> bool:
     return job.phase is not None and job.phase.is_final
+
+
+async def open_cluster(
+    kubeconfig: Path | str | None = None,
+    context: str | None = None,
+    namespace: str | None = None,
+    dashboard: str | None = None,
+    token: str | None = None,
+) -> ClusterBackend:
+    """Open the backend of a cluster; the caller must close it.
+
+    Every argument is optional: the defaults are those of kubectl, and the dashboard is found through the
+    API server.
+
+    Args:
+        token: Token for the dashboard, if the kubeconfig has none.
+
+    Raises:
+        Unavailable: No cluster was found.
+        NotPossible: The kubeconfig is invalid.
+    """
+    api = await connect(Path(kubeconfig) if kubeconfig is not None else None, context)
+    return ClusterBackend(api, open_telemetry(api, dashboard, token), namespace or api.namespace)

@@ -6,10 +6,15 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
+from kubealign.client.backends.cluster.telemetry import (
+    TOKEN_HEADER,
+    DashboardTelemetry,
+    HttpDashboard,
+    parse_response,
+)
 from kubealign.client.errors import Forbidden, KubealignError, Unauthenticated, Unavailable
 from kubealign.kube.api import KubernetesApi
 from kubealign.kube.resources import SERVICES
-from kubealign.client.backends.cluster.telemetry import TOKEN_HEADER, HttpDashboard, DashboardTelemetry, parse_response
 
 DASHBOARD_NAMESPACE = "kubealign-system"
 DASHBOARD_SERVICE = "kubealign-dashboard"
@@ -23,7 +28,9 @@ _NO_PORT_MESSAGE = "no service port"
 Json = dict[str, Any]
 
 
-def open_telemetry(api: KubernetesApi, dashboard: str | None = None, token: str | None = None) -> DashboardTelemetry:
+def open_telemetry(
+    api: KubernetesApi, dashboard: str | None = None, token: str | None = None
+) -> DashboardTelemetry:
     """Return the telemetry source of a cluster; nothing is requested before the first read.
 
     Args:
@@ -33,7 +40,9 @@ def open_telemetry(api: KubernetesApi, dashboard: str | None = None, token: str 
     """
     url = dashboard or os.environ.get(_URL_VARIABLE)
     token = token or os.environ.get(_TOKEN_VARIABLE)
-    return DashboardTelemetry.over_transport(_DashboardAtUrl(api, url, token) if url else ProxiedDashboard(api, token))
+    return DashboardTelemetry.over_transport(
+        _DashboardAtUrl(api, url, token) if url else ProxiedDashboard(api, token)
+    )
 
 
 async def _dashboard_token(api: KubernetesApi, token: str | None) -> str:
@@ -99,7 +108,9 @@ class ProxiedDashboard:
     def _access_error(self, status: int, kubernetes: Json) -> KubealignError:
         message = str(kubernetes.get("message") or f"HTTP {status}")
         if status == HTTPStatus.NOT_FOUND:
-            return Unavailable(f"there is no dashboard in this cluster (Service {self._service_name}): {_REMEDY}")
+            return Unavailable(
+                f"there is no dashboard in this cluster (Service {self._service_name}): {_REMEDY}"
+            )
         if status == HTTPStatus.FORBIDDEN:
             return Forbidden(
                 f"you may not reach the dashboard {self._service_name} through the API server: {message}; ask for "

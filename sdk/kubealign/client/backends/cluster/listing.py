@@ -18,9 +18,9 @@ from typing import Any
 
 from kubealign.client.backends.cluster.documents import with_type_meta
 from kubealign.client.errors import JobInvalid, NotPossible
+from kubealign.client.records import JobPage, JobRecord, ListQuery
 from kubealign.kube.api import Json, KubernetesApi
 from kubealign.kube.resources import JOBS
-from kubealign.client.records import JobPage, JobRecord, ListQuery
 from kubealign.spec.errors import SpecError
 
 #: Largest number of jobs sorted by the client; each job is some kilobytes.
@@ -47,7 +47,9 @@ class JobLister:
             jobs_read = await self._list_matching(namespaces, query)
         except JobInvalid as error:
             # The label selector is the only part of a list request that can be invalid.
-            raise _invalid_query("labelSelector", query.label_selector, f"cannot be parsed: {error}") from error
+            raise _invalid_query(
+                "labelSelector", query.label_selector, f"cannot be parsed: {error}"
+            ) from error
         result = build_page(jobs_read.jobs, query, jobs_read.version)
         self._cache = jobs_read if result.next else None
         return result
@@ -57,7 +59,9 @@ class JobLister:
         cached, now = self._cache, time.monotonic()
         if query.after and cached is not None and cached.key == key and now - cached.read_at < _CACHE_SECONDS:
             return cached
-        listings = await asyncio.gather(*(_list_all(self._api, namespace, query.label_selector) for namespace in places))
+        listings = await asyncio.gather(
+            *(_list_all(self._api, namespace, query.label_selector) for namespace in places)
+        )
         jobs = [JobRecord(item) for items, _ in listings for item in items]
         return _CachedJobs(key, jobs, listings[0][1] if len(listings) == 1 else "", now)
 
@@ -80,7 +84,9 @@ def build_page(jobs: Iterable[JobRecord], query: ListQuery, version: str = "") -
     """Return the requested page of jobs in memory; labels and namespaces are already filtered."""
     name, descending = query.sort.removeprefix("-"), query.sort.startswith("-")
     if name not in _SORT_FIELDS:
-        raise _invalid_query("sort", query.sort, f"must be one of {', '.join(_SORT_FIELDS)}, with or without - before it")
+        raise _invalid_query(
+            "sort", query.sort, f"must be one of {', '.join(_SORT_FIELDS)}, with or without - before it"
+        )
     if query.limit < 1:
         raise _invalid_query("limit", str(query.limit), "must be at least 1")
     matching = sorted((job for job in jobs if _matches(job, query)), key=lambda job: _sort_key(job, name))
@@ -89,9 +95,17 @@ def build_page(jobs: Iterable[JobRecord], query: ListQuery, version: str = "") -
     remaining: Sequence[JobRecord] = matching
     if query.after:
         last = _decode_sort_key(query.after, query.sort)
-        remaining = [job for job in matching if (_sort_key(job, name) < last if descending else _sort_key(job, name) > last)]
+        remaining = [
+            job
+            for job in matching
+            if (_sort_key(job, name) < last if descending else _sort_key(job, name) > last)
+        ]
     page_jobs = remaining[: query.limit]
-    cursor = _encode_token({"sort": query.sort, "last": _sort_key(page_jobs[-1], name)}) if len(remaining) > len(page_jobs) else ""
+    cursor = (
+        _encode_token({"sort": query.sort, "last": _sort_key(page_jobs[-1], name)})
+        if len(remaining) > len(page_jobs)
+        else ""
+    )
     return JobPage(page_jobs, cursor, len(matching), version)
 
 
@@ -110,7 +124,9 @@ async def _list_server_page(api: KubernetesApi, namespace: str | None, query: Li
     remaining = metadata.get("remainingItemCount")
     total = None
     if not query.after:
-        total = len(jobs) + int(remaining or 0) if remaining is not None or not metadata.get("continue") else None
+        total = (
+            len(jobs) + int(remaining or 0) if remaining is not None or not metadata.get("continue") else None
+        )
     following = metadata.get("continue")
     return JobPage(
         [JobRecord(job) for job in jobs],
@@ -173,7 +189,9 @@ def _decode_token(after: str) -> dict[str, Any]:
     except (binascii.Error, ValueError):
         token = None
     if not isinstance(token, dict):
-        raise _invalid_query("continue", after, "is not a cursor of a previous page: begin with the first page")
+        raise _invalid_query(
+            "continue", after, "is not a cursor of a previous page: begin with the first page"
+        )
     return token
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 from kubealign.client.backends.cluster.processes import has_started, process_name
 from kubealign.client.errors import KubealignError, NotPossible, Unavailable
+from kubealign.client.records import JobRef, LogLine
 from kubealign.kube.api import Json, KubernetesApi
-from kubealign.kube.watch import UNAVAILABLE_TIMEOUT_SECONDS, watch_changes, list_all
 from kubealign.kube.errors import ObjectNotFound
 from kubealign.kube.resources import PODS
-from kubealign.client.records import JobRef, LogLine
+from kubealign.kube.watch import UNAVAILABLE_TIMEOUT_SECONDS, list_all, watch_changes
 from kubealign.labels import MAIN_CONTAINER, UID_LABEL
 
 PodFilter = Callable[[Json], bool]
@@ -42,7 +42,12 @@ async def read_logs(
 
 
 async def follow_logs(
-    api: KubernetesApi, ref: JobRef, uid: str, pod_filter: PodFilter, tail: int | None, job_finished: asyncio.Event
+    api: KubernetesApi,
+    ref: JobRef,
+    uid: str,
+    pod_filter: PodFilter,
+    tail: int | None,
+    job_finished: asyncio.Event,
 ) -> AsyncGenerator[LogLine]:
     """Yield log lines as they are written, including pods that start later.
 
@@ -132,7 +137,9 @@ class _LogFollower:
         # `tail` limits existing logs only: every line of a later pod is new.
         self._is_first_pass = False
         known_pods = {str(pod["metadata"]["uid"]): pod for pod in pods}
-        async with aclosing(watch_changes(self._api, self._path, job_pods_query(self._uid), known_objects=known_pods)) as pod_changes:
+        async with aclosing(
+            watch_changes(self._api, self._path, job_pods_query(self._uid), known_objects=known_pods)
+        ) as pod_changes:
             async for change in pod_changes:
                 if not change.is_deleted:
                     self._start_reader(change.item)
@@ -245,7 +252,9 @@ def make_pod_filter(process: str | None, role: str | None, role_of: Callable[[Js
     return is_selected
 
 
-def no_such_process(ref: JobRef, process: str | None, role: str | None, process_names: list[str]) -> NotPossible:
+def no_such_process(
+    ref: JobRef, process: str | None, role: str | None, process_names: list[str]
+) -> NotPossible:
     """Return the error for a process or role that the job does not have."""
     target = f"process {process}" if process else f"process with the role {role}"
     return NotPossible(f"job {ref} has no {target}: it has {', '.join(sorted(process_names)) or 'none yet'}")

@@ -7,9 +7,9 @@ from typing import Any
 
 from kubealign.client.records import ProcessRecord, ProcessState
 from kubealign.labels import ATTEMPT_LABEL, MAIN_CONTAINER, PROCESS_LABEL, ROLE_LABEL
-from kubealign.termination_message import last_error_line, truncate_middle
 from kubealign.process_settings import ExitCode
 from kubealign.roles import PREPARE
+from kubealign.termination_message import last_error_line, truncate_middle
 
 Json = Mapping[str, Any]
 
@@ -19,7 +19,12 @@ _INITIALISING_REASONS = ("", "ContainerCreating", "PodInitializing")
 
 
 def to_process_records(
-    pods: Sequence[Json], heartbeats: Mapping[str, Mapping[str, Any]], now: float, *, finished: bool, suspended: bool
+    pods: Sequence[Json],
+    heartbeats: Mapping[str, Mapping[str, Any]],
+    now: float,
+    *,
+    finished: bool,
+    suspended: bool,
 ) -> list[ProcessRecord]:
     """Return the process records in display order.
 
@@ -29,7 +34,9 @@ def to_process_records(
         finished: The job has finished.
         suspended: The job is suspended or being suspended.
     """
-    records = [_to_process_record(pod, heartbeats, now, finished, suspended) for pod in pods if process_name(pod)]
+    records = [
+        _to_process_record(pod, heartbeats, now, finished, suspended) for pod in pods if process_name(pod)
+    ]
     return sorted(records, key=lambda process: (_role_index(process.role), _natural_key(process.name)))
 
 
@@ -89,13 +96,19 @@ def process_state(pod: Json, *, finished: bool, suspended: bool) -> tuple[Proces
     return _waiting_state(pod, status, state.get("waiting") or {})
 
 
-def _terminated_state(status: Json, terminated: Json, finished: bool, suspended: bool) -> tuple[ProcessState, str]:
+def _terminated_state(
+    status: Json, terminated: Json, finished: bool, suspended: bool
+) -> tuple[ProcessState, str]:
     code = terminated.get("exitCode")
     if code == ExitCode.DONE or (code is None and status.get("phase") == "Succeeded"):
         return ProcessState.FINISHED, ""
     if (finished or suspended) and (code == ExitCode.STOPPED or status.get("reason") == "DeadlineExceeded"):
         return ProcessState.STOPPED, "was stopped with its job"
-    failed_state = ProcessState.FAILED if finished or suspended or code == ExitCode.PERMANENT else ProcessState.RESTARTING
+    failed_state = (
+        ProcessState.FAILED
+        if finished or suspended or code == ExitCode.PERMANENT
+        else ProcessState.RESTARTING
+    )
     return failed_state, _termination_reason(status, terminated)
 
 
@@ -103,7 +116,9 @@ def _termination_reason(status: Json, terminated: Json) -> str:
     if terminated.get("reason") == "OOMKilled":
         return "was killed: it exceeded its memory limit (OOMKilled)"
     if status.get("reason") in ("Evicted", "NodeLost"):
-        return f"{status['reason']}: {truncate_middle(str(status.get('message') or 'no reason was reported'))}"
+        return (
+            f"{status['reason']}: {truncate_middle(str(status.get('message') or 'no reason was reported'))}"
+        )
     code, text = terminated.get("exitCode"), str(terminated.get("message") or "").strip()
     summary = "ended without an exit code" if code is None else _exit_code_text(int(code))
     detail = last_error_line(text) if text.startswith("{") else truncate_middle(text)
@@ -127,7 +142,10 @@ def _waiting_state(pod: Json, status: Json, waiting: Json) -> tuple[ProcessState
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             if condition.get("reason") == "SchedulingGated":
                 return ProcessState.WAITING, "waits for admission by its queue"
-            return ProcessState.WAITING, f"fits on no node: {truncate_middle(str(condition.get('message') or ''))}"
+            return (
+                ProcessState.WAITING,
+                f"fits on no node: {truncate_middle(str(condition.get('message') or ''))}",
+            )
     node = (pod.get("spec") or {}).get("nodeName")
     if not node:
         return ProcessState.WAITING, "waits for a node"
@@ -156,7 +174,9 @@ def _container_state(pod: Json) -> Json:
 
 def _is_ready(status: Json) -> bool:
     conditions = status.get("conditions") or ()
-    return any(condition.get("type") == "Ready" and condition.get("status") == "True" for condition in conditions)
+    return any(
+        condition.get("type") == "Ready" and condition.get("status") == "True" for condition in conditions
+    )
 
 
 def _start_time(pod: Json) -> datetime | None:

@@ -105,7 +105,9 @@ class DashboardTelemetry:
     ) -> None:
         await self.close()
 
-    async def metrics(self, ref: JobRef, after: str = STREAM_START, count: int = 1000) -> Sequence[StepMetrics]:
+    async def metrics(
+        self, ref: JobRef, after: str = STREAM_START, count: int = 1000
+    ) -> Sequence[StepMetrics]:
         response = await self._transport.read(
             f"{_job_path(ref)}/metrics", {"after": after, "limit": min(count, _MAX_STEPS)}
         )

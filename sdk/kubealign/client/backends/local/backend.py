@@ -9,19 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from kubealign.client.backends.local import lifecycle
-from kubealign.client.errors import Conflict, JobNotFound, NotPossible
+from kubealign.client.backends.local.logs import log_files, stream_logs
 from kubealign.client.backends.local.metrics import read_metrics, read_samples
-from kubealign.client.backends.local.log_stream import stream_logs
-from kubealign.client.backends.local.logs import log_files
 from kubealign.client.backends.local.patch import PatchPlan, plan_patch
-from kubealign.client.backends.local.processes import read_heartbeats, idle_records, running_records
+from kubealign.client.backends.local.processes import idle_records, read_heartbeats, running_records
 from kubealign.client.backends.local.record_reader import RecordReader
-from kubealign.client.backends.local.submission import validate_submission, submit
+from kubealign.client.backends.local.submission import submit, validate_submission
 from kubealign.client.backends.local.watch import JobWatcher
+from kubealign.client.errors import Conflict, JobNotFound, NotPossible
 from kubealign.client.records import JobEvent, JobPage, JobRecord, JobRef, ListQuery, LogLine, ProcessRecord
+from kubealign.local.errors import RunRefused
 from kubealign.local.run_dir import control_socket
 from kubealign.local.run_dir.events import EventLog
-from kubealign.local.errors import RunRefused
 from kubealign.local.run_dir.layout import RunDirectory
 from kubealign.read_model import STREAM_START, SampleRecord, StepMetrics
 from kubealign.spec.job import AlignmentJob
@@ -139,7 +138,9 @@ class LocalBackend:
             raise NotPossible(f"{ref} has no result, it is {stored.run_phase.phase}{reason}")
         return stored.folder.result
 
-    async def metrics(self, ref: JobRef, after: str = STREAM_START, count: int = 1000) -> Sequence[StepMetrics]:
+    async def metrics(
+        self, ref: JobRef, after: str = STREAM_START, count: int = 1000
+    ) -> Sequence[StepMetrics]:
         folder = (await self._reader.read_run(ref)).folder
         return await asyncio.to_thread(read_metrics, folder.metrics, after, count)
 

@@ -17,8 +17,8 @@ from typing import Any
 from kubealign.client.backends.local.metrics import LastStep, read_last_step
 from kubealign.local.errors import RunRefused
 from kubealign.local.run_dir.layout import RunDirectory
+from kubealign.local.run_dir.phase import RunFacts, RunPhase, derive_phase, read_run_facts
 from kubealign.local.run_dir.status import Phase
-from kubealign.local.run_dir.phase import RunFacts, RunPhase, read_run_facts, derive_phase
 from kubealign.spec.status import JobPhase
 
 #: Age in seconds up to which a scan of all runs is reused.

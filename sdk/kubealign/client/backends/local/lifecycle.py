@@ -5,12 +5,12 @@ import time
 
 from kubealign.client.errors import Conflict, Unavailable
 from kubealign.client.records import JobRef
-from kubealign.local.run_dir.events import EventLog
 from kubealign.local.errors import RunRefused
-from kubealign.local.runner.launch import kill_runner, launch_runner, signal_stop
+from kubealign.local.run_dir.events import EventLog
 from kubealign.local.run_dir.layout import RunDirectory
 from kubealign.local.run_dir.lock import LockHolder
 from kubealign.local.run_dir.status import Phase, read_status
+from kubealign.local.runner.launch import kill_runner, launch_runner, signal_stop
 
 _POLL_SECONDS = 0.1
 _HOLDER_TIMEOUT_SECONDS = 10.0
@@ -61,13 +61,15 @@ async def terminate_runner(ref: JobRef, folder: RunDirectory) -> None:
         return
     _check_not_shared(ref, folder, holder)
     # The first signal stops gracefully, the second forces a stop, the third kills without any cleanup.
-    for send_signal, seconds in ((signal_stop, _FIRST_STOP_TIMEOUT_SECONDS), (signal_stop, _STOP_TIMEOUT_SECONDS), (kill_runner, _STOP_TIMEOUT_SECONDS)):
+    for send_signal, seconds in (
+        (signal_stop, _FIRST_STOP_TIMEOUT_SECONDS),
+        (signal_stop, _STOP_TIMEOUT_SECONDS),
+        (kill_runner, _STOP_TIMEOUT_SECONDS),
+    ):
         send_signal(holder.pid)
         if await _wait_until_unlocked(folder, seconds):
             return
-    raise Unavailable(
-        f"the runner of {ref} (process {holder.pid}) does not exit: kill it, then try again"
-    )
+    raise Unavailable(f"the runner of {ref} (process {holder.pid}) does not exit: kill it, then try again")
 
 
 def _check_not_shared(ref: JobRef, folder: RunDirectory, holder: LockHolder) -> None:

@@ -1,6 +1,7 @@
 """Logs of a run: one file per process, which may still grow or not exist yet."""
 
-from collections.abc import Iterator, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 
 from kubealign.client.backends.local.role_names import process_role
@@ -51,7 +52,9 @@ def log_files(logs: Path, process: str | None, role: str | None) -> Sequence[Pat
         is_selected = path.parent == logs and path.exists() and role in (None, process_role(process))
         return [path] if is_selected else []
     return sorted(
-        path for path in logs.glob(f"*{_SUFFIX}") if role in (None, process_role(path.name.removesuffix(_SUFFIX)))
+        path
+        for path in logs.glob(f"*{_SUFFIX}")
+        if role in (None, process_role(path.name.removesuffix(_SUFFIX)))
     )
 
 
@@ -81,3 +84,41 @@ def _tail_offset(path: Path, lines: int) -> int:
                     return start + cut + 1
                 stop = cut
         return 0
+
+
+_POLL_SECONDS = 0.25
+
+
+async def stream_logs(
+    logs: Path,
+    process: str | None,
+    role: str | None,
+    tail: int | None,
+    may_grow: Callable[[], Awaitable[bool]],
+) -> AsyncIterator[LogLine]:
+    """Yield the existing lines, then new ones for as long as `may_grow` returns True.
+
+    Logs that are created later are read from their beginning.
+    """
+    readers: dict[Path, LogReader] = {}
+    first = True
+    while True:
+        # Checked before the last read, so that lines written before the end are not missed.
+        is_running = await may_grow()
+        for path in await asyncio.to_thread(log_files, logs, process, role):
+            if path not in readers:
+                readers[path] = await asyncio.to_thread(LogReader, path, tail if first else None)
+        first = False
+        for log in readers.values():
+            has_more = True
+            while has_more:
+                lines, has_more = await asyncio.to_thread(log.read)
+                for line in lines:
+                    yield line
+        if not is_running:
+            break
+        # File growth triggers no event.
+        await asyncio.sleep(_POLL_SECONDS)
+    for log in readers.values():
+        for line in log.read_remainder():
+            yield line

@@ -9,15 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kubealign.client.errors import JobNotFound
 from kubealign.client.backends.local.index import RunIndex, StoredRun
 from kubealign.client.backends.local.resource import RunnerProcesses, refine_phase, to_resource
+from kubealign.client.errors import JobNotFound
 from kubealign.client.query import select_page
 from kubealign.client.records import JobPage, JobRecord, JobRef, ListQuery
-from kubealign.local.run_dir import control_socket
-from kubealign.local.runner.dependencies import pending_dependencies
 from kubealign.local.errors import RunRefused
+from kubealign.local.run_dir import control_socket
 from kubealign.local.run_dir.phase import RunPhase
+from kubealign.local.runner.admission import pending_dependencies
 from kubealign.spec.base import JOB_NAME_PATTERN
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.status import JobPhase
@@ -61,7 +61,11 @@ class RecordReader:
         runs = await asyncio.to_thread(self._index.list_runs)
         running = [stored for stored in runs if stored.run_phase.phase is JobPhase.RUNNING]
         processes_by_name = dict(
-            zip((s.name for s in running), await asyncio.gather(*map(self.runner_processes, running)), strict=True)
+            zip(
+                (s.name for s in running),
+                await asyncio.gather(*map(self.runner_processes, running)),
+                strict=True,
+            )
         )
 
         def select_records() -> JobPage:

@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 from kubealign.client.backends.local.index import StoredRun
-from kubealign.client.backends.local.role_names import process_group, is_primary
+from kubealign.client.backends.local.role_names import is_primary, process_group
 from kubealign.client.records import ProcessState
-from kubealign.local.run_dir.status import RunStatus
 from kubealign.local.run_dir.phase import RunPhase
+from kubealign.local.run_dir.status import RunStatus
 from kubealign.spec.job import API_VERSION, KIND
 from kubealign.spec.sections.rollout import RolloutPlacement
 from kubealign.spec.status import (
@@ -39,12 +39,16 @@ def refine_phase(stored: StoredRun, processes: RunnerProcesses) -> StoredRun:
     states = {str(process["name"]): process["state"] for process in processes or ()}
     if has_stepped or states.get("driver") in _READY_STATES:
         return stored
-    pending = sorted(name for name, state in states.items() if state not in _READY_STATES and name != "driver")
+    pending = sorted(
+        name for name, state in states.items() if state not in _READY_STATES and name != "driver"
+    )
     message = f"waits for {', '.join(pending)}" if pending else "its runner is starting"
     return replace(stored, stands=RunPhase(JobPhase.STARTING, message))
 
 
-def to_resource(stored: StoredRun, document: Mapping[str, Any], processes: RunnerProcesses = None) -> dict[str, Any]:
+def to_resource(
+    stored: StoredRun, document: Mapping[str, Any], processes: RunnerProcesses = None
+) -> dict[str, Any]:
     """Return the resource, without a resourceVersion. `document` is the content of job.json."""
     spec = drop_nulls(document["spec"])
     spec.pop("suspend", None)
@@ -97,7 +101,9 @@ def _status(stored: StoredRun, spec: Mapping[str, Any], processes: RunnerProcess
         roles=_roles(processes),
         rollout_replicas=_rollout_replicas(processes, spec),
         conditions=_conditions(stored, run, run_phase),
-        result=ResultLocation(claim_name="", path=str(stored.folder.result)) if _has_succeeded(run_phase) else None,
+        result=ResultLocation(claim_name="", path=str(stored.folder.result))
+        if _has_succeeded(run_phase)
+        else None,
     )
 
 
@@ -134,7 +140,8 @@ def _roles(processes: RunnerProcesses) -> list[RoleStatus] | None:
         return None
     total = Counter(process_group(name) for name in _primary_names(processes))
     ready = Counter(
-        process_group(name) for name in _primary_names([each for each in processes if each["state"] in _READY_STATES])
+        process_group(name)
+        for name in _primary_names([each for each in processes if each["state"] in _READY_STATES])
     )
     return [RoleStatus(name=group, replicas=count, ready=ready[group]) for group, count in total.items()]
 

@@ -5,20 +5,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kubealign.client.errors import Conflict, JobExists, JobInvalid, NotPossible
-from kubealign.client.backends.local.spec_changes import parse_job
 from kubealign.client.backends.local.index import StoredRun
+from kubealign.client.backends.local.patch import parse_job
 from kubealign.client.backends.local.resource import to_resource
+from kubealign.client.errors import Conflict, JobExists, JobInvalid, NotPossible
 from kubealign.client.records import JobRecord
-from kubealign.local.runner.admission import run_directory
-from kubealign.local.runner.cluster_only import refuse_cluster_only
-from kubealign.local.run_dir.events import EventLog
 from kubealign.local.errors import RunRefused
-from kubealign.local.runner.launch import launch_with_reserved_lock
+from kubealign.local.run_dir.events import EventLog
 from kubealign.local.run_dir.layout import RunDirectory
-from kubealign.local.runner.run_jobs import check_server_programs
-from kubealign.local.run_dir.spec_diff import job_document
 from kubealign.local.run_dir.phase import RunFacts, RunPhase
+from kubealign.local.run_dir.spec_diff import job_document
+from kubealign.local.runner.admission import refuse_cluster_only, run_directory
+from kubealign.local.runner.launch import launch_with_reserved_lock
+from kubealign.local.runner.run_jobs import check_server_programs
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.status import JobPhase
 

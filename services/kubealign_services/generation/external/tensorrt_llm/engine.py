@@ -5,14 +5,14 @@ from typing import Any
 
 from kubealign.spec.sections.engines import TensorRTLLMEngineSpec
 from kubealign_services.generation.contract import SamplingParameters
-from kubealign_services.generation.external.contract import ExternalSample, ExternalEngineDied
+from kubealign_services.generation.external.contract import ExternalEngineDied, ExternalSample
 from kubealign_services.generation.external.tensorrt_llm.parameters import (
     cache_arguments,
     engine_arguments,
     releases_memory,
     sampling_arguments,
 )
-from kubealign_services.generation.external.tensorrt_llm.results import token_logprobs, to_external_sample
+from kubealign_services.generation.external.tensorrt_llm.results import to_external_sample, token_logprobs
 from kubealign_services.runtime.process.failures import PermanentFailure
 
 # TensorRT-LLM's tags of the memory that is released.
@@ -28,7 +28,9 @@ class TensorRTLLMExternalEngine:
         self._library = library
 
     @classmethod
-    async def create(cls, folder: Path, spec: TensorRTLLMEngineSpec, context: int) -> "TensorRTLLMExternalEngine":
+    async def create(
+        cls, folder: Path, spec: TensorRTLLMEngineSpec, context: int
+    ) -> "TensorRTLLMExternalEngine":
         """Start the engine, without usable weights until the first are loaded. Raises PermanentFailure where
         TensorRT-LLM is not installed.
         """

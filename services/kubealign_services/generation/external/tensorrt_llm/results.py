@@ -14,7 +14,9 @@ def to_external_sample(completion: Any) -> ExternalSample:
     return ExternalSample(tokens, token_logprobs(tokens, completion.logprobs))
 
 
-def token_logprobs(tokens: Sequence[int], logprobs: Sequence[Mapping[int, Any] | float] | None) -> list[float]:
+def token_logprobs(
+    tokens: Sequence[int], logprobs: Sequence[Mapping[int, Any] | float] | None
+) -> list[float]:
     """Return the log-probability of each token, reported as a number or among the entries of its position."""
     if logprobs is None or len(logprobs) != len(tokens):
         count = "none" if logprobs is None else len(logprobs)

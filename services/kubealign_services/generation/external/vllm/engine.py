@@ -5,9 +5,9 @@ from typing import Any
 
 from kubealign.spec.sections.engines import VllmEngineSpec
 from kubealign_services.generation.contract import SamplingParameters
-from kubealign_services.generation.external.contract import ExternalSample, ExternalEngineDied
+from kubealign_services.generation.external.contract import ExternalEngineDied, ExternalSample
 from kubealign_services.generation.external.vllm.parameters import engine_arguments, sampling_arguments
-from kubealign_services.generation.external.vllm.results import token_logprobs, to_external_sample
+from kubealign_services.generation.external.vllm.results import to_external_sample, token_logprobs
 from kubealign_services.runtime.process.failures import PermanentFailure
 
 # Level 2 discards the weights too: the next ones come from files.

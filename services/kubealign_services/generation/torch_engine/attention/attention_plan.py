@@ -70,7 +70,9 @@ def engine_attention(
     """
     name = type(module).__name__
     if kubealign_plan is None:
-        raise UnsupportedEngineModel(f"{name} does not pass its keyword arguments on to the attention function")
+        raise UnsupportedEngineModel(
+            f"{name} does not pass its keyword arguments on to the attention function"
+        )
     if attention_mask is not None or is_causal is False or not getattr(module, "is_causal", True):
         raise UnsupportedEngineModel(f"{name} is not causal, or brings a mask of its own")
     for option, setting in options.items():
@@ -118,7 +120,9 @@ class ProbePlan:
         if layer in self.layers:
             raise UnsupportedEngineModel(f"layer_idx {layer} belongs to two attention layers")
         if queries.shape[0] % keys.shape[0]:
-            raise UnsupportedEngineModel(f"{queries.shape[0]} query heads cannot share {keys.shape[0]} key heads")
+            raise UnsupportedEngineModel(
+                f"{queries.shape[0]} query heads cannot share {keys.shape[0]} key heads"
+            )
         kv_shape = LayerKVShape(keys.shape[0], keys.shape[2], values.shape[2])
         self.layers[layer] = LayerAttention(queries.shape[0], kv_shape, window)
         return values.new_zeros(queries.shape[1], queries.shape[0], values.shape[2])
@@ -142,7 +146,9 @@ class FullSequencePlan:
             queries[None],
             keys[None],
             values[None],
-            attn_mask=_window_mask(length, window, queries.device) if windowed and window is not None else None,
+            attn_mask=_window_mask(length, window, queries.device)
+            if windowed and window is not None
+            else None,
             is_causal=not windowed,
             scale=scaling,
             enable_gqa=queries.shape[0] != keys.shape[0],

@@ -8,9 +8,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kubealign_services.generation.torch_engine.attention.attention_plan import EngineAttentionPlan, LayerAttention
-from kubealign_services.generation.torch_engine.kv_cache.paged_kv_cache import PagedKVCache
+from kubealign_services.generation.torch_engine.attention.attention_plan import (
+    EngineAttentionPlan,
+    LayerAttention,
+)
 from kubealign_services.generation.torch_engine.attention.gathered_plan import GatheredPlan, slot_mapping
+from kubealign_services.generation.torch_engine.kv_cache.paged_kv_cache import PagedKVCache
 from kubealign_services.generation.torch_engine.ragged_batch import PAGE_TOKENS, RaggedBatch
 
 # bfloat16 has 8 significant bits.
@@ -102,7 +105,9 @@ def flash_attention_works(uses: Iterable[LayerAttention], dtype: torch.dtype, de
     for use in set(uses):
         gathered = _attend_random(use, batch, dtype, device, lambda c: GatheredPlan(batch, c, dtype, device))
         try:
-            flash = _attend_random(use, batch, dtype, device, lambda c: FlashPlan.from_batch(batch, c, device))
+            flash = _attend_random(
+                use, batch, dtype, device, lambda c: FlashPlan.from_batch(batch, c, device)
+            )
         except (ImportError, RuntimeError, TypeError, ValueError):  # it raises for unsupported arguments
             return False
         if not torch.allclose(flash, gathered, atol=_TOLERANCE, rtol=_TOLERANCE):

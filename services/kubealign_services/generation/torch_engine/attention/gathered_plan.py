@@ -170,7 +170,9 @@ def _group_similar(lengths: NDArray[np.int64], contexts: NDArray[np.int64]) -> I
     for index in range(1, len(order) + 1):
         if index < len(order):
             longest, row = order[first], order[index]
-            near = contexts[row] >= MIN_CONTEXT_SHARE * contexts[longest] or contexts[longest] <= SHORT_CONTEXT
+            near = (
+                contexts[row] >= MIN_CONTEXT_SHARE * contexts[longest] or contexts[longest] <= SHORT_CONTEXT
+            )
             # The first chunk of a prompt reads nothing from the cache, later chunks do.
             same_kind = (contexts[row] == lengths[row]) == (contexts[longest] == lengths[longest])
             if lengths[row] == lengths[longest] and near and (same_kind or lengths[row] == 1):

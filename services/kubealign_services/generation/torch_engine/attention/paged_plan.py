@@ -1,16 +1,15 @@
-"""Attention plan for a CPU: single tokens by a compiled kernel over the pages, long prompt chunks by torch.
-"""
+"""Attention plan for a CPU: single tokens by a compiled kernel over the pages, long prompt chunks by torch."""
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from kubealign_services.generation.torch_engine.kv_cache.paged_kv_cache import PagedKVCache
+from kubealign_services.generation.torch_engine.attention.gathered_plan import GatheredRows, slot_mapping
 from kubealign_services.generation.torch_engine.cpu.attention_kernel import attention_kernel
 from kubealign_services.generation.torch_engine.cpu.elements import element_array
-from kubealign_services.generation.torch_engine.cpu.layer_kernels import write_rows
 from kubealign_services.generation.torch_engine.cpu.kernel_threads import KERNEL_THREADS, split_work
-from kubealign_services.generation.torch_engine.attention.gathered_plan import GatheredRows, slot_mapping
+from kubealign_services.generation.torch_engine.cpu.layer_kernels import write_rows
+from kubealign_services.generation.torch_engine.kv_cache.paged_kv_cache import PagedKVCache
 from kubealign_services.generation.torch_engine.ragged_batch import RaggedBatch
 
 # A prompt chunk that ends within this many tokens is computed token by token: the kernel has less overhead
@@ -69,7 +68,9 @@ class PagedPlan:
             self._rest.attend(self._cache.layer(layer), queries, keys, values, scaling, window, out)
         return out
 
-    def _thread_parts(self, layer: int, key_heads: int, window: int | None) -> list[tuple[int, int, int, int]]:
+    def _thread_parts(
+        self, layer: int, key_heads: int, window: int | None
+    ) -> list[tuple[int, int, int, int]]:
         """Return the work of each thread: (first row, last row, first key head, last key head)."""
         seen = self._contexts if window is None else np.minimum(self._contexts, window)
         return split_work(seen * self._cache.numbers_per_token(layer), key_heads)

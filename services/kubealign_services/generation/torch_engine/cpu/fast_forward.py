@@ -46,7 +46,9 @@ class VerifiedFastForward:
         if self._fused is not None:
             self._fused.invalidate_weights()
 
-    def forward(self, tokens: Tensor, positions: Tensor, plan: EngineAttentionPlan, keep: Tensor | None) -> Tensor:
+    def forward(
+        self, tokens: Tensor, positions: Tensor, plan: EngineAttentionPlan, keep: Tensor | None
+    ) -> Tensor:
         """Compute logits; see `CausalModel.forward`."""
         if self._fused is None:
             return self._module_forward(tokens, positions, plan, keep)

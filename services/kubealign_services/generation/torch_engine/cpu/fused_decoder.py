@@ -12,8 +12,8 @@ from torch.nn.functional import embedding
 
 from kubealign_services.generation.torch_engine.attention.attention_plan import EngineAttentionPlan
 from kubealign_services.generation.torch_engine.cpu.elements import Array, element_array
-from kubealign_services.generation.torch_engine.cpu.layer_kernels import rms_norm, apply_rotary
-from kubealign_services.generation.torch_engine.cpu.onednn_linear import OneDnnLinear, OneDnnLayers
+from kubealign_services.generation.torch_engine.cpu.layer_kernels import apply_rotary, rms_norm
+from kubealign_services.generation.torch_engine.cpu.onednn_linear import OneDnnLayers, OneDnnLinear
 
 #: Model types with layers of this shape; their output is still compared with that of their modules.
 FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
@@ -65,7 +65,9 @@ class FusedDecoder:
         """Drop everything derived from the weights, which are about to change or have changed."""
         self._norms.clear()
 
-    def forward(self, tokens: Tensor, positions: Tensor, plan: EngineAttentionPlan, keep: Tensor | None) -> Tensor:
+    def forward(
+        self, tokens: Tensor, positions: Tensor, plan: EngineAttentionPlan, keep: Tensor | None
+    ) -> Tensor:
         """Compute logits; see `CausalModel.forward`."""
         at = positions.numpy()
         self._extend_rotations(int(at.max()) + 1)
@@ -78,7 +80,9 @@ class FusedDecoder:
                 attended, states = attended[keep], states[keep]
             states = layer.output_proj.fused_add(attended, states)
             normal = self._normalised(states, part.post_attention_layernorm)
-            states = layer.down.fused_add(layer.up.fused_multiply(normal, layer.gate.fused_silu(normal)), states)
+            states = layer.down.fused_add(
+                layer.up.fused_multiply(normal, layer.gate.fused_silu(normal)), states
+            )
         return self._head(self._normalised(states, self._model.norm)).float()
 
     def _attention(self, layer: _Layer, states: Tensor, at: Array, plan: EngineAttentionPlan) -> Tensor:
@@ -87,7 +91,9 @@ class FusedDecoder:
         projected = layer.qkv_proj(states)
         keys_from = layer.heads * layer.width
         values_from = keys_from + layer.key_heads * layer.width
-        queries = self._rotated_heads(projected, layer.heads, layer.width, 0, at, getattr(own, "q_norm", None))
+        queries = self._rotated_heads(
+            projected, layer.heads, layer.width, 0, at, getattr(own, "q_norm", None)
+        )
         keys = self._rotated_heads(
             projected, layer.key_heads, layer.width, keys_from, at, getattr(own, "k_norm", None)
         )
@@ -115,7 +121,12 @@ class FusedDecoder:
 
     def _normalised(self, states: Tensor, norm: Any) -> Tensor:
         out = torch.empty_like(states)
-        rms_norm(element_array(states), self._norm_weight(norm), np.float32(norm.variance_epsilon), element_array(out))
+        rms_norm(
+            element_array(states),
+            self._norm_weight(norm),
+            np.float32(norm.variance_epsilon),
+            element_array(out),
+        )
         return out
 
     def _norm_weight(self, norm: Any) -> Array:

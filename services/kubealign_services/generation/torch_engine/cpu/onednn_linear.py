@@ -51,7 +51,9 @@ class OneDnnLayers:
         """Return True where the memory suffices for a second copy; decided once for each set of weights."""
         if self._should_pack is None:
             size = sum(product.nbytes for product in self._layers)
-            self._should_pack = self.is_supported and size <= MAX_PACKED_SHARE * free_bytes(torch.device("cpu"))
+            self._should_pack = self.is_supported and size <= MAX_PACKED_SHARE * free_bytes(
+                torch.device("cpu")
+            )
         return self._should_pack
 
 
@@ -81,7 +83,9 @@ class OneDnnLinear:
         if not self._owner.is_supported:
             return silu(self(x))
         parts = self._packed_parts()
-        return self._concatenate([torch.ops.mkldnn._linear_pointwise(x, *part, "swish", [], "") for part in parts])
+        return self._concatenate(
+            [torch.ops.mkldnn._linear_pointwise(x, *part, "swish", [], "") for part in parts]
+        )
 
     def fused_multiply(self, x: Tensor, other: Tensor) -> Tensor:
         """Return the output times `other`, element by element."""

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from kubealign_services.runtime.numba_kernels import numba_lazy
 from kubealign_services.generation.torch_engine.cpu.elements import exponential
+from kubealign_services.runtime.numba_kernels import numba_lazy
 
 # Tokens whose weights are summed in float32; the sums of blocks are in float64.
 _BLOCK = 64
@@ -56,8 +56,7 @@ def _exponentiate(numbers: Any, most: Any, sums: Any) -> Any:
 
 @numba_lazy
 def _search_token(weights: Any, sums: Any, threshold: Any) -> Any:
-    """Return the first token at which the cumulative weight exceeds the threshold, which is below the total.
-    """
+    """Return the first token at which the cumulative weight exceeds the threshold, which is below the total."""
     below = 0.0
     block = 0
     for each in range(len(sums)):

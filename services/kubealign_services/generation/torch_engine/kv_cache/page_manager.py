@@ -57,7 +57,9 @@ class PageManager:
         self._most_used = max(self._most_used, self.used + count)
         short = count - self._pool.free
         if short > 0:
-            roomy = min(self.limit, max(self._min_spare_pages, int(self._most_used * (1 + self._spare_share))))
+            roomy = min(
+                self.limit, max(self._min_spare_pages, int(self._most_used * (1 + self._spare_share)))
+            )
             self._evict(short - min(short, max(0, roomy - self._pool.top)))
         return self._pool.allocate(count)
 

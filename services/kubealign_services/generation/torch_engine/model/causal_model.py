@@ -65,7 +65,9 @@ class CausalModel:
             windows = {layer: use.window for layer, use in self.layers.items()}
             self._fast_forward = VerifiedFastForward(self.module, windows, dtype, self._module_forward)
 
-    def forward(self, tokens: Tensor, positions: Tensor, plan: EngineAttentionPlan, keep: Tensor | None) -> Tensor:
+    def forward(
+        self, tokens: Tensor, positions: Tensor, plan: EngineAttentionPlan, keep: Tensor | None
+    ) -> Tensor:
         """Return logits float32 [len(keep), vocabulary] after the tokens with the indices `keep` (None: after
         all tokens).
 
@@ -122,7 +124,9 @@ class CausalModel:
         except TypeError as error:
             raise UnsupportedEngineModel(f"{name} does not take the engine's arguments: {error}") from error
         if logits.shape != (1, self.vocabulary):
-            raise UnsupportedEngineModel(f"{name} gives logits {list(logits.shape)}, not [1, {self.vocabulary}]")
+            raise UnsupportedEngineModel(
+                f"{name} gives logits {list(logits.shape)}, not [1, {self.vocabulary}]"
+            )
         if len(plan.layers) != text.num_hidden_layers:
             raise UnsupportedEngineModel(
                 f"{name} has {text.num_hidden_layers} layers, of which {len(plan.layers)} use transformers' "
@@ -174,7 +178,9 @@ def _check_config(text: Any) -> None:
             f"{kind} states no max_position_embeddings, so prompts cannot be checked against it"
         )
     if getattr(text, "attention_chunk_size", None):
-        raise UnsupportedEngineModel(f"{kind} attends in chunks (attention_chunk_size {text.attention_chunk_size})")
+        raise UnsupportedEngineModel(
+            f"{kind} attends in chunks (attention_chunk_size {text.attention_chunk_size})"
+        )
     unsupported = sorted(set(getattr(text, "layer_types", None) or ()) - ATTENTION_LAYERS)
     if unsupported:
         raise UnsupportedEngineModel(

@@ -1,5 +1,4 @@
-"""Decoding passes recorded as CUDA graphs, so that a pass costs the host one launch instead of some hundreds.
-"""
+"""Decoding passes recorded as CUDA graphs, so that a pass costs the host one launch instead of some hundreds."""
 
 import logging
 from dataclasses import dataclass
@@ -9,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kubealign_services.generation.torch_engine.kv_cache.paged_kv_cache import PagedKVCache
 from kubealign_services.generation.torch_engine.attention.flash_plan import FlashPlan
 from kubealign_services.generation.torch_engine.attention.gathered_plan import slot_mapping
+from kubealign_services.generation.torch_engine.kv_cache.paged_kv_cache import PagedKVCache
 from kubealign_services.generation.torch_engine.model.causal_model import CausalModel
 from kubealign_services.generation.torch_engine.ragged_batch import PAGE_TOKENS, RaggedBatch
 
@@ -47,8 +46,7 @@ class DecodingGraphs:
         self._is_enabled = True
 
     def clear(self) -> None:
-        """Drop all recordings, which contain addresses: the cache or the weights are about to be reallocated.
-        """
+        """Drop all recordings, which contain addresses: the cache or the weights are about to be reallocated."""
         self._graphs.clear()
 
     def run(self, batch: RaggedBatch) -> Tensor | None:

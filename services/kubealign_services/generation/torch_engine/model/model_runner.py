@@ -11,17 +11,20 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from kubealign_services.generation.torch_engine.model.adapter_merge import MergedAdapter
-from kubealign_services.generation.torch_engine.attention.attention_plan import EngineAttentionPlan, FullSequencePlan
-from kubealign_services.generation.torch_engine.kv_cache.paged_kv_cache import PagedKVCache
-from kubealign_services.generation.torch_engine.cpu.small_batch_threads import limit_threads
-from kubealign_services.generation.torch_engine.attention.paged_plan import PagedPlan
-from kubealign_services.generation.torch_engine.model.cuda_graphs import DecodingGraphs
+from kubealign_services.generation.torch_engine.attention.attention_plan import (
+    EngineAttentionPlan,
+    FullSequencePlan,
+)
 from kubealign_services.generation.torch_engine.attention.flash_plan import FlashPlan, flash_attention_works
 from kubealign_services.generation.torch_engine.attention.gathered_plan import GatheredPlan
+from kubealign_services.generation.torch_engine.attention.paged_plan import PagedPlan
+from kubealign_services.generation.torch_engine.cpu.small_batch_threads import limit_threads
+from kubealign_services.generation.torch_engine.kv_cache.paged_kv_cache import PagedKVCache
+from kubealign_services.generation.torch_engine.model.adapter_merge import MergedAdapter
 from kubealign_services.generation.torch_engine.model.causal_model import CausalModel
-from kubealign_services.generation.torch_engine.ragged_batch import RaggedBatch
+from kubealign_services.generation.torch_engine.model.cuda_graphs import DecodingGraphs
 from kubealign_services.generation.torch_engine.model.weight_loader import WeightLoader
+from kubealign_services.generation.torch_engine.ragged_batch import RaggedBatch
 
 
 class ModelRunner(Protocol):
@@ -97,7 +100,8 @@ class LocalModelRunner:
         if logits is not None:
             return logits
         tokens, positions, indices = (
-            torch.from_numpy(array).to(self.device) for array in (batch.tokens, batch.positions, batch.logit_indices)
+            torch.from_numpy(array).to(self.device)
+            for array in (batch.tokens, batch.positions, batch.logit_indices)
         )
         with self._limit_threads(len(tokens)):
             return self.model.forward(tokens, positions, self._plan(batch), keep=indices)

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kubealign_services.generation.torch_engine.cpu.sampling_kernel import draw_tokens
 from kubealign_services.generation.torch_engine.cpu.kernel_threads import KERNEL_THREADS, split_rows
+from kubealign_services.generation.torch_engine.cpu.sampling_kernel import draw_tokens
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,9 @@ def sample_by_torch(logits: Tensor, inputs: SamplingInputs) -> SampledTokens:
         allowed[inputs.forbidden] = -torch.inf
     if inputs.has_truncation:
         rows = ((inputs.top_k > 0) | (inputs.top_p < 1)).nonzero()[:, 0]
-        allowed = allowed.index_copy(0, rows, apply_top_k_top_p(allowed[rows], inputs.top_k[rows], inputs.top_p[rows]))
+        allowed = allowed.index_copy(
+            0, rows, apply_top_k_top_p(allowed[rows], inputs.top_k[rows], inputs.top_p[rows])
+        )
     behaviour = torch.log_softmax(allowed, dim=-1)
     cumulative = behaviour.double().exp_().cumsum(-1)
     # To the right of equal values: a token of probability 0 is never sampled. The largest uniform number is

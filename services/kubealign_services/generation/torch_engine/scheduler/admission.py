@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kubealign_services.generation.torch_engine.scheduler.wait_queue import QueueEntry
 from kubealign_services.generation.torch_engine.kv_cache.page_manager import PageManager, pages_for
 from kubealign_services.generation.torch_engine.kv_cache.page_pool import Pages
 from kubealign_services.generation.torch_engine.ragged_batch import PAGE_TOKENS
+from kubealign_services.generation.torch_engine.scheduler.wait_queue import QueueEntry
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,9 @@ def admit(
     """
     parts: list[PrefillChunk] = []
     for entry in queue:
-        if not rows or (entry.pages is None and not (prefill_tokens and _allocate_entry(entry, cache, running))):
+        if not rows or (
+            entry.pages is None and not (prefill_tokens and _allocate_entry(entry, cache, running))
+        ):
             break
         assert entry.pages is not None
         start, end = entry.computed_tokens, min(len(entry.tokens), entry.computed_tokens + prefill_tokens)
@@ -88,7 +90,9 @@ def _allocate_entry(entry: QueueEntry, cache: PageManager, running: int) -> bool
     return True
 
 
-def _complete_chunk(entry: QueueEntry, cache: PageManager, start: int, end: int, entering: int) -> PrefillChunk:
+def _complete_chunk(
+    entry: QueueEntry, cache: PageManager, start: int, end: int, entering: int
+) -> PrefillChunk:
     gives = entering == entry.remaining
     partial = len(entry.tokens) % PAGE_TOKENS != 0
     if entering and not gives and partial and not cache.available:

@@ -9,13 +9,16 @@ import torch
 from numpy.typing import NDArray
 
 from kubealign_services.generation.contract import FinishReason
-from kubealign_services.generation.torch_engine.sampling.stop_tokens import StopTokenSets
-from kubealign_services.generation.torch_engine.scheduler.wait_queue import SampleState
 from kubealign_services.generation.torch_engine.kv_cache.page_pool import Pages
 from kubealign_services.generation.torch_engine.ragged_batch import PAGE_TOKENS
-from kubealign_services.generation.torch_engine.scheduler.response_buffer import PartialResponse, ResponseBuffer
-from kubealign_services.generation.torch_engine.sampling.sampler import SamplingInputs
 from kubealign_services.generation.torch_engine.sampling.philox import uniform_numbers
+from kubealign_services.generation.torch_engine.sampling.sampler import SamplingInputs
+from kubealign_services.generation.torch_engine.sampling.stop_tokens import StopTokenSets
+from kubealign_services.generation.torch_engine.scheduler.response_buffer import (
+    PartialResponse,
+    ResponseBuffer,
+)
+from kubealign_services.generation.torch_engine.scheduler.wait_queue import SampleState
 
 Decode = Callable[[Sequence[int]], str]
 
@@ -190,7 +193,14 @@ class RunningBatch:
             self._page_tables[target, : self._page_counts[source]] = self.pages(source)
             self.responses.move(source, target, self.token_count(source))
         for column in (
-            *(self._page_counts, self._position, self._newest_tokens, self._token_counts, self._max_tokens, self._min_tokens),
+            *(
+                self._page_counts,
+                self._position,
+                self._newest_tokens,
+                self._token_counts,
+                self._max_tokens,
+                self._min_tokens,
+            ),
             *(self._stop_token_set, self._has_stop_strings, self._epoch, self._seed),
             *(self._temperature, self._top_k, self._top_p),
         ):

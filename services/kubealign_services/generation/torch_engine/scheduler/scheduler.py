@@ -1,5 +1,4 @@
-"""Scheduler: decides for each pass which sequences run, start or give back their pages. Computes no tensor.
-"""
+"""Scheduler: decides for each pass which sequences run, start or give back their pages. Computes no tensor."""
 
 import time
 from dataclasses import dataclass
@@ -8,13 +7,60 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kubealign_services.generation.contract import FinishReason, GeneratedSample, GenerationRequest
-from kubealign_services.generation.torch_engine.scheduler.admission import PrefillChunk, admit
-from kubealign_services.generation.torch_engine.scheduler.batching import build_batch
-from kubealign_services.generation.torch_engine.scheduler.wait_queue import QueueEntry, RequestGroup, SampleState, WaitQueue
 from kubealign_services.generation.torch_engine.kv_cache.page_manager import PageManager
 from kubealign_services.generation.torch_engine.ragged_batch import PAGE_TOKENS, RaggedBatch
-from kubealign_services.generation.torch_engine.scheduler.running_batch import Decode, FinishedRow, RunningBatch
 from kubealign_services.generation.torch_engine.sampling.stop_strings import StopStrings
+from kubealign_services.generation.torch_engine.scheduler.admission import PrefillChunk, admit
+from kubealign_services.generation.torch_engine.scheduler.running_batch import (
+    Decode,
+    FinishedRow,
+    RunningBatch,
+)
+from kubealign_services.generation.torch_engine.scheduler.wait_queue import (
+    QueueEntry,
+    RequestGroup,
+    SampleState,
+    WaitQueue,
+)
+
+
+def build_batch(rows: RunningBatch, chunks: list[PrefillChunk]) -> RaggedBatch | None:
+    """Build the batch of a pass, or None where nothing is to be computed.
+
+    Logits are requested after each running row, then after each text that this pass completes.
+    """
+    chunks = [part for part in chunks if part.end > part.start]
+    running = len(rows)
+    tokens, positions, tables = rows.newest_tokens()
+    ones = np.ones(running, np.int64)
+    row_indices = np.arange(running)
+    if not chunks:
+        return RaggedBatch(tokens, positions, ones, running, tables, row_indices) if running else None
+    lengths = np.array([part.end - part.start for part in chunks], np.int64)
+    is_complete = np.array([part.end == len(part.entry.tokens) for part in chunks])
+    ends = running + lengths.cumsum() - 1
+    return RaggedBatch(
+        tokens=np.concatenate((tokens, *(part.entry.tokens[part.start : part.end] for part in chunks))),
+        positions=np.concatenate((positions, *(np.arange(part.start, part.end) for part in chunks))),
+        lengths=np.concatenate((ones, lengths)),
+        decoding_count=running,
+        page_tables=_stack_page_tables(tables, chunks),
+        logit_indices=np.concatenate((row_indices, ends[is_complete])),
+    )
+
+
+def _stack_page_tables(
+    running: np.ndarray[tuple[int, ...], np.dtype[np.int32]], parts: list[PrefillChunk]
+) -> np.ndarray[tuple[int, ...], np.dtype[np.int32]]:
+    """Append the chunks' page tables to those of the running rows."""
+    pages = [part.entry.pages for part in parts]
+    most = max(running.shape[1], *(0 if each is None else len(each) for each in pages))
+    tables = np.zeros((len(running) + len(parts), most), np.int32)
+    tables[: len(running), : running.shape[1]] = running
+    for row, each in enumerate(pages, len(running)):
+        if each is not None:
+            tables[row, : len(each)] = each
+    return tables
 
 
 @dataclass(frozen=True)
@@ -39,7 +85,9 @@ class Scheduler:
     cache are public for reading.
     """
 
-    def __init__(self, rows: RunningBatch, cache: PageManager, max_sequences: int, prefill_tokens: int) -> None:
+    def __init__(
+        self, rows: RunningBatch, cache: PageManager, max_sequences: int, prefill_tokens: int
+    ) -> None:
         self.rows = rows
         self.cache = cache
         self.queue = WaitQueue()

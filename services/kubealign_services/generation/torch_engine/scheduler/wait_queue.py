@@ -10,8 +10,8 @@ from torch import Tensor
 
 from kubealign_services.generation.contract import GenerationRequest
 from kubealign_services.generation.torch_engine.kv_cache.page_pool import Pages
-from kubealign_services.generation.torch_engine.scheduler.response_buffer import PartialResponse
 from kubealign_services.generation.torch_engine.sampling.stop_strings import StopStrings
+from kubealign_services.generation.torch_engine.scheduler.response_buffer import PartialResponse
 
 
 @dataclass

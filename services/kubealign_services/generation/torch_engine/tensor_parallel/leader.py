@@ -11,12 +11,16 @@ from google.protobuf.message import Message
 from torch import Tensor
 
 from kubealign_services.generation.torch_engine.model.adapter_merge import MergedAdapter
+from kubealign_services.generation.torch_engine.model.weight_loader import WeightLoader
 from kubealign_services.generation.torch_engine.ragged_batch import RaggedBatch
 from kubealign_services.generation.torch_engine.tensor_parallel.batch_codec import encode_batch
+from kubealign_services.generation.torch_engine.tensor_parallel.commands import (
+    Command,
+    CommandSender,
+    Numbers,
+)
 from kubealign_services.generation.torch_engine.tensor_parallel.sharded_model import ShardedModel
-from kubealign_services.generation.torch_engine.tensor_parallel.commands import CommandSender, Numbers, Command
 from kubealign_services.generation.torch_engine.tensor_parallel.sharded_runner import ShardedModelRunner
-from kubealign_services.generation.torch_engine.model.weight_loader import WeightLoader
 from kubealign_services.training.weight_slices import WeightSlice
 
 
@@ -158,7 +162,9 @@ class LeaderModelRunner:
         try:
             yield
         except Exception as error:
-            self._lost_cause = f"the engine's processes cannot go on together: {type(error).__name__}: {error}"
+            self._lost_cause = (
+                f"the engine's processes cannot go on together: {type(error).__name__}: {error}"
+            )
             lost = ProcessesLost(self._lost_cause)
             self._on_loss(lost)
             raise lost from error

@@ -34,7 +34,9 @@ class ShardedModel(CausalModel):
         self.full_model.tie_weights()
         super().__init__(config, dtype, device)
 
-    def forward(self, tokens: Tensor, positions: Tensor, plan: EngineAttentionPlan, keep: Tensor | None) -> Tensor:
+    def forward(
+        self, tokens: Tensor, positions: Tensor, plan: EngineAttentionPlan, keep: Tensor | None
+    ) -> Tensor:
         """Compute logits in the first process; see `CausalModel.forward`. The other processes return
         undefined values of the same shape.
         """

@@ -1,5 +1,4 @@
-"""Model runner of one process of several: over its slice of the weights, together with the other processes.
-"""
+"""Model runner of one process of several: over its slice of the weights, together with the other processes."""
 
 from collections.abc import Iterable
 
@@ -7,7 +6,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from kubealign_services.training.adapters.low_rank import group_by_layer, row_norms
 from kubealign_services.generation.torch_engine.model.adapter_merge import MergedAdapter
 from kubealign_services.generation.torch_engine.model.model_runner import LocalModelRunner
 from kubealign_services.generation.torch_engine.tensor_parallel.sharded_model import ShardedModel
@@ -17,6 +15,7 @@ from kubealign_services.generation.torch_engine.tensor_parallel.sharding import 
     shard_tensor,
     splits_inputs,
 )
+from kubealign_services.training.adapters.low_rank import group_by_layer, row_norms
 from kubealign_services.training.weight_slices import WeightSlice
 
 # Largest size of a process's error text, in bytes.

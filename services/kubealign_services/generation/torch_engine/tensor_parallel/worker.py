@@ -9,7 +9,11 @@ import torch
 import torch.distributed as dist
 
 from kubealign_services.generation.torch_engine.tensor_parallel.batch_codec import decode_batch
-from kubealign_services.generation.torch_engine.tensor_parallel.commands import CommandReceiver, Command, ReceivedNumbers
+from kubealign_services.generation.torch_engine.tensor_parallel.commands import (
+    Command,
+    CommandReceiver,
+    ReceivedNumbers,
+)
 from kubealign_services.generation.torch_engine.tensor_parallel.sharded_runner import ShardedModelRunner
 from kubealign_services.runtime.ranks.rendezvous import GroupLost
 

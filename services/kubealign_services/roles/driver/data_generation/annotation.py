@@ -1,6 +1,6 @@
 """Annotation: given rows with the job's rewards of their responses as columns (SteerLM's first step)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,14 +13,72 @@ from kubealign.v1 import scoring_pb2
 from kubealign_services.batch.packed import Batch
 from kubealign_services.data.collate import collate
 from kubealign_services.data.prepared import PreparedRow
-from kubealign_services.roles.driver.rollouts.work_items import encode_scoring_context
-from kubealign_services.roles.driver.data_generation.annotated import build_annotations, build_demonstration, get_response_text
 from kubealign_services.roles.driver.data_generation.state import DataGenerationState
-from kubealign_services.roles.driver.metrics.sample_logging import SamplePreviews
-from kubealign_services.roles.driver.metrics.report import SampleText, StepRecord
+from kubealign_services.roles.driver.errors import UnrecoverableError
 from kubealign_services.roles.driver.frozen_models.scores import RowScorer, ScoringContext
-from kubealign_services.roles.driver.metrics.score_figures import reward_model_metrics
+from kubealign_services.roles.driver.metrics.batch_metrics import reward_model_metrics
+from kubealign_services.roles.driver.metrics.report import SampleText, StepRecord
+from kubealign_services.roles.driver.metrics.sample_logging import SamplePreviews
+from kubealign_services.roles.driver.rollouts.work_items import encode_scoring_context
 from kubealign_services.scoring.combination import combine_rewards
+
+
+def build_demonstration(data: DemonstrationDataset, row: PreparedRow) -> dict[str, Any]:
+    """Return the row's columns, with prompt and response (or the messages) under their default names."""
+    layout = data.format.value
+    others = dict(row.columns)
+    if data.format.chat is not None:
+        messages = others.pop(layout.messages)
+        return others | {"messages": messages}
+    # With a template, the rewards read the rendered prompt; the row keeps its own.
+    prompt = others.pop(layout.prompt, row.prompt_text)
+    response = others.pop(layout.response)
+    return others | {"prompt": prompt, "response": response}
+
+
+def get_response_text(data: DemonstrationDataset, row: PreparedRow) -> str:
+    """Return the response as text; of messages, the last one's content."""
+    layout = data.format.value
+    if data.format.chat is not None:
+        return str(row.columns[layout.messages][-1]["content"])
+    return str(row.columns[layout.response])
+
+
+def build_annotations(
+    scores: Mapping[str, scoring_pb2.Score], entry: AnnotateSpec, reserved: Sequence[str]
+) -> dict[str, float]:
+    """Return column -> number for each score of each reward.
+
+    A reward with several scores gives one column per score name; a reward with one number gives a column
+    of the reward's name.
+
+    Args:
+        reserved: Column names of the row itself.
+
+    Raises:
+        UnrecoverableError: Two columns would have the same name.
+    """
+    columns: dict[str, float] = {}
+    for source, score in scores.items():
+        # A protobuf map has no defined order.
+        scores_by_name = dict(sorted(score.attributes.items())) or {source: score.reward}
+        for name, value in scores_by_name.items():
+            if name in columns or name in reserved:
+                owner = "another reward's score" if name in columns else "prompt or response"
+                raise UnrecoverableError(
+                    f"spec.rewards: {source} gives a score {name}, which is the name of {owner}: rename one"
+                )
+            columns[name] = _clamp(value, entry)
+    return columns
+
+
+def _clamp(value: float, entry: AnnotateSpec) -> float:
+    if entry.lowest is not None:
+        value = max(value, entry.lowest)
+    if entry.highest is not None:
+        value = min(value, entry.highest)
+    return round(value) if entry.round_to_integers else value
+
 
 _RESERVED_COLUMNS = ("prompt", "response", "messages")
 
@@ -54,7 +112,8 @@ class RowAnnotator:
         with step.phase("score"):
             scores = await self.scores.score_all(batch, contexts)
         step.sample_texts = {
-            name: SampleText(row.prompt_text, text) for name, row, text in zip(names, rows, texts, strict=True)
+            name: SampleText(row.prompt_text, text)
+            for name, row, text in zip(names, rows, texts, strict=True)
         }
         self._add_metrics(batch, scores, state, step)
         return [
@@ -62,7 +121,9 @@ class RowAnnotator:
             for row, row_scores in zip(rows, scores, strict=True)
         ]
 
-    def _add_metrics(self, batch: Batch, scores: Sequence[ScoresBySource], state: DataGenerationState, step: StepRecord) -> None:
+    def _add_metrics(
+        self, batch: Batch, scores: Sequence[ScoresBySource], state: DataGenerationState, step: StepRecord
+    ) -> None:
         """Add reward metrics, as in a job that trains on these rows, and a few rows for displays."""
         for reward in self.rewards:
             values = [row_scores[reward.name].reward for row_scores in scores]

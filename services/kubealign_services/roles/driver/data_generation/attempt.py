@@ -3,17 +3,16 @@
 import asyncio
 from collections.abc import Sequence
 
-from kubealign_services.messaging.contract import Bus
 from kubealign_services.data.prepared import PreparedJob
-from kubealign_services.roles.driver.metrics.beat import heartbeat_payload
-from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
-from kubealign_services.roles.driver.shutdown import ShutdownDeadline
+from kubealign_services.messaging.contract import Bus
+from kubealign_services.roles.driver.cancellation import run_until_any
 from kubealign_services.roles.driver.data_generation.builder import build_row_maker, rows_per_step
 from kubealign_services.roles.driver.data_generation.loop import DataGenerationRun, make_rows
 from kubealign_services.roles.driver.data_generation.row_file import RowFile
-from kubealign_services.roles.driver.metrics.progress import ProgressTracker
-from kubealign_services.roles.driver.metrics.report import MetricsReport, MetricSink
-from kubealign_services.roles.driver.cancellation import run_until_any
+from kubealign_services.roles.driver.metrics.progress import ProgressTracker, heartbeat_payload
+from kubealign_services.roles.driver.metrics.report import MetricSink, MetricsReport
+from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
+from kubealign_services.roles.driver.shutdown import ShutdownDeadline
 from kubealign_services.runtime.process.context import ProcessContext
 
 

@@ -2,23 +2,24 @@
 
 from kubealign.spec.job import AlignmentJob
 from kubealign_services.data.prepared import PreparedJob
-from kubealign_services.roles.driver.builder import bus_rewards
-from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
+from kubealign_services.roles.driver.builder import build_group_plan, bus_rewards
 from kubealign_services.roles.driver.data_generation.annotation import RowAnnotator
-from kubealign_services.roles.driver.data_generation.requests import RequestClient
 from kubealign_services.roles.driver.data_generation.comparison import PairwiseComparator
-from kubealign_services.roles.driver.data_generation.sample_metrics import SampleMetrics
-from kubealign_services.roles.driver.data_generation.row_format import RowFormatter
-from kubealign_services.roles.driver.data_generation.generation import RowSelector, RowGenerator, SampleStage
-from kubealign_services.roles.driver.data_generation.selection import RewardSelector
-from kubealign_services.roles.driver.data_generation.row_maker import RowMaker
-from kubealign_services.roles.driver.data_generation.prompts import PromptRenderer
 from kubealign_services.roles.driver.data_generation.critique_revision import CritiqueReviser
-from kubealign_services.roles.driver.data_generation.scoring import SampleScorer
-from kubealign_services.roles.driver.plans import build_group_plan
-from kubealign_services.roles.driver.metrics.sample_logging import SamplePreviews
+from kubealign_services.roles.driver.data_generation.generation import (
+    RowGenerator,
+    RowSelector,
+    SampleScorer,
+    SampleStage,
+)
+from kubealign_services.roles.driver.data_generation.loop import RowMaker
+from kubealign_services.roles.driver.data_generation.requests import PromptRenderer, RequestClient
+from kubealign_services.roles.driver.data_generation.row_format import RowFormatter
+from kubealign_services.roles.driver.data_generation.samples import SampleMetrics
+from kubealign_services.roles.driver.data_generation.selection import RewardSelector
 from kubealign_services.roles.driver.frozen_models.scores import RowScorer
-from kubealign_services.roles.driver.metrics.token_texts import TokenSplitter, make_decoder
+from kubealign_services.roles.driver.metrics.sample_logging import SamplePreviews, TokenSplitter, make_decoder
+from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
 
 
 def rows_per_step(job: AlignmentJob) -> int:
@@ -77,7 +78,9 @@ def _build_generator(job: AlignmentJob, prepared: PreparedJob, collector: Rollou
         sources=() if stages else sources,
         stages=stages,
         selector=selector,
-        metrics=SampleMetrics(SamplePreviews(TokenSplitter(lambda: make_decoder(prepared.tokenizer)), spec.seed)),
+        metrics=SampleMetrics(
+            SamplePreviews(TokenSplitter(lambda: make_decoder(prepared.tokenizer)), spec.seed)
+        ),
     )
 
 

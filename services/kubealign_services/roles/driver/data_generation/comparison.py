@@ -17,16 +17,18 @@ from typing import Any
 
 from kubealign.spec.algorithms import PairwiseComparison
 from kubealign_services.batch.codec import decode
-from kubealign_services.roles.driver.rollouts.group_tracker import RolloutGroup
-from kubealign_services.roles.driver.data_generation.requests import RequestClient, PolicyRequest
-from kubealign_services.roles.driver.data_generation.principle_sampling import sample_principle
+from kubealign_services.roles.driver.data_generation.critique_revision import TOO_LONG, sample_principle
+from kubealign_services.roles.driver.data_generation.requests import (
+    PolicyRequest,
+    PromptRenderer,
+    RequestClient,
+)
 from kubealign_services.roles.driver.data_generation.row_format import RowFormatter
-from kubealign_services.roles.driver.data_generation.selection import build_preference
-from kubealign_services.roles.driver.data_generation.prompts import PromptRenderer
-from kubealign_services.roles.driver.data_generation.critique_revision import TOO_LONG
 from kubealign_services.roles.driver.data_generation.samples import PolicySample, group_by_prompt
+from kubealign_services.roles.driver.data_generation.selection import build_preference
 from kubealign_services.roles.driver.data_generation.state import DataGenerationState
 from kubealign_services.roles.driver.metrics.report import StepRecord
+from kubealign_services.roles.driver.rollouts.group_tracker import RolloutGroup
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,14 @@ class PairwiseComparator:
     equal responses, and ties, give no row.
     """
 
-    def __init__(self, spec: PairwiseComparison, client: RequestClient, prompts: PromptRenderer, row_formatter: RowFormatter, seed: int) -> None:
+    def __init__(
+        self,
+        spec: PairwiseComparison,
+        client: RequestClient,
+        prompts: PromptRenderer,
+        row_formatter: RowFormatter,
+        seed: int,
+    ) -> None:
         self._spec = spec
         self._client = client
         self._prompts = prompts
@@ -88,10 +97,14 @@ class PairwiseComparator:
                     state.count_skipped("alike")
                     continue
                 name = f"{first.row.row}/{number // 2}"
-                pairs.append(SamplePair(first, second, sample_principle(self._spec.principles, self._seed, name)))
+                pairs.append(
+                    SamplePair(first, second, sample_principle(self._spec.principles, self._seed, name))
+                )
         return pairs
 
-    async def _ask_policy(self, pairs: Sequence[SamplePair], state: DataGenerationState) -> dict[str, tuple[float, float]]:
+    async def _ask_policy(
+        self, pairs: Sequence[SamplePair], state: DataGenerationState
+    ) -> dict[str, tuple[float, float]]:
         """Return pair name -> probability of the first answer, in either order of the responses."""
         continuations = tuple(self._prompts.encode_answer(text) for text in self._spec.answers)
         orders = [(pair, order) for pair in pairs for order in range(2)]
@@ -130,7 +143,9 @@ class PairwiseComparator:
             "principle": pair.principle,
         }
 
-    def _build_row(self, pair: SamplePair, forward: float, backward: float, state: DataGenerationState) -> dict[str, Any] | None:
+    def _build_row(
+        self, pair: SamplePair, forward: float, backward: float, state: DataGenerationState
+    ) -> dict[str, Any] | None:
         """Build the preference row of a pair; None for a tie."""
         probability = preference_probability(forward, backward)
         if probability == 0.5:

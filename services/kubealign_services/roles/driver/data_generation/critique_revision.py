@@ -3,14 +3,24 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import xxhash
+
 from kubealign.spec.algorithms import CritiqueRevision
-from kubealign_services.roles.driver.data_generation.requests import RequestClient, PolicyRequest
-from kubealign_services.roles.driver.data_generation.principle_sampling import sample_principle
+from kubealign_services.roles.driver.data_generation.requests import (
+    PolicyRequest,
+    PromptRenderer,
+    RequestClient,
+)
 from kubealign_services.roles.driver.data_generation.row_format import RowFormatter
-from kubealign_services.roles.driver.data_generation.prompts import PromptRenderer
 from kubealign_services.roles.driver.data_generation.samples import PolicySample, collect_samples
 from kubealign_services.roles.driver.data_generation.state import DataGenerationState
 from kubealign_services.roles.driver.metrics.report import StepRecord
+
+
+def sample_principle(principles: Sequence[str], seed: int, name: str) -> str:
+    """Return one of the principles, the same for the same seed and name."""
+    return principles[xxhash.xxh3_64_intdigest(f"{seed}:principle:{name}".encode()) % len(principles)]
+
 
 TOO_LONG = "too_long"
 
@@ -25,7 +35,13 @@ class CritiqueReviser:
     """
 
     def __init__(
-        self, spec: CritiqueRevision, client: RequestClient, prompts: PromptRenderer, max_answer_tokens: int, row_formatter: RowFormatter, seed: int
+        self,
+        spec: CritiqueRevision,
+        client: RequestClient,
+        prompts: PromptRenderer,
+        max_answer_tokens: int,
+        row_formatter: RowFormatter,
+        seed: int,
     ) -> None:
         self._spec = spec
         self._client = client
@@ -49,7 +65,9 @@ class CritiqueReviser:
             step.add({"revision/changed_share": changed / len(revised)})
         return revised
 
-    async def _revise_once(self, samples: Sequence[PolicySample], time: int, state: DataGenerationState) -> list[PolicySample]:
+    async def _revise_once(
+        self, samples: Sequence[PolicySample], time: int, state: DataGenerationState
+    ) -> list[PolicySample]:
         """Critique and revise all samples once."""
         values = {
             sample.name: {
@@ -65,7 +83,9 @@ class CritiqueReviser:
         criticised = [sample for sample in samples if sample.name in critiques]
         revisions = await self._ask_policy(f"revision.{time}", self._spec.revision, criticised, values, state)
         return [
-            _build_revised(sample, critiques[sample.name], revisions[sample.name], values[sample.name]["principle"])
+            _build_revised(
+                sample, critiques[sample.name], revisions[sample.name], values[sample.name]["principle"]
+            )
             for sample in criticised
             if sample.name in revisions
         ]
@@ -82,7 +102,9 @@ class CritiqueReviser:
 
         Prompts that are too long, or failed after all retries, are left out and counted in the state.
         """
-        tokens = self._prompts.render(template, [values[sample.name] for sample in samples], self._max_answer_tokens)
+        tokens = self._prompts.render(
+            template, [values[sample.name] for sample in samples], self._max_answer_tokens
+        )
         prompts_by_name = {
             f"{stage}/{sample.name}": (sample, prompt)
             for sample, prompt in zip(samples, tokens, strict=True)
@@ -98,7 +120,9 @@ class CritiqueReviser:
         }
 
 
-def _build_revised(sample: PolicySample, critique: PolicySample, revision: PolicySample, principle: str) -> PolicySample:
+def _build_revised(
+    sample: PolicySample, critique: PolicySample, revision: PolicySample, principle: str
+) -> PolicySample:
     """Return the sample with its revised text and the columns of this revision."""
     columns = {
         **sample.columns,

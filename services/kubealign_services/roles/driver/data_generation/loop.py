@@ -1,12 +1,31 @@
 """Loop of a job that generates data: each step's rows are written before the next step begins."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
-from kubealign_services.roles.driver.errors import UnrecoverableError
-from kubealign_services.roles.driver.data_generation.row_maker import RowMaker
 from kubealign_services.roles.driver.data_generation.row_file import RowFile
 from kubealign_services.roles.driver.data_generation.state import DataGenerationState
-from kubealign_services.roles.driver.metrics.report import MetricsReport
+from kubealign_services.roles.driver.errors import UnrecoverableError
+from kubealign_services.roles.driver.metrics.report import MetricsReport, StepRecord
+
+
+class RowMaker(Protocol):
+    """Generates the rows of one step after another. The same indices always give the same rows."""
+
+    async def make(
+        self, indices: Sequence[int], state: DataGenerationState, step: StepRecord
+    ) -> list[dict[str, Any]]:
+        """Return the rows generated from the job's rows at these indices (from 0), as JSON objects, in order.
+
+        Args:
+            state: State after the step. The maker stores in it what later steps need: moments of the
+                rewards, failed prompts.
+
+        Raises:
+            UnrecoverableError: The job cannot succeed.
+            ShutdownRequested: The driver was asked to stop.
+        """
 
 
 @dataclass
@@ -40,7 +59,9 @@ async def make_rows(run: DataGenerationRun) -> DataGenerationState:
     state = run.file.state
     if not run.file.is_finished:
         if not state.rows:
-            raise UnrecoverableError(f"no row was generated from {state.position} rows: {_describe_skipped(state)}")
+            raise UnrecoverableError(
+                f"no row was generated from {state.position} rows: {_describe_skipped(state)}"
+            )
         run.file.finish()
     return state
 

@@ -14,9 +14,9 @@ from typing import Any
 import xxhash
 
 from kubealign.spec.sections.data import RESULT_ROWS_FILE
-from kubealign_services.checkpoints.durable import replace_file, fsync_path
-from kubealign_services.roles.driver.errors import UnrecoverableError
+from kubealign_services.checkpoints.durable import fsync_path, replace_file
 from kubealign_services.roles.driver.data_generation.state import DataGenerationState
+from kubealign_services.roles.driver.errors import UnrecoverableError
 from kubealign_services.telemetry.json_values import to_json
 
 _BLOCK_BYTES = 1 << 20

@@ -5,9 +5,9 @@ them without settings.
 from typing import Any
 
 from kubealign.spec.sections.data import PromptDataset
+from kubealign_services.data.prepared import PreparedRow
 from kubealign_services.data.rows.example import Message
 from kubealign_services.data.rows.field_mapping import prompt_column, read_example
-from kubealign_services.data.prepared import PreparedRow
 from kubealign_services.roles.driver.sources.iterative.judge_prompts import format_conversation
 
 
@@ -35,13 +35,15 @@ class RowFormatter:
         return self._other_columns(row) | {"messages": [*self._prompt(row), _assistant_message(response)]}
 
     def preference(self, row: PreparedRow, chosen: str, rejected: str) -> dict[str, Any]:
-        """Return prompt, chosen and rejected, or chosen and rejected messages, and the row's other columns.
-        """
+        """Return prompt, chosen and rejected, or chosen and rejected messages, and the row's other columns."""
         if self._messages is None:
             texts = {"prompt": row.prompt_text, "chosen": chosen, "rejected": rejected}
             return self._other_columns(row) | texts
         prompt = self._prompt(row)
-        sides = {"chosen": [*prompt, _assistant_message(chosen)], "rejected": [*prompt, _assistant_message(rejected)]}
+        sides = {
+            "chosen": [*prompt, _assistant_message(chosen)],
+            "rejected": [*prompt, _assistant_message(rejected)],
+        }
         return self._other_columns(row) | sides
 
     def _prompt(self, row: PreparedRow) -> list[Message]:

@@ -20,26 +20,42 @@ class RewardSelector:
     keep: SampleSelection
     row_formatter: RowFormatter
 
-    async def __call__(self, samples: Sequence[PolicySample], state: DataGenerationState, step: StepRecord) -> list[DataRow]:
+    async def __call__(
+        self, samples: Sequence[PolicySample], state: DataGenerationState, step: StepRecord
+    ) -> list[DataRow]:
         return select_rows(self.keep, samples, self.row_formatter, state)
 
 
-def select_rows(keep: SampleSelection, samples: Sequence[PolicySample], row_formatter: RowFormatter, state: DataGenerationState) -> list[DataRow]:
+def select_rows(
+    keep: SampleSelection,
+    samples: Sequence[PolicySample],
+    row_formatter: RowFormatter,
+    state: DataGenerationState,
+) -> list[DataRow]:
     """Return the rows of a step's samples; prompts without a row are counted in the state. Best and
     BestAndWorst need rewards.
     """
     return _SELECTORS[keep](samples, row_formatter, state)
 
 
-def _select_all(samples: Sequence[PolicySample], row_formatter: RowFormatter, state: DataGenerationState) -> list[DataRow]:
+def _select_all(
+    samples: Sequence[PolicySample], row_formatter: RowFormatter, state: DataGenerationState
+) -> list[DataRow]:
     return [build_demonstration(sample, row_formatter) for sample in samples]
 
 
-def _select_best(samples: Sequence[PolicySample], row_formatter: RowFormatter, state: DataGenerationState) -> list[DataRow]:
-    return [build_demonstration(max(group, key=require_reward), row_formatter) for group in group_by_prompt(samples)]
+def _select_best(
+    samples: Sequence[PolicySample], row_formatter: RowFormatter, state: DataGenerationState
+) -> list[DataRow]:
+    return [
+        build_demonstration(max(group, key=require_reward), row_formatter)
+        for group in group_by_prompt(samples)
+    ]
 
 
-def _select_best_and_worst(samples: Sequence[PolicySample], row_formatter: RowFormatter, state: DataGenerationState) -> list[DataRow]:
+def _select_best_and_worst(
+    samples: Sequence[PolicySample], row_formatter: RowFormatter, state: DataGenerationState
+) -> list[DataRow]:
     """Return a preference row per prompt. Of several best or worst samples the first is taken."""
     rows = []
     for group in group_by_prompt(samples):
@@ -52,7 +68,9 @@ def _select_best_and_worst(samples: Sequence[PolicySample], row_formatter: RowFo
     return rows
 
 
-_SELECTORS: dict[SampleSelection, Callable[[Sequence[PolicySample], RowFormatter, DataGenerationState], list[DataRow]]] = {
+_SELECTORS: dict[
+    SampleSelection, Callable[[Sequence[PolicySample], RowFormatter, DataGenerationState], list[DataRow]]
+] = {
     SampleSelection.ALL: _select_all,
     SampleSelection.BEST: _select_best,
     SampleSelection.BEST_AND_WORST: _select_best_and_worst,

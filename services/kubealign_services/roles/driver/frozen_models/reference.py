@@ -10,8 +10,8 @@ from torch import Tensor
 from kubealign_services.batch.packed import Batch
 from kubealign_services.roles.driver.errors import UnrecoverableError
 from kubealign_services.roles.driver.frozen_models.cache import FrozenScoreCache, select_unique
-from kubealign_services.roles.driver.metrics.report import StepRecord
 from kubealign_services.roles.driver.frozen_models.scores import RowScorer
+from kubealign_services.roles.driver.metrics.report import StepRecord
 
 COLUMN = "reference_logprobs"
 
@@ -45,7 +45,9 @@ class FrozenReference:
                 cached = self._cache.find(batch)
             parts = [columns[COLUMN] for columns in cached if columns is not None]
             if len(parts) < len(batch):
-                raise UnrecoverableError("cached reference log-probabilities cannot be read back: check the disk")
+                raise UnrecoverableError(
+                    "cached reference log-probabilities cannot be read back: check the disk"
+                )
             batch.token_columns[COLUMN] = torch.cat(parts)
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from kubealign.v1 import batch_pb2, rollout_pb2, scoring_pb2
 from kubealign_services.batch.codec import encode
 from kubealign_services.batch.packed import Batch
-from kubealign_services.roles.driver.rollouts.collector import RolloutCollector, create_group
 from kubealign_services.roles.driver.errors import UnrecoverableError
+from kubealign_services.roles.driver.rollouts.collector import RolloutCollector, create_group
 from kubealign_services.roles.driver.rollouts.group_tracker import GroupFailure, GroupTracker
 
 #: Most sequences requested at a time: more would only queue on the bus, whose storage is limited.
@@ -43,7 +43,9 @@ class RowScorer:
         retries: Retries per sequence.
     """
 
-    def __init__(self, collector: RolloutCollector, sources: Sequence[str], timeout: float, retries: int) -> None:
+    def __init__(
+        self, collector: RolloutCollector, sources: Sequence[str], timeout: float, retries: int
+    ) -> None:
         self._collector = collector
         self._sources = tuple(sources)
         self._timeout = timeout
@@ -63,7 +65,9 @@ class RowScorer:
         (source,) = self._sources
         return [scores[source] for scores in await self.score_all(batch)]
 
-    async def score_all(self, batch: Batch, contexts: Sequence[ScoringContext] = ()) -> list[dict[str, scoring_pb2.Score]]:
+    async def score_all(
+        self, batch: Batch, contexts: Sequence[ScoringContext] = ()
+    ) -> list[dict[str, scoring_pb2.Score]]:
         """Return source -> score of each sequence, in order. Raises as `score`.
 
         Args:
@@ -73,10 +77,14 @@ class RowScorer:
         scoring_contexts = contexts or [ScoringContext()] * len(batch)
         for first in range(0, len(batch), MAX_IN_FLIGHT):
             wave = range(first, min(first + MAX_IN_FLIGHT, len(batch)))
-            scores += await self._score_wave([(batch.select([index]), scoring_contexts[index]) for index in wave])
+            scores += await self._score_wave(
+                [(batch.select([index]), scoring_contexts[index]) for index in wave]
+            )
         return scores
 
-    async def _score_wave(self, requests: Sequence[tuple[Batch, ScoringContext]]) -> list[dict[str, scoring_pb2.Score]]:
+    async def _score_wave(
+        self, requests: Sequence[tuple[Batch, ScoringContext]]
+    ) -> list[dict[str, scoring_pb2.Score]]:
         """Score one wave of at most MAX_IN_FLIGHT sequences."""
         names = []
         sequences = [sequence for sequence, _ in requests]
@@ -88,10 +96,16 @@ class RowScorer:
                 self._contexts[names[-1]] = context
                 self._tracker.add(create_group(names[-1], 1, 0, self._timeout))
             await asyncio.gather(
-                *(self._publish(name, _encode_scorer_inputs(part)) for name, part in zip(names, sequences, strict=True))
+                *(
+                    self._publish(name, _encode_scorer_inputs(part))
+                    for name, part in zip(names, sequences, strict=True)
+                )
             )
             while self._tracker.list_incomplete():
-                failed = {failure.group_id: failure for failure in await self._collector.wait_for_updates(self._tracker)}
+                failed = {
+                    failure.group_id: failure
+                    for failure in await self._collector.wait_for_updates(self._tracker)
+                }
                 for failure in failed.values():
                     await self._handle_failure(failure)
             groups = [self._tracker.groups[name] for name in names]

@@ -8,8 +8,8 @@ from kubealign_services.batch.codec import CorruptBatch, decode_columns
 from kubealign_services.batch.packed import Batch
 from kubealign_services.roles.driver.errors import UnrecoverableError
 from kubealign_services.roles.driver.frozen_models.cache import FrozenScoreCache
-from kubealign_services.roles.driver.metrics.report import StepRecord
 from kubealign_services.roles.driver.frozen_models.scores import RowScorer
+from kubealign_services.roles.driver.metrics.report import StepRecord
 
 TEACHER = "teacher"
 CANDIDATES, CANDIDATE_LOGPROBS = "candidates", "candidate_logprobs"
@@ -27,7 +27,11 @@ class FrozenTeacher:
     """
 
     def __init__(
-        self, scores: RowScorer, cache: FrozenScoreCache, temperature: float, max_cache_bytes: int = MAX_CACHE_BYTES
+        self,
+        scores: RowScorer,
+        cache: FrozenScoreCache,
+        temperature: float,
+        max_cache_bytes: int = MAX_CACHE_BYTES,
     ) -> None:
         self._scores = scores
         self._cache = cache
@@ -51,7 +55,10 @@ class FrozenTeacher:
                 for index, columns in zip(missing, candidates, strict=True):
                     cached[index] = columns
                 if self._cache.size_bytes < self._max_cache_bytes:
-                    columns = {name: _concatenate_column(candidates, name) for name in (CANDIDATES, CANDIDATE_LOGPROBS)}
+                    columns = {
+                        name: _concatenate_column(candidates, name)
+                        for name in (CANDIDATES, CANDIDATE_LOGPROBS)
+                    }
                     self._cache.add(uncached, columns)
             batch.token_columns[CANDIDATES] = _concatenate_column(cached, CANDIDATES).long()
             batch.token_columns[CANDIDATE_LOGPROBS] = _concatenate_column(cached, CANDIDATE_LOGPROBS)
@@ -82,7 +89,10 @@ def _decode_candidates(score: scoring_pb2.Score, name: str, learned: Tensor) -> 
     shapes = {key: tuple(column.shape) for key, column in reply.items()}
     if shapes.keys() != {"tokens", "logprobs"} or any(shape[0] != count for shape in shapes.values()):
         raise UnrecoverableError(f"the teacher sent {shapes} for the {count} response tokens of {name}")
-    return {CANDIDATES: _scatter_rows(reply["tokens"], learned), CANDIDATE_LOGPROBS: _scatter_rows(reply["logprobs"], learned)}
+    return {
+        CANDIDATES: _scatter_rows(reply["tokens"], learned),
+        CANDIDATE_LOGPROBS: _scatter_rows(reply["logprobs"], learned),
+    }
 
 
 def _scatter_rows(values: Tensor, mask: Tensor) -> Tensor:

@@ -2,10 +2,13 @@
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import grpc
 
 from kubealign.v1 import driver_pb2, driver_pb2_grpc
+from kubealign_services.roles.driver.metrics.report import MetricsReport
+from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
 from kubealign_services.telemetry.read_model import ReadModelWriter
 
 _REPORT_INTERVAL_SECONDS = 1.0
@@ -82,3 +85,36 @@ class DriverServicer(driver_pb2_grpc.DriverServicer):
             max_steps=progress.max_steps,
             waiting_for=progress.waiting_for,
         )
+
+
+#: Heartbeat field -> metric of the latest step.
+_STEP_METRICS = {
+    "staleness": "rollout/staleness",
+    "refit_seconds": "seconds/refit",
+    "refit_bytes": "refit/bytes",
+    "refit_workers": "refit/workers",
+    "tokens_per_second": "tokens_per_second",
+    "step_seconds": "seconds/step",
+}
+
+
+def heartbeat_payload(
+    progress: ProgressTracker, collector: RolloutCollector, report: MetricsReport
+) -> dict[str, Any]:
+    """Return the heartbeat payload (docs/metrics.md). Metrics that the latest step did not measure are left
+    out.
+    """
+    step_metrics = {
+        name: report.latest_metrics[metric]
+        for name, metric in _STEP_METRICS.items()
+        if metric in report.latest_metrics
+    }
+    return {
+        "step": progress.step,
+        "fence": progress.fence,
+        "weight_version": progress.weight_version,
+        "waiting_for": progress.waiting_for,
+        "seconds_since_step": round(time.monotonic() - report.latest_step_time, 1),
+        **collector.count_outstanding(),
+        **step_metrics,
+    }

@@ -9,7 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from kubealign_services.roles.driver.metrics.line_file import append_lines
+
+def append_lines(path: Path, lines: str) -> None:
+    """Append complete lines. A partial last line is terminated first, so that it does not corrupt the next
+    line.
+    """
+    with path.open("ab+") as file:
+        if file.seek(0, 2):
+            file.seek(-1, 2)
+            if file.read(1) != b"\n":
+                file.write(b"\n")
+        file.write(lines.encode())
+
 
 log = logging.getLogger(__name__)
 

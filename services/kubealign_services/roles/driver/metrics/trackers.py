@@ -47,7 +47,9 @@ async def run_trackers(context: ProcessContext) -> AsyncIterator[list[Background
         await _end_trackers(trackers, ending, seconds, context)
 
 
-async def _end_trackers(trackers: list[BackgroundTracker], ending: RunOutcome, seconds: float, context: ProcessContext) -> None:
+async def _end_trackers(
+    trackers: list[BackgroundTracker], ending: RunOutcome, seconds: float, context: ProcessContext
+) -> None:
     """End all trackers within `seconds`."""
     for tracker in trackers:
         tracker.request_close(ending)

@@ -1,15 +1,17 @@
 """Assembles complete groups into one packed batch. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from kubealign.v1 import rollout_pb2
-from kubealign_services.batch.codec import decode
+from kubealign_services.algorithms.iterative.rounds import RoundPrompt, RoundResponse
 from kubealign_services.batch.auxiliary import IS_BASELINE
+from kubealign_services.batch.codec import decode
 from kubealign_services.batch.packed import Batch, concatenate
+from kubealign_services.data.prepared import PreparedRow
 from kubealign_services.roles.driver.errors import UnrecoverableError
 from kubealign_services.roles.driver.rollouts.group_tracker import RolloutGroup
 
@@ -32,7 +34,11 @@ class SamplingInfo:
 
 
 def assemble_batch(
-    groups: Sequence[RolloutGroup], rewards: Sequence[str], sampling: SamplingInfo, version: int, reference: bool
+    groups: Sequence[RolloutGroup],
+    rewards: Sequence[str],
+    sampling: SamplingInfo,
+    version: int,
+    reference: bool,
 ) -> Batch:
     """Return the groups' samples, prompt after prompt, as one batch of S sequences and T tokens.
 
@@ -127,3 +133,25 @@ def find_oldest_version(group: RolloutGroup) -> int:
         if len(versions):
             oldest.append(int(versions.min()))
     return min(oldest, default=group.min_version)
+
+
+def to_algorithm_prompt(
+    group: RolloutGroup, row: PreparedRow, rewards: Mapping[str, float | None]
+) -> RoundPrompt:
+    """Return a prompt with its samples.
+
+    Args:
+        rewards: By sample id; a sample without an entry has none.
+    """
+    responses = []
+    for sample in sorted(group.rollouts):
+        sequence = decode(group.rollouts[sample].sequence)
+        tokens = sequence.tokens[sequence.token("loss_mask").bool()].tolist()
+        name = make_sample_id(group.group_id, sample)
+        responses.append(RoundResponse(name, tokens, rewards.get(name)))
+    return RoundPrompt(group.group_id, row.prompt_tokens, responses, row.response_tokens)
+
+
+def list_prompts(names: Sequence[str]) -> list[str]:
+    """Return the prompts of the named samples, each once, in order."""
+    return list(dict.fromkeys(name.partition("#")[0] for name in names))

@@ -10,8 +10,8 @@ from google.protobuf.message import DecodeError
 
 from kubealign.v1 import rollout_pb2, scoring_pb2
 from kubealign_services.messaging.contract import Bus
-from kubealign_services.roles.driver.errors import UnrecoverableError, ShutdownRequested
-from kubealign_services.roles.driver.rollouts.group_tracker import GroupFailure, RolloutGroup, GroupTracker
+from kubealign_services.roles.driver.errors import ShutdownRequested, UnrecoverableError
+from kubealign_services.roles.driver.rollouts.group_tracker import GroupFailure, GroupTracker, RolloutGroup
 
 _PULL_COUNT = 64
 _PULL_SECONDS = 5.0

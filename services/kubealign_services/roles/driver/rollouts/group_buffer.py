@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from itertools import islice
 
 from kubealign.v1 import rollout_pb2
+from kubealign_services.roles.driver.errors import UnrecoverableError
 from kubealign_services.roles.driver.rollouts.batch_assembly import find_oldest_version
 from kubealign_services.roles.driver.rollouts.collector import RolloutCollector, create_group
-from kubealign_services.roles.driver.errors import UnrecoverableError
 from kubealign_services.roles.driver.rollouts.dynamic_sampling import DynamicSamplingFilter
-from kubealign_services.roles.driver.rollouts.work_items import encode_scoring_context, derive_sample_seed
-from kubealign_services.roles.driver.rollouts.group_tracker import GroupFailure, RolloutGroup, GroupTracker
+from kubealign_services.roles.driver.rollouts.group_tracker import GroupFailure, GroupTracker, RolloutGroup
 from kubealign_services.roles.driver.rollouts.prompt_source import PromptSource
+from kubealign_services.roles.driver.rollouts.work_items import derive_sample_seed, encode_scoring_context
 
 log = logging.getLogger(__name__)
 
@@ -137,7 +137,9 @@ class GroupBuffer:
         self._dynamic_sampling.reset()
         while True:
             await self._request_new_groups(version)
-            uninformative = [group for group in self._tracker.list_complete() if self._dynamic_sampling.should_drop(group)]
+            uninformative = [
+                group for group in self._tracker.list_complete() if self._dynamic_sampling.should_drop(group)
+            ]
             if uninformative:
                 for group in uninformative:
                     self._tracker.remove(group.group_id)
@@ -154,7 +156,9 @@ class GroupBuffer:
             elif on_generated is not None:
                 generated = [group for group in oldest if self._is_generated(group)]
                 on_generated(generated, len(oldest) - len(generated))
-            failed = {failure.group_id: failure for failure in await self._collector.wait_for_updates(self._tracker)}
+            failed = {
+                failure.group_id: failure for failure in await self._collector.wait_for_updates(self._tracker)
+            }
             for failure in failed.values():
                 await self._handle_failure(failure)
 
@@ -168,7 +172,10 @@ class GroupBuffer:
     async def _request_new_groups(self, version: int) -> None:
         """Request new groups up to the capacity."""
         new_groups = []
-        while len(self._tracker.groups) < self._capacity and (group_id := self._prompts.next_prompt()) is not None:
+        while (
+            len(self._tracker.groups) < self._capacity
+            and (group_id := self._prompts.next_prompt()) is not None
+        ):
             group = create_group(group_id, self._plan.total_samples, version, self._plan.group_timeout)
             self._tracker.add(group)
             new_groups.append(group)
@@ -196,14 +203,17 @@ class GroupBuffer:
                 prompt_tokens=row.prompt_tokens,
                 samples=group.samples,
                 seeds=[
-                    derive_sample_seed(self._plan.job_seed, self._purpose, group.group_id, group.attempt, sample)
+                    derive_sample_seed(
+                        self._plan.job_seed, self._purpose, group.group_id, group.attempt, sample
+                    )
                     for sample in range(group.samples)
                 ],
                 min_version=group.min_version,
                 sampling=self._plan.sampling,
                 greedy_samples=self._plan.greedy_samples,
                 continuations=[
-                    rollout_pb2.Continuation(tokens=tokens) for tokens in self._continuations.get(group.group_id, ())
+                    rollout_pb2.Continuation(tokens=tokens)
+                    for tokens in self._continuations.get(group.group_id, ())
                 ],
                 columns=encode_scoring_context(row.prompt_text, row.columns),
                 deadline=time.time() + self._plan.group_timeout,
@@ -218,7 +228,9 @@ class GroupBuffer:
         """Discard the results of a stale group and request it again with the current weights."""
         self.discarded_groups += 1
         self._tracker.groups[group.group_id].min_version = version
-        await self._publish(self._tracker.reset_for_retry(group.group_id, time.monotonic() + self._plan.group_timeout))
+        await self._publish(
+            self._tracker.reset_for_retry(group.group_id, time.monotonic() + self._plan.group_timeout)
+        )
 
     async def _handle_failure(self, failure: GroupFailure) -> None:
         """Retry a failed group, or give its prompt up after the last retry."""

@@ -132,7 +132,9 @@ class GroupTracker:
         """Return the failures of groups that are incomplete at their deadline, each with what is missing."""
         return [
             GroupFailure(
-                group.group_id, group.attempt, f"after {now - group.requested_at:.0f} s {self._describe_group(group)}"
+                group.group_id,
+                group.attempt,
+                f"after {now - group.requested_at:.0f} s {self._describe_group(group)}",
             )
             for group in self.groups.values()
             if group.completed_at is None and now >= group.deadline

@@ -30,7 +30,10 @@ class ForwardPrefetcher:
         self._request: asyncio.Task[None] | None = None
 
     def submit_ready(
-        self, groups: Sequence[RolloutGroup], missing: int, assemble: Callable[[Sequence[RolloutGroup]], Batch]
+        self,
+        groups: Sequence[RolloutGroup],
+        missing: int,
+        assemble: Callable[[Sequence[RolloutGroup]], Batch],
     ) -> None:
         """Request the column for new groups if there are enough of them and no request is running.
 

@@ -5,13 +5,13 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from kubealign.replay.record import RecordedStep, batch_path, record_path, list_recorded_steps
+from kubealign.replay.record import RecordedStep, batch_path, list_recorded_steps, record_path
 from kubealign_services.batch.codec import digest_of, encode
 from kubealign_services.batch.packed import Batch
-from kubealign_services.checkpoints.durable import replace_file, fsync_path
+from kubealign_services.checkpoints.durable import fsync_path, replace_file
 from kubealign_services.roles.driver.errors import UnrecoverableError
 from kubealign_services.roles.driver.metrics.report import StepRecord
-from kubealign_services.roles.driver.rollouts.round_samples import list_prompts
+from kubealign_services.roles.driver.rollouts.batch_assembly import list_prompts
 from kubealign_services.roles.driver.sources.batch_sources import BatchSource
 from kubealign_services.roles.driver.state import JobState
 
@@ -27,8 +27,7 @@ class BatchRecorder:
         self._seed = seed
 
     def resume_at(self, step: int) -> None:
-        """Delete the records of steps that a rollback undid. Raises UnrecoverableError if the disk refuses.
-        """
+        """Delete the records of steps that a rollback undid. Raises UnrecoverableError if the disk refuses."""
         try:
             self._folder.mkdir(exist_ok=True)
             for later in list_recorded_steps(self._folder):
@@ -39,8 +38,7 @@ class BatchRecorder:
             raise self._storage_error(step, error) from error
 
     def write(self, state: JobState, batch: Batch, attempts: Mapping[str, int]) -> None:
-        """Record the batch of the step after `state` durably. Raises UnrecoverableError if the disk refuses.
-        """
+        """Record the batch of the step after `state` durably. Raises UnrecoverableError if the disk refuses."""
         step = state.step + 1
         message = encode(batch)
         groups = list_prompts(batch.sample_ids)
@@ -68,7 +66,9 @@ class BatchRecorder:
 
     def _storage_error(self, step: int, error: OSError) -> UnrecoverableError:
         path = error.filename or self._folder
-        return UnrecoverableError(f"step {step} was not recorded: {error.strerror or error} at {path}: {_REMEDY}")
+        return UnrecoverableError(
+            f"step {step} was not recorded: {error.strerror or error} at {path}: {_REMEDY}"
+        )
 
 
 class RecordingSource:

@@ -10,10 +10,10 @@ from kubealign.v1 import batch_pb2
 from kubealign_services.algorithms.contract import Algorithm
 from kubealign_services.batch.codec import CorruptBatch, decode
 from kubealign_services.batch.packed import Batch
-from kubealign_services.checkpoints.store import StoredCheckpoint, CheckpointStore
-from kubealign_services.roles.driver.errors import UnrecoverableError, ShutdownRequested
-from kubealign_services.roles.driver.sources.batch_recorder import digest_algorithm_state
+from kubealign_services.checkpoints.store import CheckpointStore, StoredCheckpoint
+from kubealign_services.roles.driver.errors import ShutdownRequested, UnrecoverableError
 from kubealign_services.roles.driver.metrics.report import StepRecord
+from kubealign_services.roles.driver.sources.batch_recorder import digest_algorithm_state
 from kubealign_services.roles.driver.state import JobState
 
 log = logging.getLogger(__name__)
@@ -51,9 +51,7 @@ class ReplaySource:
                 "spec.algorithm needs"
             )
         if line.algorithm_state != digest_algorithm_state(state.algorithm):
-            log.warning(
-                "the algorithm's state differs from the recorded run's", extra={"step": line.step}
-            )
+            log.warning("the algorithm's state differs from the recorded run's", extra={"step": line.step})
         self._trained = line.groups
         step.add({"batch/tokens": len(batch.tokens), "batch/sequences": len(batch)})
         return batch

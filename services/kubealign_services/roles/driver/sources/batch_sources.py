@@ -11,16 +11,22 @@ import torch
 from kubealign.spec.sections.rewards import Reward
 from kubealign_services.batch.auxiliary import trainable
 from kubealign_services.batch.packed import Batch
-from kubealign_services.roles.driver.rollouts.prefetch import ForwardPrefetcher
-from kubealign_services.roles.driver.rollouts.batch_assembly import SamplingInfo, assemble_batch, has_mixed_versions, make_sample_id, compute_staleness
 from kubealign_services.roles.driver.errors import ShutdownRequested
+from kubealign_services.roles.driver.metrics.batch_metrics import reward_model_metrics
+from kubealign_services.roles.driver.metrics.report import SampleText, StepRecord
+from kubealign_services.roles.driver.rollouts.batch_assembly import (
+    SamplingInfo,
+    assemble_batch,
+    compute_staleness,
+    has_mixed_versions,
+    make_sample_id,
+)
 from kubealign_services.roles.driver.rollouts.group_buffer import GroupBuffer
 from kubealign_services.roles.driver.rollouts.group_tracker import RolloutGroup
-from kubealign_services.roles.driver.metrics.report import SampleText, StepRecord
-from kubealign_services.roles.driver.sources.row_batches import RowBatches
-from kubealign_services.roles.driver.metrics.score_figures import reward_model_metrics
-from kubealign_services.roles.driver.state import JobState
+from kubealign_services.roles.driver.rollouts.prefetch import ForwardPrefetcher
 from kubealign_services.roles.driver.rollouts.prompt_source import EpochPrompts
+from kubealign_services.roles.driver.sources.row_batches import RowBatches
+from kubealign_services.roles.driver.state import JobState
 from kubealign_services.scoring.combination import combine_rewards
 
 
@@ -197,7 +203,9 @@ class GroupSource:
 def collect_sample_texts(groups: Sequence[RolloutGroup]) -> dict[str, SampleText]:
     """Return sample id (as in the batch) -> texts of the sample."""
     return {
-        make_sample_id(group.group_id, sample): SampleText(json.loads(rollout.columns)["prompt"], rollout.response)
+        make_sample_id(group.group_id, sample): SampleText(
+            json.loads(rollout.columns)["prompt"], rollout.response
+        )
         for group in groups
         for sample, rollout in group.rollouts.items()
     }

@@ -34,7 +34,9 @@ class ValidationSample:
         return json.dumps(fields, ensure_ascii=False)
 
 
-def collect_validation_samples(groups: Sequence[RolloutGroup], sources: Sequence[str]) -> list[ValidationSample]:
+def collect_validation_samples(
+    groups: Sequence[RolloutGroup], sources: Sequence[str]
+) -> list[ValidationSample]:
     """Return every sample of the groups with the score of each source."""
     samples = []
     for group in groups:
@@ -72,14 +74,18 @@ def summarize_samples(
     if group_by is not None:
         for value in sorted({str(sample.columns[group_by]) for sample in samples}):
             subset = [sample for sample in samples if str(sample.columns[group_by]) == value]
-            measured.update({f"{name}/{value}": mean for name, mean in _mean_metrics(subset, metric_names).items()})
+            measured.update(
+                {f"{name}/{value}": mean for name, mean in _mean_metrics(subset, metric_names).items()}
+            )
     return measured
 
 
 def _mean_metrics(samples: Sequence[ValidationSample], metric_names: Mapping[str, str]) -> dict[str, float]:
     if not samples:
         return {}
-    means = {name: fmean(sample.scores[source] for sample in samples) for source, name in metric_names.items()}
+    means = {
+        name: fmean(sample.scores[source] for sample in samples) for source, name in metric_names.items()
+    }
     means["val/response_length"] = fmean(sample.length for sample in samples)
     means["val/truncated_share"] = fmean(sample.truncated for sample in samples)
     return means

@@ -7,8 +7,8 @@ from kubealign_services.data.prepared import PreparedRows
 from kubealign_services.roles.driver.rollouts.batch_assembly import SamplingInfo, assemble_batch
 from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
 from kubealign_services.roles.driver.rollouts.group_buffer import GroupBuffer, GroupPlan
-from kubealign_services.roles.driver.state import JobState
 from kubealign_services.roles.driver.rollouts.prompt_source import ListPrompts
+from kubealign_services.roles.driver.state import JobState
 from kubealign_services.roles.driver.trainer_client import CriticClient
 from kubealign_services.roles.driver.validation.metrics import ValidationSample, collect_validation_samples
 

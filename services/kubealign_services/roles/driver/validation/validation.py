@@ -10,8 +10,8 @@ from kubealign_services.batch.auxiliary import drop_auxiliary
 from kubealign_services.data.prepared import PreparedRows
 from kubealign_services.roles.driver.errors import UnrecoverableError
 from kubealign_services.roles.driver.metrics.report import MetricsReport, StepRecord
-from kubealign_services.roles.driver.sources.row_batches import RowBatches
 from kubealign_services.roles.driver.sources.batch_sources import FrozenModels
+from kubealign_services.roles.driver.sources.row_batches import RowBatches
 from kubealign_services.roles.driver.state import JobState
 from kubealign_services.roles.driver.trainer_client import TrainerClient
 from kubealign_services.roles.driver.validation.metrics import ValidationSample, summarize_samples
@@ -52,7 +52,9 @@ class HeldOutLoss:
         if self._group_by is not None:
             values = [str(self._rows[index].columns[self._group_by]) for index in indices]
             for value in sorted(set(values)):
-                measured.update(await self._mean_loss([i for i in indices if values[i] == value], f"/{value}"))
+                measured.update(
+                    await self._mean_loss([i for i in indices if values[i] == value], f"/{value}")
+                )
         return measured
 
     async def _mean_loss(self, indices: list[int], suffix: str) -> dict[str, float]:
@@ -104,7 +106,9 @@ class SampledResponses:
 class ValidationSchedule:
     """Schedule of measurements, and early stopping. Without a spec nothing is measured."""
 
-    def __init__(self, spec: ValidationSpec | None, measurements: list[Measurement], report: MetricsReport) -> None:
+    def __init__(
+        self, spec: ValidationSpec | None, measurements: list[Measurement], report: MetricsReport
+    ) -> None:
         self._spec = spec
         self._measurements = measurements
         self._report = report

@@ -7,7 +7,7 @@ from transformers import PreTrainedTokenizerBase
 
 from kubealign.spec.sections.workflow import WorkflowSpec as WorkflowSpec
 from kubealign_services.generation.contract import Generator
-from kubealign_services.roles.rollout.sample_producers import SingleTurn, MultiTurn, SampleProducer
+from kubealign_services.roles.rollout.sample_producers import MultiTurn, SampleProducer, SingleTurn
 from kubealign_services.roles.rollout.workflow.contract import EpisodeWorkflow
 from kubealign_services.roles.rollout.workflow.custom import CustomWorkflow
 from kubealign_services.roles.rollout.workflow.tool_use import ToolWorkflow

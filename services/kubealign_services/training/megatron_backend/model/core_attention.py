@@ -6,7 +6,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from kubealign_services.training.megatron_backend.parallel.context_attention import ContextPlan, context_attention
+from kubealign_services.training.megatron_backend.parallel.context_attention import (
+    ContextPlan,
+    context_attention,
+)
 from kubealign_services.training.torch_backend.packing.packed_attention import PLAN_ARGUMENT, packed_attention
 
 

@@ -14,13 +14,13 @@ from megatron.core.tensor_parallel import (
 from torch import Tensor, nn
 
 from kubealign_services.training.contract import Head
-from kubealign_services.training.megatron_backend.parallel.process_groups import ParallelGroups
 from kubealign_services.training.megatron_backend.model.stage_tokens import StageTokens
 from kubealign_services.training.megatron_backend.model.vocab_parallel_logprobs import (
     VocabularyShare,
     vocab_parallel_candidate_logprobs,
     vocab_parallel_token_logprobs,
 )
+from kubealign_services.training.megatron_backend.parallel.process_groups import ParallelGroups
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,9 @@ class OutputHeads:
         columns: dict[str, Tensor] = {}
         if outputs & {"logprobs", "entropy", "candidate_logprobs"}:
             assert weight is not None
-            columns = self._vocabulary_columns(self._gather_hidden(hidden, parts=True), weight, tokens, outputs)
+            columns = self._vocabulary_columns(
+                self._gather_hidden(hidden, parts=True), weight, tokens, outputs
+            )
         if "values" in outputs:
             columns["values"] = self._values_column(self._gather_hidden(hidden, parts=False), tokens)
         group = self.groups.context

@@ -186,8 +186,7 @@ def _local_lora_a(lora_a: Mapping[str, Tensor], conversion: WeightConversion, na
 
 @contextmanager
 def adapters_disabled(trunk: nn.Module) -> Iterator[None]:
-    """Disable the adapters within the block: the stage computes, bit for bit, what it computed without them.
-    """
+    """Disable the adapters within the block: the stage computes, bit for bit, what it computed without them."""
     adapter_modules = [module for module in trunk.modules() if isinstance(module, FusedLayerAdapters)]
     for adapters in adapter_modules:
         adapters.is_enabled = False

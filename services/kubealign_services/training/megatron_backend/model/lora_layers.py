@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from kubealign.spec.sections.training import Lora
+from kubealign_services.training.adapters.targets import target_layers
 from kubealign_services.training.contract import Head
 from kubealign_services.training.megatron_backend.weights.conversion import AdaptedLayers
 from kubealign_services.training.torch_backend.model.lora import adapter_seed
-from kubealign_services.training.adapters.targets import target_layers
 
 #: Layer of a Qwen2 mixture that megatron-core computes within the shared expert, not as a separate layer.
 _SHARED_EXPERT_GATE = ".shared_expert_gate"

@@ -1,5 +1,4 @@
-"""One rank's part of a model: its pipeline stage, its parts of the matrices, and the heads on the last stage.
-"""
+"""One rank's part of a model: its pipeline stage, its parts of the matrices, and the heads on the last stage."""
 
 from typing import Any
 

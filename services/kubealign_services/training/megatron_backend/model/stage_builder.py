@@ -20,20 +20,47 @@ from torch.utils.checkpoint import checkpoint
 
 from kubealign.spec.sections.megatron import MegatronBackendSpec, Recompute
 from kubealign_services.training.contract import Head
-from kubealign_services.training.megatron_backend.weights.conversion import HeadSizes
-from kubealign_services.training.megatron_backend.model.core_attention import PackedCoreAttention
 from kubealign_services.training.megatron_backend.model.architecture import ModelArchitecture
+from kubealign_services.training.megatron_backend.model.core_attention import PackedCoreAttention
+from kubealign_services.training.megatron_backend.model.heads import OutputHeads
+from kubealign_services.training.megatron_backend.model.stage import PipelineStage
 from kubealign_services.training.megatron_backend.model.transformer_config import (
     model_arguments,
     rope_frequencies,
     transformer_config,
 )
-from kubealign_services.training.megatron_backend.model.heads import OutputHeads
 from kubealign_services.training.megatron_backend.parallel.layout import ParallelLayout, layer_range
 from kubealign_services.training.megatron_backend.parallel.process_groups import ParallelGroups
-from kubealign_services.training.megatron_backend.model.stage import PipelineStage
-from kubealign_services.training.megatron_backend.model.rms_norm import RMSNorm
+from kubealign_services.training.megatron_backend.weights.conversion import HeadSizes
 from kubealign_services.training.torch_backend.precision import compute_dtype
+
+
+class RMSNorm(nn.Module):
+    """RMS normalisation (Zhang and Sennrich 2019) as Hugging Face's models compute it: weight x /
+    sqrt(mean(x^2) + eps) over the
+    last dimension, the mean in at least fp32.
+
+    megatron-core's own, without Transformer Engine or apex, refuses sequence parallelism.
+    """
+
+    def __init__(self, config: Any, hidden_size: int, eps: float = 1e-5, **_: Any) -> None:
+        """Construct as megatron-core does.
+
+        Args:
+            config: megatron-core's TransformerConfig.
+        """
+        super().__init__()
+        self.eps = eps
+        device = "cpu" if config.use_cpu_initialization else "cuda"
+        self.weight = nn.Parameter(torch.ones(hidden_size, dtype=config.params_dtype, device=device))
+        # Each tensor rank then sees some of the tokens: the gradients are summed over the tensor ranks.
+        self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Normalise [..., hidden_size]. Returns the same shape and dtype."""
+        wide = hidden.to(torch.promote_types(hidden.dtype, torch.float32))
+        scaled = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
+        return self.weight * scaled.to(hidden.dtype)
 
 
 def build_stage(
@@ -75,7 +102,9 @@ def build_stage(
     trunk = GPTModel(
         config=core,
         transformer_layer_spec=TransformerBlockSubmodules(
-            layer_specs=[_layer_spec(shape, spec.recompute, layer) for layer in layer_range(shape.layers, layout)],
+            layer_specs=[
+                _layer_spec(shape, spec.recompute, layer) for layer in layer_range(shape.layers, layout)
+            ],
             layer_norm=RMSNorm,
         ),
         pre_process=layout.is_first_stage,

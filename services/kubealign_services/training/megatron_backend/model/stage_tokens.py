@@ -7,10 +7,17 @@ from megatron.core.packed_seq_params import PackedSeqParams
 from torch import Tensor
 
 from kubealign_services.batch.packed import Batch
-from kubealign_services.training.megatron_backend.parallel.context_attention import ContextPlan, plan_context, context_shares
+from kubealign_services.training.megatron_backend.parallel.context_attention import (
+    ContextPlan,
+    context_shares,
+    plan_context,
+)
 from kubealign_services.training.megatron_backend.parallel.layout import ParallelLayout
-from kubealign_services.training.torch_backend.packing.packed_attention import PackedAttentionPlan, plan_attention
 from kubealign_services.training.torch_backend.model.packed_model import PackedTokens
+from kubealign_services.training.torch_backend.packing.packed_attention import (
+    PackedAttentionPlan,
+    plan_attention,
+)
 
 
 @dataclass

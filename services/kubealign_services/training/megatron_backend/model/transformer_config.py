@@ -47,7 +47,11 @@ def rope_frequencies(config: Any) -> tuple[Tensor, float]:
 
 
 def transformer_config(
-    shape: ModelArchitecture, spec: MegatronBackendSpec, rotation_factor: float, dtype: torch.dtype, **execution: Any
+    shape: ModelArchitecture,
+    spec: MegatronBackendSpec,
+    rotation_factor: float,
+    dtype: torch.dtype,
+    **execution: Any,
 ) -> TransformerConfig:
     """Return the config for megatron-core's `GPTModel`.
 

@@ -16,7 +16,11 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from kubealign_services.training.torch_backend.logprobs.chunked_logits import HeadGradients, logit_chunks, compute_logits
+from kubealign_services.training.torch_backend.logprobs.chunked_logits import (
+    HeadGradients,
+    compute_logits,
+    logit_chunks,
+)
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,9 @@ class VocabularyShare:
     group: dist.ProcessGroup | None = None
 
     @classmethod
-    def for_rank(cls, vocabulary: int, rows: int, rank: int, group: dist.ProcessGroup | None) -> "VocabularyShare":
+    def for_rank(
+        cls, vocabulary: int, rows: int, rank: int, group: dist.ProcessGroup | None
+    ) -> "VocabularyShare":
         """Return the share of a rank.
 
         Args:

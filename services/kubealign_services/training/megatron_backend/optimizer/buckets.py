@@ -63,7 +63,9 @@ class ParameterBucket:
         self.members: list[BucketParameter] = []
         size = 0
         for name, parameter in named.items():
-            self.members.append(BucketParameter(name, parameter, size, size + parameter.numel(), counted[name]))
+            self.members.append(
+                BucketParameter(name, parameter, size, size + parameter.numel(), counted[name])
+            )
             size += parameter.numel()
         size += -size % self.shares
         first = self.members[0].parameter

@@ -6,9 +6,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from kubealign_services.training.megatron_backend.weights.conversion import WeightConversion
-from kubealign_services.training.megatron_backend.parallel.process_groups import ParallelGroups
 from kubealign_services.training.megatron_backend.model.stage import PipelineStage
+from kubealign_services.training.megatron_backend.parallel.process_groups import ParallelGroups
+from kubealign_services.training.megatron_backend.weights.conversion import WeightConversion
 
 _EMBEDDING = "embedding.word_embeddings.weight"
 _OUTPUT = "output_layer.weight"
@@ -48,7 +48,9 @@ def is_counted(name: str, stage: PipelineStage, conversion: WeightConversion) ->
     return is_split or conversion.layout.tensor_rank == 0
 
 
-def all_reduce_shared(gradients: dict[str, tuple[nn.Parameter, Tensor]], stage: PipelineStage, groups: ParallelGroups) -> None:
+def all_reduce_shared(
+    gradients: dict[str, tuple[nn.Parameter, Tensor]], stage: PipelineStage, groups: ParallelGroups
+) -> None:
     """Sum gradients in place, over tensor ranks and over the stages that share a weight. Collective.
 
     Args:

@@ -10,16 +10,16 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from kubealign.spec.sections.training import Optimizer as OptimizerSpec
-from kubealign_services.training.megatron_backend.weights.conversion import WeightConversion
-from kubealign_services.training.megatron_backend.parallel.process_groups import ParallelGroups
+from kubealign_services.training.megatron_backend.model.stage import PipelineStage
 from kubealign_services.training.megatron_backend.optimizer.buckets import ParameterBucket
 from kubealign_services.training.megatron_backend.optimizer.gradient_sync import (
+    all_reduce_shared,
     is_counted,
     is_expert,
-    all_reduce_shared,
 )
-from kubealign_services.training.megatron_backend.weights.parameter_state import ParameterState
-from kubealign_services.training.megatron_backend.model.stage import PipelineStage
+from kubealign_services.training.megatron_backend.parallel.process_groups import ParallelGroups
+from kubealign_services.training.megatron_backend.weights.checkpoint_shards import ParameterState
+from kubealign_services.training.megatron_backend.weights.conversion import WeightConversion
 from kubealign_services.training.torch_backend.optimizer import step_optimizer
 
 
@@ -131,7 +131,9 @@ class StageOptimizer:
         for bucket in self._buckets:
             moments = self._moments(bucket)
             shares = (bucket.master.detach(), moments["exp_avg"], moments["exp_avg_sq"])
-            for (member, master), (_, mean), (_, square) in zip(*map(bucket.gather_parameters, shares), strict=True):
+            for (member, master), (_, mean), (_, square) in zip(
+                *map(bucket.gather_parameters, shares), strict=True
+            ):
                 yield member.name, ParameterState(master, mean, square)
 
     def load_state(self, states: Mapping[str, ParameterState], updates: int) -> None:
@@ -146,7 +148,9 @@ class StageOptimizer:
             with torch.no_grad():
                 bucket.load_share(bucket.master, {name: state.master for name, state in states.items()})
                 bucket.load_share(moments["exp_avg"], {name: state.exp_avg for name, state in states.items()})
-                bucket.load_share(moments["exp_avg_sq"], {name: state.exp_avg_sq for name, state in states.items()})
+                bucket.load_share(
+                    moments["exp_avg_sq"], {name: state.exp_avg_sq for name, state in states.items()}
+                )
                 bucket.publish_masters()
             moments["step"].fill_(float(updates))
 
@@ -160,7 +164,9 @@ class StageOptimizer:
         return moments
 
 
-def _build_buckets(stage: PipelineStage, conversion: WeightConversion, groups: ParallelGroups, distributed: bool) -> list[ParameterBucket]:
+def _build_buckets(
+    stage: PipelineStage, conversion: WeightConversion, groups: ParallelGroups, distributed: bool
+) -> list[ParameterBucket]:
     """Group the parameters into buckets. Weight decay on matrices only: vectors are biases and normalisation
     weights.
     """

@@ -34,7 +34,9 @@ class ParallelGroups:
 _initialised: list[Any] = []
 
 
-def init_parallel_groups(layout: ParallelLayout, rank: int, world_size: int, timeout: float) -> ParallelGroups:
+def init_parallel_groups(
+    layout: ParallelLayout, rank: int, world_size: int, timeout: float
+) -> ParallelGroups:
     """Create the process groups, or return those of this process. Collective. Raises what
     `ensure_process_group` raises.
 

@@ -16,21 +16,24 @@ import torch
 from torch import Tensor
 
 from kubealign.spec.sections.training import Lora
-from kubealign_services.training.files.adapter_identity import adapter_identity
 from kubealign_services.training.contract import CorruptCheckpoint
-from kubealign_services.training.megatron_backend.weights.conversion import WeightConversion
+from kubealign_services.training.files.shard_files import adapter_identity, write_shard
 from kubealign_services.training.megatron_backend.weights.checkpoint_shards import (
     FORMAT,
     STATE_FIELDS,
-    SavedSlice,
+    ParameterState,
     RankShard,
+    SavedSlice,
     read_shards,
     shard_files,
 )
-from kubealign_services.training.megatron_backend.weights.parameter_state import ParameterState
-from kubealign_services.training.megatron_backend.weights.rank_slices import is_any, merge_adjacent, full_shapes
+from kubealign_services.training.megatron_backend.weights.conversion import WeightConversion
 from kubealign_services.training.megatron_backend.weights.mapping_slices import MappedSlice
-from kubealign_services.training.files.shard_files import write_shard
+from kubealign_services.training.megatron_backend.weights.rank_slices import (
+    full_shapes,
+    is_any,
+    merge_adjacent,
+)
 
 
 def save_shard(
@@ -135,7 +138,10 @@ def _check_tensor_shapes(shards: Sequence[RankShard], conversion: WeightConversi
 
 
 def _assemble_states(
-    directory: Path, shards: Sequence[RankShard], conversion: WeightConversion, slices: Mapping[str, tuple[MappedSlice, ...]]
+    directory: Path,
+    shards: Sequence[RankShard],
+    conversion: WeightConversion,
+    slices: Mapping[str, tuple[MappedSlice, ...]],
 ) -> dict[str, ParameterState]:
     by_name: dict[str, list[tuple[RankShard, SavedSlice]]] = {}
     for shard in shards:

@@ -10,10 +10,26 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from kubealign.spec.sections.training import Lora
-from kubealign_services.training.files.adapter_identity import adapter_identity, check_adapter
 from kubealign_services.training.contract import CorruptCheckpoint
-from kubealign_services.training.files.digests import file_digest
-from kubealign_services.training.files.shard_files import read_description
+from kubealign_services.training.files.shard_files import (
+    adapter_identity,
+    check_adapter,
+    file_digest,
+    read_description,
+)
+
+
+@dataclass(frozen=True)
+class ParameterState:
+    """State of one of this rank's parameters, in full, fp32 in its shape: the master weight, and the moving
+    averages of its
+    gradient and of the gradient's square.
+    """
+
+    master: Tensor
+    exp_avg: Tensor
+    exp_avg_sq: Tensor
+
 
 #: Format of the description; the torch backend's formats are numbers.
 FORMAT = "megatron-1"

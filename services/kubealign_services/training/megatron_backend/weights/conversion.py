@@ -14,10 +14,18 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from kubealign.spec.sections.megatron import MegatronBackendSpec
-from kubealign_services.training.megatron_backend.weights import weight_mapping
 from kubealign_services.training.megatron_backend.model.architecture import ModelArchitecture
-from kubealign_services.training.megatron_backend.parallel.layout import ParallelLayout, layer_range
-from kubealign_services.training.megatron_backend.parallel.layout_check import check_layout
+from kubealign_services.training.megatron_backend.parallel.layout import (
+    ParallelLayout,
+    check_layout,
+    layer_range,
+)
+from kubealign_services.training.megatron_backend.weights import weight_mapping
+from kubealign_services.training.megatron_backend.weights.mapping_slices import (
+    MappedSlice,
+    local_shape,
+    mapped_slices,
+)
 from kubealign_services.training.megatron_backend.weights.parameter_names import (
     EXPERT,
     LAYER,
@@ -25,7 +33,6 @@ from kubealign_services.training.megatron_backend.weights.parameter_names import
     local_experts,
     locate_parameter,
 )
-from kubealign_services.training.megatron_backend.weights.mapping_slices import MappedSlice, local_shape, mapped_slices
 
 
 @dataclass(frozen=True)
@@ -61,7 +68,11 @@ class WeightConversion:
     """The conversion of one rank. Raises UnsuitedLayout when the model cannot be split as the layout says."""
 
     def __init__(
-        self, shape: ModelArchitecture, layout: ParallelLayout, heads: HeadSizes, adapted: AdaptedLayers | None = None
+        self,
+        shape: ModelArchitecture,
+        layout: ParallelLayout,
+        heads: HeadSizes,
+        adapted: AdaptedLayers | None = None,
     ) -> None:
         """Build the conversion.
 
@@ -73,7 +84,9 @@ class WeightConversion:
         self.layout = layout
         self.heads = heads
         self.adapted = adapted
-        self._sizes = weight_mapping.dimension_sizes(shape, heads.scores, 0 if adapted is None else adapted.rank)
+        self._sizes = weight_mapping.dimension_sizes(
+            shape, heads.scores, 0 if adapted is None else adapted.rank
+        )
         # Layers and experts share their slices apart from the names. Keyed by row id: rows live as long.
         self._parts: dict[int, tuple[MappedSlice, ...]] = {}
 
@@ -151,11 +164,14 @@ def build_conversions(
 ) -> list[WeightConversion]:
     """Build the conversion of every rank."""
     return [
-        WeightConversion(shape, ParallelLayout.from_spec(spec, rank, world_size), heads, adapted) for rank in range(world_size)
+        WeightConversion(shape, ParallelLayout.from_spec(spec, rank, world_size), heads, adapted)
+        for rank in range(world_size)
     ]
 
 
-def _named_rows(shape: ModelArchitecture, layout: ParallelLayout, heads: HeadSizes) -> Iterable[tuple[str, weight_mapping.MappingRow]]:
+def _named_rows(
+    shape: ModelArchitecture, layout: ParallelLayout, heads: HeadSizes
+) -> Iterable[tuple[str, weight_mapping.MappingRow]]:
     """Yield (name on this rank, row) of every parameter of this rank's stage."""
     if layout.is_first_stage:
         yield weight_mapping.EMBEDDING.parameter, weight_mapping.EMBEDDING

@@ -1,7 +1,7 @@
 """Writes a Hugging Face folder from the ranks' slices: rank 0 writes, one file's tensors at a time."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,42 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, PreTrainedModel
 
-from kubealign_services.training.files.hf_folder import export_config, atomic_folder
+from kubealign.spec.sections.training import Lora
+from kubealign_services.training.adapters.peft_folder import ADAPTER_FOLDER, write_peft_adapter
+from kubealign_services.training.files.hf_folder import atomic_folder, export_config
 from kubealign_services.training.megatron_backend.weights.conversion import WeightConversion
-from kubealign_services.training.megatron_backend.weights.rank_slices import ParameterFilter, is_weight, full_shapes
+from kubealign_services.training.megatron_backend.weights.rank_slices import (
+    ParameterFilter,
+    full_shapes,
+    gather_tensors,
+    is_adapter,
+    is_weight,
+)
+
+_SCORE = "score.weight"
+
+
+def export_adapter(
+    directory: Path,
+    source: Path,
+    conversions: Sequence[WeightConversion],
+    rank: int,
+    parameters: Mapping[str, Tensor],
+    lora: Lora,
+) -> None:
+    """Write `adapter/` into an exported folder, in fp32; collective, rank 0 writes.
+
+    A classifier's head, which is trained in full, is stored with the adapter.
+
+    Args:
+        source: Folder of the base model.
+    """
+    tensors = dict(gather_tensors(conversions, rank, parameters, torch.float32, is_adapter))
+    heads = dict(gather_tensors(conversions, rank, parameters, torch.float32, lambda name: name == _SCORE))
+    if rank == 0:
+        layers = sorted({name.rpartition(".lora_")[0] for name in tensors})
+        write_peft_adapter(directory / ADAPTER_FOLDER, tensors, layers, lora, source, heads.get(_SCORE))
+
 
 #: Maximum bytes of one weight file; a single larger tensor gets a file of its own.
 FILE_BYTES = 2 << 30

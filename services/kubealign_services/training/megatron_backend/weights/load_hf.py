@@ -11,8 +11,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from kubealign_services.training.megatron_backend.weights.conversion import WeightConversion
-from kubealign_services.training.megatron_backend.weights.rank_slices import is_weight
 from kubealign_services.training.megatron_backend.weights.mapping_slices import MappedSlice
+from kubealign_services.training.megatron_backend.weights.rank_slices import is_weight
 
 _INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
 _TRUNK = "model."

@@ -38,7 +38,9 @@ class MappedSlice:
         return tuple(slice(at, at + size) for at, size in zip(self.local_start, self.size, strict=True))
 
 
-def mapped_slices(row: MappingRow, sizes: dict[str, int], shape: ModelArchitecture, layout: ParallelLayout) -> tuple[MappedSlice, ...]:
+def mapped_slices(
+    row: MappingRow, sizes: dict[str, int], shape: ModelArchitecture, layout: ParallelLayout
+) -> tuple[MappedSlice, ...]:
     """Return the slices of this rank's parameter, in their order in it, with the names of the row."""
     shapes = [tuple(sizes[word] for word in tensor.sizes) for tensor in row.tensors]
     names = [tensor.name for tensor in row.tensors]
@@ -75,7 +77,9 @@ def local_shape(row: MappingRow, sizes: dict[str, int], layout: ParallelLayout) 
     return (sum(-(-full_shape[0] // layout.tensor) for full_shape in shapes), *rest)
 
 
-def _qkv_slices(names: list[str], shapes: list[tuple[int, ...]], shape: ModelArchitecture, layout: ParallelLayout) -> list[MappedSlice]:
+def _qkv_slices(
+    names: list[str], shapes: list[tuple[int, ...]], shape: ModelArchitecture, layout: ParallelLayout
+) -> list[MappedSlice]:
     groups = shape.kv_heads // layout.tensor
     rows = (shape.heads // shape.kv_heads * shape.head_size, shape.head_size, shape.head_size)
     parts, offset = [], 0

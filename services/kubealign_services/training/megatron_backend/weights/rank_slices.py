@@ -11,8 +11,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from kubealign_services.training.adapters.low_rank import LowRankAdapter
-from kubealign_services.training.megatron_backend.weights.conversion import ADAPTER_MARK, WeightConversion, TensorSource
 from kubealign_services.training.megatron_backend.parallel.layout import ParallelLayout
+from kubealign_services.training.megatron_backend.weights.conversion import (
+    ADAPTER_MARK,
+    TensorSource,
+    WeightConversion,
+)
 from kubealign_services.training.megatron_backend.weights.mapping_slices import MappedSlice
 from kubealign_services.training.weight_slices import WeightSlice
 
@@ -103,7 +107,9 @@ def gather_tensors(
     for name in full_shapes(conversion, keep):
         pieces: list[WeightSlice] = []
         if name in conversion.owned_tensors:
-            pieces.extend(_owned_slices(conversion, name, conversion.owned_tensors[name], parameters, dtype, scale))
+            pieces.extend(
+                _owned_slices(conversion, name, conversion.owned_tensors[name], parameters, dtype, scale)
+            )
         if rank == 0:
             yield name, _assemble(owners[name], pieces, dtype, group)
             continue

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kubealign_services.training.megatron_backend.model.architecture import ModelArchitecture
-from kubealign_services.training.megatron_backend.weights.parameter_names import IN_LAYER, IN_EXPERT
+from kubealign_services.training.megatron_backend.weights.parameter_names import IN_EXPERT, IN_LAYER
 
 
 class TensorSplit(StrEnum):
@@ -79,7 +79,9 @@ def _row(parameter: str, split: TensorSplit, *tensors: str) -> MappingRow:
         tensors: `NAME: SIZE x SIZE`.
     """
     parsed = (text.split(": ") for text in tensors)
-    return MappingRow(parameter, split, tuple(CheckpointTensor(name, tuple(words.split(" x "))) for name, words in parsed))
+    return MappingRow(
+        parameter, split, tuple(CheckpointTensor(name, tuple(words.split(" x "))) for name, words in parsed)
+    )
 
 
 _EMBED_TOKENS = "model.embed_tokens.weight: vocabulary x hidden"
@@ -124,12 +126,22 @@ QKV_BIAS = (
 )
 
 QK_NORM = (
-    _row(IN_LAYER + "self_attention.q_layernorm.weight", TensorSplit.WHOLE, _HF + "self_attn.q_norm.weight: head"),
-    _row(IN_LAYER + "self_attention.k_layernorm.weight", TensorSplit.WHOLE, _HF + "self_attn.k_norm.weight: head"),
+    _row(
+        IN_LAYER + "self_attention.q_layernorm.weight",
+        TensorSplit.WHOLE,
+        _HF + "self_attn.q_norm.weight: head",
+    ),
+    _row(
+        IN_LAYER + "self_attention.k_layernorm.weight",
+        TensorSplit.WHOLE,
+        _HF + "self_attn.k_norm.weight: head",
+    ),
 )
 
 
-def _mlp(parameter: str, tensor: str, size: str, gate: str, up: str, down: str) -> tuple[MappingRow, MappingRow]:
+def _mlp(
+    parameter: str, tensor: str, size: str, gate: str, up: str, down: str
+) -> tuple[MappingRow, MappingRow]:
     return (
         _row(
             IN_LAYER + parameter + "linear_fc1.weight",

@@ -18,10 +18,14 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from kubealign.spec.sections.training import Lora
-from kubealign_services.training.files.adapter_identity import adapter_identity, check_adapter
 from kubealign_services.training.contract import CorruptCheckpoint
-from kubealign_services.training.files.digests import file_digest
-from kubealign_services.training.files.shard_files import read_description, write_shard
+from kubealign_services.training.files.shard_files import (
+    adapter_identity,
+    check_adapter,
+    file_digest,
+    read_description,
+    write_shard,
+)
 from kubealign_services.training.torch_backend.model.fsdp import local_shard
 
 _FORMAT = 1

@@ -1,5 +1,4 @@
-"""Exports weights in Hugging Face form: as a stream of named tensors, and as a folder for `from_pretrained`.
-"""
+"""Exports weights in Hugging Face form: as a stream of named tensors, and as a folder for `from_pretrained`."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,12 +10,58 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 from transformers.core_model_loading import revert_weight_conversion
 
 from kubealign.spec.sections.training import Lora
-from kubealign_services.training.files.hf_folder import export_config, atomic_folder
-from kubealign_services.training.adapters.peft_folder import ADAPTER_FOLDER
-from kubealign_services.training.torch_backend.checkpoints.adapter_export import save_adapter, gather_adapter
-from kubealign_services.training.torch_backend.model.lora import adapted_layers, base_name, gather_merged_weight
-from kubealign_services.training.torch_backend.model.packed_model import PackedModel
+from kubealign_services.training.adapters.peft_folder import ADAPTER_FOLDER, write_peft_adapter
+from kubealign_services.training.files.hf_folder import atomic_folder, export_config
 from kubealign_services.training.torch_backend.model.fsdp import full_tensor
+from kubealign_services.training.torch_backend.model.lora import (
+    adapted_layers,
+    base_name,
+    gather_merged_weight,
+    is_transposed,
+    stream_adapter,
+)
+from kubealign_services.training.torch_backend.model.packed_model import PackedModel
+
+
+def gather_adapter(model: PackedModel, rank: int) -> dict[str, Tensor]:
+    """Gather the adapter's tensors by name, in fp32, as they are trained; collective, empty tensors on ranks
+    other than 0.
+    """
+    return dict(stream_adapter(model, torch.float32, rank))
+
+
+def save_adapter(
+    folder: Path,
+    model: PackedModel,
+    tensors: dict[str, Tensor],
+    lora: Lora,
+    source: Path,
+    rename: dict[str, str],
+    score: Tensor | None,
+) -> None:
+    """Write the adapter into a new folder.
+
+    Args:
+        tensors: Result of `gather_adapter`.
+        source: Folder of the base model.
+        rename: Layer name in this model -> layer name in the base model.
+        score: A classifier's head, which is trained in full and stored with the adapter.
+    """
+    layers: dict[str, Any] = dict(adapted_layers(model.backbone))
+    write_peft_adapter(
+        folder,
+        {_rename_layer(name, rename): tensor for name, tensor in tensors.items()},
+        [rename[name] for name in layers],
+        lora,
+        source,
+        score,
+        transposed=any(is_transposed(layer) for layer in layers.values()),
+    )
+
+
+def _rename_layer(name: str, rename: dict[str, str]) -> str:
+    layer, mark, part = name.rpartition(".lora_")
+    return rename[layer] + mark + part
 
 
 def stream_weights(model: PackedModel, dtype: torch.dtype, rank: int) -> Iterator[tuple[str, Tensor]]:
@@ -33,7 +78,9 @@ def stream_weights(model: PackedModel, dtype: torch.dtype, rank: int) -> Iterato
         # Such models store weights in another layout than their checkpoints (experts stacked): converting
         # back needs all of them.
         names = dict(weights)
-        yield from revert_weight_conversion(model.backbone, names).items() if rank == 0 else _iter_empty(names)
+        yield from (
+            revert_weight_conversion(model.backbone, names).items() if rank == 0 else _iter_empty(names)
+        )
     else:
         yield from weights
 
@@ -107,7 +154,9 @@ def export_folder(
     with atomic_folder(directory, source) as folder:
         skeleton.save_pretrained(folder, state_dict=weights)
         if lora is not None:
-            names = {name: _exported_name(model, skeleton, name) for name, _ in adapted_layers(model.backbone)}
+            names = {
+                name: _exported_name(model, skeleton, name) for name, _ in adapted_layers(model.backbone)
+            }
             save_adapter(folder / ADAPTER_FOLDER, model, adapter, lora, source, names, score)
 
 
@@ -119,7 +168,9 @@ def _classifier_weights(
     """
     old = _trunk_prefix(model.backbone)
     trunk = {
-        _exported_name(model, skeleton, name): tensor for name, tensor in weights.items() if name.startswith(old)
+        _exported_name(model, skeleton, name): tensor
+        for name, tensor in weights.items()
+        if name.startswith(old)
     }
     return trunk | {"score.weight": score}
 

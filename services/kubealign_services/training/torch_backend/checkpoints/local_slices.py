@@ -9,10 +9,10 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from transformers import PreTrainedModel
 
-from kubealign_services.training.weight_slices import WeightSlice
 from kubealign_services.training.torch_backend.checkpoints.export import has_converted_layout, named_weights
-from kubealign_services.training.torch_backend.model.packed_model import PackedModel
 from kubealign_services.training.torch_backend.model.fsdp import reshard
+from kubealign_services.training.torch_backend.model.packed_model import PackedModel
+from kubealign_services.training.weight_slices import WeightSlice
 
 
 def matches_checkpoint_layout(backbone: PreTrainedModel) -> bool:

@@ -14,7 +14,11 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from kubealign_services.training.torch_backend.logprobs.chunked_logits import HeadGradients, logit_chunks, compute_logits
+from kubealign_services.training.torch_backend.logprobs.chunked_logits import (
+    HeadGradients,
+    compute_logits,
+    logit_chunks,
+)
 
 
 def candidate_logprobs(
@@ -83,7 +87,9 @@ class _CandidateLogprobs(torch.autograd.Function):
         back = HeadGradients(hidden, weight, bias, ctx.needs_input_grad[:3], ctx.temperature)
         for rows in logit_chunks(hidden.shape[0], weight.shape[0]):
             upstream = to_logprobs[rows]
-            gradient = compute_logits(hidden[rows], weight, bias, ctx.temperature).sub_(normaliser[rows, None])
+            gradient = compute_logits(hidden[rows], weight, bias, ctx.temperature).sub_(
+                normaliser[rows, None]
+            )
             gradient = gradient.exp_().mul_(-upstream.sum(-1, keepdim=True))
             gradient.scatter_add_(-1, candidates[rows], upstream)
             back.add(rows, gradient)

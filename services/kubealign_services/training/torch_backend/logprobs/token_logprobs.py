@@ -19,9 +19,9 @@ from torch.autograd.function import once_differentiable
 from kubealign_services.training.torch_backend.logprobs.chunked_logits import (
     HeadGradients,
     cache_blocks,
-    logit_chunks,
-    fits_one_chunk,
     compute_logits,
+    fits_one_chunk,
+    logit_chunks,
 )
 
 
@@ -105,7 +105,9 @@ class _TokenLogprobs(torch.autograd.Function):
             stored = None  # log p of a probability that has become 0 is lost
         back = HeadGradients(hidden, weight, bias, ctx.needs_input_grad[:3], ctx.temperature)
         for rows in logit_chunks(hidden.shape[0], weight.shape[0]):
-            chunk = stored if stored is not None else compute_logits(hidden[rows], weight, bias, ctx.temperature)
+            chunk = (
+                stored if stored is not None else compute_logits(hidden[rows], weight, bias, ctx.temperature)
+            )
             for block in cache_blocks(rows, weight.shape[0], hidden.device):
                 part = chunk[block.start - rows.start : block.stop - rows.start]
                 if stored is None:

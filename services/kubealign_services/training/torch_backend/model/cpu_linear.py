@@ -89,8 +89,7 @@ def _prefers_mkl() -> bool:
 
 @cache
 def _onednn_works() -> bool:
-    """Return True when this torch has the operator and computes all three products from the required views.
-    """
+    """Return True when this torch has the operator and computes all three products from the required views."""
     x, weight, gradient = (
         torch.linspace(-1, 1, rows * columns).view(rows, columns)
         for rows, columns in ((5, 3), (4, 3), (5, 4))

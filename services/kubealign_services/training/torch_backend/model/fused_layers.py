@@ -108,8 +108,7 @@ def _are_plain_fp32(*tensors: Tensor) -> bool:
 
 
 def _fused_class(module: nn.Module) -> type[nn.Module] | None:
-    """Return the module's class with the fused forward pass; None when the module is not of the known form.
-    """
+    """Return the module's class with the fused forward pass; None when the module is not of the known form."""
     kind = type(module)
     weight, width = getattr(module, "weight", None), None
     mixin: type[nn.Module]
@@ -187,7 +186,9 @@ class _SiluGate(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
         gate, up = ctx.saved_tensors
         # The incoming gradient belongs to autograd and is overwritten below: clone it.
-        to_gate, to_up, _ = _silu_gate_backward(gate, up, gradient.clone(memory_format=torch.contiguous_format), False)
+        to_gate, to_up, _ = _silu_gate_backward(
+            gate, up, gradient.clone(memory_format=torch.contiguous_format), False
+        )
         return to_gate, to_up
 
 
@@ -202,8 +203,12 @@ class _SiluGateDown(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         gate, up, weight = ctx.saved_tensors
-        to_gate, to_up, hidden = _silu_gate_backward(gate, up, linear_no_grad(gradient, weight.T), ctx.needs_input_grad[2])
-        to_weight = None if hidden is None else linear_no_grad(gradient.flatten(0, -2).T, hidden.flatten(0, -2).T)
+        to_gate, to_up, hidden = _silu_gate_backward(
+            gate, up, linear_no_grad(gradient, weight.T), ctx.needs_input_grad[2]
+        )
+        to_weight = (
+            None if hidden is None else linear_no_grad(gradient.flatten(0, -2).T, hidden.flatten(0, -2).T)
+        )
         return to_gate, to_up, to_weight
 
 

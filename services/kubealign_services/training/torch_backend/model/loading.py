@@ -26,9 +26,12 @@ from kubealign_services.training.files.hf_heads import (
 )
 from kubealign_services.training.torch_backend.model.cpu_linear import patch_cpu_linear
 from kubealign_services.training.torch_backend.model.fused_layers import patch_fused_layers
-from kubealign_services.training.torch_backend.packing.packed_attention import PACKED_ATTENTION, UnsupportedTrainingModel
 from kubealign_services.training.torch_backend.model.packed_model import PackedModel
 from kubealign_services.training.torch_backend.model.packing_selfcheck import can_share_prompts, check_packing
+from kubealign_services.training.torch_backend.packing.packed_attention import (
+    PACKED_ATTENTION,
+    UnsupportedTrainingModel,
+)
 
 _LAYER_TYPES = {"full_attention", "sliding_attention"}
 
@@ -112,7 +115,11 @@ def _load_pretrained(auto: Any, folder: Path, dtype: torch.dtype) -> PreTrainedM
     """
     try:
         model, report = auto.from_pretrained(
-            folder, dtype=dtype, attn_implementation=PACKED_ATTENTION, local_files_only=True, output_loading_info=True
+            folder,
+            dtype=dtype,
+            attn_implementation=PACKED_ATTENTION,
+            local_files_only=True,
+            output_loading_info=True,
         )
     except ValueError as error:
         if PACKED_ATTENTION in str(error):

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from kubealign.spec.sections.training import Lora
 from kubealign_services.training.adapters.low_rank import LowRankAdapter
-from kubealign_services.training.contract import Head
 from kubealign_services.training.adapters.targets import is_linear, target_layers
-from kubealign_services.training.torch_backend.model.packed_model import PackedModel
+from kubealign_services.training.contract import Head
 from kubealign_services.training.torch_backend.model.fsdp import full_tensor
+from kubealign_services.training.torch_backend.model.packed_model import PackedModel
 
 #: peft's name of the only adapter, and its infix between a layer's name and the base parameters' names.
 _ADAPTER = "default"
@@ -101,7 +101,9 @@ def gather_merged_weight(name: str, weight: Tensor, layers: dict[str, Any]) -> T
     layer = layers.get(name.removesuffix(_BASE + "weight")) if name.endswith(_BASE + "weight") else None
     if layer is None:
         return full_tensor(weight.detach())
-    return gather_low_rank(layer).merge_into(full_tensor(weight.detach()), adapter_scale(layer), is_transposed(layer))
+    return gather_low_rank(layer).merge_into(
+        full_tensor(weight.detach()), adapter_scale(layer), is_transposed(layer)
+    )
 
 
 def stream_adapter(model: PackedModel, dtype: torch.dtype, rank: int) -> Iterator[tuple[str, Tensor]]:

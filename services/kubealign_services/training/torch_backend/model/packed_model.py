@@ -8,10 +8,17 @@ from transformers import PreTrainedModel
 
 from kubealign_services.batch.packed import Batch
 from kubealign_services.training.contract import Head
-from kubealign_services.training.torch_backend.logprobs.candidate_logprobs import candidate_logprobs, topk_logprobs
-from kubealign_services.training.torch_backend.packing.packed_attention import PLAN_ARGUMENT, PackedAttentionPlan, plan_attention
-from kubealign_services.training.torch_backend.packing.shared_prompts import share_prompts
+from kubealign_services.training.torch_backend.logprobs.candidate_logprobs import (
+    candidate_logprobs,
+    topk_logprobs,
+)
 from kubealign_services.training.torch_backend.logprobs.token_logprobs import token_logprobs
+from kubealign_services.training.torch_backend.packing.packed_attention import (
+    PLAN_ARGUMENT,
+    PackedAttentionPlan,
+    plan_attention,
+)
+from kubealign_services.training.torch_backend.packing.shared_prompts import share_prompts
 
 
 @dataclass(frozen=True)
@@ -46,7 +53,9 @@ class PackedTokens:
     @property
     def targets(self) -> Tensor:
         """int64 [C]: the target tokens."""
-        return self.tokens[0, self.target_indices if self.pack_indices is None else self.pack_indices[self.target_indices]]
+        return self.tokens[
+            0, self.target_indices if self.pack_indices is None else self.pack_indices[self.target_indices]
+        ]
 
     @property
     def length(self) -> int:
@@ -173,12 +182,17 @@ class PackedModel(nn.Module):
         assert vocabulary is not None
         weight, bias = vocabulary.weight[:tokens], vocabulary.bias
         hidden = self.hidden(packed)[packed.predecessor_indices(packed.target_indices)]
-        return topk_logprobs(hidden, weight, None if bias is None else bias[:tokens], count, packed.temperature)
+        return topk_logprobs(
+            hidden, weight, None if bias is None else bias[:tokens], count, packed.temperature
+        )
 
     def hidden(self, packed: PackedTokens) -> Tensor:
         """Return the trunk's last hidden states, [U, hidden]."""
         hidden: Tensor = self.backbone.base_model(
-            input_ids=packed.tokens, position_ids=packed.positions, use_cache=False, **{PLAN_ARGUMENT: packed.plan}
+            input_ids=packed.tokens,
+            position_ids=packed.positions,
+            use_cache=False,
+            **{PLAN_ARGUMENT: packed.plan},
         ).last_hidden_state[0]
         return hidden
 

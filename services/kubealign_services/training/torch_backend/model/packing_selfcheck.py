@@ -9,8 +9,11 @@ import torch
 
 from kubealign_services.batch.packed import pack
 from kubealign_services.training.contract import Head
-from kubealign_services.training.torch_backend.packing.packed_attention import PACKED_ATTENTION, UnsupportedTrainingModel
 from kubealign_services.training.torch_backend.model.packed_model import PackedModel, PackedTokens
+from kubealign_services.training.torch_backend.packing.packed_attention import (
+    PACKED_ATTENTION,
+    UnsupportedTrainingModel,
+)
 
 # Relative L2 difference between packed and unpacked that rounding may cause.
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.03}

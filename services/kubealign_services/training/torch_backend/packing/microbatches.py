@@ -9,7 +9,11 @@ from dataclasses import dataclass
 import torch
 
 from kubealign_services.batch.packed import Batch
-from kubealign_services.training.torch_backend.packing.shared_prompts import PromptPrefix, count_distinct_tokens, find_prompts
+from kubealign_services.training.torch_backend.packing.shared_prompts import (
+    PromptPrefix,
+    count_distinct_tokens,
+    find_prompts,
+)
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,9 @@ def plan_microbatches(
         together = plan.balance_over_ranks(plan.bundle_by_prompt(), ranks)
         if _max_cost(together) <= _max_cost(shares):
             shares = together
-    bins = [plan.pack_balanced(share, max(len(plan.pack_first_fit(each)) for each in shares)) for share in shares]
+    bins = [
+        plan.pack_balanced(share, max(len(plan.pack_first_fit(each)) for each in shares)) for share in shares
+    ]
     longest = max(len(share) for share in bins)
     idle = Microbatch(
         units[min(apart, key=lambda item: (item.tokens, -item.units[0])).units[0]], is_counted=False
@@ -134,8 +140,7 @@ class _MicrobatchPlanner:
         return items
 
     def balance_over_ranks(self, items: Sequence[_WorkItem], ranks: int) -> list[list[_WorkItem]]:
-        """Assign each item to the rank with the lowest cost so far, most expensive item first (Graham 1969).
-        """
+        """Assign each item to the rank with the lowest cost so far, most expensive item first (Graham 1969)."""
         shares: list[list[_WorkItem]] = [[] for _ in range(ranks)]
         loads = [0.0] * ranks
         for item in sorted(items, key=lambda each: (-each.cost, each.units[0])):

@@ -185,7 +185,8 @@ def packed_attention(
         if per_sequence_attention.can_run(*heads, offsets, dropout):
             return per_sequence_attention.per_sequence_attention(*heads, offsets, scaling)[None], None
     pieces = [
-        _attend_block(block, query, key, value, repeats, dropout, scaling, sliding_window) for block in plan.blocks
+        _attend_block(block, query, key, value, repeats, dropout, scaling, sliding_window)
+        for block in plan.blocks
     ]
     output = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
     return (output if plan.scatter is None else output[plan.scatter])[None], None

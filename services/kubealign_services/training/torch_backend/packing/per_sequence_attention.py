@@ -52,7 +52,9 @@ def can_run(query: Tensor, key: Tensor, value: Tensor, offsets: list[int], dropo
     )
 
 
-def per_sequence_attention(query: Tensor, key: Tensor, value: Tensor, offsets: list[int], scaling: float | None) -> Tensor:
+def per_sequence_attention(
+    query: Tensor, key: Tensor, value: Tensor, offsets: list[int], scaling: float | None
+) -> Tensor:
     """Compute causal attention within each sequence. Returns [T, heads, d]. Differentiable once.
 
     Args:

@@ -78,4 +78,6 @@ def share_prompts(batch: Batch) -> SharedPack | None:
     if not shared:
         return None
     is_computed = source == torch.arange(len(source))
-    return SharedPack(computed_indices=is_computed.nonzero()[:, 0], pack_indices=(is_computed.cumsum(0) - 1)[source])
+    return SharedPack(
+        computed_indices=is_computed.nonzero()[:, 0], pack_indices=(is_computed.cumsum(0) - 1)[source]
+    )

@@ -45,7 +45,11 @@ def plan_ragged(cu_seqlens: Tensor, device: torch.device, shared: SharedPack | N
     if device.type != "cuda":
         return None
     longest = int((cu_seqlens[1:] - cu_seqlens[:-1]).max())
-    places, computed = (None, None) if shared is None else (shared.pack_indices.to(device), shared.computed_indices.to(device))
+    places, computed = (
+        (None, None)
+        if shared is None
+        else (shared.pack_indices.to(device), shared.computed_indices.to(device))
+    )
     return RaggedLayout(cu_seqlens.to(device), longest, places, computed)
 
 
@@ -118,7 +122,9 @@ def _matches_plain_attention(device: torch.device, dtype: torch.dtype, size: int
     except (ImportError, RuntimeError, ValueError, TypeError):
         return False
     with torch.enable_grad():
-        plain = torch.cat([_plain_attention(*(each[rows] for each in expected)) for rows in (slice(0, 5), slice(5, 8))])
+        plain = torch.cat(
+            [_plain_attention(*(each[rows] for each in expected)) for rows in (slice(0, 5), slice(5, 8))]
+        )
         plain.float().square().sum().backward()  # type: ignore[no-untyped-call]
     pairs = [(out, plain), *((one.grad, other.grad) for one, other in zip(actual, expected, strict=True))]
     return all(

@@ -63,7 +63,9 @@ class ForwardCache:
         """
         self._passes.append(_CachedPass(part, columns))
 
-    def pop_matching(self, minibatch: Batch, objective: Objective) -> Iterator[tuple[list[int], dict[str, Tensor]]]:
+    def pop_matching(
+        self, minibatch: Batch, objective: Objective
+    ) -> Iterator[tuple[list[int], dict[str, Tensor]]]:
         """Yield (sequences of the minibatch, their columns) of every pass over sequences that the minibatch
         contains unchanged.
 
@@ -91,7 +93,9 @@ def _has_same_inputs(one: Batch, other: Batch) -> bool:
         torch.equal(one.cu_seqlens, other.cu_seqlens)
         and torch.equal(one.tokens, other.tokens)
         and all(one.scalars.get(name) == other.scalars.get(name) for name in _INPUT_SCALARS)
-        and all(_is_equal(one.token_columns.get(name), other.token_columns.get(name)) for name in _INPUT_COLUMNS)
+        and all(
+            _is_equal(one.token_columns.get(name), other.token_columns.get(name)) for name in _INPUT_COLUMNS
+        )
     )
 
 

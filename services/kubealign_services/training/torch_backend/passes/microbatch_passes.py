@@ -10,9 +10,9 @@ from torch import Tensor
 from kubealign_services.algorithms.contract import ModelOutputs, Objective
 from kubealign_services.batch.packed import Batch
 from kubealign_services.training.collectives import all_gather_metrics, all_reduce_sum
-from kubealign_services.training.torch_backend.passes.forward_cache import ForwardCache
-from kubealign_services.training.torch_backend.packing.microbatches import Microbatch, plan_microbatches
 from kubealign_services.training.torch_backend.model.packed_model import PackedModel, PackedTokens
+from kubealign_services.training.torch_backend.packing.microbatches import Microbatch, plan_microbatches
+from kubealign_services.training.torch_backend.passes.forward_cache import ForwardCache
 
 
 @dataclass
@@ -60,7 +60,9 @@ class RankContext:
         return min(limit, _CPU_PACK_TOKENS) if self.device.type == "cpu" else limit
 
 
-def plan_rank_microbatches(model: PackedModel, batch: Batch, unit: int, context: RankContext) -> list[Microbatch]:
+def plan_rank_microbatches(
+    model: PackedModel, batch: Batch, unit: int, context: RankContext
+) -> list[Microbatch]:
     """Plan this rank's microbatches."""
     return plan_microbatches(
         batch,
@@ -73,7 +75,11 @@ def plan_rank_microbatches(model: PackedModel, batch: Batch, unit: int, context:
 
 
 def run_objective(
-    model: PackedModel, minibatch: Batch, objective: Objective, context: RankContext, cache: ForwardCache | None = None
+    model: PackedModel,
+    minibatch: Batch,
+    objective: Objective,
+    context: RankContext,
+    cache: ForwardCache | None = None,
 ) -> MinibatchMetrics:
     """Run the passes of one prepared minibatch. Adds the gradient to the parameters when gradients are
     enabled.
@@ -91,15 +97,23 @@ def run_objective(
         done.update(sequences)
     if done:
         minibatch = minibatch.select([index for index in range(len(minibatch)) if index not in done])
-    for microbatch in plan_rank_microbatches(model, minibatch, objective.unit, context) if len(minibatch) else ():
+    for microbatch in (
+        plan_rank_microbatches(model, minibatch, objective.unit, context) if len(minibatch) else ()
+    ):
         part = minibatch.select(microbatch.sequences)
-        columns = model(PackedTokens.from_batch(part, context.device, model.shares_prompts), objective.outputs)
+        columns = model(
+            PackedTokens.from_batch(part, context.device, model.shares_prompts), objective.outputs
+        )
         _backward(columns, part, objective, metrics, microbatch.is_counted)
     return metrics.all_reduce(context.world_size)
 
 
 def _backward(
-    columns: dict[str, Tensor], part: Batch, objective: Objective, metrics: MinibatchMetrics, counted: bool = True
+    columns: dict[str, Tensor],
+    part: Batch,
+    objective: Objective,
+    metrics: MinibatchMetrics,
+    counted: bool = True,
 ) -> None:
     """Run the backward pass of one microbatch."""
     terms = objective.loss(_model_outputs(columns), part)
@@ -112,7 +126,9 @@ def _backward(
 
 
 @torch.no_grad()
-def run_forward(model: PackedModel, batch: Batch, outputs: frozenset[str], context: RankContext) -> dict[str, Tensor]:
+def run_forward(
+    model: PackedModel, batch: Batch, outputs: frozenset[str], context: RankContext
+) -> dict[str, Tensor]:
     """Return the requested columns, float32 [T] or [T, K] on the CPU, the same on all ranks."""
     return _gather_columns(
         model,

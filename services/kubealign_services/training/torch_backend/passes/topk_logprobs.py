@@ -5,7 +5,10 @@ from torch import Tensor
 
 from kubealign_services.batch.packed import Batch
 from kubealign_services.training.torch_backend.model.packed_model import PackedModel, PackedTokens
-from kubealign_services.training.torch_backend.passes.microbatch_passes import RankContext, plan_rank_microbatches
+from kubealign_services.training.torch_backend.passes.microbatch_passes import (
+    RankContext,
+    plan_rank_microbatches,
+)
 
 
 @torch.no_grad()

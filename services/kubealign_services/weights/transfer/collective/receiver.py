@@ -8,11 +8,13 @@ import torch
 
 from kubealign.v1 import batch_pb2, refit_pb2
 from kubealign_services.runtime.ranks.rendezvous import connect_store
-from kubealign_services.weights.transfer.collective.process_group import BroadcastGroup, local_address_towards
 from kubealign_services.runtime.rpc.errors import Unreachable
+from kubealign_services.weights.transfer.collective.process_group import BroadcastGroup, local_address_towards
 
 #: (host:port, request, seconds) -> the reply. Raises rpc.errors.
-JoinBroadcast = Callable[[str, refit_pb2.JoinBroadcastRequest, float], Awaitable[refit_pb2.JoinBroadcastReply]]
+JoinBroadcast = Callable[
+    [str, refit_pb2.JoinBroadcastRequest, float], Awaitable[refit_pb2.JoinBroadcastReply]
+]
 
 
 @dataclass

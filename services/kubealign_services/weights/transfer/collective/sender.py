@@ -24,10 +24,10 @@ from kubealign.process_settings import ProcessSettings
 from kubealign.spec.sections.rollout import Rollout, WeightTransport
 from kubealign.v1 import batch_pb2, refit_pb2
 from kubealign_services.runtime.ranks.rendezvous import open_store
-from kubealign_services.weights.transfer.collective.process_group import BUCKET_BYTES, BroadcastGroup
+from kubealign_services.runtime.rpc.errors import NotFound
 from kubealign_services.weights.announce.manifest import describe_weights
 from kubealign_services.weights.send.publisher import WeightsPublisher
-from kubealign_services.runtime.rpc.errors import NotFound
+from kubealign_services.weights.transfer.collective.process_group import BUCKET_BYTES, BroadcastGroup
 
 log = logging.getLogger(__name__)
 
@@ -184,7 +184,11 @@ class BroadcastSender:
         except (RuntimeError, OSError, LookupError) as error:
             log.warning(
                 "a weights broadcast failed; receivers stream instead",
-                extra={"weights": describe_weights(begun.weights), "members": begun.members, "cause": str(error)},
+                extra={
+                    "weights": describe_weights(begun.weights),
+                    "members": begun.members,
+                    "cause": str(error),
+                },
             )
             if group is not None:
                 group.leave()

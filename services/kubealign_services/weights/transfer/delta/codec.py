@@ -23,7 +23,13 @@ import numpy.typing as npt
 import pyarrow
 import xxhash
 
-from kubealign_services.weights.transfer.delta.kernels import BIT_DTYPES, BLOCK, COLLECT_CHANGES, APPLY_CHANGES, max_changes
+from kubealign_services.weights.transfer.delta.kernels import (
+    APPLY_CHANGES,
+    BIT_DTYPES,
+    BLOCK,
+    COLLECT_CHANGES,
+    max_changes,
+)
 
 _CODEC = "zstd"
 _LEVEL = 1

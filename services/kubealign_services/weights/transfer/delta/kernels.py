@@ -79,7 +79,9 @@ def _compile_collect(bits: Any, lanes: int) -> Kernel:
                 differences[count] = after - before_bits
                 count += np.uint64(before_bits != after)
             counts[block] = count
-            if total + int64(count) > min(planes.shape[1], (first + size) // MIN_ELEMENTS_PER_CHANGE + _HEAD_START):
+            if total + int64(count) > min(
+                planes.shape[1], (first + size) // MIN_ELEMENTS_PER_CHANGE + _HEAD_START
+            ):
                 return -1
             before = np.uint32(0xFFFFFFFF)
             for index in range(count):

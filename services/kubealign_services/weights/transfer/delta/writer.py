@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 
 from kubealign.v1 import refit_pb2
-from kubealign_services.weights.transfer.delta.codec import encode_delta
 from kubealign_services.weights.announce.manifest import DTYPES
 from kubealign_services.weights.send.snapshot_file import SnapshotFile
+from kubealign_services.weights.transfer.delta.codec import encode_delta
 
 # Deltas of more than half of the dense bytes do not pay off; decided after this many bytes of a part.
 _DECISION_BYTES = 64 << 20

@@ -9,11 +9,11 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from kubealign.v1 import refit_pb2
-from kubealign_services.weights.receive.part_assembler import PartAssembler
-from kubealign_services.weights.announce.manifest import CorruptTransfer
-from kubealign_services.weights.transfer.stream.relay import Relay
-from kubealign_services.weights.transfer.stream.peer_streams import OpenStream
 from kubealign_services.runtime.rpc.errors import NotFound, Unreachable
+from kubealign_services.weights.announce.manifest import CorruptTransfer
+from kubealign_services.weights.receive.part_assembler import PartAssembler
+from kubealign_services.weights.transfer.stream.peer_streams import OpenStream
+from kubealign_services.weights.transfer.stream.relay import Relay
 
 log = logging.getLogger(__name__)
 
@@ -94,8 +94,7 @@ class PartStreamer:
 async def _next_chunk(
     chunks: AsyncGenerator[refit_pb2.WeightsChunk], source: str, silent: float | None
 ) -> refit_pb2.WeightsChunk | None:
-    """Return the next chunk, or None at the end. Raises Unreachable after `silent` seconds without a message.
-    """
+    """Return the next chunk, or None at the end. Raises Unreachable after `silent` seconds without a message."""
     try:
         async with asyncio.timeout(silent):
             return await anext(chunks, None)

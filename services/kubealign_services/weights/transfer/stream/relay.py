@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from kubealign.v1 import batch_pb2, refit_pb2
-from kubealign_services.weights.receive.part_assembler import PartAssembler
-from kubealign_services.weights.announce.manifest import align_offset, describe_weights
-from kubealign_services.weights.send.snapshot_file import split_range
 from kubealign_services.runtime.rpc.errors import NotFound
+from kubealign_services.weights.announce.manifest import align_offset, describe_weights
+from kubealign_services.weights.receive.part_assembler import PartAssembler
+from kubealign_services.weights.send.snapshot_file import split_range
 
 CHUNK_BYTES = 2 << 20
 
@@ -45,7 +45,9 @@ class Relay:
         for incoming in {*self._assemblers.values(), *self._streaming.elements()}:
             if incoming.buffer is buffer:
                 incoming.invalidate(cause)
-        self._assemblers = {key: other for key, other in self._assemblers.items() if other.buffer is not buffer}
+        self._assemblers = {
+            key: other for key, other in self._assemblers.items() if other.buffer is not buffer
+        }
 
     async def chunks(self, request: refit_pb2.FetchWeightsRequest) -> AsyncIterator[refit_pb2.WeightsChunk]:
         """Yield the bytes of the requested pieces (all, if none is named), or of their deltas, as they
@@ -53,7 +55,9 @@ class Relay:
 
         Raises NotFound for weights, a part, a piece or deltas that this relay does not have, or no longer.
         """
-        incoming = self._assemblers.get((request.rank, request.delta)) if request.weights == self._weights else None
+        incoming = (
+            self._assemblers.get((request.rank, request.delta)) if request.weights == self._weights else None
+        )
         if incoming is None:
             what = "changes of " if request.delta else ""
             present = "none" if self._weights is None else describe_weights(self._weights)

@@ -72,7 +72,9 @@ class RelayTree:
 
     def _nearest_parent(self, ask: RelayRequest, failed: set[str]) -> str:
         # Children that are lost do not count.
-        children = Counter(node.parent for node in self._nodes.values() if node.request.address not in self._lost)
+        children = Counter(
+            node.parent for node in self._nodes.values() if node.request.address not in self._lost
+        )
         if children[SENDER] < self.fan_out:
             return SENDER
         parents = {node.request.address: node.parent for node in self._nodes.values() if node.request.address}

@@ -64,7 +64,9 @@ async def test_a_job_from_creation_to_deletion(client: httpx.AsyncClient, tmp_pa
     told(await client.get(f"{JOBS}/more"), 404)
 
 
-async def test_pages_contain_each_job_once(client: httpx.AsyncClient, site: MemorySite, tmp_path: Path) -> None:
+async def test_pages_contain_each_job_once(
+    client: httpx.AsyncClient, site: MemorySite, tmp_path: Path
+) -> None:
     for number in range(23):
         await site.create(sft_job(tmp_path, f"page-{number:02}"))
     query = {"search": "PAGE-", "sort": "name", "limit": "5"}
@@ -109,7 +111,9 @@ async def test_samples(client: httpx.AsyncClient, site: MemorySite) -> None:
         values = {"logprobs": (-0.5, None), "kl": (float("inf"), 0.1)}
         site.sample(
             LETTERS,
-            SampleRecord("", step, "ab", MARKUP, 0.5, {"letters": 0.5}, tokens=("<", "b"), token_values=values),
+            SampleRecord(
+                "", step, "ab", MARKUP, 0.5, {"letters": 0.5}, tokens=("<", "b"), token_values=values
+            ),
         )
     answer = await client.get(f"{JOBS}/letters/samples", params={"step": 1})
     items = answer.json()["items"]

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from kubealign_operator.controller.state.cache import JobStore, PodStore
 from kubealign_operator.controller.kube.resources import JobKey
+from kubealign_operator.controller.state.cache import JobStore, PodStore
 
 Json = dict[str, Any]
 

@@ -1,7 +1,7 @@
 """The view that one job has of another."""
 
 from kubealign.spec.algorithms import ResultKind
-from kubealign_operator.controller.state.job_views import dependency_view, dependency_names
+from kubealign_operator.controller.state.job_views import dependency_names, dependency_view
 from support.rendering.jobs import sft
 
 

@@ -18,11 +18,11 @@ from typing import Any, cast
 import pytest
 
 from kubealign.client.errors import NotPossible, Unavailable
-from kubealign.kube.api import KubernetesApi
 from kubealign.client.records import JobRecord
 from kubealign.client.results.pod import ResultPodSettings, pod_manifest, send_command, sender_source
 from kubealign.client.results.sender import send
 from kubealign.client.results.stream import receive_folder
+from kubealign.kube.api import KubernetesApi
 from kubealign.spec.status import ResultLocation
 
 RESULT = ResultLocation.model_validate({"claimName": "runs", "path": "x/one-1/result"})
@@ -118,9 +118,7 @@ async def test_archive_cannot_write_outside_the_folder(tmp_path: Path) -> None:
     assert not (tmp_path / "escaped").exists()
 
 
-async def test_unwritable_folder_is_an_error_without_a_hang(
-    folder: Path, tmp_path: Path
-) -> None:
+async def test_unwritable_folder_is_an_error_without_a_hang(folder: Path, tmp_path: Path) -> None:
     sent, told = archive(folder)
     with pytest.raises(NotPossible, match="cannot be unpacked"):
         await receive_folder(

@@ -45,7 +45,9 @@ def run(times: dict[str, float] | None = None) -> list[StepMetrics]:
 def test_healthy_run_has_no_findings(resource: dict[str, Any]) -> None:
     steps = run()
     assert len(RECORDED["reward/mean"]) == STEPS
-    assert [check_health(resource, steps[:count], []) for count in range(len(steps) + 1)] == [[]] * (STEPS + 2)
+    assert [check_health(resource, steps[:count], []) for count in range(len(steps) + 1)] == [[]] * (
+        STEPS + 2
+    )
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from kubealign.local.runner.admission import admit, run_directory, succeeded_in
 from kubealign.local.errors import RunRefused
 from kubealign.local.processes.ports import PortAllocator
 from kubealign.local.run_dir.layout import RunDirectory
 from kubealign.local.run_dir.status import Phase, RunStatus, read_status
+from kubealign.local.runner.admission import admit, run_directory, succeeded_in
 from kubealign.spec.job import AlignmentJob
 
 JOB = """

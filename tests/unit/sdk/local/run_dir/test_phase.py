@@ -8,8 +8,8 @@ import pytest
 
 from kubealign.local.run_dir.layout import RunDirectory
 from kubealign.local.run_dir.lock import LockHolder
+from kubealign.local.run_dir.phase import RunFacts, derive_phase, read_run_facts
 from kubealign.local.run_dir.status import Phase, RunStatus
-from kubealign.local.run_dir.phase import RunFacts, read_run_facts, derive_phase
 
 
 def status(phase: Phase, runner: int = 7, message: str = "") -> RunStatus:
@@ -26,7 +26,11 @@ STOPPED = "stopped at step 3; the same command resumes from there"
         (RunFacts(None, OTHER), "Pending", "its runner is about to start it"),
         (RunFacts(None, UNNAMED), "Pending", "about to start"),
         (RunFacts(None, None), "Suspended", "its runner ended before the job started, see logs/runner.log"),
-        (RunFacts(None, None, stop_requested_pid=0), "Suspended", "suspended before it started; resume it to start it"),
+        (
+            RunFacts(None, None, stop_requested_pid=0),
+            "Suspended",
+            "suspended before it started; resume it to start it",
+        ),
         (RunFacts(status(Phase.RUNNING), OWN), "Running", ""),
         (RunFacts(status(Phase.RUNNING), OWN, stop_requested_pid=7), "Suspending", "checkpoint"),
         # An earlier runner was asked to stop.
@@ -63,7 +67,9 @@ def test_reading_the_holder_does_not_take_the_lock(tmp_path: Path) -> None:
     lock.write_holder(12, runs_one_job=True)
     assert folder.lock().read_holder() == LockHolder(12, runs_one_job=True)
     status(Phase.RUNNING, runner=12).write(folder.status)
-    assert read_run_facts(folder) == RunFacts(status(Phase.RUNNING, runner=12), LockHolder(12, runs_one_job=True), None)
+    assert read_run_facts(folder) == RunFacts(
+        status(Phase.RUNNING, runner=12), LockHolder(12, runs_one_job=True), None
+    )
     lock.release()
     assert folder.lock().read_holder() is None
     assert derive_phase(read_run_facts(folder)).phase == "Suspended"

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from kubealign.local.runner.admission import admit
 from kubealign.local.errors import RunRefused
 from kubealign.local.run_dir.layout import RunDirectory
+from kubealign.local.runner.admission import admit
 from kubealign.roles import roles
 from kubealign.spec.job import AlignmentJob
 

@@ -7,9 +7,7 @@ import pytest
 from kubealign.local.servers.base import dashboard as beside
 
 
-def test_missing_packages_are_reported_with_a_remedy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_packages_are_reported_with_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(beside, "_NEEDED", ("fastapi", "no_such_package"))
     lines: list[str] = []
     with beside.dashboard_process(tmp_path, lines.append):

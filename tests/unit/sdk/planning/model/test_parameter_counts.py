@@ -15,11 +15,11 @@ from transformers import (
     Qwen3MoeConfig,
 )
 
-from kubealign.planning.model import parameter_counts
-from kubealign.planning.model.trainer_layout import TrainerLayout, stage_parameters
 from kubealign.planning.errors import PlanError
+from kubealign.planning.model import parameter_counts
 from kubealign.planning.model.shape import parse_model_shape
-from kubealign.spec.sections.training import Lora, LoraTargetLayers, LoraLayerKind
+from kubealign.planning.model.trainer_layout import TrainerLayout, stage_parameters
+from kubealign.spec.sections.training import Lora, LoraLayerKind, LoraTargetLayers
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -10,7 +10,9 @@ PAGE = Path(__file__).parents[5] / "docs" / "spec.md"
 
 
 def test_the_page_is_up_to_date() -> None:
-    assert PAGE.read_text() == render_page(), "run: python -m kubealign.spec.docs.spec_page --write docs/spec.md"
+    assert PAGE.read_text() == render_page(), (
+        "run: python -m kubealign.spec.docs.spec_page --write docs/spec.md"
+    )
 
 
 def test_the_example_is_a_valid_job() -> None:

@@ -9,11 +9,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubealign.spec.loading.yaml_documents import YamlDocument, parse_documents, parse_scalar
 from kubealign.spec.errors import SpecErrors
 from kubealign.spec.loading.loader import load_files, load_jobs
 from kubealign.spec.loading.overrides import Override
 from kubealign.spec.loading.parameters import substitute
+from kubealign.spec.loading.yaml_documents import YamlDocument, parse_documents, parse_scalar
 
 Make = Callable[..., dict[str, Any]]
 Write = Callable[..., Path]

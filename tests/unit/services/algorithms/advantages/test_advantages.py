@@ -43,7 +43,9 @@ def test_rloo_subtracts_the_sequence_kl_penalty() -> None:
     # KL of the responses: 0.1, 0.2, 0.3 nats; beta 2. R = 1 - 0.2 = 0.8, 2 - 0.4 = 1.6, 6 - 0.6 = 5.4.
     # A = 0.8 - (1.6 + 5.4) / 2 = -2.7, 1.6 - (0.8 + 5.4) / 2 = -1.5, 5.4 - (0.8 + 1.6) / 2 = 4.2.
     batch = one_group([1, 2, 6])
-    metrics = RLOOAlgorithm(spec.RLOOSpec(kl=spec.KL(fixed=spec.FixedKL(coefficient=2)))).advantages(batch, {})
+    metrics = RLOOAlgorithm(spec.RLOOSpec(kl=spec.KL(fixed=spec.FixedKL(coefficient=2)))).advantages(
+        batch, {}
+    )
     spread = [0, -2.7, 0, -1.5, -1.5, 0, 4.2, 4.2, 4.2]
     assert batch.token("advantages").tolist() == pytest.approx(spread, abs=1e-9)
     assert metrics["kl/reference"] == pytest.approx(0.1)
@@ -60,7 +62,9 @@ def test_grpo_by_hand() -> None:
     expected = [0, -2 / std, 0, -1 / std, -1 / std, 0, 3 / std, 3 / std, 3 / std]
     assert batch.token("advantages").tolist() == pytest.approx(expected, abs=1e-12)
 
-    GRPOAlgorithm(spec.GRPOSpec(advantage=spec.AdvantageNormalization(center=spec.AdvantageCenter.GROUP))).advantages(batch, {})
+    GRPOAlgorithm(
+        spec.GRPOSpec(advantage=spec.AdvantageNormalization(center=spec.AdvantageCenter.GROUP))
+    ).advantages(batch, {})
     assert batch.token("advantages").tolist() == pytest.approx([0, -2, 0, -1, -1, 0, 3, 3, 3], abs=1e-12)
 
 
@@ -143,9 +147,9 @@ def test_ppo_group_normalisation_of_tokens(make_batch: MakeBatch) -> None:
 def test_ppo_equals_a_reference_loop(make_batch: MakeBatch, estimator: spec.KLEstimator) -> None:
     beta, gamma, lambda_, batch = 0.3, 0.9, 0.8, make_batch(RESPONSES, GROUPS, seed=6)
     kl = spec.KL(estimator=estimator, fixed=spec.FixedKL(coefficient=beta))
-    PPOAlgorithm(spec.PPOSpec(kl=kl, gae=spec.GAE(gamma=gamma, lambda_=lambda_), advantage=AS_ESTIMATED)).advantages(
-        batch, {}
-    )
+    PPOAlgorithm(
+        spec.PPOSpec(kl=kl, gae=spec.GAE(gamma=gamma, lambda_=lambda_), advantage=AS_ESTIMATED)
+    ).advantages(batch, {})
     values = batch.token("values").tolist()
     for i, span in enumerate(slow_spans(batch)):
         advantage, following = 0.0, 0.0
@@ -170,7 +174,9 @@ def test_kl_in_the_loss_leaves_the_rewards_alone(make_batch: MakeBatch) -> None:
 def test_an_adaptive_coefficient_is_kept_in_the_state_and_priced_one_step_later() -> None:
     # Observed 0.15 nats a sequence ((0.1 + 0.2) / 2) against a target of 0.3: error -0.5, clipped to -0.2;
     # 2 sequences of 10.
-    entry = spec.RLOOSpec(kl=spec.KL(adaptive=spec.AdaptiveKL(initial_coefficient=0.5, target=0.3, horizon=10)))
+    entry = spec.RLOOSpec(
+        kl=spec.KL(adaptive=spec.AdaptiveKL(initial_coefficient=0.5, target=0.3, horizon=10))
+    )
     state: dict[str, float] = {}
     first = RLOOAlgorithm(entry).advantages(one_group([1, 2]), state)
     assert first["kl/coefficient"] == 0.5

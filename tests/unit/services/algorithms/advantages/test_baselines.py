@@ -7,8 +7,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kubealign_services.algorithms.advantages.baselines import constant_group_share, group_mean_and_std, leave_one_out_mean
-from kubealign_services.algorithms.advantages.masked_mean import masked_mean
+from kubealign_services.algorithms.advantages.baselines import (
+    constant_group_share,
+    group_mean_and_std,
+    leave_one_out_mean,
+)
+from kubealign_services.algorithms.advantages.statistics import masked_mean
 
 
 def float64(*values: float) -> torch.Tensor:

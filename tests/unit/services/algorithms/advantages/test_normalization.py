@@ -40,7 +40,9 @@ FITTING = [
 @pytest.mark.parametrize(("center", "scale"), FITTING)
 @settings(max_examples=25, deadline=None)
 @given(samples=st.lists(st.tuples(st.integers(0, 3), st.integers(-9, 9)), min_size=1, max_size=12))
-def test_equals_a_plain_loop(center: AdvantageCenter, scale: AdvantageScale, samples: list[tuple[int, int]]) -> None:
+def test_equals_a_plain_loop(
+    center: AdvantageCenter, scale: AdvantageScale, samples: list[tuple[int, int]]
+) -> None:
     group, returns = [g for g, _ in samples], [float(r) for _, r in samples]
     how = AdvantageNormalization(center=center, scale=scale, epsilon=0.1)
     result = normalize(torch.tensor(returns, dtype=torch.float64), torch.tensor(group), how).tolist()
@@ -65,7 +67,9 @@ def test_equals_a_plain_loop(center: AdvantageCenter, scale: AdvantageScale, sam
         assert result[i] == pytest.approx(expected, abs=1e-9)
 
 
-@pytest.mark.parametrize(("center", "scale"), [pair for pair in FITTING if pair[0] is not AdvantageCenter.NONE])
+@pytest.mark.parametrize(
+    ("center", "scale"), [pair for pair in FITTING if pair[0] is not AdvantageCenter.NONE]
+)
 def test_equal_returns_give_zero_advantage(center: AdvantageCenter, scale: AdvantageScale) -> None:
     returns = torch.full((7,), 0.1)
     group = torch.tensor([0, 0, 0, 1, 1, 1, 2])

@@ -38,16 +38,21 @@ def test_rejection_sampling_keeps_the_best_above_the_minimum() -> None:
     assert best.metrics == pytest.approx(
         {"round/reward_mean": 15.4 / 9, "round/chosen_reward": 8.5 / 3}, abs=1e-12
     )
-    two = RejectionSamplingAlgorithm(spec.RejectionSamplingSpec(keep_per_prompt=2, minimum_reward=2.0)).rows(prompts)
+    two = RejectionSamplingAlgorithm(spec.RejectionSamplingSpec(keep_per_prompt=2, minimum_reward=2.0)).rows(
+        prompts
+    )
     assert names(two) == [("a#1",), ("a#2",), ("c#1",), ("c#2",)]
     assert two.metrics["round/chosen_reward"] == pytest.approx((3 + 2 + 5 + 4) / 4)
 
 
 def test_empty_round_reports_the_best_reward() -> None:
-    result = RejectionSamplingAlgorithm(spec.RejectionSamplingSpec(minimum_reward=6.0)).rows([prompt("a", 1.0, 5.5)])
+    result = RejectionSamplingAlgorithm(spec.RejectionSamplingSpec(minimum_reward=6.0)).rows(
+        [prompt("a", 1.0, 5.5)]
+    )
     assert result.rows == [] and not result.is_converged
     assert (
-        result.empty_reason == "the best of 2 rewards is 5.5, below minimumReward (6): lower it, or sample more"
+        result.empty_reason
+        == "the best of 2 rewards is 5.5, below minimumReward (6): lower it, or sample more"
     )
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from kubealign.spec.algorithms import Clip
-from kubealign_services.algorithms.losses.surrogate import PolicyActions, ClippedRatio, SurrogateTerms
-from kubealign_services.algorithms.losses.value_loss import clipped_value_loss, explained_variance
+from kubealign_services.algorithms.losses.surrogate import ClippedRatio, PolicyActions, SurrogateTerms
+from kubealign_services.algorithms.losses.value_objective import clipped_value_loss, explained_variance
 
 
 def float64(*values: float) -> torch.Tensor:

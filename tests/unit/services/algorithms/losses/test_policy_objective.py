@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from kubealign.spec import algorithms as spec
-from kubealign_services.algorithms.online.cispo import CISPOAlgorithm
 from kubealign_services.algorithms.contract import ModelOutputs, Objective
 from kubealign_services.algorithms.losses.policy_objective import PolicyObjective
+from kubealign_services.algorithms.losses.surrogate import ClippedRatio
+from kubealign_services.algorithms.online.cispo import CISPOAlgorithm
 from kubealign_services.algorithms.online.ppo import PPOAlgorithm
 from kubealign_services.algorithms.online.reinforce import ReinforceAlgorithm
 from kubealign_services.algorithms.online.rloo import RLOOAlgorithm
-from kubealign_services.algorithms.losses.surrogate import ClippedRatio
 from kubealign_services.batch.packed import Batch, pack
 from support.batches import random_batch, slow_spans, stand_in
 from support.policy_losses import slow_policy_loss
@@ -165,7 +165,9 @@ def at_ratio_one(made: Batch) -> Batch:
 
 def test_all_losses_reduce_to_reinforce_at_ratio_one() -> None:
     result = at_ratio_one(batch(uniform=True))
-    _, reinforce, _ = value_and_gradient(ReinforceAlgorithm(spec.ReinforceSpec(kl=NO_KL)).policy_objective(), result)
+    _, reinforce, _ = value_and_gradient(
+        ReinforceAlgorithm(spec.ReinforceSpec(kl=NO_KL)).policy_objective(), result
+    )
     torch.testing.assert_close(reinforce, reinforce_gradient(result, "responses"), atol=1e-9, rtol=0)
     _, rloo, _ = value_and_gradient(RLOOAlgorithm(spec.RLOOSpec(kl=NO_KL)).policy_objective(), result)
     torch.testing.assert_close(rloo, reinforce, atol=1e-9, rtol=0)
@@ -174,7 +176,9 @@ def test_all_losses_reduce_to_reinforce_at_ratio_one() -> None:
     for objective in (
         PPOAlgorithm(spec.PPOSpec(kl=NO_KL)).policy_objective(),
         CISPOAlgorithm(spec.CISPOSpec(kl=NO_KL)).policy_objective(),
-        ReinforceAlgorithm(spec.ReinforceSpec(kl=NO_KL, aggregation=spec.LossAggregation.TOKEN_MEAN)).policy_objective(),
+        ReinforceAlgorithm(
+            spec.ReinforceSpec(kl=NO_KL, aggregation=spec.LossAggregation.TOKEN_MEAN)
+        ).policy_objective(),
     ):
         _, gradient, _ = value_and_gradient(objective, result)
         torch.testing.assert_close(gradient, by_tokens, atol=1e-9, rtol=0)
@@ -201,7 +205,9 @@ def test_without_old_logprobs_weights_use_the_step_s_own_pass(
     """Same weights as with a pass before the step, without a gradient of their own."""
     with_old, without = at_ratio_one(batch()), at_ratio_one(batch())
     del without.token_columns["old_logprobs"]
-    _, objective = clipped(importance=spec.ImportanceCorrection(level=level, outside=outside, low=0.9, high=1.1))
+    _, objective = clipped(
+        importance=spec.ImportanceCorrection(level=level, outside=outside, low=0.9, high=1.1)
+    )
     value, gradient, figures = value_and_gradient(objective, with_old)
     alone, same, messages = value_and_gradient(objective, without)
     assert 0 < figures["importance/outside_share"] < 1

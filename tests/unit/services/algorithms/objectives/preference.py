@@ -33,7 +33,10 @@ def singles() -> Batch:
 
 
 def cases() -> dict[str, tuple[Objective, Callable[[], Batch]]]:
-    rpo = {distance: RPOAlgorithm(spec.RPOSpec(distance=distance, reward_scale=0.5)) for distance in spec.RPODistance}
+    rpo = {
+        distance: RPOAlgorithm(spec.RPOSpec(distance=distance, reward_scale=0.5))
+        for distance in spec.RPODistance
+    }
     kto = KTOAlgorithm(spec.KTOSpec(desirable_weight=1.3, undesirable_weight=0.7))
     return {
         "dpo": (DPOAlgorithm(spec.DPOSpec()).policy_objective(), pairs),

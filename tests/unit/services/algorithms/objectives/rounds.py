@@ -19,6 +19,12 @@ def cases() -> dict[str, tuple[Objective, Callable[[], Batch]]]:
     judge = spec.Judge(prompt="How good is {response}?")
     return {
         "spin": (SPINAlgorithm(spec.SPINSpec(beta=0.3)).policy_objective(), rows),
-        "rejection-sampling": (RejectionSamplingAlgorithm(spec.RejectionSamplingSpec()).policy_objective(), rows),
-        "self-rewarding": (SelfRewardingAlgorithm(spec.SelfRewardingSpec(judge=judge)).policy_objective(), rows),
+        "rejection-sampling": (
+            RejectionSamplingAlgorithm(spec.RejectionSamplingSpec()).policy_objective(),
+            rows,
+        ),
+        "self-rewarding": (
+            SelfRewardingAlgorithm(spec.SelfRewardingSpec(judge=judge)).policy_objective(),
+            rows,
+        ),
     }

@@ -77,7 +77,9 @@ def slow(p: list[float], q: list[float], forward: bool) -> float:
 
 @pytest.mark.parametrize("divergence", [FORWARD, REVERSE])
 @pytest.mark.parametrize("temperature", [1.0, 2.5])
-def test_values_and_gradients_equal_a_reference_loop(divergence: spec.DistillationDivergence, temperature: float) -> None:
+def test_values_and_gradients_equal_a_reference_loop(
+    divergence: spec.DistillationDivergence, temperature: float
+) -> None:
     generator = torch.Generator().manual_seed(4)
     teacher = torch.randn((6, 5), generator=generator, dtype=torch.float64).softmax(-1)[:, :3]
     logits = torch.randn((6, 5), generator=generator, dtype=torch.float64, requires_grad=True)
@@ -111,7 +113,9 @@ def test_values_and_gradients_equal_a_reference_loop(divergence: spec.Distillati
 
 @pytest.mark.parametrize("divergence", [FORWARD, REVERSE])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_full_vocabulary_gives_the_exact_kl(divergence: spec.DistillationDivergence, dtype: torch.dtype) -> None:
+def test_full_vocabulary_gives_the_exact_kl(
+    divergence: spec.DistillationDivergence, dtype: torch.dtype
+) -> None:
     generator = torch.Generator().manual_seed(5)
     teacher = (3 * torch.randn((4, 50), generator=generator, dtype=dtype)).log_softmax(-1)
     logits = torch.randn((4, 50), generator=generator, dtype=dtype, requires_grad=True)

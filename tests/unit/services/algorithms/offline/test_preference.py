@@ -285,7 +285,9 @@ def test_rpo_by_hand() -> None:
         DISTANCE.SQUARED: 2.5,
     }
     for distance, value in expected.items():
-        terms = measured(RPOAlgorithm(spec.RPOSpec(beta=0.5, reward_scale=2, distance=distance)), batch, logprobs)
+        terms = measured(
+            RPOAlgorithm(spec.RPOSpec(beta=0.5, reward_scale=2, distance=distance)), batch, logprobs
+        )
         assert float(terms.loss) == pytest.approx(value, abs=1e-6), distance
 
 

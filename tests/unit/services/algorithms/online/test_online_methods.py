@@ -200,7 +200,9 @@ def test_grpo_dr_grpo_and_dapo_differ_exactly_where_their_papers_say(make_batch:
     """Each becomes another by the fields that its paper names, and by no fewer."""
     batch = make_batch(RESPONSES, [0, 0, 0, 1, 1, 1, 2, 2], seed=9)
     group = spec.AdvantageNormalization(center=spec.AdvantageCenter.GROUP)
-    group_std = spec.AdvantageNormalization(center=spec.AdvantageCenter.GROUP, scale=spec.AdvantageScale.GROUP)
+    group_std = spec.AdvantageNormalization(
+        center=spec.AdvantageCenter.GROUP, scale=spec.AdvantageScale.GROUP
+    )
     fixed, mean = spec.LossAggregation.FIXED_LENGTH, spec.LossAggregation.SEQUENCE_MEAN
     result = losses(
         batch,

@@ -7,7 +7,7 @@ import pytest
 from kubealign.spec.sections.data import Data
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.rows.example import Dialogue, Example
-from kubealign_services.data.rows.field_mapping import referenced_columns, read_example
+from kubealign_services.data.rows.field_mapping import read_example, referenced_columns
 
 SOURCE = {"source": {"path": "/rows.jsonl"}}
 USER, ANSWER = {"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}
@@ -68,10 +68,16 @@ def test_message_formats() -> None:
     assert read_example(data("prompts", **chat), {"messages": [USER]}, 0) == Example(0, [USER])
     answered = {"messages": [USER, ANSWER], "rating": 2, "label": 1}
     assert read_example(data("demonstrations", **chat), answered, 0) == Example(0, [USER], {"response": "4"})
-    assert read_example(data("ratings", **chat), answered, 0) == Example(0, [USER], {"response": "4"}, ratings=[2.0])
-    assert read_example(data("unpaired", **chat), answered, 0) == Example(0, [USER], {"response": "4"}, label=True)
+    assert read_example(data("ratings", **chat), answered, 0) == Example(
+        0, [USER], {"response": "4"}, ratings=[2.0]
+    )
+    assert read_example(data("unpaired", **chat), answered, 0) == Example(
+        0, [USER], {"response": "4"}, label=True
+    )
     row = {"chosen": [USER, ANSWER], "rejected": [USER, WRONG]}
-    assert read_example(data("preferences", **chat), row, 0) == Example(0, [USER], {"chosen": "4", "rejected": "5"})
+    assert read_example(data("preferences", **chat), row, 0) == Example(
+        0, [USER], {"chosen": "4", "rejected": "5"}
+    )
 
 
 def test_imitated_turns() -> None:
@@ -111,7 +117,9 @@ def test_referenced_columns_by_spec_path() -> None:
         "d.format.chat.ratings[1]": "rating",
     }
     turns = {"chat": {"turns": "All"}}
-    assert referenced_columns(data("demonstrations", format=turns), "d") == {"d.format.chat.messages": "messages"}
+    assert referenced_columns(data("demonstrations", format=turns), "d") == {
+        "d.format.chat.messages": "messages"
+    }
     rated = {"text": {"chosenRating": "better"}}
     assert referenced_columns(data("preferences", format=rated), "d") == {
         "d.format.text.prompt": "prompt",

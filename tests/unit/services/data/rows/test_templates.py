@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from kubealign.spec.sections.data import Data
 from kubealign.spec.placeholders import fill_placeholders, placeholder_names
+from kubealign.spec.sections.data import Data
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.rows.field_mapping import read_example
-from kubealign_services.data.sources.row_dataset import open_source
 from kubealign_services.data.rows.templates import check_template_columns
+from kubealign_services.data.sources.row_dataset import open_source
 
 USER, ANSWER = {"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}
 
@@ -48,7 +48,9 @@ def test_a_brace_that_stands_alone_is_refused_by_the_spec(template: str) -> None
 )
 def test_numbers_are_written_plainly(held: Any, written: str) -> None:
     row = {"prompt": "p", "quality": held}
-    assert read_example(data("prompts", "{prompt} quality:{quality}"), row, 0).prompt == f"p quality:{written}"
+    assert (
+        read_example(data("prompts", "{prompt} quality:{quality}"), row, 0).prompt == f"p quality:{written}"
+    )
 
 
 @pytest.mark.parametrize("held", [None, [1], {"a": 1}, float("nan")])
@@ -74,9 +76,17 @@ def test_template_replaces_the_last_user_message() -> None:
     asked = USER | {"content": "[3] 2+2?"}
     talk = {"messages": [first, again, USER, ANSWER], "mood": 3, "rating": 1, "label": True}
     for member in ("demonstrations", "ratings", "unpaired"):
-        assert read_example(data(member, "[{mood}] {prompt}", **chat), talk, 0).prompt == [first, again, asked]
+        assert read_example(data(member, "[{mood}] {prompt}", **chat), talk, 0).prompt == [
+            first,
+            again,
+            asked,
+        ]
     prompt = {"messages": [first, again, USER], "mood": 3}
-    assert read_example(data("prompts", "[{mood}] {prompt}", **chat), prompt, 0).prompt == [first, again, asked]
+    assert read_example(data("prompts", "[{mood}] {prompt}", **chat), prompt, 0).prompt == [
+        first,
+        again,
+        asked,
+    ]
     pair = {"chosen": [USER, ANSWER], "rejected": [USER, again], "mood": 3}
     assert read_example(data("preferences", "[{mood}] {prompt}", **chat), pair, 0).prompt == [asked]
     assert talk["messages"][2] is USER and USER["content"] == "2+2?"
@@ -93,7 +103,9 @@ def test_template_replaces_the_last_user_message_of_a_dialogue() -> None:
 def test_template_without_a_user_message_is_rejected() -> None:
     system = {"role": "system", "content": "s"}
     with pytest.raises(DataError, match="row 1: column 'messages': the template replaces the user's last"):
-        read_example(data("demonstrations", "{prompt}", format={"chat": {}}), {"messages": [system, ANSWER]}, 0)
+        read_example(
+            data("demonstrations", "{prompt}", format={"chat": {}}), {"messages": [system, ANSWER]}, 0
+        )
 
 
 def test_missing_template_column_is_reported_before_reading() -> None:

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubealign.spec.sections.data import DataSource
-from kubealign_services.data.tokenization.column_json import columns_to_json
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.sources.row_dataset import RowDataset, open_source, require_columns
+from kubealign_services.data.tokenization.row_writer import columns_to_json
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

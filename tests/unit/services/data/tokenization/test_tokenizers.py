@@ -8,16 +8,20 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, processors
 from transformers import LlamaConfig, PreTrainedTokenizerFast
 
-from kubealign_services.data.tokenization.chat_template import ensure_chat_template, render_prompt, plain_template_texts
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.rows.example import Example
+from kubealign_services.data.tokenization.chat_template import (
+    ensure_chat_template,
+    plain_template_texts,
+    render_prompt,
+)
 from kubealign_services.data.tokenization.example_tokenizer import ExampleTokenizer, training_texts
 from kubealign_services.data.tokenization.tokenizers import (
-    prefix_ids,
     check_same_vocabulary,
     check_vocabulary,
     ensure_pad_token,
     load_tokenizer,
+    prefix_ids,
     train_bpe_tokenizer,
     train_character_tokenizer,
 )
@@ -68,7 +72,9 @@ def test_training_is_repeatable_and_bounded() -> None:
     first, second = (train_bpe_tokenizer(iter(texts), 320) for _ in range(2))
     assert first.backend_tokenizer.to_str() == second.backend_tokenizer.to_str()
     assert len(first) == 320
-    assert train_character_tokenizer(texts).get_vocab() == train_character_tokenizer(reversed(texts)).get_vocab()
+    assert (
+        train_character_tokenizer(texts).get_vocab() == train_character_tokenizer(reversed(texts)).get_vocab()
+    )
 
 
 @pytest.mark.parametrize("tokenizer", [train_character_tokenizer(TEXTS), _BPE])

@@ -5,10 +5,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from kubealign_services.data.tokenization.chat_template import ensure_chat_template
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.rows.example import Dialogue, Example, Message
-from kubealign_services.data.tokenization.example_tokenizer import TokenizedExample, ExampleTokenizer, training_texts
+from kubealign_services.data.tokenization.chat_template import ensure_chat_template
+from kubealign_services.data.tokenization.example_tokenizer import (
+    ExampleTokenizer,
+    TokenizedExample,
+    training_texts,
+)
 from kubealign_services.data.tokenization.tokenizers import train_bpe_tokenizer, train_character_tokenizer
 
 #: Headers and ends are tokens of their own, and the content is trimmed.
@@ -64,7 +68,9 @@ def tokenizer_with(template: str | None, eos: str = "<|eot|>") -> PreTrainedToke
     return tokenizer
 
 
-def rendered(tokenizer: PreTrainedTokenizerFast, imitated: list[int], talk: list[Message] = TALK) -> TokenizedExample:
+def rendered(
+    tokenizer: PreTrainedTokenizerFast, imitated: list[int], talk: list[Message] = TALK
+) -> TokenizedExample:
     example = Example(4, talk[: imitated[0]], dialogue=Dialogue(talk, imitated))
     return ExampleTokenizer(tokenizer).tokenize([example])[0]
 

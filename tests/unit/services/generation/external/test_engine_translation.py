@@ -15,8 +15,11 @@ from kubealign_services.generation.contract import (
     SamplingParameters,
 )
 from kubealign_services.generation.external.contract import ExternalSample
-from kubealign_services.generation.external.distributions import check_sampling_support, is_truncated
-from kubealign_services.generation.external.samples import to_generated_sample
+from kubealign_services.generation.external.samples import (
+    check_sampling_support,
+    is_truncated,
+    to_generated_sample,
+)
 from kubealign_services.generation.external.tensorrt_llm import parameters as tensorrt
 from kubealign_services.generation.external.tensorrt_llm import results as tensorrt_results
 from kubealign_services.generation.external.tensorrt_llm.engine import TensorRTLLMExternalEngine
@@ -78,7 +81,9 @@ def test_tensorrt_llm_sampling_arguments_follow_the_spec() -> None:
 def test_each_token_has_its_own_log_probability() -> None:
     told = [{3: Logprob(-0.5), 9: Logprob(-0.1)}, {4: Logprob(-1.5)}]
     assert vllm_results.to_external_sample(Completion([3, 4], told)) == ExternalSample([3, 4], [-0.5, -1.5])
-    assert tensorrt_results.to_external_sample(Completion([3, 4], told)) == ExternalSample([3, 4], [-0.5, -1.5])
+    assert tensorrt_results.to_external_sample(Completion([3, 4], told)) == ExternalSample(
+        [3, 4], [-0.5, -1.5]
+    )
     assert tensorrt_results.to_external_sample(Completion([3, 4], [-0.5, -1.5])).logprobs == [-0.5, -1.5]
 
 
@@ -95,7 +100,9 @@ def decode(tokens: Any) -> str:
 
 def ended(tokens: list[int], sampling: SamplingParameters) -> tuple[FinishReason, str]:
     zeros = [-1.0] * len(tokens)
-    made = to_generated_sample(request(sampling), 0, ExternalSample(tokens, zeros), zeros, frozenset({7}), 4, 0.0, decode)
+    made = to_generated_sample(
+        request(sampling), 0, ExternalSample(tokens, zeros), zeros, frozenset({7}), 4, 0.0, decode
+    )
     assert made.versions == [4] * len(tokens)
     return made.finish, made.text
 
@@ -111,7 +118,9 @@ def test_finish_reason_follows_from_tokens() -> None:
 
 def test_greedy_behaviour_log_probability_is_zero() -> None:
     sampling = SamplingParameters(max_tokens=2, temperature=0)
-    made = to_generated_sample(request(sampling), 0, ExternalSample([1, 2], [-1, -2]), [-1, -2], frozenset(), 0, 0.0, decode)
+    made = to_generated_sample(
+        request(sampling), 0, ExternalSample([1, 2], [-1, -2]), [-1, -2], frozenset(), 0, 0.0, decode
+    )
     assert (made.behaviour_logprobs, made.engine_logprobs) == ([0.0, 0.0], [-1, -2])
 
 

@@ -11,7 +11,6 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from kubealign.spec.sections.rollout import InFlightPolicy
-from kubealign_services.training.adapters.low_rank import LowRankAdapter
 from kubealign_services.generation.contract import (
     EngineLost,
     GeneratedSample,
@@ -20,9 +19,10 @@ from kubealign_services.generation.contract import (
     SamplingParameters,
 )
 from kubealign_services.generation.external import generator as outside_generator
-from kubealign_services.generation.external.contract import ExternalSample, ExternalEngineDied
-from kubealign_services.generation.external.generator import ModelInfo, ExternalGenerator
+from kubealign_services.generation.external.contract import ExternalEngineDied, ExternalSample
+from kubealign_services.generation.external.generator import ExternalGenerator, ModelInfo
 from kubealign_services.generation.external.weight_files import WeightFiles, batch_tensors
+from kubealign_services.training.adapters.low_rank import LowRankAdapter
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -79,7 +79,9 @@ class Counter:
 
 def made(tmp_path: Path, engine: Counter, *, adapted: bool = False, freed: bool = False) -> ExternalGenerator:
     facts = ModelInfo(20, 10, frozenset({9}), lambda tokens: "".join(map(str, tokens)))
-    return ExternalGenerator(engine, facts, WeightFiles(tmp_path), 4, trains_adapter=adapted, frees_memory=freed)
+    return ExternalGenerator(
+        engine, facts, WeightFiles(tmp_path), 4, trains_adapter=adapted, frees_memory=freed
+    )
 
 
 def request(name: str = "g", **sampling: float) -> GenerationRequest:

@@ -46,9 +46,7 @@ def merged(model: Any, layers: dict[str, LowRankAdapter]) -> dict[str, torch.Ten
 @pytest.mark.parametrize(
     ("name", "ends"), [("llama-tied", ("q_proj", "down_proj")), ("gpt2", ("c_attn", "c_proj"))]
 )
-def test_adapter_equals_merged_weights(
-    name: str, ends: tuple[str, ...], dora: bool, zoo: Any
-) -> None:
+def test_adapter_equals_merged_weights(name: str, ends: tuple[str, ...], dora: bool, zoo: Any) -> None:
     model, engine, other = zoo.reference(name), zoo.engine(name), zoo.engine(name)
     layers = adapter(model, ends, 1, dora)
     base = engine.sequence_logprobs(TOKENS)
@@ -70,7 +68,8 @@ def test_a_hundred_versions_do_not_drift(zoo: Any) -> None:
     kept = sum(layer.base.numel() for layer in engine._passes._adapted._layers.values())
     assert kept == sum(m.weight.numel() for n, m in model.named_modules() if n.endswith("q_proj"))
     none = {
-        name: LowRankAdapter(each.down, 0 * each.up, None) for name, each in adapter(model, ("q_proj",), 1).items()
+        name: LowRankAdapter(each.down, 0 * each.up, None)
+        for name, each in adapter(model, ("q_proj",), 1).items()
     }
     engine.adapt(named(none), SCALE, version=100)
     assert engine.sequence_logprobs(TOKENS) == zoo.engine("llama-gqa").sequence_logprobs(TOKENS)
@@ -97,8 +96,14 @@ def test_invalid_adapter_is_refused_until_the_next(zoo: Any) -> None:
     bad: list[tuple[dict[str, LowRankAdapter], str]] = [
         ({"model.layers.9.q_proj": layers[first]}, r"no linear layer 'model\.layers\.9\.q_proj'"),
         ({"model.norm": layers[first]}, r"no linear layer 'model\.norm'"),
-        (layers | {first: LowRankAdapter(torch.ones(2, 5), up, None)}, r"\[2, 5\], the layer needs \[2, 32\]"),
-        (layers | {first: LowRankAdapter(down, torch.ones(3, 2), None)}, r"\[3, 2\], the layer needs \[32, 2\]"),
+        (
+            layers | {first: LowRankAdapter(torch.ones(2, 5), up, None)},
+            r"\[2, 5\], the layer needs \[2, 32\]",
+        ),
+        (
+            layers | {first: LowRankAdapter(down, torch.ones(3, 2), None)},
+            r"\[3, 2\], the layer needs \[32, 2\]",
+        ),
     ]
     for each, says in bad:
         with pytest.raises(ValueError, match=says):

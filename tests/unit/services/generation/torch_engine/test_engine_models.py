@@ -147,7 +147,9 @@ def test_unsupported_models_are_refused(config: Any, message: str) -> None:
         CausalModel(config, torch.float32, torch.device("cpu"))
 
 
-def test_inherited_end_token_that_is_text_is_refused(tmp_path: Any, tokenizer: PreTrainedTokenizerFast) -> None:
+def test_inherited_end_token_that_is_text_is_refused(
+    tmp_path: Any, tokenizer: PreTrainedTokenizerFast
+) -> None:
     """LlamaConfig's own default end token is id 2, a letter in this tokenizer."""
     generation(eos_token_id=2).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"generation_config.json, eos_token_id: 2 .* 270 \('<eos>'\)"):

@@ -123,8 +123,7 @@ def test_shared_prefix_is_found_in_the_same_pass_and_later(
 
 @pytest.mark.parametrize(("made", "reused"), [(30, 32), (23, 32), (22, 16)])
 def test_next_turn_reuses_the_previous_one(made: int, reused: int, zoo: Any, run_all: Run) -> None:
-    """10 tokens and the generated ones, of which the last was never computed: of 32 in all, one page is full.
-    """
+    """10 tokens and the generated ones, of which the last was never computed: of 32 in all, one page is full."""
     engine = zoo.engine("llama-gqa")
     turn = request("one", 10, most=made)
     said = run_all(engine, turn)["one", 0].tokens

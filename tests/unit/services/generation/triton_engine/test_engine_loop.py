@@ -80,7 +80,10 @@ class Counting:
         return EngineLoad(running=len(self._running))
 
     def refit(
-        self, tensors: Iterable[tuple[str, Tensor]], version: int, in_flight: InFlightPolicy = InFlightPolicy.DRAIN
+        self,
+        tensors: Iterable[tuple[str, Tensor]],
+        version: int,
+        in_flight: InFlightPolicy = InFlightPolicy.DRAIN,
     ) -> None:
         self.taken = {name: tensor.clone() for name, tensor in tensors}
         self.version, self.in_flight = version, in_flight

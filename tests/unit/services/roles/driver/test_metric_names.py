@@ -4,7 +4,7 @@ from itertools import permutations
 
 import pytest
 
-from kubealign_services.roles.driver.members import _prefix_metrics
+from kubealign_services.roles.driver.trainer_client import _prefix_metrics
 
 FIGURES = {"loss": 0.25, "critic/loss": 0.5, "gradient_norm": 2.0}
 

@@ -3,7 +3,7 @@
 import asyncio
 
 from kubealign.v1 import batch_pb2, refit_pb2
-from kubealign_services.roles.driver.snapshots import SnapshotPublisher
+from kubealign_services.roles.driver.weight_sync import SnapshotPublisher
 
 
 class Trainer:

@@ -10,12 +10,12 @@ from transformers import AutoModelForCausalLM
 from kubealign.spec.sections.engines import TorchEngineSpec as EngineSpec
 from kubealign.v1 import rollout_pb2
 from kubealign_services.batch.codec import decode
-from kubealign_services.messaging.memory import MemoryBus
 from kubealign_services.data.models.model_builder import build_model
 from kubealign_services.data.tokenization.tokenizers import train_character_tokenizer
 from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
-from kubealign_services.roles.rollout.fixed_weights import BASE_VERSION, FixedWeights, read_folder_weights
+from kubealign_services.messaging.memory import MemoryBus
 from kubealign_services.roles.rollout.generator import SteppedGenerator
+from kubealign_services.roles.rollout.weights import BASE_VERSION, FixedWeights, read_folder_weights
 from kubealign_services.roles.rollout.worker import RolloutWorker
 from kubealign_services.runtime.rpc.errors import OutOfOrder, StaleFence
 from support.tiny_jobs import ARCHITECTURE
@@ -27,12 +27,18 @@ PROMPT, GIVEN = [3, 4, 5], [[6], [7, 8, 3]]
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path: Path = tmp_path_factory.mktemp("given") / "model"
     build_model(
-        ARCHITECTURE | {"initializer_range": 0.3}, train_character_tokenizer(["abcdefgh"]), 1, path, "architecture"
+        ARCHITECTURE | {"initializer_range": 0.3},
+        train_character_tokenizer(["abcdefgh"]),
+        1,
+        path,
+        "architecture",
     )
     return path
 
 
-async def asked(engine: TorchRolloutEngine, item: rollout_pb2.WorkItem, count: int) -> list[rollout_pb2.Rollout]:
+async def asked(
+    engine: TorchRolloutEngine, item: rollout_pb2.WorkItem, count: int
+) -> list[rollout_pb2.Rollout]:
     """Return the rollouts that a worker with this engine publishes for an item."""
 
     async def compute(function, *arguments):  # type: ignore[no-untyped-def]

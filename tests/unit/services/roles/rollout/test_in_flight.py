@@ -53,7 +53,9 @@ async def test_drained_samples_are_of_one_version(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("in_flight", [InFlightPolicy.INTERRUPT, InFlightPolicy.CONTINUE])
-async def test_weights_that_fail_the_canary_generate_no_token(tmp_path: Path, in_flight: InFlightPolicy) -> None:
+async def test_weights_that_fail_the_canary_generate_no_token(
+    tmp_path: Path, in_flight: InFlightPolicy
+) -> None:
     """Paused items are returned, delivered again, and completed once a refit succeeds."""
     async with staged(tmp_path, in_flight) as stage:
         await stage.ask("0/0", 40)

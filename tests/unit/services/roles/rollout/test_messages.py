@@ -5,7 +5,12 @@ from dataclasses import replace
 from kubealign.v1 import rollout_pb2
 from kubealign_services.batch.codec import decode
 from kubealign_services.generation.contract import FinishReason, GeneratedSample
-from kubealign_services.roles.rollout.messages import to_failed_rollout, make_message_id, split_into_parts, to_rollout
+from kubealign_services.roles.rollout.messages import (
+    make_message_id,
+    split_into_parts,
+    to_failed_rollout,
+    to_rollout,
+)
 
 ITEM = rollout_pb2.WorkItem(
     fence=3,
@@ -47,7 +52,11 @@ def test_the_last_samples_are_greedy_if_the_item_asks_for_it() -> None:
     item.CopyFrom(ITEM)
     item.greedy_samples = 1
     sampled, greedy = split_into_parts(item)
-    assert (sampled.request.seeds, sampled.request.sampling.temperature, sampled.first_sample) == ((11,), 0.5, 0)
+    assert (sampled.request.seeds, sampled.request.sampling.temperature, sampled.first_sample) == (
+        (11,),
+        0.5,
+        0,
+    )
     assert (greedy.request.seeds, greedy.request.sampling.temperature, greedy.first_sample) == ((12,), 0.0, 1)
     assert sampled.request.request_id != greedy.request.request_id
     # The first sample of the greedy part is the group's second.

@@ -13,8 +13,8 @@ import pytest
 from kubealign.spec.sections.rollout import InFlightPolicy
 from kubealign.v1 import refit_pb2
 from kubealign_services.generation.contract import EngineLost
-from kubealign_services.weights.receive import part_fetcher
 from kubealign_services.roles.rollout import worker as rollout_worker
+from kubealign_services.weights.receive import part_fetcher
 from support.refitted_worker import SAMPLES, Stage, staged
 
 pytestmark = pytest.mark.timeout(60)
@@ -87,7 +87,9 @@ async def test_samples_are_handed_out_after_verification(tmp_path: Path, checks:
         assert (await scoring)[1] == 2
 
 
-@pytest.mark.parametrize("in_flight", [InFlightPolicy.INTERRUPT, InFlightPolicy.CONTINUE, InFlightPolicy.DRAIN])
+@pytest.mark.parametrize(
+    "in_flight", [InFlightPolicy.INTERRUPT, InFlightPolicy.CONTINUE, InFlightPolicy.DRAIN]
+)
 async def test_samples_of_wrong_weights_are_dropped_and_regenerated(
     tmp_path: Path, checks: Checks, in_flight: InFlightPolicy
 ) -> None:

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from kubealign.spec.sections.rollout import InFlightPolicy
 from kubealign.v1 import rollout_pb2
-from kubealign_services.messaging.memory import MemoryBus
 from kubealign_services.generation.contract import (
     EngineLoad,
     EngineLost,
@@ -21,6 +20,7 @@ from kubealign_services.generation.contract import (
     GenerationRequest,
     RequestRefused,
 )
+from kubealign_services.messaging.memory import MemoryBus
 from kubealign_services.roles.rollout.generator import SteppedGenerator
 from kubealign_services.roles.rollout.worker import RolloutWorker
 
@@ -69,7 +69,10 @@ class Engine:
         return EngineLoad(running=len(self.waiting))
 
     def refit(
-        self, tensors: Iterable[tuple[str, Tensor]], version: int, in_flight: InFlightPolicy = InFlightPolicy.DRAIN
+        self,
+        tensors: Iterable[tuple[str, Tensor]],
+        version: int,
+        in_flight: InFlightPolicy = InFlightPolicy.DRAIN,
     ) -> None:
         raise AssertionError("nothing is refitted here")
 

@@ -80,7 +80,9 @@ async def test_candidates_are_the_most_likely_of_the_whole_distribution(
         expected, which = all_logprobs.topk(min(candidates, vocabulary), -1)
         assert columns["tokens"].dtype == torch.int32
         torch.testing.assert_close(columns["logprobs"], expected, atol=1e-5, rtol=0)
-        torch.testing.assert_close(all_logprobs.gather(-1, columns["tokens"].long()), expected, atol=1e-5, rtol=0)
+        torch.testing.assert_close(
+            all_logprobs.gather(-1, columns["tokens"].long()), expected, atol=1e-5, rtol=0
+        )
         assert columns["tokens"].shape == which.shape
 
 

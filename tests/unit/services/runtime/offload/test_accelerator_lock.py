@@ -68,9 +68,7 @@ def test_resident_tenant_moves_nothing_and_a_new_one_evicts_it(
     ]
 
 
-def test_tenants_wait_their_turn_in_order(
-    lease: AcceleratorLock, events: list[str]
-) -> None:
+def test_tenants_wait_their_turn_in_order(lease: AcceleratorLock, events: list[str]) -> None:
     lease.acquire("generation", "samples")
     waiting = []
     for number in range(3):

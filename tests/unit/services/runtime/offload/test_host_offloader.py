@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kubealign_services.runtime.offload.host_offloader import NoOffload, HostOffloader, make_offloader
+from kubealign_services.runtime.offload.host_offloader import HostOffloader, NoOffload, make_offloader
 
 pytestmark = pytest.mark.timeout(30)
 CPU = torch.device("cpu")

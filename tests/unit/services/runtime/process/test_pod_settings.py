@@ -56,7 +56,12 @@ class Container:
         for folder in (self.mounts.secrets, self.mounts.runtime, self.mounts.document.parent):
             folder.mkdir(parents=True)
         self.mounts.document.write_text(json.dumps(JOB))
-        files = (pod_contract.CA_FILE, pod_contract.CERTIFICATE_FILE, pod_contract.KEY_FILE, pod_contract.REDIS_CA_FILE)
+        files = (
+            pod_contract.CA_FILE,
+            pod_contract.CERTIFICATE_FILE,
+            pod_contract.KEY_FILE,
+            pod_contract.REDIS_CA_FILE,
+        )
         for name in (*files, pod_contract.NATS_PASSWORD_FILE, pod_contract.REDIS_PASSWORD_FILE):
             (self.mounts.secrets / name).write_text(f"the {name}\n")
 
@@ -145,7 +150,15 @@ def test_settings_of_another_version(container: Container) -> None:
     assert container.refusal().startswith("KUBEALIGN_SETTINGS cannot be used: color:")
 
 
-@pytest.mark.parametrize("name", [pod_contract.CA_FILE, pod_contract.KEY_FILE, pod_contract.NATS_PASSWORD_FILE, pod_contract.REDIS_PASSWORD_FILE])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pod_contract.CA_FILE,
+        pod_contract.KEY_FILE,
+        pod_contract.NATS_PASSWORD_FILE,
+        pod_contract.REDIS_PASSWORD_FILE,
+    ],
+)
 def test_incomplete_secret(container: Container, name: str) -> None:
     (container.mounts.secrets / name).unlink()
     assert f"there is no {container.mounts.secrets / name}: the job's Secret" in container.refusal()

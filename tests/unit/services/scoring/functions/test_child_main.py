@@ -77,7 +77,11 @@ def test_a_column_called_as_a_parameter_does_not_collide() -> None:
 
 def test_missing_column_is_named() -> None:
     refused = refusal(lambda prompts, responses, answer: [0, 0], {"reply": [1, 2]})
-    assert (refused.kind, "'answer'" in str(refused), "reply" in str(refused)) == (FunctionFailure.BAD, True, True)
+    assert (refused.kind, "'answer'" in str(refused), "reply" in str(refused)) == (
+        FunctionFailure.BAD,
+        True,
+        True,
+    )
 
 
 def test_function_of_one_argument_is_rejected() -> None:

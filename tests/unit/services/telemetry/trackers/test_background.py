@@ -11,9 +11,9 @@ from kubealign.spec.job import AlignmentJob
 from kubealign_services.telemetry.json_values import to_json
 from kubealign_services.telemetry.trackers import factory as opening
 from kubealign_services.telemetry.trackers.background import BackgroundTracker
-from kubealign_services.telemetry.trackers.contract import RunOutcome, RequiredLibrary, TrackerNotInstalled
-from kubealign_services.telemetry.trackers.json_lines import JsonLinesWriter
+from kubealign_services.telemetry.trackers.contract import RequiredLibrary, RunOutcome, TrackerNotInstalled
 from kubealign_services.telemetry.trackers.factory import open_trackers, strip_pod_templates
+from kubealign_services.telemetry.trackers.json_lines import JsonLinesWriter
 from support.bad_specs import whole_job
 
 
@@ -89,7 +89,9 @@ def test_missing_library_is_named_before_any_tracker_starts(
     ]
     missing = {key: RequiredLibrary("kubealign_has_no_such_module") for key in opening._LIBRARIES}
     monkeypatch.setattr(opening, "_LIBRARIES", missing)
-    with pytest.raises(TrackerNotInstalled, match=r"spec.trackers, curves: .*pip install 'kubealign\[trackers\]'"):
+    with pytest.raises(
+        TrackerNotInstalled, match=r"spec.trackers, curves: .*pip install 'kubealign\[trackers\]'"
+    ):
         open_trackers(AlignmentJob.model_validate(document), tmp_path)
     assert not (tmp_path / "trackers").exists()
 

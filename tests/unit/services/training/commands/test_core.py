@@ -13,8 +13,8 @@ from kubealign_services.algorithms.contract import Objective
 from kubealign_services.batch.codec import CorruptBatch, encode
 from kubealign_services.batch.packed import Batch
 from kubealign_services.runtime.rpc.errors import OutOfOrder, StaleFence
-from kubealign_services.training.contract import Head
 from kubealign_services.training.commands.core import StepPlan, TrainingCore
+from kubealign_services.training.contract import Head
 from kubealign_services.training.torch_backend.backend import TorchTrainingBackend
 
 
@@ -116,7 +116,9 @@ def test_a_step_without_update_counts_and_changes_nothing(core: TrainingCore, ba
     assert core.describe(training_pb2.DescribeRequest(fence=1)).step == 1
 
 
-def test_a_rollback_restores_the_checkpoints_weights(core: TrainingCore, batch: Batch, tmp_path: Path) -> None:
+def test_a_rollback_restores_the_checkpoints_weights(
+    core: TrainingCore, batch: Batch, tmp_path: Path
+) -> None:
     load(core)
     core.train_step(step(batch, 1))
     committed = weights(core)

@@ -1,5 +1,4 @@
-"""A trainer that shares its accelerator: its commands hold the lock, and offloading does not affect results.
-"""
+"""A trainer that shares its accelerator: its commands hold the lock, and offloading does not affect results."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +13,12 @@ from kubealign_services.algorithms.contract import Objective
 from kubealign_services.batch.packed import Batch
 from kubealign_services.runtime.offload.accelerator_lock import AcceleratorLock
 from kubealign_services.runtime.offload.host_offloader import HostOffloader
+from kubealign_services.training.commands.shared_accelerator import (
+    TRAINING,
+    SharedAccelerator,
+    TrainingOffloadable,
+)
 from kubealign_services.training.contract import Head, TrainingBackend, UpdatePlan
-from kubealign_services.training.commands.shared_accelerator import TRAINING, SharedAccelerator, TrainingOffloadable
 from kubealign_services.training.torch_backend import backend as backend_module
 from kubealign_services.training.torch_backend import frozen_model as frozen_module
 from kubealign_services.training.torch_backend.backend import TorchTrainingBackend

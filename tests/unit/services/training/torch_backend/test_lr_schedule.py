@@ -4,7 +4,12 @@ import math
 
 import pytest
 
-from kubealign.spec.sections.training import ConstantSchedule, CosineSchedule, LinearSchedule, LearningRateSchedule
+from kubealign.spec.sections.training import (
+    ConstantSchedule,
+    CosineSchedule,
+    LearningRateSchedule,
+    LinearSchedule,
+)
 from kubealign_services.training.torch_backend.lr_schedule import learning_rate
 
 
@@ -38,4 +43,6 @@ def test_cosine_decays_to_the_floor() -> None:
 
 
 def test_steps_beyond_the_end_stay_at_the_floor() -> None:
-    assert learning_rate(LearningRateSchedule(cosine=CosineSchedule(floor=0.5)), 8.0, 99, 4) == pytest.approx(4.0)
+    assert learning_rate(LearningRateSchedule(cosine=CosineSchedule(floor=0.5)), 8.0, 99, 4) == pytest.approx(
+        4.0
+    )

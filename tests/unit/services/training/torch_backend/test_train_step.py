@@ -12,7 +12,14 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from kubealign.spec.sections.precision import Precision
-from kubealign.spec.sections.training import AdamW, Backend, LinearSchedule, Optimizer, LearningRateSchedule, Trainer
+from kubealign.spec.sections.training import (
+    AdamW,
+    Backend,
+    LearningRateSchedule,
+    LinearSchedule,
+    Optimizer,
+    Trainer,
+)
 from kubealign.spec.sections.training import TorchBackendSpec as TorchSpec
 from kubealign_services.algorithms.contract import LossTerms, ModelOutputs, Objective
 from kubealign_services.batch.packed import Batch

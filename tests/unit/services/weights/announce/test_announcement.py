@@ -14,7 +14,7 @@ from kubealign_services.weights.announce.announcement import (
     decode_announcement,
     encode_announcement,
 )
-from kubealign_services.weights.announce.coordinator import RefitFailed, RefitCoordinator
+from kubealign_services.weights.announce.coordinator import RefitCoordinator, RefitFailed
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 
 from kubealign.spec.sections.precision import Precision
 from kubealign.v1 import batch_pb2, refit_pb2
-from kubealign_services.weights.verify.canary import Canary, max_logprob_gap
-from kubealign_services.weights.verify.checksum import verify_checksums
 from kubealign_services.weights.announce.manifest import (
     BadManifest,
     CorruptTransfer,
@@ -21,6 +19,8 @@ from kubealign_services.weights.announce.manifest import (
     weights_digest,
 )
 from kubealign_services.weights.send.snapshot_file import chunk_ranges
+from kubealign_services.weights.verify.canary import Canary, max_logprob_gap
+from kubealign_services.weights.verify.checksum import verify_checksums
 
 pytestmark = pytest.mark.timeout(30)
 

@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kubealign.v1 import batch_pb2, refit_pb2
-from kubealign_services.weights.receive.tensor_assembly import AssembledTensors
 from kubealign_services.weights.announce.manifest import (
     BadManifest,
     align_offset,
     check_announcement,
     weights_digest,
 )
-from kubealign_services.weights.receive.transfer_plan import plan_transfer
 from kubealign_services.weights.announce.tensor_box import Box, find_overlap, find_uncovered
+from kubealign_services.weights.receive.tensor_assembly import AssembledTensors
+from kubealign_services.weights.receive.transfer_plan import plan_transfer
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -10,15 +10,15 @@ from torch import Tensor
 
 from kubealign.spec.sections.rollout import WeightEncoding, WeightTransport
 from kubealign.v1 import refit_pb2
-from kubealign_services.weights.announce.announcement import build_announcement
-from kubealign_services.weights.announce.manifest import BadManifest, CorruptTransfer
-from kubealign_services.weights.receive.transfer_plan import RangeSelector
-from kubealign_services.weights.send.publisher import WeightsPublisher
-from kubealign_services.weights.receive.receiver import WeightsReceiver
-from kubealign_services.weights.send.snapshot_file import HEADER_BYTES
-from kubealign_services.weights.announce.tensor_box import Box
 from kubealign_services.runtime.rpc.errors import NotFound, Unreachable
 from kubealign_services.training.weight_slices import WeightSlice
+from kubealign_services.weights.announce.announcement import build_announcement
+from kubealign_services.weights.announce.manifest import BadManifest, CorruptTransfer
+from kubealign_services.weights.announce.tensor_box import Box
+from kubealign_services.weights.receive.receiver import WeightsReceiver
+from kubealign_services.weights.receive.transfer_plan import RangeSelector
+from kubealign_services.weights.send.publisher import WeightsPublisher
+from kubealign_services.weights.send.snapshot_file import HEADER_BYTES
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -101,7 +101,9 @@ Start = Callable[..., Ranks]
 def start(tmp_path: Path) -> Iterator[Start]:
     made: list[Ranks] = []
 
-    def create(transport: WeightTransport = WeightTransport.AUTO, encoding: WeightEncoding = WeightEncoding.DENSE) -> Ranks:
+    def create(
+        transport: WeightTransport = WeightTransport.AUTO, encoding: WeightEncoding = WeightEncoding.DENSE
+    ) -> Ranks:
         made.append(Ranks(tmp_path, transport, encoding))
         return made[-1]
 

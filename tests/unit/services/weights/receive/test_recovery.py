@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
+from kubealign_services.runtime.rpc.errors import Unreachable
 from kubealign_services.weights.receive.recovery import recover_weights
 from kubealign_services.weights.receive.refit_worker import Quarantined
-from kubealign_services.runtime.rpc.errors import Unreachable
 
 pytestmark = pytest.mark.timeout(30)
 

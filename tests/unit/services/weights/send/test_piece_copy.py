@@ -8,12 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kubealign.v1 import refit_pb2
-from kubealign_services.weights.verify import checksum as checking
-from kubealign_services.weights.send import piece_copy
-from kubealign_services.weights.verify.copy_with_checksum import Bytes, copy_with_checksum, narrow_with_checksum
-from kubealign_services.weights.verify.checksum import verify_checksums
 from kubealign_services.weights.announce.manifest import CorruptTransfer
+from kubealign_services.weights.send import piece_copy
 from kubealign_services.weights.send.piece_copy import copy_tensor
+from kubealign_services.weights.verify import checksum as checking
+from kubealign_services.weights.verify.checksum import verify_checksums
+from kubealign_services.weights.verify.copy_with_checksum import (
+    Bytes,
+    copy_with_checksum,
+    narrow_with_checksum,
+)
 
 pytestmark = pytest.mark.timeout(60)
 

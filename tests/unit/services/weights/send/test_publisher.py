@@ -13,14 +13,14 @@ from torch import Tensor
 
 from kubealign.spec.sections.rollout import WeightTransport
 from kubealign.v1 import batch_pb2, refit_pb2
-from kubealign_services.weights.transfer import shared_memory
-from kubealign_services.weights.announce.announcement import build_announcement
-from kubealign_services.weights.verify.checksum import verify_checksums
-from kubealign_services.weights.announce.manifest import check_announcement, piece_view
-from kubealign_services.weights.send.publisher import CHUNK_BYTES, PublishFailed, WeightsPublisher
-from kubealign_services.weights.transfer.shared_memory import MappedSnapshot, SnapshotGone, host_identity
 from kubealign_services.runtime.rpc.errors import NotFound
 from kubealign_services.training.weight_slices import WeightSlice
+from kubealign_services.weights.announce.announcement import build_announcement
+from kubealign_services.weights.announce.manifest import check_announcement, piece_view
+from kubealign_services.weights.send.publisher import CHUNK_BYTES, PublishFailed, WeightsPublisher
+from kubealign_services.weights.transfer import shared_memory
+from kubealign_services.weights.transfer.shared_memory import MappedSnapshot, SnapshotGone, host_identity
+from kubealign_services.weights.verify.checksum import verify_checksums
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -68,7 +68,9 @@ shapes = st.lists(
 
 @settings(deadline=None, max_examples=40)
 @given(shapes, st.integers(0, 2**31))
-def test_shared_memory_and_stream_give_the_same_bits(shapes: list[tuple[list[int], torch.dtype]], seed: int) -> None:
+def test_shared_memory_and_stream_give_the_same_bits(
+    shapes: list[tuple[list[int], torch.dtype]], seed: int
+) -> None:
     generator = torch.Generator().manual_seed(seed)
     weights = [
         (

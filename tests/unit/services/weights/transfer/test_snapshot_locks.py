@@ -14,8 +14,8 @@ from torch import Tensor
 from kubealign.spec.sections.rollout import WeightEncoding, WeightTransport
 from kubealign.v1 import refit_pb2
 from kubealign_services.weights.announce.manifest import CorruptTransfer
-from kubealign_services.weights.send.publisher import WeightsPublisher
 from kubealign_services.weights.receive.receiver import WeightsReceiver
+from kubealign_services.weights.send.publisher import WeightsPublisher
 from kubealign_services.weights.transfer.shared_memory import MappedSnapshot, SnapshotGone
 
 pytestmark = pytest.mark.timeout(60)
@@ -127,7 +127,9 @@ async def test_eight_receivers_share_one_snapshot(publisher: WeightsPublisher, t
 
 
 @pytest.mark.parametrize("is_killed", [True, False])
-def test_killed_reader_releases_the_lock(publisher: WeightsPublisher, tmp_path: Path, is_killed: bool) -> None:
+def test_killed_reader_releases_the_lock(
+    publisher: WeightsPublisher, tmp_path: Path, is_killed: bool
+) -> None:
     publish(publisher, 1)
     name = publish(publisher, 2).parts[0].sources[0].shared_memory.name
     program = (
@@ -218,7 +220,9 @@ async def test_corruption_is_detected_before_views_are_kept(
 
 async def test_cached_delta_base_cannot_be_kept(tmp_path: Path) -> None:
     """The next version's deltas are applied in place."""
-    publisher = WeightsPublisher(tmp_path / "shared", "trainer:1", WeightTransport.AUTO, encoding=WeightEncoding.DELTA)
+    publisher = WeightsPublisher(
+        tmp_path / "shared", "trainer:1", WeightTransport.AUTO, encoding=WeightEncoding.DELTA
+    )
     for encoding, lasts in ((WeightEncoding.DELTA, False), (WeightEncoding.DENSE, True)):
         elsewhere = receiver(tmp_path / "nowhere", publisher, encoding)
         async with elsewhere.fetch(publish(publisher, 1)) as transfer:

@@ -10,18 +10,18 @@ from kubealign.spec.job import AlignmentJob
 from kubealign_services.algorithms.contract import Algorithm
 from kubealign_services.algorithms.iterative.rounds import RoundAlgorithm
 from kubealign_services.data.prepared import PreparedJob
-from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
+from kubealign_services.roles.driver.builder import build_group_plan
 from kubealign_services.roles.driver.errors import UnrecoverableError
-from kubealign_services.roles.driver.plans import build_group_plan
-from kubealign_services.roles.driver.metrics.sample_logging import SamplePreviews
 from kubealign_services.roles.driver.metrics.report import StepRecord
-from kubealign_services.roles.driver.sources.iterative.round_files import RoundFiles
-from kubealign_services.roles.driver.sources.iterative.llm_judge import PolicyJudge
-from kubealign_services.roles.driver.sources.iterative.round_maker import RoundMaker, RoundPlan
+from kubealign_services.roles.driver.metrics.sample_logging import SamplePreviews
+from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
+from kubealign_services.roles.driver.rollouts.prompt_source import EpochPrompts
 from kubealign_services.roles.driver.sources.iterative.judge_prompts import JudgePrompts
+from kubealign_services.roles.driver.sources.iterative.llm_judge import PolicyJudge
+from kubealign_services.roles.driver.sources.iterative.round_files import RoundFiles
+from kubealign_services.roles.driver.sources.iterative.round_maker import RoundMaker, RoundPlan
 from kubealign_services.roles.driver.sources.iterative.source import RoundSource
 from kubealign_services.roles.driver.state import JobState
-from kubealign_services.roles.driver.rollouts.prompt_source import EpochPrompts
 from kubealign_services.roles.driver.trainer_client import TrainerClient
 from kubealign_services.roles.driver.validation.metrics import ValidationSample
 from kubealign_services.roles.driver.weight_sync import SyncOnDemand
@@ -48,7 +48,9 @@ def build_round_source(
     files = RoundFiles(run_dir)
 
     def supply(state: JobState) -> EpochPrompts:
-        return EpochPrompts(prepared.train, spec.seed, spec.data.value.shuffle, state.cursor, state.unfinished)
+        return EpochPrompts(
+            prepared.train, spec.seed, spec.data.value.shuffle, state.cursor, state.unfinished
+        )
 
     def show(step: StepRecord, answers: Sequence[ValidationSample], version: int) -> None:
         step.previews = previews.from_responses(answers, step.step, version, "train")
@@ -76,7 +78,9 @@ def build_round_source(
     )
 
 
-def _build_judge(job: AlignmentJob, judge: Judge, prepared: PreparedJob, collector: RolloutCollector) -> PolicyJudge:
+def _build_judge(
+    job: AlignmentJob, judge: Judge, prepared: PreparedJob, collector: RolloutCollector
+) -> PolicyJudge:
     """Create the judge of an algorithm whose policy scores its own responses."""
     rollout, chat = job.spec.effective_rollout, job.spec.data.value.format.chat
     assert rollout is not None

@@ -6,8 +6,8 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from kubealign.spec.placeholders import fill_placeholders
-from kubealign_services.data.rows.example import Example
 from kubealign_services.data.prepared import PreparedRow
+from kubealign_services.data.rows.example import Example
 from kubealign_services.data.tokenization.example_tokenizer import ExampleTokenizer
 
 
@@ -26,7 +26,9 @@ class JudgePrompts:
     def render(self, asked: Sequence[tuple[PreparedRow, str]]) -> list[PreparedRow]:
         """Return a judge prompt for each (row, response), as rows to sample from."""
         texts = [
-            fill_placeholders(self._template, {"prompt": self._prompt_text(row), "response": response}.__getitem__)
+            fill_placeholders(
+                self._template, {"prompt": self._prompt_text(row), "response": response}.__getitem__
+            )
             for row, response in asked
         ]
         examples = [Example(number, self._to_prompt(text)) for number, text in enumerate(texts)]

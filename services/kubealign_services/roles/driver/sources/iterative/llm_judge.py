@@ -72,14 +72,20 @@ class PolicyJudge:
         }
         prompts = dict(zip(responses, self._prompts.render(list(responses.values())), strict=True))
         if self._max_prompt_tokens is not None:
-            prompts = {name: row for name, row in prompts.items() if len(row.prompt_tokens) <= self._max_prompt_tokens}
+            prompts = {
+                name: row
+                for name, row in prompts.items()
+                if len(row.prompt_tokens) <= self._max_prompt_tokens
+            }
         verdicts = await self._collect_verdicts(prompts, version) if prompts else {}
         answers = sum(parsed.answers for parsed in verdicts.values())
         unparsed = sum(parsed.unparsed for parsed in verdicts.values())
         scores = {name: verdicts[name].score if name in verdicts else None for name in responses}
         return scores, {"round/unparsed_share": unparsed / max(1, answers)}
 
-    async def _collect_verdicts(self, questions: Mapping[str, PreparedRow], version: int) -> dict[str, JudgeScore]:
+    async def _collect_verdicts(
+        self, questions: Mapping[str, PreparedRow], version: int
+    ) -> dict[str, JudgeScore]:
         """Sample the judgements and parse them."""
         plan = replace(self._plan, prompts_per_step=len(questions))
         buffer = GroupBuffer(self._collector, NamedPrompts(questions), plan, JUDGE_PURPOSE, ())

@@ -108,7 +108,9 @@ class RoundFiles:
         except (OSError, ValueError, DecodeError) as error:
             raise UnrecoverableError(f"the rows of a round cannot be read ({error}): {remedy}") from error
         if stored.digest != digest:
-            raise UnrecoverableError(f"{path} has digest {stored.digest}, the job trains on {digest}: {remedy}")
+            raise UnrecoverableError(
+                f"{path} has digest {stored.digest}, the job trains on {digest}: {remedy}"
+            )
         return stored
 
     def find(self, number: int, weights: str, begins: DataPosition) -> StoredRound | None:

@@ -14,18 +14,26 @@ from kubealign.spec.sections.rewards import Reward
 from kubealign_services.algorithms.iterative.rounds import RoundAlgorithm, RoundRows, pack_rows
 from kubealign_services.batch.packed import Batch
 from kubealign_services.data.prepared import PreparedRow
-from kubealign_services.roles.driver.rollouts.batch_assembly import SamplingInfo, assemble_batch
+from kubealign_services.roles.driver.metrics.batch_metrics import check_logprob_gap, measure_logprob_gap
+from kubealign_services.roles.driver.metrics.report import StepRecord
+from kubealign_services.roles.driver.rollouts.batch_assembly import (
+    SamplingInfo,
+    assemble_batch,
+    to_algorithm_prompt,
+)
 from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
 from kubealign_services.roles.driver.rollouts.group_buffer import GroupBuffer, GroupPlan
 from kubealign_services.roles.driver.rollouts.group_tracker import RolloutGroup
-from kubealign_services.roles.driver.metrics.batch_metrics import check_logprob_gap, measure_logprob_gap
-from kubealign_services.roles.driver.metrics.report import StepRecord
-from kubealign_services.roles.driver.sources.iterative.round_files import StoredRound, RoundFiles, RoundHeader, DataPosition
-from kubealign_services.roles.driver.sources.iterative.llm_judge import JUDGE_PURPOSE, PolicyJudge
-from kubealign_services.roles.driver.rollouts.round_samples import to_algorithm_prompt
-from kubealign_services.roles.driver.sources.batch_sources import data_metrics, response_metrics
-from kubealign_services.roles.driver.state import JobState
 from kubealign_services.roles.driver.rollouts.prompt_source import EpochPrompts
+from kubealign_services.roles.driver.sources.batch_sources import data_metrics, response_metrics
+from kubealign_services.roles.driver.sources.iterative.llm_judge import JUDGE_PURPOSE, PolicyJudge
+from kubealign_services.roles.driver.sources.iterative.round_files import (
+    DataPosition,
+    RoundFiles,
+    RoundHeader,
+    StoredRound,
+)
+from kubealign_services.roles.driver.state import JobState
 from kubealign_services.roles.driver.trainer_client import TrainerClient
 from kubealign_services.roles.driver.validation.metrics import ValidationSample, collect_validation_samples
 from kubealign_services.scoring.combination import Moments, combine_rewards
@@ -148,7 +156,11 @@ class RoundMaker:
         )
         sampling = plan.groups.sampling
         batch = assemble_batch(
-            groups, names, SamplingInfo(sampling.temperature, sampling.max_tokens), state.version, reference=False
+            groups,
+            names,
+            SamplingInfo(sampling.temperature, sampling.max_tokens),
+            state.version,
+            reference=False,
         )
         step.add(response_metrics(batch, state.version))
         step.add(data_metrics(supply, plan.dropped_rows))

@@ -3,15 +3,38 @@
 import asyncio
 import logging
 
+import torch
+import xxhash
+
 from kubealign_services.batch.packed import Batch
-from kubealign_services.roles.driver.errors import UnrecoverableError, ShutdownRequested
+from kubealign_services.roles.driver.errors import ShutdownRequested, UnrecoverableError
 from kubealign_services.roles.driver.metrics.report import StepRecord
-from kubealign_services.roles.driver.sources.iterative.round_files import StoredRound, RoundFiles
+from kubealign_services.roles.driver.rollouts.batch_assembly import list_prompts
+from kubealign_services.roles.driver.sources.iterative.round_files import RoundFiles, StoredRound
 from kubealign_services.roles.driver.sources.iterative.round_maker import RoundMaker
-from kubealign_services.roles.driver.sources.iterative.order import select_row_indices
-from kubealign_services.roles.driver.round_progress import RoundProgress
-from kubealign_services.roles.driver.rollouts.round_samples import list_prompts
-from kubealign_services.roles.driver.state import JobState
+from kubealign_services.roles.driver.state import JobState, RoundProgress
+
+
+def select_row_indices(start: int, count: int, rows: int, epochs: int, seed: int, number: int) -> list[int]:
+    """Return the indices of the next `count` rows of a round, from `start` on; fewer at its end.
+
+    The order of each epoch is drawn from the job's seed, the round's number and the epoch.
+    """
+    end = min(start + count, rows * epochs)
+    indices: list[int] = []
+    while start < end:
+        epoch, position = divmod(start, rows)
+        until = min(rows, position + end - start)
+        indices += _epoch_order(rows, seed, number, epoch)[position:until]
+        start += until - position
+    return indices
+
+
+def _epoch_order(rows: int, seed: int, number: int, epoch: int) -> list[int]:
+    key = xxhash.xxh3_64_intdigest(f"{seed}:round:{number}:{epoch}".encode()) >> 1
+    order: list[int] = torch.randperm(rows, generator=torch.Generator().manual_seed(key)).tolist()
+    return order
+
 
 log = logging.getLogger(__name__)
 

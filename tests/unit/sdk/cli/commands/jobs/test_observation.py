@@ -54,7 +54,8 @@ def test_samples_are_oldest_first_and_escaped(site: MemorySite, run: Run, submit
     for step in (1, 2, 3):
         rewards = {"right": 1.0, "short": -0.5}
         site.sample(
-            ref, SampleRecord("", step, f"ask {step}", "say \x1b]0;x\x07", 0.5 * step, rewards, step, step == 3)
+            ref,
+            SampleRecord("", step, f"ask {step}", "say \x1b]0;x\x07", 0.5 * step, rewards, step, step == 3),
         )
     text = run("samples", "ppo", "--count", "2").stdout
     assert text.index("ask 2") < text.index("ask 3") and "ask 1" not in text

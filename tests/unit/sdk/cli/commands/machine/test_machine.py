@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
+from kubealign.bench.job import write_benchmark_job
+from kubealign.bench.report import BenchmarkError, BenchmarkReport, comparability_warnings
 from kubealign.client.errors import Forbidden, JobNotFound, KubealignError, Unavailable
 from kubealign.diagnostics.doctor import cluster, machine
 from kubealign.diagnostics.doctor.check_result import CheckResult, CheckStatus, missing, ok, warning
-from kubealign.bench.job import write_benchmark_job
-from kubealign.bench.report import BenchmarkError, BenchmarkReport, comparability_warnings
 from kubealign.spec.loading.loader import load_jobs
 
 Run = Callable[..., Result]
@@ -119,7 +119,13 @@ async def test_healthy_cluster_has_no_problems() -> None:
             "none of 2",
         ),
         ("/apis/apps/v1/statefulsets", {"items": []}, "Redis", CheckStatus.WARNING, "without metrics"),
-        ("/apis/apps/v1/statefulsets", Unavailable("x"), "operator, Redis, dashboard", CheckStatus.WARNING, "x"),
+        (
+            "/apis/apps/v1/statefulsets",
+            Unavailable("x"),
+            "operator, Redis, dashboard",
+            CheckStatus.WARNING,
+            "x",
+        ),
         (
             "/apis/storage.k8s.io/v1/storageclasses",
             {"items": []},
@@ -129,7 +135,9 @@ async def test_healthy_cluster_has_no_problems() -> None:
         ),
     ],
 )
-async def test_missing_cluster_prerequisites(path: str, answer: Any, what: str, health: CheckStatus, said: str) -> None:
+async def test_missing_cluster_prerequisites(
+    path: str, answer: Any, what: str, health: CheckStatus, said: str
+) -> None:
     api = Answers()
     api.held[path] = answer
     finding = (await found(api))[what]
@@ -197,7 +205,9 @@ def lines(*seconds: float) -> list[dict[str, Any]]:
 
 
 def test_benchmark_excludes_the_warm_up(tmp_path: Path) -> None:
-    report = BenchmarkReport.from_metrics({"seed": 1}, [*lines(9.0, 1.0, 3.0), {"step": 3, "val/loss": 1.0}], warmup=1)
+    report = BenchmarkReport.from_metrics(
+        {"seed": 1}, [*lines(9.0, 1.0, 3.0), {"step": 3, "val/loss": 1.0}], warmup=1
+    )
     assert report.steps == 2
     step = report.figures["seconds/step"]
     assert (step.mean, round(step.deviation, 6)) == (2.0, round(2**0.5, 6))
@@ -214,7 +224,11 @@ def test_different_measurement_conditions_are_reported(tmp_path: Path) -> None:
     report = BenchmarkReport.from_metrics({"data": {"path": "/a/rows.jsonl"}}, lines(1.0, 2.0), warmup=0)
     assert comparability_warnings(report, None) == []
     assert (
-        comparability_warnings(report, BenchmarkReport.from_metrics({"data": {"path": "/b/rows.jsonl"}}, lines(2.0, 3.0), warmup=0)) == []
+        comparability_warnings(
+            report,
+            BenchmarkReport.from_metrics({"data": {"path": "/b/rows.jsonl"}}, lines(2.0, 3.0), warmup=0),
+        )
+        == []
     )
     other = BenchmarkReport.from_metrics({"data": {"path": "/a/more.jsonl"}}, lines(1.0, 2.0, 3.0), warmup=0)
     assert comparability_warnings(report, other) == ["another job was measured then", "then it was 3 steps"]

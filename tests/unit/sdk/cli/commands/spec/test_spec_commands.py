@@ -8,14 +8,14 @@ import pytest
 from pydantic.alias_generators import to_snake
 from typer.testing import Result
 
-from kubealign.cli.document import build_page
 from kubealign.cli.commands.spec.init import AlgorithmName
+from kubealign.cli.document import build_page
 from kubealign.cli.main import COMMANDS
 from kubealign.spec.algorithms import Algorithm
+from kubealign.spec.docs.field_explanation import complete_path, explain_field
+from kubealign.spec.docs.job_template import job_template
 from kubealign.spec.field_lookup import document_fields, item_type, nested_model
 from kubealign.spec.job import AlignmentJob
-from kubealign.spec.docs.field_explanation import explain_field, complete_path
-from kubealign.spec.docs.job_template import job_template
 
 Run = Callable[..., Result]
 PAGE = Path(__file__).parents[6] / "docs" / "cli.md"

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kubealign.client.backends.cluster.events import to_job_events, select_pod_events
+from kubealign.client.backends.cluster.events import select_pod_events, to_job_events
 from kubealign.client.records import JobRecord
 
 SPEC = {

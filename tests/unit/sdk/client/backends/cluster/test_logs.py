@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from kubealign.client.backends.cluster.logs import make_pod_filter, follow_logs, read_logs
+from kubealign.client.backends.cluster.logs import follow_logs, make_pod_filter, read_logs
 from kubealign.client.backends.cluster.processes import pod_role
 from kubealign.client.errors import Forbidden, Unavailable
-from kubealign.kube.api import KubernetesApi
 from kubealign.client.records import JobRef
+from kubealign.kube.api import KubernetesApi
 
 Json = dict[str, Any]
 REF = JobRef("team", "one")

@@ -11,6 +11,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from kubealign.client.backends.cluster.dashboard_discovery import open_telemetry
+from kubealign.client.backends.cluster.telemetry import DashboardTelemetry, HttpDashboard, parse_response
 from kubealign.client.errors import (
     Conflict,
     Forbidden,
@@ -20,9 +21,8 @@ from kubealign.client.errors import (
     Unauthenticated,
     Unavailable,
 )
-from kubealign.kube.api import KubernetesApi
 from kubealign.client.records import JobRef
-from kubealign.client.backends.cluster.telemetry import HttpDashboard, DashboardTelemetry, parse_response
+from kubealign.kube.api import KubernetesApi
 
 REF = JobRef("team", "one")
 Answer = Callable[[web.Request], web.Response]
@@ -183,7 +183,9 @@ async def test_dashboard_service_is_found_with_and_without_tls() -> None:
         ((401, {"detail": "the token has expired"}), Unauthenticated, "has expired"),
     ],
 )
-async def test_error_names_the_refusing_server(answer: tuple[int, Any], kind: type[KubealignError], words: str) -> None:
+async def test_error_names_the_refusing_server(
+    answer: tuple[int, Any], kind: type[KubealignError], words: str
+) -> None:
     proxy = Proxy(https=answer)
     with pytest.raises(kind, match=words):
         await through(proxy).metrics(REF)

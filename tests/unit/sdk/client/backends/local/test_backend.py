@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from kubealign.client.backends.local import index
-from kubealign.client.errors import Conflict, JobExists, JobInvalid, JobNotFound, NotPossible
 from kubealign.client.backends.local.backend import LocalBackend
+from kubealign.client.errors import Conflict, JobExists, JobInvalid, JobNotFound, NotPossible
 from kubealign.client.records import JobRef, ListQuery
 from kubealign.local.run_dir.layout import RunDirectory
 from kubealign.local.run_dir.lock import RunLock

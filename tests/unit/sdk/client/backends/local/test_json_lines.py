@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubealign.client.backends.local import json_lines
-from kubealign.client.errors import JobInvalid
-from kubealign.client.backends.local.metrics import read_last_step, read_metrics, read_samples
 from kubealign.client.backends.local.json_lines import objects_after, objects_from_end
+from kubealign.client.backends.local.metrics import read_last_step, read_metrics, read_samples
+from kubealign.client.errors import JobInvalid
 from kubealign.read_model import STREAM_START
 
 LINES = st.lists(
@@ -25,7 +25,9 @@ LINES = st.lists(
 
 
 @given(LINES, st.booleans(), st.integers(1, 40))
-def test_reading_from_the_end_reverses_reading_from_the_start(lines: list[bytes], whole: bool, block: int) -> None:
+def test_reading_from_the_end_reverses_reading_from_the_start(
+    lines: list[bytes], whole: bool, block: int
+) -> None:
     text = b"\n".join(lines) + (b"\n" if whole else b"")
     before = json_lines._BLOCK_BYTES
     json_lines._BLOCK_BYTES = block

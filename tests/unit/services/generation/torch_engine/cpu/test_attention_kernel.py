@@ -8,11 +8,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kubealign_services.generation.torch_engine.kv_cache.paged_kv_cache import LayerKVShape, PagedKVCache
-from kubealign_services.generation.torch_engine.cpu import kernel_threads
-from kubealign_services.generation.torch_engine.attention.paged_plan import PagedPlan
-from kubealign_services.generation.torch_engine.cpu.kernel_threads import split_rows, split_work
 from kubealign_services.generation.torch_engine.attention.gathered_plan import GatheredPlan
+from kubealign_services.generation.torch_engine.attention.paged_plan import PagedPlan
+from kubealign_services.generation.torch_engine.cpu import kernel_threads
+from kubealign_services.generation.torch_engine.cpu.kernel_threads import split_rows, split_work
+from kubealign_services.generation.torch_engine.kv_cache.paged_kv_cache import LayerKVShape, PagedKVCache
 from kubealign_services.generation.torch_engine.ragged_batch import PAGE_TOKENS, RaggedBatch
 
 CPU = torch.device("cpu")

@@ -40,7 +40,9 @@ def test_linear_layers_equal_torch(rows: int, bias: bool, own: bool) -> None:
         torch.testing.assert_close(product(x), expected, atol=1e-5, rtol=1e-5)
         if rows:
             torch.testing.assert_close(product.fused_silu(x), silu(expected), atol=1e-5, rtol=1e-5)
-            torch.testing.assert_close(product.fused_multiply(x, other), expected * other, atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(
+                product.fused_multiply(x, other), expected * other, atol=1e-5, rtol=1e-5
+            )
             torch.testing.assert_close(product.fused_add(x, other), expected + other, atol=1e-5, rtol=1e-5)
         products.invalidate()
         products._should_pack = False
@@ -134,9 +136,7 @@ def test_head_norms() -> None:
 
 
 @torch.inference_mode()
-def test_wrong_fused_decoder_falls_back_to_modules(
-    zoo: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_wrong_fused_decoder_falls_back_to_modules(zoo: Any, caplog: pytest.LogCaptureFixture) -> None:
     """A norm of the right name and class that computes something else."""
     passes = quick_passes(zoo.reference("llama-gqa"))
     norm = passes.model.module.model.norm

@@ -8,7 +8,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kubealign_services.generation.torch_engine.sampling.sampler import SamplingInputs, sample, sample_by_torch
+from kubealign_services.generation.torch_engine.sampling.sampler import (
+    SamplingInputs,
+    sample,
+    sample_by_torch,
+)
 
 
 def choice_of(

@@ -9,7 +9,10 @@ from torch import Tensor
 
 from kubealign.spec.sections import engines as spec
 from kubealign_services.generation.contract import GeneratedSample, GenerationRequest, SamplingParameters
-from kubealign_services.generation.torch_engine.cpu.small_batch_threads import SMALL_BATCH_TOKENS, limit_threads
+from kubealign_services.generation.torch_engine.cpu.small_batch_threads import (
+    SMALL_BATCH_TOKENS,
+    limit_threads,
+)
 from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
 
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from kubealign_services.generation.torch_engine.attention.attention_plan import EngineAttentionPlan
-from kubealign_services.generation.torch_engine.kv_cache.paged_kv_cache import LayerKVShape, PagedKVCache
 from kubealign_services.generation.torch_engine.attention.gathered_plan import GatheredPlan
+from kubealign_services.generation.torch_engine.kv_cache.paged_kv_cache import LayerKVShape, PagedKVCache
 from kubealign_services.generation.torch_engine.model.causal_model import CausalModel
 from kubealign_services.generation.torch_engine.model.model_runner import LocalModelRunner
 from kubealign_services.generation.torch_engine.ragged_batch import PAGE_TOKENS, RaggedBatch
@@ -182,7 +182,9 @@ def test_complete_sequence_needs_no_page(name: str, zoo: Any) -> None:
     passes = passes_of(reference)
     for length in (1, 40):
         tokens = list(range(100, 100 + length))
-        torch.testing.assert_close(passes.forward_sequence(tokens), plain(reference, tokens), atol=1e-4, rtol=1e-5)
+        torch.testing.assert_close(
+            passes.forward_sequence(tokens), plain(reference, tokens), atol=1e-4, rtol=1e-5
+        )
     assert passes.pages == 0
 
 
@@ -190,8 +192,7 @@ def test_complete_sequence_needs_no_page(name: str, zoo: Any) -> None:
 @pytest.mark.parametrize("name", ["llama-gqa", "mistral-window", "gpt-neox"])
 @torch.inference_mode()
 def test_bfloat16(name: str, kind: type[LocalModelRunner], zoo: Any) -> None:
-    """At most one and a half times as far from float32 as transformers' own bfloat16, with the same weights.
-    """
+    """At most one and a half times as far from float32 as transformers' own bfloat16, with the same weights."""
     reference = copy.deepcopy(zoo.reference(name)).bfloat16()
     passes = passes_of(reference, torch.bfloat16, kind)
     passes.reserve(3 * PAGES)

@@ -6,8 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from kubealign_services.generation.torch_engine.sampling.sampler import SamplingInputs, SampledTokens, sample, apply_top_k_top_p
 from kubealign_services.generation.torch_engine.sampling.philox import uniform_numbers
+from kubealign_services.generation.torch_engine.sampling.sampler import (
+    SampledTokens,
+    SamplingInputs,
+    apply_top_k_top_p,
+    sample,
+)
 
 # Four tokens with probabilities 0.1, 0.4, 0.2, 0.3.
 LOGITS = torch.tensor([0.1, 0.4, 0.2, 0.3]).log()
@@ -141,7 +146,9 @@ def test_frequencies_match_the_distribution() -> None:
     """20,000 seeds, top-k 3 of four tokens: 4/9, 2/9, 3/9. Chi-square with two degrees of freedom is below
     13.82 in 999 of 1,000."""
     n = 20_000
-    drawn = choose(uniform_numbers(np.arange(n, dtype=np.uint64), np.zeros(n, np.uint64)).tolist(), top_k=3).tokens
+    drawn = choose(
+        uniform_numbers(np.arange(n, dtype=np.uint64), np.zeros(n, np.uint64)).tolist(), top_k=3
+    ).tokens
     counts = torch.bincount(drawn, minlength=4).double()
     expected = torch.tensor([4, 2, 3]).double() / 9 * n
     assert counts[0] == 0

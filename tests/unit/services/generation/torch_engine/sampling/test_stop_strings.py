@@ -49,14 +49,14 @@ def test_first_stop_string_in_the_text_wins(
     assert follow(decode, [abc], ("c", "bc")) == (1, "a")
 
 
-def test_multibyte_text_before_a_stop_string(
-    decode: Callable[[Sequence[int]], str], byte_ids: Ids
-) -> None:
+def test_multibyte_text_before_a_stop_string(decode: Callable[[Sequence[int]], str], byte_ids: Ids) -> None:
     """The euro sign is three bytes and as many tokens; the stop follows directly."""
     assert follow(decode, byte_ids("1€END".encode()), ("END",)) == (7, "1€")
 
 
-def test_unfinished_character_after_a_stop_string(decode: Callable[[Sequence[int]], str], byte_ids: Ids) -> None:
+def test_unfinished_character_after_a_stop_string(
+    decode: Callable[[Sequence[int]], str], byte_ids: Ids
+) -> None:
     """The stop is found although the byte after it does not decode yet, and not before its own last byte has
     arrived.
     """

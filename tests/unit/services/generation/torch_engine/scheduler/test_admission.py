@@ -4,9 +4,13 @@ import numpy as np
 import pytest
 
 from kubealign_services.generation.contract import GenerationRequest, SamplingParameters
-from kubealign_services.generation.torch_engine.scheduler.admission import PrefillChunk, admit
-from kubealign_services.generation.torch_engine.scheduler.wait_queue import QueueEntry, RequestGroup, WaitQueue
 from kubealign_services.generation.torch_engine.kv_cache.page_manager import PageManager
+from kubealign_services.generation.torch_engine.scheduler.admission import PrefillChunk, admit
+from kubealign_services.generation.torch_engine.scheduler.wait_queue import (
+    QueueEntry,
+    RequestGroup,
+    WaitQueue,
+)
 
 ROOMY = 1000
 
@@ -53,8 +57,7 @@ def test_first_come_first_served_up_to_the_rows() -> None:
 
 
 def test_long_prompts_are_chunked_and_not_overtaken() -> None:
-    """Nine tokens per pass: four, and five of the next; then its other twelve, of which three are left over.
-    """
+    """Nine tokens per pass: four, and five of the next; then its other twelve, of which three are left over."""
     site = Site(entry("a", 4, 1, 0), entry("long", 17, 5, 1, 50), entry("c", 4, 1, 2, 99))
     assert site.admitted(9, 9) == [("a", 0, 4, 1), ("long", 0, 5, 0)]
     assert site.admitted(9, 9) == [("long", 5, 14, 0)]
@@ -74,7 +77,12 @@ def test_each_sample_but_the_last_copies_the_last_page() -> None:
     assert (len(first.own_last_pages), first.gives_last_page, site.cache.used) == (2, False, 4)
     assert first.last_page == 1
     (second,) = site.admit(9, 100)
-    assert (len(second.own_last_pages), second.gives_last_page, second.last_page, site.cache.used) == (1, True, 1, 5)
+    assert (len(second.own_last_pages), second.gives_last_page, second.last_page, site.cache.used) == (
+        1,
+        True,
+        1,
+        5,
+    )
 
 
 def test_full_pages_need_no_copy() -> None:
@@ -138,7 +146,12 @@ def test_samples_start_as_far_as_pages_are_available() -> None:
     """
     site = Site(entry("a", 20, 9, 0), limit=5)
     (part,) = site.admit(9, 100)
-    assert (part.starting, len(part.own_last_pages), part.gives_last_page, site.cache.available) == (3, 3, False, 0)
+    assert (part.starting, len(part.own_last_pages), part.gives_last_page, site.cache.available) == (
+        3,
+        3,
+        False,
+        0,
+    )
     assert site.admit(6, 100) == []
 
 
@@ -149,7 +162,13 @@ def test_without_a_free_page_one_sample_takes_the_prompts_page() -> None:
     site = Site(entry("a", 20, 3, 0), limit=2)
     for first, computed in ((0, 0), (1, 16), (2, 16)):
         (part,) = site.admit(9, 100)
-        assert (part.start, part.end, part.starting, len(part.own_last_pages), part.gives_last_page) == (computed, 20, 1, 0, True)
+        assert (part.start, part.end, part.starting, len(part.own_last_pages), part.gives_last_page) == (
+            computed,
+            20,
+            1,
+            0,
+            True,
+        )
         assert part.entry.first == first + 1
         site.running = 0
         site.cache.release(np.array([0, 1], np.int32))

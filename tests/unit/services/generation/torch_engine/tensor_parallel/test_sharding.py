@@ -6,15 +6,15 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, MixtralConfig, Qwen3Config
 
-from kubealign_services.training.adapters.low_rank import LowRankAdapter
 from kubealign_services.generation.torch_engine.tensor_parallel.sharding import (
     IndivisibleModel,
     ModelShard,
-    shard_adapter,
     check_divisible,
+    shard_adapter,
     shard_config,
     shard_tensor,
 )
+from kubealign_services.training.adapters.low_rank import LowRankAdapter
 
 SIZES: dict[str, Any] = {
     "vocab_size": 67,

@@ -8,9 +8,13 @@ from kubealign.spec.algorithms import AnnotateSpec
 from kubealign.spec.sections.data import DemonstrationDataset
 from kubealign.v1.scoring_pb2 import Score
 from kubealign_services.data.prepared import PreparedRow
+from kubealign_services.roles.driver.data_generation.annotation import (
+    build_annotations,
+    build_demonstration,
+    get_response_text,
+)
 from kubealign_services.roles.driver.errors import UnrecoverableError
-from kubealign_services.roles.driver.data_generation.annotated import build_annotations, build_demonstration, get_response_text
-from kubealign_services.roles.driver.metrics.score_figures import reward_model_metrics
+from kubealign_services.roles.driver.metrics.batch_metrics import reward_model_metrics
 
 OWN = ("prompt", "response", "messages")
 
@@ -48,9 +52,13 @@ def test_bounds_alone() -> None:
 
 def test_two_columns_of_one_name_are_rejected() -> None:
     both = said(steer={"good": 1.0, "bad": 0.0}, good=2.0)
-    with pytest.raises(UnrecoverableError, match="good gives a score good, which is the name of another reward's"):
+    with pytest.raises(
+        UnrecoverableError, match="good gives a score good, which is the name of another reward's"
+    ):
         build_annotations(both, AnnotateSpec(), OWN)
-    with pytest.raises(UnrecoverableError, match="steer gives a score response, which is the name of prompt or"):
+    with pytest.raises(
+        UnrecoverableError, match="steer gives a score response, which is the name of prompt or"
+    ):
         build_annotations(said(steer={"response": 1.0, "kind": 2.0}), AnnotateSpec(), OWN)
 
 
@@ -68,7 +76,9 @@ def test_text_rows_keep_their_columns_under_default_names() -> None:
 
 
 def test_chat_rows_keep_their_messages() -> None:
-    data = DemonstrationDataset.model_validate({"source": {"path": "x"}, "format": {"chat": {"messages": "talk"}}})
+    data = DemonstrationDataset.model_validate(
+        {"source": {"path": "x"}, "format": {"chat": {"messages": "talk"}}}
+    )
     talk = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "good day"}]
     row = PreparedRow(0, [1], "User:\nhello\n\n", {"talk": talk, "level": 3})
     assert get_response_text(data, row) == "good day"

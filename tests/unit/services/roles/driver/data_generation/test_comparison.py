@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 
-from kubealign_services.roles.driver.data_generation.comparison import preference_probability, first_share
-from kubealign_services.roles.driver.data_generation.principle_sampling import sample_principle
+from kubealign_services.roles.driver.data_generation.comparison import first_share, preference_probability
+from kubealign_services.roles.driver.data_generation.critique_revision import sample_principle
 
 
 def test_the_share_of_an_answer_is_that_of_both_answers_probability() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from kubealign_services.roles.driver.errors import UnrecoverableError
 from kubealign_services.roles.driver.data_generation.row_file import RowFile
+from kubealign_services.roles.driver.errors import UnrecoverableError
 
 
 def written(run_dir: Path, steps: int) -> RowFile:

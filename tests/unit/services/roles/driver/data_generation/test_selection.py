@@ -8,18 +8,22 @@ from kubealign.spec.algorithms import SampleSelection
 from kubealign.spec.sections.data import PromptDataset
 from kubealign_services.data.prepared import PreparedRow
 from kubealign_services.roles.driver.data_generation.row_format import RowFormatter
-from kubealign_services.roles.driver.data_generation.selection import select_rows
 from kubealign_services.roles.driver.data_generation.samples import PolicySample
+from kubealign_services.roles.driver.data_generation.selection import select_rows
 from kubealign_services.roles.driver.data_generation.state import DataGenerationState
 
 TEXT = RowFormatter(PromptDataset.model_validate({"source": {"path": "x"}}))
-CHAT = RowFormatter(PromptDataset.model_validate({"source": {"path": "x"}, "format": {"chat": {"messages": "talk"}}}))
+CHAT = RowFormatter(
+    PromptDataset.model_validate({"source": {"path": "x"}, "format": {"chat": {"messages": "talk"}}})
+)
 ROW = PreparedRow(row=7, prompt_tokens=[1], prompt_text="2+2=", columns={"answer": 4})
 TALK = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2+2?"}]
 CHAT_ROW = PreparedRow(row=7, prompt_tokens=[1], prompt_text="...", columns={"answer": 4, "talk": TALK})
 
 
-def samples(rewards: list[float | None], row: PreparedRow = ROW, texts: str = "abcdefgh") -> list[PolicySample]:
+def samples(
+    rewards: list[float | None], row: PreparedRow = ROW, texts: str = "abcdefgh"
+) -> list[PolicySample]:
     return [
         PolicySample(
             row=row,
@@ -34,7 +38,9 @@ def samples(rewards: list[float | None], row: PreparedRow = ROW, texts: str = "a
     ]
 
 
-def rows(keep: SampleSelection, some: list[PolicySample], form: RowFormatter = TEXT) -> tuple[list[dict[str, Any]], DataGenerationState]:
+def rows(
+    keep: SampleSelection, some: list[PolicySample], form: RowFormatter = TEXT
+) -> tuple[list[dict[str, Any]], DataGenerationState]:
     state = DataGenerationState()
     return select_rows(keep, some, form, state), state
 

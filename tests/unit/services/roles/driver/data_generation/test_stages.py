@@ -10,19 +10,21 @@ from typing import Any
 import pytest
 
 from kubealign.v1 import rollout_pb2
-from kubealign_services.messaging.memory import MemoryBus
 from kubealign_services.data.prepared import PreparedJob, PreparedRow
 from kubealign_services.data.tokenization.tokenizers import train_character_tokenizer
-from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
+from kubealign_services.generation.contract import FinishReason, GeneratedSample
+from kubealign_services.messaging.memory import MemoryBus
 from kubealign_services.roles.driver.data_generation.builder import build_row_maker
 from kubealign_services.roles.driver.data_generation.state import DataGenerationState
 from kubealign_services.roles.driver.metrics.report import StepRecord
-from kubealign_services.generation.contract import FinishReason, GeneratedSample
+from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
 from kubealign_services.roles.rollout.messages import to_given_rollouts, to_rollout
 from support.making_in_process import generate_job
 from support.prepared_report import report
 
-TOKENIZER = train_character_tokenizer(["abcdefghijklmnopqrstuvwxyz ABCDEFGHIJKLMNOPQRSTUVWXYZ.,!?:0123456789|"])
+TOKENIZER = train_character_tokenizer(
+    ["abcdefghijklmnopqrstuvwxyz ABCDEFGHIJKLMNOPQRSTUVWXYZ.,!?:0123456789|"]
+)
 PRINCIPLES = ["kind", "brief"]
 
 #: (prompt, number of the sample) -> response.
@@ -57,7 +59,9 @@ def _answers(item: rollout_pb2.WorkItem, prompt: str, says: Says, finds: Finds) 
     return [
         to_rollout(
             item,
-            GeneratedSample("r", n, ids(text), *[[0.0] * len(text)] * 2, [0] * len(text), FinishReason.STOP, text),
+            GeneratedSample(
+                "r", n, ids(text), *[[0.0] * len(text)] * 2, [0] * len(text), FinishReason.STOP, text
+            ),
             "w",
         )
         for n, text in enumerate(texts)

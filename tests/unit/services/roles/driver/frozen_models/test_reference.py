@@ -13,12 +13,12 @@ from kubealign.v1 import rollout_pb2, scoring_pb2
 from kubealign_services.batch.codec import decode
 from kubealign_services.batch.packed import Batch, pack
 from kubealign_services.messaging.memory import MemoryBus
-from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
-from kubealign_services.roles.driver.errors import UnrecoverableError, ShutdownRequested
+from kubealign_services.roles.driver.errors import ShutdownRequested, UnrecoverableError
 from kubealign_services.roles.driver.frozen_models.cache import FrozenScoreCache
 from kubealign_services.roles.driver.frozen_models.reference import FrozenReference, request_over_bus
-from kubealign_services.roles.driver.metrics.report import StepRecord
 from kubealign_services.roles.driver.frozen_models.scores import RowScorer
+from kubealign_services.roles.driver.metrics.report import StepRecord
+from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
 from kubealign_services.scoring.worker import ScoreWorker, empty_score
 
 
@@ -143,7 +143,9 @@ def test_a_missing_reference_fails_the_job_with_its_cause(tmp_path: Path) -> Non
     async def scenario() -> None:
         async with on_bus(workers=0, timeout=0.2) as (scores, _, waits, _):
             reference = FrozenReference(request_over_bus(scores), FrozenScoreCache(tmp_path, "reference", 1))
-            with pytest.raises(UnrecoverableError, match=r"reference did not score .* 2 tries.*no score had come"):
+            with pytest.raises(
+                UnrecoverableError, match=r"reference did not score .* 2 tries.*no score had come"
+            ):
                 await read(reference, rows([1, 2]))
             assert waits[0] == "scores of reference for 1 groups"
 
@@ -168,7 +170,9 @@ def test_too_few_logprobs_are_rejected(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with on_bus(tamper=shorten) as (scores, _, _, _):
             reference = FrozenReference(request_over_bus(scores), FrozenScoreCache(tmp_path, "reference", 1))
-            with pytest.raises(UnrecoverableError, match="2 log-probabilities for the 3 tokens of 0/0/chosen"):
+            with pytest.raises(
+                UnrecoverableError, match="2 log-probabilities for the 3 tokens of 0/0/chosen"
+            ):
                 await read(reference, rows([1, 2, 3]))
 
     asyncio.run(scenario())

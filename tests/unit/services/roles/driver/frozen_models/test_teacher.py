@@ -13,12 +13,12 @@ from kubealign.v1 import rollout_pb2, scoring_pb2
 from kubealign_services.batch.codec import decode, encode_columns
 from kubealign_services.batch.packed import Batch, pack
 from kubealign_services.messaging.memory import MemoryBus
-from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
 from kubealign_services.roles.driver.errors import UnrecoverableError
 from kubealign_services.roles.driver.frozen_models.cache import FrozenScoreCache
+from kubealign_services.roles.driver.frozen_models.scores import RowScorer
 from kubealign_services.roles.driver.frozen_models.teacher import FrozenTeacher
 from kubealign_services.roles.driver.metrics.report import StepRecord
-from kubealign_services.roles.driver.frozen_models.scores import RowScorer
+from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
 from kubealign_services.scoring.worker import ScoreWorker, empty_score
 
 Tamper = Callable[[scoring_pb2.Score], None]
@@ -60,7 +60,9 @@ async def teaching(
             scores.append(reply)
         return scores
 
-    worker = asyncio.create_task(ScoreWorker(bus.new_connection(), "teacher", frozenset({"train"}), score).run())
+    worker = asyncio.create_task(
+        ScoreWorker(bus.new_connection(), "teacher", frozenset({"train"}), score).run()
+    )
     try:
         async with RolloutCollector(bus, 1, asyncio.Event(), lambda text: None) as exchange:
             scores = RowScorer(exchange, ["teacher"], 20.0, 1)

@@ -7,11 +7,10 @@ from pathlib import Path
 from kubealign.process_settings import RedisAccess
 from kubealign.v1 import rollout_pb2
 from kubealign_services.messaging.memory import MemoryBus
-from kubealign_services.roles.driver.metrics.beat import heartbeat_payload
+from kubealign_services.roles.driver.metrics.progress import ProgressTracker, heartbeat_payload
+from kubealign_services.roles.driver.metrics.report import MetricsReport
 from kubealign_services.roles.driver.rollouts.collector import RolloutCollector, create_group
 from kubealign_services.roles.driver.rollouts.group_tracker import GroupTracker
-from kubealign_services.roles.driver.metrics.progress import ProgressTracker
-from kubealign_services.roles.driver.metrics.report import MetricsReport
 from kubealign_services.telemetry.read_model import ReadModelWriter
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from kubealign_services.roles.driver.metrics.line_file import append_lines
+from kubealign_services.roles.driver.metrics.report import append_lines
 
 
 def test_a_partial_line_does_not_corrupt_the_next(tmp_path: Path) -> None:

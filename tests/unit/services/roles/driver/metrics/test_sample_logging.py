@@ -7,11 +7,20 @@ import torch
 
 from kubealign.read_model import parse_sample
 from kubealign_services.batch.packed import Batch
-from kubealign_services.roles.driver.metrics.sample_logging import PREVIEWS_PER_STEP, SamplePreviews, choose_samples, collect_token_values
 from kubealign_services.roles.driver.metrics.report import SampleText, StepRecord
-from kubealign_services.roles.driver.metrics.sample_file import SampleFile
-from kubealign_services.roles.driver.metrics.shown_tokens import HEAD_TOKENS, MAX_CHARACTERS, TAIL_TOKENS, truncate_text, truncate_tokens
-from kubealign_services.roles.driver.metrics.token_texts import TokenSplitter
+from kubealign_services.roles.driver.metrics.sample_logging import (
+    HEAD_TOKENS,
+    MAX_CHARACTERS,
+    PREVIEWS_PER_STEP,
+    TAIL_TOKENS,
+    SampleFile,
+    SamplePreviews,
+    TokenSplitter,
+    choose_samples,
+    collect_token_values,
+    truncate_text,
+    truncate_tokens,
+)
 from kubealign_services.roles.driver.validation.metrics import ValidationSample
 
 TEXTS = TokenSplitter(lambda: lambda tokens: "".join("abcdef"[token] for token in tokens))

@@ -6,7 +6,7 @@ import pytest
 
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.tokenization.tokenizers import train_bpe_tokenizer, train_character_tokenizer
-from kubealign_services.roles.driver.metrics.token_texts import TokenSplitter, make_decoder, split_by_token
+from kubealign_services.roles.driver.metrics.sample_logging import TokenSplitter, make_decoder, split_by_token
 
 TEXT = "Zoë said: 三十 🙂🙂 ok"
 

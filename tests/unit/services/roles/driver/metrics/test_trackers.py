@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from kubealign_services.roles.driver.errors import ShutdownRequested, UnrecoverableError
 from kubealign_services.roles.driver.metrics import trackers
-from kubealign_services.roles.driver.errors import UnrecoverableError, ShutdownRequested
 from kubealign_services.roles.driver.metrics.trackers import run_trackers
 from kubealign_services.runtime.process.failures import PermanentFailure
 from kubealign_services.telemetry.trackers.background import BackgroundTracker

@@ -5,11 +5,16 @@ import pytest
 import torch
 
 from kubealign.v1 import rollout_pb2, scoring_pb2
-from kubealign_services.batch.codec import encode
 from kubealign_services.batch.auxiliary import drop_auxiliary
+from kubealign_services.batch.codec import encode
 from kubealign_services.batch.packed import Batch
-from kubealign_services.roles.driver.rollouts.batch_assembly import SamplingInfo, assemble_batch, find_oldest_version, compute_staleness
 from kubealign_services.roles.driver.errors import UnrecoverableError
+from kubealign_services.roles.driver.rollouts.batch_assembly import (
+    SamplingInfo,
+    assemble_batch,
+    compute_staleness,
+    find_oldest_version,
+)
 from kubealign_services.roles.driver.rollouts.group_tracker import RolloutGroup
 
 SAMPLED = SamplingInfo(1.0, 4)
@@ -59,7 +64,9 @@ def test_groups_are_packed_in_order_with_their_columns() -> None:
 
 
 def test_staleness_counts_from_the_oldest_response_token() -> None:
-    batch = assemble_batch([group("a", [3, 1], 0.0), group("b", [4], 0.0)], ["exact"], SAMPLED, 4, reference=False)
+    batch = assemble_batch(
+        [group("a", [3, 1], 0.0), group("b", [4], 0.0)], ["exact"], SAMPLED, 4, reference=False
+    )
     # trained at version 4: the oldest tokens are of versions 1 and 4
     assert compute_staleness(batch, 4).tolist() == [3, 0]
     assert find_oldest_version(group("a", [3, 1], 0.0)) == 1

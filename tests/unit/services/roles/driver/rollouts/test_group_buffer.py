@@ -12,14 +12,14 @@ from kubealign.spec.sections.rewards import Reward, RewardFunction
 from kubealign.v1 import rollout_pb2, scoring_pb2
 from kubealign_services.batch.codec import encode
 from kubealign_services.batch.packed import Batch
-from kubealign_services.messaging.contract import Delivery
-from kubealign_services.messaging.memory import MemoryBus
 from kubealign_services.data.epoch_shuffle import EpochCursor
 from kubealign_services.data.prepared import PreparedRow
+from kubealign_services.messaging.contract import Delivery
+from kubealign_services.messaging.memory import MemoryBus
+from kubealign_services.roles.driver.errors import ShutdownRequested, UnrecoverableError
 from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
-from kubealign_services.roles.driver.errors import UnrecoverableError, ShutdownRequested
-from kubealign_services.roles.driver.rollouts.group_buffer import GroupBuffer, GroupPlan
 from kubealign_services.roles.driver.rollouts.dynamic_sampling import DynamicSamplingFilter
+from kubealign_services.roles.driver.rollouts.group_buffer import GroupBuffer, GroupPlan
 from kubealign_services.roles.driver.rollouts.group_tracker import RolloutGroup
 from kubealign_services.roles.driver.rollouts.prompt_source import EpochPrompts, ListPrompts
 
@@ -154,7 +154,9 @@ async def test_generated_groups_are_reported_while_others_are_missing() -> None:
     reported: list[tuple[list[str], int]] = []
     async with exchange(once) as (opened, _, _asked):
         buffer = GroupBuffer(opened, epochs(), plan(), "train", ("exact",))
-        await buffer.take_batch(0, lambda generated, missing: reported.append(([g.group_id for g in generated], missing)))
+        await buffer.take_batch(
+            0, lambda generated, missing: reported.append(([g.group_id for g in generated], missing))
+        )
     assert (["0/0", "0/2"], 1) in reported
     assert all(len(generated) + missing == 3 and missing for generated, missing in reported)
 

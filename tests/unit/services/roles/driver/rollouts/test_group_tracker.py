@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubealign.v1 import batch_pb2, rollout_pb2, scoring_pb2
-from kubealign_services.roles.driver.rollouts.group_tracker import RolloutGroup, GroupTracker
+from kubealign_services.roles.driver.rollouts.group_tracker import GroupTracker, RolloutGroup
 
 FENCE = 7
 

@@ -11,10 +11,16 @@ from kubealign.v1 import rollout_pb2
 from kubealign_services.algorithms.losses.importance_sampling import behaviour_kl, importance_weights
 from kubealign_services.algorithms.losses.logprob_gap import comparable_tokens
 from kubealign_services.batch.packed import Batch
-from kubealign_services.roles.driver.rollouts.batch_assembly import SamplingInfo, assemble_batch, has_mixed_versions, find_oldest_version, compute_staleness
+from kubealign_services.generation.contract import FinishReason, GeneratedSample
+from kubealign_services.roles.driver.rollouts.batch_assembly import (
+    SamplingInfo,
+    assemble_batch,
+    compute_staleness,
+    find_oldest_version,
+    has_mixed_versions,
+)
 from kubealign_services.roles.driver.rollouts.group_tracker import RolloutGroup
 from kubealign_services.roles.driver.sources.batch_sources import response_metrics, wait_metrics
-from kubealign_services.generation.contract import FinishReason, GeneratedSample
 from kubealign_services.roles.rollout.messages import to_rollout
 
 #: Log-probabilities of the trainer, at version 5, for the tokens below.
@@ -37,7 +43,9 @@ def whole() -> RolloutGroup:
     """Return a group: one sample interrupted after its second token, one of a single version."""
     first = sample(0, [3, 3, 5, 5], [0.5, 0.4, 0.8, 0.25])
     second = sample(1, [5, 5], [0.6, 0.9])
-    return RolloutGroup("0/7", 2, min_version=3, deadline=0.0, requested_at=0.0, rollouts={0: first, 1: second})
+    return RolloutGroup(
+        "0/7", 2, min_version=3, deadline=0.0, requested_at=0.0, rollouts={0: first, 1: second}
+    )
 
 
 def batch(*, continued: bool = False) -> Batch:
@@ -53,7 +61,9 @@ def test_each_token_is_weighted_by_its_sampling_probability() -> None:
     packed = batch()
     counted = packed.token("loss_mask").bool()
     old, behaviour = packed.token("old_logprobs")[counted], packed.token("behaviour_logprobs")[counted]
-    weights = importance_weights(old - behaviour, packed.sequence_of_token[counted], ImportanceCorrection(high=1.5))
+    weights = importance_weights(
+        old - behaviour, packed.sequence_of_token[counted], ImportanceCorrection(high=1.5)
+    )
     assert weights.raw.tolist() == pytest.approx([1.2, 0.5, 1.0, 2.0, 0.5, 1.0])
     assert weights.applied.tolist() == pytest.approx([1.2, 0.5, 1.0, 1.5, 0.5, 1.0])
     assert weights.outside.tolist() == [0, 0, 0, 1, 0, 0]
@@ -85,7 +95,14 @@ def test_engine_and_trainer_are_compared_where_both_computed_the_same() -> None:
     """
     tokens = batch().token("loss_mask").bool()
     assert comparable_tokens(batch())[tokens].tolist() == [False, False, True, True, True, True]
-    assert comparable_tokens(batch(continued=True))[tokens].tolist() == [False, False, False, False, True, True]
+    assert comparable_tokens(batch(continued=True))[tokens].tolist() == [
+        False,
+        False,
+        False,
+        False,
+        True,
+        True,
+    ]
     assert batch(continued=True).scalars["continued"] == 1.0
 
 

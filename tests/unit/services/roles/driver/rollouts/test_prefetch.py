@@ -10,11 +10,11 @@ from torch import Tensor
 
 from kubealign.spec.job import AlignmentJob
 from kubealign_services.batch.packed import Batch, pack
-from kubealign_services.roles.driver.rollouts.prefetch import ForwardPrefetcher
 from kubealign_services.roles.driver.builder import build_prefetchers
 from kubealign_services.roles.driver.rollouts.collector import create_group
 from kubealign_services.roles.driver.rollouts.group_tracker import RolloutGroup
-from kubealign_services.roles.driver.members import OldLogprobs, CriticValues
+from kubealign_services.roles.driver.rollouts.prefetch import ForwardPrefetcher
+from kubealign_services.roles.driver.trainer_client import CriticValues, OldLogprobs
 
 
 def tokens_of(group: RolloutGroup) -> list[int]:
@@ -28,8 +28,7 @@ def assembled(groups: Sequence[RolloutGroup]) -> Batch:
 
 
 class Model:
-    """Returns twice the token of each token. `may` releases its replies; asked: the samples of each request.
-    """
+    """Returns twice the token of each token. `may` releases its replies; asked: the samples of each request."""
 
     def __init__(self) -> None:
         self.asked: list[list[str]] = []

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from kubealign.v1 import rollout_pb2
 from kubealign_services.batch.codec import encode
 from kubealign_services.batch.packed import Batch
-from kubealign_services.messaging.memory import MemoryBus
 from kubealign_services.data.epoch_shuffle import EpochCursor
 from kubealign_services.data.prepared import PreparedRow
+from kubealign_services.messaging.memory import MemoryBus
 from kubealign_services.roles.driver.rollouts.batch_assembly import find_oldest_version
 from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
 from kubealign_services.roles.driver.rollouts.group_buffer import GroupBuffer, GroupPlan

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from kubealign.replay.plan import ReplayPlan
-from kubealign.replay.record import FOLDER, batch_path, record_path, read_record, list_recorded_steps
+from kubealign.replay.record import FOLDER, batch_path, list_recorded_steps, read_record, record_path
 from kubealign_services.algorithms.contract import Algorithm
 from kubealign_services.batch.packed import Batch
-from kubealign_services.roles.driver.errors import UnrecoverableError, ShutdownRequested
+from kubealign_services.roles.driver.errors import ShutdownRequested, UnrecoverableError
+from kubealign_services.roles.driver.metrics.report import StepRecord
 from kubealign_services.roles.driver.sources.batch_recorder import BatchRecorder, RecordingSource
 from kubealign_services.roles.driver.sources.batch_replay import ReplaySource
-from kubealign_services.roles.driver.metrics.report import StepRecord
 from kubealign_services.roles.driver.state import JobState
 from support.batches import random_batch
 
@@ -76,11 +76,18 @@ async def test_a_recorded_batch_is_read_back_bit_for_bit(tmp_path: Path) -> None
     for recorded in batches:
         figures = StepRecord(state.step + 1)
         read_back = await source.next_batch(state, figures)
-        assert read_back is not None and read_back.sample_ids == recorded.sample_ids and read_back.scalars == recorded.scalars
+        assert (
+            read_back is not None
+            and read_back.sample_ids == recorded.sample_ids
+            and read_back.scalars == recorded.scalars
+        )
         for mine, theirs in (
             (read_back.token_columns, recorded.token_columns),
             (read_back.sequence_columns, recorded.sequence_columns),
-            ({"t": read_back.tokens, "c": read_back.cu_seqlens}, {"t": recorded.tokens, "c": recorded.cu_seqlens}),
+            (
+                {"t": read_back.tokens, "c": read_back.cu_seqlens},
+                {"t": recorded.tokens, "c": recorded.cu_seqlens},
+            ),
         ):
             assert mine.keys() == theirs.keys()
             assert all(torch.equal(mine[name], theirs[name]) for name in theirs)

@@ -10,7 +10,7 @@ import torch
 
 from kubealign.spec.sections.engines import TorchEngineSpec as EngineSpec
 from kubealign.spec.sections.training import Trainer
-from kubealign.spec.sections.workflow import ToolSpec, ToolFunction, ToolUseSpec, WorkflowFunction
+from kubealign.spec.sections.workflow import ToolFunction, ToolSpec, ToolUseSpec, WorkflowFunction
 from kubealign.v1 import rollout_pb2
 from kubealign_services.batch.codec import decode
 from kubealign_services.data.models.model_builder import build_model
@@ -149,7 +149,9 @@ async def test_a_custom_workflow(tmp_path: Path) -> None:
     )
 
     def named(name: str) -> CustomWorkflow:
-        return CustomWorkflow.from_spec(WorkflowFunction.model_validate({"file": {"path": str(path), "name": name}}))
+        return CustomWorkflow.from_spec(
+            WorkflowFunction.model_validate({"file": {"path": str(path), "name": name}})
+        )
 
     one_episode = episode(Script("what:", "so"))
     one_episode.columns = {"hint": "ab"}

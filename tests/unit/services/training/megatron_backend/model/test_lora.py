@@ -8,21 +8,25 @@ import pytest
 import torch
 from torch import Tensor
 
-from kubealign.spec.sections.training import Lora, LoraTargetLayers, LoraLayerKind
+from kubealign.spec.sections.training import Lora, LoraLayerKind, LoraTargetLayers
 from kubealign_services.training.contract import Head
-from kubealign_services.training.megatron_backend.weights.conversion import WeightConversion, HeadSizes, build_conversions
 from kubealign_services.training.megatron_backend.model.architecture import read_architecture
 from kubealign_services.training.megatron_backend.model.lora_layers import adapted_layers, init_lora_a
 from kubealign_services.training.megatron_backend.weights.checkpoint import load_shards, save_shard
-from kubealign_services.training.megatron_backend.weights.parameter_state import ParameterState
+from kubealign_services.training.megatron_backend.weights.checkpoint_shards import ParameterState
+from kubealign_services.training.megatron_backend.weights.conversion import (
+    HeadSizes,
+    WeightConversion,
+    build_conversions,
+)
 from kubealign_services.training.megatron_backend.weights.rank_slices import (
     is_adapter,
     is_weight,
     local_slices,
     tensor_owners,
 )
-from kubealign_services.training.torch_backend.model.lora import add_adapters, stream_adapter
 from kubealign_services.training.torch_backend.model.loading import load_model
+from kubealign_services.training.torch_backend.model.lora import add_adapters, stream_adapter
 from support.megatron_models import config_of, save_model, split
 
 LORA = Lora(rank=3, alpha=6.0)
@@ -31,7 +35,9 @@ LAYOUTS = [{}, {"tensor": 2, "pipeline": 2, "data": 2}]
 
 def adapted(config: object, lora: Lora = LORA, **ranks: int) -> list[WeightConversion]:
     spec, world_size = split(**ranks)
-    return build_conversions(read_architecture(config), spec, world_size, HeadSizes(), adapted_layers(config, lora))
+    return build_conversions(
+        read_architecture(config), spec, world_size, HeadSizes(), adapted_layers(config, lora)
+    )
 
 
 def dealt(conversion: WeightConversion, wholes: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -7,16 +7,25 @@ import torch
 from megatron.core.parallel_state import RankGenerator
 
 from kubealign.spec.sections.megatron import MegatronBackendSpec
+from kubealign_services.training.megatron_backend.model.architecture import (
+    MixtureOfExperts,
+    ModelArchitecture,
+)
 from kubealign_services.training.megatron_backend.parallel.context_attention import context_shares
-from kubealign_services.training.megatron_backend.model.architecture import MixtureOfExperts, ModelArchitecture
-from kubealign_services.training.megatron_backend.parallel.layout import ParallelLayout, layer_range
-from kubealign_services.training.megatron_backend.parallel.layout_check import UnsuitedLayout, check_layout
+from kubealign_services.training.megatron_backend.parallel.layout import (
+    ParallelLayout,
+    UnsuitedLayout,
+    check_layout,
+    layer_range,
+)
 
 SHAPE = ModelArchitecture(
     family="llama", layers=6, hidden=24, heads=8, kv_heads=4, head_size=3, mlp_size=48, vocabulary=41, positions=64,
     tied=False, qkv_bias=False, qk_norm=False, norm_epsilon=1e-5, initializer_range=0.02, windows=(None,) * 6,
 )  # fmt: skip
-MIXTURE = MixtureOfExperts(sparse=(True,) * 6, experts=6, top_k=2, expert_size=16, is_normalised=True, shared_expert_size=0)
+MIXTURE = MixtureOfExperts(
+    sparse=(True,) * 6, experts=6, top_k=2, expert_size=16, is_normalised=True, shared_expert_size=0
+)
 
 
 def test_ranks_are_numbered_as_megatron_core_numbers_them() -> None:
@@ -50,7 +59,11 @@ def test_layers_of_each_stage() -> None:
     spec = MegatronBackendSpec(pipeline_parallel=3)
     found = [layer_range(6, ParallelLayout.from_spec(spec, rank, 3)) for rank in range(3)]
     assert found == [range(2), range(2, 4), range(4, 6)]
-    assert [ParallelLayout.from_spec(spec, rank, 3).is_last_stage for rank in range(3)] == [False, False, True]
+    assert [ParallelLayout.from_spec(spec, rank, 3).is_last_stage for rank in range(3)] == [
+        False,
+        False,
+        True,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -76,7 +89,9 @@ def test_invalid_splits_of_ranks_are_refused(split: dict[str, int], world: int, 
         ({"expert_parallel": 4}, replace(SHAPE, mixture=MIXTURE), "expertParallel: 4; the model has 6"),
     ],
 )
-def test_invalid_splits_of_models_are_refused(split: dict[str, int], shape: ModelArchitecture, message: str) -> None:
+def test_invalid_splits_of_models_are_refused(
+    split: dict[str, int], shape: ModelArchitecture, message: str
+) -> None:
     layout = ParallelLayout.from_spec(MegatronBackendSpec(**split), 0, 24)
     with pytest.raises(UnsuitedLayout, match=message):
         check_layout(shape, layout)

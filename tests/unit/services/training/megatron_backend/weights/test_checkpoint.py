@@ -11,10 +11,10 @@ from torch import Tensor
 
 from kubealign.spec.sections.training import Lora
 from kubealign_services.training.contract import CorruptCheckpoint
-from kubealign_services.training.files.digests import description_digest
-from kubealign_services.training.megatron_backend.weights.conversion import WeightConversion, HeadSizes
+from kubealign_services.training.files.shard_files import description_digest
 from kubealign_services.training.megatron_backend.weights.checkpoint import load_shards, save_shard
-from kubealign_services.training.megatron_backend.weights.parameter_state import ParameterState
+from kubealign_services.training.megatron_backend.weights.checkpoint_shards import ParameterState
+from kubealign_services.training.megatron_backend.weights.conversion import HeadSizes, WeightConversion
 from kubealign_services.training.megatron_backend.weights.rank_slices import tensor_owners
 from support.megatron_models import config_of, conversions_of
 
@@ -168,7 +168,9 @@ def test_another_model_is_named(checkpoint: tuple[Path, list[WeightConversion]])
         load(folder, conversions_of(config_of("llama")))
 
 
-def test_a_checkpoint_of_another_backend_or_adapter_is_named(checkpoint: tuple[Path, list[WeightConversion]]) -> None:
+def test_a_checkpoint_of_another_backend_or_adapter_is_named(
+    checkpoint: tuple[Path, list[WeightConversion]],
+) -> None:
     folder, conversions = checkpoint
     with pytest.raises(CorruptCheckpoint, match=r"is of all weights; this job trains an adapter"):
         load(folder, conversions, Lora(rank=2))

@@ -14,10 +14,10 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 from kubealign.spec.sections.training import HeadInit
 from kubealign_services.training.contract import Head
 from kubealign_services.training.megatron_backend.weights.conversion import HeadSizes
-from kubealign_services.training.megatron_backend.weights.rank_slices import gather_tensors
-from kubealign_services.training.megatron_backend.weights.load_hf import load_weights
-from kubealign_services.training.megatron_backend.weights.head_init import initial_head, read_config
 from kubealign_services.training.megatron_backend.weights.export_hf import export_filter, write_hf_folder
+from kubealign_services.training.megatron_backend.weights.head_init import initial_head, read_config
+from kubealign_services.training.megatron_backend.weights.load_hf import load_weights
+from kubealign_services.training.megatron_backend.weights.rank_slices import gather_tensors
 from kubealign_services.training.torch_backend.model.loading import load_model
 from support.megatron_models import FAMILIES, config_of, conversions_of, loaded, save_model
 

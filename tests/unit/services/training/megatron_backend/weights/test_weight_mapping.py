@@ -6,10 +6,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from kubealign_services.training.megatron_backend.weights.conversion import HeadSizes
 from kubealign_services.training.megatron_backend.model.architecture import read_architecture
-from kubealign_services.training.megatron_backend.weights.rank_slices import tensor_owners
+from kubealign_services.training.megatron_backend.weights.conversion import HeadSizes
 from kubealign_services.training.megatron_backend.weights.load_hf import check_parameters, load_weights
+from kubealign_services.training.megatron_backend.weights.rank_slices import tensor_owners
 from kubealign_services.training.torch_backend.packing.packed_attention import UnsupportedTrainingModel
 from support.megatron_models import FAMILIES, config_of, conversions_of, loaded, save_model
 
@@ -28,7 +28,9 @@ def test_queries_keys_and_values_are_interleaved_by_group() -> None:
     config = config_of("llama", hidden_size=8, num_attention_heads=4, num_key_value_heads=2, head_dim=2)
     _, second = conversions_of(config, tensor=2)
     parts = second.slices_of("decoder.layers.3.self_attention.linear_qkv.weight")
-    assert [(part.name.split(".")[-2], part.start[0], part.size[0], part.local_start[0]) for part in parts] == [
+    assert [
+        (part.name.split(".")[-2], part.start[0], part.size[0], part.local_start[0]) for part in parts
+    ] == [
         ("q_proj", 4, 4, 0),
         ("k_proj", 2, 2, 4),
         ("v_proj", 2, 2, 6),
@@ -115,9 +117,7 @@ def test_a_parameter_without_a_row_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"linear_qkv\.bias of a llama model has no row in the weight"):
         load_weights(tmp_path, conversion, strange)
     del parameters["decoder.final_layernorm.weight"]
-    with pytest.raises(
-        ValueError, match=r"lacks parameters of the weight mapping: decoder\.final_layernorm"
-    ):
+    with pytest.raises(ValueError, match=r"lacks parameters of the weight mapping: decoder\.final_layernorm"):
         check_parameters(conversion, parameters)
 
 
@@ -140,12 +140,16 @@ def test_unsupported_traits_are_refused(family: str, changes: dict, words: str) 
 def test_an_unknown_family_is_refused_naming_the_supported_ones() -> None:
     from transformers import GPT2Config
 
-    with pytest.raises(UnsupportedTrainingModel, match=r"'gpt2'; it supports llama, mistral, qwen2, qwen3, mixtral"):
+    with pytest.raises(
+        UnsupportedTrainingModel, match=r"'gpt2'; it supports llama, mistral, qwen2, qwen3, mixtral"
+    ):
         read_architecture(GPT2Config())
 
 
 def test_windows_and_sparse_layers_are_read_for_each_layer() -> None:
-    qwen = read_architecture(config_of("qwen2", use_sliding_window=True, sliding_window=6, max_window_layers=3))
+    qwen = read_architecture(
+        config_of("qwen2", use_sliding_window=True, sliding_window=6, max_window_layers=3)
+    )
     assert qwen.windows == (None, None, None, 6)
     assert read_architecture(config_of("mistral")).windows == (5, 5, 5, 5)
     mixture = read_architecture(config_of("qwen2_moe", mlp_only_layers=[3])).mixture

@@ -30,7 +30,9 @@ def make(folder: Path, head: Head = Head.LANGUAGE_MODEL, **fields: Any) -> Torch
     return TorchTrainingBackend.create(folder, head, SPEC, total_updates=20, **fields)
 
 
-def steps(backend: TorchTrainingBackend, batch: Batch, objective: Objective, seeds: range) -> list[dict[str, float]]:
+def steps(
+    backend: TorchTrainingBackend, batch: Batch, objective: Objective, seeds: range
+) -> list[dict[str, float]]:
     return [backend.train_step(batch, objective, UpdatePlan(1, 2, seed=seed)) for seed in seeds]
 
 
@@ -196,9 +198,7 @@ def test_a_critic_exports_its_head(llama: Path, tmp_path: Path, make_batch: Call
     assert torch.equal(model.score.weight, torch.full((1, 32), 0.25))
 
 
-def test_experts_are_streamed_under_checkpoint_names(
-    tmp_path: Path, save_model: Callable[..., Path]
-) -> None:
+def test_experts_are_streamed_under_checkpoint_names(tmp_path: Path, save_model: Callable[..., Path]) -> None:
     config = Qwen3MoeConfig(
         vocab_size=41, hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=4,
         num_key_value_heads=2, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16,

@@ -5,7 +5,10 @@ import pytest
 import torch
 
 from kubealign_services.training.torch_backend.logprobs import chunked_logits
-from kubealign_services.training.torch_backend.logprobs.candidate_logprobs import candidate_logprobs, topk_logprobs
+from kubealign_services.training.torch_backend.logprobs.candidate_logprobs import (
+    candidate_logprobs,
+    topk_logprobs,
+)
 
 
 def test_logprobs_match_hand_computed_values() -> None:

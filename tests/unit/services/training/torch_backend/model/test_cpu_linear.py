@@ -6,7 +6,12 @@ from torch import Tensor, nn
 from torch.nn.functional import linear as plain
 
 from kubealign_services.training.torch_backend.model import cpu_linear
-from kubealign_services.training.torch_backend.model.cpu_linear import CpuLinear, linear, linear_no_grad, patch_cpu_linear
+from kubealign_services.training.torch_backend.model.cpu_linear import (
+    CpuLinear,
+    linear,
+    linear_no_grad,
+    patch_cpu_linear,
+)
 
 
 def drawn(*shape: int, seed: int) -> Tensor:

@@ -13,7 +13,12 @@ from transformers import AutoModelForCausalLM, GemmaConfig, GPT2Config
 from kubealign_services.batch.packed import Batch
 from kubealign_services.training.contract import Head
 from kubealign_services.training.torch_backend.model import fused_layers
-from kubealign_services.training.torch_backend.model.fused_layers import silu_gate, silu_gate_down, rms_norm, patch_fused_layers
+from kubealign_services.training.torch_backend.model.fused_layers import (
+    patch_fused_layers,
+    rms_norm,
+    silu_gate,
+    silu_gate_down,
+)
 from kubealign_services.training.torch_backend.model.loading import load_model
 from kubealign_services.training.torch_backend.model.packed_model import PackedTokens
 
@@ -45,7 +50,9 @@ CASES: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor], list[Tensor
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("rows", [3, 1 << 18])
-def test_values_and_gradients_match_plain_torch(name: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_and_gradients_match_plain_torch(
+    name: str, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(fused_layers, "_CACHED", rows * 6)  # in blocks of a few rows, and all at once
     lean, plain, inputs = CASES[name]
     leaves = [each.clone().requires_grad_() for each in inputs]

@@ -60,11 +60,14 @@ def test_a_value_head_starts_with_zeros(
     assert model.score.weight.grad.any()
 
 
-def test_a_score_head_in_addition_to_the_language_model_head(llama: Path, make_batch: Callable[..., Batch]) -> None:
+def test_a_score_head_in_addition_to_the_language_model_head(
+    llama: Path, make_batch: Callable[..., Batch]
+) -> None:
     batch = make_batch(6, 2)
     both = frozenset({"values", "logprobs"})
     found = [
-        load_model(llama, Head.SCORE, seed=seed)(PackedTokens.from_batch(batch, CPU), both) for seed in (1, 1, 2)
+        load_model(llama, Head.SCORE, seed=seed)(PackedTokens.from_batch(batch, CPU), both)
+        for seed in (1, 1, 2)
     ]
     assert found[0].keys() == both
     assert torch.equal(found[0]["values"], found[1]["values"])
@@ -105,7 +108,9 @@ def three_scores(reward_llama: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_several_scores_are_stored_at_their_token(three_scores: Path, make_batch: Callable[..., Batch]) -> None:
+def test_several_scores_are_stored_at_their_token(
+    three_scores: Path, make_batch: Callable[..., Batch]
+) -> None:
     batch = make_batch(6, 1, 9)
     frozen = FrozenTorchModel.load(three_scores, Head.SCORE, Precision.FLOAT32, microbatch_tokens=8)
     assert frozen.scores == ("good", "long", "kind")
@@ -133,10 +138,14 @@ def test_frozen_and_trained_models_compute_the_same(
     llama: Path, reward_llama: Path, make_batch: Callable[..., Batch]
 ) -> None:
     batch = make_batch(6, 1, 9, 4)
-    reference = FrozenTorchModel.load(llama, Head.LANGUAGE_MODEL, Precision.FLOAT32, microbatch_tokens=8).offload()
+    reference = FrozenTorchModel.load(
+        llama, Head.LANGUAGE_MODEL, Precision.FLOAT32, microbatch_tokens=8
+    ).offload()
     found = reference.forward(batch, frozenset({"logprobs"}))["logprobs"]
     with torch.no_grad():
-        wanted = load_model(llama, Head.LANGUAGE_MODEL)(PackedTokens.from_batch(batch, CPU), frozenset({"logprobs"}))
+        wanted = load_model(llama, Head.LANGUAGE_MODEL)(
+            PackedTokens.from_batch(batch, CPU), frozenset({"logprobs"})
+        )
     torch.testing.assert_close(found, wanted["logprobs"], atol=1e-6, rtol=1e-6)
     reward = FrozenTorchModel.load(reward_llama, Head.SCORE, Precision.FLOAT32, microbatch_tokens=8)
     scores = reward.forward(batch, VALUES)["values"]

@@ -18,15 +18,23 @@ from transformers import (
 )
 
 from kubealign.spec.sections.precision import Precision
-from kubealign.spec.sections.training import AdamW, Backend, Lora, LoraTargetLayers, Optimizer, LoraLayerKind, Trainer
+from kubealign.spec.sections.training import (
+    AdamW,
+    Backend,
+    Lora,
+    LoraLayerKind,
+    LoraTargetLayers,
+    Optimizer,
+    Trainer,
+)
 from kubealign.spec.sections.training import TorchBackendSpec as TorchSpec
 from kubealign_services.algorithms.contract import Objective
 from kubealign_services.batch.packed import Batch
+from kubealign_services.training.adapters.targets import target_layers
 from kubealign_services.training.contract import CorruptCheckpoint, Head, UpdatePlan
 from kubealign_services.training.torch_backend.backend import TorchTrainingBackend
-from kubealign_services.training.torch_backend.model.lora import adapted_layers, add_adapters
-from kubealign_services.training.adapters.targets import target_layers
 from kubealign_services.training.torch_backend.model.loading import load_model
+from kubealign_services.training.torch_backend.model.lora import adapted_layers, add_adapters
 
 LOGPROBS = frozenset({"logprobs"})
 LORA = Lora(rank=4, alpha=8)
@@ -48,7 +56,9 @@ def make(
     return TorchTrainingBackend.create(folder, head, spec, total_updates=20, **fields)
 
 
-def steps(backend: TorchTrainingBackend, batch: Batch, objective: Objective, seeds: range) -> list[dict[str, float]]:
+def steps(
+    backend: TorchTrainingBackend, batch: Batch, objective: Objective, seeds: range
+) -> list[dict[str, float]]:
     return [backend.train_step(batch, objective, UpdatePlan(1, 2, seed=seed)) for seed in seeds]
 
 
@@ -124,7 +134,9 @@ def test_gradients_match_peft(
         torch.testing.assert_close(grads[name], grad * shrunk, atol=1e-6, rtol=1e-4, msg=name)
 
 
-def test_targets_select_layers_by_kind_and_name(llama: Path, tmp_path: Path, save_model: Callable[..., Path]) -> None:
+def test_targets_select_layers_by_kind_and_name(
+    llama: Path, tmp_path: Path, save_model: Callable[..., Path]
+) -> None:
     def ends(folder: Path, targets: LoraTargetLayers) -> set[str]:
         return {
             name.rsplit(".", 1)[-1]

@@ -8,7 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubealign_services.batch.packed import Batch, pack
-from kubealign_services.training.torch_backend.packing.microbatches import Microbatch, minibatches, plan_microbatches
+from kubealign_services.training.torch_backend.packing.microbatches import (
+    Microbatch,
+    minibatches,
+    plan_microbatches,
+)
 from kubealign_services.training.torch_backend.packing.shared_prompts import share_prompts
 
 
@@ -129,7 +133,9 @@ def test_shared_prompts_keep_all_units_and_the_limit(
         )
         part = batch.select(sequences)
         shared = share_prompts(part)
-        assert len(sequences) == unit or len(part.tokens if shared is None else shared.computed_indices) <= bound
+        assert (
+            len(sequences) == unit or len(part.tokens if shared is None else shared.computed_indices) <= bound
+        )
 
 
 def test_minibatches_cover_every_unit_once_per_epoch_in_seeded_order(

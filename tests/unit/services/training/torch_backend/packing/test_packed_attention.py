@@ -24,8 +24,11 @@ from transformers import (
 from kubealign_services.batch.packed import Batch
 from kubealign_services.training.contract import Head
 from kubealign_services.training.torch_backend.model.loading import load_model
-from kubealign_services.training.torch_backend.packing.packed_attention import UnsupportedTrainingModel, plan_attention
 from kubealign_services.training.torch_backend.model.packed_model import PackedTokens
+from kubealign_services.training.torch_backend.packing.packed_attention import (
+    UnsupportedTrainingModel,
+    plan_attention,
+)
 
 SIZES: dict[str, Any] = {
     "vocab_size": 41,

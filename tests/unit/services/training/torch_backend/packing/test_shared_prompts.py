@@ -15,8 +15,8 @@ from kubealign_services.batch.packed import Batch, pack
 from kubealign_services.training.contract import Head
 from kubealign_services.training.torch_backend.model import loading
 from kubealign_services.training.torch_backend.model.loading import load_model
-from kubealign_services.training.torch_backend.packing.packed_attention import plan_attention
 from kubealign_services.training.torch_backend.model.packed_model import PackedModel, PackedTokens
+from kubealign_services.training.torch_backend.packing.packed_attention import plan_attention
 from kubealign_services.training.torch_backend.packing.shared_prompts import share_prompts
 
 CPU = torch.device("cpu")
@@ -116,7 +116,9 @@ def test_values_are_the_same_at_every_token(llama: Path, head: Head) -> None:
 
 def test_top_k_tokens_are_the_same(llama: Path) -> None:
     model = load_model(llama, Head.LANGUAGE_MODEL)
-    alone, shared = (model.topk_logprobs(PackedTokens.from_batch(samples(), CPU, each), 3, 41) for each in (False, True))
+    alone, shared = (
+        model.topk_logprobs(PackedTokens.from_batch(samples(), CPU, each), 3, 41) for each in (False, True)
+    )
     assert torch.equal(alone[0], shared[0])
     torch.testing.assert_close(alone[1], shared[1])
 
@@ -144,7 +146,9 @@ def test_prompts_are_not_shared_with_dropout(tmp_path: Path, save_model: Callabl
     assert not model.train().shares_prompts
 
 
-def test_prompts_are_not_shared_when_the_self_check_fails(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prompts_are_not_shared_when_the_self_check_fails(
+    llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = PackedModel.hidden
 
     def leaking(self: PackedModel, packed: PackedTokens) -> Tensor:

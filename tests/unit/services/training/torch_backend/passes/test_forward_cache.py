@@ -13,8 +13,8 @@ from kubealign.v1 import training_pb2
 from kubealign_services.algorithms.contract import Objective
 from kubealign_services.batch.codec import encode
 from kubealign_services.batch.packed import Batch, concatenate
-from kubealign_services.training.contract import Head, UpdatePlan
 from kubealign_services.training.commands.core import StepPlan, TrainingCore
+from kubealign_services.training.contract import Head, UpdatePlan
 from kubealign_services.training.torch_backend.backend import TorchTrainingBackend
 from kubealign_services.training.torch_backend.passes.forward_cache import ForwardCache
 

@@ -52,7 +52,9 @@ def packed(counts: list[int], planes: list[int]) -> bytes:
     st.booleans(),
     st.integers(0, 2**31),
 )
-def test_round_trip_restores_bits(dtype: torch.dtype, count: int, share: float, small: bool, seed: int) -> None:
+def test_round_trip_restores_bits(
+    dtype: torch.dtype, count: int, share: float, small: bool, seed: int
+) -> None:
     """small: changes of one unit in the last place; otherwise any bits, including NaN, infinities and -0."""
     generator = np.random.default_rng(seed)
     unsigned = np.uint16 if dtype.itemsize == 2 else np.uint32

@@ -8,12 +8,12 @@ import pytest
 import xxhash
 
 from kubealign.v1 import batch_pb2, refit_pb2
-from kubealign_services.weights.transfer.delta.codec import encode_delta
-from kubealign_services.weights.receive.part_assembler import PartAssembler, PartPiece
+from kubealign_services.runtime.rpc.errors import NotFound, Unreachable
 from kubealign_services.weights.announce.manifest import CorruptTransfer
+from kubealign_services.weights.receive.part_assembler import PartAssembler, PartPiece
+from kubealign_services.weights.transfer.delta.codec import encode_delta
 from kubealign_services.weights.transfer.stream.part_streamer import PartStreamer
 from kubealign_services.weights.transfer.stream.relay import CHUNK_BYTES, Relay
-from kubealign_services.runtime.rpc.errors import NotFound, Unreachable
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -73,7 +73,9 @@ def test_flipped_bit_invalidates_only_its_piece(flipped: int) -> None:
     with pytest.raises(CorruptTransfer, match=rf"1 of 4 tensors from trainer:1 .* checksum: t{place}"):
         for start in range(0, 200, 50):
             incoming.put(start, bytes(harmed[start : start + 50]), SENDER)
-    assert [incoming.is_verified(other) for other in range(place)] == [True] * place and not incoming.is_verified(place)
+    assert [incoming.is_verified(other) for other in range(place)] == [
+        True
+    ] * place and not incoming.is_verified(place)
     incoming.restart()
     begin = SPANS[place][0]
     incoming.put(begin, data[begin:], "another:1")

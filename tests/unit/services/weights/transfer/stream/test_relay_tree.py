@@ -11,7 +11,9 @@ from kubealign_services.weights.transfer.stream.relay_tree import SENDER, RelayR
 pytestmark = pytest.mark.timeout(60)
 
 
-def ask(name: str, serves: bool = True, delta: bool = False, pieces: frozenset[int] | None = None) -> RelayRequest:
+def ask(
+    name: str, serves: bool = True, delta: bool = False, pieces: frozenset[int] | None = None
+) -> RelayRequest:
     return RelayRequest(name, f"{name}:1" if serves else "", pieces, delta)
 
 

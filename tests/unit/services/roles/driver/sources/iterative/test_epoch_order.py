@@ -1,6 +1,6 @@
 """Row order of a round: each row once per epoch, drawn from seed, round and epoch."""
 
-from kubealign_services.roles.driver.sources.iterative.order import select_row_indices
+from kubealign_services.roles.driver.sources.iterative.source import select_row_indices
 
 
 def all_of(rows: int, epochs: int, step: int, seed: int = 1, number: int = 1) -> list[list[int]]:

@@ -1,7 +1,7 @@
 """Judge prompts."""
 
-from kubealign_services.data.tokenization.chat_template import ensure_chat_template
 from kubealign_services.data.prepared import PreparedRow
+from kubealign_services.data.tokenization.chat_template import ensure_chat_template
 from kubealign_services.data.tokenization.tokenizers import train_character_tokenizer
 from kubealign_services.roles.driver.sources.iterative.judge_prompts import JudgePrompts, format_conversation
 

@@ -8,9 +8,16 @@ import pytest
 from kubealign_services.algorithms.iterative.rounds import RoundPrompt, RoundResponse, RoundRow, pack_rows
 from kubealign_services.data.epoch_shuffle import EpochCursor
 from kubealign_services.roles.driver.errors import UnrecoverableError
-from kubealign_services.roles.driver.sources.iterative.round_files import RoundFiles, RoundHeader, DataPosition
+from kubealign_services.roles.driver.sources.iterative.round_files import (
+    DataPosition,
+    RoundFiles,
+    RoundHeader,
+)
 
-HERE, AFTER = DataPosition(cursor=EpochCursor(0, 3), unfinished=["0/1"]), DataPosition(cursor=EpochCursor(1, 0), unfinished=[])
+HERE, AFTER = (
+    DataPosition(cursor=EpochCursor(0, 3), unfinished=["0/1"]),
+    DataPosition(cursor=EpochCursor(1, 0), unfinished=[]),
+)
 
 
 def header(**changes: Any) -> RoundHeader:
@@ -32,7 +39,9 @@ def header(**changes: Any) -> RoundHeader:
 
 def batch(last: int = 9) -> Any:
     prompt = RoundPrompt("0/1", [1], [])
-    pairs = [RoundRow(prompt, (RoundResponse(f"{k}+", [2, k]), RoundResponse(f"{k}-", [last]))) for k in (3, 4, 5)]
+    pairs = [
+        RoundRow(prompt, (RoundResponse(f"{k}+", [2, k]), RoundResponse(f"{k}-", [last]))) for k in (3, 4, 5)
+    ]
     return pack_rows(pairs)
 
 
