@@ -100,7 +100,7 @@ test-cluster: cluster-tools ## A real API server with simulated pods; real pods 
 lint: $(VENV)/.dev ## Style, types and the import contract
 	$(RUN)/ruff check .
 	$(RUN)/ruff format --check .
-	$(RUN)/mypy sdk/kubealign operator/kubealign_operator services/kubealign_services
+	$(RUN)/mypy sdk/kubealign operator/kubealign_operator services/kubealign_services services/kubealign_dashboard
 	$(RUN)/lint-imports
 
 format: $(VENV)/.dev ## Rewrite the code in the house style

@@ -1,7 +1,7 @@
 """Contract between the operator and a role's container: mount paths, ports, and `PodSettings`.
 
-The operator renders pods with these names, and `kubealign_services.runtime.process.pod_entrypoint` reads them in the
-container; no other code connects the two.
+The operator renders pods with these names, and `kubealign_services.runtime.process.pod_entrypoint` reads
+them in the container; no other code connects the two.
 """
 
 from pathlib import PurePosixPath

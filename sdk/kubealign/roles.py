@@ -177,4 +177,4 @@ def _elastic_process(
 
 
 def _module(role: Role) -> str:
-    return f"kubealign_services.{role}.main"
+    return f"kubealign_services.roles.{role}.main"

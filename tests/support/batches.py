@@ -11,7 +11,8 @@ from kubealign_services.batch.packed import Batch, pack
 
 def random_batch(responses: list[int], groups: list[int], seed: int = 0) -> Batch:
     """One sequence for each response length, after prompts of 1 to 3 tokens, with every column of an online
-    step."""
+    step.
+    """
     generator = torch.Generator().manual_seed(seed)
     prompts = [1 + i % 3 for i in range(len(responses))]
     batch = pack(
@@ -44,7 +45,8 @@ def stand_in(batch: Batch, weights: Tensor) -> ModelOutputs:
     """What a model of three weights would give: outputs that depend on the weights, differently at each
     token, and on the sequence's own tokens only. Sequences are told apart by their sample ids, which are
     numbers. The batch has the column behaviour_logprobs or none is needed; candidates and ratings make
-    outputs of their widths."""
+    outputs of their widths.
+    """
     which = torch.tensor([float(name) for name in batch.sample_ids], dtype=torch.float64)
     place, own = batch.positions.double(), which[batch.sequence_of_token]
     move = weights @ torch.stack([torch.cos(place + own), torch.sin(2 * place), place / 10])

@@ -1,6 +1,5 @@
 """Ranks of a group as processes forked from a process with all imports done: imports take fifteen seconds of
-a core, a
-fork almost nothing.
+a core, a fork almost nothing.
 """
 
 import importlib
@@ -15,8 +14,7 @@ from typing import Any, Self
 
 class RankFactory:
     """A process with `modules` imported, which forks ranks. A context manager: leaving ends the process and
-    its remaining
-    ranks.
+    its remaining ranks.
     """
 
     def __init__(self, modules: Sequence[str]) -> None:
@@ -41,7 +39,8 @@ class RankFactory:
 
     def run(self, target: str, ranks: Sequence[tuple[Any, ...]], timeout: float) -> list[int | None]:
         """Call `module:function` in one process for each rank's arguments, and wait for all. Returns their
-        exit codes; one that is not done in time is killed (-9)."""
+        exit codes; one that is not done in time is killed (-9).
+        """
         self._line.send((target, list(ranks), timeout))
         if not self._line.poll(timeout + 60):
             raise TimeoutError(f"{target} on {len(ranks)} ranks gave no answer in {timeout + 60:g} s")

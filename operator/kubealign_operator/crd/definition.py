@@ -1,4 +1,4 @@
-"""The CustomResourceDefinition as one document."""
+"""The CustomResourceDefinition as one document, and as the YAML file of the chart."""
 
 from typing import Any
 
@@ -15,6 +15,7 @@ from kubealign_operator.crd.schema import Schema, SchemaEmitter
 
 PLURAL = "alignmentjobs"
 NAME = f"{PLURAL}.{GROUP}"
+_HEADER = "# Generated from sdk/kubealign/spec by `make crd`.\n"
 
 _NAME_RULES = (
     CelRule("self.metadata.name.size() <= 52", "metadata.name must have at most 52 characters"),
@@ -98,9 +99,6 @@ _PRINTER_COLUMNS = [
     ),
     _column("Message", "string", ".status.message", "Reason for which the job waits or failed.", wide=True),
 ]
-
-
-_HEADER = "# Generated from sdk/kubealign/spec by `make crd`.\n"
 
 
 class _NoAliasDumper(yaml.SafeDumper):

@@ -255,8 +255,10 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
     PodMetadata: [
         CelRule(
             "!has(self.labels) || "
-            f"self.labels.all(key, !(key in [{_RESERVED_LABEL_LIST}]) && !key.startsWith({cel_string(RESERVED_LABEL_PREFIX)}))",
-            f"{RESERVED_LABEL_PREFIX}*, {' and '.join(RESERVED_LABELS)} are set by kubealign itself: remove them",
+            f"self.labels.all(key, !(key in [{_RESERVED_LABEL_LIST}]) && "
+            f"!key.startsWith({cel_string(RESERVED_LABEL_PREFIX)}))",
+            f"{RESERVED_LABEL_PREFIX}*, {' and '.join(RESERVED_LABELS)} are set by kubealign itself: "
+            "remove them",
             field_path=".labels",
         )
     ],
@@ -279,7 +281,8 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
     ],
     VolumeMount: [
         CelRule(
-            f"[{_RESERVED_FOLDER_LIST}].all(own, self.mountPath != own && !self.mountPath.startsWith(own + '/'))",
+            f"[{_RESERVED_FOLDER_LIST}].all(own, "
+            "self.mountPath != own && !self.mountPath.startsWith(own + '/'))",
             f"must not be or lie below {', '.join(RESERVED_FOLDERS)}: choose another folder",
             field_path=".mountPath",
         )

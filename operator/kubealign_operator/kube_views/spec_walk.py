@@ -7,7 +7,7 @@ from pydantic import BaseModel
 
 from kubealign.spec.paths import DocumentPath
 
-SpecPart = TypeVar("Part", bound=BaseModel)
+SpecPart = TypeVar("SpecPart", bound=BaseModel)
 
 
 def spec_parts(

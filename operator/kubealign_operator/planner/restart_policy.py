@@ -118,4 +118,4 @@ def _is_incomplete_gang(unit: ProcessUnit, complete: frozenset[str]) -> bool:
 
 def _budget_exhausted(cause: FailureReason, budget: int) -> FailureReason:
     text = f"all {budget} restarts are used up" if budget else "the job allows no restart"
-    return replace(cause, text=f"{cause.message}; {text} (lifecycle.maxRestarts)")
+    return replace(cause, message=f"{cause.message}; {text} (lifecycle.maxRestarts)")

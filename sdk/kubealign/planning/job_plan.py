@@ -190,7 +190,7 @@ class _JobPlanner:
         if self.machine.device is Device.CPU and moment is need.peak:
             # On a CPU the idle model stays in the same memory.
             moment = MemoryPeak(moment.name, {**moment.parts, name: weights})
-        return replace(need, moment=moment, host=host)
+        return replace(need, peak=moment, host=host)
 
     def _reward(self, name: str, count: int) -> ProcessRequirements:
         reward = next(each for each in self.spec.rewards if each.name == name)

@@ -43,9 +43,9 @@ def field_errors(title: str, *problems: tuple[tuple[str | int, ...], Any, str]) 
         title,
         [
             InitErrorDetails(
-                type=PydanticCustomError("incoherent", "{text}", {"text": text}), loc=path, input=held
+                type=PydanticCustomError("incoherent", "{text}", {"text": text}), loc=path, input=value
             )
-            for path, held, text in problems
+            for path, value, text in problems
         ],
     )
 
@@ -191,9 +191,13 @@ QUANTITY_PATTERN = r"^[0-9]+(\.[0-9]+)?([numkMGTPE]|[KMGTPE]i)?$"
 
 #: Descriptions of the patterns for error messages and documentation.
 PATTERN_DESCRIPTIONS = {
-    JOB_NAME_PATTERN: "lower-case letters, digits and hyphens, with a letter first and a letter or digit last",
+    JOB_NAME_PATTERN: (
+        "lower-case letters, digits and hyphens, with a letter first and a letter or digit last"
+    ),
     VOLUME_PATH_PATTERN: "a path within the volume, without a leading / and without ..",
-    DNS_SUBDOMAIN_PATTERN: "lower-case letters, digits, hyphens and dots, with a letter or digit at both ends",
+    DNS_SUBDOMAIN_PATTERN: (
+        "lower-case letters, digits, hyphens and dots, with a letter or digit at both ends"
+    ),
     ENV_NAME_PATTERN: "letters, digits and _, not beginning with a digit",
     FILE_KEY_PATTERN: "letters, digits, hyphens, dots and _",
     ABSOLUTE_PATH_PATTERN: "an absolute path without a colon",

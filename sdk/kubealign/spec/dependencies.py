@@ -110,13 +110,12 @@ def result_kind_errors(jobs: Sequence[AlignmentJob]) -> Iterator[tuple[Alignment
 
 
 def result_kind_error(path: DocumentPath, name: str, kind: ResultKind) -> str | None:
-    """Return the error if a job with this kind of result must not be named at this path; None: the kind is
-    accepted.
-    """
+    """Return the error of a result kind at this path; None: the kind is accepted."""
     accepted = _accepted_kinds(path)
     if kind in accepted:
         return None
-    return f"must be a job that makes {' or '.join(_WITH_ARTICLE[kind] for kind in accepted)}: {name} makes {_WITH_ARTICLE[kind]}"
+    expected = " or ".join(_WITH_ARTICLE[each] for each in accepted)
+    return f"must be a job that makes {expected}: {name} makes {_WITH_ARTICLE[kind]}"
 
 
 def result_kind_of(algorithm: Mapping[str, Any]) -> ResultKind | None:

@@ -14,7 +14,7 @@ from kubealign.read_model import (
     StepMetrics,
 )
 
-Result = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
 class RedisMetrics:

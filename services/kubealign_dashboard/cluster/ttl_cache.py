@@ -6,8 +6,8 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
-CacheKey = TypeVar("Key", bound=Hashable)
-CacheValue = TypeVar("Answer")
+CacheKey = TypeVar("CacheKey", bound=Hashable)
+CacheValue = TypeVar("CacheValue")
 
 
 class TTLCache(Generic[CacheKey, CacheValue]):

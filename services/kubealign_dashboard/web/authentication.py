@@ -67,7 +67,7 @@ class AuthenticationMiddleware:
                 f"the request has no token: send `Authorization: Bearer TOKEN`, or the token as {TOKEN_HEADER}"
             )
         if len(token) > _MAX_TOKEN_LENGTH:
-            raise Unauthenticated(f"the token is longer than {_LONGEST_TOKEN} characters")
+            raise Unauthenticated(f"the token is longer than {_MAX_TOKEN_LENGTH} characters")
         caller = await self._access.authenticate(token)
         if caller.expires is not None and caller.expires <= time.time():
             raise Unauthenticated("the token has expired: get a new one")

@@ -1,6 +1,5 @@
 """Auxiliary sequences, such as baselines: they inform the advantages of other sequences and are not trained
-on. The
-column `companion` marks them.
+on. The column `companion` marks them.
 """
 
 import torch

@@ -1,8 +1,8 @@
 """The packed batch: sequences concatenated in one dimension, with named columns.
 
 T is the number of tokens, S the number of sequences. A per-token column has one entry for every token; a
-value that
-belongs to a prediction is stored at the predicted token (so the first token of a sequence holds 0).
+value that belongs to a prediction is stored at the predicted token (so the first token of a sequence holds
+0).
 """
 
 from collections.abc import Iterable, Sequence
@@ -111,8 +111,7 @@ class Batch:
 
 def concatenate(batches: Iterable[Batch]) -> Batch:
     """Concatenate batches in order. All batches have the same columns; the scalars are those of the first
-    batch. Raises
-    ValueError for an empty list or different columns.
+    batch. Raises ValueError for an empty list or different columns.
     """
     parts = list(batches)
     if not parts:

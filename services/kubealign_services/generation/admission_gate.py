@@ -43,7 +43,7 @@ class AdmissionGate:
         """Close the gate within the block, after any other closer has left: no new work starts.
 
         Args:
-            drained: Wait until the running work is done before the block begins.
+            drain: Wait until the running work is done before the block begins.
         """
         while not self._open.is_set():
             await self._open.wait()

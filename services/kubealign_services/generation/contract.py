@@ -158,7 +158,10 @@ class Generator(Protocol):
         """
 
     async def sequence_logprobs(self, tokens: list[int]) -> list[float]:
-        """Return the log-probability of each token after the first, at temperature 1. Call within `paused`."""
+        """Return the log-probability of each token after the first, at temperature 1.
+
+        Call within `paused`.
+        """
 
     async def continuation_logprobs(
         self, prompt: Sequence[int], continuations: Sequence[Sequence[int]]

@@ -30,7 +30,10 @@ class EngineMemory(Offloadable, Protocol):
 
 
 class EngineTenant:
-    """The engine as a tenant of the accelerator lock. Has nothing on the accelerator until `memory` is set."""
+    """The engine as a tenant of the accelerator lock.
+
+    Has nothing on the accelerator until `memory` is set.
+    """
 
     def __init__(self) -> None:
         self.memory: EngineMemory | None = None

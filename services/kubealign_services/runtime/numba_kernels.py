@@ -1,4 +1,4 @@
-"""Numba-compiled functions: compiled at the first call or at import, and cached on disk for the next process."""
+"""Numba-compiled functions, compiled at the first call or at import and cached on disk."""
 
 import hashlib
 from collections.abc import Callable
@@ -13,9 +13,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 # detect them.
 _ARITHMETIC = {"reassoc", "contract", "nsz", "arcp"}
 
-_PACKAGE = Path(__file__).parent
+_PACKAGE = Path(__file__).parents[1]
 #: Folders of the compiled functions and of the functions that they call.
-_SOURCE_FOLDERS = ("refit", "generation/torch_engine/cpu")
+_SOURCE_FOLDERS = ("weights/verify", "weights/transfer/delta", "generation/torch_engine/cpu")
 
 
 def _source_digest() -> str:

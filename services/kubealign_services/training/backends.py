@@ -1,4 +1,6 @@
-"""Selects the training backend that a spec names, for trained models and for the frozen models beside them."""
+"""Selects the training backend that a spec names, for trained models and for the frozen models beside
+them.
+"""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -48,9 +50,8 @@ def create_backend(
 def load_frozen(folder: Path, head: Head, spec: Trainer, *, rank: int, world_size: int) -> FrozenBackend:
     """Load a frozen model that shares the processes of a trained one.
 
-    With torch each rank holds the whole model; with Megatron the frozen model is split as the trained one
-    is. Raises what
-    the backend's own loading raises.
+    With torch each rank holds the whole model; with Megatron the frozen model is split as the trained one is.
+    Raises what the backend's own loading raises.
 
     Args:
         spec: The spec of the trained model.

@@ -1,7 +1,7 @@
 """Interface of a training backend: forward passes and updates of one model over any number of ranks.
 
-Every method is called on all ranks, in the same order, with the same arguments, and returns the same on
-all of them.
+Every method is called on all ranks, in the same order, with the same arguments, and returns the same on all
+of them.
 """
 
 from collections.abc import Iterator
@@ -20,9 +20,8 @@ from kubealign_services.training.weight_slices import WeightSlice
 class Head(StrEnum):
     """The output head of a model.
 
-    LANGUAGE_MODEL: logits over the vocabulary. VALUE: a scalar for each state. SCORE: one or several
-    scores in addition to
-    the language-model head (a reward model in training may use both).
+    LANGUAGE_MODEL: logits over the vocabulary. VALUE: a scalar for each state. SCORE: one or several scores
+    in addition to the language-model head (a reward model in training may use both).
     """
 
     LANGUAGE_MODEL = "language_model"
@@ -36,8 +35,7 @@ class AdapterSnapshot:
 
     Attributes:
         scale: alpha / rank.
-        tensors: (name as in `adapters.low_rank`, CPU tensor), gathered; empty tensors on ranks other than
-            0.
+        tensors: (name as in `adapters.low_rank`, CPU tensor), gathered; empty tensors on ranks other than 0.
     """
 
     scale: float
@@ -47,8 +45,7 @@ class AdapterSnapshot:
 @dataclass(frozen=True)
 class UpdatePlan:
     """Division of one TrainStep: epochs over the batch, each in minibatches (one optimiser step each) in an
-    order drawn
-    from seed.
+    order drawn from seed.
     """
 
     epochs: int
@@ -76,9 +73,9 @@ class TrainingBackend(Protocol):
     def train_step(self, batch: Batch, objective: Objective, plan: UpdatePlan) -> dict[str, float]:
         """Update the weights.
 
-        Returns the objective's sums and `loss` (values of a minibatch averaged over the optimiser steps),
-        the largest of its
-        maxima, `gradient_norm` (before clipping, mean), and `learning_rate` (last). Raises NonFiniteLoss.
+        Returns the objective's sums and `loss` (values of a minibatch averaged over the optimiser steps), the
+        largest of its maxima, `gradient_norm` (before clipping, mean), and `learning_rate` (last). Raises
+        NonFiniteLoss.
         """
 
     def evaluate(self, batch: Batch, objective: Objective) -> dict[str, float]:
@@ -86,31 +83,26 @@ class TrainingBackend(Protocol):
 
     def forward(self, batch: Batch, outputs: frozenset[str]) -> dict[str, Tensor]:
         """Compute some of logprobs, entropy, values without gradient, as in ModelOutputs. Returns float32 [T]
-        (values of N
-        scores: [T, N]) on the CPU.
+        (values of N scores: [T, N]) on the CPU.
         """
 
     def base_forward(self, batch: Batch, outputs: frozenset[str]) -> dict[str, Tensor]:
         """Compute `forward` of the model without its adapter: bit for bit the result of its first weights.
-        Raises ValueError
-        without an adapter.
+        Raises ValueError without an adapter.
         """
 
     def snapshot(self) -> Iterator[tuple[str, Tensor]]:
         """Yield (Hugging Face name, CPU tensor) of every weight, gathered, with the adapter merged in; on
-        ranks other than 0 the
-        tensors are empty.
+        ranks other than 0 the tensors are empty.
         """
 
     def slices(self) -> Iterator[WeightSlice]:
         """Yield this rank's slices of every weight, with the adapter merged in.
 
-        The slices are in the precision of the arithmetic or to be converted to it (`WeightSlice.dtype`).
-        The slices of all ranks
-        together cover each tensor of the checkpoint exactly once, with tied weights once and padding
-        stripped. They may share
-        the model's memory until the next update. Collective only where a slice cannot be computed without
-        the other ranks.
+        The slices are in the precision of the arithmetic or to be converted to it (`WeightSlice.dtype`). The
+        slices of all ranks together cover each tensor of the checkpoint exactly once, with tied weights once
+        and padding stripped. They may share the model's memory until the next update. Collective only where a
+        slice cannot be computed without the other ranks.
         """
 
     def adapter(self) -> AdapterSnapshot | None:
@@ -118,20 +110,17 @@ class TrainingBackend(Protocol):
 
     def save(self, directory: Path) -> list[str]:
         """Write this rank's shard (trained weights, optimiser, schedule, RNG) as safetensors. Returns the
-        names of the written
-        files.
+        names of the written files.
         """
 
     def load(self, directory: Path) -> None:
         """Read a checkpoint that `save` wrote. Each backend documents whether another layout is allowed.
-        Raises
-        CorruptCheckpoint.
+        Raises CorruptCheckpoint.
         """
 
     def export(self, directory: Path) -> None:
         """Write a Hugging Face folder (rank 0 writes; all ranks gather): the merged model, and a PEFT adapter
-        in `adapter/` when
-        an adapter is trained.
+        in `adapter/` when an adapter is trained.
         """
 
 
@@ -143,15 +132,13 @@ class ForwardCachingBackend(Protocol):
         self, batch: Batch, outputs: frozenset[str], objective: Objective
     ) -> dict[str, Tensor]:
         """Compute `forward` of sequences that the next update trains on. The activations that its gradient
-        needs may be cached
-        until then.
+        needs may be cached until then.
         """
 
 
 class FrozenBackend(Protocol):
     """A model that is only evaluated. Its weights can be offloaded to host memory while another model needs
-    the accelerator.
-    Called on all ranks alike.
+    the accelerator. Called on all ranks alike.
     """
 
     @property
@@ -166,8 +153,7 @@ class FrozenBackend(Protocol):
 
     def forward(self, batch: Batch, outputs: frozenset[str]) -> dict[str, Tensor]:
         """Compute some of logprobs, entropy, values, as in ModelOutputs, after reloading the weights onto the
-        accelerator. Returns
-        float32 [T] (values of N scores: [T, N]) on the CPU.
+        accelerator. Returns float32 [T] (values of N scores: [T, N]) on the CPU.
         """
 
     def offload(self) -> object:

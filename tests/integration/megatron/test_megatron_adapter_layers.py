@@ -1,6 +1,5 @@
 """Adapters on megatron-core's layers over two tensor ranks: outputs and gradients match dense layers in
-float64, with and
-without sequence parallelism, and the ranks' gathered weights are complete.
+float64, with and without sequence parallelism, and the ranks' gathered weights are complete.
 """
 
 from collections.abc import Iterator

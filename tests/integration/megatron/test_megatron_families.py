@@ -1,6 +1,5 @@
 """Every family on megatron-core computes what the torch backend does: weight mapping, rotary embedding,
-windows and
-mixtures match transformers.
+windows and mixtures match transformers.
 """
 
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 
-from kubealign.spec.sections.megatron import MegatronBackendSpec as MegatronSpec
+from kubealign.spec.sections.megatron import MegatronBackendSpec
 from kubealign.spec.sections.training import Backend, Trainer
 from kubealign_services.training.backends import create_backend
 from kubealign_services.training.contract import Head
@@ -61,7 +60,7 @@ def test_a_family_computes_what_the_torch_backend_does(name: str, tmp_path: Path
     outputs = frozenset({"logprobs", "entropy"})
     found, expected = (
         create_backend(tmp_path, Head.LANGUAGE_MODEL, Trainer(backend=backend), 1).forward(batch, outputs)
-        for backend in (Backend(megatron=MegatronSpec()), Backend(torch={}))
+        for backend in (Backend(megatron=MegatronBackendSpec()), Backend(torch={}))
     )
     for column in outputs:
         torch.testing.assert_close(found[column], expected[column], rtol=1e-5, atol=1e-5)

@@ -1,6 +1,5 @@
 """Weight sync from Megatron ranks (tensor 2 x pipeline 2) to engines of one and two processes: engines
-reproduce the
-trainer's canary log-probabilities, over every transport of weights or an adapter.
+reproduce the trainer's canary log-probabilities, over every transport of weights or an adapter.
 """
 
 import asyncio
@@ -63,7 +62,7 @@ async def test_weight_sync_of_all_weights(name: str, way: str, site: Site) -> No
     async with site.workers(model, *WAYS[way], base=False) as workers:
         for step in range(3):
             said = await agreed(workers, way)
-            # The first of two processes has the parts of the first rank of each stage and fetches from no other.
+            # The first of two processes has the parts of each stage's first rank and fetches from no other.
             in_changes = {1: RANKS, 2: RANKS // 2} if way == "delta" and step else {1: 0, 2: 0}
             assert {processes: answer.delta_parts for processes, answer in said.items()} == in_changes
             sizes = {processes: answer.received_bytes for processes, answer in said.items()}

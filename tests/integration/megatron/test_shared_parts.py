@@ -1,4 +1,6 @@
-"""Two ranks with a divided vocabulary, and two ranks with a divided pack, compared with one rank in float64."""
+"""Two ranks with a divided vocabulary, and two ranks with a divided pack, compared with one rank in
+float64.
+"""
 
 import datetime
 from collections.abc import Iterator

@@ -39,7 +39,7 @@ def dashboard(access: RuledAccess) -> Iterator[Dashboard]:
 
 @pytest.fixture
 def view(browser: "Browser", dashboard: Dashboard) -> Iterator[View]:
-    """A signed-in tab on a wide screen; the test fails when a script does."""
+    """Open a signed-in tab on a wide screen; a script error fails the test."""
     with View(browser, dashboard.url) as opened:
         opened.sign_in("secret")
         yield opened

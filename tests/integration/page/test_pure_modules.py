@@ -37,7 +37,7 @@ ROWS = "(() => { const s = new m.StepSeries(); for (const part of a) s.add(part)
 def test_a_step_repeated_under_a_higher_fence_invalidates_later_steps(view: View) -> None:
     first = [entry(1, 1, x=1.0), entry(2, 2, x=2.0), entry(3, 3, x=3.0), entry(4, 4, x=4.0)]
     again = [entry(5, 2, fence=2, x=20.0)]
-    rows = js(view, "steps", ROWS, [first, again])
+    rows = js(view, "job/step_series", ROWS, [first, again])
     assert [(row["step"], row["fence"], row["values"]["x"]) for row in rows] == [(1, 1, 1.0), (2, 2, 20.0)]
 
 
@@ -46,41 +46,41 @@ def test_steps_are_independent_of_order_and_repetition(view: View) -> None:
         entry(6, 4, fence=2, x=40.0),
         entry(7, 5, fence=2, x=50.0),
     ]
-    told = js(view, "steps", ROWS, [entries])
-    backwards = js(view, "steps", ROWS, [entries[::-1], entries[2:5], entries])
+    told = js(view, "job/step_series", ROWS, [entries])
+    backwards = js(view, "job/step_series", ROWS, [entries[::-1], entries[2:5], entries])
     assert backwards == told
     assert [row["values"]["x"] for row in told] == [1.0, 2.0, 3.0, 40.0, 50.0]
 
 
 def test_a_separate_validation_joins_its_step(view: View) -> None:
-    rows = js(view, "steps", ROWS, [[entry(1, 1, x=1.0)], [entry(2, 1, **{"val/exact": 0.5})]])
+    rows = js(view, "job/step_series", ROWS, [[entry(1, 1, x=1.0)], [entry(2, 1, **{"val/exact": 0.5})]])
     assert [row["values"] for row in rows] == [{"x": 1.0, "val/exact": 0.5}]
 
 
 def test_a_higher_fence_without_rollback_invalidates_nothing(view: View) -> None:
     entries = [entry(1, 1, x=1.0), entry(2, 2, x=2.0), entry(3, 3, fence=2, x=3.0)]
-    assert [row["fence"] for row in js(view, "steps", ROWS, [entries])] == [1, 1, 2]
+    assert [row["fence"] for row in js(view, "job/step_series", ROWS, [entries])] == [1, 1, 2]
 
 
 def test_the_time_axis(view: View) -> None:
     at = [{"entry": f"{1763740800000 + ms}-0", "values": {}} for ms in (0, 1_800_000, 3_600_000)]
-    assert js(view, "steps", "m.positions(a, 'time')", at) == [0, 0.5, 1]
+    assert js(view, "job/step_series", "m.positions(a, 'time')", at) == [0, 0.5, 1]
     offsets = [{"entry": f"{n * 100}-0", "values": {"seconds/step": 1800.0}} for n in range(3)]
-    assert js(view, "steps", "m.positions(a, 'time')", offsets) == [0.5, 1, 1.5]
+    assert js(view, "job/step_series", "m.positions(a, 'time')", offsets) == [0.5, 1, 1.5]
 
 
 def test_smoothing_is_a_weighted_mean(view: View) -> None:
     # Weights 1, 1/2 and 1/4 from the newest one back, divided by their sum.
-    smooth = js(view, "smoothing", "m.smooth(a, 0.5)", [4.0, 2.0, 8.0])
+    smooth = js(view, "curves/smoothing", "m.smooth(a, 0.5)", [4.0, 2.0, 8.0])
     assert smooth == [4.0, (2 + 4 / 2) / 1.5, (8 + 2 / 2 + 4 / 4) / 1.75]
-    assert js(view, "smoothing", "m.smooth(a, 0)", [4.0, None, 8.0]) == [4.0, None, 8.0]
-    assert js(view, "smoothing", "m.smooth(a, 0.9)", [3.0, None, 3.0]) == [3.0, None, 3.0]
+    assert js(view, "curves/smoothing", "m.smooth(a, 0)", [4.0, None, 8.0]) == [4.0, None, 8.0]
+    assert js(view, "curves/smoothing", "m.smooth(a, 0.9)", [3.0, None, 3.0]) == [3.0, None, 3.0]
 
 
 def test_a_thinned_curve_keeps_its_spikes_and_ends(view: View) -> None:
     values = [0.0] * 10_000
     values[4321], values[8765] = 5.0, -3.0
-    kept = js(view, "smoothing", "m.thin(a, 400)", values)
+    kept = js(view, "curves/smoothing", "m.thin(a, 400)", values)
     assert len(kept) <= 402
     assert {0, 4321, 8765, 9999} <= set(kept)
     assert kept == sorted(kept)
@@ -91,7 +91,7 @@ def test_the_colour_scale_is_robust_to_an_outlier(view: View) -> None:
     of = (
         "(() => { const s = m.scale(a, true); return [s.end, s.of(s.end), s.of(-s.end / 2), s.of(null)]; })()"
     )
-    end, strongest, half, none = js(view, "token_colours", of, values)
+    end, strongest, half, none = js(view, "samples/token_colours", of, values)
     assert end < 2
     assert strongest == {"tone": "high", "strength": 1}
     assert half == {"tone": "low", "strength": 0.5}
@@ -110,10 +110,10 @@ def test_the_url_round_trips_the_state(view: View) -> None:
         "overlay": "b/c",
         "axis": "time",
     }
-    assert js(view, "url_state", "m.parse(m.format(a))", state) == state
-    listed = js(view, "url_state", "m.parse('#/?phase=Failed&phase=Running&sort=bad&search=%26a')")
+    assert js(view, "core/url_state", "m.parse(m.format(a))", state) == state
+    listed = js(view, "core/url_state", "m.parse('#/?phase=Failed&phase=Running&sort=bad&search=%26a')")
     assert (listed["phases"], listed["sort"], listed["search"]) == (["Failed", "Running"], "-created", "&a")
-    assert js(view, "url_state", "m.parse('#/jobs/%E0%A4%A/x').name") == "x"
+    assert js(view, "core/url_state", "m.parse('#/jobs/%E0%A4%A/x').name") == "x"
 
 
 def test_yaml_round_trips(view: View) -> None:
@@ -130,7 +130,7 @@ def test_yaml_round_trips(view: View) -> None:
         "number": 1e-7,
         "yes": False,
     }
-    assert yaml.safe_load(js(view, "yaml", "m.toYaml(a)", document)) == document
+    assert yaml.safe_load(js(view, "core/yaml", "m.toYaml(a)", document)) == document
 
 
 def test_every_metric_has_one_panel(view: View) -> None:
@@ -144,7 +144,7 @@ def test_every_metric_has_one_panel(view: View) -> None:
         "new/x",
         "new/y",
     ]
-    panels = js(view, "figures", "m.panelsFor(new Set(a))", names)
+    panels = js(view, "curves/metric_panels", "m.panelsFor(new Set(a))", names)
     shown = [name for panel in panels for name in panel["names"]]
     assert sorted(shown) == sorted(set(names) - {"seconds/step"})
     assert next(panel for panel in panels if panel["id"] == "reward")["names"] == [
@@ -155,24 +155,24 @@ def test_every_metric_has_one_panel(view: View) -> None:
 
 
 def test_a_curve_is_summarised(view: View) -> None:
-    words = js(view, "summary", "m.summary('KL', [1, 2, 3], [0.1, 0.5, 0.25])")
+    words = js(view, "curves/curve_summary", "m.summary('KL', [1, 2, 3], [0.1, 0.5, 0.25])")
     assert words == "KL: now 0.250 at step 3; 0.100 at step 1; lowest 0.100 (step 1), highest 0.500 (step 2)"
-    assert "no values" in js(view, "summary", "m.summary('KL', [1], [null])")
+    assert "no values" in js(view, "curves/curve_summary", "m.summary('KL', [1], [null])")
 
 
 def test_numbers_times_and_sizes_are_short(view: View) -> None:
     numbers = [0, 1.0, 0.03456, 123.456, 12345.6, 1234567.0, 0.00001234, -2.5, None]
-    shown = js(view, "format", "a.map(m.number)", numbers)
+    shown = js(view, "core/format", "a.map(m.number)", numbers)
     assert shown == ["0", "1", "0.0346", "123.5", "12346", "1.23e6", "1.23e−5", "−2.50", "–"]
-    spans = js(view, "format", "a.map(m.duration)", [0.4, 42, 185, 7800, 97200])
+    spans = js(view, "core/format", "a.map(m.duration)", [0.4, 42, 185, 7800, 97200])
     assert spans == ["0.400 s", "42 s", "3 min 5 s", "2 h 10 min", "1 d 3 h"]
-    assert js(view, "format", "a.map(m.bytes)", [12, 2048, 2.6e9]) == ["12 B", "2.0 KiB", "2.4 GiB"]
+    assert js(view, "core/format", "a.map(m.bytes)", [12, 2048, 2.6e9]) == ["12 B", "2.0 KiB", "2.4 GiB"]
 
 
 def test_parsing_of_log_lines(view: View) -> None:
     read = js(
         view,
-        "log_line",
+        "job/log_line",
         "a.map(m.readLine)",
         ['{"level": "INFO", "message": "step", "loss": 0.5}', "[1]", "plain"],
     )
@@ -183,7 +183,7 @@ def test_parsing_of_log_lines(view: View) -> None:
 def test_the_remaining_time_uses_the_last_steps(view: View) -> None:
     job = {"status": {"phase": "Running", "maxSteps": 100}}
     rows = [{"step": n, "values": {"seconds/step": 1000.0 if n < 20 else 3.0}} for n in range(1, 41)]
-    told = js(view, "progress", "m.progress(a[0], a[1])", [job, rows])
+    told = js(view, "job/job_progress", "m.progress(a[0], a[1])", [job, rows])
     assert (told["step"], told["share"], told["left"]) == (40, 0.4, 180)
     suspended = {"status": {"phase": "Suspended", "maxSteps": 100}}
-    assert js(view, "progress", "m.progress(a[0], a[1]).left", [suspended, rows]) is None
+    assert js(view, "job/job_progress", "m.progress(a[0], a[1]).left", [suspended, rows]) is None

@@ -14,8 +14,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from kubealign.spec.sections.precision import Precision
-from kubealign.spec.sections.training import AdamW, Backend, Lora, Optimizer, Trainer
-from kubealign.spec.sections.training import TorchBackendSpec as TorchSpec
+from kubealign.spec.sections.training import AdamW, Backend, Lora, Optimizer, TorchBackendSpec, Trainer
 from kubealign_services.algorithms.contract import LossTerms, ModelOutputs
 from kubealign_services.batch.packed import Batch, pack
 from kubealign_services.training.commands.group import CommandGroup, Handlers
@@ -61,7 +60,9 @@ def batch_of(step: int) -> Batch:
 def trainer(precision: Precision, checkpointing: bool, lora: Lora | None = None) -> Trainer:
     return Trainer(
         backend=Backend(
-            torch=TorchSpec(microbatch_tokens=32, precision=precision, gradient_checkpointing=checkpointing)
+            torch=TorchBackendSpec(
+                microbatch_tokens=32, precision=precision, gradient_checkpointing=checkpointing
+            )
         ),
         optimizer=Optimizer(adam_w=AdamW(learning_rate=1e-2, weight_decay=0.1), gradient_clip_norm=1.0),
         lora=lora,

@@ -1,0 +1,1 @@
+"""Memory peaks of trainers, frozen models and engines."""

@@ -16,17 +16,6 @@ from kubealign.spec.sections.precision import Precision
 LOGITS_PER_CHUNK = 1 << 24
 
 
-def head_working_bytes(shape: ModelShape, tokens: int, precision: Precision, tensor: int = 1) -> int:
-    """Return temporary bytes of the head's backward pass: two chunks in fp32 (in bf16 plus the gradient of
-    one), and the gradient of the head's weight before it is accumulated.
-    """
-    vocabulary = -(-shape.vocabulary // tensor)
-    rows = min(tokens, max(1, LOGITS_PER_CHUNK // vocabulary))
-    size = 2 if precision is Precision.BFLOAT16 else 4
-    chunks = rows * vocabulary * (8 if size == 4 else 10)
-    return chunks + size * vocabulary * shape.hidden
-
-
 def korthikanti_activation_bytes(
     hidden: int, heads: int, sequence: int, tensor: int, sequence_parallel: bool, recompute: Recompute
 ) -> float:
@@ -104,9 +93,20 @@ def layer_activations(
 
 
 def output_activations(shape: ModelShape, precision: Precision, has_head: bool) -> float:
-    """Return bytes per token outside the layers of the last stage: the final norm, and the head's input and
-    its gradient.
-    """
+    """Return bytes per token outside the layers: the final norm, and the head's input and its gradient."""
     size = 2 if precision is Precision.BFLOAT16 else 4
     norm = (4 + size) * shape.hidden
     return norm + 2 * size * shape.hidden if has_head else norm + 2 * 4 * shape.hidden
+
+
+def head_working_bytes(shape: ModelShape, tokens: int, precision: Precision, tensor: int = 1) -> int:
+    """Return temporary bytes of the head's backward pass, which computes the logits in chunks.
+
+    The bytes are two chunks in fp32 (in bf16 plus the gradient of one), and the gradient of the head's
+    weight before it is accumulated.
+    """
+    vocabulary = -(-shape.vocabulary // tensor)
+    rows = min(tokens, max(1, LOGITS_PER_CHUNK // vocabulary))
+    size = 2 if precision is Precision.BFLOAT16 else 4
+    chunks = rows * vocabulary * (8 if size == 4 else 10)
+    return chunks + size * vocabulary * shape.hidden

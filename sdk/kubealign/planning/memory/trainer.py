@@ -40,8 +40,8 @@ class TrainedModel:
     @property
     def precision(self) -> Precision:
         """Precision of the computation."""
-        found: Precision = self.trainer.backend.value.precision
-        return found
+        precision: Precision = self.trainer.backend.value.precision
+        return precision
 
     @property
     def weights(self) -> int:

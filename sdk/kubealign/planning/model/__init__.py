@@ -1,0 +1,1 @@
+"""Model shapes, parameter counts, and their division over a trainer's ranks."""

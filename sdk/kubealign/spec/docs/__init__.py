@@ -1,0 +1,1 @@
+"""Documentation generated from the spec's models: docs/spec.md, kubealign explain, job templates."""

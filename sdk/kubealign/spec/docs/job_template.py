@@ -152,17 +152,17 @@ class _TemplateWriter:
             yield f"{indent}# {line}"
 
     def _value(
-        self, field: FieldInfo, value: Any, place: tuple[str, ...], depth: int, *, active: bool
+        self, field: FieldInfo, value: Any, path: tuple[str, ...], depth: int, *, active: bool
     ) -> Iterator[str]:
-        start = "  " * depth + ("" if active else "#") + place[-1] + ":"
+        start = "  " * depth + ("" if active else "#") + path[-1] + ":"
         below, item = nested_model(field.annotation), nested_model(item_type(field.annotation))
         if below is not None and document_fields(below):
             yield start
-            yield from self.fields(below, value, place, depth + 1, active=active)
+            yield from self.fields(below, value, path, depth + 1, active=active)
         elif item is not None and value:
             yield start
             for item_value in value:
-                lines = list(self.fields(item, item_value, place, depth + 1, active=active))
+                lines = list(self.fields(item, item_value, path, depth + 1, active=active))
                 first = next(index for index, line in enumerate(lines) if not line.lstrip().startswith("#"))
                 lead = "  " * depth + "- "
                 yield from (line[2:] for line in lines[:first])
@@ -171,25 +171,24 @@ class _TemplateWriter:
         else:
             yield f"{start} {format_flow(value) if isinstance(value, dict | list) else _scalar(value)}"
 
-    def _default(self, field: FieldInfo, place: tuple[str, ...], depth: int) -> Iterator[str]:
+    def _default(self, field: FieldInfo, path: tuple[str, ...], depth: int) -> Iterator[str]:
         value = field.get_default(call_default_factory=True)
         below = nested_model(field.annotation)
         indent = "  " * depth
         if value is None and (below is not None or item_type(field.annotation) is not None):
-            yield f"{indent}# {place[-1]} is not set: kubealign explain {'.'.join(place)}"
+            yield f"{indent}# {path[-1]} is not set: kubealign explain {'.'.join(path)}"
         elif isinstance(value, BaseModel):
             document = value.model_dump(mode="json", by_alias=True, exclude_unset=True)
-            yield from self._value(field, document, place, depth, active=False)
+            yield from self._value(field, document, path, depth, active=False)
         else:
-            plain = field.get_default(call_default_factory=True)
-            yield f"{indent}#{place[-1]}: {_scalar(getattr(plain, 'value', plain))}"
+            yield f"{indent}#{path[-1]}: {_scalar(getattr(value, 'value', value))}"
 
     def _alternatives(
-        self, model: type[BaseModel], chosen: str, place: tuple[str, ...], depth: int
+        self, model: type[BaseModel], chosen: str, path: tuple[str, ...], depth: int
     ) -> Iterator[str]:
         others = [name for name in document_fields(model) if name != chosen]
         if others:
-            yield f"{'  ' * depth}# Alternatives: {', '.join(others)}; kubealign explain {'.'.join(place)}"
+            yield f"{'  ' * depth}# Alternatives: {', '.join(others)}; kubealign explain {'.'.join(path)}"
 
 
 def _scalar(value: Any) -> str:

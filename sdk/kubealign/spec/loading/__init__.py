@@ -1,0 +1,1 @@
+"""Loading of job files: YAML parsing, parameters, overrides, validation, error messages."""

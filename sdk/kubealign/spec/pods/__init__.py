@@ -1,0 +1,1 @@
+"""Pod templates of a job: fields, volumes, resource quantities."""

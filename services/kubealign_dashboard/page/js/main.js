@@ -1,15 +1,15 @@
 // The page's frame: top bar, routing and session.
 
-import { get, signOut } from "./api.js";
-import { fill, h, say } from "./dom.js";
-import { icon } from "./icons.js";
-import { JobPage } from "./job_page.js";
-import { ListPage } from "./list_page.js";
-import { button, failure } from "./pieces.js";
-import { submitDialog } from "./submit_dialog.js";
-import { onTheme, theme, toggle } from "./themes.js";
-import { tokenForm } from "./token_form.js";
-import { format, parse } from "./url_state.js";
+import { get, signOut } from "./core/api.js";
+import { fill, h, say } from "./core/dom.js";
+import { icon } from "./core/icons.js";
+import { JobPage } from "./job/job_page.js";
+import { ListPage } from "./list/list_page.js";
+import { button, failure } from "./core/components.js";
+import { submitDialog } from "./list/submit_dialog.js";
+import { onTheme, theme, toggle } from "./core/themes.js";
+import { tokenForm } from "./core/sign_in_form.js";
+import { format, parse } from "./core/url_state.js";
 
 const LIVE_WORDS = { connecting: "connecting", live: "live", reconnecting: "reconnecting", closed: "" };
 

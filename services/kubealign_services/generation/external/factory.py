@@ -29,7 +29,7 @@ async def open_external_engine(
     Args:
         folder: Hugging Face configuration and tokenizer.
         memory_files: Folder on a memory file system that the engine's processes see too.
-        adapted: The job trains an adapter.
+        trains_adapter: The job trains an adapter.
 
     Raises PermanentFailure where the library is missing, DataError for a tokenizer that does not fit the
     model.

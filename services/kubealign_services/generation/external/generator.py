@@ -37,7 +37,7 @@ IDLE_SECONDS = 5.0
 class ModelInfo:
     """Model properties that the generator needs.
 
-    ends: ids that end a response. decode: maps tokens to text, special tokens included.
+    end_tokens: ids that end a response. decode: maps tokens to text, special tokens included.
     """
 
     context: int
@@ -49,9 +49,9 @@ class ModelInfo:
 class ExternalGenerator:
     """A `Generator` over an ExternalEngine.
 
-    files: files that transfer weights to the engine. adapted: the job trains an adapter, so the base
-    weights are kept. freed: the engine releases its memory while it is idle; the last weights then stay in
-    files.
+    files: files that transfer weights to the engine. trains_adapter: the job trains an adapter, so the
+    base weights are kept. frees_memory: the engine releases its memory while it is idle; the last weights
+    then stay in files.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class ExternalGenerator:
     async def paused(self, in_flight: InFlightPolicy) -> AsyncIterator[None]:
         """Pause generation within the block. Raises ValueError for every mode but Drain."""
         _check_drain(in_flight)
-        async with self._gate.close(drained=True):
+        async with self._gate.close(drain=True):
             yield
 
     async def refit(

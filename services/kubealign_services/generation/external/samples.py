@@ -52,7 +52,7 @@ def to_generated_sample(
     Raises ValueError where the engine returned no tokens, or not one log-probability for each token.
 
     Args:
-        ends: Ids that end a response.
+        end_tokens: Ids that end a response.
         decode: Maps tokens to text, special tokens included.
     """
     tokens = external.tokens
@@ -82,7 +82,7 @@ def _finish_and_text(
     request: GenerationRequest,
     decode: Callable[[Sequence[int]], str],
 ) -> tuple[FinishReason, str]:
-    """Derive the finish reason and the text without its end from the tokens alone, as the torch engine does."""
+    """Derive the finish reason and the text without its end from the tokens alone, like the torch engine."""
     if tokens[-1] in ends:
         return FinishReason.STOP, decode(tokens[:-1])
     if request.sampling.stop:

@@ -56,8 +56,8 @@ class TorchRolloutEngine:
         """Create an engine over a model runner.
 
         Args:
-            passes: Runs the forward passes, in this process or in several.
-            ends: Token ids that end every response.
+            runner: Runs the forward passes, in this process or in several.
+            end_tokens: Token ids that end every response.
         """
         self.version = NO_WEIGHTS
         self._has_weights = False
@@ -101,7 +101,7 @@ class TorchRolloutEngine:
     def with_runner(
         cls, folder: Path, spec: engine_spec.TorchEngineSpec, make_runner: Callable[[Any], ModelRunner]
     ) -> "TorchRolloutEngine":
-        """Create an engine whose runner `make` builds from the folder's configuration, after all other
+        """Create an engine whose runner `make_runner` builds from the folder's configuration, after all other
         checks.
 
         Raises DataError (no tokenizer, or one that does not fit the model), OSError (a file is missing).
@@ -121,7 +121,10 @@ class TorchRolloutEngine:
 
     @torch.inference_mode()
     def abort(self, request_id: str) -> None:
-        """Drop a request and free its resources. Does nothing for a request that has ended or never existed."""
+        """Drop a request and free its resources.
+
+        Does nothing for a request that has ended or never existed.
+        """
         if self._unfinished.pop(request_id, None) is not None:
             self._scheduler.abort(request_id)
             self._notify_if_idle()

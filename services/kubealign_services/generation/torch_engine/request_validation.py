@@ -15,7 +15,7 @@ def check_request(
     Args:
         context: Largest number of tokens of a sequence.
         vocabulary: Number of token ids.
-        present: Ids of the requests that the engine has.
+        active_ids: Ids of the requests that the engine has.
     """
 
     def refuse(why: str) -> RequestRefused:
@@ -53,8 +53,9 @@ def check_room(request: GenerationRequest, pages: int, page_bytes: int) -> None:
     if needed > pages:
         raise RequestRefused(
             f"request {request.request_id!r}: a prompt of {prompt} tokens and max_tokens {most} need "
-            f"{_format_gib(needed * page_bytes)} of keys and values, and the engine has {_format_gib(pages * page_bytes)}: "
-            "set rollout.engine.torch.cacheGib to as much, or allow fewer tokens"
+            f"{_format_gib(needed * page_bytes)} of keys and values, and the engine has "
+            f"{_format_gib(pages * page_bytes)}: set rollout.engine.torch.cacheGib to as much, or allow "
+            "fewer tokens"
         )
 
 

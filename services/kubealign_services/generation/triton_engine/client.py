@@ -42,7 +42,7 @@ class EngineFailed(RuntimeError):
 class TritonGenerator:
     """A Generator over a TritonSession. A context manager, which ends the session and the server.
 
-    `run` must be running for a dead server to be noticed and restarted. `ready`: Triton reports server and
+    `run` must be running for a dead server to be noticed and restarted. `is_ready`: Triton reports server and
     model ready, and the session is open.
     """
 
@@ -59,9 +59,9 @@ class TritonGenerator:
         """Configure the generator without starting the server.
 
         Args:
-            memory: Folder on a memory file system that the server sees too, for weight transfer.
+            memory_folder: Folder on a memory file system that the server sees too, for weight transfer.
             compute: Runs long work off the event loop.
-            patience: Seconds for a server to become ready, to return, or to send a message.
+            timeout_seconds: Seconds for a server to become ready, to return, or to send a message.
         """
         self.load = EngineLoad()
         self.is_ready = False
@@ -155,7 +155,7 @@ class TritonGenerator:
         their tokens is generated with unverified weights.
         """
         drained = in_flight is InFlightPolicy.DRAIN
-        async with self._gate.close(drained=drained):
+        async with self._gate.close(drain=drained):
             # While a server is starting nothing runs, and the gate admits nothing.
             session = None if drained else self._session
             self._weights_touched = False
@@ -295,7 +295,7 @@ class TritonGenerator:
             await session.close()
 
     async def _open_session(self) -> None:
-        """Open a session with a server that is ready, retrying for `patience` seconds."""
+        """Open a session with a server that is ready, retrying for `timeout_seconds`."""
         cause = "it has not been reached"
         try:
             async with asyncio.timeout(self._timeout_seconds):

@@ -35,7 +35,10 @@ EngineFactory = Callable[[Path, TorchEngineSpec, int | None], RolloutEngine]
 
 
 class Reply(Protocol):
-    """The response stream of one message. `send` and `close` may be called after the client has disconnected."""
+    """The response stream of one message.
+
+    `send` and `close` may be called after the client has disconnected.
+    """
 
     def send(self, message: dict[str, Any]) -> None: ...
 

@@ -29,7 +29,7 @@ class TritonMetrics(Collector):
 
 
 def _read(address: str) -> str:
-    """Return the metrics text, or an empty string where the server does not answer because it is restarting."""
+    """Return the metrics text, or an empty string while the server is restarting and does not answer."""
     connection = HTTPConnection(address, timeout=_TIMEOUT_SECONDS)
     try:
         connection.request("GET", "/metrics")

@@ -39,7 +39,10 @@ class TritonInstallation:
 
     @classmethod
     def find(cls, environment: Mapping[str, str] = os.environ) -> "TritonInstallation":
-        """Find the installation. Raises PermanentFailure, which names what is missing and how to install it."""
+        """Find the installation.
+
+        Raises PermanentFailure, which names what is missing and how to install it.
+        """
         folder = Path(environment.get(ENVIRONMENT_VARIABLE) or Path(sys.prefix) / "triton")
         python = folder / "bin" / "python"
         if not python.exists():
@@ -87,7 +90,7 @@ class TritonInstallation:
 
     @property
     def backend_files(self) -> list[Path]:
-        """The files that one folder must contain: the backend, its Python module and the interpreter's stub."""
+        """Files that one folder must contain: the backend, its Python module and the interpreter's stub."""
         backend = self._server_folder / "backends" / "python"
         stub = self._server_folder / "python_backend_stubs" / self.version / "triton_python_backend_stub"
         return [backend / "libtriton_python.so", backend / "triton_python_backend_utils.py", stub]

@@ -66,8 +66,8 @@ class EngineSettings:
 
 
 class TritonSession:
-    """A session, open from `open` until `close` or until the server is gone: then `cause` holds the reason,
-    and every pending call gets EngineLost.
+    """A session, open from `open` until `close` or until the server is gone: then `lost_cause` holds the
+    reason, and every pending call gets EngineLost.
 
     All messages share one gRPC stream, which is ended and never cancelled while the server lives: this
     Triton version crashes when a cancellation meets an answer (issues 7368 and 8034 of

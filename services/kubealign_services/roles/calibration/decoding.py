@@ -47,7 +47,7 @@ def measure_decoding(
 
 
 def batch_sizes(max_running: int) -> list[int]:
-    """Return 1, `most`, and the powers of two between them, the middle ones first."""
+    """Return 1, `max_running`, and the powers of two between them, the middle ones first."""
     powers = [2**k for k in range(1, max_running.bit_length()) if 2**k < max_running]
     middle = len(powers) / 2
     return list(

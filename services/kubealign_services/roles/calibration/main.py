@@ -1,4 +1,5 @@
-"""Measure a job's parts: `python -m kubealign_services.roles.calibration.main JOB.json FOLDER FIGURES.json ...`.
+"""Measure a job's parts: `python -m kubealign_services.roles.calibration.main JOB.json FOLDER FIGURES.json
+...`.
 
 One process does in sequence the work that the services do in parallel, each with all cores: this models a
 trainer and a worker that have a machine like this one each.

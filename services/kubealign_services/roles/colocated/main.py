@@ -36,7 +36,7 @@ from kubealign_services.runtime.process.role_runner import run_role
 from kubealign_services.training.commands.shared_accelerator import (
     TRAINING,
     SharedAccelerator,
-    TrainingOffloadable,
+    TrainingTenant,
 )
 from kubealign_services.training.torch_backend.precision import compute_device
 
@@ -44,7 +44,7 @@ from kubealign_services.training.torch_backend.precision import compute_device
 async def serve(context: ProcessContext) -> None:
     """Train and generate until stopped. The worker of rank N is named rollout-N."""
     rank = context.settings.rank
-    training, generation = TrainingOffloadable(), EngineTenant()
+    training, generation = TrainingTenant(), EngineTenant()
     lease = AcceleratorLock(
         {TRAINING: training, GENERATION_TENANT: generation}, context.job.spec.trainer.step_timeout_seconds
     )

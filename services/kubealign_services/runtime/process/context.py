@@ -70,9 +70,9 @@ class ProcessContext:
             self,
             settings=self.settings.model_copy(update={**overrides, "rendezvous": None}),
             heartbeat=self.heartbeat.sub_heartbeat(),
-            computing="",
+            current_computation="",
             _executor=ThreadPoolExecutor(max_workers=1, thread_name_prefix=name),
-            _others=[],
+            _sub_contexts=[],
         )
         self._sub_contexts.append(part)
         return part

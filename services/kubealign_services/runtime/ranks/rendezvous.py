@@ -27,8 +27,8 @@ def join_process_group(rank: int, world_size: int, rendezvous: str, timeout: flo
     Rank 0 listens at the address, or, for a host name, at all addresses of its machine.
 
     Args:
-        rendezvous: host:port; host is an address, or a name that stands for rank 0 alone and may not
-            resolve yet.
+        rendezvous: host:port; host is an address, or a name that stands for rank 0 alone and may not resolve
+            yet.
         timeout: Seconds to wait for the other ranks.
 
     Raises:
@@ -115,8 +115,7 @@ def _resolve_and_probe(host: str, port: int, timeout: float) -> str:
     seconds.
 
     The name is resolved anew for each short attempt: torch would keep trying an address that is no longer
-    rank 0's until
-    its whole timeout has passed.
+    rank 0's until its whole timeout has passed.
     """
     deadline = time.monotonic() + timeout
     while True:
@@ -144,8 +143,7 @@ def _is_address(host: str) -> bool:
 
 def _pin_gloo_to_loopback(host: str) -> None:
     """Restrict ranks of one machine to its loopback interface; gloo would use the address that the machine's
-    name resolves
-    to, which is right between machines only.
+    name resolves to, which is right between machines only.
     """
     if _is_address(host) and ipaddress.ip_address(host).is_loopback:
         loopback = next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None)

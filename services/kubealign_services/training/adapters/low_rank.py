@@ -1,11 +1,9 @@
 """Low-rank adapters as shared by trainer and rollout engine: tensor names and the merge formula.
 
-LoRA (Hu et al. 2021): W' = W + s * B A, with s = alpha / rank. DoRA (Liu et al. 2024): W' = m * V / |V|,
-with
+LoRA (Hu et al. 2021): W' = W + s * B A, with s = alpha / rank. DoRA (Liu et al. 2024): W' = m * V / |V|, with
 V = W + s * B A, its norm |V| over each output's inputs, and m trained.
 
-The names are those of a PEFT adapter file without its prefix: LAYER.lora_A.weight, LAYER.lora_B.weight,
-and
+The names are those of a PEFT adapter file without its prefix: LAYER.lora_A.weight, LAYER.lora_B.weight, and
 with DoRA LAYER.lora_magnitude_vector.
 """
 
@@ -71,8 +69,7 @@ class LowRankAdapter:
 
 def group_by_layer(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, LowRankAdapter]:
     """Group named tensors, in any order, into the adapter of each layer. Raises ValueError for a name that
-    belongs to no
-    adapter, or for a missing part.
+    belongs to no adapter, or for a missing part.
     """
     parts: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors:

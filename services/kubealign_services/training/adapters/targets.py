@@ -17,9 +17,8 @@ def is_linear(module: nn.Module) -> bool:
 def target_layers(backbone: PreTrainedModel, targets: LoraTargetLayers) -> list[str]:
     """Return the names of the layers to adapt, in the model's order; never the language-model head.
 
-    Raises ValueError, listing the available suffixes, for a suffix that no linear layer has, or a kind
-    that the model does
-    not have.
+    Raises ValueError, listing the available suffixes, for a suffix that no linear layer has, or a kind that
+    the model does not have.
     """
     layers = list(_linear_layers(backbone))
     if targets.names is None:

@@ -1,12 +1,9 @@
 """Executes the driver's commands on one trained model: fences, exactly-once steps, and the effect of each
-command. Contains
-no transport.
+command. Contains no transport.
 
-Every rank of a group runs the same commands in the same order (`commands.group`), so the state below is
-the same on
-all ranks. A `TrainStep` repeated under the same fence is answered with the stored reply; a command of an
-older fence is
-refused, since its sender has been replaced.
+Every rank of a group runs the same commands in the same order (`commands.group`), so the state below is the
+same on all ranks. A `TrainStep` repeated under the same fence is answered with the stored reply; a command of
+an older fence is refused, since its sender has been replaced.
 """
 
 import logging
@@ -121,8 +118,7 @@ class TrainingCore:
 
     def train_step(self, request: training_pb2.TrainStepRequest) -> training_pb2.TrainStepReply:
         """Execute one step exactly once. Raises StaleFence, OutOfOrder (no weights, or not the next step),
-        NonFiniteLoss,
-        CorruptBatch.
+        NonFiniteLoss, CorruptBatch.
         """
         self.check_fence(request.fence)
         if (
@@ -167,7 +163,9 @@ class TrainingCore:
         return training_pb2.ForwardReply(columns=blob, digest=digest)
 
     def save(self, request: training_pb2.SaveRequest) -> training_pb2.SaveReply:
-        """Write this rank's shards. The reply of the whole group names every file of this role in the folder."""
+        """Write this rank's shards. The reply of the whole group names every file of this role in the
+        folder.
+        """
         self.check_fence(request.fence)
         if request.step != self._step:
             raise OutOfOrder(f"step {request.step} cannot be saved: the {self._role} is at step {self._step}")

@@ -1,11 +1,9 @@
 """Command queue of a model's ranks: rank 0 leads, and all ranks run the same commands in one order.
 
 Rank 0 writes each command (a name and bytes) into the group's store, every rank runs the handler of that
-name, and
-rank 0 returns its own answer once all have finished. So no two ranks ever enter different collectives. A
-command that
-fails on some ranks but not on others leaves them out of step: the group is then broken and restarts as a
-whole.
+name, and rank 0 returns its own answer once all have finished. So no two ranks ever enter different
+collectives. A command that fails on some ranks but not on others leaves them out of step: the group is then
+broken and restarts as a whole.
 """
 
 import contextlib
@@ -53,9 +51,8 @@ class CommandGroup:
 
         Args:
             rendezvous: host:port of rank 0; None for one rank.
-            timeout: Seconds that the ranks wait for one another: at the rendezvous, within a collective,
-                and for the slowest
-                rank's answer.
+            timeout: Seconds that the ranks wait for one another: at the rendezvous, within a collective, and
+                for the slowest rank's answer.
         """
         if world_size > 1 and rendezvous is None:
             raise ValueError(f"{world_size} ranks need a rendezvous, but none is set")
@@ -98,8 +95,7 @@ class CommandGroup:
         rank 0 only.
 
         Raises what rank 0's handler raises, if the others fail alike; RankFailed, with the other rank's
-        error, if they do not.
-        KeyError for a name without a handler, before any rank runs it.
+        error, if they do not. KeyError for a name without a handler, before any rank runs it.
         """
         handler = handlers[name]
         if self._world_size == 1:
@@ -122,8 +118,8 @@ class CommandGroup:
     def follow(self, handlers: Handlers) -> None:
         """Run rank 0's commands until the shutdown command. For ranks above 0.
 
-        A handler's error is reported to rank 0, which decides; following goes on. Raises GroupLost when
-        rank 0 vanishes.
+        A handler's error is reported to rank 0, which decides; following goes on. Raises GroupLost when rank
+        0 vanishes.
         """
         if self._store is None or self._rank == 0:
             raise RuntimeError("ranks above 0 follow, within the group's context")

@@ -64,8 +64,7 @@ class CommandDispatcher:
 
     async def run(self, name: str, request: Message, reply_type: type[Reply]) -> Reply:
         """Run a command on every rank and return rank 0's reply. Raises what the handler raised; Unreachable
-        when the group is
-        broken.
+        when the group is broken.
         """
         started_at = time.perf_counter()
         try:

@@ -15,10 +15,9 @@ TRAINING = "training"
 _LOCK_FREE_COMMANDS = frozenset({"Describe"})
 
 
-class TrainingOffloadable:
+class TrainingTenant:
     """The training backend as the accelerator lock offloads and reloads it. Before a backend is created it
-    uses no
-    accelerator memory.
+    uses no accelerator memory.
     """
 
     def __init__(self) -> None:
@@ -34,8 +33,7 @@ class TrainingOffloadable:
 
     def wrap_create(self, create: Callable[[], TrainingBackend]) -> Callable[[], TrainingBackend]:
         """Wrap `create` so that this object owns the created backend. The wrapper raises ValueError for a
-        backend that cannot be
-        offloaded.
+        backend that cannot be offloaded.
         """
 
         def make() -> TrainingBackend:
@@ -69,17 +67,17 @@ class Accelerator(Protocol):
 class SharedAccelerator:
     """An accelerator that the trainer shares with another tenant."""
 
-    def __init__(self, lease: AcceleratorLock, tenant: TrainingOffloadable) -> None:
-        self._lock = lease
+    def __init__(self, lock: AcceleratorLock, tenant: TrainingTenant) -> None:
+        self._lock = lock
         self._tenant = tenant
 
     def wrap_create(self, create: Callable[[], TrainingBackend]) -> Callable[[], TrainingBackend]:
-        """See `TrainingOffloadable.wrap_create`."""
+        """See `TrainingTenant.wrap_create`."""
         return self._tenant.wrap_create(create)
 
     def wrap_handlers(self, handlers: Mapping[str, Handler]) -> dict[str, Handler]:
         """Wrap the commands so that each holds the lock while it runs. The wrapped commands also raise
-        LeaseTimeout.
+        AcceleratorLockTimeout.
         """
         return {
             name: command if name in _LOCK_FREE_COMMANDS else self._with_lock(name, command)
@@ -87,7 +85,7 @@ class SharedAccelerator:
         }
 
     def hold(self, purpose: str) -> AbstractContextManager[None]:
-        """Hold the lock within the block. Raises LeaseTimeout."""
+        """Hold the lock within the block. Raises AcceleratorLockTimeout."""
         return self._lock.hold(TRAINING, purpose)
 
     def _with_lock(self, name: str, command: Handler) -> Handler:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from kubealign_services.training.files.durable import fsync_path
+from kubealign_services.checkpoints.durable import fsync_path
 from kubealign_services.training.files.hf_heads import POOLING_KEY
 
 # Copied from the source folder to the exported one, in addition to weights and config.
@@ -54,8 +54,8 @@ def _padding_token(config: Any) -> int:
 def atomic_folder(directory: Path, source: Path) -> Iterator[Path]:
     """Yield a temporary folder that replaces `directory` atomically when the block ends.
 
-    Tokenizer files of `source` are copied in, and all files are synced to disk. An error leaves
-    `directory` unchanged.
+    Tokenizer files of `source` are copied in, and all files are synced to disk. An error leaves `directory`
+    unchanged.
     """
     directory.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))

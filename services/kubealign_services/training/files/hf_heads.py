@@ -29,8 +29,7 @@ def score_names(config: Any) -> tuple[str, ...]:
 
 def check_score_names(folder: Path, config: Any, expected: Sequence[str]) -> None:
     """Raise ValueError when a reward model's scores differ from the expected ones. A single label matches any
-    single
-    expected name.
+    single expected name.
     """
     labels, names = score_names(config), tuple(expected)
     if names and (len(labels) != len(names) or (len(names) > 1 and labels != names)):
@@ -54,7 +53,9 @@ def not_a_reward_model(folder: Path, config: Any) -> ValueError:
 
 
 def init_score_head(config: Any, count: int, seed: int) -> Tensor:
-    """Return a new score head, fp32 [count, hidden], drawn from seed with the config's `initializer_range`."""
+    """Return a new score head, fp32 [count, hidden], drawn from seed with the config's
+    `initializer_range`.
+    """
     text = config.get_text_config()
     std = getattr(text, "initializer_range", 0.02)
     return torch.randn(count, text.hidden_size, generator=torch.Generator().manual_seed(seed)) * std

@@ -11,38 +11,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from kubealign.spec.sections.training import Lora
+from kubealign_services.checkpoints.durable import fsync_path
 from kubealign_services.training.contract import CorruptCheckpoint
-from kubealign_services.training.files.durable import fsync_path
-
-
-def adapter_identity(lora: Lora | None) -> dict[str, Any] | None:
-    """Return the settings that identify an adapter: all but the dropout, which changes no weight."""
-    return None if lora is None else lora.model_dump(mode="json", by_alias=True, exclude={"dropout"})
-
-
-def check_adapter(path: Path, saved: dict[str, Any] | None, expected: dict[str, Any] | None) -> None:
-    """Raise CorruptCheckpoint, naming the file, when the two identities (see `adapter_identity`) differ."""
-    if saved != expected:
-        raise CorruptCheckpoint(f"{path} is of {_describe(saved)}; this job trains {_describe(expected)}")
-
-
-def _describe(adapter: dict[str, Any] | None) -> str:
-    return "all weights" if adapter is None else f"an adapter with lora {json.dumps(adapter)}"
-
-
-def description_digest(description: dict[str, Any]) -> str:
-    """Return the xxh3-128 digest in hexadecimal of a description without its own field `digest`."""
-    body = {key: value for key, value in description.items() if key != "digest"}
-    return xxhash.xxh3_128_hexdigest(json.dumps(body, sort_keys=True).encode())
-
-
-def file_digest(path: Path) -> str:
-    """Return the xxh3-128 digest of a file in hexadecimal. Raises OSError."""
-    digest = xxhash.xxh3_128()
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 22):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def write_shard(
@@ -50,8 +20,8 @@ def write_shard(
 ) -> list[str]:
     """Write both files, with this process's RNG states among the tensors and the digests in the description.
 
-    Returns the file names once both files are synced to disk. Raises OSError, naming the file that cannot
-    be written.
+    Returns the file names once both files are synced to disk. Raises OSError, naming the file that cannot be
+    written.
 
     Args:
         tensors: CPU tensors, contiguous.
@@ -82,3 +52,33 @@ def read_description(path: Path) -> dict[str, Any]:
     if not isinstance(description, dict) or description.get("digest") != description_digest(description):
         raise CorruptCheckpoint(f"{path} is not as it was written: its digest differs")
     return description
+
+
+def check_adapter(path: Path, saved: dict[str, Any] | None, expected: dict[str, Any] | None) -> None:
+    """Raise CorruptCheckpoint, naming the file, when the two identities (see `adapter_identity`) differ."""
+    if saved != expected:
+        raise CorruptCheckpoint(f"{path} is of {_describe(saved)}; this job trains {_describe(expected)}")
+
+
+def adapter_identity(lora: Lora | None) -> dict[str, Any] | None:
+    """Return the settings that identify an adapter: all but the dropout, which changes no weight."""
+    return None if lora is None else lora.model_dump(mode="json", by_alias=True, exclude={"dropout"})
+
+
+def file_digest(path: Path) -> str:
+    """Return the xxh3-128 digest of a file in hexadecimal. Raises OSError."""
+    digest = xxhash.xxh3_128()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 22):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def description_digest(description: dict[str, Any]) -> str:
+    """Return the xxh3-128 digest in hexadecimal of a description without its own field `digest`."""
+    body = {key: value for key, value in description.items() if key != "digest"}
+    return xxhash.xxh3_128_hexdigest(json.dumps(body, sort_keys=True).encode())
+
+
+def _describe(adapter: dict[str, Any] | None) -> str:
+    return "all weights" if adapter is None else f"an adapter with lora {json.dumps(adapter)}"

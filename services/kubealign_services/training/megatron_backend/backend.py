@@ -118,8 +118,7 @@ class MegatronTrainingBackend:
 
     def train_step(self, batch: Batch, objective: Objective, plan: UpdatePlan) -> dict[str, float]:
         """See TrainingBackend. The dropout of an adapter's inputs is drawn from the plan's seed, alike on the
-        tensor ranks, which
-        share the inputs.
+        tensor ranks, which share the inputs.
         """
         self._offloader.mark_changed()
         stage = self._model.stage
@@ -195,8 +194,7 @@ class MegatronTrainingBackend:
 
     def load(self, directory: Path) -> None:
         """See TrainingBackend. Reads checkpoints of ranks in any layout. A checkpoint that one rank cannot
-        use is refused by all
-        ranks, before anything is changed.
+        use is refused by all ranks, before anything is changed.
         """
         model = self._model
         failure, loaded = "", None
@@ -216,7 +214,7 @@ class MegatronTrainingBackend:
         log.info("shards loaded", extra={"directory": str(directory), "updates": self._updates})
 
     def offload(self) -> None:
-        """Offload weights, gradients and moments to host memory: see `Movable`."""
+        """Offload weights, gradients and moments to host memory: see `Offloadable`."""
         self._offloader.offload()
 
     def reload(self) -> None:
@@ -232,8 +230,7 @@ class MegatronTrainingBackend:
 
     def export(self, directory: Path) -> None:
         """See TrainingBackend. A model with a value or score head becomes a sequence classifier; an adapter
-        is also written alone,
-        to `adapter/`.
+        is also written alone, to `adapter/`.
         """
         model, source = self._model, self._model.source
         with_score = model.conversion.heads.scores > 0

@@ -1,12 +1,9 @@
 """Shims that let megatron-core run without CUDA or without Transformer Engine. With both, they do nothing.
 
 megatron-core asks CUDA for the current device, for streams and for a synchronisation, creates tensors on
-"cuda", and
-moves them with `Tensor.cuda()`. Without CUDA each of these is redirected to the CPU. Its experts exchange
-tokens
-between ranks in pieces of different lengths. The replacements are active only within `megatron_cpu_shims`:
-while a
-model is built, and during its passes.
+"cuda", and moves them with `Tensor.cuda()`. Without CUDA each of these is redirected to the CPU. Its experts
+exchange tokens between ranks in pieces of different lengths. The replacements are active only within
+`megatron_cpu_shims`: while a model is built, and during its passes.
 """
 
 import contextlib
@@ -25,7 +22,9 @@ _CPU = torch.device("cpu")
 
 @contextlib.contextmanager
 def megatron_cpu_shims() -> Iterator[None]:
-    """Activate the shims. megatron-core's modules, passes and schedules are built and run within this block."""
+    """Activate the shims. megatron-core's modules, passes and schedules are built and run within this
+    block.
+    """
     if not hasattr(moe_utils, "te_general_gemm"):
         # The router checks whether this is None, and 0.16 does not define it when the import fails.
         moe_utils.te_general_gemm = None
@@ -49,8 +48,7 @@ def megatron_cpu_shims() -> Iterator[None]:
 
 def _move_tensor_to_cpu(tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
     """Convert to numpy as requested. megatron-core's own function does so for CUDA tensors only, but the
-    sizes of an all-to-all
-    must be numpy arrays.
+    sizes of an all-to-all must be numpy arrays.
     """
     return tensor.numpy() if as_numpy and isinstance(tensor, torch.Tensor) else tensor
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kubealign.spec.sections.megatron import MegatronBackendSpec as MegatronSpec
+from kubealign.spec.sections.megatron import MegatronBackendSpec
 from kubealign.spec.sections.training import HeadInit, Trainer
 from kubealign_services.batch.packed import Batch
 from kubealign_services.training.contract import Head
@@ -34,49 +34,6 @@ from kubealign_services.training.megatron_backend.weights.conversion import (
 from kubealign_services.training.megatron_backend.weights.head_init import initial_head, read_config
 from kubealign_services.training.megatron_backend.weights.load_hf import load_weights
 from kubealign_services.training.torch_backend.precision import compute_device, compute_dtype
-
-
-def check_batch(batch: Batch, outputs: frozenset[str], shape: ModelArchitecture, heads: HeadSizes) -> None:
-    """Raise ValueError for tokens or positions that the model does not have, or for an output without a head.
-
-    All ranks check the same batch, so none is left waiting for another.
-    """
-    lowest, highest = int(batch.tokens.min()), int(batch.tokens.max())
-    if lowest < 0 or highest >= shape.vocabulary:
-        raise ValueError(
-            f"the batch holds token {lowest if lowest < 0 else highest}; "
-            f"the model's vocabulary has {shape.vocabulary}"
-        )
-    longest = int(batch.lengths.max())
-    if longest > shape.positions:
-        raise ValueError(
-            f"the batch holds a sequence of {longest} tokens; the model has {shape.positions} positions"
-        )
-    available = ({"values"} if heads.scores else set()) | (
-        {"logprobs", "entropy", "candidate_logprobs"} if heads.vocabulary else set()
-    )
-    if not outputs <= available:
-        raise ValueError(
-            f"outputs {sorted(outputs - available)} were asked for; the model gives {sorted(available)}"
-        )
-    if "candidate_logprobs" in outputs and "candidates" not in batch.token_columns:
-        raise ValueError("candidate_logprobs were asked for, and the batch has no column candidates")
-    for name in ("temperature", "candidates_temperature"):
-        if not batch.scalars.get(name, 1.0) > 0:
-            raise ValueError(f"{name} is {batch.scalars[name]}; it must be above 0")
-
-
-def output_widths(batch: Batch, head: Head, heads: HeadSizes) -> dict[str, tuple[int, ...]]:
-    """Return each output's shape after [T]."""
-    candidates = batch.token_columns.get("candidates")
-    is_single = head is Head.VALUE or heads.scores == 1
-    return {
-        "logprobs": (),
-        "entropy": (),
-        "values": () if is_single else (heads.scores,),
-        "candidate_logprobs": () if candidates is None else tuple(candidates.shape[1:]),
-    }
-
 
 log = logging.getLogger(__name__)
 
@@ -129,8 +86,7 @@ def load_model(
     source: ModelSource, spec: Trainer, rank: int, world_size: int
 ) -> tuple[StageModel, Mapping[str, Tensor] | None]:
     """Load the model. Also returns the fp32 weights that its own were rounded from, when all weights are
-    trained in lower
-    precision; else None. Collective. Raises as `MegatronTrainingBackend.create`.
+    trained in lower precision; else None. Collective. Raises as `MegatronTrainingBackend.create`.
     """
     megatron = megatron_spec(spec)
     device = compute_device(rank)
@@ -166,11 +122,53 @@ def load_model(
     return model, exact if rounded else None
 
 
-def megatron_spec(spec: Trainer) -> MegatronSpec:
+def megatron_spec(spec: Trainer) -> MegatronBackendSpec:
     """Return the Megatron section of the spec. Raises ValueError when the spec names another backend."""
     if spec.backend.megatron is None:
         raise ValueError("trainer.backend.megatron is not set: the spec names another backend")
     return spec.backend.megatron
+
+
+def check_batch(batch: Batch, outputs: frozenset[str], shape: ModelArchitecture, heads: HeadSizes) -> None:
+    """Raise ValueError for tokens or positions that the model does not have, or for an output without a head.
+
+    All ranks check the same batch, so none is left waiting for another.
+    """
+    lowest, highest = int(batch.tokens.min()), int(batch.tokens.max())
+    if lowest < 0 or highest >= shape.vocabulary:
+        raise ValueError(
+            f"the batch holds token {lowest if lowest < 0 else highest}; "
+            f"the model's vocabulary has {shape.vocabulary}"
+        )
+    longest = int(batch.lengths.max())
+    if longest > shape.positions:
+        raise ValueError(
+            f"the batch holds a sequence of {longest} tokens; the model has {shape.positions} positions"
+        )
+    available = ({"values"} if heads.scores else set()) | (
+        {"logprobs", "entropy", "candidate_logprobs"} if heads.vocabulary else set()
+    )
+    if not outputs <= available:
+        raise ValueError(
+            f"outputs {sorted(outputs - available)} were asked for; the model gives {sorted(available)}"
+        )
+    if "candidate_logprobs" in outputs and "candidates" not in batch.token_columns:
+        raise ValueError("candidate_logprobs were asked for, and the batch has no column candidates")
+    for name in ("temperature", "candidates_temperature"):
+        if not batch.scalars.get(name, 1.0) > 0:
+            raise ValueError(f"{name} is {batch.scalars[name]}; it must be above 0")
+
+
+def output_widths(batch: Batch, head: Head, heads: HeadSizes) -> dict[str, tuple[int, ...]]:
+    """Return each output's shape after [T]."""
+    candidates = batch.token_columns.get("candidates")
+    is_single = head is Head.VALUE or heads.scores == 1
+    return {
+        "logprobs": (),
+        "entropy": (),
+        "values": () if is_single else (heads.scores,),
+        "candidate_logprobs": () if candidates is None else tuple(candidates.shape[1:]),
+    }
 
 
 def _log_stage(stage: PipelineStage, folder: Path, rank: int) -> None:

@@ -1,8 +1,7 @@
 """Microbatches through the pipeline, and a minibatch's totals over all ranks.
 
 The schedule is megatron-core's (one forward, one backward: Narayanan et al. 2021). Each data-parallel rank
-has as
-many microbatches as the others; all ranks of one replica of the model run the same ones.
+has as many microbatches as the others; all ranks of one replica of the model run the same ones.
 """
 
 from collections.abc import Callable, Iterator
@@ -39,8 +38,8 @@ class Pipeline:
     def run_objective(self, minibatch: Batch, objective: Objective) -> MinibatchMetrics:
         """Run one prepared minibatch. Returns the same metrics on all ranks.
 
-        Adds this rank's part of the gradient to the parameters when gradients are enabled. The objective
-        sees CPU tensors.
+        Adds this rank's part of the gradient to the parameters when gradients are enabled. The objective sees
+        CPU tensors.
         """
         metrics = MinibatchMetrics()
         # Columns and loss are the same on all tensor and context ranks of the last stage: count them once.

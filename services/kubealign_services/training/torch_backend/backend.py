@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
-from kubealign.spec.sections.training import HeadInit, Trainer
-from kubealign.spec.sections.training import TorchBackendSpec as TorchSpec
+from kubealign.spec.sections.training import HeadInit, TorchBackendSpec, Trainer
 from kubealign_services.algorithms.contract import Objective
 from kubealign_services.batch.packed import Batch
 from kubealign_services.runtime.offload.host_offloader import make_offloader
@@ -108,8 +107,7 @@ class TorchTrainingBackend:
         """Create the model of a Hugging Face folder with its first weights, on all ranks.
 
         Several ranks need a process group, as `CommandGroup` creates it. Raises what `load_model`,
-        `add_adapters` and
-        `shard_model` raise.
+        `add_adapters` and `shard_model` raise.
 
         Args:
             total_updates: Optimiser steps of the whole job, for the learning rate schedule.
@@ -201,8 +199,7 @@ class TorchTrainingBackend:
         self, batch: Batch, outputs: frozenset[str], objective: Objective
     ) -> dict[str, Tensor]:
         """See ForwardCachingBackend. Nothing is cached of a sharded model, of a model with dropout, or beyond
-        the tokens of one
-        microbatch.
+        the tokens of one microbatch.
         """
         keeps = not isinstance(self.model, FSDPModule) and not has_dropout(self.model.backbone)
         if not (keeps and self._forward_cache.reserve_tokens(len(batch.tokens))):
@@ -227,15 +224,13 @@ class TorchTrainingBackend:
 
     def snapshot(self) -> Iterator[tuple[str, Tensor]]:
         """See TrainingBackend. The tensors are in the precision of the arithmetic and may share the model's
-        memory until the next
-        update.
+        memory until the next update.
         """
         return stream_weights(self.model, self._dtype, self._context.rank)
 
     def slices(self) -> Iterator[WeightSlice]:
         """See TrainingBackend. Each rank yields its part of the sharded weights. Rank 0 yields all gathered
-        weights when an adapter
-        is merged in or the checkpoint has another layout than the model.
+        weights when an adapter is merged in or the checkpoint has another layout than the model.
         """
         if self._lora is None and matches_checkpoint_layout(self.model.backbone):
             yield from local_weight_slices(self.model, self._dtype, self._context.rank)
@@ -275,7 +270,9 @@ class TorchTrainingBackend:
         log.info("shard loaded", extra={"directory": str(directory), "updates": self._updates})
 
     def offload(self) -> None:
-        """Offload weights and moments to host memory: see `Movable`. No gradients exist between two commands."""
+        """Offload weights and moments to host memory: see `Offloadable`. No gradients exist between two
+        commands.
+        """
         reshard(self.model)
         self._clear_forward_cache()
         self._offloader.offload()
@@ -320,7 +317,7 @@ def _log_size(model: PackedModel, folder: Path) -> None:
     )
 
 
-def _torch_spec(spec: Trainer) -> TorchSpec:
+def _torch_spec(spec: Trainer) -> TorchBackendSpec:
     if spec.backend.torch is None:
         raise ValueError("trainer.backend.torch is not set: the spec names another backend")
     return spec.backend.torch

@@ -19,15 +19,14 @@ from kubealign_services.training.torch_backend.precision import compute_device, 
 
 class FrozenTorchModel:
     """A model without gradients in one process. Its weights can be offloaded to the CPU while another model
-    needs the
-    accelerator.
+    needs the accelerator.
     """
 
-    def __init__(self, model: PackedModel, place: RankContext) -> None:
+    def __init__(self, model: PackedModel, context: RankContext) -> None:
         """Use `load` instead."""
         self._model = model
-        self._context = place
-        self._offloader = make_offloader(self._resident_tensors, place.device)
+        self._context = context
+        self._offloader = make_offloader(self._resident_tensors, context.device)
 
     @classmethod
     def load(
@@ -53,8 +52,7 @@ class FrozenTorchModel:
 
     def forward(self, batch: Batch, outputs: frozenset[str]) -> dict[str, Tensor]:
         """Compute some of logprobs, entropy, values, as in ModelOutputs, after reloading the model onto its
-        device. Returns
-        float32 [T] (values of N scores: [T, N]) on the CPU.
+        device. Returns float32 [T] (values of N scores: [T, N]) on the CPU.
         """
         self.to_device()
         return run_forward(self._model, batch, outputs, self._context)

@@ -1,10 +1,8 @@
 """Returns freed memory to the operating system when other processes need it.
 
 glibc keeps the memory of a step's activations for the next allocation. Once returned, the next step has to
-fault in
-all of it again, page by page and zeroed, in a virtual machine even from its host. That takes 2 to 4 % of a
-step
-(docs/training-backends.md).
+fault in all of it again, page by page and zeroed, in a virtual machine even from its host. That takes 2 to 4
+% of a step (docs/training-backends.md).
 """
 
 import ctypes

@@ -1,13 +1,19 @@
-"""AdamW over a model's parameters, its parameter groups, and gradient clipping."""
+"""AdamW over a model's parameters, gradient clipping, and learning rate schedules."""
 
+import math
 from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from kubealign.spec.sections.training import AdamW, Optimizer
-from kubealign_services.training.torch_backend.lr_schedule import learning_rate
+from kubealign.spec.sections.training import (
+    AdamW,
+    CosineSchedule,
+    LearningRateSchedule,
+    LinearSchedule,
+    Optimizer,
+)
 
 
 def make_adamw(model: nn.Module, spec: AdamW) -> torch.optim.AdamW:
@@ -53,3 +59,32 @@ def step_optimizer(optimizer: torch.optim.Optimizer, spec: Optimizer, step: int,
         group["lr"] = rate
     optimizer.step()
     return rate
+
+
+def learning_rate(schedule: LearningRateSchedule, peak: float, step: int, total: int) -> float:
+    """Return the learning rate of optimiser step `step` (from 0) of `total`.
+
+    Warm-up rises linearly and reaches the peak at its last step; the decay reaches the floor at the job's
+    last step. Steps beyond `total` stay at the floor.
+    """
+    kind = schedule.constant or schedule.linear or schedule.cosine
+    warmup = kind.warmup_steps if kind is not None else 0
+    if step < warmup:
+        return peak * (step + 1) / warmup
+    match kind:
+        case LinearSchedule(decay_fraction=fraction, floor=floor):
+            remaining = 1 - _decay_progress(step, total, round(fraction * (total - warmup)))
+        case CosineSchedule(floor=floor):
+            remaining = (1 + math.cos(math.pi * _decay_progress(step, total, total - warmup))) / 2
+        case _:
+            return peak
+    return peak * (floor + (1 - floor) * remaining)
+
+
+def _decay_progress(step: int, total: int, decay: int) -> float:
+    """Return the completed fraction of a decay over the last `decay` steps: 0 before it, 1 at the last
+    step.
+    """
+    if decay <= 0:
+        return 0.0
+    return min(1.0, max(0.0, (step + 1 - (total - decay)) / decay))

@@ -101,7 +101,7 @@ class WeightsReceiver:
         Raises BadManifest, or the error of a part's last source, with all causes: CorruptTransfer,
         SnapshotGone (NotFound), Unreachable.
         """
-        async with self._open_transfer(announcement, ahead=False) as transfer:
+        async with self._open_transfer(announcement, before_verification=False) as transfer:
             yield transfer
 
     @asynccontextmanager
@@ -111,7 +111,7 @@ class WeightsReceiver:
         """Fetch like `fetch`, but yield mapped snapshots while they are being verified, as verification takes
         half as long as the copy. See `WeightsTransfer.verification`.
         """
-        async with self._open_transfer(announcement, ahead=True) as transfer:
+        async with self._open_transfer(announcement, before_verification=True) as transfer:
             yield transfer
 
     @asynccontextmanager

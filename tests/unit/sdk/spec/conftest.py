@@ -12,8 +12,7 @@ from support.bad_specs import whole_job
 
 @pytest.fixture
 def document() -> Callable[..., dict[str, Any]]:
-    """Return document(algorithm, {dotted path: value}): a complete job with changes; `...` removes a value."""
-
+    """Return document(algorithm, {dotted path: value}): a changed job; `...` removes a value."""
     return whole_job
 
 

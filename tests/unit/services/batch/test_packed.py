@@ -50,7 +50,7 @@ def test_concatenating_selected_sequences_gives_the_batch(rows: list[list[int]])
 def test_sums_and_positions_match_plain_lists(rows: list[list[int]]) -> None:
     batch = with_columns(rows)
     assert sequence_sums(batch.tokens.long(), batch).tolist() == [sum(row) for row in rows]
-    assert batch.positions.tolist() == [place for row in rows for place in range(len(row))]
+    assert batch.positions.tolist() == [position for row in rows for position in range(len(row))]
 
 
 def test_one_flipped_bit_is_refused() -> None:

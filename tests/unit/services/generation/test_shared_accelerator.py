@@ -1,4 +1,4 @@
-"""An engine that shares its accelerator: the time that it holds the lock, and equal samples after an offload."""
+"""An engine that shares its accelerator: when it holds the lock, and equal samples after an offload."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,7 +15,8 @@ from kubealign_services.generation.shared_accelerator import (
     SharedAcceleratorEngine,
 )
 from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
-from kubealign_services.generation.torch_engine.model.causal_model import CausalModel, offloadable_runner
+from kubealign_services.generation.torch_engine.model import offloadable_runner
+from kubealign_services.generation.torch_engine.model.causal_model import CausalModel
 from kubealign_services.generation.torch_engine.model.offloadable_runner import OffloadableModelRunner
 from kubealign_services.runtime.offload.accelerator_lock import AcceleratorLock
 from kubealign_services.runtime.offload.host_offloader import HostOffloader
@@ -64,7 +65,7 @@ class Shared:
 @pytest.fixture
 def shared(zoo: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Shared]:
     # The CPU's memory stands for an accelerator's: else nothing would be moved.
-    monkeypatch.setattr(offloadable_runner, "swapping", HostOffloader)
+    monkeypatch.setattr(offloadable_runner, "make_offloader", HostOffloader)
     return lambda name: Shared(zoo, name)
 
 

@@ -167,8 +167,8 @@ def _refresh_run(run: StoredRun) -> StoredRun:
     A runner that was killed or has taken the lock does not change the directory, and neither does a step.
     """
     if run.folder.lock().read_holder() != run.facts.holder:
-        facts, stands = _read_phase(run.folder)
-        run = replace(run, facts=facts, stands=stands)
+        facts, run_phase = _read_phase(run.folder)
+        run = replace(run, facts=facts, run_phase=run_phase)
     return _with_last_step(run)
 
 
@@ -182,7 +182,7 @@ def _with_last_step(run: StoredRun) -> StoredRun:
         return run
     if size == run.metrics_bytes:
         return run
-    return replace(run, newest=read_last_step(run.folder.metrics), newest_bytes=size)
+    return replace(run, last_step=read_last_step(run.folder.metrics), metrics_bytes=size)
 
 
 def _read_phase(folder: RunDirectory) -> tuple[RunFacts, RunPhase]:

@@ -43,7 +43,7 @@ def refine_phase(stored: StoredRun, processes: RunnerProcesses) -> StoredRun:
         name for name, state in states.items() if state not in _READY_STATES and name != "driver"
     )
     message = f"waits for {', '.join(pending)}" if pending else "its runner is starting"
-    return replace(stored, stands=RunPhase(JobPhase.STARTING, message))
+    return replace(stored, run_phase=RunPhase(JobPhase.STARTING, message))
 
 
 def to_resource(

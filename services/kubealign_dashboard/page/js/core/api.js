@@ -1,6 +1,6 @@
 // Client of the REST API. The API is addressed relative to the page, so that a proxy may add a prefix.
 
-const ROOT = new URL("../../", import.meta.url);
+const ROOT = new URL("../../../", import.meta.url);
 const DEADLINE_MS = 20000;
 
 /** A failed request. `status` 0: no response. */

@@ -1,7 +1,7 @@
 // Confirmation dialogs.
 
 import { h, newId } from "./dom.js";
-import { button, failure } from "./pieces.js";
+import { button, failure } from "./components.js";
 
 /**
  * Ask for confirmation, then await `act`; its error is shown in the dialog. `body`: nodes to show.

@@ -2,7 +2,7 @@
 
 import { signIn } from "./api.js";
 import { fill, h } from "./dom.js";
-import { button, failure, field } from "./pieces.js";
+import { button, failure, field } from "./components.js";
 
 /** A form for the token. `entered` is called once the API has accepted one. */
 export function tokenForm(entered, { refused = "" } = {}) {

@@ -1,12 +1,12 @@
 // One panel: curves or bars, a legend with current values, a text summary and a table.
 
-import { fill, h, newId } from "./dom.js";
-import { bytes, duration, number } from "./format.js";
-import { label } from "./figures.js";
-import { table } from "./pieces.js";
-import { plotly } from "./plotting.js";
-import { summary } from "./summary.js";
-import { colour } from "./themes.js";
+import { fill, h, newId } from "../core/dom.js";
+import { bytes, duration, number } from "../core/format.js";
+import { label } from "./metric_panels.js";
+import { table } from "../core/components.js";
+import { plotly } from "./plotly_loader.js";
+import { summary } from "./curve_summary.js";
+import { colour } from "../core/themes.js";
 import { bars, lines, points, readings } from "./traces.js";
 
 const HEIGHT = 176;

@@ -1,6 +1,6 @@
 // Describes a curve in words for screen readers. Pure.
 
-import { number } from "./format.js";
+import { number } from "../core/format.js";
 
 /** "now 0.52 at step 90; from 0.1 at step 1; lowest 0.1 (step 1), highest 0.61 (step 80)". */
 export function summary(name, steps, values) {

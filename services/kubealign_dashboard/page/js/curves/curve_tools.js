@@ -1,8 +1,8 @@
 // Controls for all curves at once.
 
-import { get } from "./api.js";
-import { fill, h, newId } from "./dom.js";
-import { button, field } from "./pieces.js";
+import { get } from "../core/api.js";
+import { fill, h, newId } from "../core/dom.js";
+import { button, field } from "../core/components.js";
 
 const MOST_SMOOTHING = 0.98;
 const TYPING_MS = 250;

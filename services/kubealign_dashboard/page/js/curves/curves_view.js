@@ -2,12 +2,12 @@
 
 import { Chart } from "./chart.js";
 import { curveTools } from "./curve_tools.js";
-import { fill, h, say } from "./dom.js";
-import { panelOf, panelsFor } from "./figures.js";
-import { Overlaid } from "./overlaid.js";
-import { notice } from "./pieces.js";
-import { positions } from "./steps.js";
-import { onTheme } from "./themes.js";
+import { fill, h, say } from "../core/dom.js";
+import { panelOf, panelsFor } from "./metric_panels.js";
+import { Overlaid } from "./overlaid_runs.js";
+import { notice } from "../core/components.js";
+import { positions } from "../job/step_series.js";
+import { onTheme } from "../core/themes.js";
 
 const BETWEEN_DRAWS_MS = 400;
 const LONGEST_BETWEEN_MS = 5000;

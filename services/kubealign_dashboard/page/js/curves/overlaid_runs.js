@@ -1,7 +1,7 @@
 // The second job, whose curves are overlaid for comparison.
 
-import { get, jobPath } from "./api.js";
-import { StepSeries } from "./steps.js";
+import { get, jobPath } from "../core/api.js";
+import { StepSeries } from "../job/step_series.js";
 
 const AGAIN_MS = 5000;
 const PAGE = 1000;

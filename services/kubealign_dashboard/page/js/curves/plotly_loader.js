@@ -6,7 +6,7 @@ let loading = null;
 export function plotly() {
   loading ??= new Promise((resolve, reject) => {
     const script = document.createElement("script");
-    script.src = new URL("../plotly.min.js", import.meta.url).href;
+    script.src = new URL("../../plotly.min.js", import.meta.url).href;
     script.onload = () => resolve(globalThis.Plotly);
     script.onerror = () => {
       loading = null;

@@ -1,9 +1,9 @@
 // Kubernetes events of the job, newest first.
 
-import { get, jobPath } from "./api.js";
-import { fill, h } from "./dom.js";
-import { clock } from "./format.js";
-import { failure, notice, table } from "./pieces.js";
+import { get, jobPath } from "../core/api.js";
+import { fill, h } from "../core/dom.js";
+import { clock } from "../core/format.js";
+import { failure, notice, table } from "../core/components.js";
 
 const AGAIN_MS = 3000;
 

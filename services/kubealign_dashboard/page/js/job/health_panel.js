@@ -1,9 +1,9 @@
 // Health findings of the job with their remedies.
 
-import { get, jobPath } from "./api.js";
-import { fill, h, say } from "./dom.js";
-import { icon } from "./icons.js";
-import { button } from "./pieces.js";
+import { get, jobPath } from "../core/api.js";
+import { fill, h, say } from "../core/dom.js";
+import { icon } from "../core/icons.js";
+import { button } from "../core/components.js";
 
 const AGAIN_MS = 8000;
 

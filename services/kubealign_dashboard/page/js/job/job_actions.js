@@ -1,10 +1,10 @@
 // Buttons that act on a job.
 
-import { jobPath, send } from "./api.js";
-import { ask } from "./dialogs.js";
-import { h, say } from "./dom.js";
-import { button, field } from "./pieces.js";
-import { possible } from "./progress.js";
+import { jobPath, send } from "../core/api.js";
+import { ask } from "../core/dialogs.js";
+import { h, say } from "../core/dom.js";
+import { button, field } from "../core/components.js";
+import { possible } from "./job_progress.js";
 
 /** The buttons for the job's state. `failed` receives the error of an action. */
 export function actions(app, store, failed) {

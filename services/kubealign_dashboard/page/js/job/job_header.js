@@ -1,10 +1,10 @@
 // The header of a job's page: name, phase, progress, message and key values.
 
-import { fill, h, say } from "./dom.js";
-import { age, clock, duration, number } from "./format.js";
+import { fill, h, say } from "../core/dom.js";
+import { age, clock, duration, number } from "../core/format.js";
 import { actions } from "./job_actions.js";
-import { failure, phaseBadge, stepBar } from "./pieces.js";
-import { algorithmOf, progress } from "./progress.js";
+import { failure, phaseBadge, stepBar } from "../core/components.js";
+import { algorithmOf, progress } from "./job_progress.js";
 
 const AGAIN_MS = 10000;
 

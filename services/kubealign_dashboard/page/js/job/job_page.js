@@ -1,17 +1,17 @@
 // A job's page: header, health and tabs; samples may be shown next to the curves.
 
-import { CurvesView } from "./curves_view.js";
-import { fill, h, say } from "./dom.js";
+import { CurvesView } from "../curves/curves_view.js";
+import { fill, h, say } from "../core/dom.js";
 import { EventsView } from "./events_view.js";
 import { HealthPanel } from "./health_panel.js";
 import { JobHeader } from "./job_header.js";
 import { JobStore } from "./job_store.js";
 import { LogsView } from "./logs_view.js";
-import { notice } from "./pieces.js";
+import { notice } from "../core/components.js";
 import { RolesView } from "./roles_view.js";
-import { SamplesView } from "./samples_view.js";
+import { SamplesView } from "../samples/samples_view.js";
 import { SpecView } from "./spec_view.js";
-import { format } from "./url_state.js";
+import { format } from "../core/url_state.js";
 
 const TABS = [["curves", "Curves"], ["samples", "Samples"], ["roles", "Roles"], ["logs", "Logs"], ["spec", "Spec"],
   ["events", "Events"]];

@@ -1,8 +1,8 @@
 // The state of one job: resource, metrics and processes.
 
-import { jobPath } from "./api.js";
-import { LiveStream } from "./live.js";
-import { StepSeries } from "./steps.js";
+import { jobPath } from "../core/api.js";
+import { LiveStream } from "../core/live_stream.js";
+import { StepSeries } from "./step_series.js";
 
 /**
  * Events: "resource", "metrics", "roles", "samples" (detail: new samples, without tokens), "state" (of the

@@ -1,9 +1,9 @@
 // Live logs of the processes.
 
-import { jobPath, jsonLines } from "./api.js";
-import { fill, h } from "./dom.js";
+import { jobPath, jsonLines } from "../core/api.js";
+import { fill, h } from "../core/dom.js";
 import { matches, readLine } from "./log_line.js";
-import { button, failure, field, select } from "./pieces.js";
+import { button, failure, field, select } from "../core/components.js";
 
 const TAIL = 300;
 const MOST_LINES = 4000;

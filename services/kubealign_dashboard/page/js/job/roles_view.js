@@ -1,8 +1,8 @@
 // The processes of a job: state, heartbeat and throughput.
 
-import { fill, h } from "./dom.js";
-import { age, duration, number } from "./format.js";
-import { notice, table } from "./pieces.js";
+import { fill, h } from "../core/dom.js";
+import { age, duration, number } from "../core/format.js";
+import { notice, table } from "../core/components.js";
 
 const OWN_COLUMNS = new Set(["role", "time", "version", "weight_version", "tokens_per_second", "running", "waiting"]);
 const SILENT_SECONDS = 20;

@@ -1,8 +1,8 @@
 // The job's applied document as a foldable YAML tree with a copy button.
 
-import { fill, h, say } from "./dom.js";
-import { button } from "./pieces.js";
-import { leaf, nested, parts, scalar, toYaml } from "./yaml.js";
+import { fill, h, say } from "../core/dom.js";
+import { button } from "../core/components.js";
+import { leaf, nested, parts, scalar, toYaml } from "../core/yaml.js";
 
 export class SpecView {
   constructor(store) {

@@ -1,10 +1,10 @@
 // The filters of the job list.
 
-import { ALGORITHMS } from "./algorithms.js"; // made by the server
-import { get } from "./api.js";
-import { fill, h } from "./dom.js";
-import { icon } from "./icons.js";
-import { field, select } from "./pieces.js";
+import { ALGORITHMS } from "../algorithms.js"; // made by the server
+import { get } from "../core/api.js";
+import { fill, h } from "../core/dom.js";
+import { icon } from "../core/icons.js";
+import { field, select } from "../core/components.js";
 
 const PHASES = ["Pending", "Starting", "Running", "Suspending", "Suspended", "Succeeded", "Failed"];
 const TYPING_MS = 250;

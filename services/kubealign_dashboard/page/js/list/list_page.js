@@ -1,13 +1,13 @@
 // The job list: filters, table, pages. Its state is in the URL; filtering and sorting happen on the server.
 
-import { get } from "./api.js";
-import { fill, h, say } from "./dom.js";
+import { get } from "../core/api.js";
+import { fill, h, say } from "../core/dom.js";
 import { JobRows } from "./list_rows.js";
 import { filters } from "./list_filters.js";
-import { LiveStream } from "./live.js";
-import { button, failure, notice } from "./pieces.js";
-import { count } from "./format.js";
-import { listQuery } from "./url_state.js";
+import { LiveStream } from "../core/live_stream.js";
+import { button, failure, notice } from "../core/components.js";
+import { count } from "../core/format.js";
+import { listQuery } from "../core/url_state.js";
 
 const PAGE = 50;
 const AGAIN_MS = 1500;

@@ -1,10 +1,10 @@
 // The rows of the job list. Changed rows are updated in place, which keeps focus and selection.
 
-import { fill, h } from "./dom.js";
-import { age, excerpt, number } from "./format.js";
-import { phaseBadge, stepBar } from "./pieces.js";
-import { algorithmOf, progress } from "./progress.js";
-import { jobHash } from "./url_state.js";
+import { fill, h } from "../core/dom.js";
+import { age, excerpt, number } from "../core/format.js";
+import { phaseBadge, stepBar } from "../core/components.js";
+import { algorithmOf, progress } from "../job/job_progress.js";
+import { jobHash } from "../core/url_state.js";
 
 const LONGEST_MESSAGE = 120;
 const COLUMNS = [

@@ -1,9 +1,9 @@
 // The dialog that submits a job as JSON.
 
-import { ApiError, send } from "./api.js";
-import { ask } from "./dialogs.js";
-import { h } from "./dom.js";
-import { field } from "./pieces.js";
+import { ApiError, send } from "../core/api.js";
+import { ask } from "../core/dialogs.js";
+import { h } from "../core/dom.js";
+import { field } from "../core/components.js";
 
 /** Ask for a job's document, create the job, then show it. */
 export async function submitDialog(app) {

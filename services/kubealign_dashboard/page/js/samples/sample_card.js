@@ -1,7 +1,7 @@
 // A sample as card, and as line of a list.
 
-import { h } from "./dom.js";
-import { excerpt, number } from "./format.js";
+import { h } from "../core/dom.js";
+import { excerpt, number } from "../core/format.js";
 import { tokenText } from "./token_text.js";
 
 const PROMPT_EXCERPT = 70;

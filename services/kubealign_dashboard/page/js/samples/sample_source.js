@@ -1,7 +1,7 @@
 // Fetches the samples of a step, or of the newest step that has any.
 
-import { get, jobPath } from "./api.js";
-import { ordered } from "./sample_sets.js";
+import { get, jobPath } from "../core/api.js";
+import { ordered } from "./sample_order.js";
 
 const MOST = 100;
 

@@ -1,9 +1,9 @@
 // The samples of a step, one of them in full, compared with the same prompt at another step.
 
-import { fill, h, say } from "./dom.js";
-import { button, failure, field, notice } from "./pieces.js";
+import { fill, h, say } from "../core/dom.js";
+import { button, failure, field, notice } from "../core/components.js";
 import { sampleCard, sampleLine } from "./sample_card.js";
-import { counterpart, nearest } from "./sample_sets.js";
+import { counterpart, nearest } from "./sample_order.js";
 import { samplesOf } from "./sample_source.js";
 
 const AGAIN_MS = 1500;

@@ -1,8 +1,8 @@
 // A response as tokens, coloured by one of their values.
 
-import { fill, h, newId } from "./dom.js";
-import { number } from "./format.js";
-import { select } from "./pieces.js";
+import { fill, h, newId } from "../core/dom.js";
+import { number } from "../core/format.js";
+import { select } from "../core/components.js";
 import { CHOICES, choicesOf, scale, visible } from "./token_colours.js";
 
 // The choice is kept for the next sample.

@@ -8,7 +8,7 @@ from kubealign.spec.sections.precision import Precision
 from kubealign_services.generation.contract import SamplingParameters
 
 #: Import path of the class that TensorRT-LLM mixes into its workers.
-WORKER_EXTENSION = "kubealign_services.generation.external.tensorrt_llm.worker.WeightLoading"
+WORKER_EXTENSION = "kubealign_services.generation.external.tensorrt_llm.worker.TensorRTLLMWorkerExtension"
 
 _DTYPES = {Precision.FLOAT32: "float32", Precision.BFLOAT16: "bfloat16"}
 

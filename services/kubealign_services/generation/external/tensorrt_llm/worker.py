@@ -1,4 +1,7 @@
-"""Extension of TensorRT-LLM's workers, mixed in by its own processes. No other process imports this module."""
+"""Extension of TensorRT-LLM's workers, mixed in by its own processes.
+
+No other process imports this module.
+"""
 
 from safetensors import safe_open
 from tensorrt_llm.llmapi.rlhf_utils import WorkerExtension
@@ -8,7 +11,10 @@ class TensorRTLLMWorkerExtension(WorkerExtension):  # type: ignore[misc]
     """An extension of TensorRT-LLM's worker, which provides `engine`."""
 
     def kubealign_load(self, file: str) -> None:
-        """Load the weights of a safetensors file in place. `update_weights(None)` must follow the last file."""
+        """Load the weights of a safetensors file in place.
+
+        `update_weights(None)` must follow the last file.
+        """
         runner = self.engine.model_engine
         if not hasattr(runner.model, "first_pre_reload_weights"):
             # The same start as WorkerExtension.update_weights: modules undo their fused weight layout.

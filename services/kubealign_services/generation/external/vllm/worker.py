@@ -5,7 +5,7 @@ from typing import Any
 from safetensors import safe_open
 
 #: Import path of the class that vLLM mixes into its worker.
-WORKER_EXTENSION = "kubealign_services.generation.external.vllm.worker.WeightLoading"
+WORKER_EXTENSION = "kubealign_services.generation.external.vllm.worker.VllmWorkerExtension"
 
 
 class VllmWorkerExtension:

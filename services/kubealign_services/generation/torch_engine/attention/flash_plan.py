@@ -23,23 +23,24 @@ _TOLERANCE = 0.03
 class FlashPlan:
     """An EngineAttentionPlan over device tensors, which can be recorded in a CUDA graph.
 
-    places: int64 [T], the slot of each new token, page * PAGE_TOKENS + offset. starts: int32 [n + 1], the
-    start of each sequence's new tokens, and the end. tables: int32 [n, most]. contexts: int32 [n].
-    longest_new, longest: largest number of new tokens, and of all tokens, of a sequence.
+    slots: int64 [T], the slot of each new token, page * PAGE_TOKENS + offset. starts: int32 [n + 1], the
+    start of each sequence's new tokens, and the end. page_tables: int32 [n, most]. context_lengths: int32
+    [n]. longest_new, longest: largest number of new tokens, and of all tokens, of a sequence.
     """
 
     def __init__(
         self,
         cache: PagedKVCache,
-        places: Tensor,
+        slots: Tensor,
         starts: Tensor,
-        tables: Tensor,
-        contexts: Tensor,
+        page_tables: Tensor,
+        context_lengths: Tensor,
         longest_new: int,
         longest: int,
     ) -> None:
         self._cache = cache
-        self._slots, self._starts, self._tables, self._contexts = places, starts, tables, contexts
+        self._slots, self._starts = slots, starts
+        self._page_tables, self._context_lengths = page_tables, context_lengths
         self._longest_new, self._longest = longest_new, longest
 
     @classmethod
@@ -82,8 +83,8 @@ class FlashPlan:
             # Number of earlier and later tokens that a token sees.
             window_size=(-1 if window is None else window - 1, 0),
             enable_gqa=queries.shape[0] != keys.shape[0],
-            seqused_k=self._contexts,
-            block_table=self._tables,
+            seqused_k=self._context_lengths,
+            block_table=self._page_tables,
         )
         assert isinstance(out, Tensor)
         return out

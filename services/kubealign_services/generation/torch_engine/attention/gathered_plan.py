@@ -22,7 +22,7 @@ SHORT_CONTEXT = 64
 class _Block:
     """Sequences with the same number of new tokens.
 
-    tokens: their indices among the T tokens of the pass, int64 [sequences * length]. places: cache slots
+    tokens: their indices among the T tokens of the pass, int64 [sequences * length]. slots: cache slots
     that they read, int64 [sequences, seen]; None: only the new tokens, which are all tokens. mask
     [sequences, 1, length, seen]: added to the scores; None: each token sees those before it.
     """

@@ -1,4 +1,4 @@
-"""Attention plan for a CPU: single tokens by a compiled kernel over the pages, long prompt chunks by torch."""
+"""Attention plan for a CPU: single tokens by a compiled kernel over pages, long prompt chunks by torch."""
 
 import numpy as np
 import torch

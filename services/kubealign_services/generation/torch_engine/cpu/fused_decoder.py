@@ -111,7 +111,7 @@ class FusedDecoder:
     def _rotated_heads(
         self, projected: Tensor, heads: int, width: int, column: int, at: Array, norm: Any | None
     ) -> Tensor:
-        """Return the rotated heads [T, heads, width] that begin at column `place`."""
+        """Return the rotated heads [T, heads, width] that begin at column `column`."""
         out = projected.new_empty(len(projected), heads, width)
         array = element_array(out)
         weight = array[:0, 0, 0] if norm is None else self._norm_weight(norm)

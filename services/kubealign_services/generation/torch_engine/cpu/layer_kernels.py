@@ -11,10 +11,10 @@ from kubealign_services.runtime.numba_kernels import numba_eager, numba_lazy
 @numba_eager(
     "void(float32[:, ::1], int64[::1], float32[:, ::1])", "void(uint16[:, ::1], int64[::1], uint16[:, ::1])"
 )
-def write_rows(states: Any, places: Any, cache: Any) -> None:
-    """Write states [T, columns] into the rows `places` int64 [T] of cache [rows, columns]."""
+def write_rows(states: Any, rows: Any, cache: Any) -> None:
+    """Write states [T, columns] into the rows `rows` int64 [T] of cache [rows, columns]."""
     for token in range(len(states)):
-        cache[places[token]] = states[token]
+        cache[rows[token]] = states[token]
 
 
 @numba_lazy
@@ -34,9 +34,9 @@ def rms_norm(states: Any, weight: Any, epsilon: Any, out: Any) -> None:
 
 @numba_lazy
 def apply_rotary(
-    projected: Any, place: Any, norm: Any, epsilon: Any, positions: Any, cosines: Any, sines: Any, out: Any
+    projected: Any, column: Any, norm: Any, epsilon: Any, positions: Any, cosines: Any, sines: Any, out: Any
 ) -> None:
-    """Rotate the heads that begin at column `place` of projected [T, columns] by their positions, into out
+    """Rotate the heads that begin at column `column` of projected [T, columns] by their positions, into out
     [T, heads, width]: rotary embeddings (Su et al., "RoFormer", 2021), with the first half of a head's
     numbers paired with the second, as in GPT-NeoX.
 
@@ -49,7 +49,7 @@ def apply_rotary(
     for token in range(tokens):
         at = positions[token]
         for h in range(heads):
-            start = place + h * width
+            start = column + h * width
             if len(norm):
                 squares = np.float32(0)
                 for d in range(width):

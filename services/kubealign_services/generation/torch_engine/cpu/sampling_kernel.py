@@ -56,7 +56,7 @@ def _exponentiate(numbers: Any, most: Any, sums: Any) -> Any:
 
 @numba_lazy
 def _search_token(weights: Any, sums: Any, threshold: Any) -> Any:
-    """Return the first token at which the cumulative weight exceeds the threshold, which is below the total."""
+    """Return the first token whose cumulative weight exceeds the threshold, which is below the total."""
     below = 0.0
     block = 0
     for each in range(len(sums)):

@@ -19,8 +19,8 @@ class PageManager:
     """Allocates pages and keeps unused pages with known text until their room is needed; evicts in
     least-recently-used order.
 
-    limit: largest number of pages. spare: unused pages are kept up to this share of the largest number
-    that was ever in use. least: this number of unused pages is always kept.
+    limit: largest number of pages. spare_share: unused pages are kept up to this share of the largest number
+    that was ever in use. min_spare_pages: this number of unused pages is always kept.
     """
 
     def __init__(self, limit: int, spare_share: float = 0.0, min_spare_pages: int = 0) -> None:

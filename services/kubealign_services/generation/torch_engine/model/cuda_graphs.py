@@ -1,4 +1,4 @@
-"""Decoding passes recorded as CUDA graphs, so that a pass costs the host one launch instead of some hundreds."""
+"""Decoding passes recorded as CUDA graphs: a pass costs the host one launch instead of some hundreds."""
 
 import logging
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ class DecodingGraphs:
         self._is_enabled = True
 
     def clear(self) -> None:
-        """Drop all recordings, which contain addresses: the cache or the weights are about to be reallocated."""
+        """Drop all recordings, which contain addresses: the cache or the weights will be reallocated."""
         self._graphs.clear()
 
     def run(self, batch: RaggedBatch) -> Tensor | None:

@@ -10,7 +10,10 @@ from kubealign_services.runtime.offload.host_offloader import HostOffloader, mak
 
 
 class OffloadableModelRunner(LocalModelRunner):
-    """Model runner of one process that shares its accelerator. Implements `Offloadable` while nothing runs."""
+    """Model runner of one process that shares its accelerator.
+
+    Implements `Offloadable` while nothing runs.
+    """
 
     def __init__(self, model: CausalModel) -> None:
         super().__init__(model)

@@ -1,0 +1,1 @@
+"""Token sampling, and the search for stop tokens and stop strings."""

@@ -15,8 +15,8 @@ class SamplingInputs:
     """Sampling settings for the next token of n sequences, all [n] on the logits' device.
 
     temperature float32 (0: greedy), top_k int64 (0: off), top_p float64 (1: off), uniform float64 in [0,
-    1). truncated: any row has top_k or top_p. greedy: any row is greedy. forbidden: (rows, tokens) int64
-    pairs that may not be sampled, or None.
+    1). has_truncation: any row has top_k or top_p. has_greedy: any row is greedy. forbidden: (rows,
+    tokens) int64 pairs that may not be sampled, or None.
     """
 
     temperature: Tensor

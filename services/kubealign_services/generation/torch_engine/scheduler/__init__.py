@@ -1,0 +1,1 @@
+"""Scheduling: waiting requests, admission, and the running batch."""

@@ -16,10 +16,10 @@ from kubealign_services.generation.torch_engine.scheduler.wait_queue import Queu
 @dataclass(frozen=True)
 class PrefillChunk:
     """Work of the next pass for an entry: computes the tokens `start` to `end` - 1 of its text, then
-    `entering` samples draw a token.
+    `starting` samples draw a token.
 
-    shared_last: the last page of the text. own: where that page is not full, a copy of it for each
-    starting sample. The last sample takes the page itself where the entry `gives` it: no other sample
+    last_page: the last page of the text. own_last_pages: where that page is not full, a copy of it for each
+    starting sample. The last sample takes the page itself where `gives_last_page` is set: no other sample
     needs the page, or no other page is left.
     """
 

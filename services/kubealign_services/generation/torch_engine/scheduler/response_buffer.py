@@ -36,7 +36,7 @@ class ResponseBuffer:
         engine_logprobs: NDArray[np.float32],
         version: int,
     ) -> None:
-        """Append one token to each of the first n rows, which have `made` [n] tokens already."""
+        """Append one token to each of the first n rows, which have `counts` [n] tokens already."""
         if len(counts):
             self._grow(int(counts.max()) + 1)
         rows = np.arange(len(counts))
@@ -46,7 +46,7 @@ class ResponseBuffer:
         self._versions[rows, counts] = version
 
     def copy_response(self, row: int, count: int) -> PartialResponse:
-        """Return a copy of a row's first `made` tokens."""
+        """Return a copy of a row's first `count` tokens."""
         return PartialResponse(
             self._tokens[row, :count].copy(),
             self._behaviour[row, :count].copy(),
@@ -55,7 +55,7 @@ class ResponseBuffer:
         )
 
     def tokens(self, row: int, count: int) -> NDArray[np.int32]:
-        """Return a view of a row's first `made` tokens."""
+        """Return a view of a row's first `count` tokens."""
         tokens: NDArray[np.int32] = self._tokens[row, :count]
         return tokens
 

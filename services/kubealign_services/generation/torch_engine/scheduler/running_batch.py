@@ -28,7 +28,7 @@ STOP_SEARCH_INTERVAL = 4
 
 @dataclass(frozen=True)
 class FinishedRow:
-    """A row whose response ends after `made` tokens. text: set where it is already known."""
+    """A row whose response ends after `token_count` tokens. text: set where it is already known."""
 
     row: int
     finish: FinishReason

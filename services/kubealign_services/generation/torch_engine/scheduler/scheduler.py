@@ -1,4 +1,7 @@
-"""Scheduler: decides for each pass which sequences run, start or give back their pages. Computes no tensor."""
+"""Scheduler: decides for each pass which sequences run, start or give back their pages.
+
+Computes no tensor.
+"""
 
 import time
 from dataclasses import dataclass
@@ -22,45 +25,6 @@ from kubealign_services.generation.torch_engine.scheduler.wait_queue import (
     SampleState,
     WaitQueue,
 )
-
-
-def build_batch(rows: RunningBatch, chunks: list[PrefillChunk]) -> RaggedBatch | None:
-    """Build the batch of a pass, or None where nothing is to be computed.
-
-    Logits are requested after each running row, then after each text that this pass completes.
-    """
-    chunks = [part for part in chunks if part.end > part.start]
-    running = len(rows)
-    tokens, positions, tables = rows.newest_tokens()
-    ones = np.ones(running, np.int64)
-    row_indices = np.arange(running)
-    if not chunks:
-        return RaggedBatch(tokens, positions, ones, running, tables, row_indices) if running else None
-    lengths = np.array([part.end - part.start for part in chunks], np.int64)
-    is_complete = np.array([part.end == len(part.entry.tokens) for part in chunks])
-    ends = running + lengths.cumsum() - 1
-    return RaggedBatch(
-        tokens=np.concatenate((tokens, *(part.entry.tokens[part.start : part.end] for part in chunks))),
-        positions=np.concatenate((positions, *(np.arange(part.start, part.end) for part in chunks))),
-        lengths=np.concatenate((ones, lengths)),
-        decoding_count=running,
-        page_tables=_stack_page_tables(tables, chunks),
-        logit_indices=np.concatenate((row_indices, ends[is_complete])),
-    )
-
-
-def _stack_page_tables(
-    running: np.ndarray[tuple[int, ...], np.dtype[np.int32]], parts: list[PrefillChunk]
-) -> np.ndarray[tuple[int, ...], np.dtype[np.int32]]:
-    """Append the chunks' page tables to those of the running rows."""
-    pages = [part.entry.pages for part in parts]
-    most = max(running.shape[1], *(0 if each is None else len(each) for each in pages))
-    tables = np.zeros((len(running) + len(parts), most), np.int32)
-    tables[: len(running), : running.shape[1]] = running
-    for row, each in enumerate(pages, len(running)):
-        if each is not None:
-            tables[row, : len(each)] = each
-    return tables
 
 
 @dataclass(frozen=True)
@@ -112,7 +76,7 @@ class Scheduler:
         """Queue a request.
 
         Args:
-            ends: Token ids that end its responses.
+            end_tokens: Token ids that end its responses.
         """
         group = RequestGroup(request, self._arrivals, end_tokens)
         self._arrivals += 1
@@ -147,7 +111,7 @@ class Scheduler:
         for part in parts:
             self.prefilled_tokens += part.end - part.start
             self.reused_tokens += part.start if id(part.entry) in waiting else 0
-        batch = build_batch(self.rows, parts)
+        batch = _build_batch(self.rows, parts)
         complete = [part for part in parts if part.end == len(part.entry.tokens)]
         entries = [(part.entry, part.starting, part.end > part.start) for part in complete]
         copies = [(part.last_page, part.own_last_pages) for part in complete if len(part.own_last_pages)]
@@ -245,7 +209,7 @@ class Scheduler:
         entry.pages, entry.computed_tokens, entry.logits = None, 0, None
 
     def _register_prefix(self, row: int, count: int) -> None:
-        """Register the pages of the row's prompt and first `made` tokens, for later requests with the same
+        """Register the pages of the row's prompt and first `count` tokens, for later requests with the same
         prefix.
         """
         if self.rows.epoch(row) == self.cache.epoch:
@@ -281,3 +245,42 @@ class Scheduler:
         for row in rows:
             self.cache.release(self.rows.pages(row))
         self.rows.remove(rows)
+
+
+def _build_batch(rows: RunningBatch, chunks: list[PrefillChunk]) -> RaggedBatch | None:
+    """Build the batch of a pass, or None where nothing is to be computed.
+
+    Logits are requested after each running row, then after each text that this pass completes.
+    """
+    chunks = [chunk for chunk in chunks if chunk.end > chunk.start]
+    running = len(rows)
+    tokens, positions, tables = rows.newest_tokens()
+    ones = np.ones(running, np.int64)
+    row_indices = np.arange(running)
+    if not chunks:
+        return RaggedBatch(tokens, positions, ones, running, tables, row_indices) if running else None
+    lengths = np.array([chunk.end - chunk.start for chunk in chunks], np.int64)
+    is_complete = np.array([chunk.end == len(chunk.entry.tokens) for chunk in chunks])
+    ends = running + lengths.cumsum() - 1
+    return RaggedBatch(
+        tokens=np.concatenate((tokens, *(chunk.entry.tokens[chunk.start : chunk.end] for chunk in chunks))),
+        positions=np.concatenate((positions, *(np.arange(chunk.start, chunk.end) for chunk in chunks))),
+        lengths=np.concatenate((ones, lengths)),
+        decoding_count=running,
+        page_tables=_stack_page_tables(tables, chunks),
+        logit_indices=np.concatenate((row_indices, ends[is_complete])),
+    )
+
+
+def _stack_page_tables(
+    running: np.ndarray[tuple[int, ...], np.dtype[np.int32]], chunks: list[PrefillChunk]
+) -> np.ndarray[tuple[int, ...], np.dtype[np.int32]]:
+    """Append the chunks' page tables to those of the running rows."""
+    pages = [chunk.entry.pages for chunk in chunks]
+    most = max(running.shape[1], *(0 if each is None else len(each) for each in pages))
+    tables = np.zeros((len(running) + len(chunks), most), np.int32)
+    tables[: len(running), : running.shape[1]] = running
+    for row, each in enumerate(pages, len(running)):
+        if each is not None:
+            tables[row, : len(each)] = each
+    return tables

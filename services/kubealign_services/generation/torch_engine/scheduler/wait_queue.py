@@ -16,8 +16,8 @@ from kubealign_services.generation.torch_engine.scheduler.response_buffer import
 
 @dataclass
 class RequestGroup:
-    """A queued or running request. arrival: its number among all requests. ends: the token ids that end its
-    responses.
+    """A queued or running request. arrival: its number among all requests. end_tokens: the token ids that end
+    its responses.
     """
 
     request: GenerationRequest

@@ -23,7 +23,7 @@ class ShardedModel(CausalModel):
     """A model that is created and run by all processes of the group together: each pass has two all-reduces
     per layer.
 
-    whole: the complete model without memory (on torch's meta device), for its names, shapes and ties.
+    full_model: the complete model without memory (on torch's meta device), for its names, shapes and ties.
     """
 
     def __init__(self, config: Any, dtype: torch.dtype, device: torch.device, shard: ModelShard) -> None:

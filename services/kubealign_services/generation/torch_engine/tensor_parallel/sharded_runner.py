@@ -1,4 +1,4 @@
-"""Model runner of one process of several: over its slice of the weights, together with the other processes."""
+"""Model runner of one process of several, over its slice of the weights."""
 
 from collections.abc import Iterable
 

@@ -12,7 +12,7 @@ from kubealign_services.scoring.functions.errors import RewardError, RewardMissi
 class ToolBackend(Protocol):
     """Tool that answers calls."""
 
-    async def answer(self, argument: str) -> str:
+    async def invoke(self, argument: str) -> str:
         """Return the result of a call. Raises RewardError if the tool fails."""
 
 
@@ -43,7 +43,7 @@ class ToolWorkflow:
             episode.transcript.tool_errors += 1
             return f"error: there is no tool {name or 'named'}; there are {', '.join(sorted(self._tools))}"
         try:
-            return await self._tools[name].answer(groups["argument"] or "")
+            return await self._tools[name].invoke(groups["argument"] or "")
         except RewardMissing:
             raise
         except RewardError as error:

@@ -1,8 +1,7 @@
 """Model families that megatron-core supports: sizes and traits, read from a Hugging Face config. Pure.
 
 Usage: `read_architecture(config)`, then `transformer_config.transformer_config` for megatron-core's own
-config,
-`conversion.WeightConversion` for this rank's weights.
+config, `conversion.WeightConversion` for this rank's weights.
 """
 
 from dataclasses import dataclass
@@ -44,8 +43,8 @@ class ModelArchitecture:
 
     Attributes:
         mlp_size: Hidden size of the dense MLP.
-        windows: For each layer, the number of tokens that a token sees up to and including itself; None
-            for all.
+        windows: For each layer, the number of tokens that a token sees up to and including itself; None for
+            all.
     """
 
     family: str
@@ -72,14 +71,14 @@ class ModelArchitecture:
 
 def read_architecture(config: Any) -> ModelArchitecture:
     """Read the architecture from a Hugging Face config. Raises UnsupportedTrainingModel, naming the config's
-    field, for traits
-    that megatron-core does not compute as transformers does.
+    field, for traits that megatron-core does not compute as transformers does.
     """
     family = config.model_type
     if family not in DENSE_FAMILIES + MIXTURE_FAMILIES:
         raise UnsupportedTrainingModel(
             f"trainer.backend.megatron does not support model type {family!r}; it supports "
-            f"{', '.join(DENSE_FAMILIES + MIXTURE_FAMILIES)}. The torch backend takes any model that runs packed"
+            f"{', '.join(DENSE_FAMILIES + MIXTURE_FAMILIES)}. The torch backend takes any model that runs "
+            "packed"
         )
     _check_supported_traits(config)
     heads = config.num_attention_heads

@@ -1,6 +1,5 @@
 """Output heads on the last stage: the columns of `torch_backend.model.packed_model`, from hidden states whose
-tokens and
-whose vocabulary are divided among ranks.
+tokens and whose vocabulary are divided among ranks.
 """
 
 from dataclasses import dataclass
@@ -72,8 +71,7 @@ class OutputHeads:
         """Gather the hidden states into [t, H].
 
         Args:
-            parts: True when each tensor rank will give a part of the gradient, False when all give the
-                same.
+            parts: True when each tensor rank will give a part of the gradient, False when all give the same.
         """
         group = self.groups.tensor
         if self.sequence_parallel:

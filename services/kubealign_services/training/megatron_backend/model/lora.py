@@ -1,10 +1,8 @@
 """Low-rank adapters on megatron-core's linear layers (Hu et al. 2021).
 
-megatron-core fuses query, key and value, and gate and up: such a layer has an adapter for each of its
-parts, which
-correspond to the Hugging Face model's layers. An adapter is divided among tensor ranks as its layer is:
-B's rows of a
-column-parallel layer, A's columns of a row-parallel one.
+megatron-core fuses query, key and value, and gate and up: such a layer has an adapter for each of its parts,
+which correspond to the Hugging Face model's layers. An adapter is divided among tensor ranks as its layer is:
+B's rows of a column-parallel layer, A's columns of a row-parallel one.
 
     adapted = lora_layers.adapted_layers(config, lora)                    # input of `build_conversions`
     add_adapters(trunk, conversion, lora, init_lora_a(...), tensor_group)  # once the weights are loaded
@@ -119,12 +117,10 @@ def add_adapters(
     group: dist.ProcessGroup,
 ) -> None:
     """Add adapters to this rank's stage in place: its own weights are frozen, the adapters (and a score head,
-    which is not part
-    of the trunk) are trained.
+    which is not part of the trunk) are trained.
 
     B is 0, so that the outputs do not change yet. With dropout, the RNG states of tensor ranks must be the
-    same. A stage may
-    have none of the layers.
+    same. A stage may have none of the layers.
 
     Args:
         trunk: megatron-core's model with its weights, on its device.
@@ -159,8 +155,7 @@ def add_adapters(
 
 def _add_adapter_output(layer: Any, arguments: tuple[Any, ...], output: tuple[Tensor, Tensor | None]) -> Any:
     """Add the adapters' output in a forward hook of megatron-core's layer, which returns its output and a
-    bias to be added
-    later.
+    bias to be added later.
     """
     if not layer.adapters.is_on:
         return output
@@ -186,7 +181,9 @@ def _local_lora_a(lora_a: Mapping[str, Tensor], conversion: WeightConversion, na
 
 @contextmanager
 def adapters_disabled(trunk: nn.Module) -> Iterator[None]:
-    """Disable the adapters within the block: the stage computes, bit for bit, what it computed without them."""
+    """Disable the adapters within the block: the stage computes, bit for bit, what it computed without
+    them.
+    """
     adapter_modules = [module for module in trunk.modules() if isinstance(module, FusedLayerAdapters)]
     for adapters in adapter_modules:
         adapters.is_enabled = False

@@ -1,6 +1,5 @@
 """Layers that a LoRA specification targets in a model of megatron-core, by their Hugging Face names, and the
-adapters'
-initial weights. Both match the torch backend: the same layers, the same A from the same seed.
+adapters' initial weights. Both match the torch backend: the same layers, the same A from the same seed.
 """
 
 import math
@@ -44,8 +43,7 @@ def adapted_layers(config: Any, lora: Lora) -> AdaptedLayers:
 
 def init_lora_a(config: Any, lora: Lora, seed: int, head: Head, dtype: torch.dtype) -> dict[str, Tensor]:
     """Return the initial A, fp32 [rank, inputs], by a layer's Hugging Face name, as peft draws it over a
-    model of dtype: from
-    U(-1/sqrt(inputs), 1/sqrt(inputs)). B is 0.
+    model of dtype: from U(-1/sqrt(inputs), 1/sqrt(inputs)). B is 0.
     """
     skeleton = _meta_model(config)
     modules = dict(skeleton.named_modules())

@@ -1,4 +1,6 @@
-"""One rank's part of a model: its pipeline stage, its parts of the matrices, and the heads on the last stage."""
+"""One rank's part of a model: its pipeline stage, its parts of the matrices, and the heads on the last
+stage.
+"""
 
 from typing import Any
 
@@ -14,8 +16,7 @@ class PipelineStage(nn.Module):
     """A pipeline stage.
 
     The rotary embedding is computed for each token from its position: megatron-core's own numbers packed
-    tokens itself and
-    requires each sequence's length to be a multiple of the context ranks.
+    tokens itself and requires each sequence's length to be a multiple of the context ranks.
 
     Attributes:
         trunk: megatron-core's model.
@@ -55,8 +56,7 @@ class PipelineStage(nn.Module):
 
     def forward(self, tokens: StageTokens, outputs: frozenset[str]) -> Tensor | dict[str, Tensor]:
         """Return the hidden states for the next stage, [t, 1, hidden] (t divided among the tensor ranks under
-        sequence parallelism);
-        on the last stage the requested columns.
+        sequence parallelism); on the last stage the requested columns.
         """
         trunk = self.trunk
         embedded = trunk.embedding(tokens.tokens, None) if trunk.pre_process else None

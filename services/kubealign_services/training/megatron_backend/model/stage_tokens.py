@@ -33,8 +33,7 @@ class StageTokens:
 
     Attributes:
         token_indices: int64 [t], this rank's tokens of the padded pack, in its order; all of them without
-            context
-            parallelism.
+            context parallelism.
         tokens: int64 [1, t].
         positions: int64 [t].
         packed: Inputs of the heads, of the pack without its padding.

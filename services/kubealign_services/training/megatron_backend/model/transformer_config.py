@@ -19,12 +19,10 @@ _ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 
 def rope_frequencies(config: Any) -> tuple[Tensor, float]:
     """Return (inverse frequencies fp32 [head size / 2], factor of sine and cosine) of a Hugging Face config,
-    as transformers
-    computes them.
+    as transformers computes them.
 
     The first replaces `rotary_pos_emb.inv_freq` of `GPTModel`; the square of the second goes into the
-    softmax_scale of
-    `transformer_config`: queries and keys are both rotated in full.
+    softmax_scale of `transformer_config`: queries and keys are both rotated in full.
     """
     parameters = config.rope_parameters
     kind = parameters.get("rope_type", "default")

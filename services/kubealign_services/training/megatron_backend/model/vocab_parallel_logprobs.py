@@ -2,8 +2,7 @@
 
 As `torch_backend.logprobs.token_logprobs` and `candidate_logprobs`, with the softmax's sums taken over the
 tensor-parallel ranks (Shoeybi et al. 2019, section 3). The logits are computed for a few tokens at a time,
-and again
-in the backward pass, and never leave their rank. Rows that only pad the vocabulary are excluded.
+and again in the backward pass, and never leave their rank. Rows that only pad the vocabulary are excluded.
 
 The gradient with respect to the hidden states is this rank's part: the caller sums it over the ranks.
 """
@@ -107,8 +106,7 @@ def vocab_parallel_token_logprobs(
     distribution.
 
     Returns (log-probabilities, entropy in nats), each [P] in at least fp32, the same on all ranks; the
-    entropy is zeros when
-    not requested. Differentiable once.
+    entropy is zeros when not requested. Differentiable once.
 
     Args:
         hidden: [P, H].
@@ -125,8 +123,7 @@ def vocab_parallel_candidate_logprobs(
     hidden: Tensor, weight: Tensor, candidates: Tensor, temperature: float, share: VocabularyShare
 ) -> Tensor:
     """Return the log-probability of each candidate under softmax(logits / temperature), [P, K] in at least
-    fp32, the same on all
-    ranks. Differentiable once.
+    fp32, the same on all ranks. Differentiable once.
 
     Args:
         hidden: [P, H].

@@ -1,10 +1,8 @@
 """Flat buckets of parameters and gradients, so that whole buffers are reduced, sharded and gathered at once.
 
-Not megatron-core's `DistributedOptimizer`: its state cannot be saved without pickle, nor at all on a CPU,
-and a
-checkpoint must be readable in another layout. The sharding over the replicas is the same (Rajbhandari et
-al. 2020,
-ZeRO-1).
+Not megatron-core's `DistributedOptimizer`: its state cannot be saved without pickle, nor at all on a CPU, and
+a checkpoint must be readable in another layout. The sharding over the replicas is the same (Rajbhandari et
+al. 2020, ZeRO-1).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -37,9 +35,8 @@ class ParameterBucket:
     Attributes:
         master: fp32, this rank's share of the weights: all of them, or one of as many shares as there are
             replicas.
-        gradient: fp32, of all the bucket's weights; the parameters' gradients are accumulated into it as
-            soon as they are
-            computed, so that those of many microbatches are summed in fp32.
+        gradient: fp32, of all the bucket's weights; the parameters' gradients are accumulated into it as soon
+            as they are computed, so that those of many microbatches are summed in fp32.
     """
 
     def __init__(
@@ -115,8 +112,7 @@ class ParameterBucket:
 
     def gather_parameters(self, share: Tensor) -> Iterator[tuple[BucketParameter, Tensor]]:
         """Yield each parameter's part of a tensor that is sharded as the masters are, as a copy in the
-        parameter's shape.
-        Collective, one parameter at a time.
+        parameter's shape. Collective, one parameter at a time.
         """
         pieces = {member.name: (start, end) for member, start, end in self._local_pieces()}
         for member in self.members:
@@ -129,11 +125,11 @@ class ParameterBucket:
                 dist.all_reduce(full, group=self.group)
             yield member, full.view(member.parameter.shape)
 
-    def load_share(self, share: Tensor, whole: Mapping[str, Tensor]) -> None:
+    def load_share(self, share: Tensor, tensors: Mapping[str, Tensor]) -> None:
         """Write this rank's share of full parameters' tensors; the reverse of `gather_parameters`."""
         for member, start, end in self._local_pieces():
             offset = self._first + start - member.start
-            share[start:end] = whole[member.name].flatten()[offset : offset + end - start]
+            share[start:end] = tensors[member.name].flatten()[offset : offset + end - start]
 
     def _local_pieces(self) -> Iterator[tuple[BucketParameter, int, int]]:
         """Yield the parameters that overlap this rank's share, and their ranges in it."""

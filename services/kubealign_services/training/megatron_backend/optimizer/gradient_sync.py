@@ -21,8 +21,7 @@ def is_expert(name: str) -> bool:
 
 def sums_over_tensor_ranks(name: str, parameter: nn.Parameter) -> bool:
     """Return True when the tensor ranks hold the same parameter and parts of its gradient: each sees some of
-    the tokens
-    (megatron-core marks these `sequence_parallel`), or some of the heads.
+    the tokens (megatron-core marks these `sequence_parallel`), or some of the heads.
     """
     return bool(getattr(parameter, "sequence_parallel", False)) or (
         name.endswith((".q_layernorm.weight", ".k_layernorm.weight"))
@@ -31,8 +30,7 @@ def sums_over_tensor_ranks(name: str, parameter: nn.Parameter) -> bool:
 
 def tied_weight_name(stage: PipelineStage) -> str | None:
     """Return the name of this stage's copy of a weight that is both the first stage's embedding and the last
-    stage's head; None
-    without such a weight, or with both copies on this stage.
+    stage's head; None without such a weight, or with both copies on this stage.
     """
     trunk = stage.trunk
     if not trunk.share_embeddings_and_output_weights or (trunk.pre_process and trunk.post_process):

@@ -1,6 +1,5 @@
 """AdamW over one stage's parameters: fp32 master weights, the gradient norm over all ranks, and the optimiser
-state for
-checkpoints.
+state for checkpoints.
 """
 
 from collections.abc import Iterator, Mapping
@@ -87,8 +86,7 @@ class StageOptimizer:
 
     def reduce_gradients(self) -> float:
         """Sum the gradient over all ranks that hold a part of it. Returns its global L2 norm, the same on all
-        ranks: each
-        parameter counts once.
+        ranks: each parameter counts once.
         """
         gradients = {
             member.name: (member.parameter, bucket.gradient_of(member))
@@ -108,8 +106,7 @@ class StageOptimizer:
 
     def step(self, norm: float, updates: int, total: int) -> float:
         """Run one step, number `updates` from 0 of `total`, on the gradient of `reduce_gradients`, clipped as
-        the spec says. Returns
-        the learning rate.
+        the spec says. Returns the learning rate.
         """
         bound = self._spec.gradient_clip_norm
         if bound and norm > bound:
@@ -125,8 +122,8 @@ class StageOptimizer:
     def gather_states(self) -> Iterator[tuple[str, ParameterState]]:
         """Yield (parameter of this rank by megatron-core's name, its state) in the parameters' order.
 
-        The states are gathered one at a time; they are copies on the parameter's device, and zeros before
-        the first step.
+        The states are gathered one at a time; they are copies on the parameter's device, and zeros before the
+        first step.
         """
         for bucket in self._buckets:
             moments = self._moments(bucket)

@@ -1,11 +1,9 @@
 """Context parallelism: each rank holds some tokens of every pack and gathers all keys and values of the
 others.
 
-Keys and values are gathered before the attention and their gradients summed back (as for Llama 3:
-Grattafiori et al.
-2024, section 3.3.2), not passed around a ring: a pack's sequences may be divided anywhere. Each rank has
-two chunks,
-one from each end, so that causal attention costs all ranks about the same.
+Keys and values are gathered before the attention and their gradients summed back (as for Llama 3: Grattafiori
+et al. 2024, section 3.3.2), not passed around a ring: a pack's sequences may be divided anywhere. Each rank
+has two chunks, one from each end, so that causal attention costs all ranks about the same.
 """
 
 from dataclasses import dataclass
@@ -47,8 +45,7 @@ class ContextPlan:
 
 def context_shares(length: int, ranks: int) -> list[Tensor]:
     """Return for each rank the indices of its tokens, int64: chunk r from the front and chunk r from the back
-    of 2 x ranks
-    chunks.
+    of 2 x ranks chunks.
 
     Args:
         length: A multiple of the number of chunks.

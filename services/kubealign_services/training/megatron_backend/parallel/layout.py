@@ -1,10 +1,8 @@
 """Position of a rank when a model is split tensor x context x data x pipeline. Pure arithmetic.
 
 Ranks are numbered as megatron-core numbers them (its order tp-cp-ep-dp-pp): neighbours share tensors, the
-stages of
-the pipeline are farthest apart. Experts are spread over ranks that hold the same dense layers: the context
-and
-data-parallel ranks.
+stages of the pipeline are farthest apart. Experts are spread over ranks that hold the same dense layers: the
+context and data-parallel ranks.
 """
 
 from dataclasses import dataclass

@@ -7,8 +7,8 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 
+from kubealign_services.training.collectives import ensure_process_group
 from kubealign_services.training.megatron_backend.parallel.layout import ParallelLayout
-from kubealign_services.training.process_group import ensure_process_group
 
 
 @dataclass(frozen=True)

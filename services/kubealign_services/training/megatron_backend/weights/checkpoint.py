@@ -1,10 +1,8 @@
 """A rank's part of a layout-independent checkpoint: slices of the trained weights and their moments, under
-the Hugging
-Face names with their ranges.
+the Hugging Face names with their ranges.
 
 `shard-RANK-of-RANKS.safetensors` holds the tensors; a JSON file of the same name describes them, with the
-digest of
-the tensor file and its own. Both files are synced to disk when `save_shard` returns.
+digest of the tensor file and its own. Both files are synced to disk when `save_shard` returns.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -45,8 +43,7 @@ def save_shard(
     lora: Lora | None = None,
 ) -> list[str]:
     """Write this rank's two files into an existing folder. Returns their names. Raises OSError, naming the
-    file that cannot be
-    written.
+    file that cannot be written.
 
     Args:
         conversions: Conversions of all ranks.
@@ -89,11 +86,10 @@ def load_shards(
 ) -> tuple[dict[str, ParameterState], int]:
     """Read a checkpoint of any number of ranks in any layout.
 
-    Returns (state of each trained parameter of this rank, on the CPU; optimiser steps done). A
-    vocabulary's padding is 0. The
-    RNG states are restored when number and layout of the ranks are unchanged. Nothing else is changed: the
-    caller applies the
-    states once every rank has them. Raises CorruptCheckpoint, naming the file.
+    Returns (state of each trained parameter of this rank, on the CPU; optimiser steps done). A vocabulary's
+    padding is 0. The RNG states are restored when number and layout of the ranks are unchanged. Nothing else
+    is changed: the caller applies the states once every rank has them. Raises CorruptCheckpoint, naming the
+    file.
 
     Args:
         parameters: megatron-core's names of the trained parameters.
@@ -157,8 +153,8 @@ def _assemble_states(
             if covered != _count_elements(part.size):
                 raise CorruptCheckpoint(
                     f"{directory} lacks a part of {part.name}: of the range from {list(part.start)} of size "
-                    f"{list(part.size)} its {len(shards)} shards hold {covered} of {_count_elements(part.size)} "
-                    "numbers"
+                    f"{list(part.size)} its {len(shards)} shards hold {covered} of "
+                    f"{_count_elements(part.size)} numbers"
                 )
         states[parameter] = state
     return states

@@ -18,19 +18,6 @@ from kubealign_services.training.files.shard_files import (
     read_description,
 )
 
-
-@dataclass(frozen=True)
-class ParameterState:
-    """State of one of this rank's parameters, in full, fp32 in its shape: the master weight, and the moving
-    averages of its
-    gradient and of the gradient's square.
-    """
-
-    master: Tensor
-    exp_avg: Tensor
-    exp_avg_sq: Tensor
-
-
 #: Format of the description; the torch backend's formats are numbers.
 FORMAT = "megatron-1"
 
@@ -38,6 +25,17 @@ FORMAT = "megatron-1"
 STATE_FIELDS = ("master", "exp_avg", "exp_avg_sq")
 
 _NAME = re.compile(r"^shard-(\d+)-of-(\d+)\.json$")
+
+
+@dataclass(frozen=True)
+class ParameterState:
+    """State of one of this rank's parameters, in full, fp32 in its shape: the master weight, and the moving
+    averages of its gradient and of the gradient's square.
+    """
+
+    master: Tensor
+    exp_avg: Tensor
+    exp_avg_sq: Tensor
 
 
 @dataclass(frozen=True)
@@ -132,8 +130,7 @@ def shard_files(directory: Path, rank: int, world_size: int) -> tuple[Path, Path
 
 def read_shards(directory: Path, lora: Lora | None) -> list[RankShard]:
     """Read the descriptions of all ranks' shards, by rank. Raises CorruptCheckpoint when one is missing,
-    altered or of another
-    checkpoint.
+    altered or of another checkpoint.
     """
     sizes = {int(matched[2]) for matched in map(_NAME.match, _file_names(directory)) if matched}
     if len(sizes) != 1:

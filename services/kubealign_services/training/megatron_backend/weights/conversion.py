@@ -5,8 +5,7 @@
     conversion.slices_of(name)   # the rectangles that a parameter is made of
     conversion.owned_tensors     # the checkpoint tensors that this rank yields
 
-`build_conversions` builds the conversion of every rank, so that each rank knows the parameters of the
-others.
+`build_conversions` builds the conversion of every rank, so that each rank knows the parameters of the others.
 """
 
 from collections.abc import Iterable

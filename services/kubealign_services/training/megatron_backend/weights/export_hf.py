@@ -25,29 +25,6 @@ from kubealign_services.training.megatron_backend.weights.rank_slices import (
 
 _SCORE = "score.weight"
 
-
-def export_adapter(
-    directory: Path,
-    source: Path,
-    conversions: Sequence[WeightConversion],
-    rank: int,
-    parameters: Mapping[str, Tensor],
-    lora: Lora,
-) -> None:
-    """Write `adapter/` into an exported folder, in fp32; collective, rank 0 writes.
-
-    A classifier's head, which is trained in full, is stored with the adapter.
-
-    Args:
-        source: Folder of the base model.
-    """
-    tensors = dict(gather_tensors(conversions, rank, parameters, torch.float32, is_adapter))
-    heads = dict(gather_tensors(conversions, rank, parameters, torch.float32, lambda name: name == _SCORE))
-    if rank == 0:
-        layers = sorted({name.rpartition(".lora_")[0] for name in tensors})
-        write_peft_adapter(directory / ADAPTER_FOLDER, tensors, layers, lora, source, heads.get(_SCORE))
-
-
 #: Maximum bytes of one weight file; a single larger tensor gets a file of its own.
 FILE_BYTES = 2 << 30
 
@@ -80,14 +57,13 @@ def write_hf_folder(
 ) -> None:
     """Fill `directory` (new, or replaced atomically). For rank 0.
 
-    A language model becomes a causal language model, a model with another head a sequence classifier, as
-    in
+    A language model becomes a causal language model, a model with another head a sequence classifier, as in
     `torch_backend.checkpoints.export.export_folder`; so pooling and scores.
 
     Args:
         config: Config of the source folder.
-        weights: Result of `gather_tensors` with `export_filter`, while the other ranks run `send_slices`
-            on theirs.
+        weights: Result of `gather_tensors` with `export_filter`, while the other ranks run `send_slices` on
+            theirs.
     """
     count = conversions[0].heads.scores or None
     copy = export_config(config, count, scores, pooling)
@@ -102,6 +78,28 @@ def write_hf_folder(
         if skeleton.can_generate() and skeleton.generation_config is not None:
             skeleton.generation_config.save_pretrained(folder)
         _write_weights(folder, _plan_files(shapes, dtype, file_bytes), weights)
+
+
+def export_adapter(
+    directory: Path,
+    source: Path,
+    conversions: Sequence[WeightConversion],
+    rank: int,
+    parameters: Mapping[str, Tensor],
+    lora: Lora,
+) -> None:
+    """Write `adapter/` into an exported folder, in fp32; collective, rank 0 writes.
+
+    A classifier's head, which is trained in full, is stored with the adapter.
+
+    Args:
+        source: Folder of the base model.
+    """
+    tensors = dict(gather_tensors(conversions, rank, parameters, torch.float32, is_adapter))
+    heads = dict(gather_tensors(conversions, rank, parameters, torch.float32, lambda name: name == _SCORE))
+    if rank == 0:
+        layers = sorted({name.rpartition(".lora_")[0] for name in tensors})
+        write_peft_adapter(directory / ADAPTER_FOLDER, tensors, layers, lora, source, heads.get(_SCORE))
 
 
 def _plan_files(shapes: dict[str, tuple[int, ...]], dtype: torch.dtype, most: int) -> list[dict[str, int]]:

@@ -27,8 +27,7 @@ def load_weights(
     """Fill this rank's parameters in place, in their dtype. A vocabulary's padding becomes 0.
 
     Raises ValueError, naming the tensors, when the folder lacks some or has them in other shapes, or when
-    megatron-core's
-    model does not match the weight mapping.
+    megatron-core's model does not match the weight mapping.
 
     Args:
         drawn: Parameters that are not read, such as a new head; adapters never are.
@@ -85,8 +84,8 @@ class _CheckpointReader:
             stored_shape = tuple(self._slice(name).get_shape())
             if stored_shape != expected_shape:
                 raise ValueError(
-                    f"{self._folder / self._files[self._stored_name(name)]} holds {name} in shape {stored_shape}; "
-                    f"config.json implies {expected_shape}"
+                    f"{self._folder / self._files[self._stored_name(name)]} holds {name} in shape "
+                    f"{stored_shape}; config.json implies {expected_shape}"
                 )
 
     def read(self, part: MappedSlice) -> Tensor:

@@ -1,8 +1,7 @@
 """Rectangles of checkpoint tensors and their offsets in a rank's parameters. Pure arithmetic.
 
 All rearrangement between megatron-core and Hugging Face is such copying of rectangles, so it applies to
-weights, to
-an optimiser's moments and to adapters alike.
+weights, to an optimiser's moments and to adapters alike.
 """
 
 from dataclasses import dataclass

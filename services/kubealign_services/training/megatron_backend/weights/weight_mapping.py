@@ -1,6 +1,5 @@
 """The weight mapping: for each parameter of megatron-core, the Hugging Face tensors that it is made of, and
-its division
-over tensor-parallel ranks.
+its division over tensor-parallel ranks.
 
 `{layer}` and `{expert}` are numbered over the whole model. Sizes are names from `dimension_sizes`.
 """
@@ -16,10 +15,8 @@ class TensorSplit(StrEnum):
     """Division of a parameter over the tensor ranks.
 
     WHOLE: every rank has all. VOCABULARY: rows, padded at the end. COLUMN: rows. ROW: columns
-    (megatron-core's words
-    describe the transposed matrix). QKV: rows; for each group of heads its queries, its key, its value.
-    GATE_UP: a rank's
-    rows of the gate, then those of up.
+    (megatron-core's words describe the transposed matrix). QKV: rows; for each group of heads its queries,
+    its key, its value. GATE_UP: a rank's rows of the gate, then those of up.
     """
 
     WHOLE = "whole"

@@ -1,12 +1,9 @@
 """A rank's checkpoint shard: its slices of the trained weights and their moments, the progress of the
-learning rate
-schedule, and the RNG states. Of a model with an adapter only the adapter is saved; the base weights are in
-the folder
-that the model was loaded from.
+learning rate schedule, and the RNG states. Of a model with an adapter only the adapter is saved; the base
+weights are in the folder that the model was loaded from.
 
 `shard-RANK-of-RANKS.safetensors` holds the tensors; a JSON file of the same name describes them, with the
-digest of
-the tensor file and its own. Both files are synced to disk when `save_shard` returns.
+digest of the tensor file and its own. Both files are synced to disk when `save_shard` returns.
 """
 
 from pathlib import Path
@@ -42,8 +39,7 @@ def save_shard(
     lora: Lora | None = None,
 ) -> list[str]:
     """Write this rank's two files into an existing folder. Returns their names. Raises OSError, naming the
-    file that cannot be
-    written.
+    file that cannot be written.
 
     Args:
         updates: Optimiser steps done.

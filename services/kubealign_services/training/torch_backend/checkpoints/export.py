@@ -1,4 +1,6 @@
-"""Exports weights in Hugging Face form: as a stream of named tensors, and as a folder for `from_pretrained`."""
+"""Exports weights in Hugging Face form: as a stream of named tensors, and as a folder for
+`from_pretrained`.
+"""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,11 +25,77 @@ from kubealign_services.training.torch_backend.model.lora import (
 from kubealign_services.training.torch_backend.model.packed_model import PackedModel
 
 
-def gather_adapter(model: PackedModel, rank: int) -> dict[str, Tensor]:
-    """Gather the adapter's tensors by name, in fp32, as they are trained; collective, empty tensors on ranks
-    other than 0.
+def stream_weights(model: PackedModel, dtype: torch.dtype, rank: int) -> Iterator[tuple[str, Tensor]]:
+    """Yield (Hugging Face name, CPU tensor of dtype) of every weight of the backbone, with an adapter merged
+    in, tied weights once; collective.
+
+    On ranks other than 0 the tensors are empty. A tensor may share the model's memory and is then valid until
+    the next update.
     """
-    return dict(stream_adapter(model, torch.float32, rank))
+    weights = _gather_weights(model.backbone, dtype, rank)
+    if has_converted_layout(model.backbone):
+        # Such models store weights in another layout than their checkpoints (experts stacked): converting
+        # back needs all of them.
+        names = dict(weights)
+        yield from (
+            revert_weight_conversion(model.backbone, names).items() if rank == 0 else _iter_empty(names)
+        )
+    else:
+        yield from weights
+
+
+def named_weights(backbone: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
+    """Yield (name, parameter or persistent buffer) of the model, sharded as stored, tied weights once."""
+    tied = set(getattr(backbone, "all_tied_weights_keys", None) or {})
+    named = [*backbone.named_parameters(remove_duplicate=False), *_persistent_buffers(backbone)]
+    originals = {id(tensor) for name, tensor in named if name not in tied}
+    return ((name, tensor) for name, tensor in named if not (name in tied and id(tensor) in originals))
+
+
+def has_converted_layout(backbone: PreTrainedModel) -> bool:
+    """Return True when the checkpoint stores the weights in another layout than the model."""
+    return bool(getattr(backbone, "_weight_conversions", None))
+
+
+def export_folder(
+    model: PackedModel,
+    directory: Path,
+    source: Path,
+    dtype: torch.dtype,
+    pooling: str | None,
+    rank: int,
+    scores: Sequence[str] = (),
+    lora: Lora | None = None,
+) -> None:
+    """Fill `directory` (new, or replaced atomically) with a Hugging Face checkpoint; collective, rank 0
+    writes.
+
+    A language model becomes a causal language model, a model with another head a sequence classifier with one
+    label for each of its outputs. Tokenizer files are copied from the source folder.
+
+    Args:
+        pooling: Stored as `kubealign_pooling` in the config, unless None.
+        scores: Names of the labels; empty for the default names of transformers.
+        lora: Settings of an adapter, which is merged and also written as a PEFT folder `adapter`.
+    """
+    weights = dict(_gather_weights(model.backbone, dtype, rank))
+    score = None if model.score is None else full_tensor(model.score.weight.detach()).to("cpu", dtype)
+    adapter = gather_adapter(model, rank)
+    if rank != 0:
+        return
+    config = export_config(model.backbone.config, None if score is None else len(score), scores, pooling)
+    auto: Any = AutoModelForCausalLM if score is None else AutoModelForSequenceClassification
+    with torch.device("meta"):
+        skeleton: PreTrainedModel = auto.from_config(config, dtype=dtype)
+    if score is not None:
+        weights = _classifier_weights(model, skeleton, weights, score)
+    with atomic_folder(directory, source) as folder:
+        skeleton.save_pretrained(folder, state_dict=weights)
+        if lora is not None:
+            names = {
+                name: _exported_name(model, skeleton, name) for name, _ in adapted_layers(model.backbone)
+            }
+            save_adapter(folder / ADAPTER_FOLDER, model, adapter, lora, source, names, score)
 
 
 def save_adapter(
@@ -59,38 +127,16 @@ def save_adapter(
     )
 
 
+def gather_adapter(model: PackedModel, rank: int) -> dict[str, Tensor]:
+    """Gather the adapter's tensors by name, in fp32, as they are trained; collective, empty tensors on ranks
+    other than 0.
+    """
+    return dict(stream_adapter(model, torch.float32, rank))
+
+
 def _rename_layer(name: str, rename: dict[str, str]) -> str:
     layer, mark, part = name.rpartition(".lora_")
     return rename[layer] + mark + part
-
-
-def stream_weights(model: PackedModel, dtype: torch.dtype, rank: int) -> Iterator[tuple[str, Tensor]]:
-    """Yield (Hugging Face name, CPU tensor of dtype) of every weight of the backbone, with an adapter merged
-    in, tied weights
-    once; collective.
-
-    On ranks other than 0 the tensors are empty. A tensor may share the model's memory and is then valid
-    until the next
-    update.
-    """
-    weights = _gather_weights(model.backbone, dtype, rank)
-    if has_converted_layout(model.backbone):
-        # Such models store weights in another layout than their checkpoints (experts stacked): converting
-        # back needs all of them.
-        names = dict(weights)
-        yield from (
-            revert_weight_conversion(model.backbone, names).items() if rank == 0 else _iter_empty(names)
-        )
-    else:
-        yield from weights
-
-
-def named_weights(backbone: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
-    """Yield (name, parameter or persistent buffer) of the model, sharded as stored, tied weights once."""
-    tied = set(getattr(backbone, "all_tied_weights_keys", None) or {})
-    named = [*backbone.named_parameters(remove_duplicate=False), *_persistent_buffers(backbone)]
-    originals = {id(tensor) for name, tensor in named if name not in tied}
-    return ((name, tensor) for name, tensor in named if not (name in tied and id(tensor) in originals))
 
 
 def _gather_weights(backbone: PreTrainedModel, dtype: torch.dtype, rank: int) -> Iterator[tuple[str, Tensor]]:
@@ -109,55 +155,8 @@ def _persistent_buffers(backbone: PreTrainedModel) -> Iterator[tuple[str, Tensor
     return ((name, buffer) for name, buffer in backbone.named_buffers() if name in persistent)
 
 
-def has_converted_layout(backbone: PreTrainedModel) -> bool:
-    """Return True when the checkpoint stores the weights in another layout than the model."""
-    return bool(getattr(backbone, "_weight_conversions", None))
-
-
 def _iter_empty(names: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
     return iter(names.items())
-
-
-def export_folder(
-    model: PackedModel,
-    directory: Path,
-    source: Path,
-    dtype: torch.dtype,
-    pooling: str | None,
-    rank: int,
-    scores: Sequence[str] = (),
-    lora: Lora | None = None,
-) -> None:
-    """Fill `directory` (new, or replaced atomically) with a Hugging Face checkpoint; collective, rank 0
-    writes.
-
-    A language model becomes a causal language model, a model with another head a sequence classifier with
-    one label for
-    each of its outputs. Tokenizer files are copied from the source folder.
-
-    Args:
-        pooling: Stored as `kubealign_pooling` in the config, unless None.
-        scores: Names of the labels; empty for the default names of transformers.
-        lora: Settings of an adapter, which is merged and also written as a PEFT folder `adapter`.
-    """
-    weights = dict(_gather_weights(model.backbone, dtype, rank))
-    score = None if model.score is None else full_tensor(model.score.weight.detach()).to("cpu", dtype)
-    adapter = gather_adapter(model, rank)
-    if rank != 0:
-        return
-    config = export_config(model.backbone.config, None if score is None else len(score), scores, pooling)
-    auto: Any = AutoModelForCausalLM if score is None else AutoModelForSequenceClassification
-    with torch.device("meta"):
-        skeleton: PreTrainedModel = auto.from_config(config, dtype=dtype)
-    if score is not None:
-        weights = _classifier_weights(model, skeleton, weights, score)
-    with atomic_folder(directory, source) as folder:
-        skeleton.save_pretrained(folder, state_dict=weights)
-        if lora is not None:
-            names = {
-                name: _exported_name(model, skeleton, name) for name, _ in adapted_layers(model.backbone)
-            }
-            save_adapter(folder / ADAPTER_FOLDER, model, adapter, lora, source, names, score)
 
 
 def _classifier_weights(

@@ -27,8 +27,8 @@ def local_weight_slices(model: PackedModel, dtype: torch.dtype, rank: int) -> It
     """Yield this rank's slices of the backbone's weights, to be converted to `dtype`, tied weights once. Not
     collective.
 
-    Unsharded weights are yielded by rank 0. The slices are views of the model's memory, valid until the
-    next update.
+    Unsharded weights are yielded by rank 0. The slices are views of the model's memory, valid until the next
+    update.
     """
     reshard(model)
     for name, tensor in named_weights(model.backbone):

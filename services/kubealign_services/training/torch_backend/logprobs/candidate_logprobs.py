@@ -2,8 +2,7 @@
 once.
 
 The head is applied to a chunk of positions at a time, and again in the backward pass, with an explicit
-gradient:
-for the candidates c_1 .. c_K of a position, each with the gradient g_k,
+gradient: for the candidates c_1 .. c_K of a position, each with the gradient g_k,
 
     d (sum_k g_k log p(c_k)) / d logit_j = (sum of g_k with c_k = j) - p_j sum_k g_k
 """
@@ -46,8 +45,7 @@ def topk_logprobs(
     """Return the most likely tokens at each position.
 
     Returns (tokens int64 [P, K], most likely first; their log-probabilities under softmax(logits /
-    temperature), [P, K] in at
-    least fp32), where K is the smaller of count and the vocabulary.
+    temperature), [P, K] in at least fp32), where K is the smaller of count and the vocabulary.
 
     Args:
         hidden: [P, H].

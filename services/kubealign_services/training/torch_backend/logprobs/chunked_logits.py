@@ -19,19 +19,19 @@ class HeadGradients:
     Attributes:
         hidden, weight, bias: The gradients, in the shapes and dtypes of their inputs; None when not
         needed, and before the
-            first chunk.
+        first chunk.
     """
 
     def __init__(
-        self, hidden: Tensor, weight: Tensor, bias: Tensor | None, wanted: Sequence[bool], temperature: float
+        self, hidden: Tensor, weight: Tensor, bias: Tensor | None, needed: Sequence[bool], temperature: float
     ) -> None:
         """Allocate the accumulators.
 
         Args:
-            wanted: Flags for hidden, weight and bias: whether a gradient is needed.
+            needed: Flags for hidden, weight and bias: whether a gradient is needed.
         """
         self._inputs = hidden, weight
-        self._needed = wanted[0], wanted[1], wanted[2] and bias is not None
+        self._needed = needed[0], needed[1], needed[2] and bias is not None
         self._temperature = temperature
         self.hidden = torch.zeros_like(hidden) if self._needed[0] else None
         self.weight: Tensor | None = None

@@ -1,11 +1,9 @@
 """Log-probabilities and entropies from hidden states, without the logits of all tokens at once.
 
-The language-model head is applied to a chunk of tokens at a time: a pack of 8,192 tokens and a vocabulary
-of 128,000
-would otherwise hold 4 GiB of logits in fp32, several times over. When everything fits into one chunk, its
-probabilities are stored for the backward pass; otherwise the head is applied again. The gradient is
-explicit, so that
-it takes few passes over the logits, which dominate a small model's memory traffic:
+The language-model head is applied to a chunk of tokens at a time: a pack of 8,192 tokens and a vocabulary of
+128,000 would otherwise hold 4 GiB of logits in fp32, several times over. When everything fits into one chunk,
+its probabilities are stored for the backward pass; otherwise the head is applied again. The gradient is
+explicit, so that it takes few passes over the logits, which dominate a small model's memory traffic:
 
     d log p(y) / d logit_j = 1[j = y] - p_j          d H / d logit_j = -p_j (log p_j + H)
 """
@@ -37,8 +35,7 @@ def token_logprobs(
     distribution.
 
     Returns (log-probabilities, entropy in nats), each [P] in at least fp32; the entropy is zeros when not
-    requested.
-    Differentiable once.
+    requested. Differentiable once.
 
     Args:
         hidden: [P, H].

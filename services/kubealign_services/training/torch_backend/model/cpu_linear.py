@@ -1,12 +1,9 @@
 """Linear layers on a CPU in fp32, computed by oneDNN.
 
 torch hands fp32 matrix products to MKL. On an AMD processor oneDNN takes a tenth to a sixth less processor
-time, and
-rounds as well; on an Intel processor MKL is faster and is kept (docs/training-backends.md). The CPU vendor
-decides,
-not a measurement of speed: a machine has to compute the same bits every time. The gradients of y = x W^T,
-for g with
-respect to y:
+time, and rounds as well; on an Intel processor MKL is faster and is kept (docs/training-backends.md). The CPU
+vendor decides, not a measurement of speed: a machine has to compute the same bits every time. The gradients
+of y = x W^T, for g with respect to y:
 
     d x = g W        d W = g^T x        d b = the sum of g's rows
 """
@@ -89,7 +86,9 @@ def _prefers_mkl() -> bool:
 
 @cache
 def _onednn_works() -> bool:
-    """Return True when this torch has the operator and computes all three products from the required views."""
+    """Return True when this torch has the operator and computes all three products from the required
+    views.
+    """
     x, weight, gradient = (
         torch.linspace(-1, 1, rows * columns).view(rows, columns)
         for rows, columns in ((5, 3), (4, 3), (5, 4))

@@ -2,9 +2,8 @@
 its moments.
 
 Gradients are summed over the ranks, never averaged: the terms of a loss already include their share of the
-mean.
-bf16 arithmetic over fp32 weights is FSDP2's mixed precision, on one rank as on many, so that both mean the
-same.
+mean. bf16 arithmetic over fp32 weights is FSDP2's mixed precision, on one rank as on many, so that both mean
+the same.
 """
 
 import torch
@@ -14,7 +13,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from kubealign.spec.sections.precision import Precision
-from kubealign_services.training.process_group import ensure_process_group
+from kubealign_services.training.collectives import ensure_process_group
 from kubealign_services.training.torch_backend.model.packed_model import PackedModel
 
 
@@ -22,9 +21,8 @@ def shard_model(model: PackedModel, precision: Precision, world_size: int, devic
     """Shard in place over the default process group: one FSDP group for each of the model's blocks and one
     for the rest.
 
-    One rank in fp32 is not sharded. Raises ValueError when the process group has another size,
-    RuntimeError when several
-    ranks have none.
+    One rank in fp32 is not sharded. Raises ValueError when the process group has another size, RuntimeError
+    when several ranks have none.
     """
     if world_size == 1 and precision is Precision.FLOAT32:
         return

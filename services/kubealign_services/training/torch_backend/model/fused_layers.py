@@ -1,11 +1,8 @@
 """Fused, memory-efficient layers of a trunk: they store less for the backward pass than torch's and read
-memory fewer
-times.
+memory fewer times.
 
-RMSNorm (Zhang and Sennrich 2019) and the gated MLP with SiLU (Shazeer 2020), as most trunks have them.
-Cheap
-intermediate results are recomputed: a norm stores its input, an MLP its two projections. In fp32 only:
-lower
+RMSNorm (Zhang and Sennrich 2019) and the gated MLP with SiLU (Shazeer 2020), as most trunks have them. Cheap
+intermediate results are recomputed: a norm stores its input, an MLP its two projections. In fp32 only: lower
 precisions round between the steps, each model class in its own way.
 """
 
@@ -28,9 +25,8 @@ _FUSED_CLASSES: dict[type[nn.Module], type[nn.Module]] = {}
 def patch_fused_layers(model: nn.Module) -> None:
     """Patch the forward pass of each norm and MLP of the known form in place.
 
-    A trial on random input verifies the form; other layers stay unchanged. Names, parameters and results
-    stay the same. The
-    model is on the CPU, in evaluation mode.
+    A trial on random input verifies the form; other layers stay unchanged. Names, parameters and results stay
+    the same. The model is on the CPU, in evaluation mode.
     """
     fused_by_class: dict[type[nn.Module], type[nn.Module] | None] = {}
     for module in list(model.modules()):
@@ -108,7 +104,9 @@ def _are_plain_fp32(*tensors: Tensor) -> bool:
 
 
 def _fused_class(module: nn.Module) -> type[nn.Module] | None:
-    """Return the module's class with the fused forward pass; None when the module is not of the known form."""
+    """Return the module's class with the fused forward pass; None when the module is not of the known
+    form.
+    """
     kind = type(module)
     weight, width = getattr(module, "weight", None), None
     mixin: type[nn.Module]

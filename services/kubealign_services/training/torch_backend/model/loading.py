@@ -47,16 +47,13 @@ def load_model(
     """Load the model of a Hugging Face folder on the CPU, verified to compute the same packed as unpacked.
 
     LANGUAGE_MODEL needs a causal language model. VALUE and SCORE also take a reward model (a
-    sequence-classification
-    checkpoint). VALUE: the trunk, with a head of zeros or that of a reward model with one label. SCORE:
-    the reward model's
-    own head, or on a language model a head drawn from seed with the config's `initializer_range`, in
-    addition to the
-    language-model head.
+    sequence-classification checkpoint). VALUE: the trunk, with a head of zeros or that of a reward model with
+    one label. SCORE: the reward model's own head, or on a language model a head drawn from seed with the
+    config's `initializer_range`, in addition to the language-model head.
 
     Args:
-        scores: Required names of the labels; empty to accept a reward model's labels, and for a new head
-            of one score.
+        scores: Required names of the labels; empty to accept a reward model's labels, and for a new head of
+            one score.
 
     Raises:
         UnsupportedTrainingModel: The model cannot run packed.
@@ -110,8 +107,7 @@ def _load_pretrained(auto: Any, folder: Path, dtype: torch.dtype) -> PreTrainedM
     """Load the auto class's model with packed attention.
 
     Raises UnsupportedTrainingModel when its class accepts no other attention than its own, ValueError when
-    the folder lacks
-    weights (transformers would initialise them at random).
+    the folder lacks weights (transformers would initialise them at random).
     """
     try:
         model, report = auto.from_pretrained(

@@ -27,11 +27,9 @@ _PARTS = (".lora_A.", ".lora_B.", ".lora_magnitude_vector.")
 def add_adapters(model: PackedModel, lora: Lora, seed: int) -> None:
     """Add adapters to the backbone in place.
 
-    The backbone's own weights are frozen; the adapter and the score head are trained, in fp32. B is zero,
-    so that the outputs
-    do not change yet; A is drawn from (seed, head). The model is on the CPU and not sharded. Raises
-    ValueError for targets
-    that the model does not have.
+    The backbone's own weights are frozen; the adapter and the score head are trained, in fp32. B is zero, so
+    that the outputs do not change yet; A is drawn from (seed, head). The model is on the CPU and not sharded.
+    Raises ValueError for targets that the model does not have.
     """
     from peft import LoraConfig, inject_adapter_in_model
 
@@ -108,8 +106,7 @@ def gather_merged_weight(name: str, weight: Tensor, layers: dict[str, Any]) -> T
 
 def stream_adapter(model: PackedModel, dtype: torch.dtype, rank: int) -> Iterator[tuple[str, Tensor]]:
     """Yield (name as in `adapters.low_rank`, CPU tensor of dtype) of each part; collective. On ranks other
-    than 0 the tensors
-    are empty.
+    than 0 the tensors are empty.
     """
     for name, layer in adapted_layers(model.backbone):
         for part, tensor in gather_low_rank(layer).named_tensors(name):
@@ -120,9 +117,8 @@ def stream_adapter(model: PackedModel, dtype: torch.dtype, rank: int) -> Iterato
 def adapters_disabled(model: PackedModel) -> Iterator[None]:
     """Disable the adapters within the block: the model computes, bit for bit, what it computed without them.
 
-    Not by peft's `enable_adapters`, which also toggles requires_grad: a sharded model keeps the flags of
-    its first forward
-    pass.
+    Not by peft's `enable_adapters`, which also toggles requires_grad: a sharded model keeps the flags of its
+    first forward pass.
     """
     layers = [layer for _, layer in adapted_layers(model)]
     for layer in layers:

@@ -71,8 +71,7 @@ class PackedTokens:
         """Build the inputs for a batch.
 
         Reads its scalars `temperature` (default 1) and `candidates_temperature` (default: the same), its
-        column loss_mask, which
-        selects the targets, and its column candidates, where they exist.
+        column loss_mask, which selects the targets, and its column candidates, where they exist.
 
         Args:
             shared: Compute equal prompts (see `share_prompts`) once.
@@ -103,8 +102,8 @@ class PackedTokens:
 
 class PackedModel(nn.Module):
     """A trunk with its heads. The forward pass returns the requested columns of `ModelOutputs` by name, each
-    [T] (values of
-    several scores: [T, N]) in at least fp32, in a dict, so that hooks of the module can find the tensors.
+    [T] (values of several scores: [T, N]) in at least fp32, in a dict, so that hooks of the module can find
+    the tensors.
 
     Attributes:
         backbone: A causal language model, or a bare trunk.
@@ -130,8 +129,7 @@ class PackedModel(nn.Module):
         matrices 1.
 
         A layer's attention takes 2 n^2 hidden operations (two products, half of each hidden by causality),
-        its matrices take 2
-        for each weight.
+        its matrices take 2 for each weight.
         """
         config = self.backbone.config.get_text_config()
         matrices = [each for each in self.backbone.parameters() if each.dim() > 1]
@@ -212,8 +210,7 @@ class PackedModel(nn.Module):
 
     def forward(self, packed: PackedTokens, outputs: frozenset[str]) -> dict[str, Tensor]:
         """Compute the requested columns. A value head's column is shifted by one: a token holds the value of
-        the state before
-        it.
+        the state before it.
         """
         hidden = self.hidden(packed)
         wide = torch.promote_types(hidden.dtype, torch.float32)

@@ -1,8 +1,7 @@
 """Self-check at start-up: verifies that the model computes the same on a pack as on each sequence alone.
 
-Detects cases that no list of model types would: attention that bypasses the interface, state that leaks
-from one
-sequence into the next, logits that are scaled or capped after the head.
+Detects cases that no list of model types would: attention that bypasses the interface, state that leaks from
+one sequence into the next, logits that are scaled or capped after the head.
 """
 
 import torch
@@ -22,8 +21,7 @@ _TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 0.1, tor
 @torch.no_grad()
 def check_packing(model: PackedModel) -> None:
     """Raise UnsupportedTrainingModel when packed and unpacked outputs differ. The model is on the CPU, in
-    evaluation mode, not
-    sharded.
+    evaluation mode, not sharded.
     """
     backbone = model.backbone
     vocabulary = _vocabulary_size(model)

@@ -1,6 +1,5 @@
 """Plans microbatches: divides a minibatch over the ranks, and on each rank into packed forward passes. Pure
-planning on
-lengths and prompts.
+planning on lengths and prompts.
 """
 
 from collections.abc import Iterator, Sequence
@@ -45,8 +44,7 @@ class _WorkItem:
 
 def minibatches(batch: Batch, unit: int, epochs: int, minibatch_sequences: int, seed: int) -> Iterator[Batch]:
     """Yield the batch's minibatches over all epochs: units (`unit` consecutive sequences) in an order drawn
-    from seed for each
-    epoch.
+    from seed for each epoch.
 
     The last minibatch of an epoch may be smaller. Raises ValueError when units would be divided.
     """
@@ -73,15 +71,13 @@ def plan_microbatches(
 ) -> list[list[Microbatch]]:
     """Plan the microbatches of each rank.
 
-    Every rank has the same number, each of at most `microbatch_tokens` tokens unless a single unit is
-    longer, and of about
-    the same cost. Every unit is counted exactly once over all ranks. Raises ValueError when units would be
-    divided.
+    Every rank has the same number, each of at most `microbatch_tokens` tokens unless a single unit is longer,
+    and of about the same cost. Every unit is counted exactly once over all ranks. Raises ValueError when
+    units would be divided.
 
     Args:
         shared: Count the tokens of a prompt once in a microbatch, so that units with the same prompts go
-            together unless that
-            would leave ranks idle.
+            together unless that would leave ranks idle.
         attention: Attention cost: a sequence of n tokens costs this times n^2, in addition to its tokens.
     """
     units = _split_units(batch, unit)
@@ -140,7 +136,9 @@ class _MicrobatchPlanner:
         return items
 
     def balance_over_ranks(self, items: Sequence[_WorkItem], ranks: int) -> list[list[_WorkItem]]:
-        """Assign each item to the rank with the lowest cost so far, most expensive item first (Graham 1969)."""
+        """Assign each item to the rank with the lowest cost so far, most expensive item first (Graham
+        1969).
+        """
         shares: list[list[_WorkItem]] = [[] for _ in range(ranks)]
         loads = [0.0] * ranks
         for item in sorted(items, key=lambda each: (-each.cost, each.units[0])):
@@ -166,9 +164,8 @@ class _MicrobatchPlanner:
     def pack_balanced(self, items: Sequence[_WorkItem], count: int) -> list[list[_WorkItem]]:
         """Divide a rank's items into `count` microbatches (fewer for fewer items) of about the same cost.
 
-        The most expensive microbatch comes first, so that the ranks' n-th microbatches cost about the
-        same. Falls back to
-        `pack_first_fit` when the balanced division does not fit.
+        The most expensive microbatch comes first, so that the ranks' n-th microbatches cost about the same.
+        Falls back to `pack_first_fit` when the balanced division does not fit.
         """
         count = min(count, len(items))
         bins: list[list[_WorkItem]] = [[] for _ in range(count)]

@@ -1,16 +1,11 @@
 """Attention over packed sequences: each sequence attends to itself alone, without a mask over the whole pack.
 
 The function is registered with transformers as `kubealign_packed`, so that any model whose attention goes
-through
-its `AttentionInterface` runs packed. A `PackedAttentionPlan` among the model's keyword arguments maps
-tokens to
-sequences (not a global: gradient checkpointing calls the layers again later). Sequences of similar lengths
-are
-gathered into right-padded blocks for `scaled_dot_product_attention`; padding is right of every real token,
-where
-causality hides it. No blocks are needed when a kernel accepts the packed sequences directly
-(`varlen_attention`,
-`per_sequence_attention`).
+through its `AttentionInterface` runs packed. A `PackedAttentionPlan` among the model's keyword arguments maps
+tokens to sequences (not a global: gradient checkpointing calls the layers again later). Sequences of similar
+lengths are gathered into right-padded blocks for `scaled_dot_product_attention`; padding is right of every
+real token, where causality hides it. No blocks are needed when a kernel accepts the packed sequences directly
+(`varlen_attention`, `per_sequence_attention`).
 """
 
 from dataclasses import dataclass
@@ -79,8 +74,7 @@ class PackedAttentionPlan:
             identity.
         ragged: For a kernel that needs no blocks.
         offsets: [S + 1], boundaries of the sequences in the pack, if they are contiguous, of different
-            lengths, and long
-            enough for a kernel call each.
+            lengths, and long enough for a kernel call each.
     """
 
     blocks: list[PaddedBlock]
@@ -163,7 +157,8 @@ def packed_attention(
     plan = kwargs.get(PLAN_ARGUMENT)
     if not isinstance(plan, PackedAttentionPlan):
         raise UnsupportedTrainingModel(
-            f"{type(module).__name__} did not receive {PLAN_ARGUMENT}: its model does not pass keyword arguments on"
+            f"{type(module).__name__} did not receive {PLAN_ARGUMENT}: its model does not pass keyword "
+            "arguments on"
         )
     unsupported = [name for name in _UNSUPPORTED_ARGUMENTS if kwargs.get(name) is not None]
     if attention_mask is not None:

@@ -1,12 +1,9 @@
 """Attention over packed sequences of different lengths on a CPU: one call of torch's own kernel for each
-sequence, on
-views of the pack. The kernel divides the work among threads by heads and rows. Nothing is gathered, padded
-or
-scattered; gradients are written in place.
+sequence, on views of the pack. The kernel divides the work among threads by heads and rows. Nothing is
+gathered, padded or scattered; gradients are written in place.
 
 This is the kernel of `scaled_dot_product_attention`, without the backward pass that autograd builds for a
-slice: a
-gradient of the whole pack, all zeros outside the slice.
+slice: a gradient of the whole pack, all zeros outside the slice.
 """
 
 from functools import cache
@@ -110,8 +107,7 @@ def _sequence_view(states: Tensor, rows: slice) -> Tensor:
 @cache
 def _kernel_works(dtype: torch.dtype) -> bool:
     """Return True when this torch has the kernel, and its outputs and gradients match
-    `scaled_dot_product_attention` on two
-    sequences that must not attend to each other.
+    `scaled_dot_product_attention` on two sequences that must not attend to each other.
     """
     generator = torch.Generator().manual_seed(0)
     drawn = [torch.randn(8, 2, 8, generator=generator) for _ in range(3)]

@@ -1,10 +1,9 @@
 """Shared prompts of a pack: prompts that several sequences start with are computed once.
 
-A token's hidden states depend on the tokens before it in its sequence and on nothing else. So the samples
-of a
-prompt, or a pair's two responses, need its states only once: the pack stores the prompt of the first
-sequence, and
-the attention of the other sequences reads it from there. Gradients of all of them flow back through it.
+A token's hidden states depend on the tokens before it in its sequence and on nothing else. So the samples of
+a prompt, or a pair's two responses, need its states only once: the pack stores the prompt of the first
+sequence, and the attention of the other sequences reads it from there. Gradients of all of them flow back
+through it.
 """
 
 from collections.abc import Sequence

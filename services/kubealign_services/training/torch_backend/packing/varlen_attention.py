@@ -28,9 +28,8 @@ class RaggedLayout:
     Attributes:
         offsets: int32 [S + 1] on the device.
         max_length: Tokens of the longest sequence.
-        pack_indices: int64 [T], indices of the sequences' tokens in a pack that stores shared prompts
-            once; None when the
-            pack is the sequences.
+        pack_indices: int64 [T], indices of the sequences' tokens in a pack that stores shared prompts once;
+            None when the pack is the sequences.
         computed_indices: int64 [U], the sequences' tokens that the pack stores; None likewise.
     """
 
@@ -106,8 +105,7 @@ def _varlen_kernel() -> Callable[..., Any]:
 @cache
 def _matches_plain_attention(device: torch.device, dtype: torch.dtype, size: int) -> bool:
     """Return True when outputs and gradients on the device match plain attention, on two sequences that must
-    not attend to
-    each other, with grouped heads.
+    not attend to each other, with grouped heads.
     """
     lengths = (5, 3)
     generator = torch.Generator().manual_seed(0)

@@ -1,10 +1,8 @@
 """Cache of forward passes for the update that trains on the same sequences.
 
-Old log-probabilities and values are computed with the weights that the update starts from. When a step is
-one
-update, its own forward pass over the same sequences repeats that computation: a quarter of the model's
-cost. The
-cache holds what the backward pass needs, for no more tokens than one microbatch may have.
+Old log-probabilities and values are computed with the weights that the update starts from. When a step is one
+update, its own forward pass over the same sequences repeats that computation: a quarter of the model's cost.
+The cache holds what the backward pass needs, for no more tokens than one microbatch may have.
 """
 
 from collections.abc import Iterator, Mapping
@@ -36,8 +34,7 @@ class _CachedPass:
 
 class ForwardCache:
     """Passes with one set of weights. They are dropped once they have been trained on, or when they exceed
-    `most_tokens`
-    tokens.
+    `most_tokens` tokens.
     """
 
     def __init__(self, most_tokens: int) -> None:

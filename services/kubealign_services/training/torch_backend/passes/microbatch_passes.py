@@ -162,14 +162,14 @@ def _gather_columns(
     model: PackedModel,
     batch: Batch,
     outputs: frozenset[str],
-    place: RankContext,
+    context: RankContext,
     compute: Callable[[Batch], dict[str, Tensor]],
 ) -> dict[str, Tensor]:
     """Compute each microbatch's columns and write them to their positions in the batch."""
     model.check_batch(batch, outputs)
     columns: dict[str, Tensor] = {}
     starts = batch.cu_seqlens[:-1].long()
-    for microbatch in plan_rank_microbatches(model, batch, 1, place):
+    for microbatch in plan_rank_microbatches(model, batch, 1, context):
         part = batch.select(microbatch.sequences)
         outputs_of_part = compute(part)
         for name, column in outputs_of_part.items():
@@ -178,7 +178,7 @@ def _gather_columns(
             origin = starts[torch.tensor(microbatch.sequences)][part.sequence_of_token] + part.positions
             for name, column in outputs_of_part.items():
                 columns[name][origin] = column.float().cpu()
-    return {name: all_reduce_sum(column, place.world_size) for name, column in columns.items()}
+    return {name: all_reduce_sum(column, context.world_size) for name, column in columns.items()}
 
 
 def average_metrics(steps: list[tuple[MinibatchMetrics, float, float]]) -> dict[str, float]:

@@ -18,8 +18,8 @@ def run_topk_logprobs(
     """Compute the most likely alternatives to each response token, most likely first, at the batch's
     temperature.
 
-    Returns (tokens int64 [T, K], their log-probabilities float32 [T, K]) on the CPU; 0 elsewhere. For a
-    model of one rank.
+    Returns (tokens int64 [T, K], their log-probabilities float32 [T, K]) on the CPU; 0 elsewhere. For a model
+    of one rank.
 
     Args:
         count: Number of tokens; K is smaller when the vocabulary is.

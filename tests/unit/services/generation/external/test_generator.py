@@ -194,7 +194,7 @@ async def test_dead_engine_ends_the_run(tmp_path: Path) -> None:
 async def test_idle_engine_releases_memory_and_reloads_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outside_generator, "REST_SECONDS", 0.01)
+    monkeypatch.setattr(outside_generator, "IDLE_SECONDS", 0.01)
     engine = Counter()
     generator = made(tmp_path, engine, freed=True)
     await generator.refit(BASE.items(), 0)

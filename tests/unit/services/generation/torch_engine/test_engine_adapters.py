@@ -65,7 +65,7 @@ def test_a_hundred_versions_do_not_drift(zoo: Any) -> None:
     fresh = zoo.engine("llama-gqa")
     fresh.adapt(named(adapter(model, ("q_proj",), 99)), SCALE, version=99)
     assert engine.sequence_logprobs(TOKENS) == fresh.sequence_logprobs(TOKENS)
-    kept = sum(layer.base.numel() for layer in engine._passes._adapted._layers.values())
+    kept = sum(layer.base.numel() for layer in engine._runner._adapters._layers.values())
     assert kept == sum(m.weight.numel() for n, m in model.named_modules() if n.endswith("q_proj"))
     none = {
         name: LowRankAdapter(each.down, 0 * each.up, None)

@@ -47,7 +47,7 @@ class Watched:
             self.passes.append((batch.decoding, batch.lengths[batch.decoding :].tolist()))
             return plain(batch)
 
-        monkeypatch.setattr(engine._runner, "run", run)
+        monkeypatch.setattr(engine._runner, "forward", run)
 
 
 def larger(zoo: Any, scale: float) -> list[tuple[str, torch.Tensor]]:
@@ -123,7 +123,7 @@ def test_shared_prefix_is_found_in_the_same_pass_and_later(
 
 @pytest.mark.parametrize(("made", "reused"), [(30, 32), (23, 32), (22, 16)])
 def test_next_turn_reuses_the_previous_one(made: int, reused: int, zoo: Any, run_all: Run) -> None:
-    """10 tokens and the generated ones, of which the last was never computed: of 32 in all, one page is full."""
+    """10 tokens and the generated ones, the last of which was never computed: of 32, one page is full."""
     engine = zoo.engine("llama-gqa")
     turn = request("one", 10, most=made)
     said = run_all(engine, turn)["one", 0].tokens
@@ -190,7 +190,7 @@ def test_cache_for_one_sample_generates_a_group(zoo: Any, run_all: Run) -> None:
     engine = zoo.engine("llama-gqa", pages=2)
     samples = run_all(engine, group)
     assert tokens_of(samples) == tokens_of(run_all(zoo.engine("llama-gqa"), group))
-    assert engine._passes.pages == 2
+    assert engine._runner.pages == 2
 
 
 def test_request_larger_than_the_cache_is_refused(zoo: Any, run_all: Run) -> None:
@@ -218,7 +218,7 @@ def test_storage_is_bounded_by_running_sequences(zoo: Any, run_all: Run) -> None
     engine._schedule.cache._least = 16
     run_all(engine, *(request(str(i), (i, 1, 2), i, 100 + i, most=17) for i in range(30)))
     assert engine._schedule.cache.top <= 16
-    assert engine._passes.pages == 32
+    assert engine._runner.pages == 32
 
 
 def test_failed_pass_recomputes_running_sequences(
@@ -228,12 +228,12 @@ def test_failed_pass_recomputes_running_sequences(
     engine = zoo.engine("llama-gqa")
     engine.add(group)
     engine.step()
-    plain = engine._passes.run
+    plain = engine._runner.forward
     for _ in range(2):
-        monkeypatch.setattr(engine._passes, "run", lambda batch: torch.zeros(0)[1])
+        monkeypatch.setattr(engine._runner, "forward", lambda batch: torch.zeros(0)[1])
         with pytest.raises(IndexError):
             engine.step()
-        monkeypatch.setattr(engine._passes, "run", plain)
+        monkeypatch.setattr(engine._runner, "forward", plain)
         assert (engine.load().running, engine.load().waiting, engine.load().cache_used) == (0, 2, 0.0)
         engine.step()
     assert tokens_of(run_all(engine)) == tokens_of(run_all(zoo.engine("llama-gqa"), group))
@@ -243,12 +243,12 @@ def test_released_storage_is_not_read(zoo: Any, run_all: Run) -> None:
     """Another tenant of the accelerator may have overwritten it."""
     engine = zoo.engine("llama-gqa")
     before = run_all(engine, request("r", 40))
-    engine._passes._cache.clear()
+    engine._runner._cache.clear()
     assert tokens_of(run_all(engine, request("r", 40))) == tokens_of(before)
     assert engine.load().reused_tokens == 0
     engine.add(request("half", 40, most=12))
     engine.step()
-    engine._passes._cache.clear()
+    engine._runner._cache.clear()
     expected = run_all(zoo.engine("llama-gqa"), request("half", 40, most=12))
     assert tokens_of(run_all(engine)) == tokens_of(expected)
 

@@ -20,7 +20,7 @@ def weights(zoo: Any, name: str = "llama-gqa", scale: float = 1.0) -> dict[str, 
 
 def test_samples_follow_the_weights(zoo: Any, run_all: Callable[..., Any]) -> None:
     engine = zoo.engine("llama-gqa")
-    places = [weight.data_ptr() for weight in engine._passes.model.module.parameters()]
+    places = [weight.data_ptr() for weight in engine._runner.model.module.parameters()]
     first = run_all(engine, REQUEST)
     canary = engine.sequence_logprobs([5, 6, 7, 8])
     engine.refit(weights(zoo, scale=1.3).items(), version=2)
@@ -33,7 +33,7 @@ def test_samples_follow_the_weights(zoo: Any, run_all: Callable[..., Any]) -> No
     assert {k: s.tokens for k, s in run_all(engine, REQUEST).items()} == {
         k: s.tokens for k, s in first.items()
     }
-    assert [weight.data_ptr() for weight in engine._passes.model.module.parameters()] == places
+    assert [weight.data_ptr() for weight in engine._runner.model.module.parameters()] == places
 
 
 def test_nothing_is_generated_before_the_first_refit(zoo: Any) -> None:

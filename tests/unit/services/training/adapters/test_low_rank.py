@@ -29,9 +29,9 @@ def test_dora_by_hand() -> None:
     magnitude = torch.tensor([2.0, 7.0])
     first, second = 2 / 10.25**0.5, 7 / 14**0.5
     expected = torch.tensor([[2 * first, 0, 2.5 * first], [-2 * second, 3 * second, -second]])
-    found = LowRankAdapter(DOWN, UP, magnitude).merge_into(WEIGHT, 2.0, transposed=False)
-    torch.testing.assert_close(found, expected)
-    torch.testing.assert_close(found.norm(dim=1), magnitude)
+    actual = LowRankAdapter(DOWN, UP, magnitude).merge_into(WEIGHT, 2.0, transposed=False)
+    torch.testing.assert_close(actual, expected)
+    torch.testing.assert_close(actual.norm(dim=1), magnitude)
 
 
 @pytest.mark.parametrize("dora", [False, True])
@@ -49,20 +49,20 @@ def test_merging_matches_peft(dora: bool, transposed: bool) -> None:
             nn.init.normal_(part)
     magnitude = adapted.lora_magnitude_vector["default"].weight if dora else None
     ours = LowRankAdapter(adapted.lora_A["default"].weight, adapted.lora_B["default"].weight, magnitude)
-    found = ours.merge_into(weight, 1.5, transposed)
+    actual = ours.merge_into(weight, 1.5, transposed)
     x = torch.randn(4, 5, dtype=torch.float64)
-    out = x @ (found if transposed else found.T) + adapted.base_layer.bias
+    out = x @ (actual if transposed else actual.T) + adapted.base_layer.bias
     torch.testing.assert_close(out, adapted(x), atol=1e-12, rtol=0)
     adapted.merge()
-    torch.testing.assert_close(found, adapted.base_layer.weight.detach(), atol=1e-12, rtol=0)
+    torch.testing.assert_close(actual, adapted.base_layer.weight.detach(), atol=1e-12, rtol=0)
 
 
 def test_bf16_is_merged_in_fp32() -> None:
     # 256 + 1 is 256 in bf16: the sum is computed in fp32 before the caller rounds it.
-    found = LowRankAdapter(torch.ones(1, 1), torch.ones(1, 1), None).merge_into(
+    actual = LowRankAdapter(torch.ones(1, 1), torch.ones(1, 1), None).merge_into(
         torch.tensor([[256.0]], dtype=torch.bfloat16), 1.0, transposed=False
     )
-    assert found.dtype is torch.float32 and found.item() == 257
+    assert actual.dtype is torch.float32 and actual.item() == 257
 
 
 def test_names_round_trip() -> None:
@@ -73,9 +73,9 @@ def test_names_round_trip() -> None:
         "model.layers.0.q_proj.lora_B.weight",
         "model.layers.0.q_proj.lora_magnitude_vector",
     ]
-    found = group_by_layer(reversed(named))
-    assert list(found) == ["model.layers.0.q_proj"]
-    assert found["model.layers.0.q_proj"] == adapter
+    actual = group_by_layer(reversed(named))
+    assert list(actual) == ["model.layers.0.q_proj"]
+    assert actual["model.layers.0.q_proj"] == adapter
     assert group_by_layer(named[:2])["model.layers.0.q_proj"].magnitude is None
     with pytest.raises(ValueError, match=r"'model\.norm\.weight' is not an adapter tensor; names end in"):
         group_by_layer([("model.norm.weight", DOWN)])

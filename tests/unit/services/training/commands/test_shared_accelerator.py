@@ -1,4 +1,6 @@
-"""A trainer that shares its accelerator: its commands hold the lock, and offloading does not affect results."""
+"""A trainer that shares its accelerator: its commands hold the lock, and offloading does not affect
+results.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,8 +9,7 @@ from typing import Any
 import pytest
 
 from kubealign.spec.sections.precision import Precision
-from kubealign.spec.sections.training import Backend, Lora, Trainer
-from kubealign.spec.sections.training import TorchBackendSpec as TorchSpec
+from kubealign.spec.sections.training import Backend, Lora, TorchBackendSpec, Trainer
 from kubealign_services.algorithms.contract import Objective
 from kubealign_services.batch.packed import Batch
 from kubealign_services.runtime.offload.accelerator_lock import AcceleratorLock
@@ -16,7 +17,7 @@ from kubealign_services.runtime.offload.host_offloader import HostOffloader
 from kubealign_services.training.commands.shared_accelerator import (
     TRAINING,
     SharedAccelerator,
-    TrainingOffloadable,
+    TrainingTenant,
 )
 from kubealign_services.training.contract import Head, TrainingBackend, UpdatePlan
 from kubealign_services.training.torch_backend import backend as backend_module
@@ -51,17 +52,17 @@ def moved(monkeypatch: pytest.MonkeyPatch) -> None:
         return model
 
     for module in (backend_module, frozen_module):
-        monkeypatch.setattr(module, "swapping", HostOffloader)
+        monkeypatch.setattr(module, "make_offloader", HostOffloader)
         monkeypatch.setattr(module, "load_model", loaded)
 
 
 def shared() -> tuple[AcceleratorLock, SharedAccelerator]:
-    tenant = TrainingOffloadable()
-    lease = AcceleratorLock({TRAINING: tenant, OTHER: Nothing()}, timeout=5.0)
-    return lease, SharedAccelerator(lease, tenant)
+    tenant = TrainingTenant()
+    lock = AcceleratorLock({TRAINING: tenant, OTHER: Nothing()}, timeout=5.0)
+    return lock, SharedAccelerator(lock, tenant)
 
 
-def nothing(lease: AcceleratorLock | None = None) -> None:
+def nothing(lock: AcceleratorLock | None = None) -> None:
     """Nobody comes between."""
 
 
@@ -79,44 +80,44 @@ def test_offloading_between_commands_does_not_affect_training(
     objective: Objective,
     tmp_path: Path,
 ) -> None:
-    spec = Trainer(backend=Backend(torch=TorchSpec(precision=precision)), lora=lora)
+    spec = Trainer(backend=Backend(torch=TorchBackendSpec(precision=precision)), lora=lora)
 
     def create() -> TrainingBackend:
         return TorchTrainingBackend.create(llama, Head.LANGUAGE_MODEL, spec, total_updates=4)
 
-    def trained(folder: Path, between: Callable[[], None], made: TorchTrainingBackend) -> list[Any]:
+    def trained(folder: Path, between: Callable[[], None], created: TorchTrainingBackend) -> list[Any]:
         folder.mkdir()
-        found: list[Any] = []
+        actual: list[Any] = []
         for step in range(2):
             between()
-            found.append(made.train_step(make_batch(5, 9, 3), objective, UpdatePlan(1, 2, seed=step)))
+            actual.append(created.train_step(make_batch(5, 9, 3), objective, UpdatePlan(1, 2, seed=step)))
             between()
-            found.append(made.forward(make_batch(4, 6), LOGPROBS)["logprobs"].tolist())
+            actual.append(created.forward(make_batch(4, 6), LOGPROBS)["logprobs"].tolist())
             between()
-        made.save(folder)
+        created.save(folder)
         between()
-        made.load(folder)
+        created.load(folder)
         between()
-        found.append(made.forward(make_batch(4, 6), LOGPROBS)["logprobs"].tolist())
-        return found
+        actual.append(created.forward(make_batch(4, 6), LOGPROBS)["logprobs"].tolist())
+        return actual
 
-    lease, accelerator = shared()
+    lock, accelerator = shared()
 
     def between() -> None:
-        with lease.hold(OTHER, "samples"):
+        with lock.hold(OTHER, "samples"):
             # Except AdamW's step counts, which are not on the accelerator.
-            large = [tensor for tensor in made._tensors() if tensor.numel() > 1]
+            large = [tensor for tensor in created._tensors() if tensor.numel() > 1]
             assert sum(tensor.untyped_storage().nbytes() for tensor in large) == 0
         with accelerator.hold("what follows"):
-            assert lease.resident == TRAINING
+            assert lock.resident == TRAINING
 
     plain = create()
     assert isinstance(plain, TorchTrainingBackend)
-    wanted = trained(tmp_path / "plain", nothing, plain)
+    expected = trained(tmp_path / "plain", nothing, plain)
     with accelerator.hold("Load"):
-        made = accelerator.wrap_create(create)()
-    assert isinstance(made, TorchTrainingBackend)
-    assert trained(tmp_path / "shared", between, made) == wanted
+        created = accelerator.wrap_create(create)()
+    assert isinstance(created, TorchTrainingBackend)
+    assert trained(tmp_path / "shared", between, created) == expected
 
 
 @pytest.mark.usefixtures("moved")
@@ -124,7 +125,7 @@ def test_a_frozen_model_is_copied_once_and_offloaded_between_calls(
     llama: Path, make_batch: Callable[..., Batch]
 ) -> None:
     model = FrozenTorchModel.load(llama, Head.LANGUAGE_MODEL, Precision.FLOAT32, 64)
-    wanted = model.forward(make_batch(5, 9), LOGPROBS)["logprobs"]
+    expected = model.forward(make_batch(5, 9), LOGPROBS)["logprobs"]
     copies = []
     for _ in range(3):
         model.offload()
@@ -132,29 +133,29 @@ def test_a_frozen_model_is_copied_once_and_offloaded_between_calls(
         swap = model._offloader
         assert isinstance(swap, HostOffloader)
         copies.append([copy.data_ptr() for copy in swap._copies])
-        assert model.forward(make_batch(5, 9), LOGPROBS)["logprobs"].equal(wanted)
+        assert model.forward(make_batch(5, 9), LOGPROBS)["logprobs"].equal(expected)
     assert copies[0] == copies[1] == copies[2]
 
 
 def test_commands_hold_the_lock_except_describe() -> None:
-    lease, accelerator = shared()
+    lock, accelerator = shared()
     seen: dict[str, str | None] = {}
 
     def command(name: str) -> Callable[[bytes], bytes]:
         def run(payload: bytes) -> bytes:
-            seen[name] = lease.holder
+            seen[name] = lock.holder
             return payload + name.encode()
 
         return run
 
     handlers = accelerator.wrap_handlers({name: command(name) for name in ("Describe", "TrainStep", "Load")})
-    lease.acquire(OTHER, "samples")
+    lock.acquire(OTHER, "samples")
     assert handlers["Describe"](b"a ") == b"a Describe"
-    lease.release(OTHER)
+    lock.release(OTHER)
     assert handlers["TrainStep"](b"b ") == b"b TrainStep"
     handlers["Load"](b"")
     assert seen == {"Describe": OTHER, "TrainStep": TRAINING, "Load": TRAINING}
-    assert lease.holder is None
+    assert lock.holder is None
 
 
 def test_a_backend_without_offloading_is_refused_by_name() -> None:

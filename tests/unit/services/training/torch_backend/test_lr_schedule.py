@@ -10,7 +10,7 @@ from kubealign.spec.sections.training import (
     LearningRateSchedule,
     LinearSchedule,
 )
-from kubealign_services.training.torch_backend.lr_schedule import learning_rate
+from kubealign_services.training.torch_backend.optimizer import learning_rate
 
 
 def rates(schedule: LearningRateSchedule, total: int) -> list[float]:
@@ -37,9 +37,9 @@ def test_linear_without_decay_is_constant() -> None:
 def test_cosine_decays_to_the_floor() -> None:
     # 4 steps; after step k the angle is pi (k + 1) / 4. floor 0.5: 4 + 4 (1 + cos) / 2.
     schedule = LearningRateSchedule(cosine=CosineSchedule(floor=0.5))
-    wanted = [4 + 2 * (1 + math.cos(math.pi * quarter / 4)) for quarter in (1, 2, 3, 4)]
-    assert rates(schedule, 4) == pytest.approx(wanted)
-    assert wanted[1] == pytest.approx(6.0) and wanted[3] == pytest.approx(4.0)
+    expected = [4 + 2 * (1 + math.cos(math.pi * quarter / 4)) for quarter in (1, 2, 3, 4)]
+    assert rates(schedule, 4) == pytest.approx(expected)
+    assert expected[1] == pytest.approx(6.0) and expected[3] == pytest.approx(4.0)
 
 
 def test_steps_beyond_the_end_stay_at_the_floor() -> None:

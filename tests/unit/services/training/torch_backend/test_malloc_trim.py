@@ -39,9 +39,9 @@ def test_freed_memory_is_returned_after_growth_by_more_than_a_quarter() -> None:
 
 def test_a_grown_process_returns_memory() -> None:
     """16,384 blocks of 32 KiB are 512 MiB: more than a quarter of an interpreter with torch."""
-    told = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-c", _HOLES], capture_output=True, text=True, timeout=120, check=True
     )
-    before, holes, after = map(int, told.stdout.split())
+    before, holes, after = map(int, output.stdout.split())
     assert holes - before > 400 << 20
     assert after - before < 50 << 20

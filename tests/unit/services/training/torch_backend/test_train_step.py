@@ -18,9 +18,9 @@ from kubealign.spec.sections.training import (
     LearningRateSchedule,
     LinearSchedule,
     Optimizer,
+    TorchBackendSpec,
     Trainer,
 )
-from kubealign.spec.sections.training import TorchBackendSpec as TorchSpec
 from kubealign_services.algorithms.contract import LossTerms, ModelOutputs, Objective
 from kubealign_services.batch.packed import Batch
 from kubealign_services.training.contract import Head, NonFiniteLoss, UpdatePlan
@@ -32,7 +32,7 @@ LENGTHS = (5, 9, 1, 12, 7, 7, 3, 16)
 
 def spec(microbatch_tokens: int = 32, **torch_fields: Any) -> Trainer:
     return Trainer(
-        backend=Backend(torch=TorchSpec(microbatch_tokens=microbatch_tokens, **torch_fields)),
+        backend=Backend(torch=TorchBackendSpec(microbatch_tokens=microbatch_tokens, **torch_fields)),
         optimizer=Optimizer(
             adam_w=AdamW(learning_rate=3e-3, weight_decay=0.1),
             schedule=LearningRateSchedule(linear=LinearSchedule(warmup_steps=2, decay_fraction=0.5)),
@@ -54,7 +54,7 @@ def test_equals_a_padded_loop_of_plain_torch(
 ) -> None:
     batch = make_batch(*LENGTHS)
     trained = backend(llama, spec())
-    found = [trained.train_step(batch, objective, UpdatePlan(2, 4, seed=step)) for step in range(2)]
+    actual = [trained.train_step(batch, objective, UpdatePlan(2, 4, seed=step)) for step in range(2)]
 
     model = AutoModelForCausalLM.from_pretrained(llama)
     matrices = [p for p in model.parameters() if p.dim() == 2]
@@ -83,7 +83,7 @@ def test_equals_a_padded_loop_of_plain_torch(
             adamw.step()
             losses.append(loss.item())
 
-    for step, metrics in enumerate(found):
+    for step, metrics in enumerate(actual):
         mine = slice(4 * step, 4 * step + 4)
         assert metrics["loss"] == pytest.approx(sum(losses[mine]) / 4, abs=1e-5)
         assert metrics["gradient_norm"] == pytest.approx(sum(norms[mine]) / 4, rel=1e-4)
@@ -92,8 +92,8 @@ def test_equals_a_padded_loop_of_plain_torch(
         # is 16.
         assert metrics["tokens"] == 26 and metrics["longest"] == 16
     assert trained.updates == 8
-    for (name, after), wanted in zip(trained.snapshot(), model.parameters(), strict=True):
-        torch.testing.assert_close(after, wanted.detach(), atol=2e-5, rtol=1e-4, msg=name)
+    for (name, after), expected in zip(trained.snapshot(), model.parameters(), strict=True):
+        torch.testing.assert_close(after, expected.detach(), atol=2e-5, rtol=1e-4, msg=name)
 
 
 @pytest.mark.parametrize("precision", [torch.float64, torch.float32])
@@ -103,26 +103,26 @@ def test_the_gradient_does_not_depend_on_the_split(
     batch = make_batch(*LENGTHS)
 
     def gradient(microbatch_tokens: int, checkpointing: bool = False) -> dict[str, Tensor]:
-        made = backend(llama, spec(microbatch_tokens, gradient_checkpointing=checkpointing))
-        made.model.to(precision)
-        kept: dict[str, Tensor] = {}
+        created = backend(llama, spec(microbatch_tokens, gradient_checkpointing=checkpointing))
+        created.model.to(precision)
+        stored: dict[str, Tensor] = {}
 
         def keep(name: str, tensor: Tensor) -> None:
             def copy(parameter: Tensor) -> None:
                 assert parameter.grad is not None
-                kept[name] = parameter.grad.clone()
+                stored[name] = parameter.grad.clone()
 
             tensor.register_post_accumulate_grad_hook(copy)
 
-        for name, parameter in made.model.named_parameters():
+        for name, parameter in created.model.named_parameters():
             keep(name, parameter)
-        made.train_step(batch, objective, UpdatePlan(1, 8, seed=0))
-        return kept
+        created.train_step(batch, objective, UpdatePlan(1, 8, seed=0))
+        return stored
 
-    whole = gradient(1000)
+    full = gradient(1000)
     for other in (gradient(1), gradient(20), gradient(1000, checkpointing=True)):
-        for name, wanted in whole.items():
-            torch.testing.assert_close(other[name], wanted, atol=1e-6, rtol=0, msg=name)
+        for name, expected in full.items():
+            torch.testing.assert_close(other[name], expected, atol=1e-6, rtol=0, msg=name)
 
 
 def test_a_loss_that_is_not_finite_changes_nothing(
@@ -136,31 +136,31 @@ def test_a_loss_that_is_not_finite_changes_nothing(
         def loss(self, outputs: ModelOutputs, microbatch: Batch) -> LossTerms:
             return LossTerms(objective.loss(outputs, microbatch).loss * torch.tensor(float("nan")))
 
-    made = backend(llama, spec())
+    created = backend(llama, spec())
     batch = make_batch(4, 5)
-    before = weights(made)
+    before = weights(created)
     with pytest.raises(NonFiniteLoss, match=r"optimiser step 1 the loss is nan"):
-        made.train_step(batch, Broken(), UpdatePlan(1, 2, seed=0))
-    assert made.updates == 0
-    assert all(torch.equal(tensor, before[name]) for name, tensor in made.model.named_parameters())
-    assert all(parameter.grad is None for parameter in made.model.parameters())
+        created.train_step(batch, Broken(), UpdatePlan(1, 2, seed=0))
+    assert created.updates == 0
+    assert all(torch.equal(tensor, before[name]) for name, tensor in created.model.named_parameters())
+    assert all(parameter.grad is None for parameter in created.model.parameters())
     # Training continues as if the failed step had not been requested.
-    after = made.train_step(batch, objective, UpdatePlan(1, 2, seed=0))
+    after = created.train_step(batch, objective, UpdatePlan(1, 2, seed=0))
     assert after == backend(llama, spec()).train_step(make_batch(4, 5), objective, UpdatePlan(1, 2, seed=0))
 
 
 def test_evaluate_and_forward_agree_and_change_nothing(
     llama: Path, make_batch: Callable[..., Batch], objective: Objective
 ) -> None:
-    made = backend(llama, spec())
+    created = backend(llama, spec())
     batch = make_batch(*LENGTHS)
-    before = weights(made)
-    logprobs = made.forward(batch, frozenset({"logprobs"}))["logprobs"]
+    before = weights(created)
+    logprobs = created.forward(batch, frozenset({"logprobs"}))["logprobs"]
     assert logprobs.dtype is torch.float32 and logprobs.shape == batch.tokens.shape
-    metrics = made.evaluate(batch, objective)
+    metrics = created.evaluate(batch, objective)
     assert metrics["loss"] == pytest.approx(-float(logprobs.double().sum()) / 52, abs=1e-6)
     assert metrics["tokens"] == 52 and metrics["longest"] == 16
-    assert all(torch.equal(tensor, before[name]) for name, tensor in made.model.named_parameters())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in created.model.named_parameters())
 
 
 def test_bf16_arithmetic_keeps_fp32_weights(
@@ -168,16 +168,16 @@ def test_bf16_arithmetic_keeps_fp32_weights(
 ) -> None:
     batch = make_batch(*LENGTHS)
     half = backend(llama, spec(precision=Precision.BFLOAT16))
-    whole = backend(llama, spec())
+    full = backend(llama, spec())
     first = half.train_step(batch, objective, UpdatePlan(1, 4, seed=0))
-    wanted = whole.train_step(batch, objective, UpdatePlan(1, 4, seed=0))
-    assert first["loss"] == pytest.approx(wanted["loss"], rel=2e-2) and first["loss"] != wanted["loss"]
-    assert first["gradient_norm"] == pytest.approx(wanted["gradient_norm"], rel=0.1)
+    expected = full.train_step(batch, objective, UpdatePlan(1, 4, seed=0))
+    assert first["loss"] == pytest.approx(expected["loss"], rel=2e-2) and first["loss"] != expected["loss"]
+    assert first["gradient_norm"] == pytest.approx(expected["gradient_norm"], rel=0.1)
     assert {parameter.dtype for parameter in half.model.parameters()} == {torch.float32}
     assert {tensor.dtype for _, tensor in half.snapshot()} == {torch.bfloat16}
-    found = half.forward(batch, frozenset({"logprobs"}))["logprobs"]
+    actual = half.forward(batch, frozenset({"logprobs"}))["logprobs"]
     torch.testing.assert_close(
-        found, whole.forward(batch, frozenset({"logprobs"}))["logprobs"], atol=0.2, rtol=0
+        actual, full.forward(batch, frozenset({"logprobs"}))["logprobs"], atol=0.2, rtol=0
     )
     assert math.isfinite(half.train_step(batch, objective, UpdatePlan(1, 4, seed=1))["loss"])
 
@@ -201,35 +201,35 @@ class ScoresToOne:
 def test_scalar_heads_are_trained(
     head: Head, precision: Precision, llama: Path, tmp_path: Path, make_batch: Callable[..., Batch]
 ) -> None:
-    made = backend(llama, spec(precision=precision), head)
+    created = backend(llama, spec(precision=precision), head)
     losses = [
-        made.train_step(make_batch(*LENGTHS), ScoresToOne(), UpdatePlan(1, 8, seed=step))["loss"]
+        created.train_step(make_batch(*LENGTHS), ScoresToOne(), UpdatePlan(1, 8, seed=step))["loss"]
         for step in range(6)
     ]
     if head is Head.VALUE:
         assert losses[0] == pytest.approx(1.0)  # a head of zeros is at distance 1 everywhere
     assert losses[-1] < 0.9 * losses[0]
     # A weight without a gradient has no moments and is restored all the same.
-    made.save(tmp_path)
+    created.save(tmp_path)
     again = backend(llama, spec(precision=precision), head)
     again.load(tmp_path)
     step = UpdatePlan(1, 8, seed=6)
-    assert again.train_step(make_batch(*LENGTHS), ScoresToOne(), step) == made.train_step(
+    assert again.train_step(make_batch(*LENGTHS), ScoresToOne(), step) == created.train_step(
         make_batch(*LENGTHS), ScoresToOne(), step
     )
 
 
 def test_errors_name_what_is_wrong_with_a_batch(llama: Path, make_batch: Callable[..., Batch]) -> None:
-    made = backend(llama, spec())
+    created = backend(llama, spec())
     outside = make_batch(4)
     outside.tokens[2] = 41
     with pytest.raises(ValueError, match="token 41; the model's vocabulary has 41"):
-        made.forward(outside, frozenset({"logprobs"}))
+        created.forward(outside, frozenset({"logprobs"}))
     with pytest.raises(ValueError, match="a sequence of 65 tokens; the model has 64 positions"):
-        made.forward(make_batch(65), frozenset({"logprobs"}))
+        created.forward(make_batch(65), frozenset({"logprobs"}))
     with pytest.raises(ValueError, match=r"\['values'\] were asked for; a language_model model gives"):
-        made.forward(make_batch(3), frozenset({"values"}))
+        created.forward(make_batch(3), frozenset({"values"}))
     cold = make_batch(3)
     cold.scalars["temperature"] = 0.0
     with pytest.raises(ValueError, match="temperature is 0"):
-        made.forward(cold, frozenset({"logprobs"}))
+        created.forward(cold, frozenset({"logprobs"}))

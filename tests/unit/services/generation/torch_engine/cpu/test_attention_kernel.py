@@ -89,7 +89,7 @@ def test_every_new_token_sees_its_context(case: dict[str, Any]) -> None:
     try:
         with pytest.MonkeyPatch.context() as patch:
             # So that a few rows are worth several threads.
-            patch.setattr(kernel_threads, "THREAD_NUMBERS", 64)
+            patch.setattr(kernel_threads, "NUMBERS_PER_THREAD", 64)
             keys, values = (x.transpose(0, 1) for x in (new[..., :width], new[..., width:]))
             found = plan.attend(3, queries, keys, values, 0.3, case["window"])
     finally:

@@ -111,7 +111,7 @@ def test_only_requested_logits_are_returned(zoo: Any) -> None:
     sequences = Sequences([tokens], shuffled_tables(random.Random(1), 1))
     for wanted in ([], [3, 9], [9], []):
         batch, _ = sequences.batch({0: 10})
-        chosen = RaggedBatch(**{**vars(batch), "wanted": np.array(wanted, np.int64)})
+        chosen = RaggedBatch(**{**vars(batch), "logit_indices": np.array(wanted, np.int64)})
         start = sequences.done[0] - 10
         expected = plain(reference, tokens)[[start + w for w in wanted]]
         torch.testing.assert_close(passes.forward(chosen), expected, atol=1e-4, rtol=1e-5)
@@ -192,7 +192,7 @@ def test_complete_sequence_needs_no_page(name: str, zoo: Any) -> None:
 @pytest.mark.parametrize("name", ["llama-gqa", "mistral-window", "gpt-neox"])
 @torch.inference_mode()
 def test_bfloat16(name: str, kind: type[LocalModelRunner], zoo: Any) -> None:
-    """At most one and a half times as far from float32 as transformers' own bfloat16, with the same weights."""
+    """At most 1.5 times as far from float32 as transformers' own bfloat16, with the same weights."""
     reference = copy.deepcopy(zoo.reference(name)).bfloat16()
     passes = passes_of(reference, torch.bfloat16, kind)
     passes.reserve(3 * PAGES)

@@ -57,7 +57,7 @@ def test_first_come_first_served_up_to_the_rows() -> None:
 
 
 def test_long_prompts_are_chunked_and_not_overtaken() -> None:
-    """Nine tokens per pass: four, and five of the next; then its other twelve, of which three are left over."""
+    """Nine tokens per pass: four, and five of the next; then nine of its other twelve, then three."""
     site = Site(entry("a", 4, 1, 0), entry("long", 17, 5, 1, 50), entry("c", 4, 1, 2, 99))
     assert site.admitted(9, 9) == [("a", 0, 4, 1), ("long", 0, 5, 0)]
     assert site.admitted(9, 9) == [("long", 5, 14, 0)]

@@ -33,7 +33,7 @@ def test_encoding_round_trip(batch: RaggedBatch) -> None:
     found = decode_batch(numbers)
     most = -(-int(batch.context_lengths.max()) // PAGE_TOKENS)
     assert found.decoding_count == batch.decoding_count
-    for name in ("tokens", "positions", "lengths", "wanted"):
+    for name in ("tokens", "positions", "lengths", "logit_indices"):
         assert np.array_equal(getattr(found, name), getattr(batch, name))
     assert np.array_equal(found.page_tables, batch.page_tables[:, :most])
     assert found.page_tables.dtype == np.int32

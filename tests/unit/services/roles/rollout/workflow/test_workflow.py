@@ -71,7 +71,7 @@ class Script:
 
 
 class Adder:
-    async def answer(self, argument: str) -> str:
+    async def invoke(self, argument: str) -> str:
         if argument == "hang":
             raise RewardHung("did not answer")
         return str(sum(int(part) for part in argument.split("+")))

@@ -112,11 +112,11 @@ def test_a_checkpoint_of_adapters_is_read_in_another_layout(tmp_path: Path) -> N
         save_shard(tmp_path, after, rank, states.items(), 7, LORA)
     (one,) = before
     trained = [name for name in one.shapes if is_adapter(name)]
-    found, updates = load_shards(tmp_path, before, 0, trained, LORA)
+    actual, updates = load_shards(tmp_path, before, 0, trained, LORA)
     expected = dealt(one, wholes)
     assert updates == 7
-    assert all(torch.equal(found[name].master, expected[name]) for name in trained)
-    assert all(torch.equal(found[name].exp_avg_sq, expected[name] * 3) for name in trained)
+    assert all(torch.equal(actual[name].master, expected[name]) for name in trained)
+    assert all(torch.equal(actual[name].exp_avg_sq, expected[name] * 3) for name in trained)
 
 
 def test_targets_by_name_and_unsupported_targets() -> None:

@@ -22,7 +22,8 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def drawn() -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Hidden states, a head with three rows of padding that are not zero, targets, candidates, and what flows
-    back."""
+    back.
+    """
     generator = torch.Generator().manual_seed(0)
     hidden = torch.randn(PLACES, WIDTH, dtype=torch.float64, generator=generator).requires_grad_()
     weight = torch.randn(ROWS, WIDTH, dtype=torch.float64, generator=generator).requires_grad_()
@@ -41,30 +42,30 @@ def test_log_probabilities_and_entropy(with_entropy: bool) -> None:
     hidden, weight, targets, _, back = drawn()
     share = VocabularyShare.for_rank(VOCABULARY, ROWS, 0, None)
     logprobs, entropy = vocab_parallel_token_logprobs(hidden, weight, targets, 0.7, with_entropy, share)
-    found = torch.autograd.grad((logprobs * back[0, :, 0] + entropy * back[1, :, 0]).sum(), (hidden, weight))
+    actual = torch.autograd.grad((logprobs * back[0, :, 0] + entropy * back[1, :, 0]).sum(), (hidden, weight))
     log_p = by_torch(hidden, weight, 0.7)
-    wanted = log_p.gather(-1, targets[:, None])[:, 0]
+    expected = log_p.gather(-1, targets[:, None])[:, 0]
     wanted_entropy = -(log_p.exp() * log_p).sum(-1) * with_entropy
     gradients = torch.autograd.grad(
-        (wanted * back[0, :, 0] + wanted_entropy * back[1, :, 0]).sum(), (hidden, weight)
+        (expected * back[0, :, 0] + wanted_entropy * back[1, :, 0]).sum(), (hidden, weight)
     )
-    torch.testing.assert_close((logprobs, entropy), (wanted, wanted_entropy), atol=1e-9, rtol=1e-9)
-    torch.testing.assert_close(found, gradients, atol=1e-9, rtol=1e-9)
-    assert not bool(found[1][VOCABULARY:].any())
+    torch.testing.assert_close((logprobs, entropy), (expected, wanted_entropy), atol=1e-9, rtol=1e-9)
+    torch.testing.assert_close(actual, gradients, atol=1e-9, rtol=1e-9)
+    assert not bool(actual[1][VOCABULARY:].any())
 
 
 def test_candidates() -> None:
     hidden, weight, _, candidates, back = drawn()
     share = VocabularyShare.for_rank(VOCABULARY, ROWS, 0, None)
     logprobs = vocab_parallel_candidate_logprobs(hidden, weight, candidates, 1.3, share)
-    found = torch.autograd.grad((logprobs * back[0]).sum(), (hidden, weight))
-    wanted = by_torch(hidden, weight, 1.3).gather(-1, candidates)
-    gradients = torch.autograd.grad((wanted * back[0]).sum(), (hidden, weight))
-    torch.testing.assert_close(logprobs, wanted, atol=1e-9, rtol=1e-9)
-    torch.testing.assert_close(found, gradients, atol=1e-9, rtol=1e-9)
+    actual = torch.autograd.grad((logprobs * back[0]).sum(), (hidden, weight))
+    expected = by_torch(hidden, weight, 1.3).gather(-1, candidates)
+    gradients = torch.autograd.grad((expected * back[0]).sum(), (hidden, weight))
+    torch.testing.assert_close(logprobs, expected, atol=1e-9, rtol=1e-9)
+    torch.testing.assert_close(actual, gradients, atol=1e-9, rtol=1e-9)
 
 
 def test_rows_of_a_rank() -> None:
     """5 tokens on ranks of 2 rows: the third has one, a fourth none."""
-    found = [VocabularyShare.for_rank(5, 2, rank, None) for rank in range(4)]
-    assert [(share.first, share.count) for share in found] == [(0, 2), (2, 2), (4, 1), (6, 0)]
+    actual = [VocabularyShare.for_rank(5, 2, rank, None) for rank in range(4)]
+    assert [(share.first, share.count) for share in actual] == [(0, 2), (2, 2), (4, 1), (6, 0)]

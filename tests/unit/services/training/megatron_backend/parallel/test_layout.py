@@ -20,8 +20,9 @@ from kubealign_services.training.megatron_backend.parallel.layout import (
 )
 
 SHAPE = ModelArchitecture(
-    family="llama", layers=6, hidden=24, heads=8, kv_heads=4, head_size=3, mlp_size=48, vocabulary=41, positions=64,
-    tied=False, qkv_bias=False, qk_norm=False, norm_epsilon=1e-5, initializer_range=0.02, windows=(None,) * 6,
+    family="llama", layers=6, hidden=24, heads=8, kv_heads=4, head_size=3, mlp_size=48, vocabulary=41,
+    positions=64, tied=False, qkv_bias=False, qk_norm=False, norm_epsilon=1e-5, initializer_range=0.02,
+    windows=(None,) * 6,
 )  # fmt: skip
 MIXTURE = MixtureOfExperts(
     sparse=(True,) * 6, experts=6, top_k=2, expert_size=16, is_normalised=True, shared_expert_size=0
@@ -57,8 +58,8 @@ def test_ranks_are_numbered_as_megatron_core_numbers_them() -> None:
 
 def test_layers_of_each_stage() -> None:
     spec = MegatronBackendSpec(pipeline_parallel=3)
-    found = [layer_range(6, ParallelLayout.from_spec(spec, rank, 3)) for rank in range(3)]
-    assert found == [range(2), range(2, 4), range(4, 6)]
+    actual = [layer_range(6, ParallelLayout.from_spec(spec, rank, 3)) for rank in range(3)]
+    assert actual == [range(2), range(2, 4), range(4, 6)]
     assert [ParallelLayout.from_spec(spec, rank, 3).is_last_stage for rank in range(3)] == [
         False,
         False,
@@ -83,7 +84,7 @@ def test_invalid_splits_of_ranks_are_refused(split: dict[str, int], world: int, 
     [
         ({"tensor_parallel": 3}, SHAPE, "tensorParallel: 3; the model has 8 attention heads"),
         ({"tensor_parallel": 8}, SHAPE, "tensorParallel: 8; the model has 4 key and value heads"),
-        ({"tensor_parallel": 2}, replace(SHAPE, size=47), "tensorParallel: 2; the model has 47 rows"),
+        ({"tensor_parallel": 2}, replace(SHAPE, mlp_size=47), "tensorParallel: 2; the model has 47 rows"),
         ({"pipeline_parallel": 4}, SHAPE, "pipelineParallel: 4; the model has 6 layers"),
         ({"expert_parallel": 2}, SHAPE, "expertParallel: 2; the model has no experts"),
         ({"expert_parallel": 4}, replace(SHAPE, mixture=MIXTURE), "expertParallel: 4; the model has 6"),
@@ -98,6 +99,6 @@ def test_invalid_splits_of_models_are_refused(
 
 
 def test_a_context_rank_has_tokens_of_both_ends() -> None:
-    found = context_shares(8, 2)
-    assert [part.tolist() for part in found] == [[0, 1, 6, 7], [2, 3, 4, 5]]
+    actual = context_shares(8, 2)
+    assert [part.tolist() for part in actual] == [[0, 1, 6, 7], [2, 3, 4, 5]]
     assert torch.cat(context_shares(24, 3)).sort().values.tolist() == list(range(24))

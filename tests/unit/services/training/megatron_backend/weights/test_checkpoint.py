@@ -155,9 +155,9 @@ def test_a_missing_range_is_named(checkpoint: tuple[Path, list[WeightConversion]
     description["pieces"] = [piece for piece in description["pieces"] if piece["name"] != "lm_head.weight"]
     description["digest"] = description_digest(description)
     file.write_text(json.dumps(description))
-    (whole,) = conversions_of(tiny("llama"))
+    (full,) = conversions_of(tiny("llama"))
     with pytest.raises(CorruptCheckpoint, match=r"lacks a part of lm_head\.weight.* hold 12 of 20 numbers"):
-        load(folder, [whole])
+        load(folder, [full])
 
 
 def test_another_model_is_named(checkpoint: tuple[Path, list[WeightConversion]]) -> None:

@@ -28,8 +28,8 @@ def exported(
     """Write a folder from one rank's parameters and read its files back."""
     config = read_config(source)
     conversions = conversions_of(config, heads)
-    wanted = export_filter(heads.scores > 0)
-    weights = gather_tensors(conversions, 0, parameters, torch.float32, wanted)
+    expected = export_filter(heads.scores > 0)
+    weights = gather_tensors(conversions, 0, parameters, torch.float32, expected)
     write_hf_folder(target, source, config, conversions, weights, torch.float32, **how)
     return {name: tensor for file in target.glob("*.safetensors") for name, tensor in load_file(file).items()}
 
@@ -41,12 +41,12 @@ def test_a_language_model_round_trips(family: str, tied: bool, tmp_path: Path) -
     model = save_model(tmp_path / "source", config)
     (tmp_path / "source/tokenizer.json").write_text("{}")
     (conversion,) = conversions_of(config)
-    found = exported(
+    actual = exported(
         tmp_path / "source", tmp_path / "target", loaded(tmp_path / "source", conversion), HeadSizes()
     )
     stored = load_file(tmp_path / "source/model.safetensors")
-    assert found.keys() == stored.keys()
-    assert all(torch.equal(found[name], stored[name]) for name in stored)
+    assert actual.keys() == stored.keys()
+    assert all(torch.equal(actual[name], stored[name]) for name in stored)
     assert (tmp_path / "target/tokenizer.json").read_text() == "{}"
     again, report = AutoModelForCausalLM.from_pretrained(tmp_path / "target", output_loading_info=True)
     assert type(again) is type(model)
@@ -111,10 +111,10 @@ def test_heads_match_the_torch_backend(tmp_path: Path) -> None:
 def test_a_model_with_scores_becomes_a_classifier(tmp_path: Path) -> None:
     save_model(tmp_path / "source", config_of("mixtral"))
     parameters, sizes = with_head(tmp_path / "source", Head.SCORE, seed=1, scores=("kind", "true"))
-    found = exported(
+    actual = exported(
         tmp_path / "source", tmp_path / "target", parameters, sizes, pooling="mean", scores=("kind", "true")
     )
-    assert "lm_head.weight" not in found
+    assert "lm_head.weight" not in actual
     again, report = AutoModelForSequenceClassification.from_pretrained(
         tmp_path / "target", output_loading_info=True
     )

@@ -44,12 +44,12 @@ def place(target: Tensor, piece: WeightSlice) -> Tensor:
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, bool], Path]:
     """One folder of each family, untied and tied."""
     root = tmp_path_factory.mktemp("models")
-    made = {}
+    created = {}
     for family in FAMILIES:
         for tied in (False, True):
-            made[family, tied] = folder = root / f"{family}-{tied}"
+            created[family, tied] = folder = root / f"{family}-{tied}"
             save_model(folder, config_of(family, tie_word_embeddings=tied))
-    return made
+    return created
 
 
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
@@ -59,15 +59,15 @@ def test_slices_of_all_ranks_equal_the_folder(
 ) -> None:
     folder = folders[family, tied]
     stored = load_file(folder / "model.safetensors")
-    found = {name: torch.full_like(tensor, 7.0) for name, tensor in stored.items()}
+    actual = {name: torch.full_like(tensor, 7.0) for name, tensor in stored.items()}
     covered = {name: torch.zeros_like(tensor, dtype=torch.int) for name, tensor in stored.items()}
     for conversion in conversions_of(config_of(family, tie_word_embeddings=tied), **ranks):
         for piece in local_slices(conversion, loaded(folder, conversion)):
             assert piece.shape == tuple(stored[piece.name].shape)
-            place(found[piece.name], piece).copy_(piece.tensor)
+            place(actual[piece.name], piece).copy_(piece.tensor)
             place(covered[piece.name], piece).add_(1)
     assert all(bool((count == 1).all()) for count in covered.values())
-    assert all(torch.equal(found[name], stored[name]) for name in stored)
+    assert all(torch.equal(actual[name], stored[name]) for name in stored)
 
 
 @settings(max_examples=40, deadline=None)

@@ -57,10 +57,10 @@ def test_vocabulary_padding_is_zero_and_not_exported(tmp_path: Path) -> None:
     config = config_of("llama")
     model = save_model(tmp_path, config)
     _, second = conversions_of(config, tensor=2)
-    held = loaded(tmp_path, second)["output_layer.weight"]
-    assert held.shape == (19, 16)
-    assert torch.equal(held[:18], model.lm_head.weight[19:])
-    assert torch.equal(held[18], torch.zeros(16))
+    values = loaded(tmp_path, second)["output_layer.weight"]
+    assert values.shape == (19, 16)
+    assert torch.equal(values[:18], model.lm_head.weight[19:])
+    assert torch.equal(values[18], torch.zeros(16))
     assert second.owned_tensors["lm_head.weight"].slices[0].size == (18, 16)
 
 
@@ -85,8 +85,8 @@ def test_a_sharded_folder_and_a_bare_trunk_are_read(tmp_path: Path) -> None:
     assert torch.equal(parameters["output_layer.weight"], model.lm_head.weight)
     model.model.save_pretrained(tmp_path / "trunk")
     (trunk,) = conversions_of(config, HeadSizes(vocabulary=False))
-    found = loaded(tmp_path / "trunk", trunk)
-    assert all(torch.equal(found[name], parameters[name]) for name in found)
+    actual = loaded(tmp_path / "trunk", trunk)
+    assert all(torch.equal(actual[name], parameters[name]) for name in actual)
 
 
 def test_weights_that_are_missing_or_of_another_shape_are_named(tmp_path: Path) -> None:

@@ -41,14 +41,14 @@ def test_resuming_after_three_steps_equals_six_steps(
 ) -> None:
     batch = make_batch(5, 8, 3, 6)
     straight = make(tied_llama)
-    wanted = steps(straight, batch, objective, range(6))
+    expected = steps(straight, batch, objective, range(6))
     first = make(tied_llama)
-    found = steps(first, batch, objective, range(3))
+    actual = steps(first, batch, objective, range(3))
     assert sorted(first.save(tmp_path)) == ["shard-00000-of-00001.json", "shard-00000-of-00001.safetensors"]
     second = make(tied_llama)
     second.load(tmp_path)
-    found += steps(second, batch, objective, range(3, 6))
-    assert found == wanted
+    actual += steps(second, batch, objective, range(3, 6))
+    assert actual == expected
     for (name, one), (_, other) in zip(second.snapshot(), straight.snapshot(), strict=True):
         assert torch.equal(one, other), name
 
@@ -65,19 +65,19 @@ def test_a_damaged_shard_is_refused_and_changes_nothing(
         tmp_path / "shard-00000-of-00001.safetensors",
         tmp_path / "shard-00000-of-00001.json",
     )
-    whole, text = tensors.read_bytes(), description.read_text()
+    full, text = tensors.read_bytes(), description.read_text()
 
     def refuses(says: str) -> None:
         with pytest.raises(CorruptCheckpoint, match=says):
             fresh.load(tmp_path)
         assert all(torch.equal(tensor, before[name]) for name, tensor in fresh.snapshot())
         assert fresh.updates == 0
-        tensors.write_bytes(whole)
+        tensors.write_bytes(full)
         description.write_text(text)
 
-    tensors.write_bytes(whole[:-7])
+    tensors.write_bytes(full[:-7])
     refuses(r"00001\.safetensors is not as it was written")
-    tensors.write_bytes(whole[:-7] + bytes([whole[-7] ^ 1]) + whole[-6:])
+    tensors.write_bytes(full[:-7] + bytes([full[-7] ^ 1]) + full[-6:])
     refuses(r"00001\.safetensors is not as it was written")
     tensors.unlink()
     refuses(r"00001\.safetensors cannot be read")
@@ -123,9 +123,9 @@ def test_an_exported_policy_loads_and_computes_the_same(
     model = AutoModelForCausalLM.from_pretrained(folder).eval()
     with torch.no_grad():
         logprobs = model(batch.tokens[None, 5:].long()).logits[0].log_softmax(-1)[:-1]
-    wanted = backend.forward(batch, frozenset({"logprobs"}))["logprobs"][6:]
+    expected = backend.forward(batch, frozenset({"logprobs"}))["logprobs"][6:]
     torch.testing.assert_close(
-        logprobs.gather(-1, batch.tokens[6:, None].long())[:, 0], wanted, atol=1e-5, rtol=1e-5
+        logprobs.gather(-1, batch.tokens[6:, None].long())[:, 0], expected, atol=1e-5, rtol=1e-5
     )
     # The stream has the names and bytes of the file, tied weights once.
     file = load_file(folder / "model.safetensors")
@@ -140,7 +140,7 @@ def test_an_exported_reward_model_is_a_classifier(
 ) -> None:
     backend = make(request.getfixturevalue(source), Head.SCORE, seed=3, pooling="ResponseSum")
     batch = make_batch(5, 8)
-    wanted = backend.forward(batch, frozenset({"values"}))["values"]
+    expected = backend.forward(batch, frozenset({"values"}))["values"]
     backend.export(tmp_path / "result")
     config = json.loads((tmp_path / "result" / "config.json").read_text())
     assert config["kubealign_pooling"] == "ResponseSum" and config["pad_token_id"] is not None
@@ -149,10 +149,10 @@ def test_an_exported_reward_model_is_a_classifier(
     assert model.config.num_labels == 1
     with torch.no_grad():
         score = model(batch.tokens[None, 5:].long(), attention_mask=torch.ones(1, 8)).logits
-    torch.testing.assert_close(score[0, 0], wanted[-1], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(score[0, 0], expected[-1], atol=1e-5, rtol=1e-5)
     frozen = FrozenTorchModel.load(tmp_path / "result", Head.SCORE, Precision.FLOAT32, 100)
     assert frozen.pooling == "ResponseSum"
-    torch.testing.assert_close(frozen.forward(batch, frozenset({"values"}))["values"], wanted)
+    torch.testing.assert_close(frozen.forward(batch, frozenset({"values"}))["values"], expected)
     critic = load_model(tmp_path / "result", Head.VALUE)
     assert critic.score is not None and not critic.score.weight.any()
 
@@ -175,8 +175,8 @@ def test_several_scores_are_trained_saved_and_exported_under_their_names(
     again = make(llama, Head.SCORE, seed=4, pooling="LastToken", scores=names)
     again.load(tmp_path / "shard")
     backend.export(tmp_path / "result")
-    wanted = backend.forward(batch, frozenset({"values"}))["values"]
-    assert torch.equal(again.forward(batch, frozenset({"values"}))["values"], wanted)
+    expected = backend.forward(batch, frozenset({"values"}))["values"]
+    assert torch.equal(again.forward(batch, frozenset({"values"}))["values"], expected)
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "result").eval()
     assert model.config.id2label == dict(enumerate(names)) and model.config.label2id["kind"] == 2
     with torch.no_grad():
@@ -185,7 +185,7 @@ def test_several_scores_are_trained_saved_and_exported_under_their_names(
             for tokens in batch.tokens.split(batch.lengths.tolist())
         ]
     last = batch.cu_seqlens[1:].long() - 1
-    torch.testing.assert_close(torch.stack(scores), wanted[last], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(torch.stack(scores), expected[last], atol=1e-5, rtol=1e-5)
 
 
 def test_a_critic_exports_its_head(llama: Path, tmp_path: Path, make_batch: Callable[..., Batch]) -> None:

@@ -16,10 +16,10 @@ def test_logprobs_match_hand_computed_values() -> None:
     # double: 1, 4, 9 of 14.
     weight, hidden = torch.tensor([[1.0], [2.0], [3.0]]).double().log(), torch.ones(1, 1).double()
     candidates = torch.tensor([[2, 0]])
-    found = candidate_logprobs(hidden, weight, None, candidates, 1.0)
-    torch.testing.assert_close(found, torch.tensor([[3 / 6, 1 / 6]]).double().log())
-    found = candidate_logprobs(hidden, weight, None, candidates, 0.5)
-    torch.testing.assert_close(found, torch.tensor([[9 / 14, 1 / 14]]).double().log())
+    actual = candidate_logprobs(hidden, weight, None, candidates, 1.0)
+    torch.testing.assert_close(actual, torch.tensor([[3 / 6, 1 / 6]]).double().log())
+    actual = candidate_logprobs(hidden, weight, None, candidates, 0.5)
+    torch.testing.assert_close(actual, torch.tensor([[9 / 14, 1 / 14]]).double().log())
     tokens, logprobs = topk_logprobs(hidden, weight, None, 2, 0.5)
     assert tokens.tolist() == [[2, 1]]
     torch.testing.assert_close(logprobs, torch.tensor([[9 / 14, 4 / 14]]).double().log())
@@ -38,11 +38,11 @@ def test_values_and_gradients_match_plain_torch(temperature: float) -> None:
     for written_out in (True, False):
         hidden, weight, bias = leaves()
         if written_out:
-            found = candidate_logprobs(hidden, weight, bias, candidates, temperature)
+            actual = candidate_logprobs(hidden, weight, bias, candidates, temperature)
         else:
-            found = torch.log_softmax((hidden @ weight.T + bias) / temperature, -1).gather(-1, candidates)
-        (weights * found).sum().backward()
-        gradients.append([found, hidden.grad, weight.grad, bias.grad])
+            actual = torch.log_softmax((hidden @ weight.T + bias) / temperature, -1).gather(-1, candidates)
+        (weights * actual).sum().backward()
+        gradients.append([actual, hidden.grad, weight.grad, bias.grad])
     for mine, autograds in zip(*gradients, strict=True):
         torch.testing.assert_close(mine, autograds, atol=1e-12, rtol=1e-12)
 
@@ -59,15 +59,15 @@ def test_chunk_size_does_not_affect_results(rows: int, monkeypatch: pytest.Monke
     def run() -> list[torch.Tensor]:
         hidden, weight, bias = leaves()
         tokens, logprobs = topk_logprobs(hidden, weight, bias, 4, 0.8)
-        found = candidate_logprobs(hidden, weight, bias, tokens, 0.8)
-        torch.testing.assert_close(found, logprobs, atol=1e-12, rtol=0)
-        (found**2).sum().backward()
+        actual = candidate_logprobs(hidden, weight, bias, tokens, 0.8)
+        torch.testing.assert_close(actual, logprobs, atol=1e-12, rtol=0)
+        (actual**2).sum().backward()
         assert hidden.grad is not None and weight.grad is not None and bias.grad is not None
         return [tokens, logprobs, hidden.grad, weight.grad, bias.grad]
 
-    whole = run()
+    full = run()
     monkeypatch.setattr(chunked_logits, "_CHUNK_LOGITS", rows * 9)
-    for part, expected in zip(run(), whole, strict=True):
+    for part, expected in zip(run(), full, strict=True):
         torch.testing.assert_close(part, expected, atol=1e-12, rtol=1e-12)
 
 
@@ -80,7 +80,7 @@ def test_top_k_is_limited_by_the_vocabulary() -> None:
 
 def test_empty_input() -> None:
     hidden, weight = torch.zeros(0, 4, requires_grad=True), torch.randn(5, 4, requires_grad=True)
-    found = candidate_logprobs(hidden, weight, None, torch.zeros((0, 2), dtype=torch.int64), 1.0)
-    assert found.shape == (0, 2)
-    found.sum().backward()
+    actual = candidate_logprobs(hidden, weight, None, torch.zeros((0, 2), dtype=torch.int64), 1.0)
+    assert actual.shape == (0, 2)
+    actual.sum().backward()
     assert weight.grad is not None and not weight.grad.any()

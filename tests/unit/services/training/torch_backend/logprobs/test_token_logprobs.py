@@ -18,8 +18,8 @@ def test_logprobs_match_hand_computed_values() -> None:
     targets = torch.tensor([2, 0])
     logprobs, entropy = token_logprobs(hidden, weight, None, targets, 1.0, True)
     torch.testing.assert_close(logprobs, torch.tensor([3 / 6, 1 / 6]).double().log())
-    wanted = -sum(p * math.log(p) for p in (1 / 6, 2 / 6, 3 / 6))
-    torch.testing.assert_close(entropy, torch.tensor([wanted, wanted]).double())
+    expected = -sum(p * math.log(p) for p in (1 / 6, 2 / 6, 3 / 6))
+    torch.testing.assert_close(entropy, torch.tensor([expected, expected]).double())
     logprobs, _ = token_logprobs(hidden, weight, None, targets, 0.5, False)
     torch.testing.assert_close(logprobs, torch.tensor([9 / 14, 1 / 14]).double().log())
 
@@ -36,9 +36,9 @@ def test_chunk_size_does_not_affect_results(rows: int, monkeypatch: pytest.Monke
         assert hidden.grad is not None and weight.grad is not None and bias.grad is not None
         return [logprobs, entropy, hidden.grad, weight.grad, bias.grad]
 
-    whole = run()
+    full = run()
     monkeypatch.setattr(module, "_CHUNK_LOGITS", rows * 5)
-    for part, expected in zip(run(), whole, strict=True):
+    for part, expected in zip(run(), full, strict=True):
         torch.testing.assert_close(part, expected, atol=1e-12, rtol=1e-12)
 
 
@@ -53,12 +53,12 @@ def test_gradients_match_autograd(part: str, temperature: float) -> None:
     def gradients(written_out: bool) -> list[torch.Tensor]:
         hidden, weight, bias = (leaf.clone().requires_grad_() for leaf in leaves)
         if written_out:
-            found = token_logprobs(hidden, weight, bias, targets, temperature, True)
+            actual = token_logprobs(hidden, weight, bias, targets, temperature, True)
         else:
             log_p = torch.log_softmax((hidden @ weight.T + bias) / temperature, -1)
-            found = (log_p[torch.arange(6), targets], -(log_p.exp() * log_p).sum(-1))
+            actual = (log_p[torch.arange(6), targets], -(log_p.exp() * log_p).sum(-1))
         # An output outside the loss has no gradient at all, not a gradient of zeros.
-        terms = [(w * f).sum() for w, f in zip(weights, found, strict=True) if bool(w.any())]
+        terms = [(w * f).sum() for w, f in zip(weights, actual, strict=True) if bool(w.any())]
         torch.stack(terms).sum().backward()
         return [leaf.grad for leaf in (hidden, weight, bias) if leaf.grad is not None]
 

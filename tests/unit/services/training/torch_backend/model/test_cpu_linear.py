@@ -23,13 +23,13 @@ def drawn(*shape: int, seed: int) -> Tensor:
 def test_values_and_gradients_match_fp64(shape: tuple[int, ...], with_bias: bool) -> None:
     x, weight, bias = drawn(*shape, seed=1), drawn(40, 24, seed=2), drawn(40, seed=3)
     upward = drawn(*shape[:-1], 40, seed=4)
-    found, wanted = [], []
-    for dtype, function, into in ((torch.float32, linear, found), (torch.float64, plain, wanted)):
+    actual, expected = [], []
+    for dtype, function, into in ((torch.float32, linear, actual), (torch.float64, plain, expected)):
         leaves = [each.detach().to(dtype, copy=True).requires_grad_() for each in (x, weight, bias)]
         out = function(leaves[0], leaves[1], leaves[2] if with_bias else None)
         out.backward(upward.to(dtype))
         into += [out.detach(), *(leaf.grad for leaf in leaves[: 3 if with_bias else 2])]
-    for one, other in zip(found, wanted, strict=True):
+    for one, other in zip(actual, expected, strict=True):
         torch.testing.assert_close(one.double(), other, atol=1e-5, rtol=1e-6)
 
 
@@ -46,8 +46,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
 
     def noted(x: Tensor, *rest: object) -> Tensor:
         asked.append(tuple(x.shape))
-        found: Tensor = real(x, *rest)
-        return found
+        actual: Tensor = real(x, *rest)
+        return actual
 
     assert cpu_linear._onednn_works()
     monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", noted)

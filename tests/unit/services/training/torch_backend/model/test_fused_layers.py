@@ -59,10 +59,10 @@ def test_values_and_gradients_match_plain_torch(
     assert torch.autograd.gradcheck(lean, leaves)
     torch.testing.assert_close(lean(*leaves), plain(*leaves), atol=1e-12, rtol=1e-12)
     upward = drawn(*lean(*leaves).shape, seed=9)
-    kept = upward.clone()
-    found, wanted = (torch.autograd.grad(each(*leaves), leaves, upward) for each in (lean, plain))
-    torch.testing.assert_close(found, wanted, atol=1e-12, rtol=1e-12)
-    assert torch.equal(upward, kept)
+    stored = upward.clone()
+    actual, expected = (torch.autograd.grad(each(*leaves), leaves, upward) for each in (lean, plain))
+    torch.testing.assert_close(actual, expected, atol=1e-12, rtol=1e-12)
+    assert torch.equal(upward, stored)
 
 
 def test_layers_of_another_form_are_not_patched(
@@ -91,18 +91,18 @@ def test_a_step_stores_few_bytes_for_the_backward_pass(llama: Path, make_batch: 
     model = load_model(llama, Head.LANGUAGE_MODEL)
     weights = {each.untyped_storage().data_ptr() for each in model.parameters()}
     packed = PackedTokens.from_batch(make_batch(32, 32), CPU)
-    kept: dict[int, Tensor] = {}
+    stored: dict[int, Tensor] = {}
 
     def note(tensor: Tensor) -> Tensor:
-        kept[tensor.untyped_storage().data_ptr()] = tensor
+        stored[tensor.untyped_storage().data_ptr()] = tensor
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         model(packed, frozenset({"logprobs"}))
     numbers = sum(
         each.untyped_storage().nbytes() // 4
-        for place, each in kept.items()
-        if place not in weights and each.dtype is torch.float32
+        for index, each in stored.items()
+        if index not in weights and each.dtype is torch.float32
     )
     # A layer of hidden 32, MLP 64, keys and values 16 wide (repeated for the heads: 32): its input and the
     # second norm's (2 x 32), both normed (2 x 32), query, key, value (3 x 32), what attention gives (32),

@@ -34,17 +34,17 @@ def test_a_score_is_stored_at_its_token(reward_llama: Path, make_batch: Callable
     batch = make_batch(6, 1, 9)
     model = load_model(reward_llama, Head.SCORE)
     with torch.no_grad():
-        found = model(PackedTokens.from_batch(batch, CPU), VALUES)["values"]
-    torch.testing.assert_close(found, torch.cat(scores_alone(reward_llama, batch)), atol=1e-5, rtol=1e-5)
+        actual = model(PackedTokens.from_batch(batch, CPU), VALUES)["values"]
+    torch.testing.assert_close(actual, torch.cat(scores_alone(reward_llama, batch)), atol=1e-5, rtol=1e-5)
 
 
 def test_a_value_is_stored_one_token_later(reward_llama: Path, make_batch: Callable[..., Batch]) -> None:
     batch = make_batch(6, 1, 9)
     model = load_model(reward_llama, Head.VALUE, head_init=HeadInit.REWARD_MODEL)
     with torch.no_grad():
-        found = model(PackedTokens.from_batch(batch, CPU), VALUES)["values"]
-    wanted = [torch.cat([torch.zeros(1), scores[:-1]]) for scores in scores_alone(reward_llama, batch)]
-    torch.testing.assert_close(found, torch.cat(wanted), atol=1e-5, rtol=1e-5)
+        actual = model(PackedTokens.from_batch(batch, CPU), VALUES)["values"]
+    expected = [torch.cat([torch.zeros(1), scores[:-1]]) for scores in scores_alone(reward_llama, batch)]
+    torch.testing.assert_close(actual, torch.cat(expected), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("folder", ["llama", "reward_llama"])
@@ -65,13 +65,13 @@ def test_a_score_head_in_addition_to_the_language_model_head(
 ) -> None:
     batch = make_batch(6, 2)
     both = frozenset({"values", "logprobs"})
-    found = [
+    actual = [
         load_model(llama, Head.SCORE, seed=seed)(PackedTokens.from_batch(batch, CPU), both)
         for seed in (1, 1, 2)
     ]
-    assert found[0].keys() == both
-    assert torch.equal(found[0]["values"], found[1]["values"])
-    assert not torch.equal(found[0]["values"], found[2]["values"])
+    assert actual[0].keys() == both
+    assert torch.equal(actual[0]["values"], actual[1]["values"])
+    assert not torch.equal(actual[0]["values"], actual[2]["values"])
 
 
 def test_logits_are_computed_for_target_tokens_only(llama: Path, make_batch: Callable[..., Batch]) -> None:
@@ -114,19 +114,19 @@ def test_several_scores_are_stored_at_their_token(
     batch = make_batch(6, 1, 9)
     frozen = FrozenTorchModel.load(three_scores, Head.SCORE, Precision.FLOAT32, microbatch_tokens=8)
     assert frozen.scores == ("good", "long", "kind")
-    found = frozen.forward(batch, VALUES)["values"]
-    wanted = [torch.cat(scores_alone(three_scores, batch, label)) for label in range(3)]
-    assert found.shape == (16, 3)
-    torch.testing.assert_close(found, torch.stack(wanted, 1), atol=1e-5, rtol=1e-5)
+    actual = frozen.forward(batch, VALUES)["values"]
+    expected = [torch.cat(scores_alone(three_scores, batch, label)) for label in range(3)]
+    assert actual.shape == (16, 3)
+    torch.testing.assert_close(actual, torch.stack(expected, 1), atol=1e-5, rtol=1e-5)
 
 
 def test_a_head_with_unexpected_scores_is_refused(three_scores: Path, reward_llama: Path) -> None:
-    wanted = r"with the scores good, long, kind; wanted are "
+    expected = r"with the scores good, long, kind; wanted are "
     assert load_model(three_scores, Head.SCORE, scores=("good", "long", "kind")).score is not None
     for scores in (("good", "kind", "long"), ("good", "long"), ("good",)):
-        with pytest.raises(ValueError, match=wanted + ", ".join(scores)):
+        with pytest.raises(ValueError, match=expected + ", ".join(scores)):
             load_model(three_scores, Head.SCORE, scores=scores)
-    with pytest.raises(ValueError, match=wanted + "value"):
+    with pytest.raises(ValueError, match=expected + "value"):
         load_model(three_scores, Head.VALUE, head_init=HeadInit.REWARD_MODEL)
     # A single score matches any expected name.
     load_model(reward_llama, Head.SCORE, scores=("rating",))
@@ -141,12 +141,12 @@ def test_frozen_and_trained_models_compute_the_same(
     reference = FrozenTorchModel.load(
         llama, Head.LANGUAGE_MODEL, Precision.FLOAT32, microbatch_tokens=8
     ).offload()
-    found = reference.forward(batch, frozenset({"logprobs"}))["logprobs"]
+    actual = reference.forward(batch, frozenset({"logprobs"}))["logprobs"]
     with torch.no_grad():
-        wanted = load_model(llama, Head.LANGUAGE_MODEL)(
+        expected = load_model(llama, Head.LANGUAGE_MODEL)(
             PackedTokens.from_batch(batch, CPU), frozenset({"logprobs"})
         )
-    torch.testing.assert_close(found, wanted["logprobs"], atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(actual, expected["logprobs"], atol=1e-6, rtol=1e-6)
     reward = FrozenTorchModel.load(reward_llama, Head.SCORE, Precision.FLOAT32, microbatch_tokens=8)
     scores = reward.forward(batch, VALUES)["values"]
     torch.testing.assert_close(scores, torch.cat(scores_alone(reward_llama, batch)), atol=1e-5, rtol=1e-5)

@@ -25,9 +25,9 @@ from kubealign.spec.sections.training import (
     LoraLayerKind,
     LoraTargetLayers,
     Optimizer,
+    TorchBackendSpec,
     Trainer,
 )
-from kubealign.spec.sections.training import TorchBackendSpec as TorchSpec
 from kubealign_services.algorithms.contract import Objective
 from kubealign_services.batch.packed import Batch
 from kubealign_services.training.adapters.targets import target_layers
@@ -45,11 +45,11 @@ def make(
     folder: Path,
     lora: Lora | None = LORA,
     head: Head = Head.LANGUAGE_MODEL,
-    torch_spec: TorchSpec | None = None,
+    torch_spec: TorchBackendSpec | None = None,
     **fields: Any,
 ) -> TorchTrainingBackend:
     spec = Trainer(
-        backend=Backend(torch=torch_spec or TorchSpec()),
+        backend=Backend(torch=torch_spec or TorchBackendSpec()),
         optimizer=Optimizer(adam_w=AdamW(learning_rate=1e-2)),
         lora=lora,
     )
@@ -69,9 +69,9 @@ def test_only_the_adapter_is_trained_and_can_be_disabled(
     plain = make(tied_llama, None)
     adapted = make(tied_llama, LORA.model_copy(update={"dora": dora}))
     batch = make_batch(5, 8, 3, 6)
-    wanted = plain.forward(batch, LOGPROBS)["logprobs"]
+    expected = plain.forward(batch, LOGPROBS)["logprobs"]
     first = adapted.forward(batch, LOGPROBS)["logprobs"]
-    torch.testing.assert_close(first, wanted, atol=1e-5 if dora else 0, rtol=0)
+    torch.testing.assert_close(first, expected, atol=1e-5 if dora else 0, rtol=0)
     before = {name: tensor.detach().clone() for name, tensor in adapted.model.named_parameters()}
     losses = [figures["loss"] for figures in steps(adapted, batch, objective, range(4))]
     assert losses[-1] < losses[0] - 0.05
@@ -82,9 +82,9 @@ def test_only_the_adapter_is_trained_and_can_be_disabled(
     assert len(changed) == (3 if dora else 2) * 14
     # A, B and magnitudes alone have moments.
     assert len(adapted._optimizer.state) == len(changed)
-    assert torch.equal(adapted.base_forward(batch, LOGPROBS)["logprobs"], wanted)
+    assert torch.equal(adapted.base_forward(batch, LOGPROBS)["logprobs"], expected)
     later = adapted.forward(batch, LOGPROBS)["logprobs"]
-    assert (later - wanted).abs().max() > 0.01
+    assert (later - expected).abs().max() > 0.01
     with pytest.raises(ValueError, match="no adapter to disable"):
         plain.base_forward(batch, LOGPROBS)
 
@@ -94,7 +94,9 @@ def test_gradients_match_peft(
     dora: bool, llama: Path, tmp_path: Path, make_batch: Callable[..., Batch], objective: Objective
 ) -> None:
     """Compare packed microbatches of the backend with peft's model, one sequence after another."""
-    backend = make(llama, LORA.model_copy(update={"dora": dora}), torch_spec=TorchSpec(microbatch_tokens=12))
+    backend = make(
+        llama, LORA.model_copy(update={"dora": dora}), torch_spec=TorchBackendSpec(microbatch_tokens=12)
+    )
     batch = make_batch(5, 8, 3, 6)
     steps(backend, batch, objective, range(2))
     backend.export(tmp_path / "result")
@@ -107,7 +109,7 @@ def test_gradients_match_peft(
         logprobs = theirs(tokens[None]).logits[0].log_softmax(-1)[:-1]
         total = total - logprobs.gather(-1, tokens[1:, None]).sum()
     (total / (len(batch.tokens) - len(batch))).backward()
-    wanted = {
+    expected = {
         name.removeprefix("base_model.model."): parameter.grad
         for name, parameter in theirs.named_parameters()
         if parameter.requires_grad
@@ -125,11 +127,11 @@ def test_gradients_match_peft(
     bound = backend._optimizer_spec.gradient_clip_norm
     figures = backend.train_step(batch, objective, UpdatePlan(1, 4, seed=0))
     assert figures["gradient_norm"] == pytest.approx(
-        sum(float(grad.square().sum()) for grad in wanted.values() if grad is not None) ** 0.5, rel=1e-4
+        sum(float(grad.square().sum()) for grad in expected.values() if grad is not None) ** 0.5, rel=1e-4
     )
     shrunk = min(1.0, bound / figures["gradient_norm"])
-    assert grads.keys() == wanted.keys() and grads
-    for name, grad in wanted.items():
+    assert grads.keys() == expected.keys() and grads
+    for name, grad in expected.items():
         assert grad is not None
         torch.testing.assert_close(grads[name], grad * shrunk, atol=1e-6, rtol=1e-4, msg=name)
 
@@ -159,8 +161,8 @@ def test_targets_select_layers_by_kind_and_name(
     assert ends(opt, LoraTargetLayers(kind=LoraLayerKind.MLP)) == {"fc1", "fc2"}
     gpt2 = save_model(GPT2, tmp_path / "gpt2")
     model = load_model(gpt2, Head.LANGUAGE_MODEL).backbone
-    found = target_layers(model, LoraTargetLayers(kind=LoraLayerKind.ATTENTION))
-    assert found == ["transformer.h.0.attn.c_attn", "transformer.h.0.attn.c_proj"]
+    actual = target_layers(model, LoraTargetLayers(kind=LoraLayerKind.ATTENTION))
+    assert actual == ["transformer.h.0.attn.c_attn", "transformer.h.0.attn.c_proj"]
     with pytest.raises(ValueError, match=r"names 'query', 'lm_head': no linear.* end in .*k_proj, o_proj"):
         make(llama, Lora(targets=LoraTargetLayers(names=["q_proj", "query", "lm_head"])))
 
@@ -210,17 +212,17 @@ def test_resuming_equals_not_stopping_and_shards_hold_only_the_adapter(
     lora = LORA.model_copy(update={"dora": dora, "dropout": dropout})
     batch = make_batch(5, 8, 3, 6)
     straight = make(tied_llama, lora)
-    wanted = steps(straight, batch, objective, range(6))
+    expected = steps(straight, batch, objective, range(6))
     first = make(tied_llama, lora)
-    found = steps(first, batch, objective, range(3))
+    actual = steps(first, batch, objective, range(3))
     first.save(tmp_path)
-    held = load_file(tmp_path / "shard-00000-of-00001.safetensors")
-    assert {name.split(".")[0] for name in held} == {"weight", "step", "exp_avg", "exp_avg_sq", "rng"}
-    assert all(".lora_" in name or name == "rng.cpu" for name in held)
+    values = load_file(tmp_path / "shard-00000-of-00001.safetensors")
+    assert {name.split(".")[0] for name in values} == {"weight", "step", "exp_avg", "exp_avg_sq", "rng"}
+    assert all(".lora_" in name or name == "rng.cpu" for name in values)
     second = make(tied_llama, lora, seed=9)
     second.load(tmp_path)
-    found += steps(second, batch, objective, range(3, 6))
-    assert found == wanted
+    actual += steps(second, batch, objective, range(3, 6))
+    assert actual == expected
     for (name, one), (_, other) in zip(second.snapshot(), straight.snapshot(), strict=True):
         assert torch.equal(one, other), name
 
@@ -262,20 +264,20 @@ def test_export_writes_the_merged_model_and_a_peft_adapter(
     backend = make(source, LORA.model_copy(update={"dora": dora, "targets": targets}))
     batch = make_batch(5, 8)
     steps(backend, batch, objective, range(3))
-    wanted = backend.forward(batch, LOGPROBS)["logprobs"][6:]
+    expected = backend.forward(batch, LOGPROBS)["logprobs"][6:]
     backend.export(tmp_path / "result")
 
     def logprobs(model: Any) -> torch.Tensor:
         with torch.no_grad():
-            found = model(batch.tokens[None, 5:].long()).logits[0].log_softmax(-1)[:-1]
-        return found.gather(-1, batch.tokens[6:, None].long())[:, 0]
+            actual = model(batch.tokens[None, 5:].long()).logits[0].log_softmax(-1)[:-1]
+        return actual.gather(-1, batch.tokens[6:, None].long())[:, 0]
 
     merged = AutoModelForCausalLM.from_pretrained(tmp_path / "result").eval()
-    torch.testing.assert_close(logprobs(merged), wanted, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(logprobs(merged), expected, atol=1e-5, rtol=1e-5)
     base = AutoModelForCausalLM.from_pretrained(source).eval()
-    assert (logprobs(base) - wanted).abs().max() > 1e-3
+    assert (logprobs(base) - expected).abs().max() > 1e-3
     theirs = PeftModel.from_pretrained(base, tmp_path / "result" / "adapter").eval()
-    torch.testing.assert_close(logprobs(theirs), wanted, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(logprobs(theirs), expected, atol=1e-5, rtol=1e-5)
     assert theirs.peft_config["default"].base_model_name_or_path == str(source)
     # The stream has the names of the file, and the bytes of the merged weights.
     file, stream = load_file(tmp_path / "result" / "model.safetensors"), dict(backend.snapshot())
@@ -298,19 +300,21 @@ def test_a_reward_model_exports_a_merged_classifier_and_an_adapter_with_its_head
         assert backend.model.score is not None
         backend.model.score.weight.add_(0.5)
     batch = make_batch(5, 8)
-    wanted = backend.forward(batch, frozenset({"values"}))["values"]
+    expected = backend.forward(batch, frozenset({"values"}))["values"]
     backend.export(tmp_path / "result")
 
     def score(model: Any) -> torch.Tensor:
         with torch.no_grad():
-            found: torch.Tensor = model(batch.tokens[None, 5:].long(), attention_mask=torch.ones(1, 8)).logits
-        return found[0, 0]
+            actual: torch.Tensor = model(
+                batch.tokens[None, 5:].long(), attention_mask=torch.ones(1, 8)
+            ).logits
+        return actual[0, 0]
 
     merged = AutoModelForSequenceClassification.from_pretrained(tmp_path / "result").eval()
-    torch.testing.assert_close(score(merged), wanted[-1], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(score(merged), expected[-1], atol=1e-5, rtol=1e-5)
     base = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=1, pad_token_id=0).eval()
     theirs = PeftModel.from_pretrained(base, tmp_path / "result" / "adapter").eval()
-    torch.testing.assert_close(score(theirs), wanted[-1], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(score(theirs), expected[-1], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("dora", [False, True])
@@ -320,16 +324,16 @@ def test_bf16_keeps_the_frozen_weights_in_bf16(
     half = make(
         llama,
         LORA.model_copy(update={"dora": dora}),
-        torch_spec=TorchSpec(precision=Precision.BFLOAT16, gradient_checkpointing=True),
+        torch_spec=TorchBackendSpec(precision=Precision.BFLOAT16, gradient_checkpointing=True),
     )
     for name, parameter in half.model.named_parameters():
         assert parameter.dtype == (torch.float32 if ".lora_" in name else torch.bfloat16), name
     batch = make_batch(5, 8, 3, 6)
-    plain = make(llama, None, torch_spec=TorchSpec(precision=Precision.BFLOAT16))
-    wanted = plain.forward(batch, LOGPROBS)["logprobs"]
-    assert torch.equal(half.base_forward(batch, LOGPROBS)["logprobs"], wanted)
+    plain = make(llama, None, torch_spec=TorchBackendSpec(precision=Precision.BFLOAT16))
+    expected = plain.forward(batch, LOGPROBS)["logprobs"]
+    assert torch.equal(half.base_forward(batch, LOGPROBS)["logprobs"], expected)
     losses = [figures["loss"] for figures in steps(half, batch, objective, range(6))]
     assert losses[-1] < losses[0] - 0.1
-    assert torch.equal(half.base_forward(batch, LOGPROBS)["logprobs"], wanted)
+    assert torch.equal(half.base_forward(batch, LOGPROBS)["logprobs"], expected)
     snapshot = half.adapter()
     assert snapshot is not None and {tensor.dtype for _, tensor in snapshot.tensors} == {torch.bfloat16}

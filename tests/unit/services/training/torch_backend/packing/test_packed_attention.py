@@ -80,21 +80,21 @@ def test_packed_forward_equals_plain_forward(
     batch.scalars["temperature"] = 0.7
     model = load_model(folder, Head.LANGUAGE_MODEL)
     with torch.no_grad():
-        found = model(PackedTokens.from_batch(batch, CPU), frozenset({"logprobs", "entropy"}))
+        actual = model(PackedTokens.from_batch(batch, CPU), frozenset({"logprobs", "entropy"}))
     plain = AutoModelForCausalLM.from_pretrained(folder, attn_implementation=implementation).eval()
     first = 0
     for length in lengths:
         tokens = batch.tokens[first : first + length].long()
         with torch.no_grad():
-            wanted = (plain(tokens[None]).logits[0] / 0.7).log_softmax(-1)[:-1]
-        logprobs = wanted.gather(-1, tokens[1:, None])[:, 0]
-        entropy = -(wanted.exp() * wanted).sum(-1)
-        assert found["logprobs"][first] == 0 and found["entropy"][first] == 0
+            expected = (plain(tokens[None]).logits[0] / 0.7).log_softmax(-1)[:-1]
+        logprobs = expected.gather(-1, tokens[1:, None])[:, 0]
+        entropy = -(expected.exp() * expected).sum(-1)
+        assert actual["logprobs"][first] == 0 and actual["entropy"][first] == 0
         torch.testing.assert_close(
-            found["logprobs"][first + 1 : first + length], logprobs, atol=1e-5, rtol=1e-5
+            actual["logprobs"][first + 1 : first + length], logprobs, atol=1e-5, rtol=1e-5
         )
         torch.testing.assert_close(
-            found["entropy"][first + 1 : first + length], entropy, atol=1e-5, rtol=1e-5
+            actual["entropy"][first + 1 : first + length], entropy, atol=1e-5, rtol=1e-5
         )
         first += length
 
@@ -126,8 +126,8 @@ def test_packed_gradients_equal_plain_gradients(
     for first, last in zip(batch.cu_seqlens[:-1].tolist(), batch.cu_seqlens[1:].tolist(), strict=True):
         tokens = batch.tokens[first:last].long()
         plain(tokens[None]).logits[0].log_softmax(-1)[:-1].gather(-1, tokens[1:, None]).sum().backward()
-    for (name, found), wanted in zip(model.backbone.named_parameters(), plain.parameters(), strict=True):
-        torch.testing.assert_close(found.grad, wanted.grad, atol=2e-4, rtol=1e-4, msg=name)
+    for (name, actual), expected in zip(model.backbone.named_parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(actual.grad, expected.grad, atol=2e-4, rtol=1e-4, msg=name)
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=30))
@@ -135,8 +135,8 @@ def test_the_plan_contains_every_token_once(lengths: list[int]) -> None:
     offsets = torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()], dtype=torch.int32)
     plan = plan_attention(offsets, CPU)
     places = torch.cat([block.gather.flatten() for block in plan.blocks])
-    found = places if plan.scatter is None else places[plan.scatter]
-    assert torch.equal(found, torch.arange(sum(lengths)))
+    actual = places if plan.scatter is None else places[plan.scatter]
+    assert torch.equal(actual, torch.arange(sum(lengths)))
     for block in plan.blocks:
         assert torch.equal(block.gather_states(torch.arange(sum(lengths))), block.gather)
     # Sequences of equal length need no gathering.

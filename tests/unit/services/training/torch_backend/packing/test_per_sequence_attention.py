@@ -22,13 +22,13 @@ def drawn(seed: int) -> list[Tensor]:
 
 
 def written_out(query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-    found = []
+    actual = []
     for start, end in pairwise(OFFSETS):
         q, k, v = (states[start:end].transpose(0, 1) for states in (query, key, value))
         scores = q @ k.transpose(1, 2) * scaling
         later = torch.ones(end - start, end - start).triu(1).bool()
-        found.append((scores.masked_fill(later, -math.inf).softmax(-1) @ v).transpose(0, 1))
-    return torch.cat(found)
+        actual.append((scores.masked_fill(later, -math.inf).softmax(-1) @ v).transpose(0, 1))
+    return torch.cat(actual)
 
 
 @pytest.mark.parametrize("scaling", [None, 0.2])
@@ -39,11 +39,11 @@ def test_values_and_gradients_match_explicit_attention(scaling: float | None, co
     # Layout of a model's projections: heads first.
     seen = ours if contiguous else [each.transpose(0, 1).contiguous().transpose(0, 1) for each in ours]
     assert per_sequence_attention.can_run(seen[0], seen[1], seen[2], OFFSETS, 0.0)
-    found = per_sequence_attention.per_sequence_attention(seen[0], seen[1], seen[2], OFFSETS, scaling)
-    wanted = written_out(theirs[0], theirs[1], theirs[2], SIZE**-0.5 if scaling is None else scaling)
-    torch.testing.assert_close(found, wanted, atol=1e-12, rtol=1e-12)
-    (found * weights).sum().backward()
-    (wanted * weights).sum().backward()
+    actual = per_sequence_attention.per_sequence_attention(seen[0], seen[1], seen[2], OFFSETS, scaling)
+    expected = written_out(theirs[0], theirs[1], theirs[2], SIZE**-0.5 if scaling is None else scaling)
+    torch.testing.assert_close(actual, expected, atol=1e-12, rtol=1e-12)
+    (actual * weights).sum().backward()
+    (expected * weights).sum().backward()
     for one, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one.grad, other.grad, atol=1e-12, rtol=1e-12)
 

@@ -34,10 +34,10 @@ CONFIGS = {
 
 def batch_of(*parts: tuple[list[int], list[int]]) -> Batch:
     """Build a batch of (prompt, response) pairs."""
-    made = pack([[*prompt, *response] for prompt, response in parts], [str(i) for i in range(len(parts))])
+    rows = pack([[*prompt, *response] for prompt, response in parts], [str(i) for i in range(len(parts))])
     mask = [[0] * len(prompt) + [1] * len(response) for prompt, response in parts]
-    made.token_columns["loss_mask"] = torch.tensor([each for row in mask for each in row])
-    return made
+    rows.token_columns["loss_mask"] = torch.tensor([each for row in mask for each in row])
+    return rows
 
 
 def samples() -> Batch:
@@ -80,15 +80,15 @@ def test_every_token_maps_to_a_token_with_the_same_prefix(
 ) -> None:
     batch = batch_of(*rows)
     shared = share_prompts(batch)
-    kept = torch.arange(len(batch.tokens)) if shared is None else shared.computed_indices
-    places = kept if shared is None else shared.pack_indices
-    assert torch.equal(batch.tokens[kept][places], batch.tokens)
-    assert torch.equal(batch.positions[kept][places], batch.positions)
+    computed = torch.arange(len(batch.tokens)) if shared is None else shared.computed_indices
+    places = computed if shared is None else shared.pack_indices
+    assert torch.equal(batch.tokens[computed][places], batch.tokens)
+    assert torch.equal(batch.positions[computed][places], batch.positions)
     prompts = {tuple(prompt) if response else (*prompt, *response) for prompt, response in rows}
-    assert len(kept) == sum(len(response) for _, response in rows) + sum(map(len, prompts))
+    assert len(computed) == sum(len(response) for _, response in rows) + sum(map(len, prompts))
     plan = plan_attention(batch.cu_seqlens, CPU, shared)
     seen = torch.cat([block.gather.flatten() for block in plan.blocks])
-    assert torch.equal(seen if plan.scatter is None else seen[plan.scatter], torch.arange(len(kept)))
+    assert torch.equal(seen if plan.scatter is None else seen[plan.scatter], torch.arange(len(computed)))
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -97,12 +97,12 @@ def test_columns_and_gradients_are_the_same(
 ) -> None:
     model = load_model(save_model(CONFIGS[name], tmp_path), Head.LANGUAGE_MODEL, torch.float64)
     assert model.shares_prompts
-    found = [
+    actual = [
         columns_and_gradients(model, shared, frozenset({"logprobs", "entropy"})) for shared in (False, True)
     ]
     # The norms of all models but GPT-2 compute in fp32, whatever the model's dtype.
     exact = 1e-10 if name == "gpt2" else 1e-4
-    torch.testing.assert_close(found[1], found[0], atol=exact, rtol=exact)
+    torch.testing.assert_close(actual[1], actual[0], atol=exact, rtol=exact)
 
 
 @pytest.mark.parametrize("head", [Head.VALUE, Head.SCORE])
@@ -110,8 +110,8 @@ def test_values_are_the_same_at_every_token(llama: Path, head: Head) -> None:
     model = load_model(llama, head, torch.float64)
     assert model.score is not None
     torch.nn.init.normal_(model.score.weight)
-    found = [columns_and_gradients(model, shared, frozenset({"values"})) for shared in (False, True)]
-    torch.testing.assert_close(found[1], found[0], atol=1e-4, rtol=1e-4)
+    actual = [columns_and_gradients(model, shared, frozenset({"values"})) for shared in (False, True)]
+    torch.testing.assert_close(actual[1], actual[0], atol=1e-4, rtol=1e-4)
 
 
 def test_top_k_tokens_are_the_same(llama: Path) -> None:

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from kubealign.spec.sections.training import AdamW, Backend, Optimizer, Trainer
-from kubealign.spec.sections.training import TorchBackendSpec as TorchSpec
+from kubealign.spec.sections.training import AdamW, Backend, Optimizer, TorchBackendSpec, Trainer
 from kubealign.v1 import training_pb2
 from kubealign_services.algorithms.contract import Objective
 from kubealign_services.batch.codec import encode
@@ -25,7 +24,7 @@ ONE = UpdatePlan(1, len(LENGTHS), seed=3)
 
 def backend(folder: Path, microbatch_tokens: int = 64, **fields: bool) -> TorchTrainingBackend:
     trainer = Trainer(
-        backend=Backend(torch=TorchSpec(microbatch_tokens=microbatch_tokens, **fields)),
+        backend=Backend(torch=TorchBackendSpec(microbatch_tokens=microbatch_tokens, **fields)),
         optimizer=Optimizer(adam_w=AdamW(learning_rate=3e-3)),
     )
     return TorchTrainingBackend.create(folder, Head.LANGUAGE_MODEL, trainer, total_updates=8)
@@ -64,7 +63,7 @@ def test_the_update_is_unchanged_with_fewer_passes(
     reference, keeping = backend(llama), backend(llama)
     for each in (reference, keeping):
         each.model.double()
-    wanted = reference.train_step(batch, objective, ONE)
+    expected = reference.train_step(batch, objective, ONE)
     with counted(keeping) as passes:
         for part in parts:
             some = batch.select(part)
@@ -72,12 +71,12 @@ def test_the_update_is_unchanged_with_fewer_passes(
             assert not column.requires_grad
             assert torch.equal(column, keeping.forward(some, LOGPROBS)["logprobs"])
         passes.clear()
-        found = keeping.train_step(batch, objective, ONE)
+        actual = keeping.train_step(batch, objective, ONE)
     known = {index for part in parts for index in part}
     left = sum(length for index, length in enumerate(LENGTHS) if index not in known)
     assert sum(passes) == left
     torch.testing.assert_close(weights(keeping), weights(reference), rtol=0, atol=1e-12)
-    assert found == pytest.approx(wanted, rel=1e-9)
+    assert actual == pytest.approx(expected, rel=1e-9)
 
 
 def test_activation_recomputation_works_with_a_cached_pass(
@@ -207,6 +206,6 @@ def test_no_sequence_is_trained_on_twice(
 
 def test_pairs_are_not_split(batch: Batch, objective: Objective) -> None:
     objective.unit = 2
-    kept = ForwardCache(100)
-    kept.add(batch, {"logprobs": torch.zeros(len(batch.tokens))})
-    assert list(kept.pop_matching(batch, objective)) == []
+    cached = ForwardCache(100)
+    cached.add(batch, {"logprobs": torch.zeros(len(batch.tokens))})
+    assert list(cached.pop_matching(batch, objective)) == []
