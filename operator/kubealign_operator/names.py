@@ -57,8 +57,9 @@ def pod_group(job: str, uid: str) -> str:
 
 
 def run_directory(job: str, uid: str) -> str:
-    """Return the name of the run directory. It contains the uid, so that a later job of the same name finds
-    no old checkpoints.
+    """Return the name of the run directory.
+
+    It contains the uid, so that a later job of the same name finds no old checkpoints.
     """
     return f"{job}-{uid[:8]}"
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kubealign import errors
     from kubealign.client.async_client import AsyncAlignmentClient
-    from kubealign.client.async_job import AsyncJob
-    from kubealign.client.job import Job
+    from kubealign.client.job import AsyncJob, Job
     from kubealign.client.metrics_table import MetricsTable
     from kubealign.client.results.loader import Result
     from kubealign.client.sync_client import AlignmentClient
@@ -39,7 +38,7 @@ _LAZY_MODULES = {
     "AlignmentJobStatus": "kubealign.spec.status",
     "Algorithm": "kubealign.spec.algorithms",
     "AsyncAlignmentClient": "kubealign.client.async_client",
-    "AsyncJob": "kubealign.client.async_job",
+    "AsyncJob": "kubealign.client.job",
     "Checkpoint": "kubealign.spec.sections.lifecycle",
     "Critic": "kubealign.spec.job",
     "Data": "kubealign.spec.sections.data",

@@ -10,7 +10,7 @@ from kubealign.client.records import JobRecord, JobRef
 
 @dataclass(frozen=True)
 class Caller:
-    """The authenticated sender of a request. `expires`: seconds since the epoch, if the token has an expiry."""
+    """The authenticated sender of a request. `expires`: seconds since the epoch; None: no expiry."""
 
     name: str
     token: str = field(repr=False)

@@ -8,10 +8,9 @@ from fastapi import APIRouter, FastAPI, Request, Response
 from kubealign import __version__
 from kubealign_dashboard import page_files
 from kubealign_dashboard.access import Access
-from kubealign_dashboard.api import openapi as documentation
+from kubealign_dashboard.api import openapi as openapi_document
 from kubealign_dashboard.api.recent_steps import RecentSteps
-from kubealign_dashboard.api.routes import changes, health, jobs, processes, session, streams
-from kubealign_dashboard.api.routes import metrics as figures
+from kubealign_dashboard.api.routes import changes, health, jobs, metrics, processes, session, streams
 from kubealign_dashboard.streams.hub import MAX_STREAMS, Hub
 from kubealign_dashboard.streams.job_feed import PollIntervals
 from kubealign_dashboard.web import problems
@@ -41,14 +40,13 @@ def create_app(
     """Create the application.
 
     `app.state.hub.close()` ends the streams: call it before the server waits for its connections. The
-    access and its
-    backends remain the caller's to close.
+    access and its backends remain the caller's to close.
 
     Args:
         hosts: Host names under which this service is reached; None: any.
         ready: Returns why the service is not ready, or an empty text.
-        pace: Intervals at which followed jobs are polled.
-        most_streams: Maximum number of open streams.
+        poll_intervals: Intervals at which followed jobs are polled.
+        max_streams: Maximum number of open streams.
     """
 
     @asynccontextmanager
@@ -69,28 +67,28 @@ def create_app(
         redirect_slashes=False,
     )
     hub = Hub(access.reader, poll_intervals, max_streams)
-    measures = DashboardMetrics(hub)
+    dashboard_metrics = DashboardMetrics(hub)
     app.state.access = access
     app.state.hub = hub
-    app.state.measures = measures
+    app.state.metrics = dashboard_metrics
     app.state.recent_steps = RecentSteps(access.reader)
-    app.include_router(_monitoring_router(measures, ready))
+    app.include_router(_monitoring_router(dashboard_metrics, ready))
     app.include_router(_api_router())
     page_files.install(app)
     problems.install(app)
-    documentation.install(app)
+    openapi_document.install(app)
     # The middleware added last sees a request first.
     app.add_middleware(AuthenticationMiddleware, access=access)
     if hosts is not None:
         app.add_middleware(KnownHostsMiddleware, hosts=hosts)
     app.add_middleware(SecurityHeadersMiddleware)
-    app.add_middleware(MetricsMiddleware, measures=measures)
+    app.add_middleware(MetricsMiddleware, metrics=dashboard_metrics)
     return app
 
 
 def _api_router() -> APIRouter:
-    api = APIRouter(dependencies=documentation.SECURITY_SCHEMES)
-    for part in (session, jobs, changes, figures, processes, health, streams):
+    api = APIRouter(dependencies=openapi_document.SECURITY_SCHEMES)
+    for part in (session, jobs, changes, metrics, processes, health, streams):
         api.include_router(part.router)
 
     @api.get(f"{API_PREFIX}/openapi.json", include_in_schema=False)
@@ -100,8 +98,8 @@ def _api_router() -> APIRouter:
     return api
 
 
-def _monitoring_router(measures: DashboardMetrics, ready: Callable[[], Awaitable[str]]) -> APIRouter:
-    """Routes for kubelets and Prometheus."""
+def _monitoring_router(dashboard_metrics: DashboardMetrics, ready: Callable[[], Awaitable[str]]) -> APIRouter:
+    """Build the routes for kubelets and Prometheus."""
     router = APIRouter(include_in_schema=False)
 
     @router.get("/healthz")
@@ -115,6 +113,6 @@ def _monitoring_router(measures: DashboardMetrics, ready: Callable[[], Awaitable
 
     @router.get("/metrics")
     async def metrics() -> Response:
-        return measures.render()
+        return dashboard_metrics.render()
 
     return router

@@ -70,7 +70,7 @@ def test_a_standby_takes_over(team: Team, simulated: SimulatedKubelet, tmp_path:
             first.start()
             second.daemon.stop()
             # Given back: the other does not have to wait for the end of the lease.
-            assert any("given back" in line["message"] for line in second.logged())
+            assert any("released the lease" in line["message"] for line in second.logged())
             team.until(lambda: first.leads, "the first to lead again")
             simulated.exit(team.namespace, "one-driver", Exit())
             team.until_phase("one", "Succeeded")

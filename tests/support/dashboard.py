@@ -12,7 +12,7 @@ import httpx
 from fastapi import FastAPI
 
 from kubealign.client.records import JobRef
-from support.memory_site import MemorySite
+from support.memory_backend import MemoryBackend
 from support.tiny_jobs import online_job, sft_job
 
 JOBS = "/api/v1/namespaces/default/alignmentjobs"
@@ -21,9 +21,9 @@ LETTERS = JobRef("default", "letters")
 ELSEWHERE = JobRef("elsewhere", "secret")
 
 
-async def site_with_jobs(folder: Path) -> MemorySite:
+async def site_with_jobs(folder: Path) -> MemoryBackend:
     """`sums` trains on rows, `letters` samples, `secret` is in another namespace."""
-    site = MemorySite()
+    site = MemoryBackend()
     await site.create(sft_job(folder, SUMS.name))
     await site.create(
         online_job(folder, LETTERS.name, {"grpo": {"promptsPerStep": 4, "samplesPerPrompt": 2}})

@@ -1,4 +1,4 @@
-"""The objectives of all families, as the modules of tests/unit/algorithms/objectives give them.
+"""The objectives of all families, as the modules of tests/unit/services/algorithms/objectives.
 
 Each has `cases()`: name -> (the objective, a function that makes a batch of it with all its columns). It may
 have `reported()`: the names of metrics that come from elsewhere, such as from making advantages."""
@@ -13,7 +13,7 @@ from kubealign_services.algorithms.contract import Objective
 from kubealign_services.batch.packed import Batch
 
 Case: TypeAlias = tuple[Objective, Callable[[], Batch]]
-FAMILIES = Path(__file__).parents[1] / "unit" / "algorithms" / "objectives"
+FAMILIES = Path(__file__).parents[1] / "unit" / "services" / "algorithms" / "objectives"
 
 
 def families() -> Iterator[tuple[str, ModuleType]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from kubealign.client.records import JobEvent, JobRef, ProcessRecord, ProcessState
 from kubealign.read_model import SampleRecord
-from support.memory_site import MemorySite
+from support.memory_backend import MemoryBackend
 
 #: Markup that would say so if it ran.
 MARKUP = '<img src=x onerror="window.ran=true"><script>window.ran=true</script>'
@@ -136,7 +136,7 @@ def sample(step: int, place: int, seed: int = 1, **changes: Any) -> SampleRecord
 
 
 async def running_job(
-    site: MemorySite, name: str, steps: int, *, seed: int = 1, namespace: str = "default"
+    site: MemoryBackend, name: str, steps: int, *, seed: int = 1, namespace: str = "default"
 ) -> JobRef:
     """A job that has done so many steps, with processes, samples, lines and events."""
     record = await site.create(document(name, namespace, labels={"team": "align"}))

@@ -1,6 +1,6 @@
-"""One contract for training backends: a story that any backend tells in any layout, with the same ending.
+"""Contract test of training backends: any backend, in any layout, gives the same results.
 
-`tell` is what a rank does; what it saw lies in a folder afterwards. Real groups, real processes.
+`run_rank` runs one rank, whose results are then in a folder. Real groups, real processes.
 """
 
 import json
@@ -40,8 +40,8 @@ RESPONSES = [[5, 9, 1, 12, 7, 20], [3, 3, 3, 17, 2, 8], [21, 1, 4, 6, 5, 2], [8]
 
 
 @dataclass(frozen=True)
-class Seat:
-    """One rank's place in one story: where its model comes from, where it writes, and what it runs."""
+class RankSetup:
+    """Setup of one rank: the source of its model, its output folder, and its scenarios."""
 
     rank: int
     world_size: int
@@ -49,7 +49,7 @@ class Seat:
     folder: Path
     work: Path
     spec: Trainer
-    chapters: tuple[str, ...]
+    scenarios: tuple[str, ...]
     elsewhere: Path | None = None
 
 
@@ -96,7 +96,7 @@ class Poison:
     unit = 1
 
     def prepare(self, minibatch: Batch) -> None:
-        """Nothing to add."""
+        """Add no columns."""
 
     def loss(self, outputs: ModelOutputs, microbatch: Batch) -> LossTerms:
         assert outputs.logprobs is not None
@@ -112,30 +112,38 @@ def objectives() -> dict[str, Objective]:
 
 @dataclass
 class Rank:
-    """What a rank can be told; all ranks of a group have the same."""
+    """Commands of a rank; all ranks of a group have the same."""
 
-    seat: Seat
+    setup: RankSetup
     objectives: dict[str, Objective] = field(default_factory=objectives)
-    made: list[TrainingBackend] = field(default_factory=list)
+    backends: list[TrainingBackend] = field(default_factory=list)
 
     @property
     def backend(self) -> TrainingBackend:
-        return self.made[0]
+        return self.backends[0]
 
     def handlers(self) -> Handlers:
         def command(run: Callable[..., Any]) -> Callable[[bytes], bytes]:
             return lambda payload: json.dumps(run(**json.loads(payload))).encode()
 
-        told = (self.create, self.steps, self.evaluate, self.columns, self.weights, self.slices, self.adapter)
+        commands = (
+            self.create,
+            self.steps,
+            self.evaluate,
+            self.columns,
+            self.weights,
+            self.slices,
+            self.adapter,
+        )
         others = (self.frozen, self.save, self.load, self.export)
-        return {run.__name__: command(run) for run in (*told, *others)}
+        return {run.__name__: command(run) for run in (*commands, *others)}
 
     def create(self, head: str, lora: bool = False) -> None:
-        seat = self.seat
-        spec = seat.spec.model_copy(update={"lora": Lora(rank=3, alpha=12) if lora else None})
-        self.made[:] = [
+        setup = self.setup
+        spec = setup.spec.model_copy(update={"lora": Lora(rank=3, alpha=12) if lora else None})
+        self.backends[:] = [
             create_backend(
-                seat.folder, Head(head), spec, STEPS, rank=seat.rank, world_size=seat.world_size, seed=5
+                setup.folder, Head(head), spec, STEPS, rank=setup.rank, world_size=setup.world_size, seed=5
             )
         ]
 
@@ -150,26 +158,26 @@ class Rank:
         return self.backend.evaluate(batch_of(0), self.objectives[objective])
 
     def frozen(self, path: str) -> None:
-        seat = self.seat
+        setup = self.setup
         model = load_frozen(
-            seat.folder, Head.LANGUAGE_MODEL, seat.spec, rank=seat.rank, world_size=seat.world_size
+            setup.folder, Head.LANGUAGE_MODEL, setup.spec, rank=setup.rank, world_size=setup.world_size
         )
         for _ in range(2):
-            found = model.forward(batch_of(3), frozenset({"logprobs", "entropy"}))
+            result = model.forward(batch_of(3), frozenset({"logprobs", "entropy"}))
             model.offload()
-        self._keep(path, found)
+        self._save(path, result)
 
     def columns(self, path: str, outputs: list[str], base: bool = False) -> None:
         forward = self.backend.base_forward if base else self.backend.forward
-        self._keep(path, forward(batch_of(3), frozenset(outputs)))
+        self._save(path, forward(batch_of(3), frozenset(outputs)))
 
     def weights(self, path: str) -> None:
-        found = {name: tensor.clone() for name, tensor in self.backend.snapshot()}
-        assert self.seat.rank == 0 or not any(tensor.numel() for tensor in found.values())
-        self._keep(path, found)
+        result = {name: tensor.clone() for name, tensor in self.backend.snapshot()}
+        assert self.setup.rank == 0 or not any(tensor.numel() for tensor in result.values())
+        self._save(path, result)
 
     def slices(self, path: str) -> None:
-        """Every rank keeps its own: NAME/START,START."""
+        """Save every rank's own slices: NAME/START,START."""
         pieces = {}
         for piece in self.backend.slices():
             start = ",".join(map(str, piece.start))
@@ -177,13 +185,13 @@ class Rank:
             pieces[f"{piece.name}/{start}"] = (
                 piece.tensor.detach().to("cpu", piece.dtype, copy=True).contiguous()
             )
-        save_file(pieces, f"{path}-{self.seat.rank}")
+        save_file(pieces, f"{path}-{self.setup.rank}")
 
     def adapter(self, path: str) -> float:
-        found = self.backend.adapter()
-        assert found is not None
-        self._keep(path, {name: tensor.clone() for name, tensor in found.tensors})
-        return found.scale
+        result = self.backend.adapter()
+        assert result is not None
+        self._save(path, {name: tensor.clone() for name, tensor in result.tensors})
+        return result.scale
 
     def save(self, path: str) -> None:
         Path(path).mkdir(exist_ok=True)
@@ -195,119 +203,121 @@ class Rank:
     def export(self, path: str) -> None:
         self.backend.export(Path(path))
 
-    def _keep(self, path: str, tensors: dict[str, Tensor]) -> None:
-        if self.seat.rank == 0:
+    def _save(self, path: str, tensors: dict[str, Tensor]) -> None:
+        if self.setup.rank == 0:
             save_file(tensors, path)
 
 
-def sit(seat: Seat) -> None:
-    """A rank, from its first command to the last."""
+def run_rank(setup: RankSetup) -> None:
+    """Run a rank, from its first command to the last."""
     torch.set_num_threads(1)
-    rank = Rank(seat)
-    with CommandGroup(seat.rank, seat.world_size, seat.rendezvous, 60) as group:
-        if seat.rank:
+    rank = Rank(setup)
+    with CommandGroup(setup.rank, setup.world_size, setup.rendezvous, 60) as group:
+        if setup.rank:
             group.follow(rank.handlers())
         else:
-            told = _Story(group, rank.handlers(), seat).tell()
-            (seat.work / "told.json").write_text(json.dumps(told))
+            results = _Scenarios(group, rank.handlers(), setup).run()
+            (setup.work / "results.json").write_text(json.dumps(results))
 
 
-class _Story:
-    """What rank 0 asks for, chapter after chapter."""
+class _Scenarios:
+    """Commands of rank 0, scenario after scenario."""
 
-    def __init__(self, group: CommandGroup, handlers: Handlers, seat: Seat) -> None:
-        self._group, self._handlers, self._seat = group, handlers, seat
+    def __init__(self, group: CommandGroup, handlers: Handlers, setup: RankSetup) -> None:
+        self._group, self._handlers, self._setup = group, handlers, setup
 
-    def tell(self) -> dict[str, Any]:
-        return {chapter: getattr(self, f"_{chapter}")() for chapter in self._seat.chapters}
+    def run(self) -> dict[str, Any]:
+        return {scenario: getattr(self, f"_{scenario}")() for scenario in self._setup.scenarios}
 
-    def _ask(self, name: str, **arguments: Any) -> Any:
+    def _command(self, name: str, **arguments: Any) -> Any:
         return json.loads(self._group.run(name, json.dumps(arguments).encode(), self._handlers))
 
-    def _at(self, name: str) -> str:
-        return str(self._seat.work / name)
+    def _path(self, name: str) -> str:
+        return str(self._setup.work / name)
 
     def _policy(self) -> dict[str, Any]:
         """Five PPO and five SFT steps; in between a loss that is not finite, and a checkpoint."""
-        self._ask("create", head="language_model")
+        self._command("create", head="language_model")
         outputs = ["logprobs", "entropy", "candidate_logprobs"]
-        self._ask("columns", path=self._at("first"), outputs=outputs)
-        self._ask("save", path=self._at("untrained"))
-        ppo = self._ask("steps", objective="ppo", first=0, count=5)
+        self._command("columns", path=self._path("first"), outputs=outputs)
+        self._command("save", path=self._path("untrained"))
+        ppo = self._command("steps", objective="ppo", first=0, count=5)
         poisoned = None
         try:
-            self._ask("steps", objective="poison", first=0, count=1)
+            self._command("steps", objective="poison", first=0, count=1)
         except NonFiniteLoss as error:
             poisoned = str(error)
-        sft = self._ask("steps", objective="sft", first=5, count=2, minibatch=3)
-        self._ask("save", path=self._at("shards"))
-        sft += self._ask("steps", objective="sft", first=7, count=3, minibatch=3)
-        self._ask("columns", path=self._at("columns"), outputs=outputs)
-        self._ask("weights", path=self._at("weights"))
-        self._ask("slices", path=self._at("slices"))
-        self._ask("frozen", path=self._at("frozen"))
-        self._ask("export", path=self._at("export"))
+        sft = self._command("steps", objective="sft", first=5, count=2, minibatch=3)
+        self._command("save", path=self._path("shards"))
+        sft += self._command("steps", objective="sft", first=7, count=3, minibatch=3)
+        self._command("columns", path=self._path("columns"), outputs=outputs)
+        self._command("weights", path=self._path("weights"))
+        self._command("slices", path=self._path("slices"))
+        self._command("frozen", path=self._path("frozen"))
+        self._command("export", path=self._path("export"))
         return {
             "ppo": ppo,
             "sft": sft,
             "poisoned": poisoned,
-            "evaluated": self._ask("evaluate", objective="ppo"),
+            "evaluated": self._command("evaluate", objective="ppo"),
         }
 
     def _resumed(self) -> list[dict[str, float]]:
-        """From another story's checkpoint, or from this one's."""
-        self._ask("create", head="language_model")
-        self._ask("load", path=str(self._seat.elsewhere or self._seat.work / "shards"))
-        found: list[dict[str, float]] = self._ask("steps", objective="sft", first=7, count=3, minibatch=3)
-        return found
+        """Resume from another run's checkpoint, or from this one's."""
+        self._command("create", head="language_model")
+        self._command("load", path=str(self._setup.elsewhere or self._setup.work / "shards"))
+        result: list[dict[str, float]] = self._command(
+            "steps", objective="sft", first=7, count=3, minibatch=3
+        )
+        return result
 
     def _critic(self) -> list[dict[str, float]]:
-        self._ask("create", head="value")
-        found: list[dict[str, float]] = self._ask("steps", objective="value", first=0, count=3)
-        self._ask("columns", path=self._at("values"), outputs=["values"])
-        return found
+        self._command("create", head="value")
+        result: list[dict[str, float]] = self._command("steps", objective="value", first=0, count=3)
+        self._command("columns", path=self._path("values"), outputs=["values"])
+        return result
 
     def _scores(self) -> None:
-        self._ask("create", head="score")
-        self._ask("columns", path=self._at("scores"), outputs=["values", "logprobs"])
+        self._command("create", head="score")
+        self._command("columns", path=self._path("scores"), outputs=["values", "logprobs"])
 
     def _adapted(self) -> dict[str, Any]:
-        self._ask("create", head="language_model", lora=True)
-        sft = self._ask("steps", objective="sft", first=0, count=4)
-        self._ask("columns", path=self._at("adapted"), outputs=["logprobs"])
-        self._ask("columns", path=self._at("base"), outputs=["logprobs"], base=True)
-        scale = self._ask("adapter", path=self._at("adapter"))
-        self._ask("weights", path=self._at("merged"))
-        self._ask("slices", path=self._at("merged-slices"))
-        self._ask("export", path=self._at("adapted-export"))
+        self._command("create", head="language_model", lora=True)
+        sft = self._command("steps", objective="sft", first=0, count=4)
+        self._command("columns", path=self._path("adapted"), outputs=["logprobs"])
+        self._command("columns", path=self._path("base"), outputs=["logprobs"], base=True)
+        scale = self._command("adapter", path=self._path("adapter"))
+        self._command("weights", path=self._path("merged"))
+        self._command("slices", path=self._path("merged-slices"))
+        self._command("export", path=self._path("adapted-export"))
         return {"sft": sft, "scale": scale}
 
 
 @dataclass(frozen=True)
-class Told:
-    """What a story left behind."""
+class ContractRun:
+    """Results of one run of the contract."""
 
     work: Path
     world_size: int
 
     @property
-    def figures(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((self.work / "told.json").read_text())
-        return found
+    def results(self) -> dict[str, Any]:
+        result: dict[str, Any] = json.loads((self.work / "results.json").read_text())
+        return result
 
     def tensors(self, name: str) -> dict[str, Tensor]:
         return load_file(self.work / name)
 
     def assembled(self, name: str, like: dict[str, Tensor]) -> dict[str, Tensor]:
-        """All ranks' slices put together; fails where an element has none or two."""
-        found = {key: torch.full_like(tensor, float("nan")) for key, tensor in like.items()}
+        """Assemble all ranks' slices; fails for an element that is missing or duplicated."""
+        result = {key: torch.full_like(tensor, float("nan")) for key, tensor in like.items()}
         for rank in range(self.world_size):
             for key, piece in load_file(self.work / f"{name}-{rank}").items():
                 tensor, _, start = key.partition("/")
                 begins = [int(number) for number in start.split(",")]
-                place = tuple(slice(at, at + size) for at, size in zip(begins, piece.shape, strict=True))
-                assert bool(found[tensor][place].isnan().all()), f"{key} of rank {rank} overlaps another"
-                found[tensor][place] = piece
-        for key, tensor in found.items():
+                index = tuple(slice(at, at + size) for at, size in zip(begins, piece.shape, strict=True))
+                assert bool(result[tensor][index].isnan().all()), f"{key} of rank {rank} overlaps another"
+                result[tensor][index] = piece
+        for key, tensor in result.items():
             assert not bool(tensor.isnan().any()), f"{key} is not covered"
-        return found
+        return result

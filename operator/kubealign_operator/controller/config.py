@@ -22,7 +22,7 @@ class _Section(BaseModel):
 
 
 class PlatformConfig(_Section):
-    """Settings for the pods of every job; the fields are those of `planner`'s Platform."""
+    """Settings for the pods of every job; the fields are those of `manifests.context.Platform`."""
 
     image: str = Field(min_length=1, description="Image of the role processes.")
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"

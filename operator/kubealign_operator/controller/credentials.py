@@ -1,4 +1,4 @@
-"""Creates the credentials of a job: a CA whose key is discarded, a certificate for each role, and passwords."""
+"""Creates the credentials of a job: a CA whose key is discarded, role certificates, and passwords."""
 
 import base64
 import secrets
@@ -52,7 +52,7 @@ def create_credentials(need: CredentialsRequest, job: str, redis_ca: bytes | Non
 
 
 def redis_password(secret: dict[str, Any], uid: str) -> str | None:
-    """Return the password from an existing Secret; None: it does not belong to this uid, or has no password."""
+    """Return the password of an existing Secret; None: it belongs to another uid, or has no password."""
     encoded = (secret.get("data") or {}).get(REDIS_PASSWORD_FILE)
     if owner_uid(secret["metadata"]) != uid or not isinstance(encoded, str):
         return None

@@ -12,8 +12,8 @@ from kubealign_operator.controller.kube.api import METADATA_ONLY, PLAIN, Api, Js
 from kubealign_operator.controller.kube.errors import ApiStatusError
 from kubealign_operator.controller.kube.merge_patch import merge_patch
 from kubealign_operator.controller.kube.resources import JOBS, OWNED, PODS, JobKey, owner_uid
-from kubealign_operator.controller.state.cache import JobStore, PodStore, TrackedJob
-from kubealign_operator.controller.state.owned_objects import OwnedObjects
+from kubealign_operator.controller.state.cache import WatchedJob
+from kubealign_operator.controller.state.cluster_state import ClusterState
 from kubealign_operator.names import FIELD_MANAGER
 from kubealign_operator.planner.plan import (
     CredentialsRequest,
@@ -55,23 +55,19 @@ class PlanExecutor:
     def __init__(
         self,
         api: Api,
-        jobs: JobStore,
-        pods: PodStore,
-        owned_objects: OwnedObjects,
+        state: ClusterState,
         *,
         redis_ca: bytes | None,
         on_credentials_issued: CredentialsIssued,
         announce: AnnounceEvents,
     ) -> None:
         self._api = api
-        self._jobs = jobs
-        self._pods = pods
-        self._owned_objects = owned_objects
+        self._state = state
         self._redis_ca = redis_ca
         self._on_credentials_issued = on_credentials_issued
         self._announce = announce
 
-    async def execute(self, key: JobKey, job: TrackedJob, plan: ReconcilePlan) -> ExecutionResult:
+    async def execute(self, key: JobKey, job: WatchedJob, plan: ReconcilePlan) -> ExecutionResult:
         """Execute the plan of one job.
 
         Raises:
@@ -97,7 +93,7 @@ class PlanExecutor:
         return result
 
     async def _patch_status(
-        self, key: JobKey, tracked: TrackedJob, plan: ReconcilePlan, result: ExecutionResult
+        self, key: JobKey, tracked: WatchedJob, plan: ReconcilePlan, result: ExecutionResult
     ) -> None:
         change = merge_patch(tracked.status, plan.status)
         if not change:
@@ -117,10 +113,10 @@ class PlanExecutor:
                 raise StaleObservation(str(error)) from error
             raise
         result.changed = True
-        self._jobs.record_write(answer)
+        self._state.jobs.record_write(answer)
 
     async def _create_credentials(
-        self, key: JobKey, job: TrackedJob, need: CredentialsRequest, result: ExecutionResult
+        self, key: JobKey, job: WatchedJob, need: CredentialsRequest, result: ExecutionResult
     ) -> None:
         created = credentials.create_credentials(need, key.name, self._redis_ca)
         if await self._create(key, job, created.manifest, result):
@@ -141,7 +137,7 @@ class PlanExecutor:
         answer = await self._ignore_missing(self._api.merge_patch(PODS, path, body, FIELD_MANAGER))
         self._record_pod(answer, result)
 
-    async def _create(self, key: JobKey, job: TrackedJob, manifest: Json, result: ExecutionResult) -> bool:
+    async def _create(self, key: JobKey, job: WatchedJob, manifest: Json, result: ExecutionResult) -> bool:
         """Create the object. A permanent refusal is recorded, not raised.
 
         Returns:
@@ -166,15 +162,15 @@ class PlanExecutor:
             return False
         result.changed = True
         if resource is PODS:
-            self._pods.record_write(created)
+            self._state.pods.record_write(created)
         else:
-            self._owned_objects.add(job.uid, resource.kind, name)
+            self._state.owned_objects.add(job.uid, resource.kind, name)
         return True
 
     async def _handle_name_conflict(
-        self, key: JobKey, job: TrackedJob, manifest: Json, result: ExecutionResult
+        self, key: JobKey, job: WatchedJob, manifest: Json, result: ExecutionResult
     ) -> None:
-        """Handle a taken name: by this job (a lost answer), by an earlier job, or by somebody else's object."""
+        """Handle a taken name: by this job (a lost answer), an earlier job, or a foreign object."""
         resource, name = OWNED[manifest["kind"]], manifest["metadata"]["name"]
         try:
             existing = await self._api.get(resource, resource.object_path(key.namespace, name), METADATA_ONLY)
@@ -184,18 +180,18 @@ class PlanExecutor:
             raise
         owner = owner_uid(existing["metadata"])
         if owner == job.uid and resource is not PODS:
-            self._owned_objects.add(job.uid, resource.kind, name)
+            self._state.owned_objects.add(job.uid, resource.kind, name)
         elif owner is not None and owner != job.uid:
             result.create_errors[name] = (
                 f"{resource.kind} {name} of an earlier job of this name is still being deleted"
             )
         elif owner is None:
             result.create_errors[name] = (
-                f"a {resource.kind} {name} exists that does not belong to this job: delete it, "
+                f"a {resource.kind} {name} that does not belong to this job exists: delete it, "
                 "or give the job another name"
             )
 
-    async def _delete_job(self, key: JobKey, job: TrackedJob, result: ExecutionResult) -> None:
+    async def _delete_job(self, key: JobKey, job: WatchedJob, result: ExecutionResult) -> None:
         options = {"preconditions": {"uid": job.uid}, "propagationPolicy": "Background"}
         await self._ignore_missing(self._api.delete(JOBS, JOBS.object_path(key.namespace, key.name), options))
         result.changed = True
@@ -204,7 +200,7 @@ class PlanExecutor:
         if answer is not None:
             result.changed = True
             if answer.get("kind") == PODS.kind:
-                self._pods.record_write(answer)
+                self._state.pods.record_write(answer)
 
     async def _ignore_missing(self, call: Any) -> Json | None:
         """Await the call. None: the object is gone, or another object has its name."""

@@ -20,7 +20,7 @@ class HttpEndpoints:
     probe.
 
     Args:
-        ready: Called at each /readyz; returns the reason for not being ready, or None.
+        not_ready_reason: Called at each /readyz; returns the reason for not being ready, or None.
     """
 
     def __init__(

@@ -21,6 +21,7 @@ from kubealign_operator.controller.platform_redis.server import PlatformRedis
 from kubealign_operator.controller.platform_redis.users import RedisUserSync
 from kubealign_operator.controller.reconciler import Reconciler
 from kubealign_operator.controller.state.cache import JobStore, PodStore
+from kubealign_operator.controller.state.cluster_state import ClusterState
 from kubealign_operator.controller.state.create_errors import CreateErrors
 from kubealign_operator.controller.state.owned_objects import OwnedObjects
 from kubealign_operator.controller.state.work_queue import WorkQueue
@@ -58,27 +59,27 @@ class OperatorManager:
         self._api = Api(client, metrics, config.request_seconds, guard)
         self._metrics = metrics
         self._queue: WorkQueue[JobKey] = WorkQueue()
-        self._jobs = JobStore(self._queue.add)
-        self._pods = PodStore(lambda job: self._queue.add_after(job, _BATCH_SECONDS))
-        self._owned_objects = OwnedObjects(self._api, config.resync_seconds)
-        self._create_errors = CreateErrors()
+        jobs = JobStore(self._queue.add)
+        pods = PodStore(lambda job: self._queue.add_after(job, _BATCH_SECONDS))
         self._recorder = EventRecorder(self._api, metrics, instance)
         self._redis = PlatformRedis(config.redis) if config.redis is not None else None
         self._users: RedisUserSync | None = None
-        self._progress: ProgressReader | NoProgress = NoProgress()
+        progress: ProgressReader | NoProgress = NoProgress()
         if self._redis is not None:
-            self._users = RedisUserSync(self._redis, self._api, self._jobs, metrics, config.namespaces)
-            self._progress = ProgressReader(self._redis, self._jobs, self._queue.add, config.progress_seconds)
+            self._users = RedisUserSync(self._redis, self._api, jobs, metrics, config.namespaces)
+            progress = ProgressReader(self._redis, jobs, self._queue.add, config.progress_seconds)
+        owned_objects = OwnedObjects(self._api, config.resync_seconds)
+        self._state = ClusterState(jobs, pods, owned_objects, CreateErrors(), progress)
         self._reflectors = [
             Reflector(self._api, scope, store, metrics, config.resync_seconds)
             for namespace in (config.namespaces or (None,))
             for scope, store in (
-                (Scope(JOBS, namespace), self._jobs),
-                (Scope(PODS, namespace, OWNED_SELECTOR), self._pods),
+                (Scope(JOBS, namespace), jobs),
+                (Scope(PODS, namespace, OWNED_SELECTOR), pods),
             )
         ]
         self._reconciler = self._make_reconciler()
-        metrics.observe(self._jobs.phases, lambda: len(self._queue))
+        metrics.observe(jobs.phases, lambda: len(self._queue))
 
     def watchers(self) -> Iterator[Coroutine[Any, Any, None]]:
         """Return the coroutines that fill the caches."""
@@ -103,7 +104,7 @@ class OperatorManager:
             yield self._reconciler.run_worker()
         yield self._recorder.run()
         yield self._resync_all()
-        yield self._progress.run()
+        yield self._state.progress.run()
         if self._users is not None:
             yield self._users.run()
 
@@ -113,11 +114,9 @@ class OperatorManager:
 
     def _make_reconciler(self) -> Reconciler:
         redis, platform = self._config.redis, self._config.platform.platform()
-        actor = PlanExecutor(
+        executor = PlanExecutor(
             self._api,
-            self._jobs,
-            self._pods,
-            self._owned_objects,
+            self._state,
             redis_ca=redis.ca_file.read_bytes() if redis is not None and redis.ca_file is not None else None,
             on_credentials_issued=self._users.on_credentials_issued
             if self._users is not None
@@ -128,24 +127,14 @@ class OperatorManager:
         def planner(processes: Sequence[Process], observed: ObservedState, now: datetime) -> ReconcilePlan:
             return plan_reconcile(processes, observed, now, platform)
 
-        return Reconciler(
-            self._jobs,
-            self._pods,
-            self._owned_objects,
-            self._create_errors,
-            self._progress,
-            actor,
-            planner,
-            self._queue,
-            self._metrics,
-        )
+        return Reconciler(self._state, executor, planner, self._queue, self._metrics)
 
     async def _resync_all(self) -> None:
         """Enqueue every job periodically, independent of the watches, and forget deleted jobs."""
         while True:
             await asyncio.sleep(self._config.resync_seconds)
-            present = {job.uid for _, job in self._jobs.items()}
-            self._owned_objects.keep_only(present)
-            self._create_errors.keep_only(present)
-            for key in [key for key, _ in self._jobs.items()]:
+            present = {job.uid for _, job in self._state.jobs.items()}
+            self._state.owned_objects.keep_only(present)
+            self._state.create_errors.keep_only(present)
+            for key in [key for key, _ in self._state.jobs.items()]:
                 self._queue.add(key)

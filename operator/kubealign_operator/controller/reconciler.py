@@ -11,12 +11,11 @@ from kubealign_operator.controller.executor import PlanExecutor, StaleObservatio
 from kubealign_operator.controller.kube.errors import ApiStatusError, ApiUnavailable, NotLeader
 from kubealign_operator.controller.kube.resources import JobKey
 from kubealign_operator.controller.metrics import OperatorMetrics
-from kubealign_operator.controller.platform_redis.progress import ACTIVE_PHASES, NoProgress, ProgressReader
-from kubealign_operator.controller.state.cache import JobStore, PodStore, TrackedJob
-from kubealign_operator.controller.state.create_errors import CreateErrors
+from kubealign_operator.controller.platform_redis.progress import ACTIVE_PHASES
+from kubealign_operator.controller.state.cache import WatchedJob
+from kubealign_operator.controller.state.cluster_state import ClusterState
 from kubealign_operator.controller.state.dependency_cycles import find_cycle
 from kubealign_operator.controller.state.job_views import dependency_view
-from kubealign_operator.controller.state.owned_objects import OwnedObjects
 from kubealign_operator.controller.state.work_queue import WorkQueue
 from kubealign_operator.kube_views.observed import ObservedState, PodView
 from kubealign_operator.names import DRIVER, PROCESS_LABEL
@@ -37,21 +36,13 @@ class Reconciler:
 
     def __init__(
         self,
-        jobs: JobStore,
-        pods: PodStore,
-        owned_objects: OwnedObjects,
-        create_errors: CreateErrors,
-        progress: NoProgress | ProgressReader,
+        state: ClusterState,
         executor: PlanExecutor,
         planner: Planner,
         queue: WorkQueue[JobKey],
         metrics: OperatorMetrics,
     ) -> None:
-        self._jobs = jobs
-        self._pods = pods
-        self._owned_objects = owned_objects
-        self._create_errors = create_errors
-        self._progress = progress
+        self._state = state
         self._executor = executor
         self._plan = planner
         self._queue = queue
@@ -104,15 +95,15 @@ class Reconciler:
             ApiStatusError: The API server refused a call.
             ApiUnavailable: The API server did not answer in time.
         """
-        job = self._jobs.get(key)
+        job = self._state.jobs.get(key)
         if job is None or job.is_deleting:
             return True
         observed = await self._observe(key, job)
-        if self._jobs.get(key) is not job:
+        if self._state.jobs.get(key) is not job:
             raise StaleObservation("the job changed while its objects were read")
         plan = self._plan(job.processes, observed, datetime.now(UTC))
         result = await self._executor.execute(key, job, plan)
-        if self._create_errors.replace(job.uid, result.create_errors):
+        if self._state.create_errors.replace(job.uid, result.create_errors):
             # The refusal, or its end, must be shown in the status at once.
             self._queue.add(key)
         elif result.changed:
@@ -121,18 +112,20 @@ class Reconciler:
             self._queue.add_after(key, max(0.0, plan.requeue_after))
         return not result.create_errors
 
-    async def _observe(self, key: JobKey, tracked: TrackedJob) -> ObservedState:
-        needed_jobs = {name: self._jobs.get(JobKey(key.namespace, name)) for name in tracked.dependencies}
-        objects = await self._owned_objects.existing(key, tracked)
+    async def _observe(self, key: JobKey, tracked: WatchedJob) -> ObservedState:
+        needed_jobs = {
+            name: self._state.jobs.get(JobKey(key.namespace, name)) for name in tracked.dependencies
+        }
+        objects = await self._state.owned_objects.existing(key, tracked)
         if tracked.phase in ACTIVE_PHASES and any(
-            _is_finished_driver(pod) for pod in self._pods.pods_of_job(key)
+            _is_finished_driver(pod) for pod in self._state.pods.pods_of_job(key)
         ):
-            await self._progress.refresh(key, tracked.uid)
+            await self._state.progress.refresh(key, tracked.uid)
         return ObservedState(
             job=tracked.resource,
-            pods=self._pods.pods_of_job(key),
+            pods=self._state.pods.pods_of_job(key),
             objects=objects,
-            create_errors=self._create_errors.get(tracked.uid),
+            create_errors=self._state.create_errors.get(tracked.uid),
             dependencies={
                 name: dependency_view(dependency.resource) if dependency else None
                 for name, dependency in needed_jobs.items()
@@ -140,12 +133,12 @@ class Reconciler:
             dependency_cycle=find_cycle(
                 key.name, lambda name: self._pending_dependencies(JobKey(key.namespace, name))
             ),
-            progress=self._progress.get(tracked.uid),
+            progress=self._state.progress.get(tracked.uid),
         )
 
     def _pending_dependencies(self, key: JobKey) -> frozenset[str]:
         """Return the unfinished dependencies of a job."""
-        job = self._jobs.get(key)
+        job = self._state.jobs.get(key)
         return frozenset() if job is None or job.phase == JobPhase.SUCCEEDED else frozenset(job.dependencies)
 
     def _retry_after_error(self, key: JobKey, reason: str, at_least: float = 0.0) -> None:

@@ -14,10 +14,10 @@ from kubealign_operator.crd.cel import CelRule
 _IMMUTABLE_MESSAGE = "cannot be changed once the job exists: delete the job, or give this one another name"
 
 
-def immutability_rules(model: type[BaseModel] = AlignmentJobSpec, path: str = "spec") -> Iterator[CelRule]:
+def immutability_rules(model: type[BaseModel] = AlignmentJobSpec, parent: str = "spec") -> Iterator[CelRule]:
     """Yield the rules that keep every other field of the spec unchanged."""
     for name, field in document_fields(model).items():
-        path = f"{path}.{name}"
+        path = f"{parent}.{name}"
         if path in MUTABLE_IN_CLUSTER:
             continue
         here = path.removeprefix("spec")

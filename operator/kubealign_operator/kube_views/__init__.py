@@ -1,0 +1,1 @@
+"""Typed, lenient views of the objects that the operator observes."""

@@ -54,7 +54,7 @@ def labels(value: object) -> dict[str, str]:
 
 
 def timestamp(value: object) -> datetime | None:
-    """Return the time in UTC, from a Kubernetes timestamp or a datetime; without a time zone UTC is assumed."""
+    """Return the time in UTC, from a Kubernetes timestamp or a datetime; naive times count as UTC."""
     if isinstance(value, str):
         try:
             value = datetime.fromisoformat(value)

@@ -1,0 +1,1 @@
+"""Builds the Kubernetes objects of a job. Pure."""

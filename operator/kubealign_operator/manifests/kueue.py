@@ -1,8 +1,7 @@
 """Kueue integration: queue labels on the pods, and gang admission.
 
 Trainer, critic, reference, teacher, rewards and `minReplicas` rollout workers form one pod group;
-preparation,
-driver, bus and further rollout workers are admitted one by one.
+preparation, driver, bus and further rollout workers are admitted one by one.
 https://kueue.sigs.k8s.io/docs/tasks/run/plain_pods/
 """
 

@@ -16,10 +16,8 @@ def network_policy(context: RenderContext) -> dict[str, Any]:
     """Build the NetworkPolicy.
 
     Ingress: from the job itself, and from anywhere to the metrics port, which requires a client
-    certificate.
-    Egress: to the job itself, DNS and Redis; to anywhere only if the job downloads from a hub or reports
-    metrics to
-    an online tracker.
+    certificate. Egress: to the job itself, DNS and Redis; to anywhere only if the job downloads from a hub
+    or reports metrics to an online tracker.
     """
     pods = {"podSelector": {"matchLabels": {names.UID_LABEL: context.uid}}}
     dns = [{"protocol": protocol, "port": 53} for protocol in ("UDP", "TCP")]

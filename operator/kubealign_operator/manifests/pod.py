@@ -1,11 +1,11 @@
-"""The pod of a process."""
+"""The pod of a process: containers, environment, probes, resources and security contexts."""
 
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kubealign import pod_contract as container
-from kubealign.pod_contract import HEALTH_PORT, NATS_PORT
+from kubealign.pod_contract import GRPC_PORT, HEALTH_PORT, NATS_PORT, RENDEZVOUS_PORT, PodRedis, PodSettings
 from kubealign.process_settings import Role
 from kubealign.roles import Process
 from kubealign_operator import names
@@ -14,7 +14,7 @@ from kubealign_operator.manifests import kueue
 from kubealign_operator.manifests.context import Platform, RenderContext
 from kubealign_operator.manifests.metadata import object_labels, object_metadata
 from kubealign_operator.manifests.pod_templates import pod_templates, strategic_merge
-from kubealign_operator.manifests.process_settings import process_settings
+from kubealign_operator.manifests.volume_claims import mount_path, run_directory
 from kubealign_operator.manifests.volumes import (
     Mount,
     bus_mounts,
@@ -23,98 +23,18 @@ from kubealign_operator.manifests.volumes import (
     role_mounts,
 )
 
-
-def pod_security(platform: Platform) -> dict[str, Any]:
-    """Return the securityContext of a pod."""
-    return {
-        "runAsNonRoot": True,
-        "runAsUser": platform.run_as_user,
-        "runAsGroup": platform.run_as_user,
-        "fsGroup": platform.fs_group,
-        # Avoids a walk over volumes with millions of files at every start.
-        "fsGroupChangePolicy": "OnRootMismatch",
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
-
-
-def container_security() -> dict[str, Any]:
-    """Return the securityContext of a container."""
-    return {
-        "allowPrivilegeEscalation": False,
-        "capabilities": {"drop": ["ALL"]},
-        "readOnlyRootFilesystem": True,
-    }
-
-
 _ROLE_RESOURCES = {"requests": {"cpu": "500m", "memory": "2Gi"}}
 _NATS_RESOURCES = {"requests": {"cpu": "100m", "memory": "256Mi"}}
 _BUILT_IN_RESOURCES = {
     Role.NATS: _NATS_RESOURCES,
     Role.DRIVER: {"requests": {"cpu": "250m", "memory": "1Gi"}},
 }
-
-
-def default_resources(platform: Platform, role: Role) -> dict[str, Any]:
-    """Return requests and limits of the role's container before any template is applied."""
-    resources: Mapping[str, Any] = platform.default_resources.get(
-        role, _BUILT_IN_RESOURCES.get(role, _ROLE_RESOURCES)
-    )
-    return {
-        kind: dict(mapping(resources.get(kind))) for kind in ("requests", "limits") if resources.get(kind)
-    }
-
-
-def drop_requests_above_limits(container: dict[str, Any], chosen: Mapping[str, Any]) -> None:
-    """Drop the default requests for which a template sets a limit.
-
-    The default might exceed that limit, which the API server rejects.
-
-    Args:
-        container: The container, changed in place.
-        chosen: Resources that the templates set.
-    """
-    resources, explicit = mapping(container.get("resources")), mapping(chosen.get("requests"))
-    limits = mapping(chosen.get("limits"))
-    requests = {
-        name: amount
-        for name, amount in mapping(resources.get("requests")).items()
-        if name in explicit or name not in limits
-    }
-    container["resources"] = {**resources, "requests": requests}
-
-
 #: Long enough to load a large model from a slow volume.
 START_SECONDS = 1800
 _START_PERIOD = 2
 #: A step may hold the interpreter for long, so one late answer does not count as a hang.
 _LIVENESS = {"periodSeconds": 10, "timeoutSeconds": 10, "failureThreshold": 12}
 _READINESS = {"periodSeconds": 5, "timeoutSeconds": 5, "failureThreshold": 3}
-
-
-def probes(process: Process) -> dict[str, Any]:
-    """Return the probes of the process's container; none for a process that runs to completion."""
-    if process.one_shot:
-        return {}
-    readiness, liveness = _http("/readyz"), _http("/livez")
-    if process.role is Role.NATS:
-        readiness = liveness = {"tcpSocket": {"port": NATS_PORT}}
-    return {
-        # The other probes start after the first success, so that loading a model does not count as a hang.
-        "startupProbe": {
-            **readiness,
-            "periodSeconds": _START_PERIOD,
-            "timeoutSeconds": 5,
-            "failureThreshold": START_SECONDS // _START_PERIOD,
-        },
-        "readinessProbe": {**readiness, **_READINESS},
-        "livenessProbe": {**liveness, **_LIVENESS},
-    }
-
-
-def _http(path: str) -> dict[str, Any]:
-    return {"httpGet": {"path": path, "port": HEALTH_PORT}}
-
-
 #: Margin, so that a process reaches its own shutdown deadline before the kubelet kills it.
 _EXTRA_GRACE_SECONDS = 5
 
@@ -221,6 +141,37 @@ def _environment(context: RenderContext, process: Process) -> list[dict[str, Any
     ]
 
 
+def process_settings(context: RenderContext, process: Process) -> PodSettings:
+    """Return the settings of one process, without secrets and without what is the same in every pod."""
+
+    def host(name: str) -> str:
+        return names.host(context.name, context.namespace, name)
+
+    platform = context.platform
+    return PodSettings(
+        name=process.name,
+        role=process.role,
+        host=host(process.name),
+        rank=process.rank,
+        world_size=process.world_size,
+        reward=process.reward,
+        run_dir=mount_path(*run_directory(context.job, context.uid)),
+        results={entry.name: mount_path(entry.claim_name, entry.path) for entry in context.dependencies},
+        serves=process.serves,
+        one_shot=process.one_shot,
+        peers={group: f"{host(f'{group}-0')}:{GRPC_PORT}" for group in process.calls},
+        rendezvous=f"{host(process.leader)}:{RENDEZVOUS_PORT}" if process.world_size > 1 else None,
+        nats_host=host(names.NATS),
+        redis=PodRedis(
+            host=platform.redis_host,
+            port=platform.redis_port,
+            user=names.redis_user(context.uid),
+            prefix=names.redis_prefix(context.namespace, context.name),
+            tls=platform.redis_tls,
+        ),
+    )
+
+
 def _ports(process: Process) -> Mapping[str, int]:
     if process.role is Role.NATS:
         return {"nats": container.NATS_PORT}
@@ -228,6 +179,81 @@ def _ports(process: Process) -> Mapping[str, int]:
         return {}
     ports = {"metrics": container.METRICS_PORT, "health": container.HEALTH_PORT}
     return {"grpc": container.GRPC_PORT, **ports} if process.serves else ports
+
+
+def pod_security(platform: Platform) -> dict[str, Any]:
+    """Return the securityContext of a pod."""
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": platform.run_as_user,
+        "runAsGroup": platform.run_as_user,
+        "fsGroup": platform.fs_group,
+        # Avoids a walk over volumes with millions of files at every start.
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def container_security() -> dict[str, Any]:
+    """Return the securityContext of a container."""
+    return {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+    }
+
+
+def probes(process: Process) -> dict[str, Any]:
+    """Return the probes of the process's container; none for a process that runs to completion."""
+    if process.one_shot:
+        return {}
+    readiness, liveness = _http("/readyz"), _http("/livez")
+    if process.role is Role.NATS:
+        readiness = liveness = {"tcpSocket": {"port": NATS_PORT}}
+    return {
+        # The other probes start after the first success, so that loading a model does not count as a hang.
+        "startupProbe": {
+            **readiness,
+            "periodSeconds": _START_PERIOD,
+            "timeoutSeconds": 5,
+            "failureThreshold": START_SECONDS // _START_PERIOD,
+        },
+        "readinessProbe": {**readiness, **_READINESS},
+        "livenessProbe": {**liveness, **_LIVENESS},
+    }
+
+
+def _http(path: str) -> dict[str, Any]:
+    return {"httpGet": {"path": path, "port": HEALTH_PORT}}
+
+
+def default_resources(platform: Platform, role: Role) -> dict[str, Any]:
+    """Return requests and limits of the role's container before any template is applied."""
+    resources: Mapping[str, Any] = platform.default_resources.get(
+        role, _BUILT_IN_RESOURCES.get(role, _ROLE_RESOURCES)
+    )
+    return {
+        kind: dict(mapping(resources.get(kind))) for kind in ("requests", "limits") if resources.get(kind)
+    }
+
+
+def drop_requests_above_limits(container: dict[str, Any], chosen: Mapping[str, Any]) -> None:
+    """Drop the default requests for which a template sets a limit.
+
+    The default might exceed that limit, which the API server rejects.
+
+    Args:
+        container: The container, changed in place.
+        chosen: Resources that the templates set.
+    """
+    resources, explicit = mapping(container.get("resources")), mapping(chosen.get("requests"))
+    limits = mapping(chosen.get("limits"))
+    requests = {
+        name: amount
+        for name, amount in mapping(resources.get("requests")).items()
+        if name in explicit or name not in limits
+    }
+    container["resources"] = {**resources, "requests": requests}
 
 
 def _apply_resource_limits(spec: dict[str, Any], patches: Sequence[Mapping[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""The objects of a job other than its pods, and those of them that are missing."""
+"""The objects of a job that do not exist yet, except pods."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -19,22 +19,6 @@ _AFTER_DEADLINE = timedelta(days=30)
 _WITHOUT_DEADLINE = timedelta(days=3650)
 
 
-def credentials_request(context: RenderContext, processes: Sequence[Process]) -> CredentialsRequest:
-    """Request credentials for every role in use and for the bus; they outlive the job's deadline."""
-    deadline = context.job.spec.lifecycle.active_deadline_seconds
-    lifetime = _WITHOUT_DEADLINE
-    if deadline is not None and deadline < _WITHOUT_DEADLINE.total_seconds():
-        lifetime = timedelta(seconds=deadline) + _AFTER_DEADLINE
-    name = names.credentials(context.name)
-    return CredentialsRequest(
-        name=name,
-        roles=tuple(sorted({process.role for process in processes} | {Role.NATS})),
-        hosts=(names.host(context.name, context.namespace, "*"), "localhost", "127.0.0.1"),
-        lifetime=lifetime,
-        metadata=object_metadata(context, name),
-    )
-
-
 def missing_objects(snapshot: JobSnapshot, context: RenderContext) -> list[dict[str, Any]]:
     """Build the objects that do not exist; existing objects are never changed."""
     builders = {
@@ -50,3 +34,19 @@ def missing_credentials(snapshot: JobSnapshot, context: RenderContext) -> Creden
     if ("Secret", names.credentials(context.name)) in snapshot.observed.objects:
         return None
     return credentials_request(context, snapshot.processes)
+
+
+def credentials_request(context: RenderContext, processes: Sequence[Process]) -> CredentialsRequest:
+    """Request credentials for every role in use and for the bus; they outlive the job's deadline."""
+    deadline = context.job.spec.lifecycle.active_deadline_seconds
+    lifetime = _WITHOUT_DEADLINE
+    if deadline is not None and deadline < _WITHOUT_DEADLINE.total_seconds():
+        lifetime = timedelta(seconds=deadline) + _AFTER_DEADLINE
+    name = names.credentials(context.name)
+    return CredentialsRequest(
+        name=name,
+        roles=tuple(sorted({process.role for process in processes} | {Role.NATS})),
+        hosts=(names.host(context.name, context.namespace, "*"), "localhost", "127.0.0.1"),
+        lifetime=lifetime,
+        metadata=object_metadata(context, name),
+    )

@@ -8,10 +8,14 @@ from kubealign.spec.job import AlignmentJob
 from kubealign.spec.status import JobPhase
 from kubealign_operator.kube_views.observed import ObservedState
 from kubealign_operator.manifests.context import Platform
-from kubealign_operator.planner.decision import Decision
 from kubealign_operator.planner.failure_reasons import FailureReason
-from kubealign_operator.planner.phases.finished import plan_failure, plan_finished, plan_success
-from kubealign_operator.planner.phases.outcome import has_succeeded, permanent_failure
+from kubealign_operator.planner.phases.finished import (
+    has_succeeded,
+    permanent_failure,
+    plan_failure,
+    plan_finished,
+    plan_success,
+)
 from kubealign_operator.planner.phases.pending import (
     dependency_errors,
     plan_invalid,
@@ -20,7 +24,7 @@ from kubealign_operator.planner.phases.pending import (
 )
 from kubealign_operator.planner.phases.running import plan_active
 from kubealign_operator.planner.phases.suspended import plan_suspended, plan_suspending
-from kubealign_operator.planner.plan import ReconcilePlan
+from kubealign_operator.planner.plan import Decision, ReconcilePlan
 from kubealign_operator.planner.snapshot import JobSnapshot, take_snapshot
 from kubealign_operator.planner.status import build_plan, status_json
 from kubealign_operator.planner.validation import InvalidJob, cluster_errors, parse_job

@@ -98,9 +98,7 @@ def _member_reasons(
 
 
 def refused_object_reason(snapshot: JobSnapshot) -> FailureReason | None:
-    """Return the reason when the Service, Secret or ConfigMap could not be created: no pod works without
-    them.
-    """
+    """Return why the Service, Secret or ConfigMap could not be created: no pod works without them."""
     for name in (
         names.credentials(snapshot.name),
         names.config_map(snapshot.name),

@@ -78,9 +78,7 @@ def apply_restart_policy(
 
 
 def retain_until(unit: ProcessUnit, pod: PodView) -> datetime | None:
-    """Return the time until which a dead pod is retained for its log and as restart backoff; None: not
-    retained.
-    """
+    """Return the time until which a dead pod is retained, for its log and as restart backoff; None: never."""
     if not pod_state.has_terminated(pod):
         return None
     # A pod that its node never ran has no finish time; its creation time is recent enough.
@@ -116,6 +114,6 @@ def _is_incomplete_gang(unit: ProcessUnit, complete: frozenset[str]) -> bool:
     return unit.group in complete and bool(unit.current_pods) and bool(unit.missing_members)
 
 
-def _budget_exhausted(cause: FailureReason, budget: int) -> FailureReason:
+def _budget_exhausted(reason: FailureReason, budget: int) -> FailureReason:
     text = f"all {budget} restarts are used up" if budget else "the job allows no restart"
-    return replace(cause, message=f"{cause.message}; {text} (lifecycle.maxRestarts)")
+    return replace(reason, message=f"{reason.message}; {text} (lifecycle.maxRestarts)")

@@ -42,8 +42,7 @@ def may_start(unit: ProcessUnit, units: Sequence[ProcessUnit], prepared: bool, r
     """Return True when the unit may start.
 
     The bus and preparation start at once, the driver last, all other units in between. In a running job
-    every unit
-    may start at any time.
+    every unit may start at any time.
     """
     if running or unit.name in (names.NATS, PREPARE):
         return True

@@ -5,8 +5,15 @@ from typing import Any
 
 from kubealign.spec.status import AlignmentJobStatus, Condition, ConditionStatus, JobPhase
 from kubealign.termination_message import truncate_middle
-from kubealign_operator.planner.decision import ACCEPTED, READY, Decision, DesiredCondition
-from kubealign_operator.planner.plan import KubeEventType, PlannedEvent, ReconcilePlan
+from kubealign_operator.planner.plan import (
+    ACCEPTED,
+    READY,
+    Decision,
+    DesiredCondition,
+    KubeEventType,
+    PlannedEvent,
+    ReconcilePlan,
+)
 from kubealign_operator.planner.previous_status import condition_of
 from kubealign_operator.planner.snapshot import JobSnapshot
 

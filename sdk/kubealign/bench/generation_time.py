@@ -84,7 +84,9 @@ def _simulate_generation(
             one_workers = simulate_worker(speed, [length for group in share for length in group])
             completions += [(prompts + seconds, length) for seconds, length in one_workers]
         results.append(_add_scoring(sorted(completions), scoring / work.tokens))
-    return GenerationTime(fmean(each.seconds for each in results), fmean(each.scoring_tail for each in results))
+    return GenerationTime(
+        fmean(each.seconds for each in results), fmean(each.scoring_tail for each in results)
+    )
 
 
 def _add_scoring(completions: Sequence[tuple[float, int]], seconds_a_token: float) -> GenerationTime:

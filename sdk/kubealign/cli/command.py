@@ -53,7 +53,7 @@ class CommandContext:
         return AsyncAlignmentClient(self.backend)
 
     async def ref(self, name: str) -> "JobRef":
-        """Return the reference of a job by name; on this machine the namespace of its document is looked up."""
+        """Return the reference of a job; on this machine, the namespace of its document is looked up."""
         from kubealign.client.records import JobRef, ListQuery
 
         default_ref = JobRef(self.namespace, name)
@@ -92,5 +92,5 @@ def backend_command(body: CommandBody) -> Callable[..., None]:
 
 
 async def _run_body(body: CommandBody, target: CommandTarget, arguments: dict[str, Any]) -> None:
-    async with open_backend(target) as site:
-        await body(CommandContext(site, target, console()), **arguments)
+    async with open_backend(target) as backend:
+        await body(CommandContext(backend, target, console()), **arguments)

@@ -51,10 +51,10 @@ async def _matching_names(target: Any, incomplete: str) -> list[str]:
     from kubealign.cli.target import open_backend
     from kubealign.client.records import ListQuery
 
-    async with asyncio.timeout(_TIMEOUT_SECONDS), open_backend(target) as site:
-        default_namespace = site.namespace if site.kind == "cluster" else None
+    async with asyncio.timeout(_TIMEOUT_SECONDS), open_backend(target) as backend:
+        default_namespace = backend.namespace if backend.kind == "cluster" else None
         query = ListQuery(
             namespace=target.namespace or default_namespace, search=incomplete, sort="name", limit=_MAX_NAMES
         )
-        page = await site.list(query)
+        page = await backend.list(query)
     return [record.name for record in page.jobs if record.name.startswith(incomplete)]

@@ -8,7 +8,7 @@ from typing import NoReturn
 import typer
 
 
-class ExitCode(IntEnum):
+class CliExitCode(IntEnum):
     """Exit codes of the commands."""
 
     DONE = 0
@@ -21,16 +21,16 @@ class ExitCode(IntEnum):
 
 #: Meanings for docs/cli.md.
 EXIT_CODE_MEANINGS = {
-    ExitCode.DONE: "done; for `run` and `wait`: the job succeeded",
-    ExitCode.FAILED: "failure: the job failed or does not exist, or the request was rejected or not answered",
-    ExitCode.USAGE: "invalid usage: an unknown option, a missing argument",
-    ExitCode.INVALID_JOB: "a job, or a change to one, is invalid; each error names its field",
-    ExitCode.TIMEOUT: "`wait` timed out",
-    ExitCode.INTERRUPTED: "Ctrl-C",
+    CliExitCode.DONE: "done; for `run` and `wait`: the job succeeded",
+    CliExitCode.FAILED: "failure: the job failed or does not exist, or a request was rejected or unanswered",
+    CliExitCode.USAGE: "invalid usage: an unknown option, a missing argument",
+    CliExitCode.INVALID_JOB: "a job, or a change to one, is invalid; each error names its field",
+    CliExitCode.TIMEOUT: "`wait` timed out",
+    CliExitCode.INTERRUPTED: "Ctrl-C",
 }
 
 
-def exit_with_error(message: str, code: ExitCode = ExitCode.FAILED) -> NoReturn:
+def exit_with_error(message: str, code: CliExitCode = CliExitCode.FAILED) -> NoReturn:
     """Exit with a message on stderr; red on a terminal."""
     from kubealign.cli.terminal import console, escape_control
 
@@ -55,13 +55,13 @@ def exit_on_error() -> Iterator[None]:
     except JobInvalid as error:
         if error.errors:
             exit_invalid_job(SpecErrors(error.errors))
-        exit_with_error(str(error), ExitCode.INVALID_JOB)
+        exit_with_error(str(error), CliExitCode.INVALID_JOB)
     except WaitTimeout as error:
-        exit_with_error(str(error), ExitCode.TIMEOUT)
+        exit_with_error(str(error), CliExitCode.TIMEOUT)
     except (KubealignError, RunFailed) as error:
         exit_with_error(str(error))
     except KeyboardInterrupt:
-        raise typer.Exit(ExitCode.INTERRUPTED) from None
+        raise typer.Exit(CliExitCode.INTERRUPTED) from None
 
 
 def exit_invalid_job(errors: Exception) -> NoReturn:
@@ -69,4 +69,4 @@ def exit_invalid_job(errors: Exception) -> NoReturn:
     from kubealign.cli.views.spec_errors import print_errors
 
     print_errors(getattr(errors, "errors", []))
-    raise typer.Exit(ExitCode.INVALID_JOB)
+    raise typer.Exit(CliExitCode.INVALID_JOB)

@@ -10,9 +10,8 @@ import typer
 from typer.completion import completion_init  # type: ignore[attr-defined]
 
 from kubealign import __version__
-from kubealign.cli.commands.jobs.describe import describe
 from kubealign.cli.commands.jobs.lifecycle import delete, resume, scale, suspend
-from kubealign.cli.commands.jobs.list_jobs import get, list_jobs
+from kubealign.cli.commands.jobs.list_jobs import describe, get, list_jobs
 from kubealign.cli.commands.jobs.logs import events, logs
 from kubealign.cli.commands.jobs.metrics import metrics
 from kubealign.cli.commands.jobs.samples import samples

@@ -1,8 +1,8 @@
 """Target of a command: the jobs of this machine, or those of a cluster.
 
 The rule: --runs-dir FOLDER or --local selects this machine; --kubeconfig or --context selects a cluster.
-Without any
-of them, KUBEALIGN_RUNS_DIR decides: if it is set, this machine with that folder, else the cluster.
+Without any of them, KUBEALIGN_RUNS_DIR decides: if it is set, this machine with that folder, else the
+cluster.
 """
 
 import os

@@ -8,8 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
-from kubealign.client.async_job import AsyncJob
 from kubealign.client.errors import JobNotFound, KubealignError, WaitTimeout
+from kubealign.client.job import AsyncJob
 from kubealign.client.metrics_table import MetricsTable
 from kubealign.client.records import JobEvent, JobRecord, JobRef, ListQuery, LogLine, ProcessRecord
 from kubealign.client.results.loader import Result, load_result
@@ -35,10 +35,8 @@ class AsyncAlignmentClient:
     """Client of the jobs of a cluster or of this machine.
 
     `AsyncAlignmentClient.cluster()` and `.local()` select the backend. Without either, the backend is this
-    machine if
-    KUBEALIGN_RUNS_DIR is set, else the cluster. The backend is opened on first use; `close`, or `async
-    with`, closes it. `namespace`, where omitted, is the default namespace of the
-    backend.
+    machine if KUBEALIGN_RUNS_DIR is set, else the cluster. The backend is opened on first use; `close`, or
+    `async with`, closes it. `namespace`, where omitted, is the default namespace of the backend.
 
     Every method raises a KubealignError (kubealign.errors) whose message states the remedy.
     """
@@ -61,8 +59,7 @@ class AsyncAlignmentClient:
 
         Args:
             dashboard: Address of the cluster's dashboard, which serves metrics and samples; None finds it
-                through the
-                API server.
+                through the API server.
             token: Token for the dashboard, if the kubeconfig has none.
         """
 
@@ -103,8 +100,7 @@ class AsyncAlignmentClient:
         """Submit one or several jobs.
 
         Several jobs (a list, or a text or file with several documents) are submitted in the order of their
-        dependencies
-        and returned as a list.
+        dependencies and returned as a list.
 
         Args:
             job: An AlignmentJob, a dict, a YAML text, or the path of a file.
@@ -126,8 +122,8 @@ class AsyncAlignmentClient:
 
     async def get(self, name: str, namespace: str | None = None) -> AsyncJob:
         """Return a job. Raises JobNotFound."""
-        site = await self.backend()
-        return AsyncJob(self, await site.get(await self._ref(name, namespace)))
+        backend = await self.backend()
+        return AsyncJob(self, await backend.get(await self._ref(name, namespace)))
 
     async def list(
         self,
@@ -148,12 +144,12 @@ class AsyncAlignmentClient:
             search: Part of the name.
             sort: One of name, created, phase, step and reward; a leading - sorts in descending order.
         """
-        site = await self.backend()
+        backend = await self.backend()
         matching: Jobs = []
         after = ""
         while True:
             query = ListQuery(
-                namespace=None if all_namespaces else namespace or site.namespace,
+                namespace=None if all_namespaces else namespace or backend.namespace,
                 label_selector=label_selector,
                 search=search,
                 phases=frozenset(phases),
@@ -162,7 +158,7 @@ class AsyncAlignmentClient:
                 limit=_PAGE_SIZE if limit is None else max(1, min(_PAGE_SIZE, limit - len(matching))),
                 after=after,
             )
-            page = await site.list(query)
+            page = await backend.list(query)
             matching += [AsyncJob(self, record) for record in page.jobs]
             after = page.next
             if not after or (limit is not None and len(matching) >= limit):
@@ -170,8 +166,8 @@ class AsyncAlignmentClient:
 
     async def changes(self, name: str, namespace: str | None = None) -> AsyncIterator[AsyncJob]:
         """Yield the job as it is now, then after each change. Ends when the job is deleted."""
-        site = await self.backend()
-        async for record in site.watch(await self._ref(name, namespace)):
+        backend = await self.backend()
+        async for record in backend.watch(await self._ref(name, namespace)):
             yield AsyncJob(self, record)
 
     async def wait(
@@ -228,17 +224,17 @@ class AsyncAlignmentClient:
             follow: Continue until the job has finished, including processes that start later.
             tail: Start with this many last lines of each process.
         """
-        site = await self.backend()
+        backend = await self.backend()
         ref = await self._ref(name, namespace)
-        async for line in site.logs(ref, process=process, role=role, follow=follow, tail=tail):
+        async for line in backend.logs(ref, process=process, role=role, follow=follow, tail=tail):
             yield line
 
     async def metrics(self, name: str, namespace: str | None = None) -> MetricsTable:
         """Return the metrics of the job, one row per step."""
-        site, ref = await self.backend(), await self._ref(name, namespace)
+        backend, ref = await self.backend(), await self._ref(name, namespace)
         reported: StepMetricsList = []
         after = STREAM_START
-        while page := await site.metrics(ref, after, _METRICS_PAGE_SIZE):
+        while page := await backend.metrics(ref, after, _METRICS_PAGE_SIZE):
             reported += page
             after = page[-1].entry
         return MetricsTable.from_steps(reported)
@@ -247,46 +243,46 @@ class AsyncAlignmentClient:
         self, name: str, step: int | None = None, count: int = 8, namespace: str | None = None
     ) -> "Sequence[SampleRecord]":
         """Return the last `count` responses of the policy, newest first; only those of `step` if given."""
-        site = await self.backend()
-        return await site.samples(await self._ref(name, namespace), count=count, step=step, newest=True)
+        backend = await self.backend()
+        return await backend.samples(await self._ref(name, namespace), count=count, step=step, newest=True)
 
     async def events(self, name: str, namespace: str | None = None) -> Sequence[JobEvent]:
         """Return the events of the job, oldest first."""
-        site = await self.backend()
-        return await site.events(await self._ref(name, namespace))
+        backend = await self.backend()
+        return await backend.events(await self._ref(name, namespace))
 
     async def processes(self, name: str, namespace: str | None = None) -> Sequence[ProcessRecord]:
         """Return the processes of the job, with their heartbeats."""
-        site = await self.backend()
-        return await site.processes(await self._ref(name, namespace))
+        backend = await self.backend()
+        return await backend.processes(await self._ref(name, namespace))
 
     async def scale(self, name: str, replicas: int, namespace: str | None = None) -> AsyncJob:
         """Set the number of rollout workers. Raises NotPossible for a job without rollout workers."""
-        site = await self.backend()
-        return AsyncJob(self, await site.scale(await self._ref(name, namespace), replicas))
+        backend = await self.backend()
+        return AsyncJob(self, await backend.scale(await self._ref(name, namespace), replicas))
 
     async def suspend(self, name: str, namespace: str | None = None) -> AsyncJob:
         """Suspend the job: it saves a checkpoint and releases its resources, and is Suspending until then."""
-        site = await self.backend()
-        return AsyncJob(self, await site.suspend(await self._ref(name, namespace), True))
+        backend = await self.backend()
+        return AsyncJob(self, await backend.suspend(await self._ref(name, namespace), True))
 
     async def resume(self, name: str, namespace: str | None = None) -> AsyncJob:
         """Resume a suspended job from its last checkpoint."""
-        site = await self.backend()
-        return AsyncJob(self, await site.suspend(await self._ref(name, namespace), False))
+        backend = await self.backend()
+        return AsyncJob(self, await backend.suspend(await self._ref(name, namespace), False))
 
     async def patch(self, name: str, patch: Mapping[str, Any], namespace: str | None = None) -> AsyncJob:
         """Change mutable fields of the job by a JSON merge patch. Raises JobInvalid, Conflict."""
-        site = await self.backend()
-        return AsyncJob(self, await site.patch(await self._ref(name, namespace), patch))
+        backend = await self.backend()
+        return AsyncJob(self, await backend.patch(await self._ref(name, namespace), patch))
 
     async def delete(self, name: str, namespace: str | None = None) -> None:
         """Delete the job and everything that it owns.
 
         In a cluster the job's volumes are kept; a local job's result is deleted too.
         """
-        site = await self.backend()
-        await site.delete(await self._ref(name, namespace))
+        backend = await self.backend()
+        await backend.delete(await self._ref(name, namespace))
 
     async def result(self, name: str, into: Path | str | None = None, namespace: str | None = None) -> Path:
         """Return a folder on this machine with the result, in Hugging Face layout.
@@ -297,9 +293,9 @@ class AsyncAlignmentClient:
         Raises:
             NotPossible: The job has no result yet.
         """
-        site = await self.backend()
+        backend = await self.backend()
         folder = None if into is None else Path(into)
-        return await site.result(await self._ref(name, namespace), folder)
+        return await backend.result(await self._ref(name, namespace), folder)
 
     async def load_result(
         self, name: str, into: Path | str | None = None, namespace: str | None = None, **arguments: Any
@@ -326,11 +322,11 @@ class AsyncAlignmentClient:
         return JobRef(namespace or (await self.backend()).namespace, name)
 
     async def _submit(self, documents: Sequence[Mapping[str, Any]], dry_run: bool) -> Jobs:
-        site = await self.backend()
+        backend = await self.backend()
         jobs: Jobs = []
         for document in documents:
             try:
-                jobs.append(AsyncJob(self, await site.create(document, dry_run=dry_run)))
+                jobs.append(AsyncJob(self, await backend.create(document, dry_run=dry_run)))
             except KubealignError as error:
                 if jobs and not dry_run:
                     error.add_note(f"submitted before it: {', '.join(job.name for job in jobs)}")

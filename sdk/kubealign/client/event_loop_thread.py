@@ -1,4 +1,4 @@
-"""Event loop in a thread of its own, for programs without an event loop or with one that is already running."""
+"""Event loop in a thread of its own, for programs without a loop or with one that is already running."""
 
 import asyncio
 import os

@@ -1,6 +1,6 @@
-"""Handle of one job for the synchronous client."""
+"""Handles of one job: `Job` for the synchronous client, `AsyncJob` for the asyncio client."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ from kubealign.read_model import SampleRecord
 from kubealign.spec.status import JobPhase
 
 if TYPE_CHECKING:
+    from kubealign.client.async_client import AsyncAlignmentClient
     from kubealign.client.metrics_table import MetricsTable
     from kubealign.client.results.loader import Result
     from kubealign.client.sync_client import AlignmentClient
@@ -19,8 +20,7 @@ class Job(JobHandle):
     """Handle of a job of an AlignmentClient.
 
     The methods are documented at the client's methods of the same names. A method that changes the job
-    updates the
-    handle.
+    updates the handle.
     """
 
     def __init__(self, client: "AlignmentClient", record: JobRecord) -> None:
@@ -79,5 +79,74 @@ class Job(JobHandle):
         return self._client.load_result(self.name, into, self.namespace, **arguments)
 
     def _update_record(self, job: "Job") -> "Job":
+        self.record = job.record
+        return self
+
+
+class AsyncJob(JobHandle):
+    """Handle of a job of an AsyncAlignmentClient.
+
+    The methods are documented at the client's methods of the same names. A method that changes the job
+    updates the handle.
+    """
+
+    def __init__(self, client: "AsyncAlignmentClient", record: JobRecord) -> None:
+        super().__init__(record)
+        self._client = client
+
+    async def refresh(self) -> "AsyncJob":
+        """Fetch the present state of the job; returns the same handle."""
+        return self._update_record(await self._client.get(self.name, self.namespace))
+
+    async def wait(
+        self,
+        timeout: float | None = None,
+        on_change: "Callable[[AsyncJob], Awaitable[object] | object] | None" = None,
+        until: str = JobPhase.SUCCEEDED,
+    ) -> "AsyncJob":
+        return self._update_record(
+            await self._client.wait(self.name, timeout, on_change, until, self.namespace)
+        )
+
+    def logs(
+        self,
+        role: str | None = None,
+        process: str | None = None,
+        follow: bool = False,
+        tail: int | None = None,
+    ) -> AsyncIterator[LogLine]:
+        return self._client.logs(self.name, role, process, follow, tail, self.namespace)
+
+    async def metrics(self) -> "MetricsTable":
+        return await self._client.metrics(self.name, self.namespace)
+
+    async def samples(self, step: int | None = None, count: int = 8) -> Sequence[SampleRecord]:
+        return await self._client.samples(self.name, step, count, self.namespace)
+
+    async def events(self) -> Sequence[JobEvent]:
+        return await self._client.events(self.name, self.namespace)
+
+    async def processes(self) -> Sequence[ProcessRecord]:
+        return await self._client.processes(self.name, self.namespace)
+
+    async def scale(self, replicas: int) -> "AsyncJob":
+        return self._update_record(await self._client.scale(self.name, replicas, self.namespace))
+
+    async def suspend(self) -> "AsyncJob":
+        return self._update_record(await self._client.suspend(self.name, self.namespace))
+
+    async def resume(self) -> "AsyncJob":
+        return self._update_record(await self._client.resume(self.name, self.namespace))
+
+    async def delete(self) -> None:
+        await self._client.delete(self.name, self.namespace)
+
+    async def result(self, into: Path | str | None = None) -> Path:
+        return await self._client.result(self.name, into, self.namespace)
+
+    async def load_result(self, into: Path | str | None = None, **arguments: Any) -> "Result":
+        return await self._client.load_result(self.name, into, self.namespace, **arguments)
+
+    def _update_record(self, job: "AsyncJob") -> "AsyncJob":
         self.record = job.record
         return self

@@ -1,4 +1,4 @@
-"""Common base of the job handles: the last known state of a job, without I/O."""
+"""Common base of the job handles: the last known state of a job, and its HTML. No I/O."""
 
 from collections.abc import Mapping
 from html import escape
@@ -15,44 +15,6 @@ _PHASE_COLOURS = {
     JobPhase.STARTING: "#0969da",
 }
 _DEFAULT_COLOUR = "#6e7781"
-
-
-def job_html(record: JobRecord) -> str:
-    """Return phase, step progress bar, reward, message and roles as HTML."""
-    status = record.status
-    phase = str(record.phase or "not reconciled yet")
-    colour = (
-        _PHASE_COLOURS.get(record.phase, _DEFAULT_COLOUR) if record.phase is not None else _DEFAULT_COLOUR
-    )
-    parts = [
-        f"<div><b>{escape(record.name)}</b> <span>{escape(record.namespace)}</span> "
-        f"<span style='color:#fff;background:{colour};border-radius:4px;padding:1px 6px'>"
-        f"{escape(phase)}</span> "
-        f"<span>{escape(record.algorithm)}</span></div>"
-    ]
-    if status.max_steps:
-        parts.append(_progress_bar(status.step or 0, status.max_steps, colour))
-    metrics = [("reward", status.reward), ("KL", status.kl), ("weights", status.weight_version)]
-    texts = [f"{name} {value:.4g}" for name, value in metrics if value is not None]
-    if texts:
-        parts.append(f"<div>{escape(' · '.join(texts))}</div>")
-    if status.message:
-        parts.append(f"<div style='white-space:pre-wrap'>{escape(status.message)}</div>")
-    if status.roles:
-        roles = ", ".join(f"{role.name} {role.ready}/{role.replicas}" for role in status.roles)
-        parts.append(f"<div>{escape(roles)}</div>")
-    return f"<div style='font-family:system-ui,sans-serif;line-height:1.6'>{''.join(parts)}</div>"
-
-
-def _progress_bar(step: int, max_steps: int, colour: str) -> str:
-    percent = min(100.0, 100.0 * step / max_steps)
-    return (
-        "<div style='display:flex;align-items:center;gap:8px'>"
-        f"<div role='progressbar' aria-valuenow='{step}' aria-valuemin='0' aria-valuemax='{max_steps}' "
-        "style='width:240px;height:8px;border-radius:4px;background:rgba(127,127,127,.3)'>"
-        f"<div style='width:{percent:.1f}%;height:8px;border-radius:4px;background:{colour}'></div></div>"
-        f"<span>step {step} of {max_steps}</span></div>"
-    )
 
 
 class JobHandle:
@@ -114,3 +76,41 @@ class JobHandle:
 
     def _repr_html_(self) -> str:
         return job_html(self.record)
+
+
+def job_html(record: JobRecord) -> str:
+    """Return phase, step progress bar, reward, message and roles as HTML."""
+    status = record.status
+    phase = str(record.phase or "not reconciled yet")
+    colour = (
+        _PHASE_COLOURS.get(record.phase, _DEFAULT_COLOUR) if record.phase is not None else _DEFAULT_COLOUR
+    )
+    parts = [
+        f"<div><b>{escape(record.name)}</b> <span>{escape(record.namespace)}</span> "
+        f"<span style='color:#fff;background:{colour};border-radius:4px;padding:1px 6px'>"
+        f"{escape(phase)}</span> "
+        f"<span>{escape(record.algorithm)}</span></div>"
+    ]
+    if status.max_steps:
+        parts.append(_progress_bar(status.step or 0, status.max_steps, colour))
+    metrics = [("reward", status.reward), ("KL", status.kl), ("weights", status.weight_version)]
+    texts = [f"{name} {value:.4g}" for name, value in metrics if value is not None]
+    if texts:
+        parts.append(f"<div>{escape(' · '.join(texts))}</div>")
+    if status.message:
+        parts.append(f"<div style='white-space:pre-wrap'>{escape(status.message)}</div>")
+    if status.roles:
+        roles = ", ".join(f"{role.name} {role.ready}/{role.replicas}" for role in status.roles)
+        parts.append(f"<div>{escape(roles)}</div>")
+    return f"<div style='font-family:system-ui,sans-serif;line-height:1.6'>{''.join(parts)}</div>"
+
+
+def _progress_bar(step: int, max_steps: int, colour: str) -> str:
+    percent = min(100.0, 100.0 * step / max_steps)
+    return (
+        "<div style='display:flex;align-items:center;gap:8px'>"
+        f"<div role='progressbar' aria-valuenow='{step}' aria-valuemin='0' aria-valuemax='{max_steps}' "
+        "style='width:240px;height:8px;border-radius:4px;background:rgba(127,127,127,.3)'>"
+        f"<div style='width:{percent:.1f}%;height:8px;border-radius:4px;background:{colour}'></div></div>"
+        f"<span>step {step} of {max_steps}</span></div>"
+    )

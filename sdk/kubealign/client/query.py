@@ -61,8 +61,7 @@ def select_page(jobs: Iterable[J], query: ListQuery) -> SelectedPage[J]:
     """Return the requested page.
 
     A cursor is a position in the sort order, not a number of jobs, so no job is skipped when jobs are
-    created or
-    deleted between two pages.
+    created or deleted between two pages.
 
     Raises:
         JobInvalid: Names the invalid field of the query.

@@ -117,8 +117,7 @@ class JobPage:
     """One page of jobs.
 
     `next` is the cursor of the next page, empty at the end; `total` is the number of matching jobs, if the
-    backend
-    knows it.
+    backend knows it.
     """
 
     jobs: Sequence[JobRecord]

@@ -6,10 +6,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 from kubealign.client.async_client import AsyncAlignmentClient
-from kubealign.client.async_job import AsyncJob
 from kubealign.client.errors import JobNotFound, WaitTimeout
 from kubealign.client.event_loop_thread import EventLoopThread
-from kubealign.client.job import Job
+from kubealign.client.job import AsyncJob, Job
 from kubealign.client.metrics_table import MetricsTable
 from kubealign.client.records import JobEvent, LogLine, ProcessRecord
 from kubealign.client.results.loader import Result
@@ -28,14 +27,11 @@ class AlignmentClient:
     """Client of the jobs of a cluster or of this machine.
 
     `AlignmentClient.cluster()` and `.local()` select the backend. Without either, the backend is this
-    machine if
-    KUBEALIGN_RUNS_DIR is set, else the cluster. `close`, or `with`, releases the connections; jobs
-    continue to run. `namespace`, where omitted, is the default namespace of the
-    backend.
+    machine if KUBEALIGN_RUNS_DIR is set, else the cluster. `close`, or `with`, releases the connections;
+    jobs continue to run. `namespace`, where omitted, is the default namespace of the backend.
 
     The client runs an event loop in a thread of its own, so it can be used where an event loop is already
-    running, as in
-    a notebook. It does not survive a fork: create one in each process.
+    running, as in a notebook. It does not survive a fork: create one in each process.
 
     Every method raises a KubealignError (kubealign.errors) whose message states the remedy.
     """
@@ -56,8 +52,7 @@ class AlignmentClient:
 
         Args:
             dashboard: Address of the cluster's dashboard, which serves metrics and samples; None finds it
-                through the
-                API server.
+                through the API server.
             token: Token for the dashboard, if the kubeconfig has none.
 
         Raises:
@@ -82,8 +77,7 @@ class AlignmentClient:
         """Submit one or several jobs.
 
         Several jobs (a list, or a text or file with several documents) are submitted in the order of their
-        dependencies
-        and returned as a list.
+        dependencies and returned as a list.
 
         Args:
             job: An AlignmentJob, a dict, a YAML text, or the path of a file.

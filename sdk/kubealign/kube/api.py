@@ -1,8 +1,7 @@
 """Kubernetes API client for plain JSON that reuses the connections and credentials of the official client.
 
 Each call has a timeout and returns the server's JSON unchanged: the official client's typed methods would
-build
-models of thousands of objects. Failures are raised as the exceptions of `errors`.
+build models of thousands of objects. Failures are raised as the exceptions of `errors`.
 """
 
 import asyncio
@@ -44,10 +43,8 @@ class KubernetesApi:
     """Client of one API server; an async context manager.
 
     Paths are API paths such as /api/v1/pods (see kubealign.kube.resources). `namespace` is the namespace
-    of the
-    kubeconfig context. Every method raises a KubealignError: those of
-    `kubealign.kube.errors.error_from_response`,
-    and Unavailable when no complete response arrives in time.
+    of the kubeconfig context. Every method raises a KubealignError: those of
+    `kubealign.kube.errors.error_from_response`, and Unavailable when no complete response arrives in time.
     """
 
     def __init__(
@@ -310,8 +307,7 @@ async def connect(
     """Connect to a cluster, located in the same way as by kubectl.
 
     The first of these is used: the given kubeconfig, KUBECONFIG, ~/.kube/config, the service account of
-    the pod.
-    The caller must close the returned client.
+    the pod. The caller must close the returned client.
 
     Args:
         timeout: Timeout of one call in seconds.

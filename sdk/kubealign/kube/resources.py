@@ -7,7 +7,7 @@ from kubealign.spec.job import API_VERSION
 
 
 @dataclass(frozen=True)
-class ApiResource:
+class ResourcePath:
     """Kind of API object. `base` is /api/v1 or /apis/GROUP/VERSION."""
 
     base: str
@@ -23,7 +23,7 @@ class ApiResource:
         return f"{self.collection_path(namespace)}/{quote(name, safe='')}"
 
 
-JOBS = ApiResource(f"/apis/{API_VERSION}", "alignmentjobs")
-PODS = ApiResource("/api/v1", "pods")
-EVENTS = ApiResource("/apis/events.k8s.io/v1", "events")
-SERVICES = ApiResource("/api/v1", "services")
+JOBS = ResourcePath(f"/apis/{API_VERSION}", "alignmentjobs")
+PODS = ResourcePath("/api/v1", "pods")
+EVENTS = ResourcePath("/apis/events.k8s.io/v1", "events")
+SERVICES = ResourcePath("/api/v1", "services")

@@ -1,8 +1,8 @@
 """Certificate authority of a job: one CA per job, one certificate per role, for servers and clients alike.
 
 A certificate's identity is its only URI name, `spiffe://kubealign/JOB/ROLE`, a SPIFFE ID
-(https://github.com/spiffe/spiffe/blob/main/standards/SPIFFE-ID.md).
-Requires `cryptography`; imported only by code that issues certificates.
+(https://github.com/spiffe/spiffe/blob/main/standards/SPIFFE-ID.md). Requires `cryptography`; imported only
+by code that issues certificates.
 """
 
 import os

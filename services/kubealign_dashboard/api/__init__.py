@@ -1,0 +1,1 @@
+"""The REST API: routes, response models and the OpenAPI document."""

@@ -18,7 +18,7 @@ def job_list(jobs: JobPage, jobs_before: int | None) -> dict[str, Any]:
     """Return a list of jobs.
 
     Args:
-        before: Number of jobs on the previous pages, if known.
+        jobs_before: Number of jobs on the previous pages, if known.
     """
     metadata: dict[str, Any] = {"continue": jobs.next, "resourceVersion": jobs.resource_version}
     if jobs.total is not None:

@@ -1,1 +1,1 @@
-"""The dashboard of a cluster: who may see what, and a memory of all jobs that it lists from."""
+"""The dashboard of a cluster: rights from the API server, and a cache of all jobs."""

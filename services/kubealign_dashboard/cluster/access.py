@@ -3,24 +3,26 @@ caller.
 """
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-from kubealign.client.backends.base import JobBackend
+from kubealign.client.backends.base import JobBackend, TelemetrySource
 from kubealign.client.backends.cluster.backend import ClusterBackend
 from kubealign.client.errors import Forbidden
+from kubealign.client.records import JobRecord, JobRef
 from kubealign.kube.api import KubernetesApi
 from kubealign_dashboard.access import Caller
 from kubealign_dashboard.cluster.access_reviews import AccessReviews
-from kubealign_dashboard.cluster.impersonating_backend import ImpersonatingBackend
 from kubealign_dashboard.cluster.job_cache import JobCache
 from kubealign_dashboard.cluster.job_reflector import JobReflector
 from kubealign_dashboard.cluster.reader import CacheReader
-from kubealign_dashboard.cluster.redis_telemetry import NoMetrics, RedisMetrics
+from kubealign_dashboard.cluster.redis_telemetry import NoTelemetry, RedisTelemetry
 from kubealign_dashboard.cluster.token_reviews import ClusterCaller, TokenReviews
 
+# A watch delivers within milliseconds; this is the longest wait while it is broken.
+_DELETE_WAIT_SECONDS = 2.0
 _WRITE_VERBS = ("create", "update", "patch", "delete")
 # Concurrent access reviews of one listing of namespaces.
 _MAX_CONCURRENT_REVIEWS = 32
@@ -33,14 +35,14 @@ class ClusterAccess:
 
     Args:
         api: Acts as the dashboard's own service account; closed with this object.
-        figures: Reads the platform's Redis; closed with this object.
+        telemetry: Reads the platform's Redis; closed with this object.
         namespaces: Namespaces whose jobs are shown; empty: all.
     """
 
     def __init__(
         self,
         api: KubernetesApi,
-        metrics: RedisMetrics | NoMetrics,
+        telemetry: RedisTelemetry | NoTelemetry,
         namespaces: Sequence[str] = (),
         *,
         read_only: bool = False,
@@ -48,14 +50,14 @@ class ClusterAccess:
         self.read_only = read_only
         self.cache = JobCache()
         self._api = api
-        self._metrics = metrics
+        self._telemetry = telemetry
         self._namespaces = tuple(namespaces)
         self._namespace = self._namespaces[0] if self._namespaces else _DEFAULT_NAMESPACE
         self._tokens = TokenReviews(api)
         self._rights = AccessReviews(api)
         self._reflectors = [JobReflector(api, self.cache, name) for name in self._namespaces or (None,)]
         self.reader: JobBackend = CacheReader(
-            self.cache, metrics, ClusterBackend(api, metrics, self._namespace), self._namespace
+            self.cache, telemetry, ClusterBackend(api, telemetry, self._namespace), self._namespace
         )
         self._open = AsyncExitStack()
         self._running: list[asyncio.Task[None]] = []
@@ -112,7 +114,7 @@ class ClusterAccess:
 
     def backend_for(self, caller: Caller) -> JobBackend:
         api = self._api.with_token(caller.token)
-        return ImpersonatingBackend(api, self._metrics, self._namespace, self.cache)
+        return ImpersonatingBackend(api, self._telemetry, self._namespace, self.cache)
 
     async def namespaces(self, caller: Caller) -> Sequence[str]:
         """Return the permitted ones of: watched namespaces, namespaces with jobs, and the caller's own."""
@@ -128,6 +130,39 @@ class ClusterAccess:
         ordered = sorted(candidates)
         allowed = await asyncio.gather(*map(asked, ordered))
         return [namespace for namespace, is_allowed in zip(ordered, allowed, strict=True) if is_allowed]
+
+
+class ImpersonatingBackend(ClusterBackend):
+    """A backend that stores the answers of writes in the cache, so that a caller reads its own writes before
+    the watch delivers them.
+    """
+
+    def __init__(
+        self, api: KubernetesApi, telemetry: TelemetrySource, namespace: str, cache: JobCache
+    ) -> None:
+        super().__init__(api, telemetry, namespace)
+        self._cache = cache
+
+    async def create(self, resource: Mapping[str, Any], *, dry_run: bool = False) -> JobRecord:
+        created = await super().create(resource, dry_run=dry_run)
+        return created if dry_run else self._cache_write(created)
+
+    async def patch(self, ref: JobRef, patch: Mapping[str, Any]) -> JobRecord:
+        return self._cache_write(await super().patch(ref, patch))
+
+    async def scale(self, ref: JobRef, replicas: int) -> JobRecord:
+        return self._cache_write(await super().scale(ref, replicas))
+
+    async def delete(self, ref: JobRef) -> None:
+        await super().delete(ref)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_DELETE_WAIT_SECONDS):
+                async for _ in self._cache.watch(ref):
+                    continue
+
+    def _cache_write(self, record: JobRecord) -> JobRecord:
+        self._cache.record_write(dict(record.resource))
+        return record
 
 
 def _own_namespace(caller: Caller) -> list[str]:

@@ -1,8 +1,7 @@
 """A cached job: its document as JSON text, plus the fields by which jobs are filtered and sorted.
 
 Ten thousand documents as dictionaries would exceed the dashboard's memory, and a page shows fifty:
-documents are
-parsed when they are shown.
+documents are parsed when they are shown.
 """
 
 import json

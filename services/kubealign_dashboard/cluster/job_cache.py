@@ -165,8 +165,8 @@ class JobCache:
         """Remove the jobs that are older than a list and not in it.
 
         Args:
-            kept: uids in the list.
-            reached: resourceVersion of the list.
+            uids: uids in the list.
+            listed_version: resourceVersion of the list.
         """
         for ref, job in list(self._jobs.items()):
             if namespace in (None, ref.namespace) and job.version <= listed_version and job.uid not in uids:

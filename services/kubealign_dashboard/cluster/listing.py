@@ -1,8 +1,7 @@
 """Filtered, sorted pages of the cached jobs.
 
 A page token is the sort key of its last job, so that jobs which are added, deleted or changed between two
-pages shift
-nothing: the next page begins after that key.
+pages shift nothing: the next page begins after that key.
 """
 
 import base64

@@ -18,17 +18,17 @@ class CacheReader:
     Logs, events and results require the caller's own token and are refused here.
 
     Args:
-        own: The cluster with the rights of the dashboard itself.
+        cluster: The cluster with the rights of the dashboard itself.
     """
 
     kind = "cluster"
 
     def __init__(
-        self, cache: JobCache, metrics: TelemetrySource, cluster: JobBackend, namespace: str
+        self, cache: JobCache, telemetry: TelemetrySource, cluster: JobBackend, namespace: str
     ) -> None:
         self.namespace = namespace
         self._cache = cache
-        self._metrics = metrics
+        self._telemetry = telemetry
         self._cluster = cluster
 
     async def get(self, ref: JobRef) -> JobRecord:
@@ -52,7 +52,7 @@ class CacheReader:
         self, ref: JobRef, after: str = STREAM_START, count: int = 1000
     ) -> Sequence[StepMetrics]:
         await self.get(ref)
-        return await self._metrics.metrics(ref, after, count)
+        return await self._telemetry.metrics(ref, after, count)
 
     async def samples(
         self,
@@ -64,11 +64,11 @@ class CacheReader:
         newest: bool = False,
     ) -> Sequence[SampleRecord]:
         await self.get(ref)
-        return await self._metrics.samples(ref, after, count, step=step, newest=newest)
+        return await self._telemetry.samples(ref, after, count, step=step, newest=newest)
 
     async def heartbeats(self, ref: JobRef, processes: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
         await self.get(ref)
-        return await self._metrics.heartbeats(ref, processes)
+        return await self._telemetry.heartbeats(ref, processes)
 
     async def processes(self, ref: JobRef) -> Sequence[ProcessRecord]:
         await self.get(ref)

@@ -17,7 +17,7 @@ from kubealign.read_model import (
 Result = TypeVar("Result")
 
 
-class RedisMetrics:
+class RedisTelemetry:
     """Reads metrics from Redis. Every method raises Unavailable while Redis is unavailable."""
 
     def __init__(self, access: RedisAccess) -> None:
@@ -49,7 +49,7 @@ class RedisMetrics:
         return self._model.with_prefix(f"kubealign:{ref.namespace}:{ref.name}:")
 
 
-class NoMetrics:
+class NoTelemetry:
     """The metrics of a platform without Redis: none."""
 
     async def close(self) -> None:

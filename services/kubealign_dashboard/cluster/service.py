@@ -15,7 +15,7 @@ from kubealign.kube.api import connect
 from kubealign_dashboard.app import create_app
 from kubealign_dashboard.cluster.access import ClusterAccess
 from kubealign_dashboard.cluster.certificate_reload import reload_on_change
-from kubealign_dashboard.cluster.redis_telemetry import NoMetrics, RedisMetrics
+from kubealign_dashboard.cluster.redis_telemetry import NoTelemetry, RedisTelemetry
 from kubealign_dashboard.cluster.settings import DashboardSettings, ListenAddress, SettingsError
 from kubealign_dashboard.server import DashboardServer
 
@@ -56,15 +56,15 @@ async def run(settings: DashboardSettings) -> None:
     """
     redis = settings.redis()
     api = await connect(settings.kubeconfig, timeout=settings.request_seconds)
-    metrics = NoMetrics() if redis is None else RedisMetrics(redis)
-    async with ClusterAccess(api, metrics, settings.namespaces, read_only=settings.read_only) as access:
+    telemetry = NoTelemetry() if redis is None else RedisTelemetry(redis)
+    async with ClusterAccess(api, telemetry, settings.namespaces, read_only=settings.read_only) as access:
 
         async def ready() -> str:
             return access.not_ready_reason() or ""
 
         app = create_app(access, ready=ready)
-        app.state.measures.watch("jobs", "Jobs in the cache.", lambda: len(access.cache))
-        app.state.measures.watch(
+        app.state.metrics.watch("jobs", "Jobs in the cache.", lambda: len(access.cache))
+        app.state.metrics.watch(
             "hears_changes", "1: changes are received from the API server.", lambda: not access.watch_error()
         )
         await _serve_until_stopped(_build_servers(app, settings), access, settings)

@@ -26,11 +26,11 @@ class TTLCache(Generic[CacheKey, CacheValue]):
 
     def peek(self, key: CacheKey) -> CacheValue | None:
         """Return the cached value; None: absent or expired."""
-        held = self._entries.get(key)
-        if held is None or self._clock() >= held[1]:
+        entry = self._entries.get(key)
+        if entry is None or self._clock() >= entry[1]:
             return None
         self._entries.move_to_end(key)
-        return held[0]
+        return entry[0]
 
     def put(self, key: CacheKey, answer: CacheValue, seconds: float) -> None:
         """Cache the value for this many seconds."""
@@ -44,7 +44,7 @@ class TTLCache(Generic[CacheKey, CacheValue]):
     async def get(
         self, key: CacheKey, fetch: Callable[[], Awaitable[tuple[CacheValue, float]]]
     ) -> CacheValue:
-        """Return the cached value, or call `ask`, which returns a value and its time to live in seconds."""
+        """Return the cached value, or call `fetch`, which returns a value and its time to live in seconds."""
         value = self.peek(key)
         if value is not None:
             return value
@@ -67,6 +67,6 @@ class TTLCache(Generic[CacheKey, CacheValue]):
 
 
 def _consume_exception(task: asyncio.Task[CacheValue]) -> None:
-    """Retrieve the exception of a task that nobody awaits any more, so that the event loop does not log it."""
+    """Retrieve the exception of a task that nobody awaits, so that the event loop does not log it."""
     if not task.cancelled():
         task.exception()

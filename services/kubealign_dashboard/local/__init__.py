@@ -1,0 +1,1 @@
+"""The dashboard of this machine's runs."""

@@ -1,8 +1,7 @@
 """The dashboard as a child process of `kubealign run`: `python -m kubealign_dashboard.local.child_process`.
 
 The run writes {runs_dir, token, listener, parent} as JSON on standard input: `listener` is the file
-descriptor of
-a listening socket, `parent` the process id of the run, with which the dashboard ends.
+descriptor of a listening socket, `parent` the process id of the run, with which the dashboard ends.
 """
 
 import json

@@ -29,8 +29,7 @@ class LiveStreamResponse(Response):
     """Sends `parts` as they arrive, and `idle` when none arrives for a while.
 
     It ends after the last part, when the reader disconnects or stops reading, after `seconds`, when the
-    caller's token
-    expires, and when `check`, called every minute, raises Forbidden or Unauthenticated.
+    caller's token expires, and when `check`, called every minute, raises Forbidden or Unauthenticated.
     """
 
     def __init__(

@@ -1,0 +1,1 @@
+"""HTTP concerns of all routes: authentication, authorization, errors, encoding, metrics."""

@@ -64,7 +64,7 @@ class AuthenticationMiddleware:
     async def _caller(self, token: str) -> Caller:
         if not token:
             raise Unauthenticated(
-                f"the request has no token: send `Authorization: Bearer TOKEN`, or the token as {TOKEN_HEADER}"
+                f"no token: send `Authorization: Bearer TOKEN`, or the token as {TOKEN_HEADER}"
             )
         if len(token) > _MAX_TOKEN_LENGTH:
             raise Unauthenticated(f"the token is longer than {_MAX_TOKEN_LENGTH} characters")

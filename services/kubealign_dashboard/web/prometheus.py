@@ -50,9 +50,9 @@ class DashboardMetrics:
 class MetricsMiddleware:
     """Middleware that counts and times the responses."""
 
-    def __init__(self, app: ASGIApp, measures: DashboardMetrics) -> None:
+    def __init__(self, app: ASGIApp, metrics: DashboardMetrics) -> None:
         self._app = app
-        self._measures = measures
+        self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -65,7 +65,7 @@ class MetricsMiddleware:
                 # The route's pattern, never the path: names must not make new series.
                 route = str(getattr(scope.get("route"), "path", "") or "none")
                 seconds = time.perf_counter() - started
-                self._measures.record_response(scope["method"], route, message["status"], seconds)
+                self._metrics.record_response(scope["method"], route, message["status"], seconds)
             await send(message)
 
         await self._app(scope, receive, counted)

@@ -1,4 +1,4 @@
-"""Middleware that protects the browser: security headers on every response, and a check of the Host header."""
+"""Middleware that protects the browser: security headers on every response, and a Host header check."""
 
 from collections.abc import Collection
 

@@ -43,7 +43,7 @@ class StoredCheckpoint:
 
 
 class CheckpointStore:
-    """Checkpoints of one job in one folder, written by one driver at a time; the newest `keep` are retained."""
+    """Checkpoints of one job in one folder, written by one driver at a time; the newest `keep` are kept."""
 
     def __init__(self, directory: Path, keep: int) -> None:
         if keep < 1:

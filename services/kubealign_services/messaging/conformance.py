@@ -37,7 +37,7 @@ async def check_consumer_members_share_messages(make: BusFactory) -> None:
 
 
 async def check_late_consumer_gets_earlier_messages(make: BusFactory) -> None:
-    """A consumer named for the first time gets all retained messages, and acknowledged messages never return."""
+    """A new consumer gets all retained messages, and acknowledged messages never return."""
     bus = await make(ack_wait=0.5)
     await bus.publish("scores", b"early", "1")
     early = await bus.pull("scores", "driver", 8, 5.0)
@@ -62,7 +62,7 @@ async def check_message_ids_are_deduplicated(make: BusFactory) -> None:
 
 
 async def check_unsettled_deliveries_return(make: BusFactory) -> None:
-    """An unsettled delivery returns after the acknowledgement wait, to another member, with a higher attempt."""
+    """An unsettled delivery goes to another member after the acknowledgement wait, with a higher attempt."""
     bus, second_bus = await make(ack_wait=1.0), await make("two", ack_wait=1.0)
     await bus.publish("work", b"item", "1")
     (lost,) = await bus.pull("work", "rollout", 1, 5.0)
@@ -84,7 +84,7 @@ async def check_in_progress_extends_ack_wait(make: BusFactory) -> None:
 
 
 async def check_retry_and_reject(make: BusFactory) -> None:
-    """Retry redelivers a message, after a delay if requested; reject does not redeliver it to this consumer."""
+    """Retry redelivers a message, after a delay if requested; reject ends its delivery to this consumer."""
     bus = await make()
     await bus.publish("work", b"item", "1")
     (delivery,) = await bus.pull("work", "rollout", 1, 5.0)
@@ -221,7 +221,7 @@ async def check_purge_removes_messages(make: BusFactory) -> None:
 
 
 async def check_payload_size_limit(make: BusFactory) -> None:
-    """The largest allowed message arrives complete; one byte more is refused, with both sizes in the error."""
+    """The largest allowed message arrives complete; one byte more is refused, naming both sizes."""
     bus = await make(bounds={"work": Bounds(messages=4, size_bytes=64 << 20)})
     largest = bytes(bus.max_payload)
     await bus.publish("work", largest, "x" * 200)
@@ -236,7 +236,7 @@ async def check_payload_size_limit(make: BusFactory) -> None:
 
 
 async def check_misuse_raises(make: BusFactory) -> None:
-    """An unknown subject is refused with the known ones; a closed bus says so; closing ends a waiting pull."""
+    """An unknown subject is refused, naming the known ones; a closed bus says so; closing ends pulls."""
     bus = await make()
     try:
         await bus.publish("rollout", b"", "1")

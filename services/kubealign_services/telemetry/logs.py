@@ -1,4 +1,4 @@
-"""Structured logs: the standard library's logging, one JSON line for each event.
+"""Structured logs: the standard library's logging, one JSON line for each event; keeps the last error.
 
 `log.info("step done", extra={"step": 7})` gives
 {"time":"2026-01-31T12:00:00.000Z","level":"info","job":...,"role":...,"process":...,"message":"step
@@ -11,21 +11,8 @@ from typing import TextIO
 
 from kubealign_services.telemetry.json_values import to_json
 
-_MAX_CHARACTERS = 500
-
-
-class LastError(logging.Handler):
-    """Keeps the text of the newest record of level ERROR or above; empty before the first one."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self.text = ""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        message = record.getMessage()
-        self.text = message if len(message) <= _MAX_CHARACTERS else message[: _MAX_CHARACTERS - 3] + "..."
-
-
+# Longest text of the last error.
+_MAX_ERROR_CHARACTERS = 500
 # Standard attributes of a record; any other attribute came from `extra`.
 _RECORD_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 # These log every request at INFO; only their warnings and errors are kept.
@@ -66,3 +53,17 @@ def set_up_logs(job: str, role: str, process: str, stream: TextIO, level: int = 
     logging.captureWarnings(True)
     for name in _VERBOSE_LOGGERS:
         logging.getLogger(name).setLevel(logging.WARNING)
+
+
+class LastError(logging.Handler):
+    """Keeps the text of the newest record of level ERROR or above; empty before the first one."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.text = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        message = record.getMessage()
+        self.text = (
+            message if len(message) <= _MAX_ERROR_CHARACTERS else message[: _MAX_ERROR_CHARACTERS - 3] + "..."
+        )

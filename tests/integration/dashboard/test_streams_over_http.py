@@ -12,7 +12,7 @@ import pytest
 from kubealign_dashboard.app import create_app
 from kubealign_dashboard.streams.job_feed import PollIntervals
 from support.dashboard import JOBS, LETTERS, Seen, events, site_with_jobs
-from support.memory_site import MemorySite
+from support.memory_backend import MemoryBackend
 from support.ruled_access import Person, RuledAccess, bearer
 from support.served import served
 
@@ -23,7 +23,7 @@ QUICK = PollIntervals(metrics=0.02, processes=0.05, finished=0.05)
 
 
 @pytest.fixture
-async def site(tmp_path: Path) -> MemorySite:
+async def site(tmp_path: Path) -> MemoryBackend:
     return await site_with_jobs(tmp_path)
 
 
@@ -40,11 +40,11 @@ async def stream(
         yield response, events(response.aiter_text())
 
 
-def access(site: MemorySite, **people: Person) -> RuledAccess:
+def access(site: MemoryBackend, **people: Person) -> RuledAccess:
     return RuledAccess(site, {"jane": Person("jane"), **people})
 
 
-async def test_nothing_is_lost_during_a_server_restart(site: MemorySite, unused_tcp_port: int) -> None:
+async def test_nothing_is_lost_during_a_server_restart(site: MemoryBackend, unused_tcp_port: int) -> None:
     seen: list[Seen] = []
     for number in range(3):
         site.report(LETTERS, number + 1, {"reward/mean": 0.1})
@@ -62,7 +62,7 @@ async def test_nothing_is_lost_during_a_server_restart(site: MemorySite, unused_
     assert steps == [1, 10, 2, 20, 3, 30]
 
 
-async def test_the_server_shuts_down_with_open_streams(site: MemorySite) -> None:
+async def test_the_server_shuts_down_with_open_streams(site: MemoryBackend) -> None:
     with ExitStack() as server:
         address = server.enter_context(served(create_app(access(site), poll_intervals=QUICK)))
         async with stream(address) as (_, job), stream(address, "/api/v1/stream") as (_, listed):
@@ -74,7 +74,7 @@ async def test_the_server_shuts_down_with_open_streams(site: MemorySite) -> None
             assert [event async for event in listed] == []
 
 
-async def test_a_stream_ends_when_its_token_expires(site: MemorySite) -> None:
+async def test_a_stream_ends_when_its_token_expires(site: MemoryBackend) -> None:
     people = access(site, brief=Person("brief", expires=time.time() + 2))
     with served(create_app(people, poll_intervals=QUICK)) as address:
         async with stream(address, token="brief") as (_, coming):
@@ -84,7 +84,7 @@ async def test_a_stream_ends_when_its_token_expires(site: MemorySite) -> None:
             assert response.status_code == 401
 
 
-async def test_the_number_of_streams_is_limited(site: MemorySite) -> None:
+async def test_the_number_of_streams_is_limited(site: MemoryBackend) -> None:
     with served(create_app(access(site), poll_intervals=QUICK, max_streams=1)) as address:
         async with stream(address) as (_, coming):
             await anext(coming)
@@ -94,7 +94,7 @@ async def test_the_number_of_streams_is_limited(site: MemorySite) -> None:
                 assert refused.headers["content-type"] == "application/problem+json"
 
 
-async def test_logs_are_followed(site: MemorySite) -> None:
+async def test_logs_are_followed(site: MemoryBackend) -> None:
     site.log(LETTERS, "driver", "step 1")
     async with httpx.AsyncClient(timeout=60) as client:
         with served(create_app(access(site))) as address:

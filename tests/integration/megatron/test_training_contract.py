@@ -15,13 +15,13 @@ from kubealign.spec.sections.precision import Precision
 from kubealign.spec.sections.training import Backend, TorchBackendSpec
 from support.forked_ranks import RankFactory
 from support.free_address import free_address
-from support.training_contract import VOCABULARY, Seat, Told, batch_of, sit, trainer
+from support.training_contract import VOCABULARY, ContractRun, RankSetup, batch_of, run_rank, trainer
 
 pytestmark = pytest.mark.timeout(300)
 
 TOKENS = 24
-CHAPTERS = ("policy", "resumed", "critic", "scores", "adapted")
-Tell = Callable[..., Told]
+SCENARIOS = ("policy", "resumed", "critic", "scores", "adapted")
+RunContract = Callable[..., ContractRun]
 
 
 def megatron(**split: Any) -> Backend:
@@ -49,7 +49,7 @@ def ranks() -> Iterator[RankFactory]:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("contract")
 
 
@@ -61,117 +61,119 @@ SIZES = {
 
 
 @pytest.fixture(scope="module")
-def folder(place: Path) -> Path:
+def folder(root: Path) -> Path:
     """Llama with tied embeddings: the first stage and the last share a weight."""
     torch.manual_seed(3)
     model = AutoModelForCausalLM.from_config(LlamaConfig(tie_word_embeddings=True, **SIZES))
-    model.save_pretrained(place / "llama")
-    return place / "llama"
+    model.save_pretrained(root / "llama")
+    return root / "llama"
 
 
 @pytest.fixture(scope="module")
-def mixture(place: Path) -> Path:
+def mixture(root: Path) -> Path:
     torch.manual_seed(4)
     config = Qwen3MoeConfig(
         num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, head_dim=8, norm_topk_prob=True,
         tie_word_embeddings=False, **SIZES,
     )  # fmt: skip
-    AutoModelForCausalLM.from_config(config).save_pretrained(place / "mixture")
-    return place / "mixture"
+    AutoModelForCausalLM.from_config(config).save_pretrained(root / "mixture")
+    return root / "mixture"
 
 
 @pytest.fixture(scope="module")
-def tell(ranks: RankFactory, place: Path) -> Tell:
-    """A story of some ranks, told once however many tests ask for it."""
-    known: dict[str, Told] = {}
+def run_contract(ranks: RankFactory, root: Path) -> RunContract:
+    """Run the contract on some ranks, once for all tests that use it."""
+    runs: dict[str, ContractRun] = {}
 
-    def told(
+    def run(
         name: str,
         world_size: int,
         backend: Backend,
         folder: Path,
-        chapters: tuple[str, ...] = CHAPTERS,
+        scenarios: tuple[str, ...] = SCENARIOS,
         elsewhere: Path | None = None,
-    ) -> Told:
-        if name not in known:
-            work = place / name.replace(" ", "-")
+    ) -> ContractRun:
+        if name not in runs:
+            work = root / name.replace(" ", "-")
             work.mkdir()
             address = free_address() if world_size > 1 else None
             spec = trainer(backend, world_size)
-            seats = [
-                (Seat(rank, world_size, address, folder, work, spec, chapters, elsewhere),)
+            setups = [
+                (RankSetup(rank, world_size, address, folder, work, spec, scenarios, elsewhere),)
                 for rank in range(world_size)
             ]
-            codes = ranks.run(f"{sit.__module__}:{sit.__name__}", seats, timeout=150)
+            codes = ranks.run(f"{run_rank.__module__}:{run_rank.__name__}", setups, timeout=150)
             assert codes == [0] * world_size, f"{name}: exit codes {codes}"
-            known[name] = Told(work, world_size)
-        return known[name]
+            runs[name] = ContractRun(work, world_size)
+        return runs[name]
 
-    return told
-
-
-@pytest.fixture
-def alone(tell: Tell, folder: Path) -> Told:
-    return tell("torch alone", 1, ONE, folder)
+    return run
 
 
 @pytest.fixture
-def story(layout: str, tell: Tell, folder: Path) -> Told:
-    return tell(layout, *LAYOUTS[layout], folder)
+def reference(run_contract: RunContract, folder: Path) -> ContractRun:
+    return run_contract("torch reference", 1, ONE, folder)
 
 
-def close(found: Any, wanted: Any, tolerance: float = 2e-5) -> None:
-    assert len(found) == len(wanted) > 0
-    for mine, theirs in zip(found, wanted, strict=True):
+@pytest.fixture
+def outcome(layout: str, run_contract: RunContract, folder: Path) -> ContractRun:
+    return run_contract(layout, *LAYOUTS[layout], folder)
+
+
+def close(actual: Any, expected: Any, tolerance: float = 2e-5) -> None:
+    assert len(actual) == len(expected) > 0
+    for mine, theirs in zip(actual, expected, strict=True):
         assert mine == pytest.approx(theirs, rel=tolerance, abs=tolerance)
         assert mine["loss"] == pytest.approx(theirs["loss"], abs=tolerance / 2)
 
 
-def all_close(found: dict[str, Tensor], wanted: dict[str, Tensor], tolerance: float = 2e-5) -> None:
-    assert found.keys() == wanted.keys() and found
-    for name, tensor in wanted.items():
-        torch.testing.assert_close(found[name], tensor, atol=tolerance, rtol=tolerance, msg=name)
+def all_close(actual: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float = 2e-5) -> None:
+    assert actual.keys() == expected.keys() and actual
+    for name, tensor in expected.items():
+        torch.testing.assert_close(actual[name], tensor, atol=tolerance, rtol=tolerance, msg=name)
 
 
 @OF_ALL
-def test_columns_before_a_step(story: Told, alone: Told) -> None:
-    all_close(story.tensors("first"), alone.tensors("first"), 5e-6)
+def test_columns_before_a_step(outcome: ContractRun, reference: ContractRun) -> None:
+    all_close(outcome.tensors("first"), reference.tensors("first"), 5e-6)
 
 
 @OF_ALL
-def test_a_frozen_model_in_the_same_processes_does_not_change(story: Told, alone: Told) -> None:
-    found, first = story.tensors("frozen"), alone.tensors("first")
-    all_close(found, {name: first[name] for name in found}, 5e-6)
+def test_a_frozen_model_in_the_same_processes_does_not_change(
+    outcome: ContractRun, reference: ContractRun
+) -> None:
+    actual, first = outcome.tensors("frozen"), reference.tensors("first")
+    all_close(actual, {name: first[name] for name in actual}, 5e-6)
 
 
 @OF_ALL
-def test_five_ppo_and_five_sft_steps(story: Told, alone: Told) -> None:
-    found, wanted = story.figures["policy"], alone.figures["policy"]
-    close(found["ppo"], wanted["ppo"])
-    close(found["sft"], wanted["sft"])
-    assert found["evaluated"] == pytest.approx(wanted["evaluated"], rel=2e-5, abs=2e-5)
-    moved = alone.tensors("columns")["logprobs"] - alone.tensors("first")["logprobs"]
+def test_five_ppo_and_five_sft_steps(outcome: ContractRun, reference: ContractRun) -> None:
+    actual, expected = outcome.results["policy"], reference.results["policy"]
+    close(actual["ppo"], expected["ppo"])
+    close(actual["sft"], expected["sft"])
+    assert actual["evaluated"] == pytest.approx(expected["evaluated"], rel=2e-5, abs=2e-5)
+    moved = reference.tensors("columns")["logprobs"] - reference.tensors("first")["logprobs"]
     assert float(moved.abs().max()) > 0.05, "nothing was learnt that could differ"
-    all_close(story.tensors("columns"), alone.tensors("columns"), 5e-5)
-    all_close(story.tensors("weights"), alone.tensors("weights"))
+    all_close(outcome.tensors("columns"), reference.tensors("columns"), 5e-5)
+    all_close(outcome.tensors("weights"), reference.tensors("weights"))
 
 
 @OF_ALL
-def test_a_loss_that_is_not_finite_changes_nothing(story: Told) -> None:
-    """The steps after it are those of `alone`, in whose story nothing else stands between."""
-    assert "optimiser step 6 the loss is -inf" in story.figures["policy"]["poisoned"]
+def test_a_loss_that_is_not_finite_changes_nothing(outcome: ContractRun) -> None:
+    """The following steps equal those of `reference`, which has no failed step."""
+    assert "optimiser step 6 the loss is -inf" in outcome.results["policy"]["poisoned"]
 
 
 @OF_ALL
-def test_slices_cover_the_checkpoint_once(story: Told) -> None:
-    weights = story.tensors("weights")
-    for name, tensor in story.assembled("slices", weights).items():
+def test_slices_cover_the_checkpoint_once(outcome: ContractRun) -> None:
+    weights = outcome.tensors("weights")
+    for name, tensor in outcome.assembled("slices", weights).items():
         assert torch.equal(tensor, weights[name]), name
 
 
 @OF_ALL
-def test_an_export_computes_the_same(story: Told) -> None:
-    model = AutoModelForCausalLM.from_pretrained(story.work / "export").eval()
+def test_an_export_computes_the_same(outcome: ContractRun) -> None:
+    model = AutoModelForCausalLM.from_pretrained(outcome.work / "export").eval()
     batch = batch_of(3)
     start, end = batch.cu_seqlens[:2].tolist()
     tokens = batch.tokens[start:end].long()
@@ -179,44 +181,44 @@ def test_an_export_computes_the_same(story: Told) -> None:
         logits = model(tokens[None]).logits[0] / batch.scalars["temperature"]
     logprobs = logits.log_softmax(-1)[:-1].gather(-1, tokens[1:, None])[:, 0]
     chosen = batch.token_columns["loss_mask"][start + 1 : end] != 0
-    found = story.tensors("columns")["logprobs"][start + 1 : end]
-    torch.testing.assert_close(found[chosen], logprobs[chosen], atol=1e-5, rtol=1e-5)
+    actual = outcome.tensors("columns")["logprobs"][start + 1 : end]
+    torch.testing.assert_close(actual[chosen], logprobs[chosen], atol=1e-5, rtol=1e-5)
 
 
 @OF_ALL
-def test_resuming_equals_not_stopping(story: Told) -> None:
-    assert story.figures["resumed"] == story.figures["policy"]["sft"][2:]
+def test_resuming_equals_not_stopping(outcome: ContractRun) -> None:
+    assert outcome.results["resumed"] == outcome.results["policy"]["sft"][2:]
 
 
-def test_a_checkpoint_of_four_ranks_resumes_on_one(tell: Tell, folder: Path) -> None:
-    four = tell("tensor 2 x pipeline 2", *LAYOUTS["tensor 2 x pipeline 2"], folder)
-    one = tell("megatron alone", 1, megatron(), folder, ("resumed",), four.work / "shards")
-    close(one.figures["resumed"], four.figures["policy"]["sft"][2:])
-
-
-@OF_ALL
-def test_a_critic_matches_the_torch_backend(story: Told, alone: Told) -> None:
-    close(story.figures["critic"], alone.figures["critic"])
-    all_close(story.tensors("values"), alone.tensors("values"))
+def test_a_checkpoint_of_four_ranks_resumes_on_one(run_contract: RunContract, folder: Path) -> None:
+    four = run_contract("tensor 2 x pipeline 2", *LAYOUTS["tensor 2 x pipeline 2"], folder)
+    one = run_contract("megatron reference", 1, megatron(), folder, ("resumed",), four.work / "shards")
+    close(one.results["resumed"], four.results["policy"]["sft"][2:])
 
 
 @OF_ALL
-def test_scores_are_drawn_from_the_same_seed(story: Told, alone: Told) -> None:
-    all_close(story.tensors("scores"), alone.tensors("scores"), 5e-6)
+def test_a_critic_matches_the_torch_backend(outcome: ContractRun, reference: ContractRun) -> None:
+    close(outcome.results["critic"], reference.results["critic"])
+    all_close(outcome.tensors("values"), reference.tensors("values"))
 
 
 @OF_ALL
-def test_an_adapter_matches_the_torch_backend(story: Told, alone: Told) -> None:
-    close(story.figures["adapted"]["sft"], alone.figures["adapted"]["sft"])
-    assert story.figures["adapted"]["scale"] == alone.figures["adapted"]["scale"] == 4.0
+def test_scores_are_drawn_from_the_same_seed(outcome: ContractRun, reference: ContractRun) -> None:
+    all_close(outcome.tensors("scores"), reference.tensors("scores"), 5e-6)
+
+
+@OF_ALL
+def test_an_adapter_matches_the_torch_backend(outcome: ContractRun, reference: ContractRun) -> None:
+    close(outcome.results["adapted"]["sft"], reference.results["adapted"]["sft"])
+    assert outcome.results["adapted"]["scale"] == reference.results["adapted"]["scale"] == 4.0
     for name in ("adapted", "base", "adapter", "merged"):
-        all_close(story.tensors(name), alone.tensors(name), 5e-5)
+        all_close(outcome.tensors(name), reference.tensors(name), 5e-5)
     laid_over = "adapted-export/adapter/adapter_model.safetensors"
-    all_close(story.tensors(laid_over), alone.tensors(laid_over), 5e-5)
-    base, adapted = story.tensors("base")["logprobs"], story.tensors("adapted")["logprobs"]
+    all_close(outcome.tensors(laid_over), reference.tensors(laid_over), 5e-5)
+    base, adapted = outcome.tensors("base")["logprobs"], outcome.tensors("adapted")["logprobs"]
     assert float((base - adapted).abs().max()) > 1e-3
-    merged = story.tensors("merged")
-    for name, tensor in story.assembled("merged-slices", merged).items():
+    merged = outcome.tensors("merged")
+    for name, tensor in outcome.assembled("merged-slices", merged).items():
         assert torch.equal(tensor, merged[name]), name
 
 
@@ -224,34 +226,36 @@ def test_an_adapter_matches_the_torch_backend(story: Told, alone: Told) -> None:
     "split", [{"expert_parallel": 2}, {"tensor_parallel": 2}], ids=["expert 2", "tensor 2"]
 )
 def test_a_mixture_of_experts_matches_the_torch_backend(
-    split: dict[str, int], tell: Tell, mixture: Path
+    split: dict[str, int], run_contract: RunContract, mixture: Path
 ) -> None:
-    alone = tell("mixture alone", 1, ONE, mixture, ("policy",))
-    story = tell(
+    reference = run_contract("mixture reference", 1, ONE, mixture, ("policy",))
+    outcome = run_contract(
         f"mixture {split}".translate({ord(c): None for c in "{}':"}),
         2,
         megatron(**split),
         mixture,
         ("policy",),
     )
-    close(story.figures["policy"]["ppo"], alone.figures["policy"]["ppo"], 1e-4)
-    all_close(story.tensors("weights"), alone.tensors("weights"), 1e-4)
-    weights = story.tensors("weights")
-    for name, tensor in story.assembled("slices", weights).items():
+    close(outcome.results["policy"]["ppo"], reference.results["policy"]["ppo"], 1e-4)
+    all_close(outcome.tensors("weights"), reference.tensors("weights"), 1e-4)
+    weights = outcome.tensors("weights")
+    for name, tensor in outcome.assembled("slices", weights).items():
         assert torch.equal(tensor, weights[name]), name
 
 
-def test_bf16_stays_near_the_torch_backend(tell: Tell, folder: Path) -> None:
+def test_bf16_stays_near_the_torch_backend(run_contract: RunContract, folder: Path) -> None:
     half = {"precision": Precision.BFLOAT16}
     one = Backend(torch=TorchBackendSpec(microbatch_tokens=TOKENS, **half))
-    alone = tell("torch alone in bf16", 1, one, folder, ("policy",))
-    story = tell("tensor 2 in bf16", 2, megatron(tensor_parallel=2, **half), folder, ("policy",))
-    for found, wanted in zip(story.figures["policy"]["sft"], alone.figures["policy"]["sft"], strict=True):
-        assert found["loss"] == pytest.approx(wanted["loss"], abs=5e-2)
-        assert found["gradient_norm"] == pytest.approx(wanted["gradient_norm"], rel=0.1)
+    reference = run_contract("torch reference in bf16", 1, one, folder, ("policy",))
+    outcome = run_contract("tensor 2 in bf16", 2, megatron(tensor_parallel=2, **half), folder, ("policy",))
+    for actual, expected in zip(
+        outcome.results["policy"]["sft"], reference.results["policy"]["sft"], strict=True
+    ):
+        assert actual["loss"] == pytest.approx(expected["loss"], abs=5e-2)
+        assert actual["gradient_norm"] == pytest.approx(expected["gradient_norm"], rel=0.1)
     # Passes use the rounded weights; the masters equal the folder's weights.
     whole = load_file(folder / "model.safetensors")["model.layers.0.mlp.down_proj.weight"]
-    held = [load_file(path) for path in sorted((story.work / "untrained").glob("*.safetensors"))]
+    held = [load_file(path) for path in sorted((outcome.work / "untrained").glob("*.safetensors"))]
     pieces = [
         tensor
         for shard in held

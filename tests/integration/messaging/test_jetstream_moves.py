@@ -19,7 +19,7 @@ NAME = "nats.kubealign.test"
 
 
 class Names:
-    """Resolves NAME; None when it has no address. Replaces the system's resolver, which a test cannot change."""
+    """Resolves NAME; None when it has no address. Replaces the system's resolver."""
 
     def __init__(self) -> None:
         self.address: str | None = None

@@ -21,12 +21,12 @@ from kubealign_operator.controller.kube.resources import PODS
 from kubealign_operator.controller.metrics import OperatorMetrics
 
 
-class Kept:
+class RecordingStore:
     """A store that records its calls."""
 
     def __init__(self, until: int) -> None:
         self.items: dict[str, int] = {}
-        self.told = asyncio.Event()
+        self.reached = asyncio.Event()
         self._until = until
 
     def put(self, item: Json) -> None:
@@ -35,12 +35,14 @@ class Kept:
     def remove(self, item: Json) -> None:
         self.items.pop(item["metadata"]["uid"], None)
 
-    def sweep(self, namespace: str | None, kept: set[str], reached: int) -> None:
-        self.items = {uid: held for uid, held in self.items.items() if uid in kept or held > reached}
+    def sweep(self, namespace: str | None, uids: set[str], listed_version: int) -> None:
+        self.items = {
+            uid: version for uid, version in self.items.items() if uid in uids or version > listed_version
+        }
 
-    def reach(self, namespace: str | None, reached: int) -> None:
-        if reached >= self._until:
-            self.told.set()
+    def advance_to(self, namespace: str | None, version: int) -> None:
+        if version >= self._until:
+            self.reached.set()
 
 
 def _item(uid: str, version: int) -> Json:
@@ -61,9 +63,11 @@ def _event(kind: str, item: Json) -> Json:
 _OPEN = streams(stays=True)
 
 
-async def _followed(answers: list[Answer], until: int, resync: float = 600) -> tuple[Kept, list[str]]:
+async def _followed(
+    answers: list[Answer], until: int, resync: float = 600
+) -> tuple[RecordingStore, list[str]]:
     """Return the stored objects and the requests once the store has reached a version."""
-    stored, server = Kept(until), ScriptedServer(answers)
+    stored, server = RecordingStore(until), ScriptedServer(answers)
     async with server as client:
         reflector = Reflector(
             Api(client, OperatorMetrics(), 5),
@@ -75,7 +79,7 @@ async def _followed(answers: list[Answer], until: int, resync: float = 600) -> t
         running = asyncio.create_task(reflector.run())
         try:
             async with asyncio.timeout(20):
-                await stored.told.wait()
+                await stored.reached.wait()
         finally:
             running.cancel()
             await asyncio.wait([running])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support.browser import CHROMIUM, Dashboard, View, chromium
-from support.memory_site import MemorySite
+from support.memory_backend import MemoryBackend
 from support.ruled_access import Person, RuledAccess
 
 if TYPE_CHECKING:
@@ -22,12 +22,12 @@ def browser() -> "Iterator[Browser]":
 
 
 @pytest.fixture
-def site() -> MemorySite:
-    return MemorySite()
+def site() -> MemoryBackend:
+    return MemoryBackend()
 
 
 @pytest.fixture
-def access(site: MemorySite) -> RuledAccess:
+def access(site: MemoryBackend) -> RuledAccess:
     return RuledAccess(site, {"secret": Person("ann")})
 
 

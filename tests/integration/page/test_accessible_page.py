@@ -8,7 +8,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
 from support.browser import Dashboard, View, done
-from support.memory_site import MemorySite
+from support.memory_backend import MemoryBackend
 from support.page_jobs import running_job
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _VIEWS = (
 
 
 @pytest.fixture
-def filled(site: MemorySite, dashboard: Dashboard) -> Iterator[Dashboard]:
+def filled(site: MemoryBackend, dashboard: Dashboard) -> Iterator[Dashboard]:
     ref = done(running_job(site, "llama", 30))
     done(running_job(site, "other", 5))
     site.status(ref, message="waits for a very-long-name-without-any-place-to-break-it-" + "x" * 60)

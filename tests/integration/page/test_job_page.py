@@ -8,7 +8,7 @@ from playwright.sync_api import expect
 
 from kubealign.client.records import JobRef
 from support.browser import Dashboard, View, done
-from support.memory_site import MemorySite
+from support.memory_backend import MemoryBackend
 from support.page_jobs import running_job, sample, values
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ _ADDRESS = "#/jobs/default/llama"
 
 
 @pytest.fixture
-def ref(site: MemorySite) -> JobRef:
+def ref(site: MemoryBackend) -> JobRef:
     return done(running_job(site, "llama", _STEPS))
 
 
@@ -42,7 +42,7 @@ def shown_range(page: "Page", panel: str) -> list[float]:
     return held
 
 
-def test_curves_grow_and_drop_rolled_back_steps(site: MemorySite, ref: JobRef, view: View) -> None:
+def test_curves_grow_and_drop_rolled_back_steps(site: MemoryBackend, ref: JobRef, view: View) -> None:
     page = view.open(_ADDRESS)
     until_steps(page, list(range(1, 41)))
     expect(page.locator("#figure-reward .legend")).to_contain_text("helpful")
@@ -60,7 +60,7 @@ def test_curves_grow_and_drop_rolled_back_steps(site: MemorySite, ref: JobRef, v
     expect(page.locator("#figure-kl tbody tr").first).to_have_text("409")
 
 
-def test_shared_zoom_smoothing_axis_and_overlay(site: MemorySite, ref: JobRef, view: View) -> None:
+def test_shared_zoom_smoothing_axis_and_overlay(site: MemoryBackend, ref: JobRef, view: View) -> None:
     done(running_job(site, "other", 60, seed=3))
     page = view.open(_ADDRESS)
     until_steps(page, list(range(1, 41)))
@@ -88,7 +88,9 @@ def test_shared_zoom_smoothing_axis_and_overlay(site: MemorySite, ref: JobRef, v
     page.wait_for_function("() => document.querySelector('#figure-kl .plot')?.data?.length === 3")
 
 
-def test_navigation_from_curve_to_step_to_sample_to_token(site: MemorySite, ref: JobRef, view: View) -> None:
+def test_navigation_from_curve_to_step_to_sample_to_token(
+    site: MemoryBackend, ref: JobRef, view: View
+) -> None:
     page = view.open(_ADDRESS)
     until_steps(page, list(range(1, 41)))
     box = page.locator("#figure-reward .plot").bounding_box()
@@ -122,14 +124,14 @@ def test_navigation_from_curve_to_step_to_sample_to_token(site: MemorySite, ref:
     expect(page.get_by_role("heading", name="Samples of step 35")).to_be_visible()
 
 
-def test_new_samples_replace_unread_ones(site: MemorySite, ref: JobRef, view: View) -> None:
+def test_new_samples_replace_unread_ones(site: MemoryBackend, ref: JobRef, view: View) -> None:
     page = view.open(f"{_ADDRESS}?tab=samples")
     expect(page.get_by_role("heading", name="Samples of step 40")).to_be_visible()
     site.sample(ref, sample(41, 0))
     expect(page.get_by_role("heading", name="Samples of step 41")).to_be_visible()
 
 
-def test_suspend_resume_scale_and_delete(site: MemorySite, ref: JobRef, view: View) -> None:
+def test_suspend_resume_scale_and_delete(site: MemoryBackend, ref: JobRef, view: View) -> None:
     page = view.open(_ADDRESS)
     page.get_by_role("button", name="Suspend").click()
     expect(page.locator(".jobhead .phase")).to_have_text("Suspended")
@@ -151,7 +153,7 @@ def test_suspend_resume_scale_and_delete(site: MemorySite, ref: JobRef, view: Vi
 
 
 def test_a_lost_connection_resumes_without_loss_in_two_tabs(
-    site: MemorySite, ref: JobRef, dashboard: Dashboard, view: View
+    site: MemoryBackend, ref: JobRef, dashboard: Dashboard, view: View
 ) -> None:
     first, second = view.open(_ADDRESS), view.tab()
     second.goto(view.url + _ADDRESS)
@@ -192,7 +194,7 @@ def _count_resets(page: "Page") -> None:
     }""")
 
 
-def test_roles_logs_spec_and_events(site: MemorySite, ref: JobRef, view: View) -> None:
+def test_roles_logs_spec_and_events(site: MemoryBackend, ref: JobRef, view: View) -> None:
     page = view.open(f"{_ADDRESS}?tab=roles")
     row = page.get_by_role("row").filter(has=page.get_by_role("rowheader", name="rollout-1"))
     expect(row).to_contain_text("2600")
@@ -218,7 +220,7 @@ def test_roles_logs_spec_and_events(site: MemorySite, ref: JobRef, view: View) -
     expect(page.get_by_role("row").nth(1)).to_contain_text("rollout-1 ended with 137")
 
 
-def test_thousands_of_steps_are_downsampled(site: MemorySite, ref: JobRef, view: View) -> None:
+def test_thousands_of_steps_are_downsampled(site: MemoryBackend, ref: JobRef, view: View) -> None:
     for step in range(_STEPS + 1, 5001):
         site.report(ref, step, values(step))
     page = view.open(_ADDRESS)

@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 from kubealign.client.errors import Unavailable
 from kubealign.client.records import JobRef
 from support.browser import Dashboard, View, done
-from support.memory_site import MemorySite
+from support.memory_backend import MemoryBackend
 from support.page_jobs import document
 from support.ruled_access import RuledAccess
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 
-async def _create(site: MemorySite, count: int) -> None:
+async def _create(site: MemoryBackend, count: int) -> None:
     phases = ("Running", "Failed", "Succeeded")
     for number in range(count):
         job = document(
@@ -32,7 +32,7 @@ def names(page: "Page") -> Any:
     return page.locator("table.jobs tbody th a")
 
 
-def test_filters_order_and_pages_are_in_the_url(site: MemorySite, view: View) -> None:
+def test_filters_order_and_pages_are_in_the_url(site: MemoryBackend, view: View) -> None:
     done(_create(site, 120))
     page = view.open("#/")
     expect(names(page)).to_have_count(50)
@@ -61,7 +61,7 @@ def test_filters_order_and_pages_are_in_the_url(site: MemorySite, view: View) ->
     expect(names(page)).to_have_text([f"job-07{digit}" for digit in range(10)])
 
 
-def test_keyboard_search_and_navigation(site: MemorySite, view: View) -> None:
+def test_keyboard_search_and_navigation(site: MemoryBackend, view: View) -> None:
     done(_create(site, 6))
     page = view.open("#/?sort=name")
     expect(names(page)).to_have_count(6)
@@ -79,7 +79,7 @@ def test_keyboard_search_and_navigation(site: MemorySite, view: View) -> None:
     expect(names(page)).to_have_count(6)
 
 
-def test_live_updates(site: MemorySite, view: View) -> None:
+def test_live_updates(site: MemoryBackend, view: View) -> None:
     done(_create(site, 3))
     page = view.open("#/?sort=name")
     expect(page.locator(".live")).to_have_text("live")
@@ -94,7 +94,7 @@ def test_live_updates(site: MemorySite, view: View) -> None:
     expect(names(page)).to_have_text(["job-001", "job-002", "late-comer"])
 
 
-def test_the_sign_in_form(site: MemorySite, dashboard: Dashboard, browser: "Browser") -> None:
+def test_the_sign_in_form(site: MemoryBackend, dashboard: Dashboard, browser: "Browser") -> None:
     done(_create(site, 2))
     with View(browser, dashboard.url) as view:
         page = view.open("#/?search=job-001")
@@ -109,7 +109,7 @@ def test_the_sign_in_form(site: MemorySite, dashboard: Dashboard, browser: "Brow
         assert page.evaluate("document.cookie") == ""
 
 
-def test_empty_and_failed_lists_are_explained(site: MemorySite, view: View) -> None:
+def test_empty_and_failed_lists_are_explained(site: MemoryBackend, view: View) -> None:
     page = view.open("#/")
     expect(page.get_by_text("There are no jobs yet.")).to_be_visible()
     view.open("#/?phase=Failed")
@@ -125,7 +125,7 @@ def test_empty_and_failed_lists_are_explained(site: MemorySite, view: View) -> N
     expect(names(page)).to_have_count(1)
 
 
-def test_submitting_a_job_and_read_only(access: RuledAccess, site: MemorySite, view: View) -> None:
+def test_submitting_a_job_and_read_only(access: RuledAccess, site: MemoryBackend, view: View) -> None:
     page = view.open("#/")
     page.get_by_role("button", name="Submit a job").click()
     text = page.get_by_label("AlignmentJob")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from support.browser import Dashboard, View
-from support.memory_site import MemorySite
+from support.memory_backend import MemoryBackend
 from support.ruled_access import RuledAccess
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="module")
 def view(browser: "Browser") -> Iterator[View]:
     """Share one view: these tests change nothing."""
-    with Dashboard(RuledAccess(MemorySite(), {})) as served, View(browser, served.url) as opened:
+    with Dashboard(RuledAccess(MemoryBackend(), {})) as served, View(browser, served.url) as opened:
         opened.open("")
         yield opened
 

@@ -7,13 +7,13 @@ from playwright.sync_api import expect
 from kubealign.client.records import JobEvent
 from kubealign.read_model import SampleRecord
 from support.browser import View, done
-from support.memory_site import MemorySite
+from support.memory_backend import MemoryBackend
 from support.page_jobs import MARKUP, running_job
 
 _ADDRESS = "#/jobs/default/llama"
 
 
-def test_markup_is_shown_and_never_run(site: MemorySite, view: View) -> None:
+def test_markup_is_shown_and_never_run(site: MemoryBackend, view: View) -> None:
     ref = done(running_job(site, "llama", 3))
     site.status(ref, message=MARKUP)
     site.report(

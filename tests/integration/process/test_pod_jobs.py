@@ -27,7 +27,7 @@ SFT_RESULT = {"model": {"job": {"name": "sft"}}}
 
 
 class Cluster:
-    """Two jobs, the second of which starts from the first one's result, and the volume that their pods share."""
+    """Two jobs, the second of which starts from the first one's result, and their shared volume."""
 
     def __init__(self, folder: Path) -> None:
         self.sft = AlignmentJob.model_validate(sft_job(folder, "sft"))

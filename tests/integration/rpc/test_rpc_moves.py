@@ -108,7 +108,7 @@ async def test_unresolvable_name_is_resolved_again(
     names: NameServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """gRPC waits longer after each failed resolution, up to two minutes: here 1, 1.6 and 2.6 seconds."""
-    monkeypatch.setattr(client, "_RENEW_SECONDS", 0.25)
+    monkeypatch.setattr(client, "_REPLACE_CHANNEL_SECONDS", 0.25)
     tls = write_tls(tmp_path, CertificateAuthority.create("moves", timedelta(hours=1)), Role.DRIVER)
     target = f"dns://127.0.0.1:{names.port}/{NAME}:1"
     async with Peer("trainer", target, tls, trainer_pb2_grpc.TrainerStub) as peer:

@@ -143,7 +143,7 @@ async def test_samples_by_position_and_by_step(redis: Redis) -> None:
 
 
 async def test_fewer_long_samples_are_kept(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing, "SAMPLES_BYTES", 64_000)
+    monkeypatch.setattr(writing, "MAX_SAMPLES_BYTES", 64_000)
     await redis.start()
     async with ReadModelWriter(redis.access) as model:
         for step in range(500):

@@ -13,7 +13,7 @@ from kubealign_operator.planner.plan import CredentialsRequest
 from support.rendering.cluster import Cluster
 from support.rendering.jobs import Json, ppo, sft, two_ranks, with_trainer
 
-FOLDER = Path(__file__).parents[2] / "unit" / "operator" / "render" / "goldens"
+FOLDER = Path(__file__).parents[2] / "unit" / "operator" / "planner" / "goldens"
 
 _ADMIN = Platform(
     image="registry.example/kubealign@sha256:1",

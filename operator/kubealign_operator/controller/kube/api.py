@@ -1,8 +1,8 @@
 """Calls of the Kubernetes API on plain JSON, over the official client's connections and credentials.
 
 The client's typed methods build a model of every answer (for a pod, milliseconds and many times the size
-of the
-JSON) and wait up to five minutes. Here each call has a deadline and returns the JSON that the server sent.
+of the JSON) and wait up to five minutes. Here each call has a deadline and returns the JSON that the
+server sent.
 """
 
 import asyncio
@@ -47,8 +47,8 @@ class Api:
     """A client of the Kubernetes API.
 
     `guard` is called before each write and raises NotLeader when this replica must not write any more.
-    Every call
-    raises ApiStatusError when the server refuses and ApiUnavailable when it does not answer in time.
+    Every call raises ApiStatusError when the server refuses and ApiUnavailable when it does not answer in
+    time.
     """
 
     def __init__(
@@ -87,8 +87,11 @@ class Api:
     async def watch(
         self, resource: ApiResource, path: str, query: Mapping[str, str | int], silence: float
     ) -> AsyncIterator[AsyncIterator[Json]]:
-        """The events as they come, until the server ends the watch. `silence`: seconds without a byte after
-        which the connection counts as broken (ApiAway)."""
+        """Open a watch and yield its events until the server ends it.
+
+        Args:
+            silence: Timeout in seconds without a byte, after which the connection counts as broken.
+        """
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._seconds, sock_read=silence)
         async with self._request("watch", resource, path, query=query, timeout=timeout) as answer:
             yield _lines(answer)

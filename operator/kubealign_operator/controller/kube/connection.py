@@ -5,7 +5,7 @@ import socket
 import uuid
 from pathlib import Path
 
-from kubernetes.aio import config as loading
+from kubernetes.aio import config as kube_config
 from kubernetes.aio.client import ApiClient, Configuration
 
 from kubealign_operator.controller.config import ConfigError, OperatorConfig
@@ -23,12 +23,12 @@ async def connect(config: OperatorConfig) -> ApiClient:
     settings = Configuration()
     try:
         if config.kubeconfig is not None:
-            await loading.load_kube_config(  # type: ignore[no-untyped-call]
+            await kube_config.load_kube_config(  # type: ignore[no-untyped-call]
                 str(config.kubeconfig), client_configuration=settings
             )
         else:
-            loading.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call]
-    except (loading.ConfigException, OSError) as error:
+            kube_config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call]
+    except (kube_config.ConfigException, OSError) as error:
         source = config.kubeconfig or "the pod's service account"
         raise ConfigError(f"no connection to Kubernetes with {source}: {error}") from error
     settings.connection_pool_maxsize = _MAX_CONNECTIONS

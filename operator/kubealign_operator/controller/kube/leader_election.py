@@ -105,8 +105,7 @@ class _DeadlineLock(LeaseLock):
     """A lease lock whose calls have deadlines.
 
     The library's lock waits up to five minutes for an answer, in which another replica gets the lease, and
-    a broken
-    connection ends its election. Here both count as failed attempts.
+    a broken connection ends its election. Here both count as failed attempts.
     """
 
     def __init__(

@@ -1,11 +1,9 @@
 """Mirrors objects of the API server into a store: a paged list, then a watch that resumes after it.
 
 The official client's SharedInformer was measured and rejected: it keeps complete objects (six thousand
-pods take
-more memory than the operator may have), lists in one response, reconnects at once to a server that is
-down, and
-has no deadline for a silent connection. Here objects are reduced before they are stored, pages are small,
-bookmarks advance the resume point, and every failure has an exponential backoff.
+pods take more memory than the operator may have), lists in one response, reconnects at once to a server
+that is down, and has no deadline for a silent connection. Here objects are reduced before they are stored,
+pages are small, bookmarks advance the resume point, and every failure has an exponential backoff.
 """
 
 import asyncio
@@ -43,8 +41,8 @@ class ObjectStore(Protocol):
         """Remove the objects that are older than a list and not in it.
 
         Args:
-            kept: uids in the list.
-            reached: resourceVersion of the list.
+            uids: uids in the list.
+            listed_version: resourceVersion of the list.
         """
 
     def advance_to(self, namespace: str | None, version: int) -> None:

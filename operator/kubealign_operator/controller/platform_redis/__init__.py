@@ -1,0 +1,1 @@
+"""The platform's Redis: users of jobs, and the progress that drivers report."""

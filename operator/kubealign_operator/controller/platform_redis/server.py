@@ -52,7 +52,7 @@ class PlatformRedis:
         return users
 
     async def create_user(self, user: str, password: str, prefix: str) -> None:
-        """Create a user with all harmless commands on keys and channels with this prefix, and nothing else."""
+        """Create a user with all harmless commands, restricted to keys and channels with this prefix."""
         pattern = f"{escape_glob(prefix)}*"
         digest = hashlib.sha256(password.encode()).hexdigest()
         rules = (

@@ -1,0 +1,1 @@
+"""The operator's in-memory state: caches, records and the work queue."""

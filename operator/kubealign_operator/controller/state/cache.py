@@ -1,8 +1,7 @@
 """Caches of jobs and pods, reduced to the fields in use and indexed by job.
 
 The server's answers to the operator's own writes are stored as well, so that a reconcile never works on a
-state
-before the operator's last write. An object is only replaced by a newer resourceVersion.
+state before the operator's last write. An object is only replaced by a newer resourceVersion.
 """
 
 from collections import defaultdict
@@ -23,7 +22,7 @@ OnChange = Callable[[JobKey], None]
 
 
 @dataclass(frozen=True, slots=True)
-class TrackedJob:
+class WatchedJob:
     """A job as last observed."""
 
     version: int
@@ -76,14 +75,14 @@ class JobStore:
 
     def __init__(self, on_change: OnChange) -> None:
         self._on_change = on_change
-        self._jobs: dict[JobKey, TrackedJob] = {}
+        self._jobs: dict[JobKey, WatchedJob] = {}
         self._dependents: defaultdict[JobKey, set[JobKey]] = defaultdict(set)
         self._watched_versions = _WatchedVersions()
 
-    def get(self, key: JobKey) -> TrackedJob | None:
+    def get(self, key: JobKey) -> WatchedJob | None:
         return self._jobs.get(key)
 
-    def items(self) -> Iterable[tuple[JobKey, TrackedJob]]:
+    def items(self) -> Iterable[tuple[JobKey, WatchedJob]]:
         return self._jobs.items()
 
     def phases(self) -> Iterator[str]:
@@ -133,18 +132,18 @@ class JobStore:
         ):
             # The spec is unchanged: parse and keep it only once.
             job["spec"] = before.resource.get("spec")
-            tracked = TrackedJob(
+            tracked = WatchedJob(
                 resource_version(job["metadata"]), uid, job, before.dependencies, before.processes
             )
         else:
-            tracked = TrackedJob(
+            tracked = WatchedJob(
                 resource_version(job["metadata"]), uid, job, dependency_names(job), processes_of(job)
             )
         self._jobs[key] = tracked
         self._index(key, before.dependencies if before else frozenset(), tracked.dependencies)
         return True
 
-    def _drop(self, key: JobKey, job: TrackedJob) -> None:
+    def _drop(self, key: JobKey, job: WatchedJob) -> None:
         del self._jobs[key]
         self._index(key, job.dependencies, frozenset())
         self._on_change(key)
@@ -165,17 +164,20 @@ class JobStore:
 
 
 @dataclass(frozen=True, slots=True)
-class _TrackedPod:
+class _WatchedPod:
     version: int
     view: PodView
 
 
 class PodStore:
-    """Cache of pods, by the job that their label names. `on_change` is called for the job of a changed pod."""
+    """Cache of pods, by the job that their label names.
+
+    `on_change` is called for the job of a changed pod.
+    """
 
     def __init__(self, on_change: OnChange) -> None:
         self._on_change = on_change
-        self._pods: defaultdict[JobKey, dict[str, _TrackedPod]] = defaultdict(dict)
+        self._pods: defaultdict[JobKey, dict[str, _WatchedPod]] = defaultdict(dict)
         self._watched_versions = _WatchedVersions()
 
     def pods_of_job(self, job: JobKey) -> tuple[PodView, ...]:
@@ -225,7 +227,7 @@ class PodStore:
         if before is not None and resource_version(metadata) <= before.version:
             return False
         view = pod_view(item)
-        pods[metadata["name"]] = _TrackedPod(resource_version(metadata), view)
+        pods[metadata["name"]] = _WatchedPod(resource_version(metadata), view)
         return before is None or before.view != view
 
     def _drop(self, job: JobKey, name: str) -> None:

@@ -6,7 +6,7 @@ _NONE: Mapping[str, str] = {}
 
 
 class CreateErrors:
-    """Errors by uid of the job and name of the object. Lost with the process: the next attempt restores them."""
+    """Errors by uid of the job and name of the object. Lost at a restart: the next attempt restores them."""
 
     def __init__(self) -> None:
         self._errors: dict[str, dict[str, str]] = {}

@@ -8,7 +8,7 @@ def find_cycle(name: str, dependencies_of: Callable[[str], Iterable[str]]) -> tu
 
     Args:
         name: The job.
-        needs: Returns the jobs that a job depends on.
+        dependencies_of: Returns the jobs that a job depends on.
 
     Returns:
         The cycle as `a, b, a` when a depends on b and b on a; empty when there is none.

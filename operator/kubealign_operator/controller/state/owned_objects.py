@@ -1,8 +1,7 @@
 """Tracks which objects of a job exist, other than its pods.
 
 The objects are read by name and never listed, so the operator needs no right to list every Secret and
-ConfigMap
-of the cluster. An answer is cached until it expires; a new job has no objects.
+ConfigMap of the cluster. An answer is cached until it expires; a new job has no objects.
 """
 
 import asyncio
@@ -20,7 +19,7 @@ from kubealign_operator.controller.kube.resources import (
     JobKey,
     owner_uid,
 )
-from kubealign_operator.controller.state.cache import TrackedJob
+from kubealign_operator.controller.state.cache import WatchedJob
 
 KindAndName = tuple[str, str]
 
@@ -34,7 +33,7 @@ class OwnedObjects:
         self._existing: dict[str, set[KindAndName]] = {}
         self._checked_at: dict[str, float] = {}
 
-    async def existing(self, key: JobKey, job: TrackedJob) -> frozenset[KindAndName]:
+    async def existing(self, key: JobKey, job: WatchedJob) -> frozenset[KindAndName]:
         """Return (kind, name) of each existing object. Raises the errors of Api."""
         if job.uid not in self._checked_at:
             # A job without a status has no objects yet: this saves four calls.

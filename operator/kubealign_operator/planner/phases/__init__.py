@@ -1,0 +1,1 @@
+"""The decisions of each phase of a job."""

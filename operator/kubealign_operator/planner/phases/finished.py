@@ -4,6 +4,7 @@ import math
 from datetime import datetime, timedelta
 from typing import Any
 
+from kubealign.process_settings import ExitCode
 from kubealign.roles import generation_role
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.status import ConditionStatus, JobPhase, ResultLocation, RoleStatus
@@ -11,17 +12,19 @@ from kubealign_operator import names
 from kubealign_operator.kube_views import pod_state
 from kubealign_operator.kube_views.lenient_json import get_path, number
 from kubealign_operator.manifests.volume_claims import result_directory
-from kubealign_operator.planner.decision import (
+from kubealign_operator.planner import failure_reasons
+from kubealign_operator.planner.failure_reasons import FailureReason
+from kubealign_operator.planner.plan import (
     COMPLETE,
     FAILED,
     READY,
     SUSPENDED,
     Decision,
     DesiredCondition,
+    PodDeletion,
+    PodStop,
     desired_condition,
 )
-from kubealign_operator.planner.failure_reasons import FailureReason
-from kubealign_operator.planner.plan import PodDeletion, PodStop
 from kubealign_operator.planner.pod_actions import delete_pods, force_overdue_deletions
 from kubealign_operator.planner.previous_status import active_seconds, condition_of
 from kubealign_operator.planner.snapshot import JobSnapshot, live_pods
@@ -29,6 +32,21 @@ from kubealign_operator.planner.snapshot import JobSnapshot, live_pods
 DEADLINE = "DeadlineExceeded"
 _GRACE_SECONDS = 30.0
 _AFTER_GRACE = timedelta(seconds=30)
+
+
+def has_succeeded(snapshot: JobSnapshot) -> bool:
+    """Return True when the driver has finished its work, whatever became of the other processes."""
+    return any(pod_state.exit_code(pod) == ExitCode.DONE for pod in snapshot.pods_in_group(names.DRIVER))
+
+
+def permanent_failure(snapshot: JobSnapshot) -> FailureReason | None:
+    """Return the reason of the first process that reported a permanent failure."""
+    process_names = {process.name for process in snapshot.processes}
+    for pod in snapshot.pods:
+        process = snapshot.process_name(pod)
+        if process in process_names and pod_state.exit_code(pod) == ExitCode.PERMANENT:
+            return failure_reasons.permanent_failure_reason(process, pod)
+    return None
 
 
 def plan_success(snapshot: JobSnapshot, job: AlignmentJob) -> Decision:

@@ -12,7 +12,16 @@ from kubealign_operator.kube_views import pod_state
 from kubealign_operator.manifests.context import RenderContext
 from kubealign_operator.manifests.pod import build_pod
 from kubealign_operator.planner import start_order
-from kubealign_operator.planner.decision import (
+from kubealign_operator.planner.failure_reasons import SLOW_START_AFTER, FailureReason
+from kubealign_operator.planner.missing_objects import missing_credentials, missing_objects
+from kubealign_operator.planner.phases.finished import (
+    DEADLINE,
+    has_succeeded,
+    permanent_failure,
+    plan_failure,
+    plan_success,
+)
+from kubealign_operator.planner.plan import (
     ACCEPTED,
     DEPENDENCIES_READY,
     PREPARED,
@@ -20,13 +29,10 @@ from kubealign_operator.planner.decision import (
     SUSPENDED,
     Decision,
     DesiredCondition,
+    KubeEventType,
+    PlannedEvent,
     desired_condition,
 )
-from kubealign_operator.planner.failure_reasons import SLOW_START_AFTER, FailureReason
-from kubealign_operator.planner.missing_objects import missing_credentials, missing_objects
-from kubealign_operator.planner.phases.finished import DEADLINE, plan_failure, plan_success
-from kubealign_operator.planner.phases.outcome import has_succeeded, permanent_failure
-from kubealign_operator.planner.plan import KubeEventType, PlannedEvent
 from kubealign_operator.planner.pod_actions import plan_pod_actions
 from kubealign_operator.planner.previous_status import active_seconds, condition_of
 from kubealign_operator.planner.readiness import (

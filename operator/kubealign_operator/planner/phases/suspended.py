@@ -4,7 +4,7 @@ checkpoint.
 
 from kubealign.spec.status import JobPhase, RoleStatus
 from kubealign_operator import names
-from kubealign_operator.planner.decision import ACCEPTED, READY, SUSPENDED, Decision, desired_condition
+from kubealign_operator.planner.plan import ACCEPTED, READY, SUSPENDED, Decision, desired_condition
 from kubealign_operator.planner.pod_actions import delete_pods, force_overdue_deletions
 from kubealign_operator.planner.previous_status import active_seconds
 from kubealign_operator.planner.snapshot import JobSnapshot, live_pods

@@ -16,11 +16,11 @@ _MAX_ROWS_PER_STEP = 12
 class ReplayOutcome:
     """Outcome of a replay.
 
-    requested_steps: number of steps to be replayed. is_modified: the job was modified, so differences are
-    expected.
-    weights_equal: both results are equal byte by byte; None if they are not of the same step. threads:
-    number of trainer
-    threads of the recorded run and of the replay; None if unknown.
+    Attributes:
+        requested_steps: Number of steps to be replayed.
+        is_modified: The job was modified, so differences are expected.
+        weights_equal: Both results are equal byte by byte; None if they are not of the same step.
+        threads: Number of trainer threads of the recorded run and of the replay; None if unknown.
     """
 
     comparison: ReplayComparison

@@ -21,8 +21,9 @@ def sizing_view(
 ) -> list[RenderableType]:
     kind = f"asynchronous, maxStaleness {shape.staleness}" if shape.staleness else "synchronous"
     head = (
-        f"{escape_control(name)}: {shape.prompts} prompts x {shape.samples} samples per step, {kind}; responses of "
-        f"{figures.mean_length:.0f} tokens, the longest {figures.longest_length}; {escape_control(figures.source)}"
+        f"{escape_control(name)}: {shape.prompts} prompts x {shape.samples} samples per step, {kind}; "
+        f"responses of {figures.mean_length:.0f} tokens, the longest {figures.longest_length}; "
+        f"{escape_control(figures.source)}"
     )
     costs = [
         ("train", figures.train_seconds),

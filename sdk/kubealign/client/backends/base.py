@@ -98,8 +98,7 @@ class JobBackend(TelemetrySource, Protocol):
 
         Args:
             follow: Include processes that start later, until the job has finished. May be called before
-                the first
-                process exists.
+                the first process exists.
             tail: Start with this many last lines of each process.
         """
 

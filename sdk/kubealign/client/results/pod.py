@@ -1,8 +1,7 @@
 """Short-lived pod that reads a result from its volume. Pure.
 
 The pod is built like the job's own pods, which could mount the volume, and satisfies the restricted Pod
-Security
-Standard. It has no label by which the operator or a Service would treat it as a pod of the job.
+Security Standard. It has no label by which the operator or a Service would treat it as a pod of the job.
 """
 
 import os
@@ -109,7 +108,7 @@ def send_command(pod: Mapping[str, Any], result: ResultLocation) -> list[str]:
 
 def sender_source() -> str:
     """Return the source of the sender: the image may contain another version of kubealign, or none."""
-    return resources.files("kubealign.client").joinpath("result_sender.py").read_text()
+    return resources.files("kubealign.client.results").joinpath("sender.py").read_text()
 
 
 def _template_pod(pods: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
@@ -132,8 +131,8 @@ def _spec_from_pod(pod: Mapping[str, Any]) -> Json:
 def _spec_from_fallback(job: JobRecord, fallback: ResultPodSettings) -> Json:
     if fallback.image is None:
         raise NotPossible(
-            f"no pod of job {job.ref} is left to take the image for reading its volume from: set {_IMAGE_VARIABLE} to "
-            "an image with Python 3, such as the image of the jobs' pods"
+            f"no pod of job {job.ref} is left whose image could read its volume: set "
+            f"{_IMAGE_VARIABLE} to an image with Python 3, such as the image of the jobs' pods"
         )
     return {
         "securityContext": _security_context(fallback.user),

@@ -1,8 +1,7 @@
 """Program of the pod that reads a result; it runs from its source text, so the image only needs Python.
 
 `hold` is the pod's main process, and exits when no download starts. `send FOLDER` is run in addition: it
-writes the
-folder to stdout as tar, then {sha256, bytes} of the archive to stderr.
+writes the folder to stdout as tar, then {sha256, bytes} of the archive to stderr.
 """
 
 import contextlib

@@ -11,14 +11,14 @@ from kubealign.diagnostics.health.finding import HealthFinding, Severity
 from kubealign.diagnostics.health.kl_divergence import check_kl_divergence
 from kubealign.diagnostics.health.observed_job import ObservedJob
 from kubealign.diagnostics.health.policy_update import check_policy_update
-from kubealign.diagnostics.health.processes import check_processes as of_processes
+from kubealign.diagnostics.health.processes import check_processes
 from kubealign.diagnostics.health.responses import check_responses
 from kubealign.diagnostics.health.rewards import check_rewards
 from kubealign.diagnostics.health.series import MetricSeries
 from kubealign.read_model import StepMetrics
 
 _RULES: tuple[Callable[[ObservedJob], Iterator[HealthFinding]], ...] = (
-    of_processes,
+    check_processes,
     check_engine_mismatch,
     check_kl_divergence,
     check_rewards,
@@ -38,6 +38,6 @@ def check_health(
     `resource` as in a JobRecord, `steps` in the order of their reports. The rules use medians over steps,
     so that a single outlier triggers nothing.
     """
-    case = ObservedJob(resource, MetricSeries(steps), processes)
-    problems = [finding for rule in _RULES for finding in rule(case)]
+    job = ObservedJob(resource, MetricSeries(steps), processes)
+    problems = [finding for rule in _RULES for finding in rule(job)]
     return sorted(problems, key=lambda finding: _ORDER.index(finding.severity))

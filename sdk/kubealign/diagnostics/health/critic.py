@@ -11,22 +11,22 @@ PATIENCE, STEPS = 20, 10
 CLIPPED = 0.5
 
 
-def check_critic(case: ObservedJob) -> Iterator[HealthFinding]:
+def check_critic(job: ObservedJob) -> Iterator[HealthFinding]:
     name = "critic/explained_variance"
-    done = len(case.series.values(name)) - case.algorithm_number("criticWarmupSteps", 0)
-    explained = case.series.recent_median(name, STEPS)
+    done = len(job.series.values(name)) - job.algorithm_number("criticWarmupSteps", 0)
+    explained = job.series.recent_median(name, STEPS)
     if done >= PATIENCE + STEPS and explained is not None and explained < 0:
         yield HealthFinding(
             Severity.WARNING,
             "The critic is worse than a constant",
-            f"It explains {format_number(explained)} of the returns' variance over {STEPS} steps, {done:.0f} steps "
-            "after its warm-up: advantages are noise.",
+            f"It explains {format_number(explained)} of the returns' variance over {STEPS} steps, "
+            f"{done:.0f} steps after its warm-up: advantages are noise.",
             "Raise the critic's learning rate or criticWarmupSteps, start it from the reward model, or "
             "standardise the reward.",
             name,
             "critic-behind",
         )
-    clipped = case.series.recent_median("critic/clip_fraction")
+    clipped = job.series.recent_median("critic/clip_fraction")
     if clipped is not None and clipped > CLIPPED:
         yield HealthFinding(
             Severity.WARNING,

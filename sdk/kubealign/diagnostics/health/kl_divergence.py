@@ -16,14 +16,14 @@ GROWTH, GROWTH_STEPS, GROWN = 4.0, 20, 12.0
 BELOW_ZERO, BELOW_ZERO_STEPS = -0.02, 10
 
 
-def check_kl_divergence(case: ObservedJob) -> Iterator[HealthFinding]:
+def check_kl_divergence(job: ObservedJob) -> Iterator[HealthFinding]:
     a_token, a_response = (
-        case.series.recent_median("kl/reference"),
-        case.series.recent_median("kl/reference_sequence"),
+        job.series.recent_median("kl/reference"),
+        job.series.recent_median("kl/reference_sequence"),
     )
     if a_token is None or a_response is None:
         return
-    before = case.series.values("kl/reference_sequence")[: -GROWTH_STEPS or None][-GROWTH_STEPS:]
+    before = job.series.values("kl/reference_sequence")[: -GROWTH_STEPS or None][-GROWTH_STEPS:]
     grown_from = sorted(before)[len(before) // 2] if len(before) == GROWTH_STEPS else None
     growing = grown_from is not None and a_response >= max(GROWN, GROWTH * grown_from)
     far = a_response >= FAR and a_token >= FAR_PER_TOKEN
@@ -37,14 +37,14 @@ def check_kl_divergence(case: ObservedJob) -> Iterator[HealthFinding]:
         yield HealthFinding(
             Severity.CRITICAL if too_far else Severity.WARNING,
             "The KL is running away",
-            f"The policy is {format_number(a_response)} nats a response from the reference ({format_number(a_token)} a "
-            f"token){since}.",
+            f"The policy is {format_number(a_response)} nats a response from the reference "
+            f"({format_number(a_token)} a token){since}.",
             "Raise the KL's coefficient or lower the learning rate, and resume from a checkpoint before it "
             "rose. Read the samples of the best reward: they often show how the reward is gamed.",
             "kl/reference_sequence",
             "kl-running-away",
         )
-    low = case.series.recent_median("kl/reference", BELOW_ZERO_STEPS)
+    low = job.series.recent_median("kl/reference", BELOW_ZERO_STEPS)
     if low is not None and low < BELOW_ZERO:
         yield HealthFinding(
             Severity.WARNING,

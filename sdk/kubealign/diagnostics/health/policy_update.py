@@ -19,23 +19,23 @@ APPROX_KL = 0.1
 SPIKE, BEFORE, WATCHED, SPIKES = 10.0, 20, 10, 2
 
 
-def check_policy_update(case: ObservedJob) -> Iterator[HealthFinding]:
-    yield from _entropy(case)
-    yield from _clipping(case)
-    yield from _spikes(case, "trainer")
-    yield from _spikes(case, "critic")
+def check_policy_update(job: ObservedJob) -> Iterator[HealthFinding]:
+    yield from _entropy(job)
+    yield from _clipping(job)
+    yield from _spikes(job, "trainer")
+    yield from _spikes(job, "critic")
 
 
-def _entropy(case: ObservedJob) -> Iterator[HealthFinding]:
-    first, now = case.series.initial_median("policy/entropy"), case.series.recent_median("policy/entropy")
+def _entropy(job: ObservedJob) -> Iterator[HealthFinding]:
+    first, now = job.series.initial_median("policy/entropy"), job.series.recent_median("policy/entropy")
     if first is None or now is None:
         return
     if now < COLLAPSED and now < COLLAPSED_SHARE * first:
         yield HealthFinding(
             Severity.WARNING,
             "The entropy has collapsed",
-            f"It is {format_number(now)} nats a token and was {format_number(first)} at the start: the policy gives one "
-            "answer only.",
+            f"It is {format_number(now)} nats a token and was {format_number(first)} at the start: "
+            "the policy gives one answer only.",
             "Unless the reward is as high as it can be: set entropyCoefficient, raise the clip's upper "
             "bound, or lower the learning rate, and resume from an earlier checkpoint.",
             "policy/entropy",
@@ -45,7 +45,8 @@ def _entropy(case: ObservedJob) -> Iterator[HealthFinding]:
         yield HealthFinding(
             Severity.WARNING,
             "The entropy rises",
-            f"It is {format_number(now)} nats a token and was {format_number(first)} at the start: the policy becomes noise.",
+            f"It is {format_number(now)} nats a token and was {format_number(first)} at the start: "
+            "the policy becomes noise.",
             "Lower entropyCoefficient and the learning rate, and check if the reward can be gained by "
             "rambling.",
             "policy/entropy",
@@ -53,10 +54,10 @@ def _entropy(case: ObservedJob) -> Iterator[HealthFinding]:
         )
 
 
-def _clipping(case: ObservedJob) -> Iterator[HealthFinding]:
+def _clipping(job: ObservedJob) -> Iterator[HealthFinding]:
     clipped, moved = (
-        case.series.recent_median("policy/clip_fraction"),
-        case.series.recent_median("policy/approx_kl"),
+        job.series.recent_median("policy/clip_fraction"),
+        job.series.recent_median("policy/approx_kl"),
     )
     if clipped is not None and clipped > CLIPPED:
         yield HealthFinding(
@@ -79,9 +80,9 @@ def _clipping(case: ObservedJob) -> Iterator[HealthFinding]:
         )
 
 
-def _spikes(case: ObservedJob, role: str) -> Iterator[HealthFinding]:
+def _spikes(job: ObservedJob, role: str) -> Iterator[HealthFinding]:
     name = f"{role}/gradient_norm"
-    points = case.series.points(name)
+    points = job.series.points(name)
     spikes = []
     for index in range(max(BEFORE, len(points) - WATCHED), len(points)):
         usual = median(value for _, value in points[index - BEFORE : index])
@@ -93,8 +94,8 @@ def _spikes(case: ObservedJob, role: str) -> Iterator[HealthFinding]:
         yield HealthFinding(
             Severity.WARNING,
             f"The {role}'s gradient spikes",
-            f"{len(spikes)} of the last {WATCHED} steps; step {step} has a norm of {format_number(value)}, where "
-            f"{format_number(usual)} is usual.",
+            f"{len(spikes)} of the last {WATCHED} steps; step {step} has a norm of {format_number(value)}, "
+            f"where {format_number(usual)} is usual.",
             "It often comes before a collapse. Look at that step's samples; set gradientClipNorm, lower "
             "the learning rate, or warm up longer.",
             name,

@@ -17,12 +17,12 @@ STALLED_TIMES, STALLED_SECONDS = 20.0, 120.0
 _REPORTING_ROLES = frozenset({"trainer", "critic", "reference", "teacher", "reward", "rollout", "driver"})
 
 
-def check_processes(case: ObservedJob) -> Iterator[HealthFinding]:
-    if case.phase != "Running":
+def check_processes(job: ObservedJob) -> Iterator[HealthFinding]:
+    if job.phase != "Running":
         return
     # Without any heartbeat Redis itself is unavailable.
-    heard = any(process.says for process in case.processes)
-    for process in case.processes:
+    heard = any(process.says for process in job.processes)
+    for process in job.processes:
         if process.role not in _REPORTING_ROLES:
             continue
         if heard and process.state is ProcessState.READY and _is_silent(process):
@@ -32,7 +32,7 @@ def check_processes(case: ObservedJob) -> Iterator[HealthFinding]:
         if process.says.get("quarantined"):
             yield _quarantine_finding(process)
         if process.role == "driver":
-            yield from _stall(case, process)
+            yield from _stall(job, process)
 
 
 def _is_silent(process: ProcessRecord) -> bool:
@@ -75,8 +75,8 @@ def _quarantine_finding(process: ProcessRecord) -> HealthFinding:
     )
 
 
-def _stall(case: ObservedJob, driver: ProcessRecord) -> Iterator[HealthFinding]:
-    since, usual = driver.says.get("seconds_since_step"), case.series.recent_median("seconds/step")
+def _stall(job: ObservedJob, driver: ProcessRecord) -> Iterator[HealthFinding]:
+    since, usual = driver.says.get("seconds_since_step"), job.series.recent_median("seconds/step")
     if not isinstance(since, int | float) or usual is None:
         return
     if since > max(STALLED_SECONDS, STALLED_TIMES * usual):

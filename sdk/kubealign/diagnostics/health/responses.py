@@ -13,14 +13,14 @@ LONGER_TIMES, LONGER_TOKENS = 3.0, 32.0
 EMPTY, WORDS = 1.5, 6.0
 
 
-def check_responses(case: ObservedJob) -> Iterator[HealthFinding]:
-    yield from _truncation(case)
-    yield from _length(case)
+def check_responses(job: ObservedJob) -> Iterator[HealthFinding]:
+    yield from _truncation(job)
+    yield from _length(job)
 
 
-def _truncation(case: ObservedJob) -> Iterator[HealthFinding]:
+def _truncation(job: ObservedJob) -> Iterator[HealthFinding]:
     name = "response/truncated_share"
-    first, now = case.series.initial_median(name), case.series.recent_median(name)
+    first, now = job.series.initial_median(name), job.series.recent_median(name)
     if now is None:
         return
     rising = first is not None and now >= HALF and now - first >= RISEN
@@ -37,9 +37,9 @@ def _truncation(case: ObservedJob) -> Iterator[HealthFinding]:
         )
 
 
-def _length(case: ObservedJob) -> Iterator[HealthFinding]:
+def _length(job: ObservedJob) -> Iterator[HealthFinding]:
     name = "response/length"
-    first, now = case.series.initial_median(name), case.series.recent_median(name)
+    first, now = job.series.initial_median(name), job.series.recent_median(name)
     if first is None or now is None:
         return
     if now >= LONGER_TIMES * first and now >= first + LONGER_TOKENS:
@@ -56,7 +56,8 @@ def _length(case: ObservedJob) -> Iterator[HealthFinding]:
         yield HealthFinding(
             Severity.WARNING,
             "Responses have become empty",
-            f"They have {format_number(now)} tokens, the end included, and had {format_number(first)} at the start.",
+            f"They have {format_number(now)} tokens, the end included, and had {format_number(first)} at "
+            "the start.",
             "An empty response is safest for the policy: check the reward of empty responses, and set "
             "rollout.sampling.minTokens.",
             name,

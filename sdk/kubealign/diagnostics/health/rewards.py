@@ -18,22 +18,23 @@ _MEASUREMENTS = 4
 _NOT_SCORES = ("val/reward/", "val/response_length", "val/truncated_share", "val/loss", "val/margin")
 
 
-def check_rewards(case: ObservedJob) -> Iterator[HealthFinding]:
-    if case.result_kind is ResultKind.DATA:
+def check_rewards(job: ObservedJob) -> Iterator[HealthFinding]:
+    if job.result_kind is ResultKind.DATA:
         # Such jobs do not learn from rewards.
         return
-    mean, std = case.series.recent_median("reward/mean"), case.series.recent_median("reward/std")
+    mean, std = job.series.recent_median("reward/mean"), job.series.recent_median("reward/std")
     if mean is not None and std is not None and std <= SAME * max(1.0, abs(mean)):
         yield HealthFinding(
             Severity.WARNING,
             "All rewards are alike",
-            f"reward/std is {format_number(std)}, the mean {format_number(mean)}: there is nothing to learn from.",
+            f"reward/std is {format_number(std)}, the mean {format_number(mean)}: "
+            "the reward carries no learning signal.",
             "Check the rewards of a few samples: the reward may fail on all of them, be clipped, or the "
             "task may be solved.",
             "reward/std",
             "rewards-alike",
         )
-    constant = case.series.recent_median("reward/constant_groups")
+    constant = job.series.recent_median("reward/constant_groups")
     if constant is not None and constant >= CONSTANT:
         yield HealthFinding(
             Severity.WARNING,
@@ -44,27 +45,27 @@ def check_rewards(case: ObservedJob) -> Iterator[HealthFinding]:
             "reward/constant_groups",
             "constant-groups",
         )
-    for name in sorted(case.series.names):
+    for name in sorted(job.series.names):
         if name.startswith("val/") and not name.startswith(_NOT_SCORES):
-            yield from _gaming(case, name)
+            yield from _gaming(job, name)
 
 
-def _gaming(case: ObservedJob, name: str) -> Iterator[HealthFinding]:
-    points = case.series.points(name)
-    spread = case.series.recent_median("reward/std")
+def _gaming(job: ObservedJob, name: str) -> Iterator[HealthFinding]:
+    points = job.series.points(name)
+    spread = job.series.recent_median("reward/std")
     if len(points) < _MEASUREMENTS or spread is None:
         return
     at, best = max(points[:-2], key=lambda point: point[1])
     drop = max(FALLEN, FALLEN_SHARE * abs(best))
-    then, now = case.series.median_before("reward/mean", at), case.series.recent_median("reward/mean")
+    then, now = job.series.median_before("reward/mean", at), job.series.recent_median("reward/mean")
     if then is None or now is None or any(best - value < drop for _, value in points[-2:]):
         return
     if now - then >= RISEN_SHARE * spread > 0:
         yield HealthFinding(
             Severity.WARNING,
             "The reward rises while a held-out score falls",
-            f"{name} is {format_number(points[-1][1])} and was {format_number(best)} at step {at}; the reward has gone from "
-            f"{format_number(then)} to {format_number(now)}.",
+            f"{name} is {format_number(points[-1][1])} and was {format_number(best)} at step {at}; the "
+            f"reward has gone from {format_number(then)} to {format_number(now)}.",
             "The reward is being gamed. Take the weights of the best held-out score; raise the KL's "
             "coefficient, stop earlier, or fix the reward.",
             name,

@@ -41,7 +41,8 @@ def dashboard_process(runs_dir: Path, say: Callable[[str], None]) -> Iterator[No
         code = process.wait()
         if not over.is_set():
             say(
-                f"dashboard: exited with code {code} (log: {_log_path(runs_dir)}); the run continues without it"
+                f"dashboard: exited with code {code} (log: {_log_path(runs_dir)}); "
+                "the run continues without it"
             )
 
     threading.Thread(target=report_exit, name="dashboard", daemon=True).start()

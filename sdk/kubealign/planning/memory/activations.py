@@ -12,7 +12,7 @@ from kubealign.planning.model.shape import ModelShape
 from kubealign.spec.sections.megatron import Recompute
 from kubealign.spec.sections.precision import Precision
 
-#: fp32 logits per chunk; the same as in training/torch_backend/chunked_logits.py.
+#: fp32 logits per chunk; the same as in training/torch_backend/logprobs/chunked_logits.py.
 LOGITS_PER_CHUNK = 1 << 24
 
 

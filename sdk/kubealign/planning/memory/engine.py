@@ -20,7 +20,7 @@ from kubealign.spec.sections.engines import (
 from kubealign.spec.sections.precision import Precision
 from kubealign.spec.sections.rollout import SamplingSpec
 
-#: Tokens per cache page of kubealign's own engine; the same as in generation/torch_engine/ragged.py.
+#: Tokens per cache page of kubealign's own engine; the same as in generation/torch_engine/ragged_batch.py.
 PAGE_TOKENS = 16
 
 

@@ -19,7 +19,7 @@ class MemoryPeak:
 
 def largest_peak(peaks: Iterable[MemoryPeak]) -> MemoryPeak:
     """Return the largest peak; the first one of equals."""
-    return max(peaks, key=lambda moment: moment.total)
+    return max(peaks, key=lambda peak: peak.total)
 
 
 @dataclass(frozen=True)

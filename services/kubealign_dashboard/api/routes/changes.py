@@ -131,7 +131,7 @@ async def read_scale(
     JOB + "/scale",
     response_model=ScaleDocument,
     responses=error_responses(404, 409, *_BODY_ERRORS),
-    openapi_extra=request_body(JSON, schema_ref(ScaleRequest), {"spec": {"replicas": 4}}),
+    openapi_extra=body(JSON, schema_ref(ScaleRequest), {"spec": {"replicas": 4}}),
     summary="Change the number of rollout workers",
 )
 async def scale(
@@ -139,8 +139,8 @@ async def scale(
     request: Request,
 ) -> ScaleDocument:
     """Change the number of rollout workers of a running job."""
-    request_body = await parse_body(ScaleRequest, request)
-    return _scale_document(await context.caller_backend.scale(context.ref, request_body.spec.replicas))
+    body = await parse_body(ScaleRequest, request)
+    return _scale_document(await context.caller_backend.scale(context.ref, body.spec.replicas))
 
 
 @router.put(
@@ -148,16 +148,16 @@ async def scale(
     response_class=Response,
     responses=success_response(JobDocument, "The job after the change.")
     | error_responses(404, 409, *_BODY_ERRORS),
-    openapi_extra=request_body(JSON, schema_ref(SuspendRequest), {"suspend": True}),
+    openapi_extra=body(JSON, schema_ref(SuspendRequest), {"suspend": True}),
     summary="Suspend or resume a job",
 )
 async def suspend(context: _PatchableJob, request: Request) -> Response:
     """Suspend or resume. A suspended job saves a checkpoint, stops and releases all resources; it resumes
     from that checkpoint.
     """
-    request_body = await parse_body(SuspendRequest, request)
+    body = await parse_body(SuspendRequest, request)
     return json_response(
-        serializers.job_document(await context.caller_backend.suspend(context.ref, request_body.suspend))
+        serializers.job_document(await context.caller_backend.suspend(context.ref, body.suspend))
     )
 
 

@@ -12,7 +12,7 @@ from kubealign_dashboard.api.routes.jobs import JOB
 from kubealign_dashboard.web.authorization import ReadableJob
 from kubealign_dashboard.web.parameters import API_PREFIX
 
-router = APIRouter(prefix=API_PREFIX, tags=["figures"])
+router = APIRouter(prefix=API_PREFIX, tags=["metrics"])
 
 
 @router.get(

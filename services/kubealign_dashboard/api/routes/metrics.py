@@ -14,7 +14,7 @@ from kubealign_dashboard.web.authorization import ReadableJob
 from kubealign_dashboard.web.json_response import json_response
 from kubealign_dashboard.web.parameters import API_PREFIX, After
 
-router = APIRouter(prefix=API_PREFIX, tags=["figures"])
+router = APIRouter(prefix=API_PREFIX, tags=["metrics"])
 
 
 @router.get(

@@ -63,10 +63,8 @@ async def job(
     """Stream the job, then its changes.
 
     An event's id is METRICS,SAMPLES: the last entries that were sent. A stream that is resumed with it
-    loses and repeats
-    nothing. Without an id the stream begins with the first entry that is kept. Samples are sent without
-    their tokens.
-    `gone` is the last event.
+    loses and repeats nothing. Without an id the stream begins with the first entry that is kept. Samples
+    are sent without their tokens. `gone` is the last event.
     """
     record = await context.reader.get(context.ref)
     cursor = _parse_cursor(last_event_header or last_event_id)
@@ -115,8 +113,7 @@ async def jobs(
     """Stream the changes of the job list.
 
     Open the stream, wait for `ready`, then list: later changes arrive as `jobs`, with the current jobs,
-    and `gone`, with
-    namespace and name. `reset`: changes were missed, list again.
+    and `gone`, with namespace and name. `reset`: changes were missed, list again.
     """
     namespaces = await _watched_namespaces(context, namespace)
 

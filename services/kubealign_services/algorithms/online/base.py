@@ -57,18 +57,18 @@ class OnlineAlgorithm(ABC):
         enter no metric either.
         """
         metrics = self.shape_rewards(batch)
-        trainable = trainable(batch)
-        rewards = trainable.sequence("shaped_rewards")
-        divergence = self._kl.measure(trainable, state)
+        part = trainable(batch)
+        rewards = part.sequence("shaped_rewards")
+        divergence = self._kl.measure(part, state)
         if self._entry.samples_per_prompt > 1 and not self.needs_critic:
-            metrics["reward/constant_groups"] = constant_group_share(rewards, trainable.sequence("group"))
-        columns, advantage_metrics = self.compute_advantages(trainable, rewards, divergence.penalty)
-        everywhere = trainable_mask(batch)[batch.sequence_of_token]
+            metrics["reward/constant_groups"] = constant_group_share(rewards, part.sequence("group"))
+        columns, metrics_of_advantages = self.compute_advantages(part, rewards, divergence.penalty)
+        trainable_tokens = trainable_mask(batch)[batch.sequence_of_token]
         for name, column in columns.items():
             full_column = torch.zeros(len(batch.tokens), dtype=column.dtype)
-            full_column[everywhere] = column
+            full_column[trainable_tokens] = column
             batch.token_columns[name] = full_column
-        return metrics | divergence.metrics | advantage_metrics
+        return metrics | divergence.metrics | metrics_of_advantages
 
     def shape_rewards(self, batch: Batch) -> dict[str, float]:
         """Add the sequence column shaped_rewards, for auxiliary sequences too: rewards less the length

@@ -69,8 +69,8 @@ def require_reward_model(config: PretrainedConfig, folder: Path, place: str) -> 
     """Raise DataError unless the checkpoint scores sequences."""
     if not is_reward_model(config):
         raise DataError(
-            f"{place}: {folder} holds {_describe_architecture(config)}, not a reward model: name a sequence-classification "
-            "checkpoint, or the result of a rewardModel job"
+            f"{place}: {folder} holds {_describe_architecture(config)}, not a reward model: "
+            "name a sequence-classification checkpoint, or the result of a rewardModel job"
         )
 
 

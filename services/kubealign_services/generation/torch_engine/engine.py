@@ -109,8 +109,8 @@ class TorchRolloutEngine:
         config = read_config(folder)
         tokenizer = load_tokenizer(folder, "rollout engine")
         check_vocabulary(config, tokenizer, f"rollout engine, {folder}")
-        ends = end_tokens(folder, config, tokenizer)
-        return cls(make_runner(config), tokenizer, spec, ends)
+        ids = end_tokens(folder, config, tokenizer)
+        return cls(make_runner(config), tokenizer, spec, ids)
 
     def add(self, request: GenerationRequest) -> None:
         """Queue a request. Raises RequestRefused, also for the id of a request that the engine still has."""
@@ -133,16 +133,16 @@ class TorchRolloutEngine:
         """Return the load. running, waiting and free_sequences count samples; token counts are totals since
         the start.
         """
-        schedule = self._scheduler
+        scheduler = self._scheduler
         return EngineLoad(
-            running=len(schedule.rows),
-            waiting=schedule.queue.sample_count(),
-            free_sequences=self._spec.max_sequences - len(schedule.rows),
+            running=len(scheduler.rows),
+            waiting=scheduler.queue.sample_count(),
+            free_sequences=self._spec.max_sequences - len(scheduler.rows),
             generated_tokens=self._generated_tokens,
-            prefilled_tokens=schedule.prefilled_tokens,
-            reused_tokens=schedule.reused_tokens,
-            preemptions=schedule.preemptions,
-            cache_used=schedule.cache.used / schedule.cache.limit,
+            prefilled_tokens=scheduler.prefilled_tokens,
+            reused_tokens=scheduler.reused_tokens,
+            preemptions=scheduler.preemptions,
+            cache_used=scheduler.cache.used / scheduler.cache.limit,
         )
 
     @torch.inference_mode()

@@ -254,7 +254,8 @@ class JetStreamBus:
 
     def _deadline_error(self, operation: str, reason: str) -> BusUnavailable:
         return BusUnavailable(
-            f"the bus at {self._connection.address} did not {operation} within {self._publish_timeout:g} s: {reason}"
+            f"the bus at {self._connection.address} did not {operation} within "
+            f"{self._publish_timeout:g} s: {reason}"
         )
 
     async def _delete_consumer(self, subject: str, consumer: str) -> None:

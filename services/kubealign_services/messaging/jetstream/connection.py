@@ -120,7 +120,7 @@ class NatsConnection:
         self._disconnect_callback()
 
     def _redial_if_abandoned(self, reconnecting: asyncio.Task[None]) -> None:
-        """Connect again when nats-py has stopped reconnecting: it gives up silently at an unexpected error."""
+        """Connect again when nats-py has given up reconnecting, silently, at an unexpected error."""
         client = self._client
         if self.closed or client is None or client.is_connected or client.is_closed:
             return

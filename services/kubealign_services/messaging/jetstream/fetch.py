@@ -1,6 +1,6 @@
-"""One pull request to a JetStream consumer: returns the messages available now, or else the first that
-arrives, and leaves no request behind.
+"""Pulls messages from a JetStream consumer, and settles them.
 
+A pull returns the messages available now, or else the first that arrives, and leaves no request behind.
 A lingering request for several messages would go on collecting for a worker that is busy with the first. A
 request that both waits and does not (no_wait with expires) ends with the first message and those available
 with it. The server answers, by status header: 404 none now, or no more; 408 none in time, or other waiting
@@ -21,51 +21,6 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from kubealign_services.messaging.cancellation import ReraiseCancellation
-
-
-class JetStreamDelivery:
-    """A pulled JetStream message. Settling it twice has no effect; settling it without a server is no error,
-    as the message is redelivered.
-
-    Args:
-        is_current: Returns False once the server has lost the stream of this message. A new stream numbers
-            its messages from 1 again, so an acknowledgement would settle another message.
-    """
-
-    def __init__(self, message: Msg, is_current: Callable[[], bool]) -> None:
-        self._is_current = is_current
-        self.data = message.data
-        self.attempt = int(message.metadata.num_delivered or 1)
-        self._message = message
-        self._settled = False
-
-    async def ack(self) -> None:
-        await self._settle(self._message.ack)
-
-    async def in_progress(self) -> None:
-        if not self._settled and self._is_current():
-            await _send_ignoring_disconnect(self._message.in_progress())
-
-    async def reject(self) -> None:
-        await self._settle(self._message.term)
-
-    async def retry(self, delay: float = 0.0) -> None:
-        await self._settle(lambda: self._message.nak(delay=delay or None))
-
-    async def _settle(self, send: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        if not self._settled:
-            self._settled = True
-            if self._is_current():
-                await _send_ignoring_disconnect(send())
-
-
-async def _send_ignoring_disconnect(sending: Coroutine[Any, Any, None]) -> None:
-    """Send now, or with the next connection. A lost acknowledgement is no error: the message is redelivered."""
-    try:
-        await sending
-    except (nats.errors.ConnectionClosedError, nats.errors.OutboundBufferLimitError):
-        return
-
 
 # The server answers a request without waiting at once; after this time the answer counts as lost.
 _ANSWER_SECONDS = 5.0
@@ -198,4 +153,48 @@ async def _nak(message: Msg) -> None:
         await message.nak()
     except nats.errors.Error:
         # Without a connection the message is redelivered after the acknowledgement wait.
+        return
+
+
+class JetStreamDelivery:
+    """A pulled JetStream message. Settling it twice has no effect; settling it without a server is no error,
+    as the message is redelivered.
+
+    Args:
+        is_current: Returns False once the server has lost the stream of this message. A new stream numbers
+            its messages from 1 again, so an acknowledgement would settle another message.
+    """
+
+    def __init__(self, message: Msg, is_current: Callable[[], bool]) -> None:
+        self._is_current = is_current
+        self.data = message.data
+        self.attempt = int(message.metadata.num_delivered or 1)
+        self._message = message
+        self._settled = False
+
+    async def ack(self) -> None:
+        await self._settle(self._message.ack)
+
+    async def in_progress(self) -> None:
+        if not self._settled and self._is_current():
+            await _send_ignoring_disconnect(self._message.in_progress())
+
+    async def reject(self) -> None:
+        await self._settle(self._message.term)
+
+    async def retry(self, delay: float = 0.0) -> None:
+        await self._settle(lambda: self._message.nak(delay=delay or None))
+
+    async def _settle(self, send: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        if not self._settled:
+            self._settled = True
+            if self._is_current():
+                await _send_ignoring_disconnect(send())
+
+
+async def _send_ignoring_disconnect(sending: Coroutine[Any, Any, None]) -> None:
+    """Send now, or with the next connection. If it is lost, the message is redelivered."""
+    try:
+        await sending
+    except (nats.errors.ConnectionClosedError, nats.errors.OutboundBufferLimitError):
         return

@@ -1,7 +1,8 @@
-"""Trainer rank that is also a rollout worker: `python -m kubealign_services.roles.colocated.main SETTINGS.json`.
+"""Trainer rank that is also a rollout worker.
 
-Trainer and worker communicate over gRPC and the message bus, as in separate processes. They share the
-accelerator through a lock; see docs/placement.md.
+Start it with `python -m kubealign_services.roles.colocated.main SETTINGS.json`. Trainer and worker
+communicate over gRPC and the message bus, as in separate processes. They share the accelerator through a
+lock; see docs/placement.md.
 """
 
 import sys

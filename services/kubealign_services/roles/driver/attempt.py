@@ -58,43 +58,6 @@ from kubealign_services.weights.announce.coordinator import RefitFailed
 log = logging.getLogger(__name__)
 
 
-async def restore_state(
-    store: CheckpointStore, members: list[TrainingClient], initial_checkpoint: StoredCheckpoint | None = None
-) -> JobState:
-    """Return the state from which the job continues, after trainer and critic hold it.
-
-    A driver that died alone finds both roles at the same step with its own state, and nothing is repeated.
-    Otherwise all roles load the last checkpoint or the initial weights.
-
-    Args:
-        members: Clients of trainer and critic.
-        initial_checkpoint: Checkpoint of another run with which this job starts; None: the job's initial
-            weights.
-    """
-    states = [await member.describe() for member in members]
-    if (
-        all(state.loaded and state.driver_state for state in states)
-        and len({state.driver_state for state in states}) == 1
-    ):
-        state = JobState.model_validate_json(states[0].driver_state)
-        if all(member.step == state.step for member in states):
-            log.info(
-                "trainer and critic agree on the state: continuing without a rollback",
-                extra={"step": state.step},
-            )
-            return state
-    # Reads every file of the checkpoint, so it must not run on the event loop.
-    commit = await asyncio.to_thread(store.latest) or initial_checkpoint
-    state = JobState() if commit is None else JobState.model_validate(commit.manifest.driver_state)
-    for member in members:
-        await member.load(state, None if commit is None else commit.path / member.role)
-    log.info(
-        "trainer and critic loaded",
-        extra={"step": state.step, "commit": str(commit.path) if commit else "none"},
-    )
-    return state
-
-
 async def run_attempt(
     context: ProcessContext,
     prepared: PreparedJob,
@@ -130,13 +93,13 @@ async def run_attempt(
                     None if replay is None else await asyncio.to_thread(load_initial_checkpoint, replay)
                 )
                 state = await restore_state(store, members, initial_checkpoint)
-                exchange = RolloutCollector(bus, fence, deadline.stop, progress.report_wait)
-                await stack.enter_async_context(exchange)
+                collector = RolloutCollector(bus, fence, deadline.stop, progress.report_wait)
+                await stack.enter_async_context(collector)
                 run = await _build_run(
                     context,
                     prepared,
                     bus,
-                    exchange,
+                    collector,
                     trainer,
                     critic,
                     store,
@@ -147,7 +110,7 @@ async def run_attempt(
                     stack,
                     replay,
                 )
-                context.heartbeat.set_fields(lambda: heartbeat_payload(progress, exchange, run.report))
+                context.heartbeat.set_fields(lambda: heartbeat_payload(progress, collector, run.report))
                 return run
 
             run = await run_until_any(open_run(), deadline.wait_for_request())
@@ -205,10 +168,10 @@ async def _build_run(
     history = TrainingHistory(run_dir / "history.jsonl", fence)
     history.resume_at(state)
     rollout = job.spec.effective_rollout if job.spec.algorithm.value.online else None
-    frozen = build_frozen_models(job, collector, trainer, run_dir / "frozen")
+    frozen_models = build_frozen_models(job, collector, trainer, run_dir / "frozen")
     policy, values = OldLogprobs(trainer, algorithm.needs_old_logprobs), CriticValues(critic)
-    ahead = build_prefetchers(job, policy, values)
-    for prefetcher in ahead:
+    prefetchers = build_prefetchers(job, policy, values)
+    for prefetcher in prefetchers:
         stack.push_async_callback(prefetcher.close)
     source: BatchSource
     if replay is not None:
@@ -220,7 +183,7 @@ async def _build_run(
             job, prepared, collector, trainer, weights, algorithm, previews, run_dir, context.stop
         )
     else:
-        source = build_source(job, prepared, state, collector, trainer, critic, context.stop, frozen, ahead)
+        source = build_source(job, prepared, state, collector, trainer, critic, context.stop, frozen_models, prefetchers)
     if job.spec.checkpoint.record_batches:
         recorder = BatchRecorder(run_dir / FOLDER, fence, job.spec.seed)
         recorder.resume_at(state.step)
@@ -251,7 +214,7 @@ async def _build_run(
             previews,
             run_dir / "validation",
             algorithm,
-            frozen,
+            frozen_models,
         ),
         checkpoints=CheckpointWriter(job.name, fence, store, members),
         history=history,
@@ -259,3 +222,40 @@ async def _build_run(
         report=report,
         state=state,
     )
+
+
+async def restore_state(
+    store: CheckpointStore, members: list[TrainingClient], initial_checkpoint: StoredCheckpoint | None = None
+) -> JobState:
+    """Return the state from which the job continues, after trainer and critic hold it.
+
+    A driver that died alone finds both roles at the same step with its own state, and nothing is repeated.
+    Otherwise all roles load the last checkpoint or the initial weights.
+
+    Args:
+        members: Clients of trainer and critic.
+        initial_checkpoint: Checkpoint of another run with which this job starts; None: the job's initial
+            weights.
+    """
+    states = [await member.describe() for member in members]
+    if (
+        all(state.loaded and state.driver_state for state in states)
+        and len({state.driver_state for state in states}) == 1
+    ):
+        state = JobState.model_validate_json(states[0].driver_state)
+        if all(member.step == state.step for member in states):
+            log.info(
+                "trainer and critic agree on the state: continuing without a rollback",
+                extra={"step": state.step},
+            )
+            return state
+    # Reads every file of the checkpoint, so it must not run on the event loop.
+    checkpoint = await asyncio.to_thread(store.latest) or initial_checkpoint
+    state = JobState() if checkpoint is None else JobState.model_validate(checkpoint.manifest.driver_state)
+    for member in members:
+        await member.load(state, None if checkpoint is None else checkpoint.path / member.role)
+    log.info(
+        "trainer and critic loaded",
+        extra={"step": state.step, "commit": str(checkpoint.path) if checkpoint else "none"},
+    )
+    return state

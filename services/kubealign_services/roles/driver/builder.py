@@ -66,49 +66,6 @@ from kubealign_services.roles.driver.weight_sync import (
 from kubealign_services.weights.announce.coordinator import RefitCoordinator
 
 
-def build_frozen_models(
-    job: AlignmentJob, collector: RolloutCollector, trainer: TrainerClient, folder: Path
-) -> FrozenModels:
-    """Create the reference or teacher client of a job that trains on given rows. Scores are cached in
-    `folder`.
-    """
-    spec = job.spec
-    reference = spec.effective_reference
-    if spec.teacher is not None:
-        rollout = spec.rollout
-        scores = RowScorer(collector, [TEACHER], rollout.group_timeout_seconds, rollout.group_retries)
-        cache = FrozenScoreCache(folder, TEACHER, collector.fence)
-        return FrozenTeacher(scores, cache, spec.algorithm.value.temperature)
-    if reference is None or spec.algorithm.value.samples:
-        return NoFrozenModels()
-    request_logprobs: LogprobsRequest = trainer.reference_logprobs
-    if reference.placement is ReferencePlacement.OWN:
-        rollout = spec.rollout
-        request_logprobs = request_over_bus(
-            RowScorer(collector, [REFERENCE], rollout.group_timeout_seconds, rollout.group_retries)
-        )
-    return FrozenReference(request_logprobs, FrozenScoreCache(folder, REFERENCE, collector.fence))
-
-
-def build_group_plan(
-    job: AlignmentJob, rollout: Rollout, prompts: int, samples: int, temperature: float | None = None
-) -> GroupPlan:
-    """Return the plan to request `prompts` groups at a time, each of `samples` responses.
-
-    Args:
-        temperature: Sampling temperature; None: the temperature of the rollout.
-    """
-    return GroupPlan(
-        job_seed=job.spec.seed,
-        prompts_per_step=prompts,
-        samples_per_prompt=samples,
-        sampling=to_sampling_proto(rollout.sampling, temperature),
-        group_timeout=rollout.group_timeout_seconds,
-        group_retries=rollout.group_retries,
-        max_failed_groups=job.spec.lifecycle.max_failed_groups,
-    )
-
-
 def build_algorithm(job: AlignmentJob) -> Algorithm:
     """Create the algorithm that the spec names. Raises LookupError if it is not installed."""
     return make_algorithm(job.spec.algorithm)
@@ -117,12 +74,12 @@ def build_algorithm(job: AlignmentJob) -> Algorithm:
 async def build_weight_sync(
     job: AlignmentJob, bus: Bus, trainer: TrainerClient, stack: AsyncExitStack
 ) -> WeightSync:
-    """Choose how rollout workers get new weights: after each step, asynchronously, on demand or not at all."""
+    """Choose when rollout workers get new weights: each step, asynchronously, on demand or never."""
     rollout = job.spec.effective_rollout
     if rollout is None:
         return NoSync()
     snapshots = SnapshotPublisher(trainer.publish_weights)
-    broadcast = await stack.enter_async_context(
+    coordinator = await stack.enter_async_context(
         RefitCoordinator(
             bus,
             snapshots,
@@ -134,8 +91,8 @@ async def build_weight_sync(
     )
     algorithm = job.spec.algorithm.value
     if not algorithm.online:
-        return SyncOnDemand(broadcast)
-    return AsyncSync(broadcast, snapshots) if algorithm.max_staleness else SyncEveryStep(broadcast)
+        return SyncOnDemand(coordinator)
+    return AsyncSync(coordinator, snapshots) if algorithm.max_staleness else SyncEveryStep(coordinator)
 
 
 def bus_rewards(job: AlignmentJob) -> list[str]:
@@ -165,16 +122,16 @@ def build_source(
     algorithm = job.spec.algorithm.value
     data = job.spec.data.value
     max_epochs = None if algorithm.online else algorithm.max_epochs
-    supply = EpochPrompts(
+    prompts = EpochPrompts(
         prepared.train, job.spec.seed, data.shuffle, state.cursor, state.unfinished, max_epochs
     )
-    dropped = prepared.report.train.dropped
+    dropped_rows = prepared.report.train.dropped
     if not algorithm.online:
         batches = RowBatches(prepared.train, job.spec.data.member, algorithm.mismatched)
-        return RowSource(supply, dropped, algorithm.rows_per_step, batches, stop, frozen_models)
+        return RowSource(prompts, dropped_rows, algorithm.rows_per_step, batches, stop, frozen_models)
     rollout = job.spec.effective_rollout
     assert rollout is not None
-    on_bus = _has_reference_workers(job)
+    has_reference_workers = _has_reference_workers(job)
     rewards = bus_rewards(job)
     plan = replace(
         build_group_plan(job, rollout, algorithm.prompts_per_step, algorithm.samples_per_prompt),
@@ -183,22 +140,22 @@ def build_source(
     )
     buffer = GroupBuffer(
         collector,
-        supply,
+        prompts,
         plan,
         "train",
-        (*rewards, *((REFERENCE,) if on_bus else ())),
+        (*rewards, *((REFERENCE,) if has_reference_workers else ())),
         failure_count=len(state.given_up),
         dynamic_sampling=_build_dynamic_sampling(job),
     )
     return GroupSource(
-        supply,
-        dropped,
+        prompts,
+        dropped_rows,
         buffer,
         job.spec.rewards,
         rewards,
-        on_bus,
+        has_reference_workers,
         ColocatedScorer(
-            trainer, critic, critic_rewards(job), job.spec.effective_reference is not None and not on_bus
+            trainer, critic, critic_rewards(job), job.spec.effective_reference is not None and not has_reference_workers
         ),
         SamplingInfo(
             rollout.sampling.temperature or 1.0,
@@ -313,3 +270,46 @@ def _build_dynamic_sampling(job: AlignmentJob) -> DynamicSamplingFilter | None:
     if entry is None:
         return None
     return DynamicSamplingFilter(job.spec.rewards, entry.max_refills * algorithm.prompts_per_step)
+
+
+def build_frozen_models(
+    job: AlignmentJob, collector: RolloutCollector, trainer: TrainerClient, folder: Path
+) -> FrozenModels:
+    """Create the reference or teacher client of a job that trains on given rows. Scores are cached in
+    `folder`.
+    """
+    spec = job.spec
+    reference = spec.effective_reference
+    if spec.teacher is not None:
+        rollout = spec.rollout
+        scores = RowScorer(collector, [TEACHER], rollout.group_timeout_seconds, rollout.group_retries)
+        cache = FrozenScoreCache(folder, TEACHER, collector.fence)
+        return FrozenTeacher(scores, cache, spec.algorithm.value.temperature)
+    if reference is None or spec.algorithm.value.samples:
+        return NoFrozenModels()
+    request_logprobs: LogprobsRequest = trainer.reference_logprobs
+    if reference.placement is ReferencePlacement.OWN:
+        rollout = spec.rollout
+        request_logprobs = request_over_bus(
+            RowScorer(collector, [REFERENCE], rollout.group_timeout_seconds, rollout.group_retries)
+        )
+    return FrozenReference(request_logprobs, FrozenScoreCache(folder, REFERENCE, collector.fence))
+
+
+def build_group_plan(
+    job: AlignmentJob, rollout: Rollout, prompts: int, samples: int, temperature: float | None = None
+) -> GroupPlan:
+    """Return the plan to request `prompts` groups at a time, each of `samples` responses.
+
+    Args:
+        temperature: Sampling temperature; None: the temperature of the rollout.
+    """
+    return GroupPlan(
+        job_seed=job.spec.seed,
+        prompts_per_step=prompts,
+        samples_per_prompt=samples,
+        sampling=to_sampling_proto(rollout.sampling, temperature),
+        group_timeout=rollout.group_timeout_seconds,
+        group_retries=rollout.group_retries,
+        max_failed_groups=job.spec.lifecycle.max_failed_groups,
+    )

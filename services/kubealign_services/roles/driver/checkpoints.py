@@ -1,4 +1,4 @@
-"""Writes checkpoints (shards of trainer and critic, driver state), the training history and the job's result."""
+"""Checkpoints (shards of trainer and critic, driver state), the training history and the job's result."""
 
 from pathlib import Path
 
@@ -9,19 +9,6 @@ from kubealign_services.roles.driver.errors import UnrecoverableError
 from kubealign_services.roles.driver.state import JobState
 from kubealign_services.roles.driver.trainer_client import TrainerClient, TrainingClient
 from kubealign_services.runtime.rpc.errors import RemoteFailure, StorageFull
-
-
-class ResultExporter:
-    """Exporter of the trained model."""
-
-    def __init__(self, trainer: TrainerClient, directory: Path) -> None:
-        self._trainer = trainer
-        self._directory = directory
-
-    async def export(self, state: JobState) -> None:
-        """Write the policy (or the reward model) of `state`."""
-        await self._trainer.export(state.step, self._directory)
-
 
 _REMEDY = "Fix the cause; the same command then continues from the newest checkpoint"
 
@@ -111,3 +98,15 @@ class TrainingHistory:
         self._history.append(
             TrainedStep(fence=self._fence, step=state.step, version=state.version, prompts=state.trained)
         )
+
+
+class ResultExporter:
+    """Exporter of the trained model."""
+
+    def __init__(self, trainer: TrainerClient, directory: Path) -> None:
+        self._trainer = trainer
+        self._directory = directory
+
+    async def export(self, state: JobState) -> None:
+        """Write the policy (or the reward model) of `state`."""
+        await self._trainer.export(state.step, self._directory)

@@ -1,4 +1,4 @@
-"""Exceptions that end an attempt for good; other errors are recovered by a restart from the last checkpoint."""
+"""Errors that end the job. Other errors are recovered by a restart from the last checkpoint."""
 
 
 class UnrecoverableError(Exception):

@@ -33,11 +33,10 @@ async def run_training_loop(run: TrainingRun, state: JobState) -> JobState:
             )
             run.logprob_gap_gate.check(batch, step)
             step.add(run.algorithm.advantages(batch, state.algorithm))
-            batch = drop_auxiliary(batch)  # drop auxiliary sequences, which only inform the advantages
+            batch = drop_auxiliary(batch)  # these sequences only inform the advantages
             run.previews.add_previews(batch, step)  # a few samples with per-token values, for displays
-            await run.weight_sync.wait_until_snapshot_taken(
-                step
-            )  # on policy, a refit that lost its quorum fails here
+            # On policy, a refit that lost its quorum fails here.
+            await run.weight_sync.wait_until_snapshot_taken(step)
             state = await run.train_step(batch, run.source.state_after(state), step)
             run.logprob_gap_gate.check(batch, step)
             await run.weight_sync.publish_in_background(state.version, step)

@@ -18,23 +18,6 @@ from kubealign_services.runtime.process.role_runner import run_role
 from kubealign_services.scoring.functions.plugin import check_plugin_installed
 from kubealign_services.telemetry.trackers.plugin import check_parameters
 
-
-def check_plugins(job: AlignmentJob) -> None:
-    """Check that the algorithm, the rewards and the trackers from other packages exist.
-
-    Creates the algorithm. A reward is imported only in its own process, which can be killed. Raises
-    LookupError.
-    """
-    if job.spec.algorithm.value.trains:
-        make_algorithm(job.spec.algorithm)
-    for reward in job.spec.rewards:
-        if reward.plugin is not None:
-            check_plugin_installed(reward.plugin.name, reward.name)
-    for tracker in job.spec.trackers:
-        if tracker.plugin is not None:
-            check_parameters(tracker.plugin, tracker.name)
-
-
 _PERMISSION_ERRNOS = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
@@ -68,6 +51,22 @@ def create_run_dir(settings: ProcessSettings) -> None:
             f"the run's folder {settings.run_dir} cannot be written: {error.strerror} at {error.filename}; "
             f"it must belong to user {os.getuid()} or one of its groups"
         ) from error
+
+
+def check_plugins(job: AlignmentJob) -> None:
+    """Check that the algorithm, the rewards and the trackers from other packages exist.
+
+    Creates the algorithm. A reward is imported only in its own process, which can be killed. Raises
+    LookupError.
+    """
+    if job.spec.algorithm.value.trains:
+        make_algorithm(job.spec.algorithm)
+    for reward in job.spec.rewards:
+        if reward.plugin is not None:
+            check_plugin_installed(reward.plugin.name, reward.name)
+    for tracker in job.spec.trackers:
+        if tracker.plugin is not None:
+            check_parameters(tracker.plugin, tracker.name)
 
 
 def main(argv: list[str]) -> int:

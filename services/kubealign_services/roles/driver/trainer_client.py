@@ -145,7 +145,7 @@ class OldLogprobs:
 
 
 class CriticValues:
-    """Values from the critic, where one exists. `prefetcher` may request them before the batch is complete."""
+    """Values from the critic, if one exists. `prefetcher` may request them before the batch is complete."""
 
     def __init__(self, client: CriticClient | None) -> None:
         self.prefetcher = None if client is None else ForwardPrefetcher(client.values)

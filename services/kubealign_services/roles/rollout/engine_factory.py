@@ -25,50 +25,6 @@ from kubealign_services.runtime.process.failures import PermanentFailure
 
 
 @asynccontextmanager
-async def open_triton_generator(
-    context: ProcessContext,
-    spec: engine_spec.TritonEngineSpec,
-    folder: Path,
-    observe: Callable[[EngineLoad], None],
-) -> AsyncIterator[Generator]:
-    """Start or connect to a Triton server and open its generator.
-
-    Raises:
-        PermanentFailure: No server can be started, or it cannot run the model.
-        EngineLost: The server is not ready in time.
-    """
-    settings = context.settings
-    settings.shared_memory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    server: TritonServer
-    if spec.endpoint is not None:
-        server = ExternalTritonServer(spec.endpoint)
-    else:
-        installation = await context.compute(TritonInstallation.find)
-        server_folder = settings.shared_memory / f"triton-{settings.name}"
-        server = ManagedTritonServer(installation, server_folder, settings.tls, spec.start_timeout_seconds)
-    engine_settings = {name: getattr(spec, name) for name in engine_spec.BuiltInEngineSpec.model_fields}
-    engine = engine_spec.TorchEngineSpec(**engine_settings)
-    opening = EngineSettings(settings.name, folder, engine, settings.threads)
-    generator = TritonGenerator(
-        server,
-        settings.tls,
-        opening,
-        settings.shared_memory,
-        context.compute,
-        spec.start_timeout_seconds,
-        observe,
-    )
-    context.metrics.registry.register(TritonMetrics(lambda: server.metrics_address))
-    context.conditions.append(lambda: generator.is_ready)
-    async with AsyncExitStack() as stack:
-        try:
-            await stack.enter_async_context(generator)
-        except ModelRejected as error:
-            raise PermanentFailure(f"rollout.engine.triton: {error}") from error
-        yield generator
-
-
-@asynccontextmanager
 async def open_generator(context: ProcessContext, engine: Engine, folder: Path) -> AsyncIterator[Generator]:
     """Open a generator for the model in a Hugging Face folder; its weights arrive by refit.
 
@@ -96,5 +52,49 @@ async def open_generator(context: ProcessContext, engine: Engine, folder: Path) 
         from kubealign_services.generation.external.factory import open_external_engine
 
         adapted, files = context.job.spec.trainer.lora is not None, context.settings.shared_memory
-        async with open_external_engine(spec, folder, files, adapted, observe) as outside:
-            yield outside
+        async with open_external_engine(spec, folder, files, adapted, observe) as external_generator:
+            yield external_generator
+
+
+@asynccontextmanager
+async def open_triton_generator(
+    context: ProcessContext,
+    spec: engine_spec.TritonEngineSpec,
+    folder: Path,
+    observe: Callable[[EngineLoad], None],
+) -> AsyncIterator[Generator]:
+    """Start or connect to a Triton server and open its generator.
+
+    Raises:
+        PermanentFailure: No server can be started, or it cannot run the model.
+        EngineLost: The server is not ready in time.
+    """
+    settings = context.settings
+    settings.shared_memory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    server: TritonServer
+    if spec.endpoint is not None:
+        server = ExternalTritonServer(spec.endpoint)
+    else:
+        installation = await context.compute(TritonInstallation.find)
+        server_folder = settings.shared_memory / f"triton-{settings.name}"
+        server = ManagedTritonServer(installation, server_folder, settings.tls, spec.start_timeout_seconds)
+    engine_settings = {name: getattr(spec, name) for name in engine_spec.BuiltInEngineSpec.model_fields}
+    engine = engine_spec.TorchEngineSpec(**engine_settings)
+    triton_settings = EngineSettings(settings.name, folder, engine, settings.threads)
+    generator = TritonGenerator(
+        server,
+        settings.tls,
+        triton_settings,
+        settings.shared_memory,
+        context.compute,
+        spec.start_timeout_seconds,
+        observe,
+    )
+    context.metrics.registry.register(TritonMetrics(lambda: server.metrics_address))
+    context.conditions.append(lambda: generator.is_ready)
+    async with AsyncExitStack() as stack:
+        try:
+            await stack.enter_async_context(generator)
+        except ModelRejected as error:
+            raise PermanentFailure(f"rollout.engine.triton: {error}") from error
+        yield generator

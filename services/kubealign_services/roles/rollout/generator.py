@@ -21,7 +21,7 @@ Compute = Callable[..., Awaitable[Any]]
 
 
 class SteppedGenerator:
-    """Feeds an engine and hands out its samples as they finish. Nothing is generated unless `run` is running."""
+    """Feeds an engine and hands out its samples as they finish. Generates only while `run` is running."""
 
     def __init__(
         self,
@@ -194,7 +194,7 @@ class SteppedGenerator:
         self._verification = proof
 
     async def sequence_logprobs(self, tokens: list[int]) -> list[float]:
-        """Return the log-probability of each token after the first, at temperature 1. Call it while paused."""
+        """Return the log-probability of each token after the first, temperature 1. Call it while paused."""
         logprobs: list[float] = await self._compute(self._engine.sequence_logprobs, tokens)
         return logprobs
 

@@ -40,55 +40,11 @@ from kubealign_services.weights.announce.tensor_box import Box
 from kubealign_services.weights.receive.receiver_factory import open_receiver
 from kubealign_services.weights.receive.transfer_plan import RangeSelector
 
-# Additional time after the transfer's deadline to copy the fetched tensors.
-_COPY_TIMEOUT_SECONDS = 60.0
-
-
-def make_shard_selector(engine: Engine, rank: int) -> RangeSelector | None:
-    """Return a function that selects the shard of each tensor for a process; None: all tensors whole, for a
-    single process.
-    """
-    if engine.torch is None or engine.torch.tensor_parallel == 1:
-        return None
-    shard = ModelShard(rank, engine.torch.tensor_parallel)
-
-    def select(name: str, shape: tuple[int, ...]) -> Sequence[Box]:
-        parts = shard_extent(name, shape, shard) if shape else ()
-        box = Box(tuple(part.start for part in parts), tuple(len(part) for part in parts))
-        return [box] if box.size else []
-
-    return select
-
-
-@asynccontextmanager
-async def open_shard_fetcher(
-    context: ProcessContext, passes: ShardedModelRunner
-) -> AsyncIterator[Callable[[bytes], None]]:
-    """Open the fetch function of a follower, for the thread that computes. The function raises the errors of
-    the transfer.
-    """
-    settings, rollout = context.settings, context.job.spec.rollout
-    timeout = rollout.refit.timeout_seconds
-    loop = asyncio.get_running_loop()
-    select = make_shard_selector(rollout.engine, settings.rank)
-    async with open_receiver(settings, rollout.refit, select) as setup:
-
-        async def take(announcement: refit_pb2.WeightsAnnouncement) -> None:
-            async with asyncio.timeout(timeout), setup.receiver.fetch(announcement) as transfer:
-                transfer.check_valid()
-                await asyncio.to_thread(passes.load_own_slices, transfer.tensors.slices())
-                transfer.check_valid()
-
-        def fetch(payload: bytes) -> None:
-            announcement = refit_pb2.WeightsAnnouncement.FromString(payload)
-            asyncio.run_coroutine_threadsafe(take(announcement), loop).result(timeout + _COPY_TIMEOUT_SECONDS)
-
-        yield fetch
-
-
 # Least timeout in seconds: processes that start together may be this far apart, however short the timeout of
 # a group. A process also waits this much longer for the others than each waits for its weights.
 _MIN_TIMEOUT_SECONDS = 120.0
+# Additional time after the transfer's deadline to copy the fetched tensors.
+_COPY_TIMEOUT_SECONDS = 60.0
 
 
 class LeaderGenerator(SteppedGenerator):
@@ -186,3 +142,45 @@ def _leave_group() -> None:
     """Leave the process group."""
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+def make_shard_selector(engine: Engine, rank: int) -> RangeSelector | None:
+    """Return a function that selects the shard of each tensor for a process; None: all tensors whole, for a
+    single process.
+    """
+    if engine.torch is None or engine.torch.tensor_parallel == 1:
+        return None
+    shard = ModelShard(rank, engine.torch.tensor_parallel)
+
+    def select(name: str, shape: tuple[int, ...]) -> Sequence[Box]:
+        parts = shard_extent(name, shape, shard) if shape else ()
+        box = Box(tuple(part.start for part in parts), tuple(len(part) for part in parts))
+        return [box] if box.size else []
+
+    return select
+
+
+@asynccontextmanager
+async def open_shard_fetcher(
+    context: ProcessContext, passes: ShardedModelRunner
+) -> AsyncIterator[Callable[[bytes], None]]:
+    """Open the fetch function of a follower, for the thread that computes. The function raises the errors of
+    the transfer.
+    """
+    settings, rollout = context.settings, context.job.spec.rollout
+    timeout = rollout.refit.timeout_seconds
+    loop = asyncio.get_running_loop()
+    select = make_shard_selector(rollout.engine, settings.rank)
+    async with open_receiver(settings, rollout.refit, select) as setup:
+
+        async def take(announcement: refit_pb2.WeightsAnnouncement) -> None:
+            async with asyncio.timeout(timeout), setup.receiver.fetch(announcement) as transfer:
+                transfer.check_valid()
+                await asyncio.to_thread(passes.load_own_slices, transfer.tensors.slices())
+                transfer.check_valid()
+
+        def fetch(payload: bytes) -> None:
+            announcement = refit_pb2.WeightsAnnouncement.FromString(payload)
+            asyncio.run_coroutine_threadsafe(take(announcement), loop).result(timeout + _COPY_TIMEOUT_SECONDS)
+
+        yield fetch

@@ -79,7 +79,7 @@ class ProcessContext:
 
     @property
     def running_computation(self) -> str:
-        """Computation that runs in a thread of the process and prevents a plain exit; empty when none runs."""
+        """Computation in a thread of the process that prevents a plain exit; empty when none runs."""
         own = self.current_computation or self.abandoned_thread
         return own or next(
             (other.running_computation for other in self._sub_contexts if other.running_computation), ""

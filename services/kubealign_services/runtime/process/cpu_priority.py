@@ -17,7 +17,7 @@ _RETRY_SECONDS, _ATTEMPTS = 0.15, 40
 
 
 def lower_priority() -> None:
-    """Lower the priority of the calling thread and of all threads and processes that it starts from now on."""
+    """Lower the priority of the calling thread and of all threads and processes that it starts."""
     os.nice(max(0, NICE - os.nice(0)))
 
 

@@ -6,7 +6,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class PermanentFailure(Exception):
-    """A failure that a restart would not repair. The message states the cause for the user; it fails the job."""
+    """A failure that a restart would not repair. It fails the job, with its message as the cause."""
 
 
 def find_permanent_failure(error: BaseException) -> PermanentFailure | None:

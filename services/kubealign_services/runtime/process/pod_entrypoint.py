@@ -15,7 +15,7 @@ from types import ModuleType
 
 from pydantic import ValidationError
 
-from kubealign.library_environment import library_environment as libraries
+from kubealign.library_environment import library_environment
 from kubealign.pod_contract import ENV_CPUS, ENV_SETTINGS, PodSettings
 from kubealign.process_settings import ExitCode, ProcessSettings
 from kubealign.spec.job import AlignmentJob

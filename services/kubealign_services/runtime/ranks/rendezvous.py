@@ -114,7 +114,7 @@ def _resolve_and_probe(host: str, port: int, timeout: float) -> str:
     """Return the address at which rank 0 listens. Raises TimeoutError when nothing listens within `timeout`
     seconds.
 
-    The name is resolved anew for each short attempt: torch would keep trying an address that is no longer
+    The name is resolved again for each short attempt: torch would keep trying an address that is no longer
     rank 0's until its whole timeout has passed.
     """
     deadline = time.monotonic() + timeout

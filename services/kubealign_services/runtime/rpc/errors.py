@@ -20,7 +20,7 @@ class StaleFence(RuntimeError):
 
 
 class OutOfOrder(RuntimeError):
-    """The request does not fit the present state: the step is not the next one, or the model is not loaded."""
+    """The request does not fit the present state: a step is not the next one, a model is not loaded."""
 
 
 class InvalidRequest(ValueError):
@@ -87,7 +87,7 @@ _WITHOUT_KIND: dict[grpc.StatusCode, type[Exception]] = {
 
 
 def to_status(error: Exception) -> RpcStatus:
-    """Return the status of an exception. Unlisted exceptions become INTERNAL, with their type in the message."""
+    """Return the status of an exception. Unlisted ones become INTERNAL, with their type in the message."""
     for kind, code in _CODES.items():
         if isinstance(error, kind):
             return RpcStatus(code, kind.__name__, str(error))

@@ -1,4 +1,6 @@
-"""Child process that runs one reward function: `python -m kubealign_services.scoring.functions.child_main FUNCTION`.
+"""Child process that runs one reward function.
+
+Command line: `python -m kubealign_services.scoring.functions.child_main FUNCTION`.
 
 FUNCTION is JSON: {"module": "package.module:name"}, {"file": PATH, "name": NAME} or {"plugin": NAME,
 "parameters": OBJECT}. The protocol uses the original standard input and output; the function's own prints

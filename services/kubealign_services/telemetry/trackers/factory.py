@@ -11,9 +11,9 @@ from kubealign.spec.sections.trackers import (
     MlflowTracker,
     TensorBoardTracker,
     TrackerPlugin,
+    TrackerSpec,
     WeightsAndBiasesTracker,
 )
-from kubealign.spec.sections.trackers import TrackerSpec as TrackerSpec
 from kubealign_services.telemetry.trackers import (
     json_lines,
     mlflow_run,

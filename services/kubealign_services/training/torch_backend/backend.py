@@ -169,25 +169,25 @@ class TorchTrainingBackend:
         """
         self._optimizer.zero_grad(set_to_none=True)
         objective.prepare(minibatch)
-        figures = run_objective(self.model, minibatch, objective, self._context, cache)
+        metrics = run_objective(self.model, minibatch, objective, self._context, cache)
         norm = gradient_norm(self.model.parameters())
-        if not (math.isfinite(figures.loss) and math.isfinite(norm)):
+        if not (math.isfinite(metrics.loss) and math.isfinite(norm)):
             raise NonFiniteLoss(
-                f"at optimiser step {self._updates + 1} the loss is {figures.loss}, "
+                f"at optimiser step {self._updates + 1} the loss is {metrics.loss}, "
                 f"the gradient's norm {norm}; the weights stay as they were"
             )
         clip_gradients(self.model.parameters(), norm, self._optimizer_spec.gradient_clip_norm or None)
         rate = step_optimizer(self._optimizer, self._optimizer_spec, self._updates, self._total_updates)
         self._updates += 1
-        return figures, norm, rate
+        return metrics, norm, rate
 
     @torch.no_grad()
     def evaluate(self, batch: Batch, objective: Objective) -> dict[str, float]:
         """See TrainingBackend. Returns `loss`, the objective's sums and maxima."""
         objective.prepare(batch)
-        figures = run_objective(self.model, batch, objective, self._context)
+        metrics = run_objective(self.model, batch, objective, self._context)
         reshard(self.model)
-        return {**figures.sums, **figures.maxima, "loss": figures.loss}
+        return {**metrics.sums, **metrics.maxima, "loss": metrics.loss}
 
     def forward(self, batch: Batch, outputs: frozenset[str]) -> dict[str, Tensor]:
         """See TrainingBackend. Raises ValueError for an output that the model has no head for."""

@@ -161,8 +161,9 @@ class RefitCoordinator:
             causes.append(quorum.failure_reasons(time.monotonic() - announced))
             log.warning("a refit lost its quorum", extra={"version": version, "cause": causes[-1]})
         raise RefitFailed(
-            f"weights {describe_weights(announcement.weights)} reached {len(quorum.committed)} rollout workers, "
-            f"rollout.minReplicas is {self._min_replicas}. First try: {causes[0]}. Second try: {causes[1]}"
+            f"weights {describe_weights(announcement.weights)} reached {len(quorum.committed)} "
+            f"rollout workers, rollout.minReplicas is {self._min_replicas}. "
+            f"First try: {causes[0]}. Second try: {causes[1]}"
         )
 
     def publish_in_background(self, version: int) -> None:

@@ -94,7 +94,7 @@ class PartAssembler:
 
     def missing(self, indices: Sequence[int]) -> list[int]:
         """Return those indices that are not among the pieces."""
-        return [place for place in indices if place not in self._position]
+        return [index for index in indices if index not in self._position]
 
     def span(self, index: int) -> tuple[int, int]:
         """Return the byte range of a piece."""

@@ -76,7 +76,7 @@ class PartRequest:
 
     @property
     def tensors(self) -> list[refit_pb2.TensorEntry]:
-        return [self.part.tensors[place] for place in self.indices]
+        return [self.part.tensors[index] for index in self.indices]
 
     def to_proto(self, delta: bool) -> refit_pb2.FetchWeightsRequest:
         is_whole = len(self.indices) == len(self.part.tensors)
@@ -131,7 +131,8 @@ class PartFetcher:
         sources = [source for source in request.part.sources if self._is_reachable(source)]
         if not sources:
             raise Unreachable(
-                f"weights {describe_weights(request.weights)} have no source that is reachable from this process: "
+                f"weights {describe_weights(request.weights)} have no source that is "
+                "reachable from this process: "
                 f"{', '.join(map(_source_name, request.part.sources)) or 'none was announced'}"
             )
         causes: list[str] = []

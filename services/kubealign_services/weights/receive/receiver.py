@@ -26,7 +26,7 @@ from kubealign_services.weights.transfer.stream.part_streamer import PartStreame
 from kubealign_services.weights.transfer.stream.peer_streams import OpenStream
 from kubealign_services.weights.transfer.stream.relay import Relay
 
-__all__ = ["COLLECTIVE", "SHARED_MEMORY", "STREAM", "WeightsTransfer", "WeightsReceiver"]
+__all__ = ["COLLECTIVE", "SHARED_MEMORY", "STREAM", "WeightsReceiver", "WeightsTransfer"]
 
 _TRANSPORT_ORDER = (STREAM, COLLECTIVE, SHARED_MEMORY)
 

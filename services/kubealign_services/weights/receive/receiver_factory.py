@@ -1,4 +1,4 @@
-"""Creates a process's weights receiver from its job's spec, with the servicers that relay received weights."""
+"""Creates a process's weights receiver from its job's spec, with the servicers that relay weights."""
 
 import secrets
 from collections.abc import AsyncIterator

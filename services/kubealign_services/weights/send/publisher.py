@@ -174,15 +174,15 @@ class WeightsPublisher:
         """
         if request.rank != self.rank:
             raise NotFound(
-                f"rank {request.rank}'s part of weights {describe_weights(request.weights)} was asked of rank "
-                f"{self.rank}: two ranks of the trainer have the same address, {self._address}"
+                f"rank {request.rank}'s part of weights {describe_weights(request.weights)} was asked of "
+                f"rank {self.rank}: two ranks of the trainer have the same address, {self._address}"
             )
         slot, part = self._find_served(request.weights)
         indices = list(request.tensors) or range(len(part.tensors))
         if unknown := [index for index in indices if index >= len(part.tensors)]:
             raise NotFound(
-                f"weights {describe_weights(request.weights)} have {len(part.tensors)} tensors at rank {self.rank}; "
-                f"piece {unknown[0]} is out of range"
+                f"weights {describe_weights(request.weights)} have {len(part.tensors)} tensors "
+                f"at rank {self.rank}; piece {unknown[0]} is out of range"
             )
         indices = indices[request.skip :]
         if request.delta:
@@ -214,7 +214,7 @@ class WeightsPublisher:
         return SnapshotFile(self._prefix.with_name(f"{self._prefix.name}-{self._files}{kind}"))
 
     def _write_deltas(self, slot: _Slot, entries: list[refit_pb2.TensorEntry]) -> list[int]:
-        """Write the deltas from the previous slot; return their sizes, or an empty list when there are none."""
+        """Write the deltas from the previous slot; return their sizes; empty when there are none."""
         before = self._slots[1 - self._next_slot]
         if slot.deltas is None or before.weights is None or before.part is None:
             return []

@@ -116,7 +116,7 @@ class MappedSnapshot:
         self.snapshot: memoryview = data.data if size_bytes else memoryview(b"")
 
     def check_valid(self) -> None:
-        """Raise SnapshotGone when a later publication has started to overwrite the bytes; never when `lasts`."""
+        """Raise SnapshotGone when a later publication overwrites the bytes; never when `lasts`."""
         if not self.lasts:
             self._check_header()
 

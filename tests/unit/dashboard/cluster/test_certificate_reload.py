@@ -61,7 +61,7 @@ async def test_connections_after_a_renewal_use_the_new_certificate(tmp_path: Pat
         await lines.until("cannot be used")
         assert await shown() == first
         write(tmp_path)
-        await lines.until("took up")
+        await lines.until("loaded the new certificate")
         assert await shown() == certificate.read_text() != first
     finally:
         module.log.removeHandler(lines)

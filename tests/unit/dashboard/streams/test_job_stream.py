@@ -19,14 +19,14 @@ from kubealign_dashboard.streams.hub import Hub
 from kubealign_dashboard.streams.job_feed import PollIntervals
 from kubealign_dashboard.streams.job_stream import job_stream
 from support.dashboard import LETTERS, Seen, events, eventually, site_with_jobs
-from support.memory_site import MemorySite
+from support.memory_backend import MemoryBackend
 
 QUICK = PollIntervals(metrics=0.002, processes=0.002, finished=0.002)
 SECONDS = 30
 pytestmark = pytest.mark.timeout(60)
 
 
-class Counted(MemorySite):
+class Counted(MemoryBackend):
     """A backend that counts its calls."""
 
     watches = 0
@@ -45,11 +45,11 @@ class Counted(MemorySite):
 
 
 @pytest.fixture
-async def site(tmp_path: Path) -> MemorySite:
+async def site(tmp_path: Path) -> MemoryBackend:
     return await site_with_jobs(tmp_path)
 
 
-def report(site: MemorySite, step: int) -> None:
+def report(site: MemoryBackend, step: int) -> None:
     site.report(LETTERS, step, {"reward/mean": 0.1})
     site.sample(LETTERS, SampleRecord("", step, "ab", f"response {step}"))
 
@@ -58,7 +58,7 @@ def report(site: MemorySite, step: int) -> None:
 class Reader:
     """A reader that resumes with the last id that it received."""
 
-    site: MemorySite
+    site: MemoryBackend
     hub: Hub
     last: str = ""
     steps: list[int] = field(default_factory=list)
@@ -75,7 +75,7 @@ class Reader:
             assert all("tokens" not in item for item in seen.data["items"])
 
     async def look(self, *, until: int | None = None, most: int | None = None) -> None:
-        """Until this step has come, or for so many events."""
+        """Read until this step has arrived, or this many events."""
         record = await self.site.get(LETTERS)
         cursor = StreamCursor.parse(self.last) if self.last else StreamCursor()
         frames = job_stream(self.hub, self.site, record, cursor, processes=True)
@@ -124,7 +124,7 @@ def test_each_entry_arrives_once_under_any_sequence_of_disconnections(
     asyncio.run(run())
 
 
-async def test_the_job_comes_first_and_gone_last(site: MemorySite) -> None:
+async def test_the_job_comes_first_and_gone_last(site: MemoryBackend) -> None:
     hub = Hub(site, QUICK)
     reader = Reader(site, hub)
     looking = asyncio.ensure_future(reader.look())
@@ -157,7 +157,7 @@ async def test_many_readers_share_one_poll(tmp_path: Path) -> None:
     assert all(reader.steps == [1, 2, 3, 4, 5, 6] for reader in readers)
 
 
-async def test_a_slow_reader_is_disconnected_and_resumes(site: MemorySite) -> None:
+async def test_a_slow_reader_is_disconnected_and_resumes(site: MemoryBackend) -> None:
     hub = Hub(site, QUICK)
     reader, quick = Reader(site, hub), Reader(site, hub)
     await reader.look(most=1)
@@ -182,9 +182,9 @@ async def test_a_slow_reader_is_disconnected_and_resumes(site: MemorySite) -> No
 
 
 async def test_a_temporary_failure_of_the_backend_loses_nothing(
-    site: MemorySite, monkeypatch: pytest.MonkeyPatch
+    site: MemoryBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kubealign_dashboard.streams.feed._FIRST_PAUSE", 0.01)
+    monkeypatch.setattr("kubealign_dashboard.streams.feed._MIN_BACKOFF", 0.01)
     hub = Hub(site, QUICK)
     reader = Reader(site, hub)
     looking = asyncio.ensure_future(reader.look(until=2))
@@ -198,7 +198,7 @@ async def test_a_temporary_failure_of_the_backend_loses_nothing(
     assert reader.steps == [1, 2]
 
 
-async def test_processes_are_sent_to_authorized_readers_only(site: MemorySite) -> None:
+async def test_processes_are_sent_to_authorized_readers_only(site: MemoryBackend) -> None:
     site.staff(LETTERS, ProcessRecord("driver", "driver", ProcessState.READY))
     hub = Hub(site, QUICK)
     frames = job_stream(hub, site, await site.get(LETTERS), StreamCursor(), processes=False)
@@ -214,7 +214,7 @@ async def test_processes_are_sent_to_authorized_readers_only(site: MemorySite) -
     assert "roles" not in names
 
 
-async def test_shutdown_ends_every_stream(site: MemorySite) -> None:
+async def test_shutdown_ends_every_stream(site: MemoryBackend) -> None:
     hub = Hub(site, QUICK)
     looking = [asyncio.ensure_future(Reader(site, hub).look()) for _ in range(5)]
     await eventually(lambda: hub.followed_jobs)

@@ -12,13 +12,13 @@ from kubealign_dashboard.streams import hub as hubs
 from kubealign_dashboard.streams.hub import Hub
 from kubealign_dashboard.streams.list_stream import list_stream
 from support.dashboard import ELSEWHERE, LETTERS, SUMS, Seen, events, eventually, site_with_jobs
-from support.memory_site import MemorySite
+from support.memory_backend import MemoryBackend
 
 SECONDS = 30
 pytestmark = pytest.mark.timeout(60)
 
 
-class Telling(MemorySite):
+class Telling(MemoryBackend):
     """A backend that is a ChangeSource."""
 
     def __init__(self) -> None:
@@ -32,11 +32,11 @@ class Telling(MemorySite):
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hubs, "_LIST_PAUSE", 0.005)
+    monkeypatch.setattr(hubs, "_LIST_POLL_SECONDS", 0.005)
 
 
 @pytest.fixture
-async def site(tmp_path: Path) -> MemorySite:
+async def site(tmp_path: Path) -> MemoryBackend:
     return await site_with_jobs(tmp_path)
 
 
@@ -59,7 +59,7 @@ def names(seen: Seen) -> list[str]:
     return [item.get("name") or item["metadata"]["name"] for item in seen.data["items"]]
 
 
-async def test_changed_new_and_deleted_jobs(site: MemorySite, tmp_path: Path) -> None:
+async def test_changed_new_and_deleted_jobs(site: MemoryBackend, tmp_path: Path) -> None:
     hub = Hub(site)
     looking = asyncio.ensure_future(follow(hub, 3))
     await eventually(lambda: hub._list is not None and hub._list.ready.is_set())
@@ -74,7 +74,7 @@ async def test_changed_new_and_deleted_jobs(site: MemorySite, tmp_path: Path) ->
     hub.close()
 
 
-async def test_a_disconnected_reader_resumes(site: MemorySite) -> None:
+async def test_a_disconnected_reader_resumes(site: MemoryBackend) -> None:
     hub = Hub(site)
     (ready,) = await follow(hub, 1)
     site.status(SUMS, step=1)
@@ -85,14 +85,14 @@ async def test_a_disconnected_reader_resumes(site: MemorySite) -> None:
     hub.close()
 
 
-async def test_lost_changes_cause_a_reset(site: MemorySite) -> None:
+async def test_lost_changes_cause_a_reset(site: MemoryBackend) -> None:
     hub = Hub(site)
     (seen,) = await follow(hub, 1, last="0123abcd:7")
     assert seen.event == "reset"
     hub.close()
 
 
-async def test_other_namespaces_are_not_sent(site: MemorySite) -> None:
+async def test_other_namespaces_are_not_sent(site: MemoryBackend) -> None:
     hub = Hub(site)
     looking = asyncio.ensure_future(follow(hub, 2, {"default"}))
     await eventually(lambda: hub._list is not None and hub._list.ready.is_set())

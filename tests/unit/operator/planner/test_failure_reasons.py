@@ -117,7 +117,7 @@ _CASES: dict[str, tuple[Callable[[Cluster], None], str, str]] = {
         "trainer-0 ended without an exit code; its node reported: UnexpectedAdmissionError: no device left; "
         "starting trainer-0 again (1 of 10 restarts used)",
     ),
-    "deleted": (lambda c: c.delete(_POD), "Ending", "trainer-0 is ending"),
+    "deleted": (lambda c: c.delete(_POD), "Ending", "trainer-0 is terminating"),
     "preempted": (
         _disrupted,
         "Disrupted",

@@ -18,7 +18,7 @@ def running() -> Cluster:
 
 
 def counted(cluster: Cluster) -> tuple[int, int]:
-    """(wanted, ready) of the rollout workers."""
+    """Return (desired, ready) of the rollout workers."""
     role = next(role for role in cluster.job["status"]["roles"] if role["name"] == "rollout")
     return role["replicas"], role["ready"]
 

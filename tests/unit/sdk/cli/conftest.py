@@ -13,25 +13,25 @@ from kubealign.cli.main import app
 from kubealign.cli.target import CommandTarget
 from kubealign.client.records import JobRef
 from support.bad_specs import whole_job
-from support.memory_site import MemorySite
+from support.memory_backend import MemoryBackend
 
 Run = Callable[..., Result]
 Submitted = Callable[..., JobRef]
 
 
 @pytest.fixture
-def site(monkeypatch: pytest.MonkeyPatch) -> MemorySite:
+def site(monkeypatch: pytest.MonkeyPatch) -> MemoryBackend:
     """Backend that every command opens, whatever its options select."""
-    held = MemorySite(kind="cluster")
+    backend = MemoryBackend(kind="cluster")
 
     @asynccontextmanager
-    async def site_of(where: CommandTarget) -> AsyncIterator[MemorySite]:
+    async def open_backend(target: CommandTarget) -> AsyncIterator[MemoryBackend]:
         # Evaluated like in the real function, which may raise.
-        where.runs_folder  # noqa: B018
-        yield held
+        target.runs_folder  # noqa: B018
+        yield backend
 
-    monkeypatch.setattr(command, "site_of", site_of)
-    return held
+    monkeypatch.setattr(command, "open_backend", open_backend)
+    return backend
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 @pytest.fixture
-def submitted(site: MemorySite) -> Submitted:
+def submitted(site: MemoryBackend) -> Submitted:
     """Submit a job to the backend."""
 
     def submit(algorithm: str, namespace: str = "default", **labels: str) -> JobRef:

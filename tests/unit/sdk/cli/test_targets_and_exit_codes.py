@@ -19,7 +19,7 @@ from kubealign.cli.terminal import escape_control
 from kubealign.cli.views.durations import format_age, format_duration
 from kubealign.client.errors import KubealignError, Unavailable
 from kubealign.client.records import JobRef
-from support.memory_site import MemorySite
+from support.memory_backend import MemoryBackend
 
 Run = Callable[..., Result]
 Submitted = Callable[..., JobRef]
@@ -80,7 +80,7 @@ def test_control_characters_are_escaped() -> None:
 
 
 @pytest.mark.parametrize("error", [KubealignError("it is so"), Unavailable("it is so")])
-def test_backend_errors_are_one_line(site: MemorySite, run: Run, error: KubealignError) -> None:
+def test_backend_errors_are_one_line(site: MemoryBackend, run: Run, error: KubealignError) -> None:
     site.failing = error
     for command in (
         ["list"],
@@ -94,7 +94,7 @@ def test_backend_errors_are_one_line(site: MemorySite, run: Run, error: Kubealig
         assert (done.exit_code, done.stdout, done.stderr) == (1, "", "it is so\n"), command
 
 
-def test_interrupt_exits_with_its_code(site: MemorySite, run: Run, submitted: Submitted) -> None:
+def test_interrupt_exits_with_its_code(site: MemoryBackend, run: Run, submitted: Submitted) -> None:
     submitted("ppo")
 
     async def interrupted(ref: JobRef) -> None:
@@ -112,25 +112,25 @@ def on_a_terminal(*arguments: str, **environment: str) -> str:
         "from kubealign.cli import command\n"
         "from kubealign.cli.main import app\n"
         "from support.bad_specs import whole_job\n"
-        "from support.memory_site import MemorySite\n"
-        "site = MemorySite()\n"
+        "from support.memory_backend import MemoryBackend\n"
+        "site = MemoryBackend()\n"
         "ref = asyncio.run(site.create(whole_job('ppo'))).ref\n"
         "site.status(ref, phase='Failed', message='word ' * 40)\n"
         "@asynccontextmanager\n"
-        "async def site_of(where):\n"
+        "async def open_backend(target):\n"
         "    yield site\n"
-        "command.site_of = site_of\n"
+        "command.open_backend = open_backend\n"
         "app()\n"
     )
     master, slave = pty.openpty()
-    kept = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
-    kept |= {"PYTHONPATH": str(Path(__file__).parents[3]), "TERM": "xterm-256color", "COLUMNS": "60"}
+    variables = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    variables |= {"PYTHONPATH": str(Path(__file__).parents[3]), "TERM": "xterm-256color", "COLUMNS": "60"}
     started = subprocess.Popen(
         [sys.executable, "-c", program, *arguments],
         stdin=slave,
         stdout=slave,
         stderr=slave,
-        env=kept | environment,
+        env=variables | environment,
     )
     os.close(slave)
     written = b""
@@ -150,8 +150,8 @@ def test_colours_and_wrapping_on_a_terminal() -> None:
     text = on_a_terminal("list")
     assert "\x1b[1;31mFailed" in text
     assert text.count("word") == 40 and len(text.splitlines()) > 5
-    for plain in (on_a_terminal("list", "--no-color"), on_a_terminal("list", NO_COLOR="1")):
-        assert "\x1b" not in plain and "Failed" in plain
+    for uncoloured in (on_a_terminal("list", "--no-color"), on_a_terminal("list", NO_COLOR="1")):
+        assert "\x1b" not in uncoloured and "Failed" in uncoloured
 
 
 def test_kubectl_plugin(run: Run) -> None:
@@ -172,20 +172,19 @@ def test_completion_scripts(run: Run, shell: str) -> None:
 
 
 def test_job_names_are_completed(
-    site: MemorySite, submitted: Submitted, monkeypatch: pytest.MonkeyPatch
+    site: MemoryBackend, submitted: Submitted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from contextlib import asynccontextmanager
 
-    from kubealign.cli import completion
-    from kubealign.cli import target as where
+    from kubealign.cli import completion, target
 
     submitted("ppo"), submitted("grpo"), submitted("sft", namespace="team-a")
 
     @asynccontextmanager
-    async def found(where: CommandTarget):  # type: ignore[no-untyped-def]
+    async def opened(_: CommandTarget):  # type: ignore[no-untyped-def]
         yield site
 
-    monkeypatch.setattr(where, "site_of", found)
+    monkeypatch.setattr(target, "open_backend", opened)
 
     def completed(incomplete: str, **params: object) -> list[str]:
         return completion.complete_job_names(SimpleNamespace(params=params), incomplete)  # type: ignore[arg-type]

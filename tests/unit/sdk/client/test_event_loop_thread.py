@@ -63,10 +63,10 @@ def interruptible() -> Iterator[None]:
 @pytest.mark.usefixtures("interruptible")
 def test_interrupt_cancels_the_work() -> None:
     loop = EventLoopThread()
-    begun, cancelled = threading.Event(), threading.Event()
+    started, cancelled = threading.Event(), threading.Event()
 
     async def work() -> None:
-        begun.set()
+        started.set()
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
@@ -74,7 +74,7 @@ def test_interrupt_cancels_the_work() -> None:
             raise
 
     def interrupt() -> None:
-        begun.wait(30)
+        started.wait(30)
         # No event signals that the main thread has begun to wait.
         time.sleep(0.3)
         os.kill(os.getpid(), signal.SIGINT)
@@ -98,7 +98,7 @@ def test_call_after_fork_is_refused() -> None:
             os.write(writer, str(refusal).encode())
         os._exit(0)
     os.close(writer)
-    assert b"make a new one in each process" in os.read(reader, 1000)
+    assert b"create a new one in each process" in os.read(reader, 1000)
     os.waitpid(child, 0)
     os.close(reader)
     assert loop.call(answer()) == 42

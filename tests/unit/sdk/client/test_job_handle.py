@@ -33,5 +33,5 @@ def test_repr_is_one_line() -> None:
             "status": {"phase": "Running", "step": 3, "maxSteps": 90, "reward": 0.41237},
         }
     )
-    assert repr(JobHandle(record)) == "<JobView default/sums: Running, step 3 of 90, reward 0.4124>"
+    assert repr(JobHandle(record)) == "<JobHandle default/sums: Running, step 3 of 90, reward 0.4124>"
     assert "not reconciled yet" in repr(JobHandle(JobRecord({"metadata": {"name": "a", "namespace": "b"}})))

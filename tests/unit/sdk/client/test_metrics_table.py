@@ -12,7 +12,7 @@ from kubealign.read_model import StepMetrics
 
 def reported(*entries: tuple[int, int, dict[str, float]]) -> MetricsTable:
     return MetricsTable.from_steps(
-        StepMetrics(f"{place}-0", step, fence, values) for place, (step, fence, values) in enumerate(entries)
+        StepMetrics(f"{index}-0", step, fence, values) for index, (step, fence, values) in enumerate(entries)
     )
 
 
@@ -56,7 +56,7 @@ def test_to_pandas_names_the_missing_package(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_html_is_escaped() -> None:
     table = reported((1, 1, {"<script>": math.nan, "reward/mean": 0.123456}))
-    assert repr(table) == "MetricsTable(1 steps to 1, 2 figures)"
+    assert repr(table) == "MetricsTable(1 steps to 1, 2 metrics)"
     shown = table._repr_html_()
     assert "<script>" not in shown and "&lt;script&gt;" in shown and "0.1235" in shown and "nan" in shown
     assert "no steps yet" in repr(reported())

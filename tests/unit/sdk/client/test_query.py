@@ -77,7 +77,7 @@ def test_query_selects_jobs(query: ListQuery, expected: list[str]) -> None:
 def test_pages_contain_each_job_once_despite_deletions(
     rows: list[Row], sort: str, limit: int, gone: int
 ) -> None:
-    whole = select_page(rows, ListQuery(sort=sort, limit=500)).jobs
+    all_names = select_page(rows, ListQuery(sort=sort, limit=500)).jobs
     seen: list[Row] = []
     after = ""
     while True:
@@ -89,7 +89,7 @@ def test_pages_contain_each_job_once_despite_deletions(
         # The last job of the page is deleted: the next page still begins after its position.
         if gone and seen[-1] in rows:
             rows = [row for row in rows if row != seen[-1]]
-    assert seen == whole
+    assert seen == all_names
 
 
 @pytest.mark.parametrize(

@@ -60,32 +60,32 @@ def test_timeout_message_states_what_the_job_waits_for() -> None:
     late = record("Running", step=3, maxSteps=10, message="waits for rollout-0")
     said = timeout_message(late, "n/a", JobPhase.SUCCEEDED, 60)
     assert said == (
-        "waited 60 s for n/a to be Succeeded: it is Running at step 3 of 10; it says: waits for rollout-0"
+        "waited 60 s for n/a to be Succeeded: it is Running at step 3 of 10; status: waits for rollout-0"
     )
 
 
 def test_documents_are_in_dependency_order(tmp_path: Path) -> None:
     file = tmp_path / "jobs.yaml"
     file.write_text(f"{NEXT}---{BASE}")
-    for given in (f"{NEXT}---{BASE}", file, str(file), [NEXT, AlignmentJob.from_yaml(BASE)]):
-        found = parse_submission(given)
-        assert [document["metadata"]["name"] for document in found.documents] == ["base", "next"]
-        assert found.is_list
+    for source in (f"{NEXT}---{BASE}", file, str(file), [NEXT, AlignmentJob.from_yaml(BASE)]):
+        submission = parse_submission(source)
+        assert [document["metadata"]["name"] for document in submission.documents] == ["base", "next"]
+        assert submission.is_list
     # Paths in a file are resolved against its folder, those in a text are kept.
     paths = [
-        parse_submission(given).documents[0]["spec"]["policy"]["model"]["path"]
-        for given in (file, f"{BASE}---{NEXT}")
+        parse_submission(source).documents[0]["spec"]["policy"]["model"]["path"]
+        for source in (file, f"{BASE}---{NEXT}")
     ]
     assert paths == [str(tmp_path / "model"), "model"]
 
 
 def test_single_document_keeps_its_set_fields() -> None:
     job = AlignmentJob.from_yaml(BASE)
-    for given in (BASE, job, to_document(job), to_document(job) | {"status": {"phase": "Running"}}):
-        found = parse_submission(given)
-        assert not found.is_list
+    for source in (BASE, job, to_document(job), to_document(job) | {"status": {"phase": "Running"}}):
+        submission = parse_submission(source)
+        assert not submission.is_list
         # Defaults are left to the backend.
-        assert set(found.documents[0]["spec"]) == {"maxSteps", "algorithm", "policy", "data"}
+        assert set(submission.documents[0]["spec"]) == {"maxSteps", "algorithm", "policy", "data"}
         assert AlignmentJob.from_yaml(job.to_yaml()) == job
     assert parse_submission([BASE]).is_list
 
@@ -95,11 +95,11 @@ def test_single_document_keeps_its_set_fields() -> None:
     [
         (BASE.replace("10", "0"), "spec.maxSteps"),
         ({"apiVersion": "v1", "kind": "Pod"}, "metadata"),
-        ([BASE, BASE], "metadata.name: another job of these has this name: rename one"),
+        ([BASE, BASE], "metadata.name: another job of this submission has this name: rename one"),
         (NEXT.replace("name: base", "name: next"), "waits for its own result"),
         ("", "is empty"),
         ("nowhere.yaml", "nowhere.yaml: there is no such file"),
-        ([3], "a int is no job"),
+        ([3], "a int is not a job"),
     ],
 )
 def test_invalid_submission_names_the_field(given: Any, said: str) -> None:

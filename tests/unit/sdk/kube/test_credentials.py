@@ -22,14 +22,14 @@ print(json.dumps(
 
 
 def kubeconfig(folder: Path, user: dict[str, Any]) -> Path:
-    held = {
+    config = {
         "current-context": "here",
         "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u", "namespace": "ours"}}],
         "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
         "users": [{"name": "u", "user": user}],
     }
     file = folder / "config"
-    file.write_text(yaml.safe_dump(held))
+    file.write_text(yaml.safe_dump(config))
     return file
 
 

@@ -61,14 +61,14 @@ def test_each_status_has_its_exception() -> None:
 
 
 def test_missing_resource_type_is_not_a_missing_job() -> None:
-    plain = error_from_response(ApiCall("get", ONE), 404, b"404 page not found\n", "https://cluster.test")
-    assert isinstance(plain, NotPossible) and "helm install" in str(plain)
+    text = error_from_response(ApiCall("get", ONE), 404, b"404 page not found\n", "https://cluster.test")
+    assert isinstance(text, NotPossible) and "helm install" in str(text)
 
 
 def test_missing_namespace_is_an_invalid_job() -> None:
     error = refused("create", JOBS, 404, details={"name": "team", "kind": "namespaces"})
     assert isinstance(error, JobInvalid)
-    assert [(held.path, held.value) for held in error.errors] == [("metadata.namespace", "team")]
+    assert [(values.path, values.value) for values in error.errors] == [("metadata.namespace", "team")]
 
 
 def test_causes_become_field_errors_with_values() -> None:
@@ -93,7 +93,7 @@ def test_causes_become_field_errors_with_values() -> None:
         details={"name": "one", "causes": causes},
     )
     assert isinstance(error, JobInvalid)
-    assert [(held.path, held.value, held.message) for held in error.errors] == [
+    assert [(values.path, values.value, values.message) for values in error.errors] == [
         ("spec.seed", "", "cannot be changed"),
         ("spec.maxSteps", "0", "should be at least 1"),
         ("spec.a", '"x:y"', 'must be "z"'),

@@ -47,10 +47,10 @@ class Server:
         self.asked.append(dict(query))
         if not self.watches:
             await asyncio.Event().wait()
-        for told in self.watches.pop(0):
-            if isinstance(told, Exception):
-                raise told
-            yield told
+        for answer in self.watches.pop(0):
+            if isinstance(answer, Exception):
+                raise answer
+            yield answer
 
     async def seen(self, count: int, known: Mapping[str, Json] | None = None) -> Seen:
         """Return this many changes: uid, version, deleted."""
@@ -61,9 +61,9 @@ class Server:
                 watch_changes(
                     cast(KubernetesApi, self), "/x", {}, known_objects=known, unavailable_timeout=0.5
                 )
-            ) as told,
+            ) as answer,
         ):
-            async for change in told:
+            async for change in answer:
                 metadata = change.item["metadata"]
                 found.append((metadata["uid"], metadata["resourceVersion"], change.is_deleted))
                 if len(found) == count:
@@ -74,7 +74,7 @@ class Server:
 async def test_every_page_is_read() -> None:
     server = Server([([item("a", 1)], "5", "more"), ([item("b", 2)], "5")])
     items, version = await list_all(cast(KubernetesApi, server), "/x", {"labelSelector": "l"})
-    assert [held["metadata"]["uid"] for held in items] == ["a", "b"] and version == "5"
+    assert [known_item["metadata"]["uid"] for known_item in items] == ["a", "b"] and version == "5"
     assert server.asked[1] == {"labelSelector": "l", "limit": 500, "continue": "more"}
 
 
@@ -88,7 +88,7 @@ async def test_broken_watch_resumes_without_duplicates() -> None:
         ("a", "11", True),
         ("b", "12", False),
     ]
-    assert [held.get("resourceVersion") for held in server.asked] == [None, "5", "9"]
+    assert [request.get("resourceVersion") for request in server.asked] == [None, "5", "9"]
 
 
 async def test_expired_watch_relists_changes() -> None:
@@ -99,8 +99,8 @@ async def test_expired_watch_relists_changes() -> None:
 
 async def test_known_objects_are_reported_when_changed_or_deleted() -> None:
     server = Server([([item("a", 1), item("b", 3)], "5")])
-    known = {"a": item("a", 1), "b": item("b", 2), "c": item("c", 1)}
-    assert await server.seen(2, known) == [("c", "1", True), ("b", "3", False)]
+    known_objects = {"a": item("a", 1), "b": item("b", 2), "c": item("c", 1)}
+    assert await server.seen(2, known_objects) == [("c", "1", True), ("b", "3", False)]
 
 
 async def test_unavailable_after_timeout_and_forbidden_at_once() -> None:

@@ -25,7 +25,7 @@ from kubealign.spec.sections.rollout import SamplingSpec
 from kubealign.spec.sections.training import Backend, Lora, TorchBackendSpec, Trainer
 from kubealign_services.generation.torch_engine import ragged_batch
 from kubealign_services.training.torch_backend.logprobs import chunked_logits
-from kubealign_services.training.torch_backend.passes.microbatch_passes import microbatch_passes
+from kubealign_services.training.torch_backend.passes import microbatch_passes
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -51,7 +51,7 @@ def megatron(**fields: Any) -> Trainer:
 
 
 def test_constants_equal_those_of_the_services() -> None:
-    assert chunked_logits._LOGITS == LOGITS_PER_CHUNK
+    assert chunked_logits._CHUNK_LOGITS == LOGITS_PER_CHUNK
     assert ragged_batch.PAGE_TOKENS == PAGE_TOKENS
     assert microbatch_passes._CPU_PACK_TOKENS == CPU_PACK_TOKENS
 

@@ -104,19 +104,19 @@ def test_files_are_readable_by_their_owner_only(tmp_path: Path) -> None:
 def test_loaded_authority_issues_trusted_certificates(tmp_path: Path) -> None:
     authority = CertificateAuthority.create("sums", HOUR)
     authority.save(tmp_path)
-    again = CertificateAuthority.load(tmp_path)
-    assert again.job_name == "sums"
+    reloaded = CertificateAuthority.load(tmp_path)
+    assert reloaded.job_name == "sums"
     shake_hands(
-        write_tls(tmp_path / "a", authority, Role.TRAINER), write_tls(tmp_path / "b", again, Role.DRIVER)
+        write_tls(tmp_path / "a", authority, Role.TRAINER), write_tls(tmp_path / "b", reloaded, Role.DRIVER)
     )
 
 
 def test_key_of_another_authority_is_refused(tmp_path: Path) -> None:
     CertificateAuthority.create("sums", HOUR).save(tmp_path)
-    other = tmp_path / "other"
-    other.mkdir()
-    CertificateAuthority.create("sums", HOUR).save(other)
-    (other / "ca-key.pem").replace(tmp_path / "ca-key.pem")
+    second = tmp_path / "other"
+    second.mkdir()
+    CertificateAuthority.create("sums", HOUR).save(second)
+    (second / "ca-key.pem").replace(tmp_path / "ca-key.pem")
     with pytest.raises(ValueError, match="is not the key of"):
         CertificateAuthority.load(tmp_path)
 

@@ -98,7 +98,7 @@ def test_name_detection() -> None:
 
 def test_dashboard_page_names_no_algorithm() -> None:
     known = names()
-    for path in sorted((ROOT / "services/kubealign_services/dashboard/page").rglob("*.js")):
+    for path in sorted((ROOT / "services/kubealign_dashboard/page").rglob("*.js")):
         words = re.findall(r"""["'`]([A-Za-z_-]+)["'`]""", path.read_text(encoding="utf-8"))
         assert [word for word in words if holds(word, known)] == [], path
 

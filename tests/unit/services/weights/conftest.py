@@ -1,4 +1,4 @@
-"""Fixtures for the refit protocol: a small language model, its sender and its receivers, on an in-memory bus."""
+"""Fixtures for the refit protocol: a small language model, its sender and receivers, an in-memory bus."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable

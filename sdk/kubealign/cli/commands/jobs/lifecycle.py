@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from kubealign.cli.command import CommandContext, backend_command
-from kubealign.cli.exit_codes import ExitCode
+from kubealign.cli.exit_codes import CliExitCode
 from kubealign.cli.options import JobName, JobNames
 
 
@@ -47,8 +47,7 @@ async def delete(
     """Delete jobs, including running ones.
 
     On this machine the result is deleted with the run directory; in a cluster volumes are kept. On a
-    terminal, a
-    confirmation is requested first.
+    terminal, a confirmation is requested first.
     """
     refs = [await ctx.ref(name) for name in jobs]
     records = [await ctx.backend.get(ref) for ref in refs]
@@ -59,7 +58,7 @@ async def delete(
             f"with {possessive} results" if ctx.backend.kind == "local" else f"and all {possessive} pods"
         )
         if not typer.confirm(f"Delete {names}, {consequence}?"):
-            raise typer.Exit(ExitCode.FAILED)
+            raise typer.Exit(CliExitCode.FAILED)
     for ref in refs:
         await ctx.backend.delete(ref)
         typer.echo(f"{ref.name}: deleted")

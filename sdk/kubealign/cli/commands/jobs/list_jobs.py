@@ -1,4 +1,4 @@
-"""`kubealign list` and `kubealign get`."""
+"""`kubealign list`, `kubealign get` and `kubealign describe`."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -13,7 +13,7 @@ from kubealign.cli.terminal import show
 _PAGE_SIZE = 500
 
 
-class SortOrder(StrEnum):
+class JobSortOrder(StrEnum):
     """Sort field; a leading hyphen sorts in descending order."""
 
     NAME = "name"
@@ -56,8 +56,8 @@ async def list_jobs(
         typer.Option("--algorithm", metavar="NAME", help="Such as ppo; may be repeated.", show_default=False),
     ] = [],  # noqa: B006
     sort: Annotated[
-        SortOrder, typer.Option("--sort", help="Sort field; -created sorts the newest first.")
-    ] = SortOrder.NAME,
+        JobSortOrder, typer.Option("--sort", help="Sort field; -created sorts the newest first.")
+    ] = JobSortOrder.NAME,
     limit: Annotated[int, typer.Option("--limit", min=0, help="Largest number of jobs; 0: all.")] = 0,
     output: Output = OutputFormat.TABLE,
 ) -> None:
@@ -146,3 +146,17 @@ async def get(ctx: CommandContext, jobs: JobNames, output: Output = OutputFormat
         print_document(records[0], output)
     else:
         print_list(records, output)
+
+
+@backend_command
+async def describe(ctx: CommandContext, jobs: JobNames) -> None:
+    """Describe jobs: status, processes, conditions, events and spec."""
+    from rich.rule import Rule
+
+    from kubealign.cli.views.job_details import job_details
+
+    for index, name in enumerate(jobs):
+        ref = await ctx.ref(name)
+        record = await ctx.backend.get(ref)
+        parts = job_details(record, await ctx.backend.processes(ref), await ctx.backend.events(ref))
+        show(ctx.console, *([Rule(style="dim")] if index else []), *parts)

@@ -46,8 +46,7 @@ async def logs(
     """Print a job's logs, each line preceded by the name of its process.
 
     With --follow, it may be started before the job's first process exists. On a terminal, events are
-    formatted as text;
-    otherwise lines are printed unchanged.
+    formatted as text; otherwise lines are printed unchanged.
     """
     from rich.text import Text
 

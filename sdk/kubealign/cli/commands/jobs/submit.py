@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kubealign.cli.command import CommandContext, backend_command
-from kubealign.cli.exit_codes import ExitCode, exit_with_error
+from kubealign.cli.exit_codes import CliExitCode, exit_with_error
 from kubealign.cli.options import Output, OutputFormat, Overrides, Parameters, parse_parameters
 from kubealign.cli.output import print_document, print_list
 
@@ -59,7 +59,8 @@ def _document_in_namespace(job: "AlignmentJob", requested: str | None, default: 
     own = document["metadata"].get("namespace")
     if own is not None and requested is not None and own != requested:
         exit_with_error(
-            f"{job.name} has namespace {own} in its file, and -n is {requested}: remove one", ExitCode.USAGE
+            f"{job.name} has namespace {own} in its file, and -n is {requested}: remove one",
+            CliExitCode.USAGE,
         )
     document["metadata"]["namespace"] = own or requested or default
     return document

@@ -10,7 +10,7 @@ from kubealign.cli.command import CommandContext, backend_command
 from kubealign.cli.options import JobName
 
 if TYPE_CHECKING:
-    from kubealign.client.async_job import AsyncJob
+    from kubealign.client.job import AsyncJob
     from kubealign.client.records import JobRecord
 
 _DURATION = re.compile(r"(?P<count>[0-9]+(?:\.[0-9]+)?)(?P<unit>[smhd]?)")

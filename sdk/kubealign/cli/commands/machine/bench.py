@@ -97,16 +97,14 @@ def bench(
     """Measure how many rollout workers keep a job's trainer busy, or how fast this machine runs full steps.
 
     With a file, the components of its job (engine, trainer, refit) are measured one by one on this
-    machine, and the
-    step time is predicted for 1, 2, 3 ... workers. Without a file, or with --steps, a short real job is
-    run with all
-    its processes in a temporary folder.
+    machine, and the step time is predicted for 1, 2, 3 ... workers. Without a file, or with --steps, a
+    short real job is run with all its processes in a temporary folder.
     """
     import tempfile
 
     from kubealign.bench.measurements import SizingError
     from kubealign.bench.report import BenchmarkError
-    from kubealign.cli.exit_codes import ExitCode, exit_on_error, exit_with_error
+    from kubealign.cli.exit_codes import CliExitCode, exit_on_error, exit_with_error
 
     full_steps = file is None or steps is not None or compare is not None
     if full_steps and (from_run is not None or mean_tokens is not None):
@@ -126,7 +124,7 @@ def bench(
         except BenchmarkError as error:
             exit_with_error(str(error))
         except SizingError as error:
-            exit_with_error(str(error), ExitCode.USAGE)
+            exit_with_error(str(error), CliExitCode.USAGE)
 
 
 def _bench_steps(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from kubealign.cli.exit_codes import ExitCode
+from kubealign.cli.exit_codes import CliExitCode
 from kubealign.cli.options import Context, Kubeconfig, Local, Namespace, NoColor, RunsDir
 from kubealign.cli.target import CommandTarget
 
@@ -29,8 +29,7 @@ def doctor(
     """Check the prerequisites of jobs on this machine and on the cluster.
 
     --local checks this machine only; --context or --kubeconfig check the cluster only. Exit code 1 if a
-    required
-    prerequisite is missing.
+    required prerequisite is missing.
     """
     from kubealign.cli.terminal import without_color
 
@@ -44,7 +43,9 @@ def doctor(
             findings += _check_machine(runs_folder or Path("runs"))
         if not local and runs_dir is None:
             findings += asyncio.run(_check_cluster(target, is_requested=cluster_only))
-    raise typer.Exit(ExitCode.FAILED if any(item.health == "missing" for item in findings) else ExitCode.DONE)
+    raise typer.Exit(
+        CliExitCode.FAILED if any(item.health == "missing" for item in findings) else CliExitCode.DONE
+    )
 
 
 def _check_machine(runs_dir: Path) -> list["CheckResult"]:

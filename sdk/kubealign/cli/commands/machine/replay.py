@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from kubealign.cli.completion import complete_job_names
-from kubealign.cli.exit_codes import ExitCode, exit_on_error, exit_with_error
+from kubealign.cli.exit_codes import CliExitCode, exit_on_error, exit_with_error
 from kubealign.cli.options import Overrides
 from kubealign.cli.target import RUNS_DIR_VARIABLE
 
@@ -52,8 +52,8 @@ def replay(
     """Train again on the batches recorded by a run of this machine, and compare the metrics of every step.
 
     Requires checkpoint.recordBatches in the run. Trainer and critic are real services; nothing is sampled.
-    With --set,
-    such as another learning rate on the same samples, differences are shown and are not a failure.
+    With --set, such as another learning rate on the same samples, differences are shown and are not a
+    failure.
 
     Exit code 0: all metrics are equal, or differ by rounding; 1: they differ; 2: the run cannot be
     replayed.
@@ -85,9 +85,9 @@ def replay(
                 run_jobs([replay_plan.job], runs_dir.absolute(), False, display_for(Console(stderr=True)))
             )
         except (ReplayError, RunRefused) as error:
-            exit_with_error(str(error), ExitCode.USAGE)
+            exit_with_error(str(error), CliExitCode.USAGE)
         except OSError as error:
-            exit_with_error(f"the run directory cannot be used: {error}", ExitCode.USAGE)
+            exit_with_error(f"the run directory cannot be used: {error}", CliExitCode.USAGE)
         if code == INTERRUPTED:
             raise typer.Exit(code)
         steps_to_compare = range(replay_plan.replay.first_step, replay_plan.replay.last_step + 1)
@@ -106,4 +106,4 @@ def replay(
         )
     show(console(), *replay_view(outcome))
     if code != 0 or not outcome.has_passed:
-        raise typer.Exit(ExitCode.FAILED)
+        raise typer.Exit(CliExitCode.FAILED)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kubealign.cli.exit_codes import ExitCode, exit_on_error, exit_with_error
+from kubealign.cli.exit_codes import CliExitCode, exit_on_error, exit_with_error
 from kubealign.cli.options import NoColor, Overrides, Parameters, RowFormat, parse_parameters
 from kubealign.planning.machine import Device
 
@@ -23,8 +23,8 @@ def plan(
         typer.Option(
             "--config",
             metavar="[MODEL=]FILE",
-            help="config.json of a model that cannot be read here: of policy, critic, reference, teacher or the "
-            "reward of that name; without MODEL, of every model without a file of its own.",
+            help="config.json of a model that cannot be read here: of policy, critic, reference, teacher or "
+            "the reward of that name; without MODEL, of every model without a file of its own.",
             show_default=False,
         ),
     ] = [],  # noqa: B006
@@ -93,8 +93,8 @@ def plan(
     """Estimate the memory and bandwidth that each job of a file needs of a cluster, and check that it fits.
 
     Nothing is started or loaded: the estimates are arithmetic. The defaults describe a node with eight
-    H100. Exit code 1
-    if a job does not fit; each process that does not fit is listed with the fields to change.
+    H100. Exit code 1 if a job does not fit; each process that does not fit is listed with the fields to
+    change.
     """
     from kubealign.cli.output import format_json
     from kubealign.cli.terminal import console, show, without_color
@@ -138,7 +138,7 @@ def plan(
             for index, (planned_job, changes) in enumerate(plans):
                 show(console(), *([""] if index else []), *plan_view(planned_job, machine, changes))
     if not all(planned_job.fits(machine) for planned_job, _ in plans):
-        raise typer.Exit(ExitCode.FAILED)
+        raise typer.Exit(CliExitCode.FAILED)
 
 
 def _read_configs(arguments: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:

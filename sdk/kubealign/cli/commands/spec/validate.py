@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from kubealign.cli.exit_codes import ExitCode
+from kubealign.cli.exit_codes import CliExitCode
 from kubealign.cli.options import Overrides, Parameters, parse_parameters
 
 
@@ -26,4 +26,4 @@ def validate(
             jobs = "1 job" if len(file.jobs) == 1 else f"{len(file.jobs)} jobs"
             typer.echo(f"{file.path}: {jobs}, valid")
     if errors or any(file.errors for file in checked):
-        raise typer.Exit(ExitCode.INVALID_JOB)
+        raise typer.Exit(CliExitCode.INVALID_JOB)

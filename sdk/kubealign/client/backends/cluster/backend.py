@@ -50,8 +50,7 @@ class ClusterBackend:
 
         Args:
             result_pod: Settings of the pod that reads a result when no pod of the job is left; by default
-                they come
-                from the environment.
+                they come from the environment.
         """
         self.namespace = namespace
         self._api = api

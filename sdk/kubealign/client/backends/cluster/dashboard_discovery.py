@@ -20,7 +20,10 @@ DASHBOARD_NAMESPACE = "kubealign-system"
 DASHBOARD_SERVICE = "kubealign-dashboard"
 _URL_VARIABLE = "KUBEALIGN_DASHBOARD"
 _TOKEN_VARIABLE = "KUBEALIGN_TOKEN"
-_REMEDY = f"turn it on (helm upgrade --set dashboard.enabled=true), or name its address: dashboard= or {_URL_VARIABLE}"
+_REMEDY = (
+    "turn it on (helm upgrade --set dashboard.enabled=true), or name its address: "
+    f"dashboard= or {_URL_VARIABLE}"
+)
 
 #: Message of the API server for a port name that the Service does not have.
 _NO_PORT_MESSAGE = "no service port"
@@ -113,8 +116,9 @@ class ProxiedDashboard:
             )
         if status == HTTPStatus.FORBIDDEN:
             return Forbidden(
-                f"you may not reach the dashboard {self._service_name} through the API server: {message}; ask for "
-                f"`get` on services/proxy there, or name the dashboard's address: dashboard= or {_URL_VARIABLE}"
+                f"you may not reach the dashboard {self._service_name} through the API server: {message}; "
+                "ask for `get` on services/proxy there, or name the dashboard's address: "
+                f"dashboard= or {_URL_VARIABLE}"
             )
         return Unavailable(f"the dashboard {self._service_name} does not respond: {message}")
 

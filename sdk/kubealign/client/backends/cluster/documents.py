@@ -33,7 +33,7 @@ def with_type_meta(item: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def validate_document(resource: Mapping[str, Any], namespace: str) -> dict[str, Any]:
-    """Return the document to submit, in `namespace` unless it names one. Raises JobInvalid with all errors."""
+    """Return the document to submit; `namespace` is its default. Raises JobInvalid with all errors."""
     document = {name: value for name, value in resource.items() if name != "status"}
     metadata_value = document.get("metadata")
     if isinstance(metadata_value, Mapping):

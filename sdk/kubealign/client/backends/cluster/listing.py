@@ -1,10 +1,8 @@
 """Lists jobs in pages, as requested by a ListQuery.
 
 The API server can filter by namespace and label and sort by name. For any other filter or order, all jobs
-that match
-namespace and labels are read and processed by the client. A page cursor contains the sort key of the
-page's last
-job, so concurrent changes neither skip nor repeat other jobs.
+that match namespace and labels are read and processed by the client. A page cursor contains the sort key
+of the page's last job, so concurrent changes neither skip nor repeat other jobs.
 """
 
 import asyncio
@@ -147,8 +145,8 @@ async def _list_all(api: KubernetesApi, namespace: str | None, labels: str) -> t
             return items, str(metadata.get("resourceVersion") or "")
         if len(items) >= MAX_SORTED_JOBS:
             raise NotPossible(
-                f"there are more than {MAX_SORTED_JOBS} jobs, too many for the client to sort and search: name a "
-                "namespace or labels, or sort by name without any search"
+                f"there are more than {MAX_SORTED_JOBS} jobs, too many for the client to sort and search: "
+                "name a namespace or labels, or sort by name without any search"
             )
         list_query["continue"] = metadata["continue"]
 

@@ -1,8 +1,7 @@
 """Cached index of the runs in a folder; a scan of all runs costs one stat call per run.
 
 Runners and clients replace files of a run directory by renaming, which changes the directory's
-modification time.
-Files that only grow (metrics, logs) are not cached.
+modification time. Files that only grow (metrics, logs) are not cached.
 """
 
 import json

@@ -1,10 +1,8 @@
 """Readers of growing files with one JSON object per line.
 
 An entry id `BYTES-0` is a position: the number of bytes before the next line. Like an entry id of a Redis
-stream,
-it states where to resume. A last line without a line end is ignored as incomplete; a line that is not an
-object was
-truncated when its writer was killed.
+stream, it states where to resume. A last line without a line end is ignored as incomplete; a line that is
+not an object was truncated when its writer was killed.
 """
 
 import json

@@ -89,7 +89,8 @@ async def _wait_for_holder(ref: JobRef, folder: RunDirectory) -> LockHolder | No
     while (holder := folder.lock().read_holder()) is not None and holder.pid == 0:
         if time.monotonic() > deadline:
             raise Unavailable(
-                f"the runner of {ref} has not written its process id for {_HOLDER_TIMEOUT_SECONDS:g} s: try again"
+                f"the runner of {ref} has not written its process id for {_HOLDER_TIMEOUT_SECONDS:g} s: "
+                "try again"
             )
         await asyncio.sleep(_POLL_SECONDS)
     return holder

@@ -9,6 +9,7 @@ from kubealign.client.records import LogLine
 
 _BLOCK_BYTES = 262_144
 _SUFFIX = ".log"
+_POLL_SECONDS = 0.25
 
 
 class LogReader:
@@ -84,9 +85,6 @@ def _tail_offset(path: Path, lines: int) -> int:
                     return start + cut + 1
                 stop = cut
         return 0
-
-
-_POLL_SECONDS = 0.25
 
 
 async def stream_logs(

@@ -24,7 +24,7 @@ class LastStep:
 
 
 def read_metrics(path: Path, after: str, count: int) -> list[StepMetrics]:
-    """Read at most `count` entries of metrics.jsonl after an entry. Raises JobInvalid for an invalid entry."""
+    """Read at most `count` steps of metrics.jsonl after an entry. Raises JobInvalid for an invalid entry."""
     return [
         StepMetrics(
             entry, _int_field(document, "step"), _int_field(document, "fence"), _metric_values(document)

@@ -1,4 +1,4 @@
-"""Plans the actions of a merge patch to a local job. Pure."""
+"""Checks a change to a local job, and plans the actions of a merge patch. Pure."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -17,6 +17,8 @@ from kubealign.spec.status import JobPhase
 
 #: Metadata fields set by the backend.
 _BACKEND_METADATA = ("uid", "creationTimestamp", "generation", "resourceVersion", "deletionTimestamp")
+#: Phases in which no runner has read the job.
+_IDLE_PHASES = (JobPhase.PENDING, JobPhase.SUSPENDED)
 
 
 def parse_job(document: Mapping[str, Any], folder: Path | None) -> AlignmentJob:
@@ -81,10 +83,6 @@ def _get_field(document: Mapping[str, Any], path: tuple[str, ...]) -> Any:
     for name in path:
         value = value.get(name) if isinstance(value, Mapping) else None
     return value
-
-
-#: Phases in which no runner has read the job.
-_IDLE_PHASES = (JobPhase.PENDING, JobPhase.SUSPENDED)
 
 
 @dataclass(frozen=True)

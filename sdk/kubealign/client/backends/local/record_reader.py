@@ -119,13 +119,13 @@ class RecordReader:
         names = ", ".join(f"{name} ({phase})" for name, phase in dependencies)
         return RunPhase(JobPhase.PENDING, f"waits for the result of {names}")
 
-    def _resource_version(self, stored: StoredRun, told: Mapping[str, Any]) -> str:
+    def _resource_version(self, stored: StoredRun, resource: Mapping[str, Any]) -> str:
         """Return a version that grows with each observed change, and with changes made by other writers."""
-        text = hash(json.dumps(told, sort_keys=True))
+        digest = hash(json.dumps(resource, sort_keys=True))
         last_step_time = stored.last_step.time * 1e6 if stored.last_step is not None else 0.0
         version = max(stored.modified_ns // 1000, int(last_step_time))
         previous = self._versions.get(stored.uid)
         if previous is not None:
-            version = previous[1] if previous[0] == text else max(version, previous[1] + 1)
-        self._versions[stored.uid] = (text, version)
+            version = previous[1] if previous[0] == digest else max(version, previous[1] + 1)
+        self._versions[stored.uid] = (digest, version)
         return str(version)

@@ -1,5 +1,6 @@
 """TensorRT-LLM's asynchronous engine as an `ExternalEngine`."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ from kubealign_services.generation.external.tensorrt_llm.parameters import (
     releases_memory,
     sampling_arguments,
 )
-from kubealign_services.generation.external.tensorrt_llm.results import to_external_sample, token_logprobs
 from kubealign_services.runtime.process.failures import PermanentFailure
 
 # TensorRT-LLM's tags of the memory that is released.
@@ -94,3 +94,29 @@ class TensorRTLLMExternalEngine:
 
     async def close(self) -> None:
         self._engine.shutdown()
+
+
+def to_external_sample(completion: Any) -> ExternalSample:
+    """Convert a CompletionOutput that was requested with `logprobs` 0. Raises ValueError where a
+    log-probability is missing.
+    """
+    tokens = [int(token) for token in completion.token_ids]
+    return ExternalSample(tokens, token_logprobs(tokens, completion.logprobs))
+
+
+def token_logprobs(
+    tokens: Sequence[int], logprobs: Sequence[Mapping[int, Any] | float] | None
+) -> list[float]:
+    """Return the log-probability of each token, reported as a number or among the entries of its position."""
+    if logprobs is None or len(logprobs) != len(tokens):
+        count = "none" if logprobs is None else len(logprobs)
+        raise ValueError(f"{len(tokens)} tokens came with {count} log-probabilities")
+    result = []
+    for position, (token, entry) in enumerate(zip(tokens, logprobs, strict=True)):
+        if isinstance(entry, Mapping):
+            if token not in entry:
+                raise ValueError(f"token {token} at position {position} came without its log-probability")
+            result.append(float(entry[token].logprob))
+        else:
+            result.append(float(entry))
+    return result

@@ -1,8 +1,9 @@
-"""Runs compiled kernels on as many threads as torch uses."""
+"""Threads of a CPU pass: a pool for compiled kernels, and a limit for passes that share their cores."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -10,6 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+#: Largest number of tokens of a pass with one thread.
+SMALL_BATCH_TOKENS = 16
 # Numbers that a kernel reads per thread before another thread pays off: about a tenth of a millisecond.
 NUMBERS_PER_THREAD = 1 << 18
 
@@ -69,3 +72,22 @@ def split_work(work: NDArray[np.int64], key_heads: int) -> list[tuple[int, int, 
 
 def _thread_count(numbers: int) -> int:
     return max(1, min(torch.get_num_threads(), numbers // NUMBERS_PER_THREAD))
+
+
+@contextmanager
+def limit_threads(tokens: int) -> Iterator[None]:
+    """Compute with one thread within the block for few tokens, with all threads for more.
+
+    A pass over few tokens reads the weights and computes little. One core reads them nearly as fast as two,
+    which must wake each other for every product: the second core is worth more to the other processes
+    (docs/training-backends.md).
+    """
+    threads = torch.get_num_threads()
+    if tokens > SMALL_BATCH_TOKENS or threads == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -18,7 +18,7 @@ from kubealign_services.generation.torch_engine.attention.attention_plan import 
 from kubealign_services.generation.torch_engine.attention.flash_plan import FlashPlan, flash_attention_works
 from kubealign_services.generation.torch_engine.attention.gathered_plan import GatheredPlan
 from kubealign_services.generation.torch_engine.attention.paged_plan import PagedPlan
-from kubealign_services.generation.torch_engine.cpu.small_batch_threads import limit_threads
+from kubealign_services.generation.torch_engine.cpu.kernel_threads import limit_threads
 from kubealign_services.generation.torch_engine.kv_cache.paged_kv_cache import PagedKVCache
 from kubealign_services.generation.torch_engine.model.adapter_merge import MergedAdapter
 from kubealign_services.generation.torch_engine.model.causal_model import CausalModel

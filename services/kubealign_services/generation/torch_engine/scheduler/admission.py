@@ -46,7 +46,7 @@ def admit(
         running: Number of running sequences.
         rows: Number of sequences that may still start.
     """
-    parts: list[PrefillChunk] = []
+    chunks: list[PrefillChunk] = []
     for entry in queue:
         if not rows or (
             entry.pages is None and not (prefill_tokens and _allocate_entry(entry, cache, running))
@@ -61,17 +61,17 @@ def admit(
             entry.computed_tokens = end
             cache.register(entry.tokens[:end], entry.pages)
         if end < len(entry.tokens):
-            parts.append(PrefillChunk(entry, start, end))
+            chunks.append(PrefillChunk(entry, start, end))
             break
         remaining = entry.remaining
-        entering = max(min(rows, remaining, cache.available - running), 0 if running else 1)
-        if entering or end > start:
-            parts.append(_complete_chunk(entry, cache, start, end, entering))
-        rows -= entering
-        running += entering
-        if entering < remaining:
+        starting = max(min(rows, remaining, cache.available - running), 0 if running else 1)
+        if starting or end > start:
+            chunks.append(_complete_chunk(entry, cache, start, end, starting))
+        rows -= starting
+        running += starting
+        if starting < remaining:
             break
-    return parts
+    return chunks
 
 
 def _allocate_entry(entry: QueueEntry, cache: PageManager, running: int) -> bool:
@@ -91,13 +91,15 @@ def _allocate_entry(entry: QueueEntry, cache: PageManager, running: int) -> bool
 
 
 def _complete_chunk(
-    entry: QueueEntry, cache: PageManager, start: int, end: int, entering: int
+    entry: QueueEntry, cache: PageManager, start: int, end: int, starting: int
 ) -> PrefillChunk:
-    gives = entering == entry.remaining
+    gives_last_page = starting == entry.remaining
     partial = len(entry.tokens) % PAGE_TOKENS != 0
-    if entering and not gives and partial and not cache.available:
+    if starting and not gives_last_page and partial and not cache.available:
         # Nothing runs and no page is left: one sample takes the page, and the others recompute the text.
-        gives = True
-    copies = entering - gives if partial else 0
+        gives_last_page = True
+    copies = starting - gives_last_page if partial else 0
     assert entry.pages is not None
-    return PrefillChunk(entry, start, end, entering, int(entry.pages[-1]), cache.allocate(copies), gives)
+    return PrefillChunk(
+        entry, start, end, starting, int(entry.pages[-1]), cache.allocate(copies), gives_last_page
+    )

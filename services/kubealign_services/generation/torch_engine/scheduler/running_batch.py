@@ -136,8 +136,8 @@ class RunningBatch:
                 temperature=self._tensor(temperature),
                 top_k=self._tensor(top_k),
                 top_p=self._tensor(top_p),
-                truncated=bool(((top_k > 0) | (top_p < 1)).any()),
-                greedy=bool((temperature == 0).any()),
+                has_truncation=bool(((top_k > 0) | (top_p < 1)).any()),
+                has_greedy=bool((temperature == 0).any()),
             )
         uniform = uniform_numbers(self._seed[:n], self._token_counts[:n].astype(np.uint64))
         return SamplingInputs(uniform=self._tensor(uniform), forbidden=self._forbidden(n), **self._settings)

@@ -107,17 +107,17 @@ class Scheduler:
         running = len(self.rows)
         free = self._max_sequences - running
         waiting = {id(entry) for entry in self.queue if entry.pages is None}
-        parts = admit(self.queue, self.cache, running, free, self._prefill_tokens)
-        for part in parts:
-            self.prefilled_tokens += part.end - part.start
-            self.reused_tokens += part.start if id(part.entry) in waiting else 0
-        batch = _build_batch(self.rows, parts)
-        complete = [part for part in parts if part.end == len(part.entry.tokens)]
-        entries = [(part.entry, part.starting, part.end > part.start) for part in complete]
-        copies = [(part.last_page, part.own_last_pages) for part in complete if len(part.own_last_pages)]
-        for part in complete:
-            self._start_samples(part, decode)
-        self.queue.remove([part.entry for part in complete if not part.entry.remaining])
+        chunks = admit(self.queue, self.cache, running, free, self._prefill_tokens)
+        for chunk in chunks:
+            self.prefilled_tokens += chunk.end - chunk.start
+            self.reused_tokens += chunk.start if id(chunk.entry) in waiting else 0
+        batch = _build_batch(self.rows, chunks)
+        complete = [chunk for chunk in chunks if chunk.end == len(chunk.entry.tokens)]
+        entries = [(chunk.entry, chunk.starting, chunk.end > chunk.start) for chunk in complete]
+        copies = [(chunk.last_page, chunk.own_last_pages) for chunk in complete if len(chunk.own_last_pages)]
+        for chunk in complete:
+            self._start_samples(chunk, decode)
+        self.queue.remove([chunk.entry for chunk in complete if not chunk.entry.remaining])
         return ScheduledStep(
             batch,
             running,
@@ -161,7 +161,7 @@ class Scheduler:
         """Allocate a page for each running row that needs one; where too few are available, preempt the
         youngest samples.
         """
-        while len(hungry := self.rows.rows_without_page()) > self.cache.available:
+        while len(rows := self.rows.rows_without_page()) > self.cache.available:
             row = self.rows.youngest()
             entry = self.queue.youngest_with_pages()
             if entry is not None and entry.age_key > self.rows.samples[row].age_key:
@@ -171,24 +171,24 @@ class Scheduler:
                 self._register_prefix(row, self.rows.token_count(row))
                 self._remove_rows([row])
             self.preemptions += 1
-        self.rows.append_pages(hungry, self.cache.allocate(len(hungry)))
+        self.rows.append_pages(rows, self.cache.allocate(len(rows)))
 
-    def _start_samples(self, part: PrefillChunk, decode: Decode) -> None:
+    def _start_samples(self, chunk: PrefillChunk, decode: Decode) -> None:
         """Start the chunk's samples in the next rows."""
-        entry = part.entry
+        entry = chunk.entry
         assert entry.pages is not None
         length = len(entry.tokens)
-        own = iter(part.own_last_pages)
-        for number in range(part.starting):
+        own = iter(chunk.own_last_pages)
+        for number in range(chunk.starting):
             pages = entry.pages
-            if not (part.gives_last_page and number == part.starting - 1):
+            if not (chunk.gives_last_page and number == chunk.starting - 1):
                 full = pages[: length // PAGE_TOKENS]
                 self.cache.share(full)
                 pages = np.concatenate((full, [next(own)])) if len(full) < len(pages) else full
             sample = entry.preempted or self._new_sample(entry.group, entry.first + number, decode)
             self.rows.add(sample, entry.response, pages, length, self.cache.epoch)
-        entry.first += part.starting
-        if part.gives_last_page:
+        entry.first += chunk.starting
+        if chunk.gives_last_page:
             entry.pages, entry.computed_tokens = None, 0
 
     def _new_sample(self, group: RequestGroup, index: int, decode: Decode) -> SampleState:

@@ -15,6 +15,8 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch.distributed import DistNetworkError, DistStoreError, Store  # type: ignore[attr-defined]
 
+from kubealign_services.generation.torch_engine.ragged_batch import PAGE_TOKENS, RaggedBatch
+
 # Numbers that fit into the command's own block: decoding a hundred sequences of some hundred tokens is one
 # broadcast.
 _INLINE_NUMBERS = 4094
@@ -48,7 +50,7 @@ class CommandSender:
         self._wake_count = 0
         self._is_awake = False
 
-    def send(self, order: Command, numbers: Numbers = ()) -> None:
+    def send(self, command: Command, numbers: Numbers = ()) -> None:
         """Broadcast a command. Raises RuntimeError when the other processes do not respond."""
         if not self._is_awake:
             self._wake_count += 1
@@ -56,13 +58,13 @@ class CommandSender:
             self._is_awake = True
         payload = torch.from_numpy(np.array(numbers, np.int64))
         block = torch.zeros(2 + _INLINE_NUMBERS, dtype=torch.int64)
-        block[0], block[1] = order, len(payload)
+        block[0], block[1] = command, len(payload)
         if len(payload) <= _INLINE_NUMBERS:
             block[2 : 2 + len(payload)] = payload
         dist.broadcast(block, src=0)
         if len(payload) > _INLINE_NUMBERS:
             dist.broadcast(payload, src=0)
-        if order in (Command.REST, Command.END):
+        if command in (Command.REST, Command.END):
             self._is_awake = False
 
     def send_rest(self) -> None:
@@ -91,13 +93,13 @@ class CommandReceiver:
                 self._is_awake = True
             block = torch.zeros(2 + _INLINE_NUMBERS, dtype=torch.int64)
             dist.broadcast(block, src=0)
-            order, count = Command(int(block[0])), int(block[1])
+            command, count = Command(int(block[0])), int(block[1])
             numbers = block[2 : 2 + count]
             if count > _INLINE_NUMBERS:
                 numbers = torch.zeros(count, dtype=torch.int64)
                 dist.broadcast(numbers, src=0)
-            if order is not Command.REST:
-                return order, numbers.numpy()
+            if command is not Command.REST:
+                return command, numbers.numpy()
             self._is_awake = False
 
     def _wait_for_wake(self, key: str) -> None:
@@ -110,3 +112,28 @@ class CommandReceiver:
             except DistStoreError:
                 # A request with its own timeout, which detects an unreachable first process.
                 self._store.check([key])
+
+
+def encode_batch(batch: RaggedBatch) -> NDArray[np.int64]:
+    """Encode a batch.
+
+    Layout: number of sequences, number of decoding ones, width of the page tables, number of tokens; then
+    the lengths, the defined part of the page tables, the tokens, their positions, and the logit indices.
+    """
+    most = -(-int(batch.context_lengths.max()) // PAGE_TOKENS)
+    tables = batch.page_tables[:, :most]
+    sizes = np.array([len(tables), batch.decoding_count, most, len(batch.tokens)], np.int64)
+    parts = (sizes, batch.lengths, tables.ravel(), batch.tokens, batch.positions, batch.logit_indices)
+    numbers: NDArray[np.int64] = np.concatenate(parts, dtype=np.int64)
+    return numbers
+
+
+def decode_batch(numbers: NDArray[np.int64]) -> RaggedBatch:
+    """Decode the output of `encode_batch`."""
+    count, decoding, most, total = numbers[:4].tolist()
+    lengths, tables, tokens, positions, logit_indices = np.split(
+        numbers[4:], np.cumsum([count, count * most, total, total])
+    )
+    return RaggedBatch(
+        tokens, positions, lengths, decoding, tables.reshape(count, most).astype(np.int32), logit_indices
+    )

@@ -26,14 +26,14 @@ def create_leader_engine(
 
     Raises the errors of `TorchRolloutEngine.create`, and IndivisibleModel.
     """
-    led: list[LeaderModelRunner] = []
+    leaders: list[LeaderModelRunner] = []
 
     def make(config: Any) -> LeaderModelRunner:
-        model, passes = _create_runner(config, spec, 0)
-        led.append(LeaderModelRunner(model, passes, CommandSender(store), on_loss))
-        return led[0]
+        model, runner = _create_runner(config, spec, 0)
+        leaders.append(LeaderModelRunner(model, runner, CommandSender(store), on_loss))
+        return leaders[0]
 
-    return TorchRolloutEngine.with_runner(folder, spec, make), led[0].shut_down
+    return TorchRolloutEngine.with_runner(folder, spec, make), leaders[0].shut_down
 
 
 def create_worker_runner(

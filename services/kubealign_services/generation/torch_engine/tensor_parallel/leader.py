@@ -13,11 +13,11 @@ from torch import Tensor
 from kubealign_services.generation.torch_engine.model.adapter_merge import MergedAdapter
 from kubealign_services.generation.torch_engine.model.weight_loader import WeightLoader
 from kubealign_services.generation.torch_engine.ragged_batch import RaggedBatch
-from kubealign_services.generation.torch_engine.tensor_parallel.batch_codec import encode_batch
 from kubealign_services.generation.torch_engine.tensor_parallel.commands import (
     Command,
     CommandSender,
     Numbers,
+    encode_batch,
 )
 from kubealign_services.generation.torch_engine.tensor_parallel.sharded_model import ShardedModel
 from kubealign_services.generation.torch_engine.tensor_parallel.sharded_runner import ShardedModelRunner
@@ -125,7 +125,7 @@ class LeaderModelRunner:
                 pass
 
     def _load_announced(self, parts: AnnouncedWeights) -> None:
-        wrong: ValueError | None = None
+        invalid: ValueError | None = None
 
         def checked() -> Iterator[tuple[str, Tensor]]:
             """Yield each slice for validation, without memory, and copy it after it has passed."""
@@ -137,10 +137,10 @@ class LeaderModelRunner:
             try:
                 self._validator.load(checked())
             except ValueError as error:
-                wrong = error
+                invalid = error
             outcomes = self._runner.gather_outcomes("")
-        if wrong is not None:
-            raise wrong
+        if invalid is not None:
+            raise invalid
         failed = [f"process {rank}: {outcome}" for rank, outcome in enumerate(outcomes) if outcome]
         if failed:
             raise PartsMissing(f"weights did not reach all of this worker's processes: {'; '.join(failed)}")
@@ -150,9 +150,9 @@ class LeaderModelRunner:
             self._runner.send_weight(name, tensor)
 
     @contextmanager
-    def _sent_command(self, order: Command, numbers: Numbers) -> Iterator[None]:
+    def _sent_command(self, command: Command, numbers: Numbers) -> Iterator[None]:
         with self._guarded():
-            self._commands.send(order, numbers)
+            self._commands.send(command, numbers)
             yield
 
     @contextmanager

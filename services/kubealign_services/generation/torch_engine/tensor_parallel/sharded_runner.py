@@ -33,7 +33,7 @@ class ShardedModelRunner(LocalModelRunner):
         # Collectives are not recorded in CUDA graphs.
         self._graphs = None
         self._shard = shard
-        self._adapted = MergedAdapter(model.module, _sharded_row_norms)
+        self._adapters = MergedAdapter(model.module, _sharded_row_norms)
         self._full_weights: dict[str, Tensor] = model.full_model.state_dict(keep_vars=True)
         self._local_weights: dict[str, Tensor] = model.module.state_dict(keep_vars=True)
         self.names = list(self._full_weights)
@@ -72,7 +72,7 @@ class ShardedModelRunner(LocalModelRunner):
             _local_region(self._local_weights[part.name], part.tensor).copy_(part.tensor)
 
     def _invalidate_weights(self) -> None:
-        self._adapted.forget()
+        self._adapters.forget()
         self.model.invalidate_weights()
 
     def gather_outcomes(self, own_outcome: str) -> list[str]:

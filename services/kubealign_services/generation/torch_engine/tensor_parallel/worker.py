@@ -8,11 +8,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from kubealign_services.generation.torch_engine.tensor_parallel.batch_codec import decode_batch
 from kubealign_services.generation.torch_engine.tensor_parallel.commands import (
     Command,
     CommandReceiver,
     ReceivedNumbers,
+    decode_batch,
 )
 from kubealign_services.generation.torch_engine.tensor_parallel.sharded_runner import ShardedModelRunner
 from kubealign_services.runtime.ranks.rendezvous import GroupLost
@@ -33,25 +33,25 @@ def run_worker(commands: CommandReceiver, runner: ShardedModelRunner, fetch: Cal
     handlers = _handlers(runner, fetch)
     while True:
         try:
-            order, numbers = commands.receive()
+            command, numbers = commands.receive()
         except RuntimeError as error:
             raise GroupLost(f"the first process of this rollout worker is gone: {error}") from error
-        if order is Command.END:
+        if command is Command.END:
             return
-        handlers[order](numbers)
+        handlers[command](numbers)
 
 
 def _handlers(
-    passes: ShardedModelRunner, fetch: Callable[[bytes], None]
+    runner: ShardedModelRunner, fetch: Callable[[bytes], None]
 ) -> Mapping[Command, Callable[[ReceivedNumbers], Any]]:
     return {
-        Command.RESERVE: lambda numbers: passes.reserve(int(numbers[0])),
-        Command.RUN: lambda numbers: passes.forward(decode_batch(numbers)),
-        Command.COPY: lambda numbers: passes.copy_pages(*_halves(numbers.tolist())),
-        Command.SCORE: lambda numbers: passes.forward_sequence(numbers.tolist()),
-        Command.WEIGHT: lambda numbers: passes.receive_weight(passes.names[int(numbers[0])]),
-        Command.FETCH: lambda numbers: _fetch_weights(passes, fetch, bytes(numbers.tolist())),
-        Command.ADAPTER: lambda numbers: _receive_adapter(passes, numbers),
+        Command.RESERVE: lambda numbers: runner.reserve(int(numbers[0])),
+        Command.RUN: lambda numbers: runner.forward(decode_batch(numbers)),
+        Command.COPY: lambda numbers: runner.copy_pages(*_halves(numbers.tolist())),
+        Command.SCORE: lambda numbers: runner.forward_sequence(numbers.tolist()),
+        Command.WEIGHT: lambda numbers: runner.receive_weight(runner.names[int(numbers[0])]),
+        Command.FETCH: lambda numbers: _fetch_weights(runner, fetch, bytes(numbers.tolist())),
+        Command.ADAPTER: lambda numbers: _receive_adapter(runner, numbers),
     }
 
 
@@ -60,21 +60,21 @@ def _halves(numbers: list[int]) -> tuple[list[int], list[int]]:
     return numbers[:middle], numbers[middle:]
 
 
-def _fetch_weights(passes: ShardedModelRunner, fetch: Callable[[bytes], None], announcement: bytes) -> None:
+def _fetch_weights(runner: ShardedModelRunner, fetch: Callable[[bytes], None], announcement: bytes) -> None:
     outcome = ""
     try:
         fetch(announcement)
     except Exception as error:
         log.exception("this process's weight slices could not be loaded")
         outcome = f"{type(error).__name__}: {error}"
-    passes.gather_outcomes(outcome)
+    runner.gather_outcomes(outcome)
 
 
-def _receive_adapter(passes: ShardedModelRunner, numbers: ReceivedNumbers) -> None:
+def _receive_adapter(runner: ShardedModelRunner, numbers: ReceivedNumbers) -> None:
     scale, shapes = json.loads(bytes(numbers.tolist()))
     parts = []
     for name, shape in shapes.items():
-        part = torch.empty(shape, dtype=torch.float32, device=passes.device)
+        part = torch.empty(shape, dtype=torch.float32, device=runner.device)
         dist.broadcast(part, src=0)
         parts.append((name, part))
-    passes.load_adapter(parts, scale)
+    runner.load_adapter(parts, scale)

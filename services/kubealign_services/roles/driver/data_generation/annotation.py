@@ -22,6 +22,60 @@ from kubealign_services.roles.driver.metrics.sample_logging import SamplePreview
 from kubealign_services.roles.driver.rollouts.work_items import encode_scoring_context
 from kubealign_services.scoring.combination import combine_rewards
 
+_RESERVED_COLUMNS = ("prompt", "response", "messages")
+#: Source -> score of a row.
+ScoresBySource = dict[str, scoring_pb2.Score]
+
+
+@dataclass(frozen=True)
+class RowAnnotator:
+    """Row maker that returns each given row with its scores, in order."""
+
+    rows: Sequence[PreparedRow]
+    data: DemonstrationDataset
+    entry: AnnotateSpec
+    rewards: Sequence[Reward]
+    scores: RowScorer
+    previews: SamplePreviews
+
+    async def make(
+        self, indices: Sequence[int], state: DataGenerationState, step: StepRecord
+    ) -> list[dict[str, Any]]:
+        """Return the rows at these indices with their scores."""
+        rows = [self.rows[index] for index in indices]
+        texts = [get_response_text(self.data, row) for row in rows]
+        names = [f"{row.row}#0" for row in rows]
+        batch = collate(rows, names, "demonstrations")
+        contexts = [
+            ScoringContext(encode_scoring_context(row.prompt_text, row.columns), text)
+            for row, text in zip(rows, texts, strict=True)
+        ]
+        with step.phase("score"):
+            scores = await self.scores.score_all(batch, contexts)
+        step.sample_texts = {
+            name: SampleText(row.prompt_text, text)
+            for name, row, text in zip(names, rows, texts, strict=True)
+        }
+        self._add_metrics(batch, scores, state, step)
+        return [
+            build_demonstration(self.data, row) | build_annotations(row_scores, self.entry, _RESERVED_COLUMNS)
+            for row, row_scores in zip(rows, scores, strict=True)
+        ]
+
+    def _add_metrics(
+        self, batch: Batch, scores: Sequence[ScoresBySource], state: DataGenerationState, step: StepRecord
+    ) -> None:
+        """Add reward metrics, as in a job that trains on these rows, and a few rows for displays."""
+        for reward in self.rewards:
+            values = [row_scores[reward.name].reward for row_scores in scores]
+            batch.sequence_columns[f"reward.{reward.name}"] = torch.tensor(values, dtype=torch.float64)
+        batch.sequence_columns["truncated"] = torch.zeros(len(batch), dtype=torch.uint8)
+        batch.token_columns["weight_version"] = torch.zeros(len(batch.tokens), dtype=torch.int32)
+        step.add({"batch/tokens": len(batch.tokens), "batch/sequences": len(batch)})
+        step.add(reward_model_metrics(score for row_scores in scores for score in row_scores.values()))
+        step.add(combine_rewards(batch, self.rewards, state.step, state.rewards))
+        self.previews.add_previews(batch, step)
+
 
 def build_demonstration(data: DemonstrationDataset, row: PreparedRow) -> dict[str, Any]:
     """Return the row's columns, with prompt and response (or the messages) under their default names."""
@@ -78,59 +132,3 @@ def _clamp(value: float, entry: AnnotateSpec) -> float:
     if entry.highest is not None:
         value = min(value, entry.highest)
     return round(value) if entry.round_to_integers else value
-
-
-_RESERVED_COLUMNS = ("prompt", "response", "messages")
-
-#: Source -> score of a row.
-ScoresBySource = dict[str, scoring_pb2.Score]
-
-
-@dataclass(frozen=True)
-class RowAnnotator:
-    """Row maker that returns each given row with its scores, in order."""
-
-    rows: Sequence[PreparedRow]
-    data: DemonstrationDataset
-    entry: AnnotateSpec
-    rewards: Sequence[Reward]
-    scores: RowScorer
-    previews: SamplePreviews
-
-    async def make(
-        self, indices: Sequence[int], state: DataGenerationState, step: StepRecord
-    ) -> list[dict[str, Any]]:
-        """Return the rows at these indices with their scores."""
-        rows = [self.rows[index] for index in indices]
-        texts = [get_response_text(self.data, row) for row in rows]
-        names = [f"{row.row}#0" for row in rows]
-        batch = collate(rows, names, "demonstrations")
-        contexts = [
-            ScoringContext(encode_scoring_context(row.prompt_text, row.columns), text)
-            for row, text in zip(rows, texts, strict=True)
-        ]
-        with step.phase("score"):
-            scores = await self.scores.score_all(batch, contexts)
-        step.sample_texts = {
-            name: SampleText(row.prompt_text, text)
-            for name, row, text in zip(names, rows, texts, strict=True)
-        }
-        self._add_metrics(batch, scores, state, step)
-        return [
-            build_demonstration(self.data, row) | build_annotations(row_scores, self.entry, _RESERVED_COLUMNS)
-            for row, row_scores in zip(rows, scores, strict=True)
-        ]
-
-    def _add_metrics(
-        self, batch: Batch, scores: Sequence[ScoresBySource], state: DataGenerationState, step: StepRecord
-    ) -> None:
-        """Add reward metrics, as in a job that trains on these rows, and a few rows for displays."""
-        for reward in self.rewards:
-            values = [row_scores[reward.name].reward for row_scores in scores]
-            batch.sequence_columns[f"reward.{reward.name}"] = torch.tensor(values, dtype=torch.float64)
-        batch.sequence_columns["truncated"] = torch.zeros(len(batch), dtype=torch.uint8)
-        batch.token_columns["weight_version"] = torch.zeros(len(batch.tokens), dtype=torch.int32)
-        step.add({"batch/tokens": len(batch.tokens), "batch/sequences": len(batch)})
-        step.add(reward_model_metrics(score for row_scores in scores for score in row_scores.values()))
-        step.add(combine_rewards(batch, self.rewards, state.step, state.rewards))
-        self.previews.add_previews(batch, step)

@@ -38,10 +38,10 @@ async def generate_data(
     async def work() -> None:
         # Reads every row written so far, so it must not run on the event loop.
         file = await asyncio.to_thread(RowFile, run_dir)
-        async with RolloutCollector(bus, fence, deadline.stop, progress.report_wait) as exchange:
-            context.heartbeat.set_fields(lambda: heartbeat_payload(progress, exchange, report))
+        async with RolloutCollector(bus, fence, deadline.stop, progress.report_wait) as collector:
+            context.heartbeat.set_fields(lambda: heartbeat_payload(progress, collector, report))
             run = DataGenerationRun(
-                maker=build_row_maker(job, prepared, exchange),
+                maker=build_row_maker(job, prepared, collector),
                 file=file,
                 report=report,
                 rows=len(prepared.train),

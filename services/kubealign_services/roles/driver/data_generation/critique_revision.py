@@ -16,12 +16,6 @@ from kubealign_services.roles.driver.data_generation.samples import PolicySample
 from kubealign_services.roles.driver.data_generation.state import DataGenerationState
 from kubealign_services.roles.driver.metrics.report import StepRecord
 
-
-def sample_principle(principles: Sequence[str], seed: int, name: str) -> str:
-    """Return one of the principles, the same for the same seed and name."""
-    return principles[xxhash.xxh3_64_intdigest(f"{seed}:principle:{name}".encode()) % len(principles)]
-
-
 TOO_LONG = "too_long"
 
 
@@ -136,3 +130,8 @@ def _build_revised(
         truncated=revision.truncated,
         columns=columns,
     )
+
+
+def sample_principle(principles: Sequence[str], seed: int, name: str) -> str:
+    """Return one of the principles, the same for the same seed and name."""
+    return principles[xxhash.xxh3_64_intdigest(f"{seed}:principle:{name}".encode()) % len(principles)]

@@ -26,31 +26,6 @@ from kubealign_services.roles.driver.metrics.report import StepRecord
 from kubealign_services.roles.driver.rollouts.work_items import encode_scoring_context
 
 
-class SampleScorer:
-    """Sample stage that scores each sample as if its response had been sampled for its prompt."""
-
-    def __init__(self, rewards: Sequence[Reward], scores: RowScorer) -> None:
-        self._rewards = rewards
-        self._scores = scores
-
-    async def __call__(
-        self, samples: Sequence[PolicySample], state: DataGenerationState, step: StepRecord
-    ) -> list[PolicySample]:
-        if not samples:
-            return []
-        contexts = [
-            ScoringContext(encode_scoring_context(sample.row.prompt_text, sample.row.columns), sample.text)
-            for sample in samples
-        ]
-        with step.phase("score"):
-            all_scores = await self._scores.score_all(build_batch(samples), contexts)
-        scored = [
-            replace(sample, rewards={name: score.reward for name, score in scores.items()})
-            for sample, scores in zip(samples, all_scores, strict=True)
-        ]
-        return add_rewards(scored, self._rewards, state, step)
-
-
 class SampleStage(Protocol):
     """Transformation of samples, such as a revision or scoring."""
 
@@ -127,3 +102,28 @@ class RowGenerator:
             return samples
         step.add({"seconds/score": time.monotonic() - generated})
         return add_rewards(samples, self.rewards, state, step)
+
+
+class SampleScorer:
+    """Sample stage that scores each sample as if its response had been sampled for its prompt."""
+
+    def __init__(self, rewards: Sequence[Reward], scores: RowScorer) -> None:
+        self._rewards = rewards
+        self._scores = scores
+
+    async def __call__(
+        self, samples: Sequence[PolicySample], state: DataGenerationState, step: StepRecord
+    ) -> list[PolicySample]:
+        if not samples:
+            return []
+        contexts = [
+            ScoringContext(encode_scoring_context(sample.row.prompt_text, sample.row.columns), sample.text)
+            for sample in samples
+        ]
+        with step.phase("score"):
+            all_scores = await self._scores.score_all(build_batch(samples), contexts)
+        scored = [
+            replace(sample, rewards={name: score.reward for name, score in scores.items()})
+            for sample, scores in zip(samples, all_scores, strict=True)
+        ]
+        return add_rewards(scored, self._rewards, state, step)

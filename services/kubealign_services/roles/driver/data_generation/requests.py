@@ -1,4 +1,4 @@
-"""Requests to the policy: renders prompts, submits a batch of generation requests and waits for all of them."""
+"""Requests to the policy: renders prompts, submits a batch of requests and waits for all of them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,44 +15,6 @@ from kubealign_services.roles.driver.errors import UnrecoverableError
 from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
 from kubealign_services.roles.driver.rollouts.group_buffer import GroupBuffer, GroupPlan
 from kubealign_services.roles.driver.rollouts.group_tracker import RolloutGroup
-
-
-class PromptRenderer:
-    """Renderer of filled-in templates: as text if the data's prompts are text, else as a single user message.
-
-    Args:
-        context: Most tokens of prompt and response together; None: unlimited.
-    """
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, chat: bool, context: int | None) -> None:
-        self._tokenizer = tokenizer
-        self._renderer = ExampleTokenizer(tokenizer)
-        self._chat = chat
-        self._context = context
-
-    def render(
-        self, template: str, values: Sequence[Mapping[str, str]], response: int
-    ) -> list[list[int] | None]:
-        """Return the template's tokens with each of the values; None if a response of `response` tokens would
-        not fit.
-        """
-        texts = [fill_placeholders(template, item.__getitem__) for item in values]
-        examples = [
-            Example(number, [{"role": "user", "content": text}] if self._chat else text)
-            for number, text in enumerate(texts)
-        ]
-        rendered = [item.prompt_tokens for item in self._renderer.tokenize(examples)]
-        if self._context is None:
-            return list(rendered)
-        return [tokens if len(tokens) + response <= self._context else None for tokens in rendered]
-
-    def encode_answer(self, text: str) -> tuple[int, ...]:
-        """Return the tokens of a given answer. Raises UnrecoverableError if it has none."""
-        tokens = tuple(self._tokenizer(text, add_special_tokens=False)["input_ids"])
-        if not tokens:
-            raise UnrecoverableError(f"the answer {text!r} has no tokens: choose another")
-        return tokens
-
 
 #: Purpose of intermediate responses, which no reward scores.
 STAGE_PURPOSE = "stage"
@@ -141,3 +103,40 @@ class _RequestPrompts:
         return PreparedRow(
             row=0, prompt_tokens=request.tokens, prompt_text=request.prompt, columns=dict(request.columns)
         )
+
+
+class PromptRenderer:
+    """Renderer of filled-in templates: as text if the data's prompts are text, else as a single user message.
+
+    Args:
+        context: Most tokens of prompt and response together; None: unlimited.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, chat: bool, context: int | None) -> None:
+        self._tokenizer = tokenizer
+        self._renderer = ExampleTokenizer(tokenizer)
+        self._chat = chat
+        self._context = context
+
+    def render(
+        self, template: str, values: Sequence[Mapping[str, str]], response: int
+    ) -> list[list[int] | None]:
+        """Return the template's tokens with each of the values; None if a response of `response` tokens would
+        not fit.
+        """
+        texts = [fill_placeholders(template, item.__getitem__) for item in values]
+        examples = [
+            Example(number, [{"role": "user", "content": text}] if self._chat else text)
+            for number, text in enumerate(texts)
+        ]
+        rendered = [item.prompt_tokens for item in self._renderer.tokenize(examples)]
+        if self._context is None:
+            return list(rendered)
+        return [tokens if len(tokens) + response <= self._context else None for tokens in rendered]
+
+    def encode_answer(self, text: str) -> tuple[int, ...]:
+        """Return the tokens of a given answer. Raises UnrecoverableError if it has none."""
+        tokens = tuple(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+        if not tokens:
+            raise UnrecoverableError(f"the answer {text!r} has no tokens: choose another")
+        return tokens

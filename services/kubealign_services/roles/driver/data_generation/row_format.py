@@ -29,7 +29,7 @@ class RowFormatter:
         return row.prompt_text if self._messages is None else format_conversation(self._prompt(row))
 
     def demonstration(self, row: PreparedRow, response: str) -> dict[str, Any]:
-        """Return prompt and response, or messages that end with the response, and the row's other columns."""
+        """Return prompt and response, or messages ending with the response, and the row's other columns."""
         if self._messages is None:
             return self._other_columns(row) | {"prompt": row.prompt_text, "response": response}
         return self._other_columns(row) | {"messages": [*self._prompt(row), _assistant_message(response)]}

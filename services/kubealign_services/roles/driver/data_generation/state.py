@@ -24,10 +24,10 @@ class DataGenerationState(BaseModel):
 
     def copy_for_next_step(self, taken: int) -> "DataGenerationState":
         """Return a copy for the next step, `taken` rows of the data further."""
-        following = self.model_copy(deep=True)
-        following.step += 1
-        following.position += taken
-        return following
+        next_state = self.model_copy(deep=True)
+        next_state.step += 1
+        next_state.position += taken
+        return next_state
 
     def count_skipped(self, why: str, count: int = 1) -> None:
         """Count prompts, samples or pairs that give no row, by reason."""

@@ -11,21 +11,6 @@ from kubealign_services.batch.packed import Batch
 from kubealign_services.roles.driver.errors import UnrecoverableError
 
 
-def reward_model_metrics(scores: Iterable[scoring_pb2.Score]) -> dict[str, float]:
-    """Return the mean attributes and ensemble disagreement of the scores.
-
-    reward/NAME/ATTRIBUTE: mean of each score of a model with several. reward/NAME/disagreement: mean over
-    the responses of the deviation between an ensemble's members. Empty for all other scores.
-    """
-    values_by_metric: dict[str, list[float]] = {}
-    for score in scores:
-        for name, value in score.attributes.items():
-            values_by_metric.setdefault(f"reward/{score.source}/{name}", []).append(value)
-        if score.HasField("disagreement"):
-            values_by_metric.setdefault(f"reward/{score.source}/disagreement", []).append(score.disagreement)
-    return {name: fmean(values) for name, values in values_by_metric.items()}
-
-
 def measure_logprob_gap(batch: Batch) -> dict[str, float]:
     """Return the mean and largest absolute difference of engine_logprobs and old_logprobs, in nats.
 
@@ -48,3 +33,18 @@ def check_logprob_gap(metrics: dict[str, float], bound: float) -> None:
             f"more than rollout.mismatchGate.mean ({bound:g}): the engine does not compute with the "
             "trainer's weights or precision"
         )
+
+
+def reward_model_metrics(scores: Iterable[scoring_pb2.Score]) -> dict[str, float]:
+    """Return the mean attributes and ensemble disagreement of the scores.
+
+    reward/NAME/ATTRIBUTE: mean of each score of a model with several. reward/NAME/disagreement: mean over
+    the responses of the deviation between an ensemble's members. Empty for all other scores.
+    """
+    values_by_metric: dict[str, list[float]] = {}
+    for score in scores:
+        for name, value in score.attributes.items():
+            values_by_metric.setdefault(f"reward/{score.source}/{name}", []).append(value)
+        if score.HasField("disagreement"):
+            values_by_metric.setdefault(f"reward/{score.source}/disagreement", []).append(score.disagreement)
+    return {name: fmean(values) for name, values in values_by_metric.items()}

@@ -12,6 +12,15 @@ from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
 from kubealign_services.telemetry.read_model import ReadModelWriter
 
 _REPORT_INTERVAL_SECONDS = 1.0
+#: Heartbeat field -> metric of the latest step.
+_STEP_METRICS = {
+    "staleness": "rollout/staleness",
+    "refit_seconds": "seconds/refit",
+    "refit_bytes": "refit/bytes",
+    "refit_workers": "refit/workers",
+    "tokens_per_second": "tokens_per_second",
+    "step_seconds": "seconds/step",
+}
 
 
 class ProgressTracker:
@@ -85,17 +94,6 @@ class DriverServicer(driver_pb2_grpc.DriverServicer):
             max_steps=progress.max_steps,
             waiting_for=progress.waiting_for,
         )
-
-
-#: Heartbeat field -> metric of the latest step.
-_STEP_METRICS = {
-    "staleness": "rollout/staleness",
-    "refit_seconds": "seconds/refit",
-    "refit_bytes": "refit/bytes",
-    "refit_workers": "refit/workers",
-    "tokens_per_second": "tokens_per_second",
-    "step_seconds": "seconds/step",
-}
 
 
 def heartbeat_payload(

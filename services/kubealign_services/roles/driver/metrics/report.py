@@ -9,19 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-
-def append_lines(path: Path, lines: str) -> None:
-    """Append complete lines. A partial last line is terminated first, so that it does not corrupt the next
-    line.
-    """
-    with path.open("ab+") as file:
-        if file.seek(0, 2):
-            file.seek(-1, 2)
-            if file.read(1) != b"\n":
-                file.write(b"\n")
-        file.write(lines.encode())
-
-
 log = logging.getLogger(__name__)
 
 
@@ -65,12 +52,12 @@ class StepRecord:
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Add the seconds spent inside to seconds/NAME."""
-        begun = time.perf_counter()
+        started_at = time.perf_counter()
         try:
             yield
         finally:
             key = f"seconds/{name}"
-            self.metrics[key] = self.metrics.get(key, 0.0) + time.perf_counter() - begun
+            self.metrics[key] = self.metrics.get(key, 0.0) + time.perf_counter() - started_at
 
     def elapsed_seconds(self) -> float:
         """Return the seconds since the step began."""
@@ -119,3 +106,15 @@ class MetricsReport:
         for sink in self._sinks:
             sink.step(step, self._fence, metrics)
         log.info("step", extra={"step": step, "metrics": dict(metrics)})
+
+
+def append_lines(path: Path, lines: str) -> None:
+    """Append complete lines. A partial last line is terminated first, so that it does not corrupt the next
+    line.
+    """
+    with path.open("ab+") as file:
+        if file.seek(0, 2):
+            file.seek(-1, 2)
+            if file.read(1) != b"\n":
+                file.write(b"\n")
+        file.write(lines.encode())

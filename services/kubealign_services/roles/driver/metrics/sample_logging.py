@@ -19,94 +19,21 @@ from kubealign_services.roles.driver.metrics.report import StepRecord, append_li
 from kubealign_services.roles.driver.validation.metrics import ValidationSample
 from kubealign_services.telemetry.json_values import to_json
 
-MAX_FILE_BYTES = 64 * 2**20
-
-
-class SampleFile:
-    """Metric sink that writes one JSON object per line: the step, and the sample's fields in the read model's
-    form.
-
-    The file only grows, so that a line's position identifies it, and stays below `max_bytes`: the fuller
-    it is, the fewer steps are kept. Of every
-
-        2 ** floor(log2(max_bytes / (max_bytes - size)))
-
-    steps one is kept: all until the file is half full, every second until three quarters, and so on.
-    """
-
-    def __init__(self, path: Path, max_bytes: int = MAX_FILE_BYTES) -> None:
-        self._path = path
-        self._max_bytes = max_bytes
-
-    def step(self, step: int, fence: int, metrics: Mapping[str, float]) -> None:
-        """Ignore metrics: `metrics.jsonl` contains them."""
-
-    def samples(self, step: int, samples: Sequence[Mapping[str, Any]]) -> None:
-        """Append a step's samples, or drop them if the step is not among those kept."""
-        size = self._path.stat().st_size if self._path.exists() else 0
-        lines = "".join(to_json({"step": step, **sample}) + "\n" for sample in samples)
-        if size + len(lines.encode()) < self._max_bytes and step % self._stride(size) == 0:
-            append_lines(self._path, lines)
-
-    def _stride(self, size: int) -> int:
-        """Return the number of steps of which one is kept at this file size."""
-        return int(2 ** math.floor(math.log2(self._max_bytes / (self._max_bytes - size))))
-
-
+log = logging.getLogger(__name__)
 #: Tokens -> text, special tokens written out.
 Decode = Callable[[Sequence[int]], str]
-
+#: Samples shown per step: the best, the worst and others.
+PREVIEWS_PER_STEP = 4
+#: Tokens of a response that are shown: about 40 KB with six numbers each.
+HEAD_TOKENS, TAIL_TOKENS = 384, 128
+#: Most characters of a prompt or a response. The text may be complete where the tokens are truncated.
+MAX_CHARACTERS = 32_768
+MAX_FILE_BYTES = 64 * 2**20
+_SIGNIFICANT_DIGITS = 4
 # Decoders write this for bytes that are not (yet) a character.
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 # A character has four bytes at most, so a token this many positions back cannot be incomplete any more.
 _MAX_PENDING_TOKENS = 8
-
-log = logging.getLogger(__name__)
-
-
-def split_by_token(tokens: Sequence[int], text: str, decode: Decode) -> list[str]:
-    """Return one piece per token. Joined, the pieces are `text`, which ends at a stop string or a special
-    token.
-
-    A token that ends within a character adds nothing: the token that completes the character adds it. Each
-    token is decoded together with the one before it, since some decoders need that for the right spaces.
-    """
-    texts: list[str] = []
-    begin = settled = 0
-    for end in range(1, len(tokens) + 1):
-        settled_text = decode(tokens[begin:settled])
-        new_text = decode(tokens[begin:end])[len(settled_text) :]
-        if new_text.endswith(_REPLACEMENT) and end - settled < _MAX_PENDING_TOKENS:
-            texts.append("")
-            continue
-        texts.append(new_text)
-        begin, settled = settled, end
-    return _fit_to_text(texts, text)
-
-
-def _fit_to_text(parts: list[str], text: str) -> list[str]:
-    """Cut the pieces at the end of the text; the last piece takes the text that partial decoding has left
-    over.
-    """
-    fitted, remaining = [], text
-    for piece in parts:
-        cut = piece[: len(remaining)]
-        fitted.append(cut if remaining.startswith(cut) else remaining[: len(piece)])
-        remaining = remaining[len(piece) :]
-    if fitted and remaining:
-        fitted[-1] += remaining
-    return fitted
-
-
-def make_decoder(tokenizer: PreTrainedTokenizerBase) -> Decode:
-    """Return a decode function that works like the rollout engine's."""
-
-    def decode(tokens: Sequence[int]) -> str:
-        return str(
-            tokenizer.decode(list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        )
-
-    return decode
 
 
 class TokenSplitter:
@@ -130,47 +57,6 @@ class TokenSplitter:
             return None
 
 
-#: Tokens of a response that are shown: about 40 KB with six numbers each.
-HEAD_TOKENS, TAIL_TOKENS = 384, 128
-#: Most characters of a prompt or a response. The text may be complete where the tokens are truncated.
-MAX_CHARACTERS = 32_768
-_SIGNIFICANT_DIGITS = 4
-
-
-def truncate_text(text: str) -> str:
-    """Return the text, or its two ends around a mark with the number of characters left out."""
-    if len(text) <= MAX_CHARACTERS:
-        return text
-    half = MAX_CHARACTERS // 2
-    return f"{text[:half]}[... {len(text) - 2 * half} characters left out ...]{text[-half:]}"
-
-
-def truncate_tokens(
-    pieces: Sequence[str], values: Mapping[str, Sequence[float]]
-) -> tuple[list[str], dict[str, list[float | None]]]:
-    """Return the pieces and, by name, a number for each, rounded to four digits.
-
-    Of more than HEAD_TOKENS + TAIL_TOKENS the first and the last are kept; a mark without numbers replaces
-    the rest.
-    """
-    left_out = len(pieces) - HEAD_TOKENS - TAIL_TOKENS
-    rounded: dict[str, list[float | None]] = {
-        name: [float(f"{value:.{_SIGNIFICANT_DIGITS}g}") for value in column]
-        for name, column in values.items()
-    }
-    if left_out <= 0:
-        return list(pieces), rounded
-    mark = f"[... {left_out} tokens left out ...]"
-    return (
-        [*pieces[:HEAD_TOKENS], mark, *pieces[-TAIL_TOKENS:]],
-        {name: [*column[:HEAD_TOKENS], None, *column[-TAIL_TOKENS:]] for name, column in rounded.items()},
-    )
-
-
-#: Samples shown per step: the best, the worst and others.
-PREVIEWS_PER_STEP = 4
-
-
 class SamplePreviews:
     """Chooses samples of a step and builds their previews for displays.
 
@@ -192,13 +78,13 @@ class SamplePreviews:
         rewarded = "rewards" in batch.sequence_columns
         rewards = batch.sequence("rewards").tolist() if rewarded else [0.0] * len(batch)
         for index in choose_samples(rewards, self._seed, step.step):
-            answer = step.sample_texts[batch.sample_ids[index]]
+            texts = step.sample_texts[batch.sample_ids[index]]
             sequence = batch.select([index])
             mask = sequence.token("loss_mask").bool()
             step.previews.append(
                 {
-                    "prompt": truncate_text(answer.prompt),
-                    "response": truncate_text(answer.response),
+                    "prompt": truncate_text(texts.prompt),
+                    "response": truncate_text(texts.response),
                     "reward": rewards[index] if rewarded else None,
                     "rewards": {
                         name.removeprefix("reward."): float(column[0])
@@ -210,7 +96,7 @@ class SamplePreviews:
                     "group_id": batch.sample_ids[index].rpartition("#")[0],
                     "purpose": "train",
                     **self._token_fields(
-                        sequence.tokens[mask].tolist(), answer.response, collect_token_values(sequence)
+                        sequence.tokens[mask].tolist(), texts.response, collect_token_values(sequence)
                     ),
                 }
             )
@@ -283,3 +169,109 @@ def collect_token_values(sequence: Batch) -> dict[str, list[float]]:
     if "advantages" in sequence.sequence_columns:
         values["advantages"] = sequence.sequence("advantages")[sequence.sequence_of_token]
     return {name: column[mask].tolist() for name, column in values.items()}
+
+
+def truncate_text(text: str) -> str:
+    """Return the text, or its two ends around a mark with the number of characters left out."""
+    if len(text) <= MAX_CHARACTERS:
+        return text
+    half = MAX_CHARACTERS // 2
+    return f"{text[:half]}[... {len(text) - 2 * half} characters left out ...]{text[-half:]}"
+
+
+def truncate_tokens(
+    pieces: Sequence[str], values: Mapping[str, Sequence[float]]
+) -> tuple[list[str], dict[str, list[float | None]]]:
+    """Return the pieces and, by name, a number for each, rounded to four digits.
+
+    Of more than HEAD_TOKENS + TAIL_TOKENS the first and the last are kept; a mark without numbers replaces
+    the rest.
+    """
+    left_out = len(pieces) - HEAD_TOKENS - TAIL_TOKENS
+    rounded: dict[str, list[float | None]] = {
+        name: [float(f"{value:.{_SIGNIFICANT_DIGITS}g}") for value in column]
+        for name, column in values.items()
+    }
+    if left_out <= 0:
+        return list(pieces), rounded
+    mark = f"[... {left_out} tokens left out ...]"
+    return (
+        [*pieces[:HEAD_TOKENS], mark, *pieces[-TAIL_TOKENS:]],
+        {name: [*column[:HEAD_TOKENS], None, *column[-TAIL_TOKENS:]] for name, column in rounded.items()},
+    )
+
+
+def split_by_token(tokens: Sequence[int], text: str, decode: Decode) -> list[str]:
+    """Return one piece per token. Joined, the pieces are `text`, which ends at a stop string or a special
+    token.
+
+    A token that ends within a character adds nothing: the token that completes the character adds it. Each
+    token is decoded together with the one before it, since some decoders need that for the right spaces.
+    """
+    texts: list[str] = []
+    begin = settled = 0
+    for end in range(1, len(tokens) + 1):
+        settled_text = decode(tokens[begin:settled])
+        new_text = decode(tokens[begin:end])[len(settled_text) :]
+        if new_text.endswith(_REPLACEMENT) and end - settled < _MAX_PENDING_TOKENS:
+            texts.append("")
+            continue
+        texts.append(new_text)
+        begin, settled = settled, end
+    return _fit_to_text(texts, text)
+
+
+def _fit_to_text(parts: list[str], text: str) -> list[str]:
+    """Cut the pieces at the end of the text; the last piece takes the text that partial decoding has left
+    over.
+    """
+    fitted, remaining = [], text
+    for piece in parts:
+        cut = piece[: len(remaining)]
+        fitted.append(cut if remaining.startswith(cut) else remaining[: len(piece)])
+        remaining = remaining[len(piece) :]
+    if fitted and remaining:
+        fitted[-1] += remaining
+    return fitted
+
+
+def make_decoder(tokenizer: PreTrainedTokenizerBase) -> Decode:
+    """Return a decode function that works like the rollout engine's."""
+
+    def decode(tokens: Sequence[int]) -> str:
+        return str(
+            tokenizer.decode(list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        )
+
+    return decode
+
+
+class SampleFile:
+    """Metric sink that writes one JSON object per line: the step, and the sample's fields in the read model's
+    form.
+
+    The file only grows, so that a line's position identifies it, and stays below `max_bytes`: the fuller
+    it is, the fewer steps are kept. Of every
+
+        2 ** floor(log2(max_bytes / (max_bytes - size)))
+
+    steps one is kept: all until the file is half full, every second until three quarters, and so on.
+    """
+
+    def __init__(self, path: Path, max_bytes: int = MAX_FILE_BYTES) -> None:
+        self._path = path
+        self._max_bytes = max_bytes
+
+    def step(self, step: int, fence: int, metrics: Mapping[str, float]) -> None:
+        """Ignore metrics: `metrics.jsonl` contains them."""
+
+    def samples(self, step: int, samples: Sequence[Mapping[str, Any]]) -> None:
+        """Append a step's samples, or drop them if the step is not among those kept."""
+        size = self._path.stat().st_size if self._path.exists() else 0
+        lines = "".join(to_json({"step": step, **sample}) + "\n" for sample in samples)
+        if size + len(lines.encode()) < self._max_bytes and step % self._stride(size) == 0:
+            append_lines(self._path, lines)
+
+    def _stride(self, size: int) -> int:
+        """Return the number of steps of which one is kept at this file size."""
+        return int(2 ** math.floor(math.log2(self._max_bytes / (self._max_bytes - size))))

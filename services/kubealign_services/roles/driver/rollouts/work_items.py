@@ -18,7 +18,7 @@ def derive_sample_seed(job_seed: int, purpose: str, group_id: str, attempt: int,
 
 
 def to_sampling_proto(sampling: SamplingSpec, temperature: float | None = None) -> rollout_pb2.Sampling:
-    """Return the spec's sampling parameters as a protobuf message, with another temperature if one is given."""
+    """Return the sampling parameters as a protobuf message, with another temperature if one is given."""
     return rollout_pb2.Sampling(
         max_tokens=sampling.max_tokens,
         min_tokens=sampling.min_tokens,

@@ -19,7 +19,7 @@ _REMEDY = "make room, or set spec.checkpoint.recordBatches: false"
 
 
 class BatchRecorder:
-    """Writes the batches of one job under one fence. A repeated step replaces its earlier record."""
+    """Writes the batches of one job under one fence. A repeated step replaces its record."""
 
     def __init__(self, folder: Path, fence: int, seed: int) -> None:
         self._folder = folder
@@ -38,7 +38,7 @@ class BatchRecorder:
             raise self._storage_error(step, error) from error
 
     def write(self, state: JobState, batch: Batch, attempts: Mapping[str, int]) -> None:
-        """Record the batch of the step after `state` durably. Raises UnrecoverableError if the disk refuses."""
+        """Record the batch of the step after `state` durably. Raises UnrecoverableError on a disk error."""
         step = state.step + 1
         message = encode(batch)
         groups = list_prompts(batch.sample_ids)

@@ -57,9 +57,9 @@ class ReplaySource:
         return batch
 
     def state_after(self, state: JobState) -> JobState:
-        following = state.copy_for_next_step()
-        following.trained = self._trained
-        return following
+        next_state = state.copy_for_next_step()
+        next_state.trained = self._trained
+        return next_state
 
     def _read_step(self, step: int) -> tuple[RecordedStep, Batch]:
         line = read_record(self._folder, step)

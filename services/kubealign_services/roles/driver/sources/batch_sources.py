@@ -96,10 +96,10 @@ class RowSource:
         return batch
 
     def state_after(self, state: JobState) -> JobState:
-        following = state.copy_for_next_step()
-        following.cursor = self._prompts.cursor
-        following.trained = self._batch_prompts
-        return following
+        next_state = state.copy_for_next_step()
+        next_state.cursor = self._prompts.cursor
+        next_state.trained = self._batch_prompts
+        return next_state
 
 
 class BatchScorer(Protocol):
@@ -191,13 +191,13 @@ class GroupSource:
         return batch
 
     def state_after(self, state: JobState) -> JobState:
-        following = state.copy_for_next_step()
-        following.cursor = self._prompts.cursor
-        following.unfinished = [*self._buffer.outstanding_prompts, *self._prompts.unfinished]
-        following.trained = self._batch_prompts
-        following.given_up = [*state.given_up, *self._buffer.failed_prompts]
+        next_state = state.copy_for_next_step()
+        next_state.cursor = self._prompts.cursor
+        next_state.unfinished = [*self._buffer.outstanding_prompts, *self._prompts.unfinished]
+        next_state.trained = self._batch_prompts
+        next_state.given_up = [*state.given_up, *self._buffer.failed_prompts]
         self._buffer.failed_prompts.clear()
-        return following
+        return next_state
 
 
 def collect_sample_texts(groups: Sequence[RolloutGroup]) -> dict[str, SampleText]:

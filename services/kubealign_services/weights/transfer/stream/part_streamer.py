@@ -94,7 +94,7 @@ class PartStreamer:
 async def _next_chunk(
     chunks: AsyncGenerator[refit_pb2.WeightsChunk], source: str, silent: float | None
 ) -> refit_pb2.WeightsChunk | None:
-    """Return the next chunk, or None at the end. Raises Unreachable after `silent` seconds without a message."""
+    """Return the next chunk, or None at the end. Raises Unreachable after `silent` seconds of silence."""
     try:
         async with asyncio.timeout(silent):
             return await anext(chunks, None)

@@ -13,7 +13,7 @@ from kubealign.client.records import JobEvent, ProcessRecord, ProcessState
 from kubealign.read_model import SampleRecord
 from kubealign_dashboard.app import create_app
 from support.dashboard import JOBS, LETTERS, SUMS, browsing, site_with_jobs
-from support.memory_site import MemorySite
+from support.memory_backend import MemoryBackend
 from support.ruled_access import Person, RuledAccess, bearer
 from support.tiny_jobs import sft_job
 
@@ -22,12 +22,12 @@ MARKUP = "<script>alert(1)</script>"
 
 
 @pytest.fixture
-async def site(tmp_path: Path) -> MemorySite:
+async def site(tmp_path: Path) -> MemoryBackend:
     return await site_with_jobs(tmp_path)
 
 
 @pytest.fixture
-async def client(site: MemorySite) -> AsyncIterator[httpx.AsyncClient]:
+async def client(site: MemoryBackend) -> AsyncIterator[httpx.AsyncClient]:
     async with browsing(create_app(RuledAccess(site, {"jane": Person("jane")})), bearer("jane")) as client:
         yield client
 
@@ -65,7 +65,7 @@ async def test_a_job_from_creation_to_deletion(client: httpx.AsyncClient, tmp_pa
 
 
 async def test_pages_contain_each_job_once(
-    client: httpx.AsyncClient, site: MemorySite, tmp_path: Path
+    client: httpx.AsyncClient, site: MemoryBackend, tmp_path: Path
 ) -> None:
     for number in range(23):
         await site.create(sft_job(tmp_path, f"page-{number:02}"))
@@ -94,7 +94,7 @@ async def test_scale(client: httpx.AsyncClient) -> None:
     told(await client.put(f"{JOBS}/sums/scale", json=before), 409)
 
 
-async def test_metrics_continue_after_an_entry(client: httpx.AsyncClient, site: MemorySite) -> None:
+async def test_metrics_continue_after_an_entry(client: httpx.AsyncClient, site: MemoryBackend) -> None:
     for step in range(1, 6):
         site.report(LETTERS, step, {"reward/mean": step / 10, "loss": float("nan")})
     first = (await client.get(f"{JOBS}/letters/metrics", params={"limit": 2})).json()
@@ -106,7 +106,7 @@ async def test_metrics_continue_after_an_entry(client: httpx.AsyncClient, site: 
     assert none == {"items": [], "next": rest["next"]}
 
 
-async def test_samples(client: httpx.AsyncClient, site: MemorySite) -> None:
+async def test_samples(client: httpx.AsyncClient, site: MemoryBackend) -> None:
     for step in (1, 1, 2):
         values = {"logprobs": (-0.5, None), "kl": (float("inf"), 0.1)}
         site.sample(
@@ -125,7 +125,7 @@ async def test_samples(client: httpx.AsyncClient, site: MemorySite) -> None:
     assert newest["next"] == newest["items"][0]["entry"]
 
 
-async def test_data_is_never_served_as_html(client: httpx.AsyncClient, site: MemorySite) -> None:
+async def test_data_is_never_served_as_html(client: httpx.AsyncClient, site: MemoryBackend) -> None:
     site.sample(LETTERS, SampleRecord("", 1, MARKUP, MARKUP))
     site.log(LETTERS, "driver", MARKUP)
     site.status(LETTERS, message=MARKUP)
@@ -140,7 +140,7 @@ async def test_data_is_never_served_as_html(client: httpx.AsyncClient, site: Mem
     assert answer.headers["content-type"] == "application/problem+json"
 
 
-async def test_processes_events_and_logs(client: httpx.AsyncClient, site: MemorySite) -> None:
+async def test_processes_events_and_logs(client: httpx.AsyncClient, site: MemoryBackend) -> None:
     now = datetime.now(UTC)
     site.staff(
         LETTERS,
@@ -169,7 +169,7 @@ async def test_processes_events_and_logs(client: httpx.AsyncClient, site: Memory
     assert logs.text == '{"process":"driver","text":"step 2"}\n{"process":"driver","text":"step 3"}\n'
 
 
-async def test_health_findings(client: httpx.AsyncClient, site: MemorySite) -> None:
+async def test_health_findings(client: httpx.AsyncClient, site: MemoryBackend) -> None:
     for step in range(1, 41):
         site.report(LETTERS, step, {"kl/reference": 0.1 * step, "kl/reference_sequence": 10.0 * step})
     answer = await client.get(f"{JOBS}/letters/health")
@@ -225,7 +225,7 @@ async def test_an_invalid_job_lists_all_errors(client: httpx.AsyncClient, tmp_pa
     assert told(await client.post(JOBS, json=document), 422)["errors"][0]["path"] == "metadata.namespace"
 
 
-async def test_backend_errors_become_problems(client: httpx.AsyncClient, site: MemorySite) -> None:
+async def test_backend_errors_become_problems(client: httpx.AsyncClient, site: MemoryBackend) -> None:
     site.failing = Unavailable("Redis did not answer")
     answer = await client.get(f"{JOBS}/sums")
     assert told(answer, 503)["detail"] == "Redis did not answer"

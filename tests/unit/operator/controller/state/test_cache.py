@@ -92,7 +92,7 @@ def test_own_writes_are_visible_and_their_echo_is_ignored() -> None:
 
 
 def test_an_answer_older_than_the_watch_is_ignored() -> None:
-    """The job was deleted after our write, and the watch told so before our answer came."""
+    """The job was deleted after the operator's write, and the watch delivered this before the answer."""
     jobs = JobStore(Told())
     jobs.put(_job("one", 1))
     jobs.remove(_job("one", 8))

@@ -32,11 +32,11 @@ SUCCESS = json.dumps({"status": "Success"}).encode()
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    made = tmp_path / "sent"
-    (made / "below").mkdir(parents=True)
-    (made / "config.json").write_text("{}")
-    (made / "below" / "weights").write_bytes(os.urandom(3 << 20))
-    return made
+    manifest = tmp_path / "sent"
+    (manifest / "below").mkdir(parents=True)
+    (manifest / "config.json").write_text("{}")
+    (manifest / "below" / "weights").write_bytes(os.urandom(3 << 20))
+    return manifest
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Wire:
     asked: list[str] = field(default_factory=list)
 
     @asynccontextmanager
-    async def socket(self, path: str, query: str) -> AsyncIterator["Wire"]:
+    async def open_websocket(self, path: str, query: str) -> AsyncIterator["Wire"]:
         self.asked += [path, query]
         yield self
 
@@ -66,8 +66,8 @@ def wire(sent: bytes, told: bytes, end: bytes = SUCCESS) -> Wire:
 
 def archive(folder: Path) -> tuple[bytes, bytes]:
     out = io.BytesIO()
-    told = send(str(folder), out)
-    return out.getvalue(), json.dumps(told).encode() + b"\n"
+    summary = send(str(folder), out)
+    return out.getvalue(), json.dumps(summary).encode() + b"\n"
 
 
 async def received(wire: Wire, into: Path) -> None:
@@ -87,12 +87,16 @@ async def test_folder_is_transferred(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "kind", "words"),
     [
-        (lambda sent, told: (sent[:-10_000], told, SUCCESS), Unavailable, "as it was sent"),
-        (lambda sent, told: (b"x" + sent[1:], told, SUCCESS), Unavailable, "as it was sent"),
-        (lambda sent, told: (sent, b"", SUCCESS), Unavailable, "as it was sent"),
-        (lambda sent, told: (sent, told, b""), Unavailable, "before the result was complete"),
+        (lambda sent, summary: (sent[:-10_000], summary, SUCCESS), Unavailable, "as it was sent"),
+        (lambda sent, summary: (b"x" + sent[1:], summary, SUCCESS), Unavailable, "as it was sent"),
+        (lambda sent, summary: (sent, b"", SUCCESS), Unavailable, "as it was sent"),
+        (lambda sent, summary: (sent, summary, b""), Unavailable, "before the result was complete"),
         (
-            lambda sent, told: (b"", b"Traceback\nFileNotFoundError: /volumes/x\n", b'{"status": "Failure"}'),
+            lambda sent, summary: (
+                b"",
+                b"Traceback\nFileNotFoundError: /volumes/x\n",
+                b'{"status": "Failure"}',
+            ),
             NotPossible,
             "FileNotFoundError: /volumes/x",
         ),
@@ -112,25 +116,25 @@ async def test_archive_cannot_write_outside_the_folder(tmp_path: Path) -> None:
         member.size = 1
         evil.addfile(member, io.BytesIO(b"x"))
     sent = out.getvalue()
-    told = {"sha256": hashlib.sha256(sent).hexdigest(), "bytes": len(sent)}
+    summary = {"sha256": hashlib.sha256(sent).hexdigest(), "bytes": len(sent)}
     with pytest.raises(NotPossible, match="cannot be unpacked"):
-        await received(wire(sent, json.dumps(told).encode()), tmp_path / "got")
+        await received(wire(sent, json.dumps(summary).encode()), tmp_path / "got")
     assert not (tmp_path / "escaped").exists()
 
 
 async def test_unwritable_folder_is_an_error_without_a_hang(folder: Path, tmp_path: Path) -> None:
-    sent, told = archive(folder)
+    sent, summary = archive(folder)
     with pytest.raises(NotPossible, match="cannot be unpacked"):
         await receive_folder(
-            cast(KubernetesApi, wire(sent, told)), "/pod", ["send"], tmp_path / "sent" / "config.json"
+            cast(KubernetesApi, wire(sent, summary)), "/pod", ["send"], tmp_path / "sent" / "config.json"
         )
 
 
 def test_sender_runs_from_source_and_holder_exits_on_sigterm(folder: Path) -> None:
     run = [sys.executable, "-I", "-c", sender_source()]
     done = subprocess.run([*run, "send", str(folder)], capture_output=True, timeout=60, check=True)
-    told = json.loads(done.stderr)
-    assert told == {"sha256": hashlib.sha256(done.stdout).hexdigest(), "bytes": len(done.stdout)}
+    summary = json.loads(done.stderr)
+    assert summary == {"sha256": hashlib.sha256(done.stdout).hexdigest(), "bytes": len(done.stdout)}
     gone = subprocess.run([*run, "send", "/nowhere"], capture_output=True, timeout=60, check=False)
     assert gone.returncode == 1
     assert gone.stderr.decode().splitlines()[-1].endswith("'/nowhere'")
@@ -172,24 +176,24 @@ def driver(**changes: Any) -> dict[str, Any]:
 
 
 def test_pod_resembles_job_pods_but_is_not_selected_as_one() -> None:
-    made = pod_manifest(JOB, RESULT, [driver()], ResultPodSettings())
-    [main] = made["spec"]["containers"]
+    manifest = pod_manifest(JOB, RESULT, [driver()], ResultPodSettings())
+    [main] = manifest["spec"]["containers"]
     assert main["image"] == "registry/jobs:1" and main["imagePullPolicy"] == "Never"
-    assert made["spec"]["securityContext"]["runAsUser"] == 7
-    assert made["spec"]["tolerations"] == [{"key": "gpu"}]
+    assert manifest["spec"]["securityContext"]["runAsUser"] == 7
+    assert manifest["spec"]["tolerations"] == [{"key": "gpu"}]
     assert main["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-    assert "one-credentials" not in json.dumps(made) and "SECRET" not in json.dumps(made)
-    assert not {"kubealign.dev/job", "kubealign.dev/job-uid"} & set(made["metadata"]["labels"])
-    [owner] = made["metadata"]["ownerReferences"]
+    assert "one-credentials" not in json.dumps(manifest) and "SECRET" not in json.dumps(manifest)
+    assert not {"kubealign.dev/job", "kubealign.dev/job-uid"} & set(manifest["metadata"]["labels"])
+    [owner] = manifest["metadata"]["ownerReferences"]
     assert owner["uid"] == "u-1" and owner["controller"] is False
     assert main["volumeMounts"] == [{"name": "result", "mountPath": "/volumes/runs", "readOnly": True}]
-    command = send_command(made, RESULT)
+    command = send_command(manifest, RESULT)
     assert (command[0], *command[-2:]) == ("/opt/python", "send", "/volumes/runs/x/one-1/result")
 
 
 def test_image_is_required_without_a_job_pod() -> None:
     with pytest.raises(NotPossible, match="KUBEALIGN_RESULT_IMAGE"):
         pod_manifest(JOB, RESULT, [], ResultPodSettings())
-    made = pod_manifest(JOB, RESULT, [], ResultPodSettings("python:3"))
-    assert made["spec"]["containers"][0]["image"] == "python:3"
-    assert made["spec"]["securityContext"]["runAsNonRoot"] is True
+    manifest = pod_manifest(JOB, RESULT, [], ResultPodSettings("python:3"))
+    assert manifest["spec"]["containers"][0]["image"] == "python:3"
+    assert manifest["spec"]["securityContext"]["runAsNonRoot"] is True

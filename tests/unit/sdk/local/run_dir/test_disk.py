@@ -13,7 +13,7 @@ _Usage = namedtuple("_Usage", "total used free")
 
 
 def _free(monkeypatch: pytest.MonkeyPatch, sizes: Iterator[int]) -> None:
-    monkeypatch.setattr(disk, "_LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(disk, "_POLL_SECONDS", 0.001)
     monkeypatch.setattr(disk.shutil, "disk_usage", lambda folder: _Usage(0, 0, next(sizes)))
 
 

@@ -20,11 +20,11 @@ from kubealign_services.generation.external.samples import (
     is_truncated,
     to_generated_sample,
 )
+from kubealign_services.generation.external.tensorrt_llm import engine as tensorrt_engine
 from kubealign_services.generation.external.tensorrt_llm import parameters as tensorrt
-from kubealign_services.generation.external.tensorrt_llm import results as tensorrt_results
 from kubealign_services.generation.external.tensorrt_llm.engine import TensorRTLLMExternalEngine
+from kubealign_services.generation.external.vllm import engine as vllm_engine
 from kubealign_services.generation.external.vllm import parameters as vllm
-from kubealign_services.generation.external.vllm import results as vllm_results
 from kubealign_services.generation.external.vllm.engine import VllmExternalEngine
 from kubealign_services.runtime.process.failures import PermanentFailure
 
@@ -80,18 +80,18 @@ def test_tensorrt_llm_sampling_arguments_follow_the_spec() -> None:
 
 def test_each_token_has_its_own_log_probability() -> None:
     told = [{3: Logprob(-0.5), 9: Logprob(-0.1)}, {4: Logprob(-1.5)}]
-    assert vllm_results.to_external_sample(Completion([3, 4], told)) == ExternalSample([3, 4], [-0.5, -1.5])
-    assert tensorrt_results.to_external_sample(Completion([3, 4], told)) == ExternalSample(
+    assert vllm_engine.to_external_sample(Completion([3, 4], told)) == ExternalSample([3, 4], [-0.5, -1.5])
+    assert tensorrt_engine.to_external_sample(Completion([3, 4], told)) == ExternalSample(
         [3, 4], [-0.5, -1.5]
     )
-    assert tensorrt_results.to_external_sample(Completion([3, 4], [-0.5, -1.5])).logprobs == [-0.5, -1.5]
+    assert tensorrt_engine.to_external_sample(Completion([3, 4], [-0.5, -1.5])).logprobs == [-0.5, -1.5]
 
 
-@pytest.mark.parametrize("results", [vllm_results, tensorrt_results])
+@pytest.mark.parametrize("results", [vllm_engine, tensorrt_engine])
 @pytest.mark.parametrize("told", [None, [{3: Logprob(-1)}], [{3: Logprob(-1)}, {5: Logprob(-1)}]])
 def test_missing_log_probability_is_an_error(results: Any, told: Any) -> None:
     with pytest.raises(ValueError, match="log-probabilit"):
-        results.drawn_of(Completion([3, 4], told))
+        results.to_external_sample(Completion([3, 4], told))
 
 
 def decode(tokens: Any) -> str:

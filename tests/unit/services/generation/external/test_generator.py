@@ -18,7 +18,7 @@ from kubealign_services.generation.contract import (
     RequestRefused,
     SamplingParameters,
 )
-from kubealign_services.generation.external import generator as outside_generator
+from kubealign_services.generation.external import generator as external_generator
 from kubealign_services.generation.external.contract import ExternalEngineDied, ExternalSample
 from kubealign_services.generation.external.generator import ExternalGenerator, ModelInfo
 from kubealign_services.generation.external.weight_files import WeightFiles, batch_tensors
@@ -194,7 +194,7 @@ async def test_dead_engine_ends_the_run(tmp_path: Path) -> None:
 async def test_idle_engine_releases_memory_and_reloads_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outside_generator, "IDLE_SECONDS", 0.01)
+    monkeypatch.setattr(external_generator, "IDLE_SECONDS", 0.01)
     engine = Counter()
     generator = made(tmp_path, engine, freed=True)
     await generator.refit(BASE.items(), 0)

@@ -44,7 +44,7 @@ class Watched:
         plain = engine._runner.forward
 
         def run(batch: Any) -> torch.Tensor:
-            self.passes.append((batch.decoding, batch.lengths[batch.decoding :].tolist()))
+            self.passes.append((batch.decoding_count, batch.lengths[batch.decoding_count :].tolist()))
             return plain(batch)
 
         monkeypatch.setattr(engine._runner, "forward", run)

@@ -253,7 +253,7 @@ def test_errors_have_a_kind(client: Client, tmp_path: Path) -> None:
     entries = write_weights(tmp_path / "weights", [])
     adapted = {"path": str(tmp_path / "weights"), "tensors": entries, "version": 2, "scale": 1.0}
     odd = client.say(Op.ADAPT, **adapted, in_flight="Halt")
-    assert odd.first() == {"error": "value", "words": "'Halt' is not a valid InFlight"}
+    assert odd.first() == {"error": "value", "words": "'Halt' is not a valid InFlightPolicy"}
     early = client.say(Op.ADAPT, **adapted, in_flight=InFlightPolicy.DRAIN)
     assert early.first() == {"error": "state", "words": "an adapter came before its base"}
     assert client.say("dance").first()["error"] == "value"

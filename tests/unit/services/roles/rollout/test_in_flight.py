@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(60)
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rollout_worker, "_GIVE_BACK_SECONDS", 0.0)
+    monkeypatch.setattr(rollout_worker, "_REDELIVERY_DELAY_SECONDS", 0.0)
 
 
 @pytest.mark.parametrize("in_flight", [InFlightPolicy.INTERRUPT, InFlightPolicy.CONTINUE])

@@ -39,9 +39,9 @@ class Checks:
 
 @pytest.fixture
 def checks(monkeypatch: pytest.MonkeyPatch) -> Checks:
-    monkeypatch.setattr(rollout_worker, "_GIVE_BACK_SECONDS", 0.0)
+    monkeypatch.setattr(rollout_worker, "_REDELIVERY_DELAY_SECONDS", 0.0)
     started = Checks()
-    monkeypatch.setattr(part_fetcher, "verify", started)
+    monkeypatch.setattr(part_fetcher, "verify_checksums", started)
     return started
 
 

@@ -36,7 +36,7 @@ def context(beats: list[dict[str, Any]]) -> ProcessContext:
         termination=nowhere,
     )
     read_model: Any = SimpleNamespace(
-        heartbeat=lambda process, values: beats.append({"of": process, **values})
+        set_heartbeat=lambda process, values: beats.append({"of": process, **values})
     )
     return ProcessContext(
         settings=settings,

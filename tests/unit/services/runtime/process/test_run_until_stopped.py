@@ -43,7 +43,7 @@ async def test_failure_propagates_and_cancels_the_rest() -> None:
 
 
 async def test_swallowed_cancellation_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kubealign_services.runtime.process.run_until_stopped._AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr("kubealign_services.runtime.process.run_until_stopped._CANCEL_RETRY_SECONDS", 0.01)
     stop = asyncio.Event()
     stop.set()
     lost = 0

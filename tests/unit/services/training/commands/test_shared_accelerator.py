@@ -63,7 +63,7 @@ def shared() -> tuple[AcceleratorLock, SharedAccelerator]:
 
 
 def nothing(lock: AcceleratorLock | None = None) -> None:
-    """Nobody comes between."""
+    """Leave the accelerator alone."""
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_offloading_between_commands_does_not_affect_training(
     def between() -> None:
         with lock.hold(OTHER, "samples"):
             # Except AdamW's step counts, which are not on the accelerator.
-            large = [tensor for tensor in created._tensors() if tensor.numel() > 1]
+            large = [tensor for tensor in created._resident_tensors() if tensor.numel() > 1]
             assert sum(tensor.untyped_storage().nbytes() for tensor in large) == 0
         with accelerator.hold("what follows"):
             assert lock.resident == TRAINING

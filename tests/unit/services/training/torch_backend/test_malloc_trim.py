@@ -7,18 +7,18 @@ from kubealign_services.training.torch_backend.malloc_trim import keep_freed_mem
 
 GIB = 1 << 30
 
-# What is freed lies below a block that is not, so that glibc cannot give it back of itself.
+# The freed blocks are below one that is still allocated, so that glibc cannot return them by itself.
 _HOLES = """
 import torch
-from kubealign_services.training.torch_backend.malloc_trim import FreedMemory, _resident_bytes
+from kubealign_services.training.torch_backend.malloc_trim import MallocTrimmer, _resident_bytes
 
-freed = FreedMemory(torch.device("cpu"))
-freed.settle()
+trimmer = MallocTrimmer(torch.device("cpu"))
+trimmer.maybe_trim()
 before = _resident_bytes()
 blocks = [torch.ones(8192) for _ in range(16384)]
 del blocks[:-1]
 holes = _resident_bytes()
-freed.settle()
+trimmer.maybe_trim()
 print(before, holes, _resident_bytes())
 """
 

@@ -64,7 +64,7 @@ def test_bytes_equal_torchs_conversion(
     source = values.to(given_in)[::2] if is_strided else values[:count].to(given_in)
     expected = source.to(wanted).clone(memory_format=torch.contiguous_format).view(torch.uint8)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(piece_copy, "_STRETCH_BYTES", stretch)
+        patch.setattr(piece_copy, "_CHUNK_BYTES", stretch)
         memory = Memory(len(expected) + 128, mapped_bytes)
         checksum = copy_tensor(source, wanted, memory, 64)
     written = torch.from_numpy(memory.data)

@@ -14,28 +14,6 @@ from kubealign_services.roles.driver.sources.iterative.round_files import RoundF
 from kubealign_services.roles.driver.sources.iterative.round_maker import RoundMaker
 from kubealign_services.roles.driver.state import JobState, RoundProgress
 
-
-def select_row_indices(start: int, count: int, rows: int, epochs: int, seed: int, number: int) -> list[int]:
-    """Return the indices of the next `count` rows of a round, from `start` on; fewer at its end.
-
-    The order of each epoch is drawn from the job's seed, the round's number and the epoch.
-    """
-    end = min(start + count, rows * epochs)
-    indices: list[int] = []
-    while start < end:
-        epoch, position = divmod(start, rows)
-        until = min(rows, position + end - start)
-        indices += _epoch_order(rows, seed, number, epoch)[position:until]
-        start += until - position
-    return indices
-
-
-def _epoch_order(rows: int, seed: int, number: int, epoch: int) -> list[int]:
-    key = xxhash.xxh3_64_intdigest(f"{seed}:round:{number}:{epoch}".encode()) >> 1
-    order: list[int] = torch.randperm(rows, generator=torch.Generator().manual_seed(key)).tolist()
-    return order
-
-
 log = logging.getLogger(__name__)
 
 
@@ -102,15 +80,15 @@ class RoundSource:
         return batch
 
     def state_after(self, state: JobState) -> JobState:
-        following = state.copy_for_next_step()
-        following.round, following.trained = self._progress, self._batch_prompts
+        next_state = state.copy_for_next_step()
+        next_state.round, next_state.trained = self._progress, self._batch_prompts
         if self._progress.number > state.round.number and self._round is not None:
             header = self._round.header
-            following.cursor = header.ends.cursor
-            following.unfinished = list(header.ends.unfinished)
-            following.given_up = [*state.given_up, *header.given_up]
-            following.rewards = header.rewards
-        return following
+            next_state.cursor = header.ends.cursor
+            next_state.unfinished = list(header.ends.unfinished)
+            next_state.given_up = [*state.given_up, *header.given_up]
+            next_state.rewards = header.rewards
+        return next_state
 
     async def _load_round(self, progress: RoundProgress) -> StoredRound:
         """Return the round of this progress, from memory or disk."""
@@ -131,3 +109,24 @@ class RoundSource:
             state.finished = cause
             return None
         raise UnrecoverableError(f"{cause}; no row came of it, so there is nothing to learn from")
+
+
+def select_row_indices(start: int, count: int, rows: int, epochs: int, seed: int, number: int) -> list[int]:
+    """Return the indices of the next `count` rows of a round, from `start` on; fewer at its end.
+
+    The order of each epoch is drawn from the job's seed, the round's number and the epoch.
+    """
+    end = min(start + count, rows * epochs)
+    indices: list[int] = []
+    while start < end:
+        epoch, position = divmod(start, rows)
+        until = min(rows, position + end - start)
+        indices += _epoch_order(rows, seed, number, epoch)[position:until]
+        start += until - position
+    return indices
+
+
+def _epoch_order(rows: int, seed: int, number: int, epoch: int) -> list[int]:
+    key = xxhash.xxh3_64_intdigest(f"{seed}:round:{number}:{epoch}".encode()) >> 1
+    order: list[int] = torch.randperm(rows, generator=torch.Generator().manual_seed(key)).tolist()
+    return order

@@ -10,13 +10,13 @@ from typer.testing import Result
 
 from kubealign.client.records import JobRef, ListQuery
 from support.bad_specs import whole_job
-from support.memory_site import MemorySite
+from support.memory_backend import MemoryBackend
 
 Run = Callable[..., Result]
 Submitted = Callable[..., JobRef]
 
 
-def names(site: MemorySite) -> list[str]:
+def names(site: MemoryBackend) -> list[str]:
     return [str(job.ref) for job in asyncio.run(site.list(ListQuery(sort="name"))).jobs]
 
 
@@ -29,7 +29,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_jobs_are_submitted_in_dependency_order(site: MemorySite, run: Run, file: Path) -> None:
+def test_jobs_are_submitted_in_dependency_order(site: MemoryBackend, run: Run, file: Path) -> None:
     done = run("submit", str(file), "--set", "spec.seed=7")
     assert (done.exit_code, done.stdout) == (0, "sft: submitted\nppo: submitted\n"), done.output
     job = asyncio.run(site.get(JobRef("default", "ppo")))
@@ -39,19 +39,19 @@ def test_jobs_are_submitted_in_dependency_order(site: MemorySite, run: Run, file
     )
 
 
-def test_dry_run_stores_nothing(site: MemorySite, run: Run, file: Path) -> None:
+def test_dry_run_stores_nothing(site: MemoryBackend, run: Run, file: Path) -> None:
     assert run("submit", str(file), "--dry-run").stdout == "sft: valid (dry run)\nppo: valid (dry run)\n"
     assert names(site) == []
 
 
-def test_invalid_job_lists_field_errors(site: MemorySite, run: Run, file: Path) -> None:
+def test_invalid_job_lists_field_errors(site: MemoryBackend, run: Run, file: Path) -> None:
     done = run("submit", str(file), "--set", "ppo:spec.maxSteps=0")
     assert done.exit_code == 3
     assert "ppo: spec.maxSteps: must be at least 1 (it holds 0, from --set" in done.stderr
     assert names(site) == []
 
 
-def test_namespace_of_a_submitted_job(site: MemorySite, run: Run, tmp_path: Path) -> None:
+def test_namespace_of_a_submitted_job(site: MemoryBackend, run: Run, tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(yaml.safe_dump(whole_job("sft")))
     assert run("submit", str(path), "-n", "team-a", "-o", "name").stdout == "alignmentjob.kubealign.dev/sft\n"
@@ -60,10 +60,10 @@ def test_namespace_of_a_submitted_job(site: MemorySite, run: Run, tmp_path: Path
     assert names(site) == ["team-b/grpo", "team-a/sft"]
     done = run("submit", str(path), "-n", "team-a")
     assert done.exit_code == 2
-    assert "grpo is of namespace team-b by its file, and -n says team-a" in done.stderr
+    assert "grpo has namespace team-b in its file, and -n is team-a" in done.stderr
 
 
-def test_scale(site: MemorySite, run: Run, submitted: Submitted) -> None:
+def test_scale(site: MemoryBackend, run: Run, submitted: Submitted) -> None:
     ref = submitted("ppo")
     assert run("scale", "ppo", "3").stdout == "ppo: 3 rollout workers\n"
     assert asyncio.run(site.get(ref)).job.spec.rollout.replicas == 3
@@ -75,7 +75,7 @@ def test_scale(site: MemorySite, run: Run, submitted: Submitted) -> None:
     assert run("scale", "ppo", "many").exit_code == 2
 
 
-def test_suspend_and_resume(site: MemorySite, run: Run, submitted: Submitted) -> None:
+def test_suspend_and_resume(site: MemoryBackend, run: Run, submitted: Submitted) -> None:
     refs = [submitted("ppo"), submitted("sft")]
     assert run("suspend", "ppo", "sft").exit_code == 0
     assert [asyncio.run(site.get(ref)).phase for ref in refs] == ["Suspended", "Suspended"]
@@ -86,21 +86,23 @@ def test_suspend_and_resume(site: MemorySite, run: Run, submitted: Submitted) ->
 
 
 def test_delete_confirms_on_a_terminal_only(
-    site: MemorySite, run: Run, submitted: Submitted, monkeypatch: pytest.MonkeyPatch
+    site: MemoryBackend, run: Run, submitted: Submitted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submitted("ppo"), submitted("sft"), submitted("grpo")
     assert run("delete", "sft").stdout == "sft: deleted\n"
-    monkeypatch.setattr("kubealign.cli.commands.jobs.lifecycle._on_a_terminal", lambda: True)
-    asked = run("delete", "ppo", "grpo", input="n\n")
-    assert asked.exit_code == 1
-    assert "Delete ppo (Pending), grpo (Pending), and all their pods?" in asked.output
+    monkeypatch.setattr("kubealign.cli.commands.jobs.lifecycle._is_stdin_terminal", lambda: True)
+    prompts = run("delete", "ppo", "grpo", input="n\n")
+    assert prompts.exit_code == 1
+    assert "Delete ppo (Pending), grpo (Pending), and all their pods?" in prompts.output
     assert names(site) == ["default/grpo", "default/ppo"]
     assert run("delete", "ppo", input="y\n").exit_code == 0
     assert run("delete", "grpo", "--yes").exit_code == 0
     assert names(site) == []
 
 
-def test_nothing_is_deleted_if_one_job_is_missing(site: MemorySite, run: Run, submitted: Submitted) -> None:
+def test_nothing_is_deleted_if_one_job_is_missing(
+    site: MemoryBackend, run: Run, submitted: Submitted
+) -> None:
     submitted("ppo")
     assert run("delete", "ppo", "nobody").exit_code == 1
     assert names(site) == ["default/ppo"]

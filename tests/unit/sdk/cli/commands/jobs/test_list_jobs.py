@@ -10,7 +10,7 @@ from typer.testing import Result
 
 from kubealign.client.errors import Forbidden
 from kubealign.client.records import JobEvent, JobRef, ProcessRecord, ProcessState
-from support.memory_site import MemorySite
+from support.memory_backend import MemoryBackend
 
 Run = Callable[..., Result]
 Submitted = Callable[..., JobRef]
@@ -20,7 +20,7 @@ def columns(text: str) -> list[list[str]]:
     return [line.split() for line in text.splitlines()]
 
 
-def test_job_table(site: MemorySite, run: Run, submitted: Submitted) -> None:
+def test_job_table(site: MemoryBackend, run: Run, submitted: Submitted) -> None:
     ppo = submitted("ppo")
     submitted("sft")
     site.status(ppo, phase="Running", message="waits\nfor a worker")
@@ -47,7 +47,7 @@ def test_wide_table_and_all_namespaces(run: Run, submitted: Submitted) -> None:
     assert [row[0] for row in columns(run("list", "-n", "team-a").stdout)[1:]] == ["sft"]
 
 
-def test_list_filters(site: MemorySite, run: Run, submitted: Submitted) -> None:
+def test_list_filters(site: MemoryBackend, run: Run, submitted: Submitted) -> None:
     submitted("sft", team="math")
     site.status(submitted("ppo", team="math"), phase="Running")
     submitted("grpo")
@@ -65,11 +65,11 @@ def test_list_filters(site: MemorySite, run: Run, submitted: Submitted) -> None:
 
 
 def test_every_page_is_read(
-    site: MemorySite, run: Run, submitted: Submitted, monkeypatch: pytest.MonkeyPatch
+    site: MemoryBackend, run: Run, submitted: Submitted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(5):
         submitted("sft", namespace=f"team-{number}")
-    monkeypatch.setattr("kubealign.cli.commands.jobs.list_jobs._PAGE", 2)
+    monkeypatch.setattr("kubealign.cli.commands.jobs.list_jobs._PAGE_SIZE", 2)
     assert len(run("list", "-A", "-o", "name").stdout.splitlines()) == 5
 
 
@@ -84,25 +84,25 @@ def test_lists_as_documents(run: Run, submitted: Submitted) -> None:
     assert run("list", "-n", "empty", "-o", "json").stdout.count('"items": []') == 1
 
 
-def test_empty_lists_print_a_message(run: Run, site: MemorySite) -> None:
+def test_empty_lists_print_a_message(run: Run, site: MemoryBackend) -> None:
     done = run("list", "-n", "empty")
     assert (done.exit_code, done.stdout, done.stderr) == (0, "", "No jobs in namespace empty.\n")
     assert run("list", "-A", "-l", "a=b").stderr == "No such jobs in any namespace.\n"
 
 
-def test_wrong_options_are_usage_errors(run: Run, site: MemorySite) -> None:
-    for options, said in (
-        (["--phase", "Runing"], "'Runing' is no phase: it may be one of Pending"),
-        (["-l", "a b c"], "cannot be read"),
+def test_wrong_options_are_usage_errors(run: Run, site: MemoryBackend) -> None:
+    for options, expected in (
+        (["--phase", "Runing"], "'Runing' is not a phase: it must be one of Pending"),
+        (["-l", "a b c"], "cannot be parsed"),
         (["--local", "--context", "x"], "remove one"),
         (["--sort", "size"], "'size'"),
     ):
         done = run("list", *options)
         assert done.exit_code == 2, done.output
-        assert said in done.stderr
+        assert expected in done.stderr
 
 
-def test_errors_are_one_line(site: MemorySite, run: Run) -> None:
+def test_errors_are_one_line(site: MemoryBackend, run: Run) -> None:
     done = run("get", "nobody")
     assert (done.exit_code, done.stdout) == (1, "")
     assert done.stderr == "there is no job nobody in namespace default\n"
@@ -111,7 +111,7 @@ def test_errors_are_one_line(site: MemorySite, run: Run) -> None:
     assert (done.exit_code, done.stderr) == (1, "you may not list alignmentjobs in namespace default\n")
 
 
-def test_describe(site: MemorySite, run: Run, submitted: Submitted) -> None:
+def test_describe(site: MemoryBackend, run: Run, submitted: Submitted) -> None:
     ref = submitted("ppo", team="math")
     now = datetime.now(UTC)
     site.status(
@@ -135,12 +135,20 @@ def test_describe(site: MemorySite, run: Run, submitted: Submitted) -> None:
     site.happen(ref, JobEvent(now - timedelta(minutes=5), "Warning", "Restarted", "bad \x1b[2Jnews", 3))
     text = run("describe", "ppo").stdout
     assert "\x1b" not in text and "bad \\x1b[2Jnews" in text
-    for said in ("team=math", "20m", "rollout-0 loads", "5m (x3)", "silent for 40s", "1,234", "pid 7"):
-        assert said in text
+    for expected in (
+        "team=math",
+        "20m",
+        "rollout-0 loads",
+        "5m (x3)",
+        "no heartbeat for 40s",
+        "1,234",
+        "pid 7",
+    ):
+        assert expected in text
     assert text.splitlines()[-1].startswith("  ") and "helpful" in text
 
 
-def test_events_as_a_table_and_as_json(site: MemorySite, run: Run, submitted: Submitted) -> None:
+def test_events_as_a_table_and_as_json(site: MemoryBackend, run: Run, submitted: Submitted) -> None:
     ref = submitted("sft")
     assert run("events", "sft").stderr == "No events of sft.\n"
     moment = datetime(2026, 1, 2, tzinfo=UTC)

@@ -12,13 +12,13 @@ from kubealign.cli.views.log_line import format_log_line
 from kubealign.cli.views.process_table import process_table
 from kubealign.client.records import JobRef, ProcessRecord, ProcessState
 from kubealign.read_model import SampleRecord
-from support.memory_site import MemorySite
+from support.memory_backend import MemoryBackend
 
 Run = Callable[..., Result]
 Submitted = Callable[..., JobRef]
 
 
-def test_logs(site: MemorySite, run: Run, submitted: Submitted) -> None:
+def test_logs(site: MemoryBackend, run: Run, submitted: Submitted) -> None:
     ref = submitted("ppo")
     site.staff(
         ref,
@@ -33,7 +33,7 @@ def test_logs(site: MemorySite, run: Run, submitted: Submitted) -> None:
     assert run("logs", "ppo", "--tail", "1").stdout == "trainer-0 two\nrollout-0 three\n"
 
 
-def test_logs_are_followed_until_the_job_ends(site: MemorySite, run: Run, submitted: Submitted) -> None:
+def test_logs_are_followed_until_the_job_ends(site: MemoryBackend, run: Run, submitted: Submitted) -> None:
     ref = submitted("ppo")
     site.log(ref, "trainer-0", "early")
 
@@ -48,7 +48,7 @@ def test_logs_are_followed_until_the_job_ends(site: MemorySite, run: Run, submit
     assert done.stdout == "trainer-0 early\ntrainer-0 late\n"
 
 
-def test_samples_are_oldest_first_and_escaped(site: MemorySite, run: Run, submitted: Submitted) -> None:
+def test_samples_are_oldest_first_and_escaped(site: MemoryBackend, run: Run, submitted: Submitted) -> None:
     ref = submitted("ppo")
     assert run("samples", "ppo").stderr == "No samples of ppo yet.\n"
     for step in (1, 2, 3):
@@ -76,11 +76,11 @@ def test_samples_are_oldest_first_and_escaped(site: MemorySite, run: Run, submit
     assert text.count("truncated at maxTokens") == 1
     assert "ask 1" in run("samples", "ppo", "--step", "1").stdout
     assert run("samples", "ppo", "--step", "9").stderr == "No samples of ppo at step 9.\n"
-    (held,) = json.loads(run("samples", "ppo", "-c", "1", "-o", "json").stdout)
-    assert (held["step"], held["weightVersion"], held["rewards"]["short"]) == (3, 3, -0.5)
+    (value,) = json.loads(run("samples", "ppo", "-c", "1", "-o", "json").stdout)
+    assert (value["step"], value["weightVersion"], value["rewards"]["short"]) == (3, 3, -0.5)
 
 
-def busy(site: MemorySite, ref: JobRef) -> None:
+def busy(site: MemoryBackend, ref: JobRef) -> None:
     site.status(ref, phase="Running")
     for step in (1, 2):
         site.report(
@@ -99,18 +99,18 @@ def busy(site: MemorySite, ref: JobRef) -> None:
     site.say(ref, "rollout-0", weight_version=2, busy_share=0.5, running=4, waiting=9)
 
 
-def test_top_once(site: MemorySite, run: Run, submitted: Submitted) -> None:
+def test_top_once(site: MemoryBackend, run: Run, submitted: Submitted) -> None:
     ref = submitted("ppo")
     assert "Pending" in run("top", "ppo", "--once").stdout
     busy(site, ref)
     text = run("top", "ppo", "--once").stdout
-    for said in ("step 2/10", "about 16.0s left", "tokens/s 1,500", "2.00s", "gen 1.50s", "staleness 0"):
-        assert said in text, text
+    for printed in ("step 2/10", "about 16.0s left", "tokens/s 1,500", "2.00s", "gen 1.50s", "staleness 0"):
+        assert printed in text, text
     assert text.splitlines()[-1].split()[3:] == ["2", "50%", "4", "9"]
 
 
 def test_top_prints_a_line_per_step_without_a_terminal(
-    site: MemorySite, run: Run, submitted: Submitted
+    site: MemoryBackend, run: Run, submitted: Submitted
 ) -> None:
     ref = submitted("ppo")
     busy(site, ref)
@@ -123,7 +123,7 @@ def test_top_prints_a_line_per_step_without_a_terminal(
     assert last == "ppo: Failed 2/10: out of memory"
 
 
-def test_top_without_metrics_states_the_reason(site: MemorySite, run: Run, submitted: Submitted) -> None:
+def test_top_without_metrics_states_the_reason(site: MemoryBackend, run: Run, submitted: Submitted) -> None:
     from kubealign.client.errors import Unavailable
 
     submitted("ppo")
@@ -137,9 +137,9 @@ def test_top_without_metrics_states_the_reason(site: MemorySite, run: Run, submi
     assert "no metrics: there is no dashboard in this cluster" in done.stdout
 
 
-def test_metrics(site: MemorySite, run: Run, submitted: Submitted) -> None:
+def test_metrics(site: MemoryBackend, run: Run, submitted: Submitted) -> None:
     ref = submitted("ppo")
-    assert run("metrics", "ppo").stderr == "No figures of ppo yet.\n"
+    assert run("metrics", "ppo").stderr == "No metrics of ppo yet.\n"
     busy(site, ref)
     head, first, second = run("metrics", "ppo").stdout.splitlines()
     assert head.split() == ["STEP", "reward/mean", "tokens_per_second", "seconds/step", "val/exact"]
@@ -149,10 +149,10 @@ def test_metrics(site: MemorySite, run: Run, submitted: Submitted) -> None:
     assert json.loads(run("metrics", "ppo", "--last", "1", "-o", "json").stdout)[0]["seconds/generate"] == 1.5
     done = run("metrics", "ppo", "--figure", "reward/men")
     assert done.exit_code == 1
-    assert "the job has no figure reward/men: did you mean reward/mean?" in done.stderr
+    assert "the job has no metric reward/men: did you mean reward/mean?" in done.stderr
 
 
-def test_wait(site: MemorySite, run: Run, submitted: Submitted) -> None:
+def test_wait(site: MemoryBackend, run: Run, submitted: Submitted) -> None:
     ref = submitted("ppo")
     done = run("wait", "ppo", "--timeout", "0.2s")
     assert done.exit_code == 124
@@ -193,7 +193,7 @@ def test_process_table_shows_heartbeats() -> None:
     says = {"last_error": "no room", "quarantined": True, "waiting_for": "", "computing": "Save"}
     process = ProcessRecord("a", "rollout", ProcessState.READY, says=says, silent_seconds=30.0)
     (row,) = [list(column.cells) for column in process_table([process]).columns if column.header == "MESSAGE"]
-    assert row == ["silent for 30s; quarantined: its last refit failed; last error: no room; Save"]
+    assert row == ["no heartbeat for 30s; quarantined: its last refit failed; last error: no room; Save"]
     headings = [
         column.header for column in process_table([ProcessRecord("a", "x", ProcessState.WAITING)]).columns
     ]

@@ -52,17 +52,17 @@ class Answers:
         }
 
     async def get(self, path: str, query: Any = None) -> dict[str, Any]:
-        held = self.held[path]
-        if isinstance(held, KubealignError):
-            raise held
-        return dict(held)
+        answer = self.held[path]
+        if isinstance(answer, KubealignError):
+            raise answer
+        return dict(answer)
 
     list = get
 
     async def create(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         assert path == _RIGHTS
-        asked = body["spec"]["resourceAttributes"]
-        return {"status": {"allowed": (asked["verb"], asked["resource"]) not in self.denied}}
+        requests = body["spec"]["resourceAttributes"]
+        return {"status": {"allowed": (requests["verb"], requests["resource"]) not in self.denied}}
 
 
 async def found(api: Answers) -> dict[str, CheckResult]:
@@ -173,25 +173,25 @@ def test_machine_findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_doctor_prints_findings_and_exits_with_its_code(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = [ok("a", "fine"), warning("b", "little \x1b[2J", "make more")]
-    monkeypatch.setattr(machine, "examine", lambda folder: iter(told))
+    results = [ok("a", "fine"), warning("b", "little \x1b[2J", "make more")]
+    monkeypatch.setattr(machine, "run_checks", lambda folder: iter(results))
     done = run("doctor", "--local")
     assert (done.exit_code, done.stdout) == (
         0,
         "This machine\n  ok       a: fine\n  warning  b: little \\x1b[2J\n           -> make more\n",
     )
-    told.append(missing("c", "none", "get one"))
+    results.append(missing("c", "none", "get one"))
     assert run("doctor", "--local").exit_code == 1
     assert run("doctor", "--local", "--context", "x").exit_code == 2
 
 
 def test_doctor_without_a_cluster(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(machine, "examine", lambda folder: iter(()))
+    monkeypatch.setattr(machine, "run_checks", lambda folder: iter(()))
     for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     done = run("doctor")
-    assert done.exit_code == 0 and "warning  kubeconfig: there is no cluster" in done.stdout
+    assert done.exit_code == 0 and "warning  kubeconfig: no cluster was found" in done.stdout
     done = run("doctor", "--kubeconfig", str(tmp_path / "none"))
     assert done.exit_code == 1 and "This machine" not in done.stdout
     assert f"missing  kubeconfig: there is no kubeconfig {tmp_path / 'none'}" in done.stdout
@@ -230,8 +230,8 @@ def test_different_measurement_conditions_are_reported(tmp_path: Path) -> None:
         )
         == []
     )
-    other = BenchmarkReport.from_metrics({"data": {"path": "/a/more.jsonl"}}, lines(1.0, 2.0, 3.0), warmup=0)
-    assert comparability_warnings(report, other) == ["another job was measured then", "then it was 3 steps"]
+    second = BenchmarkReport.from_metrics({"data": {"path": "/a/more.jsonl"}}, lines(1.0, 2.0, 3.0), warmup=0)
+    assert comparability_warnings(report, second) == ["another job was measured then", "then it was 3 steps"]
     path = tmp_path / "no.json"
     path.write_text("[]")
     with pytest.raises(BenchmarkError, match="is no output of kubealign bench"):

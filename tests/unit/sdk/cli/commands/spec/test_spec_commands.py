@@ -44,16 +44,16 @@ def test_init_writes_a_valid_job(run: Run, tmp_path: Path, algorithm: str) -> No
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_commented_fields_are_the_defaults(algorithm: str) -> None:
     text = job_template(algorithm, "mine")
-    whole = re.sub(r"^( *)#(\w+:)", r"\1\2", text, flags=re.MULTILINE)
-    assert whole.count("\n") == text.count("\n") and len(whole) < len(text)
-    assert AlignmentJob.from_yaml(whole) == AlignmentJob.from_yaml(text)
+    full_job = re.sub(r"^( *)#(\w+:)", r"\1\2", text, flags=re.MULTILINE)
+    assert full_job.count("\n") == text.count("\n") and len(full_job) < len(text)
+    assert AlignmentJob.from_yaml(full_job) == AlignmentJob.from_yaml(text)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_template_has_every_meaningful_field(algorithm: str) -> None:
     text = job_template(algorithm, "mine")
-    told = set(re.findall(r"^  #?(?:# )?(\w+)(?::| is not set)", text, flags=re.MULTILINE))
-    left_out = set(document_fields(nested_model(AlignmentJob.model_fields["spec"].annotation))) - told  # type: ignore[arg-type]
+    lines = set(re.findall(r"^  #?(?:# )?(\w+)(?::| is not set)", text, flags=re.MULTILINE))
+    left_out = set(document_fields(nested_model(AlignmentJob.model_fields["spec"].annotation))) - lines  # type: ignore[arg-type]
     assert left_out == LEFT_OUT.get(algorithm, left_out)
 
 

@@ -42,11 +42,16 @@ def test_events_of_deleted_pods_match_by_name() -> None:
 
 
 def test_events_are_ordered_counted_and_limited_to_this_job() -> None:
-    again = {"series": {"count": 3, "lastObservedTime": "2026-01-01T00:00:09Z"}, "type": "Warning"}
+    repeated = {"series": {"count": 3, "lastObservedTime": "2026-01-01T00:00:09Z"}, "type": "Warning"}
     old = event("one-driver", "05", eventTime="2025-12-31T23:59:59Z")
-    items = [event("one-driver", "05", **again), event("one-nats", "07.5"), old, {"note": "without a time"}]
-    found = to_job_events(items, "one", JOB.created)
-    assert [(held.message, held.count, held.type) for held in found] == [
+    items = [
+        event("one-driver", "05", **repeated),
+        event("one-nats", "07.5"),
+        old,
+        {"note": "without a time"},
+    ]
+    selected = to_job_events(items, "one", JOB.created)
+    assert [(event_list.message, event_list.count, event_list.type) for event_list in selected] == [
         ("nats: it was", 1, "Normal"),
         ("driver: it was", 3, "Warning"),
     ]

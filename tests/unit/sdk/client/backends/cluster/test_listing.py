@@ -17,13 +17,13 @@ def job(name: str, **status: Any) -> JobRecord:
 
 def names(jobs: list[JobRecord], query: ListQuery) -> list[str]:
     """Return the names on all pages."""
-    found: list[str] = []
+    names_found: list[str] = []
     while True:
-        here = build_page(jobs, query)
-        found += [held.name for held in here.jobs]
-        if not here.next:
-            return found
-        query = ListQuery(**{**query.__dict__, "after": here.next})
+        page_names = build_page(jobs, query)
+        names_found += [job_list.name for job_list in page_names.jobs]
+        if not page_names.next:
+            return names_found
+        query = ListQuery(**{**query.__dict__, "after": page_names.next})
 
 
 JOBS = [job("a", reward=1.0, step=2), job("bb", reward=-3.0), job("ccc", step=10), job("dddd", reward=0.0)]
@@ -52,7 +52,7 @@ def test_changes_between_pages_skip_and_repeat_nothing() -> None:
     # One job of the first page is deleted, one is created before the cursor and one after it.
     changed = [job("aa"), *JOBS[1:], job("cd")]
     second = build_page(changed, ListQuery(sort="name", limit=2, after=first.next))
-    assert [held.name for held in second.jobs] == ["ccc", "cd"]
+    assert [job_list.name for job_list in second.jobs] == ["ccc", "cd"]
 
 
 def test_job_without_status_is_pending() -> None:

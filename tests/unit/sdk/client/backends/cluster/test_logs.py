@@ -27,7 +27,10 @@ def pod(process: str, uid: str, state: str = "running") -> Json:
 
 @dataclass
 class Cluster:
-    """API responses for some pods: `logs` by uid, one list per log request, whose last entry may be an error."""
+    """API responses for some pods.
+
+    `logs`: by uid, one list per log request, whose last entry may be an error.
+    """
 
     pods: list[Json]
     logs: dict[str, list[list[str | Exception]]]
@@ -38,19 +41,21 @@ class Cluster:
         return {"items": list(self.pods), "metadata": {"resourceVersion": "1"}}
 
     async def get(self, path: str) -> Json:
-        return next(held for held in self.pods if path.endswith(f"/{held['metadata']['name']}"))
+        return next(value for value in self.pods if path.endswith(f"/{value['metadata']['name']}"))
 
     async def watch(self, path: str, query: Mapping[str, Any]) -> AsyncGenerator[Json]:
         while True:
             item = await self.later.get()
-            self.pods = [held for held in self.pods if held["metadata"]["name"] != item["metadata"]["name"]]
+            self.pods = [
+                value for value in self.pods if value["metadata"]["name"] != item["metadata"]["name"]
+            ]
             self.pods.append(item)
             yield {"type": "MODIFIED", "object": item}
 
     async def stream_lines(self, path: str, query: Mapping[str, Any]) -> AsyncGenerator[str]:
         self.asked.append((path, dict(query)))
         name = path.split("/")[-2]
-        uid = next(held["metadata"]["uid"] for held in self.pods if held["metadata"]["name"] == name)
+        uid = next(value["metadata"]["uid"] for value in self.pods if value["metadata"]["name"] == name)
         for line in self.logs[uid].pop(0):
             if isinstance(line, Exception):
                 raise line
@@ -68,18 +73,18 @@ def stamped(second: int, text: str) -> str:
 async def test_broken_connection_resumes_after_the_last_line() -> None:
     first = [stamped(1, "a"), stamped(2, "b"), Unavailable("gone")]
     # sinceTime has a resolution of seconds, so the last line is repeated.
-    again = [stamped(2, "b"), stamped(3, "c")]
-    cluster = Cluster([pod("driver", "u1")], {"u1": [first, again, []]})
+    repeated = [stamped(2, "b"), stamped(3, "c")]
+    cluster = Cluster([pod("driver", "u1")], {"u1": [first, repeated, []]})
     over = asyncio.Event()
 
     async def read() -> list[str]:
-        found = []
+        lines_read = []
         async for line in follow_logs(cluster.api, REF, "u", EVERY, 5, over):
-            found.append(line.text)
+            lines_read.append(line.text)
             if line.text == "c":
                 cluster.pods = [pod("driver", "u1", "terminated")]
                 over.set()
-        return found
+        return lines_read
 
     assert await asyncio.wait_for(read(), 30) == ["a", "b", "c"]
     queries = [query for _, query in cluster.asked]
@@ -108,8 +113,8 @@ async def test_later_pod_is_read_from_its_first_line() -> None:
 
 async def test_read_error_is_raised() -> None:
     cluster = Cluster([pod("driver", "u1")], {"u1": [["unable to retrieve container logs for x"]]})
-    found = [line async for line in read_logs(cluster.api, REF, "u", EVERY, None)]
-    assert [line.text for line in found] == ["unable to retrieve container logs for x"]
+    lines_read = [line async for line in read_logs(cluster.api, REF, "u", EVERY, None)]
+    assert [line.text for line in lines_read] == ["unable to retrieve container logs for x"]
     cluster.logs["u1"] = [[stamped(1, "a"), Unavailable("the server went away")]]
     with pytest.raises(Unavailable):
         [line async for line in read_logs(cluster.api, REF, "u", EVERY, None)]
@@ -136,8 +141,8 @@ def test_logs_are_filtered_by_process_and_role() -> None:
     pods = [pod("rollout-0", "u1"), pod("rollout-1", "u2"), pod("driver", "u3"), pod("prepare", "u4")]
 
     def names(process: str | None, role: str | None) -> list[str]:
-        wanted = make_pod_filter(process, role, pod_role)
-        return [held["metadata"]["name"] for held in pods if wanted(held)]
+        is_selected = make_pod_filter(process, role, pod_role)
+        return [value["metadata"]["name"] for value in pods if is_selected(value)]
 
     assert names(None, None) == ["one-rollout-0", "one-rollout-1", "one-driver", "one-prepare"]
     assert names("rollout-1", None) == ["one-rollout-1"]

@@ -63,26 +63,28 @@ PULL: Json = {"waiting": {"reason": "ImagePullBackOff", "message": "no such imag
 def test_process_state_and_reason(
     state: Json | None, status: Json, over: bool, expected: ProcessState, words: str
 ) -> None:
-    [found] = to_process_records([pod("trainer-0", state, **status)], {}, 0.0, finished=over, suspended=False)
-    assert found.state is expected
-    assert words in found.message if words else found.message == ""
+    [records] = to_process_records(
+        [pod("trainer-0", state, **status)], {}, 0.0, finished=over, suspended=False
+    )
+    assert records.state is expected
+    assert words in records.message if words else records.message == ""
 
 
 def test_names_roles_order_and_heartbeats() -> None:
     pods = [pod(name, RUNNING) for name in ("nats", "rollout-10", "rollout-2", "prepare", "driver")]
     stranger: Json = {"metadata": {"name": "stranger"}, "spec": {}, "status": {}}
     says = {"driver": {"time": 90.0, "step": 3}, "nats": {"time": "?"}}
-    found = to_process_records([*pods, stranger], says, 100.0, finished=False, suspended=False)
-    assert [held.name for held in found] == ["driver", "rollout-2", "rollout-10", "prepare", "nats"]
-    assert [held.role for held in found] == ["driver", "rollout", "rollout", "prepare", "nats"]
-    assert found[0].says == {"step": 3} and found[0].silent_seconds == 10.0
-    assert found[0].restarts == 2 and found[0].where == "one-driver"
-    assert found[-1].silent_seconds is None and found[-1].says == {}
+    records = to_process_records([*pods, stranger], says, 100.0, finished=False, suspended=False)
+    assert [held.name for held in records] == ["driver", "rollout-2", "rollout-10", "prepare", "nats"]
+    assert [held.role for held in records] == ["driver", "rollout", "rollout", "prepare", "nats"]
+    assert records[0].says == {"step": 3} and records[0].silent_seconds == 10.0
+    assert records[0].restarts == 2 and records[0].where == "one-driver"
+    assert records[-1].silent_seconds is None and records[-1].says == {}
 
 
 def test_terminating_pod_restarts_unless_the_job_is_suspended() -> None:
     leaving = pod("rollout-0", RUNNING, ready=True)
     leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    [again] = to_process_records([leaving], {}, 0.0, finished=False, suspended=False)
+    [replacement] = to_process_records([leaving], {}, 0.0, finished=False, suspended=False)
     [stopped] = to_process_records([leaving], {}, 0.0, finished=False, suspended=True)
-    assert (again.state, stopped.state) == (ProcessState.RESTARTING, ProcessState.STOPPED)
+    assert (replacement.state, stopped.state) == (ProcessState.RESTARTING, ProcessState.STOPPED)

@@ -42,8 +42,8 @@ async def asked() -> AsyncIterator[tuple[DashboardTelemetry, list[web.Request], 
     application.add_routes([web.get("/base/api/v1/{rest:.*}", handle)])
     server = TestServer(application)
     await server.start_server()
-    async with DashboardTelemetry(str(server.make_url("/base/")), "secret") as made:
-        yield made, requests, answer
+    async with DashboardTelemetry(str(server.make_url("/base/")), "secret") as source:
+        yield source, requests, answer
     await server.close()
 
 
@@ -134,10 +134,10 @@ class Proxy:
         self.asked: list[str] = []
         self.headers: list[Mapping[str, str]] = []
 
-    async def token(self) -> str:
+    async def bearer_token(self) -> str:
         return "mine"
 
-    async def raw(self, path: str, query: object, headers: Mapping[str, str]) -> tuple[int, bytes]:
+    async def get_raw(self, path: str, query: object, headers: Mapping[str, str]) -> tuple[int, bytes]:
         self.asked.append(path)
         self.headers.append(headers)
         port = unquote(path.split("/services/")[1].split("/")[0])
@@ -160,8 +160,8 @@ def _nothing_named(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_nothing_named")
 async def test_dashboard_service_is_found_with_and_without_tls() -> None:
     proxy = Proxy(http=(200, {"items": []}))
-    found = through(proxy)
-    assert await found.metrics(REF) == [] and await found.samples(REF) == []
+    steps = through(proxy)
+    assert await steps.metrics(REF) == [] and await steps.samples(REF) == []
     base = "/api/v1/namespaces/kubealign-system/services"
     rest = "/proxy/api/v1/namespaces/team/alignmentjobs/one"
     assert [unquote(path) for path in proxy.asked] == [

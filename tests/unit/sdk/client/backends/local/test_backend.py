@@ -62,7 +62,7 @@ def left_in(folder: Path) -> list[Path]:
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
-    """What a watcher gets gives this test no event."""
+    """Wait for a condition by polling, because a watcher signals no event to the test."""
     while not condition():  # noqa: ASYNC110
         await asyncio.sleep(0.01)
 
@@ -147,12 +147,12 @@ async def test_list_rereads_changed_runs_only(
     reads: list[str] = []
     read = index._read_run
 
-    def counted(folder: RunDirectory, name: str, *more: Any) -> Any:
+    def counted(folder: RunDirectory, name: str, *changed: Any) -> Any:
         reads.append(name)
-        return read(folder, name, *more)
+        return read(folder, name, *changed)
 
-    monkeypatch.setattr(index, "_read", counted)
-    monkeypatch.setattr(index, "_FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(index, "_read_run", counted)
+    monkeypatch.setattr(index, "_MAX_AGE_SECONDS", 0.0)
     first = await site.list(ListQuery(limit=20))
     assert len(reads) == 30 and len(first.jobs) == 20 and first.total == 30
     reads.clear()
@@ -172,8 +172,8 @@ async def test_patch_changes_mutable_fields_only(site: LocalBackend, tmp_path: P
     assert after.labels == {"x": "y"} and after.metadata["generation"] == 2 and after.uid == before.uid
     with pytest.raises(Conflict, match="has changed in the meantime"):
         await site.patch(A, labels)
-    more = await site.patch(A, {"spec": {"maxSteps": 20, "checkpoint": {"keep": 5}}})
-    assert more.job.spec.max_steps == 20 and more.job.spec.checkpoint.keep == 5
+    changed = await site.patch(A, {"spec": {"maxSteps": 20, "checkpoint": {"keep": 5}}})
+    assert changed.job.spec.max_steps == 20 and changed.job.spec.checkpoint.keep == 5
     for patch, field in (
         ({"spec": {"maxSteps": 5}}, "spec.maxSteps"),
         ({"spec": {"seed": 2}}, "spec.seed"),

@@ -44,9 +44,9 @@ def test_reading_from_the_end_reverses_reading_from_the_start(
 def test_entry_within_a_line_resumes_at_the_next_line(tmp_path: Path) -> None:
     path = tmp_path / "lines"
     path.write_text('{"n": 1}\n{"n": 2}\n')
-    assert [held for _, held in objects_after(path, "3-0")] == [{"n": 2}]
+    assert [value for _, value in objects_after(path, "3-0")] == [{"n": 2}]
     # Entry of a longer file that was replaced.
-    assert [held for _, held in objects_after(path, "999-0")] == [{"n": 1}, {"n": 2}]
+    assert [value for _, value in objects_after(path, "999-0")] == [{"n": 1}, {"n": 2}]
     assert list(objects_after(tmp_path / "none", STREAM_START)) == []
     assert list(objects_from_end(tmp_path / "none")) == []
 
@@ -84,8 +84,8 @@ def test_metrics_are_read_while_they_are_written(tmp_path: Path) -> None:
 def test_samples_are_selected_by_step_and_newest(tmp_path: Path) -> None:
     path = tmp_path / "samples.jsonl"
     # Step 2 was repeated after a rollback.
-    told = [(1, "a"), (2, "old"), (3, "old"), (2, "b"), (2, "c"), (3, "d")]
-    path.write_text("".join(json.dumps({"step": s, "response": r, "prompt": ""}) + "\n" for s, r in told))
+    samples = [(1, "a"), (2, "old"), (3, "old"), (2, "b"), (2, "c"), (3, "d")]
+    path.write_text("".join(json.dumps({"step": s, "response": r, "prompt": ""}) + "\n" for s, r in samples))
 
     def responses(**options: object) -> list[str]:
         options = {"after": STREAM_START, "count": 10, "step": None, "newest": False} | options

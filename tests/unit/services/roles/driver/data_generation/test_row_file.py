@@ -86,7 +86,7 @@ def test_a_full_disk_leaves_earlier_rows_intact(tmp_path: Path, monkeypatch: pyt
     def full(*args: object) -> None:
         raise OSError(28, "No space left on device", "/full")
 
-    monkeypatch.setattr("kubealign_services.roles.driver.data_generation.row_file.replace", full)
+    monkeypatch.setattr("kubealign_services.roles.driver.data_generation.row_file.replace_file", full)
     with pytest.raises(UnrecoverableError, match="step 2 was not written: No space left on device at /full"):
         add(file)
     assert RowFile(tmp_path).state.step == 1

@@ -65,7 +65,9 @@ async def test_a_tracker_receives_the_outcome(
     raised: Exception | None, ending: RunOutcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorder, around = Told(), context(tmp_path)
-    monkeypatch.setattr(trackers, "opened", lambda job, folder: [BackgroundTracker("it", lambda: recorder)])
+    monkeypatch.setattr(
+        trackers, "open_trackers", lambda job, folder: [BackgroundTracker("it", lambda: recorder)]
+    )
     with nullcontext() if raised is None else pytest.raises(type(raised)):
         async with run_trackers(around) as (tracker,):
             assert tracker.name == "it"
@@ -80,7 +82,7 @@ async def test_a_hanging_tracker_is_abandoned(
 ) -> None:
     hanging, sound, around = Told(go), Told(), context(tmp_path)
     both = [BackgroundTracker("hanging", lambda: hanging), BackgroundTracker("sound", lambda: sound)]
-    monkeypatch.setattr(trackers, "opened", lambda job, folder: both)
+    monkeypatch.setattr(trackers, "open_trackers", lambda job, folder: both)
     with pytest.raises(ShutdownRequested):
         async with run_trackers(around):
             around.stop.set()
@@ -97,7 +99,7 @@ async def test_a_missing_library_fails_the_job_for_good(
     def refuse(job: Any, folder: Path) -> list[BackgroundTracker]:
         raise TrackerNotInstalled("pip install 'kubealign[trackers]'")
 
-    monkeypatch.setattr(trackers, "opened", refuse)
+    monkeypatch.setattr(trackers, "open_trackers", refuse)
     with pytest.raises(PermanentFailure, match="pip install"):
         async with run_trackers(context(tmp_path)):
             pass

@@ -28,7 +28,7 @@ def assembled(groups: Sequence[RolloutGroup]) -> Batch:
 
 
 class Model:
-    """Returns twice the token of each token. `may` releases its replies; asked: the samples of each request."""
+    """Returns twice the token of each token. `may` releases its replies; asked: samples of each request."""
 
     def __init__(self) -> None:
         self.asked: list[list[str]] = []

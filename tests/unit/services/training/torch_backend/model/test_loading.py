@@ -78,7 +78,7 @@ def test_logits_are_computed_for_target_tokens_only(llama: Path, make_batch: Cal
     batch, outputs = make_batch(4, 3), frozenset({"logprobs", "entropy"})
     model = load_model(llama, Head.LANGUAGE_MODEL)
     everywhere = model(PackedTokens.from_batch(batch, CPU), outputs)
-    # Of the first sequence its last two tokens, of the second all: the first token of a sequence has none.
+    # The last two tokens of the first sequence, all of the second: the first token has no log-probability.
     batch.token_columns["loss_mask"] = torch.tensor([0, 0, 1, 1, 1, 1, 1], dtype=torch.uint8)
     packed = PackedTokens.from_batch(batch, CPU)
     assert packed.target_indices.tolist() == [2, 3, 5, 6]

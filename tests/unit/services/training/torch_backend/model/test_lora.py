@@ -73,7 +73,7 @@ def test_only_the_adapter_is_trained_and_can_be_disabled(
     first = adapted.forward(batch, LOGPROBS)["logprobs"]
     torch.testing.assert_close(first, expected, atol=1e-5 if dora else 0, rtol=0)
     before = {name: tensor.detach().clone() for name, tensor in adapted.model.named_parameters()}
-    losses = [figures["loss"] for figures in steps(adapted, batch, objective, range(4))]
+    losses = [metrics["loss"] for metrics in steps(adapted, batch, objective, range(4))]
     assert losses[-1] < losses[0] - 0.05
     changed = {
         name for name, tensor in adapted.model.named_parameters() if not torch.equal(tensor, before[name])
@@ -125,11 +125,11 @@ def test_gradients_match_peft(
 
     backend._optimizer.register_step_pre_hook(keep)
     bound = backend._optimizer_spec.gradient_clip_norm
-    figures = backend.train_step(batch, objective, UpdatePlan(1, 4, seed=0))
-    assert figures["gradient_norm"] == pytest.approx(
+    metrics = backend.train_step(batch, objective, UpdatePlan(1, 4, seed=0))
+    assert metrics["gradient_norm"] == pytest.approx(
         sum(float(grad.square().sum()) for grad in expected.values() if grad is not None) ** 0.5, rel=1e-4
     )
-    shrunk = min(1.0, bound / figures["gradient_norm"])
+    shrunk = min(1.0, bound / metrics["gradient_norm"])
     assert grads.keys() == expected.keys() and grads
     for name, grad in expected.items():
         assert grad is not None
@@ -332,7 +332,7 @@ def test_bf16_keeps_the_frozen_weights_in_bf16(
     plain = make(llama, None, torch_spec=TorchBackendSpec(precision=Precision.BFLOAT16))
     expected = plain.forward(batch, LOGPROBS)["logprobs"]
     assert torch.equal(half.base_forward(batch, LOGPROBS)["logprobs"], expected)
-    losses = [figures["loss"] for figures in steps(half, batch, objective, range(6))]
+    losses = [metrics["loss"] for metrics in steps(half, batch, objective, range(6))]
     assert losses[-1] < losses[0] - 0.1
     assert torch.equal(half.base_forward(batch, LOGPROBS)["logprobs"], expected)
     snapshot = half.adapter()

@@ -75,7 +75,7 @@ def sampled(*groups: tuple[int, list[int]]) -> Batch:
 
 
 def test_samples_of_a_prompt_share_a_microbatch_and_the_prompt_counts_once() -> None:
-    # Alone 4 + 2, 4 + 1, 4 + 3, 4 + 1 tokens: 23, three micro-batches of at most 10. With prompts once: 4 + 3
+    # Alone 4 + 2, 4 + 1, 4 + 3, 4 + 1 tokens: 23, three microbatches of at most 10. With prompts once: 4 + 3
     # and 4 + 4.
     batch = sampled((4, [2, 1]), (4, [3, 1]))
     assert plan_microbatches(batch, 1, 10, 1, shared=True) == [[Microbatch([2, 3]), Microbatch([0, 1])]]
@@ -93,7 +93,7 @@ def test_a_group_is_split_when_it_does_not_fit_or_a_rank_would_idle() -> None:
 
 
 def test_ranks_are_balanced_by_cost(make_batch: Callable[..., Batch]) -> None:
-    # Tokens alone: 10 against 6 + 4. With n^2 / 10 beside them: 20 against 9.6 + 5.6, so one of 2 (2.4) goes
+    # Tokens alone: 10 against 6 + 4. With n^2 / 10 in addition: 20 against 9.6 + 5.6, so one of 2 (2.4) goes
     # to the second rank, and the other too (17.6 < 20).
     batch = make_batch(10, 6, 4, 2, 2)
     by_tokens, by_cost = (

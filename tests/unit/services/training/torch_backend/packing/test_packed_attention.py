@@ -150,9 +150,9 @@ def test_the_plan_contains_every_token_once(lengths: list[int]) -> None:
         (Gemma2Config(**SIZES, num_key_value_heads=2, head_dim=8), "softcap"),
         (
             BloomConfig(vocab_size=41, hidden_size=32, n_layer=2, n_head=4),
-            "does not take an attention function",
+            "does not accept an external attention function",
         ),
-        (CohereConfig(**SIZES, num_key_value_heads=2), "something else on a pack"),
+        (CohereConfig(**SIZES, num_key_value_heads=2), "other outputs on a pack"),
     ],
 )
 def test_unsupported_models_are_refused_at_load_time(

@@ -166,7 +166,7 @@ def test_the_cache_holds_at_most_one_microbatch(
 
 
 @pytest.mark.parametrize(
-    ("learned", "plan", "made"),
+    ("learned", "plan", "computed"),
     [
         (True, StepPlan(1, None), 0),
         (False, StepPlan(1, None), 60),
@@ -176,7 +176,7 @@ def test_the_cache_holds_at_most_one_microbatch(
     ids=["kept", "not learned of", "two epochs", "minibatches"],
 )
 def test_passes_are_cached_only_for_steps_of_one_update(
-    llama: Path, batch: Batch, objective: Objective, learned: bool, plan: StepPlan, made: int
+    llama: Path, batch: Batch, objective: Objective, learned: bool, plan: StepPlan, computed: int
 ) -> None:
     keeping = backend(llama)
     core = TrainingCore(lambda: keeping, objective, plan, seed=1, role="trainer", world_size=1)
@@ -186,7 +186,7 @@ def test_passes_are_cached_only_for_steps_of_one_update(
     )
     with counted(keeping) as passes:
         core.train_step(training_pb2.TrainStepRequest(fence=1, step=1, batch=encode(batch), update=True))
-    assert sum(passes) == made
+    assert sum(passes) == computed
 
 
 @pytest.mark.parametrize("asked", ["twice", "of a name that two have"])

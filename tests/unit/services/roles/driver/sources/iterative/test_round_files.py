@@ -87,7 +87,7 @@ def test_a_damaged_file_is_regenerated_at_the_start_and_fails_the_job_later(
     path = tmp_path / "rounds" / written.file
     path.write_bytes(damage(path.read_bytes()))
     assert files.find(2, "w7", HERE) is None
-    with pytest.raises(UnrecoverableError, match="the job is in the middle of this round: put the file back"):
+    with pytest.raises(UnrecoverableError, match="the job is in the middle of this round: restore the file"):
         files.read(written.file, written.digest)
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubealign_services.generation.torch_engine.ragged_batch import PAGE_TOKENS, RaggedBatch
-from kubealign_services.generation.torch_engine.tensor_parallel.batch_codec import decode_batch, encode_batch
+from kubealign_services.generation.torch_engine.tensor_parallel.commands import decode_batch, encode_batch
 
 
 @st.composite

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kubealign.spec.sections import engines as spec
 from kubealign_services.generation.contract import GeneratedSample, GenerationRequest, SamplingParameters
-from kubealign_services.generation.torch_engine.cpu.small_batch_threads import (
+from kubealign_services.generation.torch_engine.cpu.kernel_threads import (
     SMALL_BATCH_TOKENS,
     limit_threads,
 )

@@ -50,7 +50,7 @@ class _Held:
         return self.resource["status"].get("phase") in _FINAL
 
 
-class MemorySite:
+class MemoryBackend:
     """Implements kubealign.client.backends.base.Site. `failing`: what every request raises from now on."""
 
     def __init__(self, kind: str = "local", namespace: str = "default") -> None:
