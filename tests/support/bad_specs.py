@@ -1,4 +1,4 @@
-"""Small whole jobs, one of each algorithm, and everything that can be wrong with one, one thing at a time."""
+"""Small complete jobs, one per algorithm, and a table of invalid changes, one field each."""
 
 from copy import deepcopy
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-#: See the head of the file for what a row holds.
+#: The head of the file describes the fields of a row.
 BAD: list[dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("bad_specs.yaml").read_text())
 
 ALGORITHMS = ("sft", "rewardModel", "ppo", "rloo", "grpo")
@@ -34,17 +34,17 @@ _SPECS: dict[str, dict[str, Any]] = {
 
 
 def name_of(row: dict[str, Any]) -> str:
-    """What a test of this row is called."""
+    """Return the test id of a row."""
     return f"{row['job']}-{row['path']}"
 
 
 def bad_job(row: dict[str, Any]) -> dict[str, Any]:
-    """The document of a row of BAD."""
+    """Return the document of a row of BAD."""
     return whole_job(row["job"], row.get("set", {}) | dict.fromkeys(row.get("remove", []), ...))
 
 
 def whole_job(algorithm: str, changes: dict[str, Any] | None = None) -> dict[str, Any]:
-    """A whole job, changed by {dotted place: value}; `...` removes what is there."""
+    """Return a complete job with changes {dotted path: value}; `...` removes a value."""
     spec = {"maxSteps": 10, "policy": {"model": {"path": "policy"}}, **deepcopy(_SPECS[algorithm])}
     job = {
         "apiVersion": "kubealign.dev/v1alpha1",

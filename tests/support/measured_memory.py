@@ -1,9 +1,10 @@
-"""What a real backend or engine takes of the memory.
+"""Measures the memory of a real backend or engine.
 
-`python -m support.measured_memory JOB PART TINY [RANK MEETING]` does the work of two steps of the job's
-trainer or critic, or of one batch of its rollout engine: first on the model of the folder TINY, which is as
-good as none, then on the job's. It prints as JSON its resident bytes in between and the most afterwards: the
-kernel's high-water mark is set back there. All sequences are as long as the job allows.
+`python -m support.measured_memory JOB PART TINY [RANK MEETING]` performs two steps of the job's trainer or
+critic, or one batch of its rollout engine: first with the tiny model of the folder TINY, whose memory is
+negligible, then with the job's model. Prints as JSON the resident bytes between the two and the peak
+afterwards (the kernel's high-water mark, reset in between). All sequences have the maximum length of the
+job.
 """
 
 import gc
@@ -29,12 +30,12 @@ from kubealign_services.roles.rollout.weights import read_folder_weights
 from kubealign_services.training.contract import Head, UpdatePlan
 from kubealign_services.training.torch_backend.backend import TorchTrainingBackend
 
-#: Tokens of every prompt and every response.
+#: Length of every prompt and of every response in tokens.
 PROMPT, RESPONSE = 32, 224
 
 
 def resident(name: str) -> int:
-    """Bytes of a line of /proc/self/status."""
+    """Return the bytes of a line of /proc/self/status."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(name):
             return int(line.split()[1]) * 1024
@@ -42,12 +43,12 @@ def resident(name: str) -> int:
 
 
 def set_back() -> None:
-    """The high-water mark is what is resident now (proc_pid_clear_refs(5))."""
+    """Reset the high-water mark to the resident memory (proc_pid_clear_refs(5))."""
     Path("/proc/self/clear_refs").write_text("5")
 
 
 def batch_of(spec: AlignmentJobSpec, work: Workload, step: int) -> Batch:
-    """One step's sequences, with every column that the objectives here read."""
+    """Return the sequences of one step, with every column that the objectives read."""
     generator = torch.Generator().manual_seed(step)
     tokens = torch.randint(3, 200, (work.sequences, work.sequence), generator=generator)
     batch = pack(tokens.tolist(), [str(i) for i in range(work.sequences)])
@@ -91,7 +92,7 @@ def generate(spec: AlignmentJobSpec, folder: Path | None = None) -> None:
     parameters = SamplingParameters(RESPONSE, RESPONSE, sampling.temperature, sampling.top_k, sampling.top_p)
     for request in requests(engine_spec.max_sequences, work.prompt, parameters):
         engine.add(request)
-    # To the end: pages are taken as they are filled.
+    # Generate to the maximum length, since cache pages are allocated as they are filled.
     while engine.load().waiting or engine.load().running:
         engine.step()
 
@@ -117,7 +118,7 @@ def main(argv: list[str]) -> None:
         dist.init_process_group(
             "gloo", init_method=f"file://{argv[5]}", rank=rank, world_size=job.spec.trainer.ranks
         )
-    # What the same work on a tiny model brings in, once for all, is the process and not the job's model.
+    # The same work on a tiny model loads everything that belongs to the process and not to the job's model.
     work(job.spec, part, rank, Path(argv[3]))
     gc.collect()
     before = resident("VmRSS")
@@ -130,6 +131,6 @@ def main(argv: list[str]) -> None:
 
 if __name__ == "__main__":
     main(sys.argv)
-    # Libraries' threads may outlive the interpreter's own end.
+    # Threads of libraries may outlive the interpreter.
     sys.stdout.flush()
     os._exit(0)

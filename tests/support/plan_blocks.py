@@ -1,6 +1,6 @@
-"""What `kubealign plan` prints, where the documentation shows it.
+"""Output blocks of `kubealign plan` in the documentation.
 
-`python -m support.plan_blocks --write` puts what it prints now into the pages.
+`python -m support.plan_blocks --write` updates the blocks in the pages.
 """
 
 import re
@@ -19,18 +19,18 @@ _BLOCK = re.compile(
 
 
 def printed(words: str) -> str:
-    """What the command line prints of these words; paths are the repository's."""
+    """Return the output of a command line; example paths are resolved in the repository."""
     found = [str(ROOT / word) if word.startswith("examples/") else word for word in shlex.split(words)]
     return CliRunner().invoke(app, found, catch_exceptions=False).stdout
 
 
 def shown(page: Path) -> list[tuple[str, str]]:
-    """(the words, the text) of each block of a page."""
+    """Return (command line, output) of each block of a page."""
     return [(found["words"], found["text"]) for found in _BLOCK.finditer(page.read_text(encoding="utf-8"))]
 
 
 def renewed(text: str) -> str:
-    """A page's text with every block as it would be printed now."""
+    """Return a page's text with every block updated."""
     return _BLOCK.sub(
         lambda found: found[0][: found.start("text") - found.start()] + printed(found["words"]) + "```", text
     )

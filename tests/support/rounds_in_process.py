@@ -23,6 +23,7 @@ from kubealign_services.data.models.model_builder import build_model
 from kubealign_services.data.prepared import PreparedJob, PreparedRow
 from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
 from kubealign_services.messaging.memory import MemoryBus
+from kubealign_services.roles.driver.builder import JobContext
 from kubealign_services.roles.driver.metrics.report import StepRecord
 from kubealign_services.roles.driver.metrics.sample_logging import SamplePreviews, TokenSplitter, make_decoder
 from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
@@ -262,16 +263,20 @@ async def rounds_job(
             None,  # type: ignore[arg-type]
         )
         noted = Noted(policy.tokenizer)
+        context = JobContext(
+            job=job,
+            prepared=prepared,
+            run_dir=run_dir,
+            stop=stop,
+            collector=exchange,
+            trainer=LocalTrainer(policy),  # type: ignore[arg-type]
+            critic=None,
+            previews=noted,
+        )
         source = build_round_source(
-            job,
-            prepared,
-            exchange,
-            LocalTrainer(policy),  # type: ignore[arg-type]
+            context,
             LocalWeights(policy, generator),  # type: ignore[arg-type]
             make_algorithm(job.spec.algorithm),
-            noted,
-            run_dir,
-            stop,
         )
         yield RoundsJob(source, policy, job, state or JobState(), noted)
 

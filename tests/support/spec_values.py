@@ -1,4 +1,4 @@
-"""Jobs that nobody wrote: whole ones with a few fields of the spec set to something, sound or not."""
+"""Random jobs for property tests: complete jobs with a few changed fields, valid or not."""
 
 import math
 from copy import deepcopy
@@ -32,7 +32,7 @@ _WRONG: list[Any] = [True, 0, -1, 1.5, "text", [], {}, [{}], 2**31]
 
 @st.composite
 def jobs(draw: st.DrawFn) -> dict[str, Any]:
-    """A whole job with up to two of its fields changed."""
+    """Draw a complete job with up to two changed fields."""
     job = whole_job(draw(st.sampled_from(ALGORITHMS)))
     for _ in range(draw(st.integers(0, 2))):
         _change(draw, job["spec"], _SCHEMA)
@@ -40,7 +40,7 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def _change(draw: st.DrawFn, holder: dict[str, Any], schema: dict[str, Any]) -> None:
-    """Set one field of an object or of an object below it, or take one away."""
+    """Set or remove one field of an object or of an object below."""
     fields = schema["properties"]
     if not fields:
         return
@@ -58,7 +58,7 @@ def _change(draw: st.DrawFn, holder: dict[str, Any], schema: dict[str, Any]) -> 
 
 
 def _resolved(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema without its references and without null."""
+    """Return the schema without references and null."""
     parts = [part for part in schema.get("anyOf", [schema]) if part.get("type") != "null"]
     (part,) = parts
     return _DEFINITIONS[part["$ref"].removeprefix("#/$defs/")] if "$ref" in part else part

@@ -1,0 +1,1 @@
+"""Command line interface: `kubealign` and `kubectl align`."""

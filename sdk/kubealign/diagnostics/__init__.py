@@ -1,0 +1,1 @@
+"""Diagnostics: prerequisites of a machine or cluster, and health of a job."""

@@ -1,0 +1,1 @@
+"""Kubernetes API client: connections, credentials, errors, watches, and resource paths."""

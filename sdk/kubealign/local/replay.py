@@ -12,8 +12,7 @@ from kubealign.local.run_dir.spec_diff import read_job
 from kubealign.local.runner.admission import run_directory
 from kubealign.process_settings import ProcessSettings
 from kubealign.replay.comparison import last_line_per_step
-from kubealign.replay.errors import ReplayError
-from kubealign.replay.plan import ReplayPlan, read_replay_plan
+from kubealign.replay.plan import ReplayError, ReplayPlan, read_replay_plan
 from kubealign.replay.record import FOLDER, batch_path, list_recorded_steps, read_batch, read_record
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.loading.loader import load_jobs

@@ -6,9 +6,13 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kubealign.process_settings import Role
-from kubealign.replay.errors import ReplayError
 from kubealign.roles import PREPARE, Process, roles
 from kubealign.spec.job import AlignmentJob
+
+
+class ReplayError(Exception):
+    """Part of the recorded run is missing, or has changed. The message names the part."""
+
 
 FILE = "replay.json"
 _REPLAYED_ROLES = (Role.TRAINER, Role.CRITIC, Role.DRIVER)

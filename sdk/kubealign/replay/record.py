@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from kubealign.replay.errors import ReplayError
+from kubealign.replay.plan import ReplayError
 
 FOLDER = "batches"
 _RECORD_NAME = re.compile(r"step-(\d{8,})\.json")

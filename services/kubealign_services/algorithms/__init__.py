@@ -1,0 +1,1 @@
+"""Alignment algorithms: pure maths on packed batches, without files, network or clock."""

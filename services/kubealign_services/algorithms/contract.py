@@ -22,8 +22,7 @@ class ModelOutputs:
     requested.
 
     logprobs: log-probability of each token given the tokens before it, at the batch's temperature.
-    entropy:
-    entropy of the distribution that each token was drawn from. Both are 0 at the first token of a
+    entropy: entropy of the distribution that each token was drawn from. Both are 0 at the first token of a
     sequence, and where the batch has a column loss_mask that is 0: they are not computed for prompts.
     values: output of the scalar head. For a critic: at a token, the value of the state before the token
     (the head's output one position earlier; 0 at the first). For a reward model: the head's output at the
@@ -111,3 +110,10 @@ def load_algorithm(name: str) -> Callable[[Any], Algorithm]:
         raise LookupError(f"no algorithm {name}; there are {sorted(registered)}")
     loaded: Callable[[Any], Algorithm] = registered[name].load()
     return loaded
+
+
+def require_output(output: Tensor | None, name: str) -> Tensor:
+    """Return the output. Raises ValueError when the forward pass did not compute it."""
+    if output is None:
+        raise ValueError(f"the objective reads {name}, which the forward pass did not compute")
+    return output

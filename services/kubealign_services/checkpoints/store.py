@@ -27,7 +27,7 @@ class CheckpointFailed(RuntimeError):
     """A checkpoint could not be written. Earlier checkpoints are unchanged."""
 
 
-class CorruptCheckpoint(RuntimeError):
+class CheckpointCorrupted(RuntimeError):
     """A checkpoint does not match its manifest. Names the file and the remedy."""
 
 
@@ -115,7 +115,7 @@ class CheckpointStore:
 
     def latest(self) -> StoredCheckpoint | None:
         """Return the newest checkpoint after verifying every file; None when there is none. Raises
-        CorruptCheckpoint.
+        CheckpointCorrupted.
         """
         commits = self.checkpoint_paths()
         if not commits:
@@ -129,13 +129,13 @@ class CheckpointStore:
                 if len(commits) > 1
                 else "start again from the job's first weights"
             )
-            raise CorruptCheckpoint(
+            raise CheckpointCorrupted(
                 f"the newest commit is corrupt: {error}; delete the folder {newest} to {then}"
             ) from error
 
     def at_step(self, step: int) -> StoredCheckpoint | None:
         """Return the newest checkpoint of a step after verifying every file; None when there is none. Raises
-        CorruptCheckpoint.
+        CheckpointCorrupted.
         """
         matching = [path for path in self.checkpoint_paths() if _step_and_attempt(path)[0] == step]
         if not matching:
@@ -143,22 +143,22 @@ class CheckpointStore:
         try:
             return StoredCheckpoint(matching[-1], _verify(matching[-1]))
         except _CorruptionFound as error:
-            raise CorruptCheckpoint(f"the commit of step {step} is corrupt: {error}") from error
+            raise CheckpointCorrupted(f"the commit of step {step} is corrupt: {error}") from error
 
     def _free_name(self, step: int) -> Path:
-        taken = [
+        attempts = [
             _step_and_attempt(path)[1]
             for path in self.checkpoint_paths()
             if _step_and_attempt(path)[0] == step
         ]
-        name = f"step-{step:08d}" + (f"-{max(taken) + 1}" if taken else "")
+        name = f"step-{step:08d}" + (f"-{max(attempts) + 1}" if attempts else "")
         return self._directory / name
 
     def _prune(self) -> None:
         for old in self.checkpoint_paths()[: -self._keep]:
             # Rename first: a crash during the removal must not leave a folder that looks like a checkpoint.
-            doomed = old.with_name(f"{_REMOVING}{old.name}-{secrets.token_hex(4)}")
-            os.rename(old, doomed)  # noqa: PTH104
+            removing = old.with_name(f"{_REMOVING}{old.name}-{secrets.token_hex(4)}")
+            os.rename(old, removing)  # noqa: PTH104
         self._remove_leftovers()
 
     def _remove_leftovers(self) -> None:

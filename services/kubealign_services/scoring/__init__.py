@@ -1,0 +1,1 @@
+"""Scoring of samples: reward models, reward functions and their combination."""

@@ -17,6 +17,10 @@ from kubealign_services.scoring.attributes import attribute_weights, check_same_
 from kubealign_services.training.contract import FrozenBackend, Head
 from kubealign_services.training.torch_backend.frozen_model import FrozenTorchModel
 
+#: A forward pass of a model with a score head: batch, names of the requested outputs -> name -> float32 [T],
+#: or [T, N] of N scores.
+Forward: TypeAlias = Callable[[Batch, frozenset[str]], dict[str, Tensor]]
+
 
 @dataclass(frozen=True)
 class SequenceScores:
@@ -29,32 +33,6 @@ class SequenceScores:
     rewards: Tensor
     attributes: dict[str, Tensor] = field(default_factory=dict)
     disagreement: Tensor | None = None
-
-
-def aggregate_scores(members: Sequence[SequenceScores], how: EnsembleAggregation) -> SequenceScores:
-    """Aggregate the members' rewards, and each attribute likewise.
-
-    By mean or minimum (Coste et al. 2024, mean and worst-case optimisation).
-    """
-    rewards = torch.stack([member.rewards for member in members])
-    return SequenceScores(
-        _reduce(rewards, how),
-        {
-            name: _reduce(torch.stack([member.attributes[name] for member in members]), how)
-            for name in members[0].attributes
-        },
-        rewards.std(0, correction=0),
-    )
-
-
-def _reduce(scores: Tensor, how: EnsembleAggregation) -> Tensor:
-    """Reduce [members, S] to [S]."""
-    return scores.mean(0) if how is EnsembleAggregation.MEAN else scores.amin(0)
-
-
-#: A forward pass of a model with a score head: batch, names of the requested outputs -> name -> float32 [T],
-#: or [T, N] of N scores.
-Forward: TypeAlias = Callable[[Batch, frozenset[str]], dict[str, Tensor]]
 
 
 class NonFiniteScore(ArithmeticError):
@@ -147,3 +125,24 @@ def build_reward(model: FrozenBackend, weights: Mapping[str, float] | None = Non
     """Wrap a loaded reward model, as `load_reward_model`. Raises UnknownAttribute."""
     pooling = ScorePooling(model.pooling or ScorePooling.LAST_TOKEN)
     return ModelReward(model.forward, pooling, model.offload, model.scores, weights)
+
+
+def aggregate_scores(members: Sequence[SequenceScores], how: EnsembleAggregation) -> SequenceScores:
+    """Aggregate the members' rewards, and each attribute likewise.
+
+    By mean or minimum (Coste et al. 2024, mean and worst-case optimisation).
+    """
+    rewards = torch.stack([member.rewards for member in members])
+    return SequenceScores(
+        _reduce(rewards, how),
+        {
+            name: _reduce(torch.stack([member.attributes[name] for member in members]), how)
+            for name in members[0].attributes
+        },
+        rewards.std(0, correction=0),
+    )
+
+
+def _reduce(scores: Tensor, how: EnsembleAggregation) -> Tensor:
+    """Reduce [members, S] to [S]."""
+    return scores.mean(0) if how is EnsembleAggregation.MEAN else scores.amin(0)

@@ -71,14 +71,14 @@ class _SendQueue:
 
     def next_batch(self) -> list[tuple[str, int, dict[str, str]]]:
         """Return the oldest events, up to the size of one batch."""
-        chosen: list[tuple[str, int, dict[str, str]]] = []
+        batch: list[tuple[str, int, dict[str, str]]] = []
         characters = 0
         for event in islice(self.events, _BATCH_ENTRIES):
             characters += len(event[2]["json"])
-            if chosen and characters > _BATCH_CHARACTERS:
+            if batch and characters > _BATCH_CHARACTERS:
                 break
-            chosen.append(event)
-        return chosen
+            batch.append(event)
+        return batch
 
 
 class ReadModelWriter:

@@ -66,13 +66,13 @@ def test_full_file_system(tmp_path: Path) -> None:
     if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
         pytest.skip("mounting a small file system takes rights that this user does not have")
     try:
-        said = run(tmp_path / "commits", "")
+        message = run(tmp_path / "commits", "")
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)
-    assert "step 2 was not committed: No space left on device" in said
-    assert "earlier commits are intact" in said
+    assert "step 2 was not committed: No space left on device" in message
+    assert "earlier commits are intact" in message
 
 
 def test_file_size_limit(tmp_path: Path) -> None:
-    said = run(tmp_path / "commits", _LIMIT)
-    assert "step 2 was not committed: File too large" in said
+    message = run(tmp_path / "commits", _LIMIT)
+    assert "step 2 was not committed: File too large" in message

@@ -51,8 +51,8 @@ async def test_the_lifecycle_of_a_job_over_http(tmp_path: Path, runs: Path) -> N
     headers = {"Authorization": f"Bearer {TOKEN}"}
     with served(app) as address:
         async with httpx.AsyncClient(base_url=address, headers=headers, timeout=120) as client:
-            made = await client.post(JOBS, json=paced_job(tmp_path))
-            assert made.status_code == 201, made.text
+            created = await client.post(JOBS, json=paced_job(tmp_path))
+            assert created.status_code == 201, created.text
             seen: list[Seen] = []
             following = asyncio.create_task(_follow(client, seen))
             await eventually(lambda: len(_steps(seen)) >= 3, 120)

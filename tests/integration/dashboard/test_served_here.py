@@ -94,9 +94,9 @@ def test_the_dashboard_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def _address(running: RunningJobs) -> tuple[str, str]:
     running.wait_until("the dashboard's address", lambda: bool(ADDRESS.search(running.output)), 60)
-    found = ADDRESS.search(running.output)
-    assert found is not None
-    return found[1], found[2]
+    match = ADDRESS.search(running.output)
+    assert match is not None
+    return match[1], match[2]
 
 
 def _child(running: RunningJobs) -> int:
@@ -104,6 +104,6 @@ def _child(running: RunningJobs) -> int:
     assert running._process is not None
     children = Path(f"/proc/{running._process.pid}/task/{running._process.pid}/children").read_text().split()
     for child in map(int, children):
-        if b"dashboard.beside" in Path(f"/proc/{child}/cmdline").read_bytes():
+        if b"local.child_process" in Path(f"/proc/{child}/cmdline").read_bytes():
             return child
     raise AssertionError(f"no dashboard beside the run:\n{running.output}")

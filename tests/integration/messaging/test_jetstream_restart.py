@@ -31,10 +31,10 @@ class Connect(Protocol):
 
 async def pull_all(bus: Bus, subject: str, consumer: str, count: int) -> list[Delivery]:
     """Pull this many deliveries; the test's own timeout applies."""
-    found: list[Delivery] = []
-    while len(found) < count:
-        found += await bus.pull(subject, consumer, 16, 5.0)
-    return found
+    received: list[Delivery] = []
+    while len(received) < count:
+        received += await bus.pull(subject, consumer, 16, 5.0)
+    return received
 
 
 async def test_stored_messages_survive_a_restart(server: Server, connect: Connect) -> None:
@@ -49,16 +49,16 @@ async def test_stored_messages_survive_a_restart(server: Server, connect: Connec
     assert [int(delivery.data) for delivery in acknowledged] == list(range(10))
     for delivery in acknowledged:
         await delivery.ack()
-    held = await bus.pull("rollouts", "driver", 5, 5.0)
+    deliveries = await bus.pull("rollouts", "driver", 5, 5.0)
     server.kill()
     server.start()
-    found: set[int] = set()
+    received: set[int] = set()
     async with asyncio.timeout(60):
-        while not found >= set(range(10, 30)):
+        while not received >= set(range(10, 30)):
             for delivery in await bus.pull("rollouts", "driver", 16, 5.0):
-                found.add(int(delivery.data))
+                received.add(int(delivery.data))
                 await delivery.ack()
-    assert {int(delivery.data) for delivery in held} <= found <= set(range(30))
+    assert {int(delivery.data) for delivery in deliveries} <= received <= set(range(30))
     assert texts(await bus.pull("rollouts", "auditor", 64, 5.0)) == [str(index) for index in range(30)]
 
 
@@ -76,8 +76,8 @@ async def test_publishing_survives_a_restart(server: Server, connect: Connect) -
     assert not any(task.done() for task in late)
     server.start()
     await asyncio.gather(*publishing, *late)
-    found = [int(delivery.data) for delivery in await pull_all(reader, "work", "rollout", 420)]
-    assert sorted(found) == list(range(420))
+    received = [int(delivery.data) for delivery in await pull_all(reader, "work", "rollout", 420)]
+    assert sorted(received) == list(range(420))
     assert await reader.pull("work", "rollout", 16, 0.3) == []
 
 
@@ -139,18 +139,18 @@ async def test_only_a_lost_store_is_reported(server: Server, connect: Connect) -
     for each in (bus, other):
         await each.purge("work")
     losses = bus.watch_data_loss("work")
-    told = asyncio.ensure_future(anext(losses))
+    loss = asyncio.ensure_future(anext(losses))
     server.kill()
     server.start()
     await bus.publish("work", b"x", "1")
     assert await bus.pull("work", "rollout", 1, 5.0)
-    assert not told.done()
+    assert not loss.done()
     server.kill()
     server.wipe()
     server.start()
     await other.publish("work", b"new", "1")
     await pull_all(bus, "work", "rollout", 1)
-    await asyncio.wait_for(told, 20)
+    await asyncio.wait_for(loss, 20)
     again = asyncio.ensure_future(anext(losses))
     await bus.publish("work", b"y", "2")
     assert not again.done(), "one loss is told once"
@@ -193,7 +193,7 @@ async def test_follower_gets_the_newest_message_once(connect: Connect) -> None:
     await bus.publish("refit", b"v1", "1")
     await asyncio.wait_for(news.wait(), 20)
     news.clear()
-    # As a server does that restarts without the follower: it is made again, and begins with the last message.
+    # Like a server that restarts without the consumer: a new one delivers the last message again.
     context = bus._connection.client.jetstream()
     (follower,) = await context.consumers_info("refit")
     await context.delete_consumer("refit", follower.name)
@@ -234,8 +234,8 @@ async def test_connection_closed_by_the_server_is_replaced(server: Server, conne
     await bus.publish("work", b"first", "1")
     await bus._connection.client._process_err("'Slow Consumer'")
     await bus.publish("work", b"second", "2")
-    found = await pull_all(bus, "work", "rollout", 2)
-    assert [delivery.data for delivery in found] == [b"first", b"second"]
+    received = await pull_all(bus, "work", "rollout", 2)
+    assert [delivery.data for delivery in received] == [b"first", b"second"]
 
 
 async def test_client_that_gave_up_is_replaced(
@@ -252,8 +252,8 @@ async def test_client_that_gave_up_is_replaced(
     server.kill()
     server.start()
     await asyncio.wait_for(bus.publish("work", b"second", "2"), 20)
-    found = await pull_all(bus, "work", "rollout", 2)
-    assert [delivery.data for delivery in found] == [b"first", b"second"]
+    received = await pull_all(bus, "work", "rollout", 2)
+    assert [delivery.data for delivery in received] == [b"first", b"second"]
 
 
 async def test_unreachable_server_is_reported(server: Server, driver_tls: TlsFiles) -> None:

@@ -39,10 +39,10 @@ def filled(site: MemoryBackend, dashboard: Dashboard) -> Iterator[Dashboard]:
 def serious(page: "Page", theme: str) -> list[str]:
     """Return the serious violations that axe finds. The themes differ only in colours."""
     options = {} if theme == "light" else {"runOnly": ["color-contrast"]}
-    found = Axe().run(page, options=options).response["violations"]
+    violations = Axe().run(page, options=options).response["violations"]
     return [
         f"{rule['id']} ({rule['impact']}) {page.url}: {node['html'][:160]} {node['failureSummary'][:200]}"
-        for rule in found
+        for rule in violations
         if rule["impact"] in ("serious", "critical")
         for node in rule["nodes"]
     ]
@@ -53,7 +53,7 @@ def test_no_view_has_serious_violations(browser: "Browser", filled: Dashboard, t
     with View(browser, filled.url, color_scheme=theme, reduced_motion="reduce") as view:
         page = view.open("")
         expect(page.get_by_label("Token")).to_be_visible()
-        found = serious(page, theme)
+        violations = serious(page, theme)
         view.sign_in("secret")
         for address, there in _VIEWS:
             view.open(address)
@@ -62,11 +62,11 @@ def test_no_view_has_serious_violations(browser: "Browser", filled: Dashboard, t
                 expect(page.locator(".chart .main-svg").first).to_be_visible()
                 page.locator(".astable summary").first.click()
             assert page.locator("html").get_attribute("data-theme") == theme
-            found += serious(page, theme)
+            violations += serious(page, theme)
         view.open(_JOB)
         page.get_by_role("button", name="Delete").click()
-        found += serious(page, theme)
-    assert not found, "\n".join(found)
+        violations += serious(page, theme)
+    assert not violations, "\n".join(violations)
 
 
 def test_no_horizontal_scrolling_on_a_phone(browser: "Browser", filled: Dashboard) -> None:

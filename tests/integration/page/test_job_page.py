@@ -26,8 +26,8 @@ def ref(site: MemoryBackend) -> JobRef:
 def steps(page: "Page", panel: str = "kl", trace: int = 1) -> list[int]:
     """Return the steps that a panel's curve shows."""
     script = "([id, trace]) => document.querySelector(`#figure-${id} .plot`)?.data?.[trace]?.customdata ?? []"
-    held: list[int] = page.evaluate(script, [panel, trace])
-    return held
+    shown: list[int] = page.evaluate(script, [panel, trace])
+    return shown
 
 
 def until_steps(page: "Page", wanted: list[int], panel: str = "kl") -> None:
@@ -38,8 +38,8 @@ def until_steps(page: "Page", wanted: list[int], panel: str = "kl") -> None:
 
 
 def shown_range(page: "Page", panel: str) -> list[float]:
-    held: list[float] = page.evaluate(f"document.querySelector('#figure-{panel} .plot').layout.xaxis.range")
-    return held
+    shown: list[float] = page.evaluate(f"document.querySelector('#figure-{panel} .plot').layout.xaxis.range")
+    return shown
 
 
 def test_curves_grow_and_drop_rolled_back_steps(site: MemoryBackend, ref: JobRef, view: View) -> None:

@@ -46,10 +46,10 @@ def test_steps_are_independent_of_order_and_repetition(view: View) -> None:
         entry(6, 4, fence=2, x=40.0),
         entry(7, 5, fence=2, x=50.0),
     ]
-    told = js(view, "job/step_series", ROWS, [entries])
+    result = js(view, "job/step_series", ROWS, [entries])
     backwards = js(view, "job/step_series", ROWS, [entries[::-1], entries[2:5], entries])
-    assert backwards == told
-    assert [row["values"]["x"] for row in told] == [1.0, 2.0, 3.0, 40.0, 50.0]
+    assert backwards == result
+    assert [row["values"]["x"] for row in result] == [1.0, 2.0, 3.0, 40.0, 50.0]
 
 
 def test_a_separate_validation_joins_its_step(view: View) -> None:
@@ -80,10 +80,10 @@ def test_smoothing_is_a_weighted_mean(view: View) -> None:
 def test_a_thinned_curve_keeps_its_spikes_and_ends(view: View) -> None:
     values = [0.0] * 10_000
     values[4321], values[8765] = 5.0, -3.0
-    kept = js(view, "curves/smoothing", "m.thin(a, 400)", values)
-    assert len(kept) <= 402
-    assert {0, 4321, 8765, 9999} <= set(kept)
-    assert kept == sorted(kept)
+    thinned = js(view, "curves/smoothing", "m.thin(a, 400)", values)
+    assert len(thinned) <= 402
+    assert {0, 4321, 8765, 9999} <= set(thinned)
+    assert thinned == sorted(thinned)
 
 
 def test_the_colour_scale_is_robust_to_an_outlier(view: View) -> None:
@@ -183,7 +183,7 @@ def test_parsing_of_log_lines(view: View) -> None:
 def test_the_remaining_time_uses_the_last_steps(view: View) -> None:
     job = {"status": {"phase": "Running", "maxSteps": 100}}
     rows = [{"step": n, "values": {"seconds/step": 1000.0 if n < 20 else 3.0}} for n in range(1, 41)]
-    told = js(view, "job/job_progress", "m.progress(a[0], a[1])", [job, rows])
-    assert (told["step"], told["share"], told["left"]) == (40, 0.4, 180)
+    result = js(view, "job/job_progress", "m.progress(a[0], a[1])", [job, rows])
+    assert (result["step"], result["share"], result["left"]) == (40, 0.4, 180)
     suspended = {"status": {"phase": "Suspended", "maxSteps": 100}}
     assert js(view, "job/job_progress", "m.progress(a[0], a[1]).left", [suspended, rows]) is None

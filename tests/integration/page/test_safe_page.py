@@ -39,9 +39,9 @@ def test_markup_is_shown_and_never_run(site: MemoryBackend, view: View) -> None:
     expect(page.locator(".sample .tokens")).to_contain_text(MARKUP)
     page.locator(".token").first.hover()
     expect(page.locator(".reading")).to_contain_text("<img src=x")
-    for tab, place in (("roles", ".roles"), ("logs", ".logs"), ("spec", ".yaml"), ("events", ".events")):
+    for tab, selector in (("roles", ".roles"), ("logs", ".logs"), ("spec", ".yaml"), ("events", ".events")):
         view.open(f"{_ADDRESS}?tab={tab}")
-        expect(page.locator(place)).to_contain_text(re.compile(r"<img src=x onerror="))
+        expect(page.locator(selector)).to_contain_text(re.compile(r"<img src=x onerror="))
     assert page.evaluate("window.ran") is None
     assert page.locator("main img, main script").count() == 0
 

@@ -214,7 +214,7 @@ def test_a_second_signal_ends_at_once(process: RoleProcess) -> None:
     process.start("ignores_the_stop", grace=3600)
     process.event("waiting")
     process.signal(signal.SIGTERM)
-    process.event("told to stop")
+    process.event("stopping on")
     process.signal(signal.SIGINT)
     assert process.wait() == ExitCode.STOPPED
 
@@ -284,6 +284,6 @@ def test_a_port_in_use(process: RoleProcess, field: str) -> None:
 def test_unreadable_settings(host: Host, tmp_path: Path) -> None:
     log = tmp_path / "log"
     (tmp_path / "settings.json").write_text('{"name": "trainer-0", "role": "teacher"}')
-    for settings, said in (("settings.json", "role"), ("missing.json", "No such file")):
+    for settings, message in (("settings.json", "role"), ("missing.json", "No such file")):
         assert host.ask("wait", host.ask("start", "ends", tmp_path / settings, log)) == ExitCode.PERMANENT
-        assert said in log.read_text()
+        assert message in log.read_text()

@@ -129,7 +129,7 @@ async def test_samples_by_position_and_by_step(redis: Redis) -> None:
         assert (following.step, following.prompt) == (2, "p1")
         newest = await reader.samples(count=2, newest=True)
         assert [(sample.step, sample.prompt) for sample in newest] == [(40, "p2"), (40, "p1")]
-        # Of a step that was done twice, the last time counts; one that was not done again is found as well.
+        # The last attempt of a repeated step counts; steps that were not repeated are found as well.
         for step, version in ((35, 2), (50, 1), (10, 1)):
             found = await reader.samples(step=step)
             assert [(sample.step, sample.prompt, sample.weight_version) for sample in found] == [
@@ -224,15 +224,15 @@ async def test_process_sends_heartbeats(redis: Redis) -> None:
     async with ReadModelWriter(redis.access) as model, reading.ReadModelClient(redis.access) as reader:
         heart = Heartbeat(model, "rollout-1", "rollout", period=0.05)
         running = 0
-        said: dict[str, Any] = {}
+        heartbeat: dict[str, Any] = {}
         heart.set_fields(lambda: {"version": 4, "running": running})
         async with heart.run():
             running = 3
 
             async def said_so() -> bool:
-                said.update((await reader.heartbeats(["rollout-1"])).get("rollout-1", {}))
-                return said.get("running") == 3
+                heartbeat.update((await reader.heartbeats(["rollout-1"])).get("rollout-1", {}))
+                return heartbeat.get("running") == 3
 
             await eventually(said_so)
-    assert (said["role"], said["version"]) == ("rollout", 4)
-    assert said["time"] > 1.7e9
+    assert (heartbeat["role"], heartbeat["version"]) == ("rollout", 4)
+    assert heartbeat["time"] > 1.7e9

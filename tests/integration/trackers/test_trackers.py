@@ -38,7 +38,7 @@ def test_tensorboard(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(folder)).Reload()
-    # What the second driver did again replaces what the first one did.
+    # Repeated steps of the second driver replace those of the first one.
     assert [(event.step, pytest.approx(event.value)) for event in events.Scalars("sft/loss")] == [
         (1, 1.1),
         (2, 2.1),
@@ -115,7 +115,7 @@ def records(held: bytes) -> Iterator[bytes]:
     Blocks of 32 KiB with parts, each after its checksum (4), length (2) and kind (1: full, 2: first, 3:
     middle, 4: last).
     """
-    at, whole = 7, b""
+    at, record = 7, b""
     while at + 7 <= len(held):
         left = 32768 - at % 32768
         if left < 7:
@@ -125,11 +125,11 @@ def records(held: bytes) -> Iterator[bytes]:
         if kind == 0:
             at += left
             continue
-        whole += held[at + 7 : at + 7 + length]
+        record += held[at + 7 : at + 7 + length]
         at += 7 + length
         if kind in (1, 4):
-            yield whole
-            whole = b""
+            yield record
+            record = b""
 
 
 def test_json_lines(tmp_path: Path) -> None:

@@ -162,8 +162,8 @@ async def test_only_the_adapter_is_transferred_and_all_engines_agree(dora: bool,
         request = training_pb2.ForwardRequest(fence=1, batch=encode(batch), outputs=["logprobs"])
         reply = AdapterOffLogprobsCommand(site.core)(request)
         fresh = TorchTrainingBackend.create(site.model, Head.LANGUAGE_MODEL, Trainer(), total_updates=1)
-        wanted = fresh.forward(batch, frozenset({"logprobs"}))["logprobs"]
-        assert reply.columns and torch.equal(_logprobs(reply), wanted)
+        expected = fresh.forward(batch, frozenset({"logprobs"}))["logprobs"]
+        assert reply.columns and torch.equal(_logprobs(reply), expected)
 
 
 def _logprobs(reply: training_pb2.ForwardReply) -> torch.Tensor:

@@ -106,8 +106,8 @@ async def test_trainer_and_engine_agree_after_every_refit(
     bus = MemoryBus()
 
     def trainer_logprobs(tokens: list[int]) -> list[float]:
-        found = backend.forward(pack([tokens], ["one"]), frozenset({"logprobs"}))["logprobs"]
-        after_first: list[float] = found[1:].tolist()
+        logprobs = backend.forward(pack([tokens], ["one"]), frozenset({"logprobs"}))["logprobs"]
+        after_first: list[float] = logprobs[1:].tolist()
         return after_first
 
     async def publish(fence: int, version: int) -> refit_pb2.WeightsAnnouncement:

@@ -84,7 +84,7 @@ def test_relay_that_dies_costs_no_receiver_the_version(tmp_path: Path, end: sign
             doomed.process.join(20)
             assert doomed.process.exitcode == -signal.SIGKILL
         assert doomed.address in {address for receiver in others for address in receiver.heard}
-        # What the orphan had was not sent again.
+        # The orphan's verified bytes were not sent again.
         sent, _ = line.spent()
         assert SIZE < sent <= 2 * SIZE
         # The next version finds its way without the one that is no more.

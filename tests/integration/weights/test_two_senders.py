@@ -139,10 +139,14 @@ class Site:
         return refit_pb2.WeightsAnnouncement.FromString(answer), load_file(path)
 
     def receiver(
-        self, streams: PeerStreams, near: bool, encoding: WeightEncoding = WeightEncoding.DENSE, **wanted: Any
+        self,
+        streams: PeerStreams,
+        near: bool,
+        encoding: WeightEncoding = WeightEncoding.DENSE,
+        **options: Any,
     ) -> WeightsReceiver:
         folder = self.folder / ("shared" if near else "nowhere")
-        return WeightsReceiver(folder, streams, 20.0, encoding=encoding, **wanted)
+        return WeightsReceiver(folder, streams, 20.0, encoding=encoding, **options)
 
 
 @asynccontextmanager
@@ -227,9 +231,9 @@ async def test_two_ranks_publish_their_parts(tmp_path: Path) -> None:
             announcement, gathered = await site.publish(version)
             dense = sum(tensor.numel() * 2 for tensor in gathered.values())
             assert {tensor.dtype for tensor in gathered.values()} == {torch.bfloat16}
-            held = [sum(entry.size_bytes for entry in part.tensors) for part in announcement.parts]
+            part_bytes = [sum(entry.size_bytes for entry in part.tensors) for part in announcement.parts]
             # Each has about half, and nobody what the other has.
-            assert len(held) == 2 and sum(held) == dense and min(held) > 0.4 * dense
+            assert len(part_bytes) == 2 and sum(part_bytes) == dense and min(part_bytes) > 0.4 * dense
             (rows,) = (e for e in announcement.parts[1].tensors if e.name == "model.embed_tokens.weight")
             assert (list(rows.start), list(rows.shape)) == ([21, 0], [20, WIDTH])
             for receiver, how in (
@@ -237,8 +241,8 @@ async def test_two_ranks_publish_their_parts(tmp_path: Path) -> None:
                 (far, ("stream", 0)),
                 (delta, ("stream", 2 if version else 0)),
             ):
-                found, told = await taken(receiver, announcement)
-                assert same(found, gathered) and told == how, (version, told)
+                found, transport = await taken(receiver, announcement)
+                assert same(found, gathered) and transport == how, (version, transport)
             if version:
                 sizes = [sum(part.delta_sizes) for part in announcement.parts]
                 assert 0 < sum(sizes) < 0.6 * dense, (sizes, dense)
@@ -248,7 +252,7 @@ async def test_two_ranks_publish_their_parts(tmp_path: Path) -> None:
         def lower(name: str, shape: tuple[int, ...]) -> list[Box]:
             return [Box((shape[0] // 2, 0), (shape[0] - shape[0] // 2, shape[1]))] if len(shape) == 2 else []
 
-        found, _ = await taken(site.receiver(streams, near=False, wanted=lower), announcement)
+        found, _ = await taken(site.receiver(streams, near=False, select_ranges=lower), announcement)
         matrices = {name: tensor for name, tensor in gathered.items() if tensor.dim() == 2}
         assert same(found, {name: tensor[tensor.shape[0] // 2 :] for name, tensor in matrices.items()})
 

@@ -115,12 +115,12 @@ class Cluster:
         """Terminate the pod's process."""
         pod = self.pods[name]
         pod["status"]["phase"] = "Succeeded" if code == 0 else "Failed"
-        held = get_path(pod["status"].get("containerStatuses", [{}])[0], "state", "running", "startedAt")
+        value = get_path(pod["status"].get("containerStatuses", [{}])[0], "state", "running", "startedAt")
         terminated = {
             "exitCode": code,
             "reason": reason or ("Completed" if code == 0 else "Error"),
             "message": message,
-            "startedAt": held or written(self.now),
+            "startedAt": value or written(self.now),
             "finishedAt": written(self.now),
         }
         pod["status"]["containerStatuses"] = [
@@ -192,7 +192,7 @@ class Cluster:
         return str(self.job["status"].get("message", ""))
 
     def condition(self, kind: str) -> Json:
-        return next(held for held in self.job["status"]["conditions"] if held["type"] == kind)
+        return next(value for value in self.job["status"]["conditions"] if value["type"] == kind)
 
     def forget(self) -> "Cluster":
         """Return the same cluster as seen by a restarted operator."""
@@ -228,6 +228,6 @@ class Cluster:
         pod["metadata"].setdefault("deletionTimestamp", written(self.now + timedelta(seconds=seconds)))
 
     def _condition(self, pod: Json, kind: str, status: str, reason: str = "", message: str = "") -> None:
-        held: list[Any] = pod["status"].setdefault("conditions", [])
-        held[:] = [item for item in held if item["type"] != kind]
-        held.append({"type": kind, "status": status, "reason": reason, "message": message})
+        value: list[Any] = pod["status"].setdefault("conditions", [])
+        value[:] = [item for item in value if item["type"] != kind]
+        value.append({"type": kind, "status": status, "reason": reason, "message": message})

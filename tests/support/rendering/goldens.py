@@ -45,17 +45,17 @@ CLUSTERS: dict[str, Callable[[], Cluster]] = {
 
 def picture(cluster: Cluster) -> str:
     """Everything that is made up to the moment at which the job runs, as YAML."""
-    made: list[Json] = []
+    created: list[Json] = []
     for _ in range(4):
         rendered = cluster.step()
         if rendered.credentials is not None:
-            made.append(_need(rendered.credentials))
-        made += rendered.create
+            created.append(_need(rendered.credentials))
+        created += rendered.create
         cluster.serve()
         if "prepare" in cluster.short_names():
             cluster.end(cluster.name("prepare"), 0)
     assert cluster.phase == "Running"
-    return yaml.dump_all(made, Dumper=_Plain, sort_keys=False, width=110)
+    return yaml.dump_all(created, Dumper=_Plain, sort_keys=False, width=110)
 
 
 class _Plain(yaml.SafeDumper):
@@ -66,7 +66,7 @@ class _Plain(yaml.SafeDumper):
 
 
 def _need(need: CredentialsRequest) -> Json:
-    """As a Secret without what is in it."""
+    """Return the Secret without its contents."""
     return {
         "kind": "Secret",
         "metadata": need.metadata,

@@ -55,7 +55,7 @@ def two_ranks(**changes: Any) -> Json:
 
 
 def shared_workers(**changes: Any) -> Json:
-    """Return a job with two rollout workers of two pods each, one of which the queue admits with the trainer."""
+    """Return a job with two rollout workers of two pods each; one is admitted with the trainer."""
     spec = {
         "maxSteps": 10,
         "algorithm": {"rloo": {"promptsPerStep": 8, "kl": {"fixed": {"coefficient": 0}}}},
@@ -90,7 +90,7 @@ def with_trainer(**changes: Any) -> Json:
 
 
 def ppo(**changes: Any) -> Json:
-    """Return a job with every role, two rewards, a ConfigMap function, a queue, templates and a dependency."""
+    """Return a job with every role, two rewards, a ConfigMap tool, a queue, templates and a dependency."""
     spec = {
         "maxSteps": 10,
         "algorithm": {

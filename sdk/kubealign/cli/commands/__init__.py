@@ -1,0 +1,1 @@
+"""Commands, by their object: the spec, jobs, and the machine."""

@@ -1,0 +1,1 @@
+"""Renderables of the command output. Pure."""

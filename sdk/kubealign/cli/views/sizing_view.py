@@ -17,38 +17,40 @@ _EXTRA_ROWS = 2
 
 
 def sizing_view(
-    name: str, shape: StepShape, figures: SizingMeasurements, sizing: Sizing
+    name: str, shape: StepShape, measurements: SizingMeasurements, sizing: Sizing
 ) -> list[RenderableType]:
     kind = f"asynchronous, maxStaleness {shape.staleness}" if shape.staleness else "synchronous"
     head = (
         f"{escape_control(name)}: {shape.prompts} prompts x {shape.samples} samples per step, {kind}; "
-        f"responses of {figures.mean_length:.0f} tokens, the longest {figures.longest_length}; "
-        f"{escape_control(figures.source)}"
+        f"responses of {measurements.mean_length:.0f} tokens, the longest {measurements.longest_length}; "
+        f"{escape_control(measurements.source)}"
     )
     costs = [
-        ("train", figures.train_seconds),
-        ("before training", figures.before_seconds),
-        ("score", figures.score_seconds),
-        ("reference scores", figures.scoring_seconds),
-        ("refit", figures.refit_seconds),
-        ("other", figures.rest_seconds),
+        ("train", measurements.train_seconds),
+        ("before training", measurements.before_seconds),
+        ("score", measurements.score_seconds),
+        ("reference scores", measurements.scoring_seconds),
+        ("refit", measurements.refit_seconds),
+        ("other", measurements.rest_seconds),
     ]
     cost_text = ", ".join(f"{label} {value:.2g} s" for label, value in costs if value)
-    size = "" if figures.refit_bytes is None else f" (weights of {format_bytes(figures.refit_bytes)})"
+    size = (
+        "" if measurements.refit_bytes is None else f" (weights of {format_bytes(measurements.refit_bytes)})"
+    )
     lines: list[RenderableType] = [
         Text(head, style="bold"),
         Text(f"step: {cost_text}{size}"),
-        Text(f"worker: {_generation_rates(figures)}"),
+        Text(f"worker: {_generation_rates(measurements)}"),
         _sizing_table(shape, sizing),
         Text(sizing.sentence, style="bold green" if sizing.enough else "bold yellow"),
     ]
-    lines += [Text(f"assumed: {escape_control(text)}", style="dim") for text in figures.assumed]
+    lines += [Text(f"assumed: {escape_control(text)}", style="dim") for text in measurements.assumed]
     lines.append(Text("assumed: each worker runs on a machine like the measured one", style="dim"))
     return lines
 
 
 def sizing_document(
-    name: str, shape: StepShape, figures: SizingMeasurements, sizing: Sizing
+    name: str, shape: StepShape, measurements: SizingMeasurements, sizing: Sizing
 ) -> dict[str, Any]:
     """Return the sizing as a JSON document. Times are in seconds."""
     return {
@@ -66,13 +68,13 @@ def sizing_document(
             }
             for row in sizing.rows
         ],
-        "figures": figures.model_dump(mode="json"),
+        "figures": measurements.model_dump(mode="json"),
     }
 
 
-def _generation_rates(figures: SizingMeasurements) -> str:
-    rates = ", ".join(f"{running / seconds:,.0f} of {running}" for running, seconds in figures.passes)
-    rate = figures.prompt_tokens_per_second
+def _generation_rates(measurements: SizingMeasurements) -> str:
+    rates = ", ".join(f"{running / seconds:,.0f} of {running}" for running, seconds in measurements.passes)
+    rate = measurements.prompt_tokens_per_second
     return f"tokens per second, by concurrent sequences: {rates}" + (
         "" if rate is None else f"; prompt tokens {rate:,.0f}"
     )

@@ -1,0 +1,1 @@
+"""Download and loading of job results."""

@@ -50,8 +50,8 @@ def _prompts(job: ObservedJob) -> Iterator[HealthFinding]:
         yield HealthFinding(
             Severity.WARNING,
             "Finished samples are thrown away",
-            f"{format_number(discarded[-1] - discarded[0])} groups in the last {WATCHED} steps were generated "
-            "with older weights than their requests allowed.",
+            f"{format_number(discarded[-1] - discarded[0])} groups in the last {WATCHED} steps were "
+            "generated with older weights than their requests allowed.",
             "A rollout worker has other weights than it reports: compare the versions of the samples' "
             "tokens, and look at its refits.",
             "data/discarded_groups",

@@ -1,0 +1,1 @@
+"""Display of a run's progress on a terminal."""

@@ -1,0 +1,1 @@
+"""Processes of a run: fork server, supervisor, termination, ports and CPU cores."""

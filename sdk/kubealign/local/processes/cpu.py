@@ -1,4 +1,4 @@
-"""CPU cores available to a process, within its affinity mask and cgroup quotas."""
+"""CPU cores within affinity mask and cgroup quotas, and their division among a job's processes."""
 
 import math
 import os

@@ -1,8 +1,7 @@
 """Supervisor of a job's processes, similar to a kubelet: start order, readiness, restarts, termination.
 
 Independent of the work that the processes do. A unit is a set of processes that start and restart
-together:
-the ranks of a group, or a single elastic worker.
+together: the ranks of a group, or a single elastic worker.
 """
 
 import asyncio
@@ -24,25 +23,6 @@ from kubealign.local.processes.fork_server import ChildProcess
 from kubealign.local.processes.log_tail import read_log_tail
 from kubealign.local.processes.terminate import kill_all, terminate_all
 from kubealign.process_settings import ExitCode
-
-
-class RestartBackoff:
-    """Delays of 0.5, 1, 2, ... 30 seconds, reset after a minute of healthy running."""
-
-    def __init__(self) -> None:
-        self._restarts = 0
-
-    def next_delay(self, healthy_seconds: float) -> float:
-        """Return the seconds to wait before the next restart.
-
-        Args:
-            healthy_seconds: Time for which the process was healthy before it died.
-        """
-        if healthy_seconds >= RESET_AFTER_SECONDS:
-            self._restarts = 0
-        self._restarts += 1
-        return restart_delay(self._restarts, 0.0)
-
 
 #: Readiness timeout: a large model loads well within it.
 READY_TIMEOUT_SECONDS = 300.0
@@ -333,3 +313,21 @@ class Supervisor:
             self._result.set_exception(task.exception())  # type: ignore[arg-type]
             # Mark the exception as retrieved, in case nobody waits for the result any more.
             self._result.exception()
+
+
+class RestartBackoff:
+    """Delays of 0.5, 1, 2, ... 30 seconds, reset after a minute of healthy running."""
+
+    def __init__(self) -> None:
+        self._restarts = 0
+
+    def next_delay(self, healthy_seconds: float) -> float:
+        """Return the seconds to wait before the next restart.
+
+        Args:
+            healthy_seconds: Time for which the process was healthy before it died.
+        """
+        if healthy_seconds >= RESET_AFTER_SECONDS:
+            self._restarts = 0
+        self._restarts += 1
+        return restart_delay(self._restarts, 0.0)

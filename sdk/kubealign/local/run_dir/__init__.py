@@ -1,0 +1,1 @@
+"""Run directory: layout, lock, status, events and control socket."""

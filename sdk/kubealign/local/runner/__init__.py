@@ -1,0 +1,1 @@
+"""Runners: admission, execution and scaling of jobs, in the foreground or detached."""

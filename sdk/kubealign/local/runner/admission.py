@@ -1,4 +1,4 @@
-"""Admission of jobs to run directories, checked before anything is started."""
+"""Admission of jobs to run directories: earlier runs, cluster-only features and dependencies."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
@@ -16,35 +16,7 @@ from kubealign.spec.job import AlignmentJob
 from kubealign.spec.paths import format_path
 from kubealign.spec.status import JobPhase
 
-
-def refuse_cluster_only(job: AlignmentJob) -> None:
-    """Raise RunRefused where the job uses features that a single machine does not have."""
-    problems = list(_problems(job))
-    if problems:
-        raise RunRefused("\n".join(f"{job.name}: {problem}" for problem in problems))
-
-
-def _problems(job: AlignmentJob) -> Iterator[str]:
-    if job.spec.suspend:
-        yield "spec.suspend: is true, so it is not started: set it to false, or remove it"
-    functions: list[tuple[str, Any]] = [
-        (f"spec.rewards[{i}].function", reward.function) for i, reward in enumerate(job.spec.rewards)
-    ]
-    functions += [
-        (f"spec.validation.sampling.scores[{i}].function", score.function)
-        for i, score in enumerate(job.spec.validation_scores)
-    ]
-    functions += [
-        (format_path(("spec", "rollout", *path)), function) for path, function in job.spec.rollout.functions
-    ]
-    for path, function in functions:
-        if function is not None and function.config_map is not None:
-            source = function.config_map
-            yield (
-                f"{path}.configMap: ConfigMaps are for clusters ({source.key} of {source.name}): on "
-                f"one machine name a file, function: "
-                f"{{file: {{path: {source.key}, name: {source.function}}}}}"
-            )
+_POLL_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -101,9 +73,6 @@ def result_folders(job: AlignmentJob, runs_dir: Path) -> Mapping[str, Path]:
     return {name: run_directory(runs_dir, name).result for name in dependency_names(job)}
 
 
-_POLL_SECONDS = 0.5
-
-
 async def wait_for_dependencies(job: AlignmentJob, runs_dir: Path, stop: asyncio.Event) -> bool:
     """Wait for the results of all dependencies.
 
@@ -135,3 +104,33 @@ def pending_dependencies(job: AlignmentJob, runs_dir: Path) -> Iterator[tuple[st
             raise RunRefused(f"it needs the result of {name}, which has failed: {run_phase.message}")
         if run_phase.phase is not JobPhase.SUCCEEDED:
             yield name, run_phase.phase
+
+
+def refuse_cluster_only(job: AlignmentJob) -> None:
+    """Raise RunRefused where the job uses features that a single machine does not have."""
+    problems = list(_problems(job))
+    if problems:
+        raise RunRefused("\n".join(f"{job.name}: {problem}" for problem in problems))
+
+
+def _problems(job: AlignmentJob) -> Iterator[str]:
+    if job.spec.suspend:
+        yield "spec.suspend: is true, so it is not started: set it to false, or remove it"
+    functions: list[tuple[str, Any]] = [
+        (f"spec.rewards[{i}].function", reward.function) for i, reward in enumerate(job.spec.rewards)
+    ]
+    functions += [
+        (f"spec.validation.sampling.scores[{i}].function", score.function)
+        for i, score in enumerate(job.spec.validation_scores)
+    ]
+    functions += [
+        (format_path(("spec", "rollout", *path)), function) for path, function in job.spec.rollout.functions
+    ]
+    for path, function in functions:
+        if function is not None and function.config_map is not None:
+            source = function.config_map
+            yield (
+                f"{path}.configMap: ConfigMaps are for clusters ({source.key} of {source.name}): on "
+                f"one machine name a file, function: "
+                f"{{file: {{path: {source.key}, name: {source.function}}}}}"
+            )

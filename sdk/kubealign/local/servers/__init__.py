@@ -1,0 +1,1 @@
+"""Servers of a run: NATS, Redis and the dashboard."""

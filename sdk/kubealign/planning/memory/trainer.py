@@ -23,7 +23,8 @@ from kubealign.spec.sections.megatron import Recompute
 from kubealign.spec.sections.precision import Precision
 from kubealign.spec.sections.training import Trainer
 
-#: Tokens per pack of the torch backend on a CPU; the same as in training/torch_backend/passes/microbatch_passes.py.
+#: Tokens per pack of the torch backend on a CPU; the same as in
+#: training/torch_backend/passes/microbatch_passes.py.
 CPU_PACK_TOKENS = 1024
 
 

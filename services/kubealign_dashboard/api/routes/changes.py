@@ -131,7 +131,7 @@ async def read_scale(
     JOB + "/scale",
     response_model=ScaleDocument,
     responses=error_responses(404, 409, *_BODY_ERRORS),
-    openapi_extra=body(JSON, schema_ref(ScaleRequest), {"spec": {"replicas": 4}}),
+    openapi_extra=request_body(JSON, schema_ref(ScaleRequest), {"spec": {"replicas": 4}}),
     summary="Change the number of rollout workers",
 )
 async def scale(
@@ -148,7 +148,7 @@ async def scale(
     response_class=Response,
     responses=success_response(JobDocument, "The job after the change.")
     | error_responses(404, 409, *_BODY_ERRORS),
-    openapi_extra=body(JSON, schema_ref(SuspendRequest), {"suspend": True}),
+    openapi_extra=request_body(JSON, schema_ref(SuspendRequest), {"suspend": True}),
     summary="Suspend or resume a job",
 )
 async def suspend(context: _PatchableJob, request: Request) -> Response:

@@ -1,0 +1,1 @@
+"""Advantage estimation: baselines, GAE and normalisation."""

@@ -1,4 +1,4 @@
-"""Metrics of advantages and returns."""
+"""Statistics of advantages and returns."""
 
 from torch import Tensor
 

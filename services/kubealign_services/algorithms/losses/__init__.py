@@ -1,0 +1,1 @@
+"""Losses: surrogates, aggregation, KL penalty, importance weights and value loss."""

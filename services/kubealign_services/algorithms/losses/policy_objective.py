@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from kubealign.spec.algorithms import LossAggregation, OnPolicySpec, RatioLevel
-from kubealign_services.algorithms.contract import LossTerms, ModelOutputs
+from kubealign_services.algorithms.contract import LossTerms, ModelOutputs, require_output
 from kubealign_services.algorithms.losses.aggregation import aggregation_shares, loss_token_mask
 from kubealign_services.algorithms.losses.importance_ratio import compute_log_ratios
 from kubealign_services.algorithms.losses.importance_sampling import behaviour_kl, importance_weights
@@ -12,7 +12,6 @@ from kubealign_services.algorithms.losses.logprob_gap import add_gap_columns, ad
 from kubealign_services.algorithms.losses.loss_weights import token_mean_shares
 from kubealign_services.algorithms.losses.reference_kl import add_kl_columns, add_kl_metrics, loss_coefficient
 from kubealign_services.algorithms.losses.surrogate import LOG_RATIO_BOUND, PolicyActions, Surrogate
-from kubealign_services.algorithms.model_outputs import require_output
 from kubealign_services.batch.packed import Batch
 
 _LOSS, _METRICS, _TOKENS = "loss_shares", "figure_shares", "token_shares"

@@ -18,9 +18,8 @@ import torch
 from torch import Tensor
 
 from kubealign.spec import algorithms as spec
-from kubealign_services.algorithms.contract import LossTerms, ModelOutputs
+from kubealign_services.algorithms.contract import LossTerms, ModelOutputs, require_output
 from kubealign_services.algorithms.losses.loss_weights import token_mean_shares
-from kubealign_services.algorithms.model_outputs import require_output
 from kubealign_services.algorithms.offline.base import OfflineAlgorithm
 from kubealign_services.batch.packed import Batch
 

@@ -6,23 +6,14 @@ from typing import Protocol
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from kubealign_services.algorithms.contract import LossTerms, ModelOutputs
+from kubealign_services.algorithms.contract import LossTerms, ModelOutputs, require_output
 from kubealign_services.algorithms.losses.loss_weights import sequence_shares
 from kubealign_services.algorithms.losses.sequence_logprobs import (
     ResponseLogprobs,
     pairwise_accuracy,
     response_logprobs,
 )
-from kubealign_services.algorithms.model_outputs import require_output
 from kubealign_services.batch.packed import Batch
-
-
-def bradley_terry_loss(chosen: Tensor, rejected: Tensor) -> Tensor:
-    """-log sigmoid(chosen - rejected), pair by pair (Bradley and Terry 1952; Ouyang et al. 2022, eq. 1).
-
-    chosen, rejected: scores, [pairs].
-    """
-    return -logsigmoid(chosen - rejected)
 
 
 @dataclass(frozen=True)
@@ -105,3 +96,11 @@ class PairwiseObjective:
             # The margin can grow while both log-probabilities fall: visible here before it shows in samples.
             means["preference/chosen_lost"] = pairs.chosen.log_ratio < 0
         return LossTerms(loss, {name: (share * value.detach()).sum() for name, value in means.items()})
+
+
+def bradley_terry_loss(chosen: Tensor, rejected: Tensor) -> Tensor:
+    """-log sigmoid(chosen - rejected), pair by pair (Bradley and Terry 1952; Ouyang et al. 2022, eq. 1).
+
+    chosen, rejected: scores, [pairs].
+    """
+    return -logsigmoid(chosen - rejected)

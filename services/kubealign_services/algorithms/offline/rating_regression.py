@@ -6,10 +6,9 @@ import torch
 from torch import Tensor
 
 from kubealign.spec import algorithms as spec
-from kubealign_services.algorithms.contract import LossTerms, ModelOutputs
+from kubealign_services.algorithms.contract import LossTerms, ModelOutputs, require_output
 from kubealign_services.algorithms.losses.loss_weights import token_mean_shares
 from kubealign_services.algorithms.losses.pooling import pool_outputs
-from kubealign_services.algorithms.model_outputs import require_output
 from kubealign_services.algorithms.offline.lm_loss import lm_loss
 from kubealign_services.batch.packed import Batch
 

@@ -5,10 +5,9 @@ from collections.abc import Sequence
 import torch
 
 from kubealign.spec import algorithms as spec
-from kubealign_services.algorithms.contract import LossTerms, ModelOutputs, Objective
+from kubealign_services.algorithms.contract import LossTerms, ModelOutputs, Objective, require_output
 from kubealign_services.algorithms.losses.loss_weights import sequence_shares, token_mean_shares
 from kubealign_services.algorithms.losses.pooling import pool_outputs
-from kubealign_services.algorithms.model_outputs import require_output
 from kubealign_services.algorithms.offline.base import OfflineAlgorithm
 from kubealign_services.algorithms.offline.lm_loss import lm_loss
 from kubealign_services.algorithms.offline.pairwise import bradley_terry_loss

@@ -1,9 +1,8 @@
 """SFT: supervised fine-tuning."""
 
 from kubealign.spec import algorithms as spec
-from kubealign_services.algorithms.contract import LossTerms, ModelOutputs
+from kubealign_services.algorithms.contract import LossTerms, ModelOutputs, require_output
 from kubealign_services.algorithms.losses.loss_weights import token_mean_shares
-from kubealign_services.algorithms.model_outputs import require_output
 from kubealign_services.algorithms.offline.base import OfflineAlgorithm
 from kubealign_services.batch.packed import Batch
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from kubealign.spec import algorithms as spec
+from kubealign.spec.algorithms import OverlongPenalty
 from kubealign_services.algorithms.advantages.baselines import constant_group_share
 from kubealign_services.algorithms.advantages.normalization import normalize
 from kubealign_services.algorithms.advantages.statistics import advantage_metrics
@@ -16,7 +17,6 @@ from kubealign_services.algorithms.contract import Objective
 from kubealign_services.algorithms.losses.policy_objective import PolicyObjective
 from kubealign_services.algorithms.losses.reference_kl import ReferenceKL
 from kubealign_services.algorithms.losses.surrogate import ClippedRatio, Surrogate
-from kubealign_services.algorithms.online.overlong_penalty import overlong_penalty
 from kubealign_services.batch.auxiliary import trainable, trainable_mask
 from kubealign_services.batch.packed import Batch, sequence_sums
 
@@ -120,3 +120,18 @@ def broadcast_to_tokens(
     tokens = advantages[batch.sequence_of_token].to(batch.token("behaviour_logprobs").dtype)
     tokens = tokens.where(batch.token("loss_mask").bool(), tokens.new_zeros(()))
     return {"advantages": tokens}, advantage_metrics(advantages, returns)
+
+
+def overlong_penalty(batch: Batch, spec: OverlongPenalty) -> Tensor:
+    """Return the penalty of each response, [S], in the dtype of the column rewards (Yu et al. 2025, "DAPO",
+    eq. 13).
+
+    For a response of n tokens, a limit of L (scalar max_tokens) and a buffer of B:
+
+        0                           n <= L - B
+        penalty (n - (L - B)) / B   up to n = L
+        penalty                     beyond
+    """
+    lengths = sequence_sums(batch.token("loss_mask").bool().double(), batch)
+    buffer_share = (lengths - (batch.scalars["max_tokens"] - spec.buffer_tokens)) / spec.buffer_tokens
+    return (spec.penalty * buffer_share.clamp(0, 1)).to(batch.sequence("rewards").dtype)

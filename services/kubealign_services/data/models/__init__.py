@@ -1,0 +1,1 @@
+"""Models of a job: resolution, construction and checks."""

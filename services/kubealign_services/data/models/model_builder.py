@@ -25,18 +25,18 @@ _LEGACY_ROPE_FIELDS = ("rope_theta", "rope_scaling")
 
 
 def build_model(
-    architecture: dict[str, Any], tokenizer: PreTrainedTokenizerBase, seed: int, folder: Path, place: str
+    architecture: dict[str, Any], tokenizer: PreTrainedTokenizerBase, seed: int, folder: Path, spec_path: str
 ) -> None:
     """Write a Hugging Face folder: safetensors in float32, config, tokenizer. The same seed gives the same
     weights.
 
     Args:
-        place: Path of `architecture` in the spec, for errors.
+        spec_path: Path of `architecture` in the spec, for errors.
 
     Raises DataError for an unknown model_type, a field that its config does not have, inconsistent sizes,
     or a model that is not a causal language model.
     """
-    config = build_config(architecture, tokenizer, place)
+    config = build_config(architecture, tokenizer, spec_path)
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(xxhash.xxh3_64_intdigest(f"{seed}:weights".encode()) >> 1)
@@ -45,7 +45,7 @@ def build_model(
             )
     except Exception as error:
         raise DataError(
-            f"{place}: no causal language model can be built from it: {_summarize_error(error)}"
+            f"{spec_path}: no causal language model can be built from it: {_summarize_error(error)}"
         ) from error
     disable_progress_bar()  # type: ignore[no-untyped-call]
     model.save_pretrained(folder)
@@ -53,7 +53,7 @@ def build_model(
 
 
 def build_config(
-    architecture: dict[str, Any], tokenizer: PreTrainedTokenizerBase, place: str
+    architecture: dict[str, Any], tokenizer: PreTrainedTokenizerBase, spec_path: str
 ) -> PretrainedConfig:
     """Build the config, with the vocabulary size and the special token ids of the tokenizer.
 
@@ -64,8 +64,8 @@ def build_config(
     if model_type not in CONFIG_MAPPING:
         near = difflib.get_close_matches(str(model_type), list(CONFIG_MAPPING), n=3)
         hint = f"; did you mean {' or '.join(near)}?" if near else "; llama, qwen2 and gpt2 are some"
-        raise DataError(f"{place}.model_type: {model_type!r} is no model type of transformers{hint}")
-    _check_names(sizes, CONFIG_MAPPING[model_type], model_type, place)
+        raise DataError(f"{spec_path}.model_type: {model_type!r} is no model type of transformers{hint}")
+    _check_names(sizes, CONFIG_MAPPING[model_type], model_type, spec_path)
     try:
         return AutoConfig.for_model(
             model_type,
@@ -77,7 +77,7 @@ def build_config(
         )
     except Exception as error:
         raise DataError(
-            f"{place}: no {model_type} config can be built from it: {_summarize_error(error)}"
+            f"{spec_path}: no {model_type} config can be built from it: {_summarize_error(error)}"
         ) from error
 
 

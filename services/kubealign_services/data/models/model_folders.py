@@ -16,41 +16,43 @@ _FILES = ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model"]
 _CLASSIFICATION = "ForSequenceClassification"
 
 
-def find_model_folder(model: Model, place: str, results: Mapping[str, Path]) -> Path:
+def find_model_folder(model: Model, spec_path: str, results: Mapping[str, Path]) -> Path:
     """Return the folder of a model that is not built from a config.
 
     Sources are a path, a hub repository (downloaded, or in the local cache), a mounted volume, and another
     job's result.
 
     Args:
-        place: Path of the model in the spec, for errors.
+        spec_path: Path of the model in the spec, for errors.
         results: Job name -> folder of its result.
 
     Raises DataError where the folder is missing or holds no safetensors, or the hub does not respond.
     """
     if model.hugging_face is not None:
-        return _check_folder(_download(model.hugging_face, f"{place}.huggingFace"), f"{place}.huggingFace")
+        return _check_folder(
+            _download(model.hugging_face, f"{spec_path}.huggingFace"), f"{spec_path}.huggingFace"
+        )
     if model.volume is not None:
-        place = f"{place}.volume"
-        return _check_folder(mounted_path(model.volume.claim_name, model.volume.path, place), place)
+        spec_path = f"{spec_path}.volume"
+        return _check_folder(mounted_path(model.volume.claim_name, model.volume.path, spec_path), spec_path)
     if model.job is not None:
         if model.job.name not in results:
             available = ", ".join(sorted(results)) or "none"
             raise DataError(
-                f"{place}.job.name: there is no result of a job {model.job.name}; known are: {available}"
+                f"{spec_path}.job.name: there is no result of a job {model.job.name}; known are: {available}"
             )
-        return _check_folder(results[model.job.name], f"{place}.job")
+        return _check_folder(results[model.job.name], f"{spec_path}.job")
     if model.path is None:
-        raise DataError(f"{place}: a model built from a config has no folder yet")
-    return _check_folder(Path(model.path), f"{place}.path")
+        raise DataError(f"{spec_path}: a model built from a config has no folder yet")
+    return _check_folder(Path(model.path), f"{spec_path}.path")
 
 
-def load_model_config(folder: Path, place: str) -> PretrainedConfig:
+def load_model_config(folder: Path, spec_path: str) -> PretrainedConfig:
     """Load the folder's config. Raises DataError where it cannot be read."""
     try:
         config: PretrainedConfig = AutoConfig.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{place}: the config.json of {folder} cannot be used: {error}") from error
+        raise DataError(f"{spec_path}: the config.json of {folder} cannot be used: {error}") from error
     return config
 
 
@@ -65,24 +67,24 @@ def is_reward_model(config: PretrainedConfig) -> bool:
     return any(name.endswith(_CLASSIFICATION) for name in config.architectures or [])
 
 
-def require_reward_model(config: PretrainedConfig, folder: Path, place: str) -> None:
+def require_reward_model(config: PretrainedConfig, folder: Path, spec_path: str) -> None:
     """Raise DataError unless the checkpoint scores sequences."""
     if not is_reward_model(config):
         raise DataError(
-            f"{place}: {folder} holds {_describe_architecture(config)}, not a reward model: "
+            f"{spec_path}: {folder} holds {_describe_architecture(config)}, not a reward model: "
             "name a sequence-classification checkpoint, or the result of a rewardModel job"
         )
 
 
-def require_scores(config: PretrainedConfig, wanted: Sequence[str], folder: Path, place: str) -> None:
+def require_scores(config: PretrainedConfig, expected: Sequence[str], folder: Path, spec_path: str) -> None:
     """Raise DataError unless a reward model has these scores, in this order. A single score may have another
     name.
     """
     names = score_names(config)
-    if len(names) != len(wanted) or (len(names) > 1 and names != tuple(wanted)):
+    if len(names) != len(expected) or (len(names) > 1 and names != tuple(expected)):
         raise DataError(
-            f"{place}: {folder} is a reward model with the scores {', '.join(names)}; "
-            f"expected are {', '.join(wanted)}"
+            f"{spec_path}: {folder} is a reward model with the scores {', '.join(names)}; "
+            f"expected are {', '.join(expected)}"
         )
 
 
@@ -92,11 +94,12 @@ def score_names(config: PretrainedConfig) -> tuple[str, ...]:
     return tuple(names.get(index, f"LABEL_{index}") for index in range(config.num_labels or 0))
 
 
-def require_language_model(config: PretrainedConfig, folder: Path, place: str) -> None:
+def require_language_model(config: PretrainedConfig, folder: Path, spec_path: str) -> None:
     """Raise DataError for a reward model: it has no language-model head."""
     if is_reward_model(config):
         raise DataError(
-            f"{place}: {folder} holds {_describe_architecture(config)}, a reward model, not a language model"
+            f"{spec_path}: {folder} holds {_describe_architecture(config)}, "
+            "a reward model, not a language model"
         )
 
 

@@ -1,4 +1,4 @@
-"""Resolution of all models of a job: located or built, and checked for consistency."""
+"""Resolution of all models of a job: located or built, and checked against roles and one another."""
 
 import logging
 from collections.abc import Mapping
@@ -7,14 +7,21 @@ from pathlib import Path
 
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
+from kubealign.spec.algorithms import ResultKind
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.sections.models import Model, ModelFromConfig
+from kubealign.spec.sections.training import HeadInit
+from kubealign_services.data.errors import DataError
 from kubealign_services.data.models.model_builder import build_model
-from kubealign_services.data.models.model_checks import check_model_kind, check_reward_attributes
 from kubealign_services.data.models.model_folders import (
     context_length,
     find_model_folder,
+    is_reward_model,
     load_model_config,
+    require_language_model,
+    require_reward_model,
+    require_scores,
+    score_names,
 )
 from kubealign_services.data.models.reward_roles import reward_roles
 from kubealign_services.data.sources.job_datasets import JobDatasets
@@ -27,6 +34,7 @@ from kubealign_services.data.tokenization.tokenizers import (
     train_bpe_tokenizer,
     train_character_tokenizer,
 )
+from kubealign_services.scoring.attributes import UnknownAttribute, attribute_weights, check_same_scores
 
 log = logging.getLogger(__name__)
 
@@ -168,3 +176,48 @@ def _check_model(
     check_model_kind(job, role, config, folder, spec_path)
     if role != "policy" and (folder / "tokenizer.json").is_file():
         check_same_vocabulary(load_tokenizer(folder, spec_path), tokenizer, spec_path)
+
+
+def check_model_kind(
+    job: AlignmentJob, role: str, config: PretrainedConfig, folder: Path, spec_path: str
+) -> None:
+    """Check the model of one role. Raises DataError.
+
+    Args:
+        spec_path: Path of the model in the spec.
+    """
+    spec = job.spec
+    if role.startswith("reward-"):
+        require_reward_model(config, folder, spec_path)
+    elif role == "critic":
+        if spec.critic is not None and spec.critic.head_init is HeadInit.REWARD_MODEL:
+            require_reward_model(config, folder, spec_path)
+            require_scores(config, ["value"], folder, spec_path)
+    elif role == "policy" and spec.algorithm.value.makes is ResultKind.REWARD_MODEL:
+        if is_reward_model(config):
+            require_scores(config, spec.reward_score_names, folder, spec_path)
+    elif role != "policy" or spec.algorithm.value.trains or spec.algorithm.value.samples:
+        # Without training or sampling only the policy's tokenizer is used, so any model will do.
+        require_language_model(config, folder, spec_path)
+
+
+def check_reward_attributes(job: AlignmentJob, configs: Mapping[str, PretrainedConfig]) -> None:
+    """Check that weighted attributes exist and that the models of an ensemble have the same scores.
+
+    Args:
+        configs: By role.
+
+    Raises DataError.
+    """
+    for index, reward in enumerate(job.spec.rewards):
+        scores = [score_names(configs[role]) for role in reward_roles(reward)]
+        if not scores:
+            continue
+        try:
+            check_same_scores(scores)
+        except UnknownAttribute as error:
+            raise DataError(f"spec.rewards[{index}].ensemble: {error}") from error
+        try:
+            attribute_weights(scores[0], reward.attributes)
+        except UnknownAttribute as error:
+            raise DataError(f"spec.rewards[{index}].attributes: {error}") from error

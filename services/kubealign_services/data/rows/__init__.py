@@ -1,0 +1,1 @@
+"""Rows: parsing of source columns into examples."""

@@ -22,9 +22,8 @@ class Example:
     """A parsed row. `number` is its index in the source, from 0 (errors count from 1).
 
     responses: "response", or "chosen" and "rejected", or none for rows with a prompt only and for a
-    dialogue. ratings:
-    None for an unknown rating. dialogue: where more than the last message is imitated; the prompt then
-    holds the messages before the first imitated one.
+    dialogue. ratings: None for an unknown rating. dialogue: where more than the last message is imitated;
+    the prompt then holds the messages before the first imitated one.
     """
 
     number: int

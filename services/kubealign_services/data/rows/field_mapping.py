@@ -17,50 +17,21 @@ from kubealign_services.data.rows.example import Dialogue, Example, Message
 from kubealign_services.data.rows.row_reader import RowReader
 from kubealign_services.data.rows.templates import fill_last_user_message, fill_template
 
-
-def select_imitated_turns(
-    messages: Sequence[Message], turns: ImitatedTurns, cells: RowReader, column: str
-) -> list[int]:
-    """Return the indices of the imitated messages, at least one.
-
-    Raises DataError for a weight that is neither 0 nor 1, where all are 0, and for an assistant that
-    speaks first.
-    """
-    assistant = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
-    if turns is ImitatedTurns.LAST:
-        return assistant[-1:]
-    weighted = turns is ImitatedTurns.WEIGHTED
-    selected = [
-        index for index in assistant if not weighted or _has_weight(messages[index], index, cells, column)
-    ]
-    if not selected:
-        raise cells.error(column, "every message of the assistant has weight: 0: none is left to imitate")
-    if selected[0] == 0:
-        raise cells.error(column, "there is no message before the assistant's first, which is to be imitated")
-    return selected
-
-
-def _has_weight(message: Message, index: int, cells: RowReader, column: str) -> bool:
-    weight = message.get("weight", 1)
-    if weight not in (0, 1):
-        raise cells.error(column, f"message {index + 1} has weight: {weight!r}; it may be 0 or 1")
-    return bool(weight)
-
-
 DataSet: TypeAlias = (
     PromptDataset | DemonstrationDataset | PreferenceDataset | RatingDataset | UnpairedDataset
 )
+
 
 #: Format fields that do not name a column.
 _NON_COLUMN_FIELDS = ("turns",)
 
 
-def referenced_columns(data: DataSet, place: str) -> dict[str, str]:
+def referenced_columns(data: DataSet, spec_path: str) -> dict[str, str]:
     """Return path of the field in the spec -> named column, such as data.prompts.format.text.prompt ->
     question.
     """
     layout = data.format.value
-    prefix = f"{place}.format.{field_alias(type(data.format), data.format.member)}"
+    prefix = f"{spec_path}.format.{field_alias(type(data.format), data.format.member)}"
     columns: dict[str, str] = {}
     for name, setting in layout:
         path = f"{prefix}.{field_alias(type(layout), name)}"
@@ -139,3 +110,32 @@ def _annotations(data: DataSet, cells: RowReader) -> dict[str, Any]:
         columns = {name: getattr(layout, name) for name in ("chosen_rating", "rejected_rating")}
         return {name: cells.number(column) for name, column in columns.items() if column is not None}
     return {}
+
+
+def select_imitated_turns(
+    messages: Sequence[Message], turns: ImitatedTurns, cells: RowReader, column: str
+) -> list[int]:
+    """Return the indices of the imitated messages, at least one.
+
+    Raises DataError for a weight that is neither 0 nor 1, where all are 0, and for an assistant that
+    speaks first.
+    """
+    assistant = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
+    if turns is ImitatedTurns.LAST:
+        return assistant[-1:]
+    weighted = turns is ImitatedTurns.WEIGHTED
+    selected = [
+        index for index in assistant if not weighted or _has_weight(messages[index], index, cells, column)
+    ]
+    if not selected:
+        raise cells.error(column, "every message of the assistant has weight: 0: none is left to imitate")
+    if selected[0] == 0:
+        raise cells.error(column, "there is no message before the assistant's first, which is to be imitated")
+    return selected
+
+
+def _has_weight(message: Message, index: int, cells: RowReader, column: str) -> bool:
+    weight = message.get("weight", 1)
+    if weight not in (0, 1):
+        raise cells.error(column, f"message {index + 1} has weight: {weight!r}; it may be 0 or 1")
+    return bool(weight)

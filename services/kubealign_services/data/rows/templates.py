@@ -11,17 +11,17 @@ from kubealign_services.data.rows.row_reader import RowReader
 PROMPT = "prompt"
 
 
-def check_template_columns(template: str, columns: Iterable[str], place: str) -> None:
+def check_template_columns(template: str, columns: Iterable[str], spec_path: str) -> None:
     """Raise DataError unless the rows have every column that the template names.
 
     Args:
-        place: Path of the template in the spec.
+        spec_path: Path of the template in the spec.
     """
     available = [PROMPT, *(column for column in columns if column != PROMPT)]
     for name in placeholder_names(template):
         if name not in available:
             raise DataError(
-                f"{place}: {{{name}}} is no column; there are {', '.join(map(repr, available))} "
+                f"{spec_path}: {{{name}}} is no column; there are {', '.join(map(repr, available))} "
                 "({{ and }} stand for braces)"
             )
 

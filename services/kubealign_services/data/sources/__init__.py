@@ -1,0 +1,1 @@
+"""Sources of rows: files, hub datasets, volumes and results of other jobs."""

@@ -56,7 +56,7 @@ class RowDataset:
 
 def open_source(
     source: DataSource,
-    place: str,
+    spec_path: str,
     cache: Path,
     limit: int | None = None,
     results: Mapping[str, Path] = _NO_RESULTS,
@@ -64,20 +64,20 @@ def open_source(
     """Open the rows of a source, at most `limit`.
 
     Args:
-        place: Path of the source in the spec, for errors.
+        spec_path: Path of the source in the spec, for errors.
         cache: Folder that `datasets` may write to.
         results: Name of another job -> folder of its result.
 
     Raises DataError when the source is missing, unreadable or empty.
     """
     if source.hugging_face is not None:
-        name, read = source.hugging_face.name, _hugging_face(source.hugging_face, place, cache)
+        name, read = source.hugging_face.name, _hugging_face(source.hugging_face, spec_path, cache)
     else:
-        path = _source_file(source, place, results)
-        name, read = str(path), _file_reader(path, place)
+        path = _source_file(source, spec_path, results)
+        name, read = str(path), _file_reader(path, spec_path)
     first = next(iter(read()), None)
     if first is None:
-        raise DataError(f"{place}: {name} has no rows")
+        raise DataError(f"{spec_path}: {name} has no rows")
     return RowDataset(name, tuple(first), read, limit)
 
 

@@ -8,12 +8,12 @@ from kubealign_services.data.errors import DataError
 VOLUMES = Path("/volumes")
 
 
-def mounted_path(claim_name: str, path: str, place: str) -> Path:
+def mounted_path(claim_name: str, path: str, spec_path: str) -> Path:
     """Return a path in a volume. Raises DataError where the claim is not mounted, as on a laptop."""
     root = VOLUMES / claim_name
     if not root.is_dir():
         raise DataError(
-            f"{place}.claimName: the volume {claim_name} is not mounted here ({root} does not exist): "
+            f"{spec_path}.claimName: the volume {claim_name} is not mounted here ({root} does not exist): "
             "volumes are for clusters; on one machine name a path"
         )
     return root / path

@@ -1,0 +1,1 @@
+"""Tokenisation of examples: tokenizers, chat templates, length filter and Parquet output."""

@@ -22,40 +22,15 @@ from kubealign_services.data.tokenization.example_tokenizer import ExampleTokeni
 from kubealign_services.data.tokenization.length_filter import TokenBudget, fit_prompt
 from kubealign_services.data.tokenization.tokenizers import prefix_ids
 
-
-def columns_to_json(columns: Mapping[str, Any]) -> tuple[str, list[str]]:
-    """Encode columns as a JSON object.
-
-    Returns (JSON object, names of columns left out because JSON cannot represent them, such as images and
-    bytes). Dates and times become ISO 8601 text; NaN and infinities, which JSON lacks, become null.
-    """
-    encoded: dict[str, str] = {}
-    left_out: list[str] = []
-    for name, value in columns.items():
-        try:
-            encoded[name] = json.dumps(_json_value(value), ensure_ascii=False, allow_nan=False)
-        except TypeError:
-            left_out.append(name)
-    body = ", ".join(f"{json.dumps(name, ensure_ascii=False)}: {value}" for name, value in encoded.items())
-    return "{" + body + "}", left_out
-
-
-def _json_value(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(key): _json_value(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_json_value(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, date | time):
-        return value.isoformat()
-    return value
-
-
 log = logging.getLogger(__name__)
 
+
 _BLOCK_ROWS = 512
+
+
 _TOKENS = pyarrow.list_(pyarrow.int32())
+
+
 #: Columns of each kind of row besides its prompt: fields of PreparedRow.
 _KIND_COLUMNS: dict[str, dict[str, pyarrow.DataType]] = {
     "prompts": {},
@@ -69,8 +44,11 @@ _KIND_COLUMNS: dict[str, dict[str, pyarrow.DataType]] = {
     "ratings": {"response_tokens": _TOKENS, "ratings": pyarrow.list_(pyarrow.float64())},
     "unpaired": {"response_tokens": _TOKENS, "label": pyarrow.bool_()},
 }
+
+
 #: Columns taken from the example itself.
 _ANNOTATION_FIELDS = ("ratings", "label", "chosen_rating", "rejected_rating")
+
 
 Item = TypeVar("Item")
 
@@ -81,13 +59,13 @@ def write_rows(
     tokenizer: PreTrainedTokenizerBase,
     room: TokenBudget,
     path: Path,
-    place: str,
+    spec_path: str,
     group_by: str | None = None,
 ) -> DatasetReport:
     """Tokenise the source, write the kept rows and return the statistics.
 
     Args:
-        place: Path of the data in the spec, for errors.
+        spec_path: Path of the data in the spec, for errors.
         group_by: Column that every row must have.
 
     Raises DataError for a row that cannot be used, or when no row is kept.
@@ -101,9 +79,9 @@ def write_rows(
     report = writer.report()
     if report.rows_kept == 0:
         raise DataError(
-            f"{place}: nothing is left of {source.name}: all {report.rows_read} rows were dropped, because "
-            f"they have more tokens than there is room for ({room.prompt or 'any number'} in a prompt, "
-            f"{room.sequence or 'any number'} with its response)"
+            f"{spec_path}: nothing is left of {source.name}: all {report.rows_read} rows were dropped, "
+            f"because they have more tokens than there is room for ({room.prompt or 'any number'} in a "
+            f"prompt, {room.sequence or 'any number'} with its response)"
         )
     log.info("rows are prepared", extra=report.model_dump())
     return report
@@ -211,3 +189,32 @@ class _RowEncoder:
             longest_context_bytes=self._context,
             columns_left_out=sorted(self._left_out),
         )
+
+
+def columns_to_json(columns: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """Encode columns as a JSON object.
+
+    Returns (JSON object, names of columns left out because JSON cannot represent them, such as images and
+    bytes). Dates and times become ISO 8601 text; NaN and infinities, which JSON lacks, become null.
+    """
+    encoded: dict[str, str] = {}
+    left_out: list[str] = []
+    for name, value in columns.items():
+        try:
+            encoded[name] = json.dumps(_json_value(value), ensure_ascii=False, allow_nan=False)
+        except TypeError:
+            left_out.append(name)
+    body = ", ".join(f"{json.dumps(name, ensure_ascii=False)}: {value}" for name, value in encoded.items())
+    return "{" + body + "}", left_out
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _json_value(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_json_value(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, date | time):
+        return value.isoformat()
+    return value

@@ -20,7 +20,7 @@ PAD, EOS, UNKNOWN = "<pad>", "<eos>", "<unk>"
 _FAST_ONLY_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
 
 
-def load_tokenizer(folder: Path, place: str) -> PreTrainedTokenizerBase:
+def load_tokenizer(folder: Path, spec_path: str) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a Hugging Face folder.
 
     Raises DataError where none can be loaded, or it has no end-of-sequence token.
@@ -31,11 +31,11 @@ def load_tokenizer(folder: Path, place: str) -> PreTrainedTokenizerBase:
         )
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise DataError(
-            f"{place}: {folder} holds no tokenizer that can be loaded: {_first_line(error)}"
+            f"{spec_path}: {folder} holds no tokenizer that can be loaded: {_first_line(error)}"
         ) from error
     if tokenizer.eos_token_id is None:
         raise DataError(
-            f"{place}: the tokenizer in {folder} has no end-of-sequence token, so no response could end: "
+            f"{spec_path}: the tokenizer in {folder} has no end-of-sequence token, so no response could end: "
             "set eos_token in its tokenizer_config.json"
         )
     return tokenizer
@@ -100,7 +100,7 @@ def min_vocabulary_size(tokenizer: PreTrainedTokenizerBase) -> int:
     return max(tokenizer.get_vocab().values()) + 1
 
 
-def check_vocabulary(config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, place: str) -> None:
+def check_vocabulary(config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, spec_path: str) -> None:
     """Raise DataError where the tokenizer has ids beyond the model's embeddings. More embeddings than ids are
     allowed.
     """
@@ -108,13 +108,13 @@ def check_vocabulary(config: PretrainedConfig, tokenizer: PreTrainedTokenizerBas
     end = min_vocabulary_size(tokenizer)
     if end > size:
         raise DataError(
-            f"{place}: the tokenizer has ids up to {end - 1}, the model's vocabulary has {size} entries "
+            f"{spec_path}: the tokenizer has ids up to {end - 1}, the model's vocabulary has {size} entries "
             f"(0 to {size - 1}): they do not belong together"
         )
 
 
 def check_same_vocabulary(
-    tokenizer: PreTrainedTokenizerBase, policy: PreTrainedTokenizerBase, place: str
+    tokenizer: PreTrainedTokenizerBase, policy: PreTrainedTokenizerBase, spec_path: str
 ) -> None:
     """Raise DataError unless both tokenizers have the same ids: a job's models share the policy's tokens."""
     mine, theirs = tokenizer.get_vocab(), policy.get_vocab()
@@ -122,9 +122,9 @@ def check_same_vocabulary(
     differing = sorted(token for token in tokens if mine.get(token) != theirs.get(token))
     if differing:
         raise DataError(
-            f"{place}: its tokenizer is not the policy's: {len(differing)} of {len(tokens)} tokens differ, "
-            f"such as {differing[0]!r} ({mine.get(differing[0])} here, {theirs.get(differing[0])} there); "
-            "all models of a job read the policy's tokens"
+            f"{spec_path}: its tokenizer is not the policy's: {len(differing)} of {len(tokens)} tokens "
+            f"differ, such as {differing[0]!r} ({mine.get(differing[0])} here, "
+            f"{theirs.get(differing[0])} there); all models of a job read the policy's tokens"
         )
 
 

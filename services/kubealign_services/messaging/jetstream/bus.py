@@ -41,7 +41,7 @@ class JetStreamBus:
 
     def __init__(
         self,
-        link: NatsConnection,
+        connection: NatsConnection,
         max_payload: int,
         ack_wait: float,
         publish_timeout: float,
@@ -49,7 +49,7 @@ class JetStreamBus:
     ) -> None:
         self.max_payload = max_payload
         self.ack_wait = ack_wait
-        self._connection = link
+        self._connection = connection
         self._publish_timeout = publish_timeout
         self._loss_tracker = StreamLossTracker()
         self._streams = StreamRegistry(self._loss_tracker, dedup_window)
@@ -86,14 +86,14 @@ class JetStreamBus:
         """
         bus: Self
 
-        def lost() -> None:
+        def on_disconnect() -> None:
             bus._on_disconnect()
 
-        link = NatsConnection(access, tls, name, lost)
-        bus = cls(link, 0, ack_wait, publish_timeout, dedup_window)
+        connection = NatsConnection(access, tls, name, on_disconnect)
+        bus = cls(connection, 0, ack_wait, publish_timeout, dedup_window)
         bus._streams.bounds = bounds_for(1, 1, 1, 1) if bounds is None else bounds
-        await link.open(timeout)
-        bus.max_payload = link.client.max_payload - _HEADER_BYTES
+        await connection.open(timeout)
+        bus.max_payload = connection.client.max_payload - _HEADER_BYTES
         return bus
 
     async def publish(self, subject: str, data: bytes, message_id: str) -> None:
@@ -130,10 +130,10 @@ class JetStreamBus:
         messages = await self._fetch(subject, consumer, config, count, timeout)
         loss_count = self._loss_tracker.count(subject)
 
-        def there() -> bool:
+        def is_current() -> bool:
             return self._loss_tracker.count(subject) == loss_count
 
-        return [JetStreamDelivery(message, there) for message in messages]
+        return [JetStreamDelivery(message, is_current) for message in messages]
 
     async def latest(self, subject: str) -> AsyncIterator[bytes]:
         self._check(subject)

@@ -10,10 +10,11 @@ from contextlib import AsyncExitStack
 from kubealign.replay.plan import ReplayPlan, read_replay_plan
 from kubealign.replay.record import FOLDER
 from kubealign.spec.algorithms import IterativeSpec
-from kubealign_services.checkpoints.store import CheckpointStore, CorruptCheckpoint, StoredCheckpoint
+from kubealign_services.checkpoints.store import CheckpointCorrupted, CheckpointStore, StoredCheckpoint
 from kubealign_services.data.prepared import PreparedJob
 from kubealign_services.messaging.contract import Bus
 from kubealign_services.roles.driver.builder import (
+    JobContext,
     build_algorithm,
     build_frozen_models,
     build_prefetchers,
@@ -95,21 +96,21 @@ async def run_attempt(
                 state = await restore_state(store, members, initial_checkpoint)
                 collector = RolloutCollector(bus, fence, deadline.stop, progress.report_wait)
                 await stack.enter_async_context(collector)
-                run = await _build_run(
-                    context,
-                    prepared,
-                    bus,
-                    collector,
-                    trainer,
-                    critic,
-                    store,
-                    members,
-                    fence,
-                    sinks,
-                    state,
-                    stack,
-                    replay,
+                job_context = JobContext(
+                    job=context.job,
+                    prepared=prepared,
+                    run_dir=run_dir,
+                    stop=context.stop,
+                    collector=collector,
+                    trainer=trainer,
+                    critic=critic,
+                    previews=SamplePreviews(
+                        TokenSplitter(lambda: make_decoder(prepared.tokenizer)), spec.seed
+                    ),
                 )
+                checkpoints = CheckpointWriter(context.job.name, fence, store, members)
+                report = MetricsReport(run_dir / "metrics.jsonl", fence, sinks)
+                run = await _build_run(job_context, bus, checkpoints, report, state, stack, replay)
                 context.heartbeat.set_fields(lambda: heartbeat_payload(progress, collector, run.report))
                 return run
 
@@ -120,7 +121,7 @@ async def run_attempt(
             # The workers that receive the weights may be shutting down as well.
             raise ShutdownRequested from error
         raise UnrecoverableError(str(error)) from error
-    except (CorruptCheckpoint, RemoteFailure, StorageFull) as error:
+    except (CheckpointCorrupted, RemoteFailure, StorageFull) as error:
         raise UnrecoverableError(str(error)) from error
 
 
@@ -143,34 +144,27 @@ async def _run_until_stopped(run: TrainingRun, peers: Sequence[Peer], deadline: 
 
 
 async def _build_run(
-    context: ProcessContext,
-    prepared: PreparedJob,
+    context: JobContext,
     bus: Bus,
-    collector: RolloutCollector,
-    trainer: TrainerClient,
-    critic: CriticClient | None,
-    store: CheckpointStore,
-    members: list[TrainingClient],
-    fence: int,
-    sinks: list[MetricSink],
+    checkpoints: CheckpointWriter,
+    report: MetricsReport,
     state: JobState,
     stack: AsyncExitStack,
     replay: ReplayPlan | None,
 ) -> TrainingRun:
     """Wire up everything that the training loop uses."""
-    job, run_dir = context.job, context.settings.run_dir
+    job, run_dir, trainer = context.job, context.run_dir, context.trainer
     algorithm = build_algorithm(job)
-    report = MetricsReport(run_dir / "metrics.jsonl", fence, sinks)
-    previews = SamplePreviews(TokenSplitter(lambda: make_decoder(prepared.tokenizer)), job.spec.seed)
-    weights: WeightSync = NoSync()
+    sync: WeightSync = NoSync()
     if replay is None:
-        weights = await build_weight_sync(job, bus, trainer, stack)
-    history = TrainingHistory(run_dir / "history.jsonl", fence)
+        sync = await build_weight_sync(context, bus, stack)
+    history = TrainingHistory(run_dir / "history.jsonl", trainer.fence)
     history.resume_at(state)
     rollout = job.spec.effective_rollout if job.spec.algorithm.value.online else None
-    frozen_models = build_frozen_models(job, collector, trainer, run_dir / "frozen")
-    policy, values = OldLogprobs(trainer, algorithm.needs_old_logprobs), CriticValues(critic)
-    prefetchers = build_prefetchers(job, policy, values)
+    frozen_models = build_frozen_models(context)
+    policy = OldLogprobs(trainer, algorithm.needs_old_logprobs)
+    critic = CriticValues(context.critic)
+    prefetchers = build_prefetchers(job, policy, critic)
     for prefetcher in prefetchers:
         stack.push_async_callback(prefetcher.close)
     source: BatchSource
@@ -178,14 +172,12 @@ async def _build_run(
         source = ReplaySource(replay, algorithm, context.stop)
     elif isinstance(job.spec.algorithm.value, IterativeSpec):
         # Weights are published when a round begins, not at every step.
-        assert isinstance(weights, SyncOnDemand)
-        source = build_round_source(
-            job, prepared, collector, trainer, weights, algorithm, previews, run_dir, context.stop
-        )
+        assert isinstance(sync, SyncOnDemand)
+        source = build_round_source(context, sync, algorithm)
     else:
-        source = build_source(job, prepared, state, collector, trainer, critic, context.stop, frozen_models, prefetchers)
+        source = build_source(context, state, frozen_models, prefetchers)
     if job.spec.checkpoint.record_batches:
-        recorder = BatchRecorder(run_dir / FOLDER, fence, job.spec.seed)
+        recorder = BatchRecorder(run_dir / FOLDER, trainer.fence, job.spec.seed)
         recorder.resume_at(state.step)
         source = RecordingSource(source, recorder)
     return TrainingRun(
@@ -197,26 +189,14 @@ async def _build_run(
         algorithm=algorithm,
         source=source,
         trainer_client=trainer,
-        critic_client=critic,
+        critic_client=context.critic,
         old_logprobs=policy,
-        critic_values=values,
+        critic_values=critic,
         logprob_gap_gate=LogprobGapGate(rollout.mismatch_gate if rollout else None),
-        weight_sync=weights,
-        previews=previews,
-        validation=build_validation(
-            job,
-            prepared,
-            collector,
-            trainer,
-            critic,
-            weights,
-            report,
-            previews,
-            run_dir / "validation",
-            algorithm,
-            frozen_models,
-        ),
-        checkpoints=CheckpointWriter(job.name, fence, store, members),
+        weight_sync=sync,
+        previews=context.previews,
+        validation=build_validation(context, sync, report, algorithm, frozen_models),
+        checkpoints=checkpoints,
         history=history,
         result_exporter=ResultExporter(trainer, run_dir / "result"),
         report=report,

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kubealign.spec.job import AlignmentJob
@@ -66,15 +66,28 @@ from kubealign_services.roles.driver.weight_sync import (
 from kubealign_services.weights.announce.coordinator import RefitCoordinator
 
 
+@dataclass(frozen=True)
+class JobContext:
+    """Objects that the builders of one attempt share."""
+
+    job: AlignmentJob
+    prepared: PreparedJob
+    run_dir: Path
+    stop: asyncio.Event
+    collector: RolloutCollector
+    trainer: TrainerClient
+    critic: CriticClient | None
+    previews: SamplePreviews
+
+
 def build_algorithm(job: AlignmentJob) -> Algorithm:
     """Create the algorithm that the spec names. Raises LookupError if it is not installed."""
     return make_algorithm(job.spec.algorithm)
 
 
-async def build_weight_sync(
-    job: AlignmentJob, bus: Bus, trainer: TrainerClient, stack: AsyncExitStack
-) -> WeightSync:
+async def build_weight_sync(context: JobContext, bus: Bus, stack: AsyncExitStack) -> WeightSync:
     """Choose when rollout workers get new weights: each step, asynchronously, on demand or never."""
+    job, trainer = context.job, context.trainer
     rollout = job.spec.effective_rollout
     if rollout is None:
         return NoSync()
@@ -106,19 +119,15 @@ def critic_rewards(job: AlignmentJob) -> list[str]:
 
 
 def build_source(
-    job: AlignmentJob,
-    prepared: PreparedJob,
+    context: JobContext,
     state: JobState,
-    collector: RolloutCollector,
-    trainer: TrainerClient,
-    critic: CriticClient | None,
-    stop: asyncio.Event,
     frozen_models: FrozenModels,
     prefetchers: Sequence[ForwardPrefetcher],
 ) -> BatchSource:
     """Create the batch source, continuing from `state`: rows of a data set, or groups sampled from the
     policy.
     """
+    job, prepared = context.job, context.prepared
     algorithm = job.spec.algorithm.value
     data = job.spec.data.value
     max_epochs = None if algorithm.online else algorithm.max_epochs
@@ -128,7 +137,7 @@ def build_source(
     dropped_rows = prepared.report.train.dropped
     if not algorithm.online:
         batches = RowBatches(prepared.train, job.spec.data.member, algorithm.mismatched)
-        return RowSource(prompts, dropped_rows, algorithm.rows_per_step, batches, stop, frozen_models)
+        return RowSource(prompts, dropped_rows, algorithm.rows_per_step, batches, context.stop, frozen_models)
     rollout = job.spec.effective_rollout
     assert rollout is not None
     has_reference_workers = _has_reference_workers(job)
@@ -139,7 +148,7 @@ def build_source(
         greedy_samples=int(algorithm.greedy_baseline),
     )
     buffer = GroupBuffer(
-        collector,
+        context.collector,
         prompts,
         plan,
         "train",
@@ -155,7 +164,10 @@ def build_source(
         rewards,
         has_reference_workers,
         ColocatedScorer(
-            trainer, critic, critic_rewards(job), job.spec.effective_reference is not None and not has_reference_workers
+            context.trainer,
+            context.critic,
+            critic_rewards(job),
+            job.spec.effective_reference is not None and not has_reference_workers,
         ),
         SamplingInfo(
             rollout.sampling.temperature or 1.0,
@@ -198,19 +210,14 @@ def _has_reference_workers(job: AlignmentJob) -> bool:
 
 
 def build_validation(
-    job: AlignmentJob,
-    prepared: PreparedJob,
-    collector: RolloutCollector,
-    trainer: TrainerClient,
-    critic: CriticClient | None,
+    context: JobContext,
     weight_sync: WeightSync,
     report: MetricsReport,
-    previews: SamplePreviews,
-    folder: Path,
     training_algorithm: Algorithm,
     frozen_models: FrozenModels,
 ) -> ValidationSchedule:
     """Create the measurements on held-out rows that the spec asks for."""
+    job, prepared, previews = context.job, context.prepared, context.previews
     spec = job.spec.validation
     if spec is None or prepared.validation is None:
         return ValidationSchedule(None, [], report)
@@ -220,7 +227,12 @@ def build_validation(
         batches = RowBatches(prepared.validation, spec.data.member, algorithm.mismatched)
         measurements.append(
             HeldOutLoss(
-                trainer, training_algorithm, prepared.validation, batches, frozen_models, spec.group_by
+                context.trainer,
+                training_algorithm,
+                prepared.validation,
+                batches,
+                frozen_models,
+                spec.group_by,
             )
         )
     sampling = spec.sampling or (ValidationSampling() if algorithm.samples else None)
@@ -229,35 +241,31 @@ def build_validation(
         def show(state: JobState, samples: Sequence[ValidationSample]) -> None:
             report.write_samples(state.step, previews.from_responses(samples, state.step, state.version))
 
-        sampler = _build_validation_sampler(
-            job, sampling, prepared, collector, critic, weight_sync.ensure_published
-        )
+        sampler = _build_validation_sampler(context, sampling, weight_sync.ensure_published)
         names = {reward.name: f"val/reward/{reward.name}" for reward in job.spec.rewards}
         names |= {score.name: f"val/{score.name}" for score in sampling.scores}
-        measurements.append(SampledResponses(sampler, names, spec.group_by, folder, show))
+        measurements.append(
+            SampledResponses(sampler, names, spec.group_by, context.run_dir / "validation", show)
+        )
     return ValidationSchedule(spec, measurements, report)
 
 
 def _build_validation_sampler(
-    job: AlignmentJob,
-    sampling: ValidationSampling,
-    prepared: PreparedJob,
-    collector: RolloutCollector,
-    critic: CriticClient | None,
-    ensure_published: Callable[[int], Awaitable[None]],
+    context: JobContext, sampling: ValidationSampling, ensure_published: Callable[[int], Awaitable[None]]
 ) -> ValidationSampler:
     """Create the sampler of responses to the held-out prompts."""
+    job, prepared = context.job, context.prepared
     rollout = job.spec.effective_rollout
     assert rollout is not None and prepared.validation is not None
     rewards = bus_rewards(job)
     return ValidationSampler(
-        collector,
+        context.collector,
         prepared.validation,
         build_group_plan(
             job, rollout, len(prepared.validation), sampling.samples_per_prompt, sampling.temperature
         ),
         sources=(*rewards, *(score.name for score in sampling.scores)),
-        critic=critic,
+        critic=context.critic,
         critic_rewards=critic_rewards(job),
         ensure_published=ensure_published,
     )
@@ -272,13 +280,9 @@ def _build_dynamic_sampling(job: AlignmentJob) -> DynamicSamplingFilter | None:
     return DynamicSamplingFilter(job.spec.rewards, entry.max_refills * algorithm.prompts_per_step)
 
 
-def build_frozen_models(
-    job: AlignmentJob, collector: RolloutCollector, trainer: TrainerClient, folder: Path
-) -> FrozenModels:
-    """Create the reference or teacher client of a job that trains on given rows. Scores are cached in
-    `folder`.
-    """
-    spec = job.spec
+def build_frozen_models(context: JobContext) -> FrozenModels:
+    """Create the reference or teacher client of a job that trains on given rows, with its cache."""
+    spec, collector, folder = context.job.spec, context.collector, context.run_dir / "frozen"
     reference = spec.effective_reference
     if spec.teacher is not None:
         rollout = spec.rollout
@@ -287,7 +291,7 @@ def build_frozen_models(
         return FrozenTeacher(scores, cache, spec.algorithm.value.temperature)
     if reference is None or spec.algorithm.value.samples:
         return NoFrozenModels()
-    request_logprobs: LogprobsRequest = trainer.reference_logprobs
+    request_logprobs: LogprobsRequest = context.trainer.reference_logprobs
     if reference.placement is ReferencePlacement.OWN:
         rollout = spec.rollout
         request_logprobs = request_over_bus(

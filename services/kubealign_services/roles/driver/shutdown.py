@@ -10,6 +10,8 @@ from kubealign_services.roles.driver.errors import ShutdownRequested
 from kubealign_services.roles.driver.training_run import TrainingRun
 from kubealign_services.weights.announce.coordinator import RefitFailed
 
+log = logging.getLogger(__name__)
+
 # Part of the grace period that is reserved to close the message bus, the server and the logs after the last
 # checkpoint.
 _CLOSING_FRACTION = 0.25
@@ -42,9 +44,6 @@ class ShutdownDeadline:
             self._expires_at = now + self._seconds
         await asyncio.sleep(self._expires_at - now)
         raise ShutdownRequested
-
-
-log = logging.getLogger(__name__)
 
 
 async def wait_for_shutdown(run: TrainingRun, deadline: ShutdownDeadline) -> None:

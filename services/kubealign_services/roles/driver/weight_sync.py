@@ -62,30 +62,30 @@ class SyncEveryStep:
     its quorum fails before anything is trained on it.
     """
 
-    def __init__(self, broadcast: RefitCoordinator) -> None:
-        self._broadcast = broadcast
+    def __init__(self, coordinator: RefitCoordinator) -> None:
+        self._coordinator = coordinator
         self._report: RefitReport | None = None
 
     async def publish(self, version: int) -> None:
-        await self._broadcast.publish(version)
+        await self._coordinator.publish(version)
 
     async def wait_until_snapshot_taken(self, step: StepRecord) -> None:
         await self._wait_for_refit(step)
 
     async def publish_in_background(self, version: int, step: StepRecord) -> None:
-        self._broadcast.publish_in_background(version)
+        self._coordinator.publish_in_background(version)
 
     async def ensure_published(self, version: int) -> None:
         await self.wait_for_quorum(version)
 
     async def wait_for_quorum(self, version: int) -> None:
-        self._report = await self._broadcast.wait_current() or self._report
+        self._report = await self._coordinator.wait_current() or self._report
         # A refit that failed, or never began because the loop was cancelled, verifies nothing.
-        if self._broadcast.proven_version != version:
-            await self._broadcast.publish(version)
+        if self._coordinator.proven_version != version:
+            await self._coordinator.publish(version)
 
     async def wait_for_failure(self) -> None:
-        await self._broadcast.wait_for_failure()
+        await self._coordinator.wait_for_failure()
 
     async def _wait_for_refit(self, step: StepRecord) -> None:
         """Wait for the refit in progress and add its metrics to the step."""
@@ -143,30 +143,30 @@ class AsyncSync(SyncEveryStep):
     one to publish. Samples that need a version wait for that version on the workers.
     """
 
-    def __init__(self, broadcast: RefitCoordinator, snapshots: SnapshotPublisher) -> None:
+    def __init__(self, coordinator: RefitCoordinator, snapshots: SnapshotPublisher) -> None:
         """Set up the policy.
 
         Args:
-            snapshots: Publisher that the broadcast uses.
+            snapshots: Publisher that the coordinator uses.
         """
-        super().__init__(broadcast)
+        super().__init__(coordinator)
         self._snapshots = snapshots
 
     async def wait_until_snapshot_taken(self, step: StepRecord) -> None:
         with step.phase("wait_refit"):
-            await run_until_any(self._snapshots.release(), self._broadcast.wait_for_failure())
+            await run_until_any(self._snapshots.release(), self._coordinator.wait_for_failure())
 
     async def publish_in_background(self, version: int, step: StepRecord) -> None:
         await self._wait_for_refit(step)
         self._snapshots.expect(version)
-        self._broadcast.publish_in_background(version)
+        self._coordinator.publish_in_background(version)
 
 
 class SyncOnDemand:
     """On-demand synchronisation: a version is published only when it is to be sampled from."""
 
-    def __init__(self, broadcast: RefitCoordinator) -> None:
-        self._broadcast = broadcast
+    def __init__(self, coordinator: RefitCoordinator) -> None:
+        self._coordinator = coordinator
         self._published_version: int | None = None
 
     async def publish(self, version: int) -> None:
@@ -180,19 +180,19 @@ class SyncOnDemand:
 
     async def ensure_published(self, version: int) -> None:
         if self._published_version != version:
-            await self._broadcast.publish(version)
+            await self._coordinator.publish(version)
             self._published_version = version
 
     async def publish_and_digest(self, version: int) -> str:
         """Publish the version if necessary and return the digest of its weights."""
         await self.ensure_published(version)
-        return self._broadcast.digest
+        return self._coordinator.digest
 
     async def wait_for_quorum(self, version: int) -> None:
         return None
 
     async def wait_for_failure(self) -> None:
-        await self._broadcast.wait_for_failure()
+        await self._coordinator.wait_for_failure()
 
 
 def _without_delta(announcement: refit_pb2.WeightsAnnouncement) -> refit_pb2.WeightsAnnouncement:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, UntypedStorage
 
-TensorSource = Callable[[], Iterable[Tensor]]
+TensorProvider = Callable[[], Iterable[Tensor]]
 
 
 class HostOffloader:
@@ -24,7 +24,7 @@ class HostOffloader:
         tensors: Called at each `offload` for the present tensors.
     """
 
-    def __init__(self, tensors: TensorSource, device: torch.device) -> None:
+    def __init__(self, tensors: TensorProvider, device: torch.device) -> None:
         if device.type == "cuda" and device.index is None:
             device = torch.device("cuda", torch.cuda.current_device())
         self._tensors = tensors
@@ -119,7 +119,7 @@ class NoOffload:
         return None
 
 
-def make_offloader(tensors: TensorSource, device: torch.device) -> HostOffloader | NoOffload:
+def make_offloader(tensors: TensorProvider, device: torch.device) -> HostOffloader | NoOffload:
     """Return the offloader for tensors of this device: to pinned host memory, or none on a CPU."""
     return NoOffload() if device.type == "cpu" else HostOffloader(tensors, device)
 

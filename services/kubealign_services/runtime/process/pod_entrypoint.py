@@ -16,12 +16,19 @@ from types import ModuleType
 from pydantic import ValidationError
 
 from kubealign.library_environment import library_environment
-from kubealign.pod_contract import ENV_CPUS, ENV_SETTINGS, PodSettings
-from kubealign.process_settings import ExitCode, ProcessSettings
+from kubealign.nats_config import NATS_USER
+from kubealign.pod_contract import (
+    ENV_CPUS,
+    ENV_SETTINGS,
+    NATS_PASSWORD_FILE,
+    REDIS_PASSWORD_FILE,
+    PodSettings,
+)
+from kubealign.process_settings import ExitCode, NatsAccess, ProcessSettings, RedisAccess
 from kubealign.spec.job import AlignmentJob
+from kubealign.spec.sections.rollout import WeightTransport
 from kubealign_services.runtime.process.failures import PermanentFailure
 from kubealign_services.runtime.process.mounts import Mounts
-from kubealign_services.runtime.process.pod_settings import build_process_settings, check_runs_in_pods
 from kubealign_services.runtime.process.reaper import run_with_reaper
 from kubealign_services.runtime.process.termination_message import write_termination_message
 from kubealign_services.telemetry.logs import set_up_logs
@@ -29,6 +36,8 @@ from kubealign_services.telemetry.logs import set_up_logs
 log = logging.getLogger(__name__)
 
 _INIT_PID = 1
+#: Listen on all interfaces: the pod's address is unknown when its settings are made.
+_EVERY_ADDRESS = "0.0.0.0"
 
 
 def main(
@@ -89,6 +98,54 @@ def _load_settings(mounts: Mounts, environment: MutableMapping[str, str]) -> Pro
     return build_process_settings(pod, mounts, _parse_threads(environment.get(ENV_CPUS)))
 
 
+def build_process_settings(pod: PodSettings, mounts: Mounts, threads: int | None) -> ProcessSettings:
+    """Return the settings of this pod's process. Raises PermanentFailure for an incomplete Secret."""
+    ports = pod.ports
+    return ProcessSettings(
+        name=pod.name,
+        role=pod.role,
+        rank=pod.rank,
+        world_size=pod.world_size,
+        reward=pod.reward,
+        job=mounts.document,
+        run_dir=Path(pod.run_dir),
+        shared_memory=mounts.shared_memory / "kubealign",
+        results={name: Path(folder) for name, folder in pod.results.items()},
+        listen=f"{_EVERY_ADDRESS}:{ports.grpc}" if pod.serves else None,
+        advertise=f"{pod.host}:{ports.grpc}" if pod.serves else None,
+        metrics=None if pod.one_shot else f"{_EVERY_ADDRESS}:{ports.metrics}",
+        health=f"{_EVERY_ADDRESS}:{ports.health}",
+        tls=mounts.tls,
+        nats=NatsAccess(
+            url=f"tls://{pod.nats_host}:{ports.nats}",
+            user=NATS_USER,
+            password=mounts.secret(NATS_PASSWORD_FILE),
+        ),
+        redis=RedisAccess(
+            host=pod.redis.host,
+            port=pod.redis.port,
+            user=pod.redis.user,
+            password=mounts.secret(REDIS_PASSWORD_FILE),
+            prefix=pod.redis.prefix,
+            tls=pod.redis.tls,
+            ca=mounts.redis_ca if pod.redis.tls else None,
+        ),
+        peers=pod.peers,
+        rendezvous=pod.rendezvous,
+        threads=threads,
+        termination=mounts.termination,
+    )
+
+
+def check_runs_in_pods(job: AlignmentJob) -> None:
+    """Raise PermanentFailure for options that are only supported on one machine."""
+    rollout = job.spec.effective_rollout
+    if rollout is not None and rollout.refit.transport is WeightTransport.SHARED_MEMORY:
+        raise PermanentFailure(
+            "spec.rollout.refit.transport is SharedMemory, but pods share no memory: set Auto or Stream"
+        )
+
+
 def _parse_threads(text: str | None) -> int | None:
     if text is None:
         return None
@@ -100,7 +157,7 @@ def _parse_threads(text: str | None) -> int | None:
 def _set_up_libraries(settings: ProcessSettings, environment: MutableMapping[str, str]) -> None:
     """Set the environment variables that libraries read at import. Existing variables are kept."""
     # CPUs that the pod requests are reserved for it, so its threads may spin.
-    for name, value in libraries(exclusive_cores=settings.threads is not None).items():
+    for name, value in library_environment(exclusive_cores=settings.threads is not None).items():
         environment.setdefault(name, value)
     if settings.threads is not None:
         # Otherwise the libraries would start a thread for each core of the node.

@@ -64,7 +64,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         method = handler_call_details.method
 
         @asynccontextmanager
-        async def around(context: grpc.aio.ServicerContext) -> AsyncIterator[None]:
+        async def check_access(context: grpc.aio.ServicerContext) -> AsyncIterator[None]:
             role = certificate_role(context.auth_context().get("x509_subject_alternative_name", ()))
             refusal = denial_reason(method, role)
             if refusal:
@@ -73,7 +73,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                 raise InvalidRequest(f"{method} was called without a deadline: set one")
             yield
 
-        return wrap_handler(handler, around)
+        return wrap_handler(handler, check_access)
 
 
 def denial_reason(method: str, role: str | None) -> str:

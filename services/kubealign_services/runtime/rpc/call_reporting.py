@@ -38,7 +38,7 @@ class CallReportInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         method = handler_call_details.method
 
         @asynccontextmanager
-        async def around(context: grpc.aio.ServicerContext) -> AsyncIterator[None]:
+        async def report_call(context: grpc.aio.ServicerContext) -> AsyncIterator[None]:
             begin = time.monotonic()
             code = grpc.StatusCode.OK
             try:
@@ -61,7 +61,7 @@ class CallReportInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             finally:
                 self._observe(method, code.name, time.monotonic() - begin)
 
-        return wrap_handler(handler, around)
+        return wrap_handler(handler, report_call)
 
 
 def _status_code(context: grpc.aio.ServicerContext) -> grpc.StatusCode:

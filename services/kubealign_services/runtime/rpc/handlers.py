@@ -22,7 +22,7 @@ def wrap_handler(handler: grpc.RpcMethodHandler, around: HandlerContext) -> grpc
     attribute, make = kinds[bool(handler.request_streaming), bool(handler.response_streaming)]
     inner = getattr(handler, attribute)
 
-    async def once(request: Any, context: grpc.aio.ServicerContext) -> Any:
+    async def respond(request: Any, context: grpc.aio.ServicerContext) -> Any:
         async with around(context):
             return await inner(request, context)
 
@@ -32,7 +32,7 @@ def wrap_handler(handler: grpc.RpcMethodHandler, around: HandlerContext) -> grpc
                 yield reply
 
     return make(
-        stream if inspect.isasyncgenfunction(inner) else once,
+        stream if inspect.isasyncgenfunction(inner) else respond,
         request_deserializer=handler.request_deserializer,
         response_serializer=handler.response_serializer,
     )

@@ -1,4 +1,4 @@
-"""Process that runs a Python function, so that a function that hangs or crashes can be killed.
+"""Process that runs a Python function or tool, so that one that hangs or crashes can be killed.
 
 The pipes carry JSON; nothing is pickled.
 """
@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from kubealign.spec.sections.rewards import RewardFunction
-from kubealign.spec.sections.workflow import ToolFunction, WorkflowFunction
+from kubealign.spec.sections.workflow import ToolFunction, ToolSpec, WorkflowFunction
 from kubealign_services.scoring.functions.errors import (
     BadReward,
     RewardError,
@@ -179,3 +179,18 @@ class FunctionProcess:
 
     def _log_line(self, line: bytes) -> None:
         log.info("%s printed: %s", self._label, line.decode(errors="replace")[:_LOGGED_CHARACTERS])
+
+
+class ToolProcess(FunctionProcess):
+    """One tool, in a process of its own."""
+
+    def __init__(self, spec: ToolSpec) -> None:
+        target, description = function_target(spec.function)
+        super().__init__(target, f"tool {spec.name}: {description}", spec.timeout_seconds)
+
+    async def invoke(self, argument: str) -> str:
+        """Return the tool's output. Raises RewardError where it raises, hangs, or returns anything but text
+        or a number.
+        """
+        reply = await self.request({"argument": argument})
+        return str(reply["answer"])

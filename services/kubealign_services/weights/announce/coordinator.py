@@ -137,11 +137,11 @@ class RefitCoordinator:
         if self._publication is not None and asyncio.current_task() is not self._publication:
             await self.wait_current()
         ack_task = self._ack_task()
-        begun = time.monotonic()
+        start = time.monotonic()
         causes = []
         for attempt in range(_ATTEMPTS):
             announcement = await self._request_snapshot(version)
-            snapshot_seconds = time.monotonic() - begun
+            snapshot_seconds = time.monotonic() - start
             quorum = self._start_quorum(announcement)
             self._announcement = announcement
             await self._announce()
@@ -150,7 +150,7 @@ class RefitCoordinator:
                 self.proven_version = version
                 self._report = RefitReport(
                     version=version,
-                    seconds=time.monotonic() - begun,
+                    seconds=time.monotonic() - start,
                     snapshot_seconds=snapshot_seconds,
                     size_bytes=announcement.size_bytes,
                     retries=attempt,
@@ -226,7 +226,7 @@ class RefitCoordinator:
         """
         async for _ in losses:
             if self._announcement is not None:
-                log.warning("the bus has lost the announcement of the weights; it is made again")
+                log.warning("the bus has lost the weights announcement; announcing again")
                 try:
                     await self._announce()
                 except BusUnavailable as error:

@@ -79,7 +79,7 @@ def check_announcement(announcement: refit_pb2.WeightsAnnouncement) -> None:
     pieces: dict[str, list[tuple[int, refit_pb2.TensorEntry]]] = {}
     ranks = [part.rank for part in announcement.parts]
     if ranks != sorted(set(ranks)):
-        raise BadManifest(f"parts are of the ranks {ranks}; each comes once, in ascending order")
+        raise BadManifest(f"parts are of the ranks {ranks}; each may occur once, in ascending order")
     for part in announcement.parts:
         _check_part(part)
         for entry in part.tensors:

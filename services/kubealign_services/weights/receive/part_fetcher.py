@@ -166,9 +166,9 @@ class PartFetcher:
         # Allocated by torch, so that views keep the memory alive; pages of pieces that were not requested are
         # never touched.
         snapshot: memoryview = torch.empty(request.part.size_bytes, dtype=torch.uint8).numpy().data
-        incoming = PartAssembler(snapshot, request.pieces())
-        await self._fill(source.stream.address, request, incoming, False, tries)
-        return _owned_part(snapshot, STREAM, incoming.received_bytes)
+        assembler = PartAssembler(snapshot, request.pieces())
+        await self._fill(source.stream.address, request, assembler, False, tries)
+        return _owned_part(snapshot, STREAM, assembler.received_bytes)
 
     async def _fetch_broadcast(self, address: str, request: PartRequest) -> FetchedPart:
         assert self._broadcasts is not None
@@ -197,17 +197,17 @@ class PartFetcher:
         return _owned_part(base, STREAM, changes.received_bytes, is_delta=True)
 
     async def _fill(
-        self, address: str, request: PartRequest, incoming: PartAssembler, delta: bool, tries: int
+        self, address: str, request: PartRequest, assembler: PartAssembler, delta: bool, tries: int
     ) -> None:
         """Fill the assembler, and relay the bytes as they arrive if this process relays."""
         relay = self._streams.relay
         if relay is not None:
-            relay.offer(request.weights, request.part.rank, delta, incoming)
+            relay.offer(request.weights, request.part.rank, delta, assembler)
         try:
-            await self._streams.fill(address, request.to_proto(delta), incoming, tries)
+            await self._streams.fill(address, request.to_proto(delta), assembler, tries)
         except BaseException as error:
             if relay is not None:
-                relay.withdraw(incoming.buffer, f"the transfer failed: {error or type(error).__name__}")
+                relay.withdraw(assembler.buffer, f"the transfer failed: {error or type(error).__name__}")
             raise
 
     async def _fetch_mapped(self, name: str, request: PartRequest) -> FetchedPart:
@@ -216,9 +216,9 @@ class PartFetcher:
             MappedSnapshot, self._directory, name, request.weights, size, self._snapshot_maps
         )
         checks = asyncio.to_thread(self._verify_mapped, mapped.snapshot, mapped.check_valid, request)
-        proof: asyncio.Future[None] | None = None
+        verification: asyncio.Future[None] | None = None
         if request.before_verification and mapped.lasts:
-            proof = asyncio.ensure_future(_verify_after_handout(checks))
+            verification = asyncio.ensure_future(_verify_after_handout(checks))
         else:
             try:
                 await checks
@@ -234,16 +234,18 @@ class PartFetcher:
             is_delta=False,
             check_valid=mapped.check_valid,
             close=mapped.close,
-            verification=proof,
+            verification=verification,
         )
 
-    def _verify_mapped(self, snapshot: memoryview, confirm: Callable[[], None], request: PartRequest) -> None:
+    def _verify_mapped(
+        self, snapshot: memoryview, check_valid: Callable[[], None], request: PartRequest
+    ) -> None:
         try:
             try:
                 verify_checksums(snapshot, request.tensors, "shared memory")
             finally:
                 # A snapshot that was overwritten in the meantime is reported as gone, not as corrupt.
-                confirm()
+                check_valid()
         except BaseException:
             # The map itself may be damaged by an accidental write to one of its pages.
             self._snapshot_maps.clear()

@@ -57,17 +57,17 @@ def copy_tensor(source: Tensor, dtype: torch.dtype, target: SnapshotTarget, offs
         return copy_with_checksum(mapped_target, _as_bytes(flat))
     if mapped_target is not None and (flat.dtype, dtype) == (torch.float32, torch.bfloat16):
         return narrow_with_checksum(mapped_target, flat.numpy())
-    stretches = _chunk_reader(flat, dtype)
+    read_chunk = _chunk_reader(flat, dtype)
     checksum = xxhash.xxh3_64()
     for start in range(0, size, _CHUNK_BYTES):
         count = min(_CHUNK_BYTES, size - start)
-        stretch = stretches(start, count)
-        checksum.update(stretch.data)
+        chunk = read_chunk(start, count)
+        checksum.update(chunk.data)
         mapped = target.mapped_view(offset + start, count)
         if mapped is not None:
-            np.copyto(mapped, stretch)
+            np.copyto(mapped, chunk)
         else:
-            target.write_at(stretch.data, offset + start)
+            target.write_at(chunk.data, offset + start)
     return str(checksum.hexdigest())
 
 
@@ -96,14 +96,14 @@ def _chunk_reader(flat: Tensor, dtype: torch.dtype) -> ChunkReader:
     size = flat.numel() * dtype.itemsize
     scratch = torch.empty(min(size, _CHUNK_BYTES) // dtype.itemsize, dtype=dtype)
 
-    def stretch(start: int, count: int) -> Bytes:
+    def read_chunk(start: int, count: int) -> Bytes:
         into, source = scratch[: count // dtype.itemsize], flat[start // dtype.itemsize :]
         for first in range(0, len(into), _CONVERTED_ELEMENTS):
             part = into[first : first + _CONVERTED_ELEMENTS]
             part.copy_(source[first : first + len(part)])
         return into.view(torch.uint8).numpy()
 
-    return stretch
+    return read_chunk
 
 
 @dataclass(frozen=True)
@@ -156,10 +156,10 @@ class PieceCopier:
             self._pending.popleft().result()
 
     def _submit_batch(self, threads: ThreadPoolExecutor) -> None:
-        handful, self._batch, self._batch_bytes = self._batch, [], 0
+        batch, self._batch, self._batch_bytes = self._batch, [], 0
         # A semaphore, so that a large piece in one thread does not block the others.
         self._room.acquire()
-        copies = threads.submit(_copy_batch, handful)
+        copies = threads.submit(_copy_batch, batch)
         copies.add_done_callback(lambda _: self._room.release())
         self._pending.append(copies)
         while self._pending and self._pending[0].done():

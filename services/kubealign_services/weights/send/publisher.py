@@ -174,8 +174,8 @@ class WeightsPublisher:
         """
         if request.rank != self.rank:
             raise NotFound(
-                f"rank {request.rank}'s part of weights {describe_weights(request.weights)} was asked of "
-                f"rank {self.rank}: two ranks of the trainer have the same address, {self._address}"
+                f"rank {request.rank}'s part of weights {describe_weights(request.weights)} was requested "
+                f"from rank {self.rank}: two ranks of the trainer have the same address, {self._address}"
             )
         slot, part = self._find_served(request.weights)
         indices = list(request.tensors) or range(len(part.tensors))
@@ -186,15 +186,15 @@ class WeightsPublisher:
             )
         indices = indices[request.skip :]
         if request.delta:
-            file, stretches = slot.deltas, _delta_ranges(part, indices)
+            file, byte_ranges = slot.deltas, _delta_ranges(part, indices)
             if file is None or not part.delta_sizes:
                 raise NotFound(
                     f"weights {describe_weights(request.weights)} have no deltas at rank {self.rank}"
                 )
         else:
             file = slot.file
-            stretches = chunk_ranges((part.tensors[index] for index in indices), CHUNK_BYTES)
-        for offset, count in stretches:
+            byte_ranges = chunk_ranges((part.tensors[index] for index in indices), CHUNK_BYTES)
+        for offset, count in byte_ranges:
             data = file.read(offset, count)
             # Check after the read: if the weights are still served, the bytes read are unchanged.
             self._find_served(request.weights)

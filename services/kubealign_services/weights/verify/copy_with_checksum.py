@@ -72,9 +72,9 @@ def _copy_stripes(target: Any, source: Any, size: Any, lanes: Any, keys: Any) ->
     blocks = (size - 1) // BLOCK
     for block in range(blocks):
         _copy_block(target + block * BLOCK, source + block * BLOCK, lanes, keys)
-    begun = blocks * BLOCK
-    for stripe in range((size - 1 - begun) // STRIPE):
-        offset = begun + stripe * STRIPE
+    start = blocks * BLOCK
+    for stripe in range((size - 1 - start) // STRIPE):
+        offset = start + stripe * STRIPE
         _copy_stripe(target + offset, source + offset, lanes, keys + 8 * stripe)
     _read_stripe(source, source + size - STRIPE, lanes, keys + LAST_KEY_OFFSET)
     store_fence()  # type: ignore[call-arg]
@@ -85,9 +85,9 @@ def _narrow_stripes(target: Any, source: Any, size: Any, lanes: Any, keys: Any) 
     blocks = (size - 1) // BLOCK
     for block in range(blocks):
         _narrow_block(target + block * BLOCK, source + 2 * block * BLOCK, lanes, keys)
-    begun = blocks * BLOCK
-    for stripe in range((size - 1 - begun) // STRIPE):
-        offset = begun + stripe * STRIPE
+    start = blocks * BLOCK
+    for stripe in range((size - 1 - start) // STRIPE):
+        offset = start + stripe * STRIPE
         _narrow_stripe(target + offset, source + 2 * offset, lanes, keys + 8 * stripe)
     _read_narrowed(source, source + 2 * (size - STRIPE), lanes, keys + LAST_KEY_OFFSET)
     store_fence()  # type: ignore[call-arg]

@@ -17,8 +17,8 @@ async def document(folder: Path) -> dict[str, Any]:
 
 
 async def test_every_operation_is_documented(tmp_path: Path) -> None:
-    told = await document(tmp_path)
-    for path, operations in told["paths"].items():
+    openapi = await document(tmp_path)
+    for path, operations in openapi["paths"].items():
         for method, operation in operations.items():
             where = f"{method.upper()} {path}"
             assert operation["summary"] and operation["description"], where
@@ -44,16 +44,16 @@ async def test_every_operation_is_documented(tmp_path: Path) -> None:
 
 
 async def test_a_job_is_described_field_by_field(tmp_path: Path) -> None:
-    told = await document(tmp_path)
-    schemas = told["components"]["schemas"]
+    openapi = await document(tmp_path)
+    schemas = openapi["components"]["schemas"]
     assert "maxSteps" in schemas["AlignmentJobSpec"]["properties"]
     assert schemas["Problem"]["properties"].keys() >= {"type", "title", "status", "detail", "instance"}
 
 
 async def test_every_reference_resolves(tmp_path: Path) -> None:
-    told = await document(tmp_path)
-    text = json.dumps(told)
+    openapi = await document(tmp_path)
+    text = json.dumps(openapi)
     for reference in {part.split('"')[0] for part in text.split('"$ref": "')[1:]}:
-        target: Any = told
+        target: Any = openapi
         for part in reference.removeprefix("#/").split("/"):
             target = target[part]

@@ -17,9 +17,9 @@ PHASES = ("Running", "Failed", "Succeeded")
 
 @pytest.fixture
 def cache() -> JobCache:
-    made = JobCache()
+    new_cache = JobCache()
     for number in range(30):
-        made.put(
+        new_cache.put(
             item(
                 f"job-{number:02}",
                 "team" if number % 2 else "other",
@@ -33,7 +33,7 @@ def cache() -> JobCache:
                 **({"reward": number / 10} if number > 5 else {}),
             )
         )
-    return made
+    return new_cache
 
 
 def names(held: JobPage) -> list[str]:

@@ -44,15 +44,15 @@ async def follow(
     hub: Hub, count: int, namespaces: Collection[str] | None = None, last: str = ""
 ) -> list[Seen]:
     """Return this many events."""
-    found: list[Seen] = []
+    received: list[Seen] = []
     frames = list_stream(hub, namespaces, last)
     async with asyncio.timeout(SECONDS):
         async for seen in events(cast(AsyncIterator[bytes], frames)):
-            found.append(seen)
-            if len(found) == count:
+            received.append(seen)
+            if len(received) == count:
                 break
     await frames.aclose()  # type: ignore[attr-defined]
-    return found
+    return received
 
 
 def names(seen: Seen) -> list[str]:

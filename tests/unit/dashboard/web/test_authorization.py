@@ -41,9 +41,9 @@ def routes(app: FastAPI) -> Iterator[tuple[str, str]]:
 
 
 def guarded(app: FastAPI) -> list[tuple[str, str]]:
-    found = [(method, path) for method, path in routes(app) if path not in OPEN]
-    assert len(found) > 20
-    return found
+    guarded_routes = [(method, path) for method, path in routes(app) if path not in OPEN]
+    assert len(guarded_routes) > 20
+    return guarded_routes
 
 
 def filled(pattern: str, namespace: str = "default") -> str:

@@ -31,8 +31,8 @@ def _main(manifest: Json) -> Json:
 
 
 def _settings(manifest: Json) -> PodSettings:
-    held = next(item["value"] for item in _main(manifest)["env"] if item["name"] == "KUBEALIGN_SETTINGS")
-    return PodSettings.model_validate_json(held)
+    variable = next(item["value"] for item in _main(manifest)["env"] if item["name"] == "KUBEALIGN_SETTINGS")
+    return PodSettings.model_validate_json(variable)
 
 
 @pytest.mark.parametrize("job", [sft(), two_ranks(), ppo()])

@@ -324,8 +324,8 @@ def test_rows_of_another_job_are_awaited_and_mounted() -> None:
     mounts = {entry["name"]: entry for entry in container["volumeMounts"]}
     assert (mounts[volume]["mountPath"], mounts[volume]["readOnly"]) == ("/volumes/made", True)
     (settings,) = (entry["value"] for entry in container["env"] if entry["name"] == ENV_SETTINGS)
-    told = PodSettings.model_validate_json(settings)
-    assert told.results == {"samples": PurePosixPath("/volumes/made/samples-2/result")}
+    pod_settings = PodSettings.model_validate_json(settings)
+    assert pod_settings.results == {"samples": PurePosixPath("/volumes/made/samples-2/result")}
 
 
 def test_rows_of_a_job_that_generates_none_are_rejected() -> None:

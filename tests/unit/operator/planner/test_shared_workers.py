@@ -33,10 +33,10 @@ def test_each_worker_has_its_own_rendezvous_and_counts_once() -> None:
     cluster = running()
     assert [name for name in cluster.short_names() if name.startswith("rollout")] == PODS
     for process, rank, leader in (("rollout-1", 0, "rollout-1"), ("rollout-1-r1", 1, "rollout-1")):
-        told = settings(cluster, process)
-        assert (told.get("rank", 0), told["world_size"]) == (rank, 2)
-        assert told["rendezvous"].startswith(f"{leader}.shared-peers.team.svc:")
-        assert told.get("serves", True) is (rank == 0)
+        pod_settings = settings(cluster, process)
+        assert (pod_settings.get("rank", 0), pod_settings["world_size"]) == (rank, 2)
+        assert pod_settings["rendezvous"].startswith(f"{leader}.shared-peers.team.svc:")
+        assert pod_settings.get("serves", True) is (rank == 0)
         assert cluster.pods[cluster.name(process)]["metadata"]["labels"][RANK] == str(rank)
     assert RANK not in cluster.pods["shared-trainer-0"]["metadata"]["labels"]
     assert counted(cluster) == (2, 2)

@@ -11,8 +11,7 @@ from kubealign.local.errors import RunRefused
 from kubealign.local.replay import create_replay_folder, has_same_weights, plan_replay
 from kubealign.local.run_dir.layout import RunDirectory
 from kubealign.process_settings import Role
-from kubealign.replay.errors import ReplayError
-from kubealign.replay.plan import ReplayPlan, processes_for_run, read_replay_plan
+from kubealign.replay.plan import ReplayError, ReplayPlan, processes_for_run, read_replay_plan
 from kubealign.replay.record import RecordedStep, batch_path, record_path
 from kubealign.spec.errors import SpecErrors
 from kubealign.spec.job import AlignmentJob

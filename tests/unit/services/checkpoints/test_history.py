@@ -48,11 +48,11 @@ def test_torn_last_line_is_ignored_and_overwritten(lost: int) -> None:
             history.append(step(number))
         data = path.read_bytes()
         path.write_bytes(data[: max(0, len(data) - lost)])
-        kept = history.read()
+        steps = history.read()
         # A line is whole exactly when its newline is still there.
-        assert kept == [step(1), step(2), step(3)][: path.read_bytes().count(b"\n")]
+        assert steps == [step(1), step(2), step(3)][: path.read_bytes().count(b"\n")]
         history.append(step(9))
-        assert history.read() == [*kept, step(9)]
+        assert history.read() == [*steps, step(9)]
 
 
 def test_last_line_longer_than_a_block(tmp_path: Path) -> None:

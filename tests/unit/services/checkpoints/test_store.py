@@ -16,9 +16,9 @@ from kubealign_services.checkpoints import store as store_module
 from kubealign_services.checkpoints.manifest import CheckpointManifest, ShardFile, describe_shards
 from kubealign_services.checkpoints.store import (
     MANIFEST,
+    CheckpointCorrupted,
     CheckpointFailed,
     CheckpointStore,
-    CorruptCheckpoint,
 )
 
 pytestmark = pytest.mark.timeout(60)
@@ -145,7 +145,7 @@ def test_corrupt_newest_checkpoint_names_the_remedy(
     commit(store, 1)
     path = commit(store, 2)
     harm(path)
-    with pytest.raises(CorruptCheckpoint, match=words) as caught:
+    with pytest.raises(CheckpointCorrupted, match=words) as caught:
         store.latest()
     assert f"delete the folder {path} to go on from step-00000001" in str(caught.value)
     shutil.rmtree(path)

@@ -42,9 +42,9 @@ def custom(**fields: Any) -> Algorithm:
 
 def test_algorithm_is_created_from_its_entry_point(install: Install) -> None:
     install(ALGORITHM, {"algorithms.ours": "Ours"})
-    made: Any = make_algorithm(custom(parameters={"share": 0.25}))
-    assert made.share == 0.25
-    assert made.policy_objective().outputs == {"logprobs"}
+    algorithm: Any = make_algorithm(custom(parameters={"share": 0.25}))
+    assert algorithm.share == 0.25
+    assert algorithm.policy_objective().outputs == {"logprobs"}
 
 
 @pytest.mark.parametrize(
@@ -193,5 +193,7 @@ def test_tracker_parameters_are_checked_before_the_job(install: Install) -> None
         PluginError, match=r"ours: plugin.parameters: missing a required .*'words'; it takes words"
     ):
         check_parameters(TrackerPlugin(name="kept"), "ours")
-    with pytest.raises(PluginError, match=r"ours: plugin.name: lost is not installed .* there is kept"):
+    with pytest.raises(
+        PluginError, match=r"ours: plugin.name: lost is not installed .* kubealign.trackers: kept"
+    ):
         check_installed(TrackerPlugin(name="lost"), "ours")

@@ -51,13 +51,13 @@ def test_rate_of_growth() -> None:
 
 
 def test_last_error_ignores_warnings() -> None:
-    kept = LastError()
+    last_error = LastError()
     log = logging.getLogger("test.last_error")
-    log.addHandler(kept)
+    log.addHandler(last_error)
     try:
         log.error("worker %s: %s", "rollout-1", "x" * 600)
         log.warning("slow")
     finally:
-        log.removeHandler(kept)
-    assert kept.text.startswith("worker rollout-1: xxx")
-    assert len(kept.text) == 500
+        log.removeHandler(last_error)
+    assert last_error.text.startswith("worker rollout-1: xxx")
+    assert len(last_error.text) == 500

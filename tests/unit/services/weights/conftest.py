@@ -107,11 +107,11 @@ class Receiver:
     ) -> None:
         self.before_copy()
         self.refits += 1
-        found = dict(tensors)
-        if found.keys() != self.model.weights.keys():
-            raise ValueError(f"the model has {sorted(self.model.weights)}, not {sorted(found)}")
+        received = dict(tensors)
+        if received.keys() != self.model.weights.keys():
+            raise ValueError(f"the model has {sorted(self.model.weights)}, not {sorted(received)}")
         for name, weight in self.model.weights.items():
-            weight.copy_(found[name])
+            weight.copy_(received[name])
 
     async def hold_output_until(self, proof: asyncio.Future[None]) -> None:
         await asyncio.shield(proof)

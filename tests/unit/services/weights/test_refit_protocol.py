@@ -97,8 +97,8 @@ async def test_damaged_map_falls_back_to_the_stream(stage: Any) -> None:
 
     async def publish_and_harm(fence: int, version: int) -> refit_pb2.WeightsAnnouncement:
         announcement: refit_pb2.WeightsAnnouncement = await publish(fence, version)
-        whole = list(chunks(refit_pb2.FetchWeightsRequest(weights=announcement.weights)))
-        sender.publisher.chunks = lambda request: iter(whole)
+        all_chunks = list(chunks(refit_pb2.FetchWeightsRequest(weights=announcement.weights)))
+        sender.publisher.chunks = lambda request: iter(all_chunks)
         flip_in_memory(stage, announcement)
         return announcement
 

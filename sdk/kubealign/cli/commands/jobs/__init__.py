@@ -1,0 +1,1 @@
+"""Commands that access the jobs of a backend."""

@@ -73,7 +73,7 @@ def replay(
     )
     from kubealign.local.runner.run_jobs import INTERRUPTED, run_jobs
     from kubealign.replay.comparison import compare_runs
-    from kubealign.replay.errors import ReplayError
+    from kubealign.replay.plan import ReplayError
 
     with exit_on_error():
         try:

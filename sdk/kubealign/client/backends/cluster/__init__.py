@@ -1,0 +1,1 @@
+"""Backend of a cluster, over the Kubernetes API and the dashboard's REST API."""

@@ -1,0 +1,1 @@
+"""Backend of this machine, over run directories and their runners."""

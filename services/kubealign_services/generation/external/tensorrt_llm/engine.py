@@ -23,7 +23,12 @@ class TensorRTLLMExternalEngine:
     """An ExternalEngine over TensorRT-LLM's AsyncLLM. Use `create`."""
 
     def __init__(self, engine: Any, library: Any) -> None:
-        """engine: an AsyncLLM; library: the tensorrt_llm package."""
+        """Wrap a running engine.
+
+        Args:
+            engine: An AsyncLLM.
+            library: The tensorrt_llm package.
+        """
         self._engine = engine
         self._library = library
 

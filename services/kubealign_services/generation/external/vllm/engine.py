@@ -18,7 +18,12 @@ class VllmExternalEngine:
     """An ExternalEngine over vLLM's AsyncLLM. Use `create`."""
 
     def __init__(self, engine: Any, library: Any) -> None:
-        """engine: an AsyncLLM; library: the vllm package."""
+        """Wrap a running engine.
+
+        Args:
+            engine: An AsyncLLM.
+            library: The vllm package.
+        """
         self._engine = engine
         self._library = library
 

@@ -50,7 +50,7 @@ class RequestClient:
 
     async def __call__(
         self,
-        questions: Sequence[PolicyRequest],
+        requests: Sequence[PolicyRequest],
         samples: int,
         state: DataGenerationState,
         purpose: str = STAGE_PURPOSE,
@@ -67,17 +67,17 @@ class RequestClient:
             UnrecoverableError: Too many requests have failed, or a failure is permanent.
             ShutdownRequested: The driver was asked to stop.
         """
-        if not questions:
+        if not requests:
             return {}
         buffer = GroupBuffer(
             self._collector,
-            _RequestPrompts(questions),
-            replace(self._plan, prompts_per_step=len(questions), samples_per_prompt=samples),
+            _RequestPrompts(requests),
+            replace(self._plan, prompts_per_step=len(requests), samples_per_prompt=samples),
             purpose,
             tuple(sources),
             failure_count=len(state.given_up),
             continuations={
-                question.name: question.continuations for question in questions if question.continuations
+                request.name: request.continuations for request in requests if request.continuations
             },
         )
         try:
@@ -91,8 +91,8 @@ class RequestClient:
 class _RequestPrompts:
     """Prompt source of each request once."""
 
-    def __init__(self, questions: Sequence[PolicyRequest]) -> None:
-        self._requests = {question.name: question for question in questions}
+    def __init__(self, requests: Sequence[PolicyRequest]) -> None:
+        self._requests = {request.name: request for request in requests}
         self._pending = list(self._requests)
 
     def next_prompt(self) -> str | None:

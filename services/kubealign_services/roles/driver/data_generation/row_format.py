@@ -29,13 +29,13 @@ class RowFormatter:
         return row.prompt_text if self._messages is None else format_conversation(self._prompt(row))
 
     def demonstration(self, row: PreparedRow, response: str) -> dict[str, Any]:
-        """Return prompt and response, or messages ending with the response, and the row's other columns."""
+        """Return prompt and response, or messages ending with the response, and the other columns."""
         if self._messages is None:
             return self._other_columns(row) | {"prompt": row.prompt_text, "response": response}
         return self._other_columns(row) | {"messages": [*self._prompt(row), _assistant_message(response)]}
 
     def preference(self, row: PreparedRow, chosen: str, rejected: str) -> dict[str, Any]:
-        """Return prompt, chosen and rejected, or chosen and rejected messages, and the row's other columns."""
+        """Return prompt, chosen and rejected, or chosen and rejected messages, and the other columns."""
         if self._messages is None:
             texts = {"prompt": row.prompt_text, "chosen": chosen, "rejected": rejected}
             return self._other_columns(row) | texts

@@ -1,14 +1,18 @@
-"""Metrics of a batch: the log-probability gap between rollout engine and trainer, and reward model
-attributes.
-"""
+"""Metrics of a batch: log-probability gap, waits, data position, responses and reward model attributes."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from statistics import fmean
+
+import torch
 
 from kubealign.v1 import scoring_pb2
 from kubealign_services.algorithms.losses.logprob_gap import comparable_tokens
+from kubealign_services.batch.auxiliary import trainable
 from kubealign_services.batch.packed import Batch
 from kubealign_services.roles.driver.errors import UnrecoverableError
+from kubealign_services.roles.driver.rollouts.batch_assembly import compute_staleness, has_mixed_versions
+from kubealign_services.roles.driver.rollouts.group_tracker import RolloutGroup
+from kubealign_services.roles.driver.rollouts.prompt_source import EpochPrompts
 
 
 def measure_logprob_gap(batch: Batch) -> dict[str, float]:
@@ -33,6 +37,53 @@ def check_logprob_gap(metrics: dict[str, float], bound: float) -> None:
             f"more than rollout.mismatchGate.mean ({bound:g}): the engine does not compute with the "
             "trainer's weights or precision"
         )
+
+
+def wait_metrics(groups: Sequence[RolloutGroup], requested_at: float, taken_at: float) -> dict[str, float]:
+    """Return how long trainer and groups waited for each other, in seconds.
+
+    The trainer waited for this batch's groups from `requested_at` to `taken_at` (time.monotonic()); complete
+    groups waited for the trainer.
+    """
+    waited = [taken_at - (group.completed_at or taken_at) for group in groups]
+    return {
+        "seconds/wait_groups": taken_at - requested_at,
+        "seconds/groups_waited": sum(waited) / len(waited),
+    }
+
+
+def data_metrics(prompts: EpochPrompts, dropped_rows: int) -> dict[str, float]:
+    """Return the position in the data as metrics.
+
+    Args:
+        dropped_rows: Rows left out for their length during preparation.
+    """
+    return {"data/epoch": prompts.cursor.epoch, "data/dropped_prompts": dropped_rows}
+
+
+def response_metrics(batch: Batch, version: int) -> dict[str, float]:
+    """Return lengths, truncation, staleness and weight version of a batch of samples, without auxiliary
+    sequences.
+    """
+    batch = trainable(batch)
+    lengths = torch.zeros(len(batch)).index_add(0, batch.sequence_of_token, batch.token("loss_mask").float())
+    age = compute_staleness(batch, version)
+    workflow_metrics = {
+        f"rollout/{name}": float(batch.sequence(name).float().mean())
+        for name in ("turns", "tool_errors")
+        if name in batch.sequence_columns
+    }
+    return workflow_metrics | {
+        "batch/tokens": len(batch.tokens),
+        "batch/sequences": len(batch),
+        "response/length": float(lengths.mean()),
+        "response/length_max": float(lengths.max()),
+        "response/truncated_share": float(batch.sequence("truncated").float().mean()),
+        "weights/version": version,
+        "rollout/staleness": float(age.float().mean()),
+        "rollout/staleness_max": float(age.max()),
+        "rollout/mixed_versions_share": float(has_mixed_versions(batch).float().mean()),
+    }
 
 
 def reward_model_metrics(scores: Iterable[scoring_pb2.Score]) -> dict[str, float]:

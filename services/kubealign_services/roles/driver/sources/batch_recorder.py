@@ -27,7 +27,7 @@ class BatchRecorder:
         self._seed = seed
 
     def resume_at(self, step: int) -> None:
-        """Delete the records of steps that a rollback undid. Raises UnrecoverableError if the disk refuses."""
+        """Delete the records of steps that a rollback undid. Raises UnrecoverableError on a disk error."""
         try:
             self._folder.mkdir(exist_ok=True)
             for later in list_recorded_steps(self._folder):

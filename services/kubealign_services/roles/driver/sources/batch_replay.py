@@ -3,8 +3,7 @@
 import asyncio
 import logging
 
-from kubealign.replay.errors import ReplayError
-from kubealign.replay.plan import ReplayPlan
+from kubealign.replay.plan import ReplayError, ReplayPlan
 from kubealign.replay.record import FOLDER, RecordedStep, read_batch, read_record
 from kubealign.v1 import batch_pb2
 from kubealign_services.algorithms.contract import Algorithm

@@ -6,19 +6,19 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
-import torch
-
 from kubealign.spec.sections.rewards import Reward
-from kubealign_services.batch.auxiliary import trainable
 from kubealign_services.batch.packed import Batch
 from kubealign_services.roles.driver.errors import ShutdownRequested
-from kubealign_services.roles.driver.metrics.batch_metrics import reward_model_metrics
+from kubealign_services.roles.driver.metrics.batch_metrics import (
+    data_metrics,
+    response_metrics,
+    reward_model_metrics,
+    wait_metrics,
+)
 from kubealign_services.roles.driver.metrics.report import SampleText, StepRecord
 from kubealign_services.roles.driver.rollouts.batch_assembly import (
     SamplingInfo,
     assemble_batch,
-    compute_staleness,
-    has_mixed_versions,
     make_sample_id,
 )
 from kubealign_services.roles.driver.rollouts.group_buffer import GroupBuffer
@@ -208,51 +208,4 @@ def collect_sample_texts(groups: Sequence[RolloutGroup]) -> dict[str, SampleText
         )
         for group in groups
         for sample, rollout in group.rollouts.items()
-    }
-
-
-def wait_metrics(groups: Sequence[RolloutGroup], asked: float, taken: float) -> dict[str, float]:
-    """Return how long trainer and groups waited for each other, in seconds.
-
-    The trainer waited for this batch's groups from `asked` to `taken` (time.monotonic()); a complete group
-    waited for the trainer.
-    """
-    waited = [taken - (group.completed_at or taken) for group in groups]
-    return {
-        "seconds/wait_groups": taken - asked,
-        "seconds/groups_waited": sum(waited) / len(waited),
-    }
-
-
-def data_metrics(prompts: EpochPrompts, dropped_rows: int) -> dict[str, float]:
-    """Return the position in the data as metrics.
-
-    Args:
-        dropped_rows: Rows left out for their length during preparation.
-    """
-    return {"data/epoch": prompts.cursor.epoch, "data/dropped_prompts": dropped_rows}
-
-
-def response_metrics(batch: Batch, version: int) -> dict[str, float]:
-    """Return lengths, truncation, staleness and weight version of a batch of samples, without auxiliary
-    sequences.
-    """
-    batch = trainable(batch)
-    lengths = torch.zeros(len(batch)).index_add(0, batch.sequence_of_token, batch.token("loss_mask").float())
-    age = compute_staleness(batch, version)
-    workflow_metrics = {
-        f"rollout/{name}": float(batch.sequence(name).float().mean())
-        for name in ("turns", "tool_errors")
-        if name in batch.sequence_columns
-    }
-    return workflow_metrics | {
-        "batch/tokens": len(batch.tokens),
-        "batch/sequences": len(batch),
-        "response/length": float(lengths.mean()),
-        "response/length_max": float(lengths.max()),
-        "response/truncated_share": float(batch.sequence("truncated").float().mean()),
-        "weights/version": version,
-        "rollout/staleness": float(age.float().mean()),
-        "rollout/staleness_max": float(age.max()),
-        "rollout/mixed_versions_share": float(has_mixed_versions(batch).float().mean()),
     }

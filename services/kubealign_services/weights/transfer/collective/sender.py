@@ -89,24 +89,26 @@ class BroadcastSender:
             if request.asker not in round_.late:
                 round_.late.add(request.asker)
                 self._expected += 1
-            raise NotFound(f"the broadcast of weights {describe_weights(request.weights)} has begun already")
+            raise NotFound(
+                f"the broadcast of weights {describe_weights(request.weights)} has already started"
+            )
         round_.joined[request.asker] = request
         if len(round_.joined) >= self._expected:
             self._start_round(round_)
         try:
-            begun = await asyncio.shield(round_.started)
+            started = await asyncio.shield(round_.started)
         except asyncio.CancelledError:
             if not round_.started.done():
                 del round_.joined[request.asker]
             raise
         assert self._store is not None
         return refit_pb2.JoinBroadcastReply(
-            group=begun.group,
+            group=started.group,
             store=f"{self._host}:{self._store[1]}",
-            rank=1 + begun.members.index(request.asker),
-            world_size=1 + len(begun.members),
+            rank=1 + started.members.index(request.asker),
+            world_size=1 + len(started.members),
             bucket_bytes=BUCKET_BYTES,
-            accelerator=begun.accelerator,
+            accelerator=started.accelerator,
         )
 
     def close(self) -> None:
@@ -165,28 +167,28 @@ class BroadcastSender:
         self,
         loop: asyncio.AbstractEventLoop,
         store: Store,
-        begun: _StartedRound,
+        started: _StartedRound,
         group: BroadcastGroup | None,
     ) -> None:
         try:
             if group is None:
                 group = BroadcastGroup(
                     store,
-                    begun.group,
+                    started.group,
                     0,
-                    1 + len(begun.members),
+                    1 + len(started.members),
                     self._timeout / 4,
                     address=_bind_address(self._host),
-                    accelerator=begun.accelerator,
+                    accelerator=started.accelerator,
                 )
-            for bucket in self._buckets(begun.weights):
+            for bucket in self._buckets(started.weights):
                 group.broadcast(bucket)
         except (RuntimeError, OSError, LookupError) as error:
             log.warning(
                 "a weights broadcast failed; receivers stream instead",
                 extra={
-                    "weights": describe_weights(begun.weights),
-                    "members": begun.members,
+                    "weights": describe_weights(started.weights),
+                    "members": started.members,
                     "cause": str(error),
                 },
             )
@@ -194,7 +196,7 @@ class BroadcastSender:
                 group.leave()
             return
         try:
-            loop.call_soon_threadsafe(self._keep_group, group, begun.members)
+            loop.call_soon_threadsafe(self._keep_group, group, started.members)
         except RuntimeError:
             # The loop is closed, so the process is shutting down.
             group.leave()

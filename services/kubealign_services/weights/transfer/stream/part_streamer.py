@@ -35,7 +35,7 @@ class PartStreamer:
     relay: Relay | None = None
 
     async def fill(
-        self, sender: str, request: refit_pb2.FetchWeightsRequest, incoming: PartAssembler, tries: int
+        self, sender: str, request: refit_pb2.FetchWeightsRequest, assembler: PartAssembler, tries: int
     ) -> None:
         """Fetch the missing pieces.
 
@@ -51,14 +51,14 @@ class PartStreamer:
         failed_relays: list[str] = []
         causes: list[str] = []
         source = sender
-        while not incoming.is_complete:
+        while not assembler.is_complete:
             attempt = refit_pb2.FetchWeightsRequest()
             attempt.CopyFrom(request)
-            attempt.asker, attempt.skip = self.asker, incoming.verified_count
+            attempt.asker, attempt.skip = self.asker, assembler.verified_count
             attempt.address = "" if self.relay is None else self.relay.address
             attempt.lost.extend(failed_relays)
             try:
-                source = await self._stream_from(source, sender, attempt, incoming)
+                source = await self._stream_from(source, sender, attempt, assembler)
             except (CorruptTransfer, NotFound, Unreachable) as error:
                 if source == sender:
                     causes.append(str(error))
@@ -70,12 +70,12 @@ class PartStreamer:
                 source = sender
 
     async def _stream_from(
-        self, source: str, sender: str, request: refit_pb2.FetchWeightsRequest, incoming: PartAssembler
+        self, source: str, sender: str, request: refit_pb2.FetchWeightsRequest, assembler: PartAssembler
     ) -> str:
         """Receive from one source. Returns the source to use next."""
-        incoming.restart()
+        assembler.restart()
         silent = None if source == sender else min(_SILENCE_SECONDS, self.timeout / 4)
-        before = incoming.received_bytes
+        before = assembler.received_bytes
         async with aclosing(self.open_stream(source, request, self.timeout)) as chunks:
             while (chunk := await _next_chunk(chunks, source, silent)) is not None:
                 if chunk.instead:
@@ -83,10 +83,10 @@ class PartStreamer:
                         raise CorruptTransfer(f"{source} is a relay and redirected the request")
                     return chunk.instead
                 if chunk.data:
-                    incoming.put(chunk.offset_bytes, chunk.data, source)
-        if not incoming.is_complete:
-            received = incoming.received_bytes - before
-            missing = len(incoming.pieces) - incoming.verified_count
+                    assembler.put(chunk.offset_bytes, chunk.data, source)
+        if not assembler.is_complete:
+            received = assembler.received_bytes - before
+            missing = len(assembler.pieces) - assembler.verified_count
             raise CorruptTransfer(f"{source} sent {received} bytes and ended; {missing} pieces are missing")
         return source
 

@@ -31,20 +31,20 @@ class Relay:
     # Number of streams of each assembler, of any weights.
     _streaming: Counter[PartAssembler] = field(default_factory=Counter)
 
-    def offer(self, weights: batch_pb2.WeightsId, rank: int, delta: bool, incoming: PartAssembler) -> None:
+    def offer(self, weights: batch_pb2.WeightsId, rank: int, delta: bool, assembler: PartAssembler) -> None:
         """Serve these pieces, including those still to come. Other weights are no longer offered; streams in
         progress get the rest of them.
         """
         if weights != self._weights:
             self._weights = weights
             self._assemblers = {}
-        self._assemblers[rank, delta] = incoming
+        self._assemblers[rank, delta] = assembler
 
     def withdraw(self, buffer: memoryview | None, cause: str) -> None:
         """Stop serving the bytes of this buffer, which are about to change or are invalid."""
-        for incoming in {*self._assemblers.values(), *self._streaming.elements()}:
-            if incoming.buffer is buffer:
-                incoming.invalidate(cause)
+        for assembler in {*self._assemblers.values(), *self._streaming.elements()}:
+            if assembler.buffer is buffer:
+                assembler.invalidate(cause)
         self._assemblers = {
             key: other for key, other in self._assemblers.items() if other.buffer is not buffer
         }
@@ -55,54 +55,54 @@ class Relay:
 
         Raises NotFound for weights, a part, a piece or deltas that this relay does not have, or no longer.
         """
-        incoming = (
+        assembler = (
             self._assemblers.get((request.rank, request.delta)) if request.weights == self._weights else None
         )
-        if incoming is None:
+        if assembler is None:
             what = "changes of " if request.delta else ""
             present = "none" if self._weights is None else describe_weights(self._weights)
             raise NotFound(
                 f"{what}rank {request.rank}'s part of weights {describe_weights(request.weights)} is not at "
                 f"{self.address}, which has {present}"
             )
-        indices = list(request.tensors) or [piece.index for piece in incoming.pieces]
-        if missing := incoming.missing(indices):
+        indices = list(request.tensors) or [piece.index for piece in assembler.pieces]
+        if missing := assembler.missing(indices):
             raise NotFound(f"piece {missing[0]} is not at {self.address}")
-        self._streaming[incoming] += 1
+        self._streaming[assembler] += 1
         try:
-            async for chunk in self._chunks(incoming, indices[request.skip :]):
+            async for chunk in self._chunks(assembler, indices[request.skip :]):
                 yield chunk
         finally:
-            self._streaming[incoming] -= 1
+            self._streaming[assembler] -= 1
             self._streaming += Counter()
 
     async def _chunks(
-        self, incoming: PartAssembler, indices: Sequence[int]
+        self, assembler: PartAssembler, indices: Sequence[int]
     ) -> AsyncIterator[refit_pb2.WeightsChunk]:
         sent = 0
         while sent < len(indices):
             available = sent
-            while available < len(indices) and incoming.is_verified(indices[available]):
+            while available < len(indices) and assembler.is_verified(indices[available]):
                 available += 1
-            for offset, count in _chunk_ranges(incoming, indices[sent:available]):
+            for offset, count in _chunk_ranges(assembler, indices[sent:available]):
                 # Checked right before the copy, without an await in between: `withdraw` precedes any change.
-                incoming.check_available()
-                data = bytes(incoming.buffer[offset : offset + count])
+                assembler.check_available()
+                data = bytes(assembler.buffer[offset : offset + count])
                 yield refit_pb2.WeightsChunk(offset_bytes=offset, data=data)
             if available == sent:
-                before = incoming.verified_count
-                await incoming.wait_for_progress(self.alive_seconds)
-                if incoming.verified_count == before:
-                    incoming.check_available()
+                before = assembler.verified_count
+                await assembler.wait_for_progress(self.alive_seconds)
+                if assembler.verified_count == before:
+                    assembler.check_available()
                     yield refit_pb2.WeightsChunk()
             sent = available
 
 
-def _chunk_ranges(incoming: PartAssembler, indices: Sequence[int]) -> Iterator[tuple[int, int]]:
+def _chunk_ranges(assembler: PartAssembler, indices: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Yield (offset, count) that cover these pieces, adjacent ones together, none longer than CHUNK_BYTES."""
     start = end = 0
     for index in indices:
-        first, last = incoming.span(index)
+        first, last = assembler.span(index)
         if first not in (end, align_offset(end)):
             yield from split_range(start, end, CHUNK_BYTES)
             start = first

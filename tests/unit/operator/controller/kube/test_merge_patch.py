@@ -31,7 +31,7 @@ def _merged(target: Any, patch: Any) -> Any:
 def _without_nulls(value: Any) -> Any:
     """Remove nulls as an API server does; lists are opaque values."""
     if isinstance(value, dict):
-        return {name: _without_nulls(held) for name, held in value.items() if held is not None}
+        return {name: _without_nulls(entry) for name, entry in value.items() if entry is not None}
     return value
 
 

@@ -74,10 +74,10 @@ def test_an_older_version_is_ignored() -> None:
 def test_unused_metadata_is_removed() -> None:
     jobs = JobStore(Told())
     jobs.put(_job("one", 1))
-    held = jobs.get(ONE)
-    assert held is not None
-    assert "managedFields" not in held.resource["metadata"]
-    assert held.resource["metadata"]["annotations"] == {"kept": "yes"}
+    tracked = jobs.get(ONE)
+    assert tracked is not None
+    assert "managedFields" not in tracked.resource["metadata"]
+    assert tracked.resource["metadata"]["annotations"] == {"kept": "yes"}
 
 
 def test_own_writes_are_visible_and_their_echo_is_ignored() -> None:

@@ -161,7 +161,7 @@ def test_samples_are_independent_of_the_batch(
             if arrival.aborted == now:
                 engine.abort(str(i))
         kind = refits.get(now)
-        if kind is not None and not (kind is InFlightPolicy.DRAIN and engine._schedule.running):
+        if kind is not None and not (kind is InFlightPolicy.DRAIN and engine._scheduler.running):
             version += 1
             continued |= kind is InFlightPolicy.CONTINUE
             engine.refit(weights(zoo, name, version), version, kind)

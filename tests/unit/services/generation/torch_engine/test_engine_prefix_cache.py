@@ -215,9 +215,9 @@ def test_storage_is_bounded_by_running_sequences(zoo: Any, run_all: Run) -> None
     within the pages that are always kept, here sixteen.
     """
     engine = zoo.engine("llama-gqa", max_sequences=4)
-    engine._schedule.cache._least = 16
+    engine._scheduler.cache._min_spare_pages = 16
     run_all(engine, *(request(str(i), (i, 1, 2), i, 100 + i, most=17) for i in range(30)))
-    assert engine._schedule.cache.top <= 16
+    assert engine._scheduler.cache.storage_pages <= 16
     assert engine._runner.pages == 32
 
 

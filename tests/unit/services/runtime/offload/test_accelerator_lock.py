@@ -109,9 +109,9 @@ def test_timeout_names_the_holder_and_its_purpose(tenants: dict[str, Told]) -> N
     clock = iter([100.0, 100.0, 102.5, 108.0, 108.0])
     lease = AcceleratorLock(tenants, timeout=5.0, clock=lambda: next(clock))
     lease.acquire("generation", "samples")
-    with pytest.raises(AcceleratorLockTimeout) as told:
+    with pytest.raises(AcceleratorLockTimeout) as error:
         lease.acquire("training", "the command TrainStep")
-    assert str(told.value) == (
+    assert str(error.value) == (
         "training waited 5 s for the accelerator, for the command TrainStep: "
         "generation has held it for 8.0 s, for samples"
     )

@@ -35,9 +35,9 @@ def test_offload_and_reload_restore_every_bit(swap: HostOffloader, tensors: list
 
 
 def test_shared_storages_stay_shared(tensors: list[Tensor]) -> None:
-    whole = torch.arange(8.0)
-    part, tied = whole[2:5], whole.view(2, 4)
-    swap = HostOffloader(lambda: [part, tied, whole], CPU)
+    full = torch.arange(8.0)
+    part, tied = full[2:5], full.view(2, 4)
+    swap = HostOffloader(lambda: [part, tied, full], CPU)
     swap.offload()
     swap.reload()
     assert part.tolist() == [2, 3, 4]

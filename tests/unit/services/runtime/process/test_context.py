@@ -50,12 +50,12 @@ def context(beats: list[dict[str, Any]]) -> ProcessContext:
 
 
 async def test_sub_context_has_its_own_name_and_thread_and_no_address() -> None:
-    whole = context([])
-    part = whole.sub_context("rollout-1", Role.ROLLOUT)
+    main_context = context([])
+    part = main_context.sub_context("rollout-1", Role.ROLLOUT)
     assert (part.settings.name, part.settings.role) == ("rollout-1", Role.ROLLOUT)
     assert (part.settings.rank, part.settings.world_size) == (0, 1)
     assert (part.settings.listen, part.settings.rendezvous) == (None, None)
-    assert part.stop is whole.stop
+    assert part.stop is main_context.stop
     inside, leave = threading.Event(), threading.Event()
 
     def long() -> str:
@@ -66,24 +66,24 @@ async def test_sub_context_has_its_own_name_and_thread_and_no_address() -> None:
     pending = asyncio.ensure_future(part.compute(long))
     await asyncio.to_thread(inside.wait, 10)
     # The other thread is free, and the process knows what keeps it from ending.
-    assert await whole.compute(lambda: "done") == "done"
-    assert "long" in whole.running_computation
+    assert await main_context.compute(lambda: "done") == "done"
+    assert "long" in main_context.running_computation
     leave.set()
     assert (await pending).startswith("rollout-1")
-    assert whole.running_computation == ""
-    whole.close()
+    assert main_context.running_computation == ""
+    main_context.close()
     with pytest.raises(RuntimeError, match="after shutdown"):
         await part.compute(long)
 
 
 def test_heartbeat_merges_fields_and_the_main_part_takes_precedence() -> None:
     beats: list[dict[str, Any]] = []
-    whole = context(beats)
-    whole.heartbeat.set_fields(lambda: {"step": 3, "weight_version": 3})
-    part = whole.sub_context("rollout-1", Role.ROLLOUT)
+    main_context = context(beats)
+    main_context.heartbeat.set_fields(lambda: {"step": 3, "weight_version": 3})
+    part = main_context.sub_context("rollout-1", Role.ROLLOUT)
     part.heartbeat.set_fields(lambda: {"running": 8, "weight_version": 2})
-    said = {name: value for name, value in beats[-1].items() if name != "time"}
-    assert said == {"of": "trainer-1", "role": "trainer", "step": 3, "running": 8, "weight_version": 3}
+    fields = {name: value for name, value in beats[-1].items() if name != "time"}
+    assert fields == {"of": "trainer-1", "role": "trainer", "step": 3, "running": 8, "weight_version": 3}
 
 
 async def _ends() -> None:

@@ -75,6 +75,6 @@ def test_permanent_failure_is_found_in_groups() -> None:
 
 def test_a_full_disk_is_permanent_and_names_the_file() -> None:
     error = OSError(errno.ENOSPC, "No space left on device", "/runs/a/metrics.jsonl")
-    found = find_permanent_failure(ExceptionGroup("tasks", [error]))
-    assert str(found).startswith("No space left on device at /runs/a/metrics.jsonl; once there is room")
+    failure = find_permanent_failure(ExceptionGroup("tasks", [error]))
+    assert str(failure).startswith("No space left on device at /runs/a/metrics.jsonl; once there is room")
     assert find_permanent_failure(OSError(errno.EACCES, "Permission denied")) is None

@@ -37,22 +37,22 @@ class Kept:
 
 
 def test_queue_is_written_before_close() -> None:
-    kept = Kept()
-    tracker = BackgroundTracker("kept", lambda: kept)
+    recorder = Kept()
+    tracker = BackgroundTracker("kept", lambda: recorder)
     for step in range(100):
         tracker.step(step, 1, {"reward/mean": 0.5})
     tracker.request_close(RunOutcome.SUCCEEDED)
     assert tracker.wait_closed(20)
-    assert kept.steps == list(range(100))
-    assert kept.ending is RunOutcome.SUCCEEDED
+    assert recorder.steps == list(range(100))
+    assert recorder.ending is RunOutcome.SUCCEEDED
 
 
 def test_hanging_tracker_only_drops_metrics(caplog: pytest.LogCaptureFixture) -> None:
     go = threading.Event()
-    kept = Kept(go)
-    tracker = BackgroundTracker("slow", lambda: kept, max_queued=3)
+    recorder = Kept(go)
+    tracker = BackgroundTracker("slow", lambda: recorder, max_queued=3)
     tracker.step(0, 1, {})
-    assert kept.begun.wait(20)
+    assert recorder.begun.wait(20)
     for step in range(1, 10):
         tracker.step(step, 1, {})
     tracker.request_close(RunOutcome.STOPPED)
@@ -61,8 +61,8 @@ def test_hanging_tracker_only_drops_metrics(caplog: pytest.LogCaptureFixture) ->
     assert caplog.text.count("does not keep up") == 1
     go.set()
     assert tracker.wait_closed(20)
-    assert kept.steps == [0, 1, 2, 3]
-    assert kept.ending is RunOutcome.STOPPED
+    assert recorder.steps == [0, 1, 2, 3]
+    assert recorder.ending is RunOutcome.STOPPED
 
 
 def test_tracker_that_cannot_be_opened_warns_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -36,16 +36,16 @@ def announced(
 ) -> tuple[refit_pb2.WeightsAnnouncement, dict[int, memoryview]]:
     """An announcement of these pieces, and each part's bytes by its index."""
     parts, snapshots = [], {}
-    for place, rank in enumerate(sorted({piece.rank for piece in pieces})):
+    for index, rank in enumerate(sorted({piece.rank for piece in pieces})):
         data = bytearray()
         part = refit_pb2.WeightsPart(rank=rank)
         for piece in (piece for piece in pieces if piece.rank == rank):
             data += bytes(align_offset(len(data)) - len(data))
-            held = tensors[piece.name][piece.box.slices_in(Box.whole(piece.whole))].contiguous()
-            raw = held.reshape(-1).view(torch.uint8).numpy().tobytes() if held.numel() else b""
+            contents = tensors[piece.name][piece.box.slices_in(Box.whole(piece.whole))].contiguous()
+            raw = contents.reshape(-1).view(torch.uint8).numpy().tobytes() if contents.numel() else b""
             part.tensors.add(
                 name=piece.name,
-                shape=held.shape,
+                shape=contents.shape,
                 dtype="F32",
                 offset_bytes=len(data),
                 size_bytes=len(raw),
@@ -56,7 +56,7 @@ def announced(
             data += raw
         part.size_bytes = len(data)
         parts.append(part)
-        snapshots[place] = memoryview(data)
+        snapshots[index] = memoryview(data)
     weights = batch_pb2.WeightsId(fence=1, version=1, digest=weights_digest(parts))
     size = sum(part.size_bytes for part in parts)
     return refit_pb2.WeightsAnnouncement(weights=weights, parts=parts, size_bytes=size), snapshots
@@ -67,7 +67,7 @@ def tilings(draw: st.DrawFn) -> tuple[list[Piece], dict[str, tuple[int, ...]], d
     """Tensors cut at random, dimension after dimension and not in a grid, with requested ranges."""
     pieces: list[Piece] = []
     shapes: dict[str, tuple[int, ...]] = {}
-    wanted: dict[str, list[Box]] = {}
+    requested: dict[str, list[Box]] = {}
     for index in range(draw(st.integers(1, 3))):
         name = f"t{index}"
         shape = tuple(draw(st.lists(st.integers(0, 7), max_size=3)))
@@ -82,12 +82,12 @@ def tilings(draw: st.DrawFn) -> tuple[list[Piece], dict[str, tuple[int, ...]], d
             lower[axis], upper[axis] = at, box.shape[axis] - at
             boxes += [Box(box.start, tuple(lower)), Box(tuple(far_start), tuple(upper))]
         pieces += [Piece(name, shape, box, draw(st.integers(0, 3))) for box in boxes]
-        wanted[name] = []
+        requested[name] = []
         for _ in range(draw(st.integers(0, 2))):
             start = tuple(draw(st.integers(0, size)) for size in shape)
             shape_of = tuple(draw(st.integers(0, size - a)) for a, size in zip(start, shape, strict=True))
-            wanted[name].append(Box(start, shape_of))
-    return draw(st.permutations(pieces)), shapes, wanted
+            requested[name].append(Box(start, shape_of))
+    return draw(st.permutations(pieces)), shapes, requested
 
 
 @settings(deadline=None, max_examples=150)
@@ -95,34 +95,38 @@ def tilings(draw: st.DrawFn) -> tuple[list[Piece], dict[str, tuple[int, ...]], d
 def test_any_range_of_any_tiling_is_assembled(
     made: tuple[list[Piece], dict[str, tuple[int, ...]], dict[str, list[Box]]],
 ) -> None:
-    pieces, shapes, wanted = made
+    pieces, shapes, requested = made
     generator = torch.Generator().manual_seed(1)
     tensors = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
     announcement, snapshots = announced(pieces, tensors)
     check_announcement(announcement)
 
-    whole = AssembledTensors(announcement, plan_transfer(announcement), snapshots)
-    found = dict(whole)
-    assert found.keys() == tensors.keys() and len(whole) == len(tensors)
+    assembled_tensors = AssembledTensors(announcement, plan_transfer(announcement), snapshots)
+    assembled = dict(assembled_tensors)
+    assert assembled.keys() == tensors.keys() and len(assembled_tensors) == len(tensors)
     for name, tensor in tensors.items():
-        assert torch.equal(found[name], tensor)
+        assert torch.equal(assembled[name], tensor)
 
-    wanted_plan = plan_transfer(announcement, lambda name, shape: wanted[name])
+    wanted_plan = plan_transfer(announcement, lambda name, shape: requested[name])
     taken: dict[str, list[Tensor]] = {name: [] for name in tensors}
     for piece in AssembledTensors(announcement, wanted_plan, snapshots).slices():
         assert piece.shape == shapes[piece.name]
-        assert piece.start == wanted[piece.name][len(taken[piece.name])].start
+        assert piece.start == requested[piece.name][len(taken[piece.name])].start
         taken[piece.name].append(piece.tensor)
-    for name, boxes in wanted.items():
+    for name, boxes in requested.items():
         for box, tensor in zip(boxes, taken[name], strict=True):
             assert torch.equal(tensor, tensors[name][box.slices_in(Box.whole(shapes[name]))])
     # Nothing is fetched that gives no element.
-    for place, entries in wanted_plan.needed.items():
+    for index, entries in wanted_plan.needed.items():
         for entry in entries:
-            name = announcement.parts[place].tensors[entry].name
-            held = announcement.parts[place].tensors[entry]
-            box = Box(tuple(held.start), tuple(held.shape)) if held.start else Box.whole(held.shape)
-            assert any(box.intersection(range_) for range_ in wanted[name])
+            name = announcement.parts[index].tensors[entry].name
+            contents = announcement.parts[index].tensors[entry]
+            box = (
+                Box(tuple(contents.start), tuple(contents.shape))
+                if contents.start
+                else Box.whole(contents.shape)
+            )
+            assert any(box.intersection(range_) for range_ in requested[name])
 
 
 @settings(deadline=None, max_examples=80)
@@ -131,7 +135,7 @@ def test_missing_or_duplicate_piece_is_detected(
     made: tuple[list[Piece], dict[str, tuple[int, ...]], dict[str, list[Box]]], data: st.DataObject
 ) -> None:
     pieces, shapes, _ = made
-    full = [place for place, piece in enumerate(pieces) if piece.box.size]
+    full = [index for index, piece in enumerate(pieces) if piece.box.size]
     if not full:
         return
     chosen = data.draw(st.sampled_from(full))

@@ -54,10 +54,10 @@ class Ranks:
     def publish(self, version: int) -> refit_pb2.WeightsAnnouncement:
         base = self.publishers[0].delta_base
         parts = [publisher.write(self.slices(rank)) for rank, publisher in enumerate(self.publishers)]
-        made = build_announcement(parts, fence=1, version=version, canary=refit_pb2.Canary(), base=base)
+        created = build_announcement(parts, fence=1, version=version, canary=refit_pb2.Canary(), base=base)
         for publisher in self.publishers:
-            publisher.seal(made.weights)
-        return made
+            publisher.seal(created.weights)
+        return created
 
     def step(self) -> None:
         """Change some elements of both tensors slightly."""
@@ -99,16 +99,16 @@ Start = Callable[..., Ranks]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    made: list[Ranks] = []
+    created: list[Ranks] = []
 
     def create(
         transport: WeightTransport = WeightTransport.AUTO, encoding: WeightEncoding = WeightEncoding.DENSE
     ) -> Ranks:
-        made.append(Ranks(tmp_path, transport, encoding))
-        return made[-1]
+        created.append(Ranks(tmp_path, transport, encoding))
+        return created[-1]
 
     yield create
-    for ranks in made:
+    for ranks in created:
         ranks.close()
 
 
@@ -138,8 +138,8 @@ async def test_full_tensors_are_assembled_from_two_ranks(start: Start, near: boo
         announcement = ranks.publish(version)
         assert [part.size_bytes for part in announcement.parts] == [4000, 3632]
         assert announcement.size_bytes == 7632 and not announcement.HasField("base")
-        found, transport, received, deltas = await taken(receiver, announcement)
-        assert same(found, ranks.weights)
+        tensors, transport, received, deltas = await taken(receiver, announcement)
+        assert same(tensors, ranks.weights)
         # A stream carries the padding between neighbours too.
         assert (transport, received, deltas) == (("shared_memory", DENSE, 0) if near else ("stream", 7632, 0))
         ranks.step()
@@ -179,8 +179,8 @@ async def test_corrupt_part_of_one_rank_is_reported_and_fetched_from_another_sou
     ranks.asked.clear()
     ranks.harm = once
     announcement = ranks.publish(1)
-    found, *_ = await taken(ranks.receiver(near=False), announcement)
-    assert same(found, ranks.weights)
+    tensors, *_ = await taken(ranks.receiver(near=False), announcement)
+    assert same(tensors, ranks.weights)
     # The one that was corrupt was asked once more, the other was not.
     assert sorted(ranks.asked) == [(0, False), (1, False), (1, False)]
 
@@ -190,8 +190,8 @@ async def test_missing_part_of_one_rank_is_reported(start: Start) -> None:
     announcement = ranks.publish(0)
     (ranks.folder / announcement.parts[0].sources[0].shared_memory.name).unlink()
     # Its file is gone, its stream is not.
-    found, transport, *_ = await taken(ranks.receiver(near=True), announcement)
-    assert same(found, ranks.weights) and transport == "stream"
+    tensors, transport, *_ = await taken(ranks.receiver(near=True), announcement)
+    assert same(tensors, ranks.weights) and transport == "stream"
     ranks.gone.add(0)
     with pytest.raises(Unreachable, match=r"the part of rank 0: .*nobody at trainer-0:1"):
         await taken(ranks.receiver(near=False), announcement)
@@ -220,18 +220,23 @@ async def test_only_deltas_are_streamed_after_the_first_version(start: Start) ->
         announcement = ranks.publish(version)
         assert announcement.HasField("base") == (version > 0)
         ranks.asked.clear()
-        found, transport, received, deltas = await taken(far, announcement)
-        assert same(found, ranks.weights)
+        tensors, transport, received, deltas = await taken(far, announcement)
+        assert same(tensors, ranks.weights)
         assert sorted(ranks.asked) == [(0, version > 0), (1, version > 0)]
         assert (transport, deltas) == ("stream", 2 if version else 0)
         if version:
             assert received == sum(sum(part.delta_sizes) for part in announcement.parts)
             assert received < DENSE / 8
-        # Where memory is shared nothing has to travel; and who keeps nothing takes all.
-        found, transport, received, deltas = await taken(near, announcement)
-        assert (same(found, ranks.weights), transport, received, deltas) == (True, "shared_memory", DENSE, 0)
-        found, _, received, deltas = await taken(plain, announcement)
-        assert (same(found, ranks.weights), received, deltas) == (True, 7632, 0)
+        # With shared memory nothing is streamed, and a receiver without a cached base fetches everything.
+        tensors, transport, received, deltas = await taken(near, announcement)
+        assert (same(tensors, ranks.weights), transport, received, deltas) == (
+            True,
+            "shared_memory",
+            DENSE,
+            0,
+        )
+        tensors, _, received, deltas = await taken(plain, announcement)
+        assert (same(tensors, ranks.weights), received, deltas) == (True, 7632, 0)
         ranks.step()
 
 
@@ -242,8 +247,8 @@ async def test_receiver_without_the_base_fetches_everything(start: Start) -> Non
 
     async def deltas(who: WeightsReceiver, announcement: refit_pb2.WeightsAnnouncement) -> int:
         ranks.asked.clear()
-        found, _, _, count = await taken(who, announcement)
-        assert same(found, ranks.weights)
+        tensors, _, _, count = await taken(who, announcement)
+        assert same(tensors, ranks.weights)
         # Nor are changes asked for that could not be used.
         assert [delta for _, delta in ranks.asked].count(True) == count
         return count
@@ -286,14 +291,14 @@ async def test_invalid_delta_is_followed_by_a_full_transfer(start: Start, how: s
             chunk.data = chunk.data[:-1] + end
 
     ranks.harm = harm
-    found, _, _, deltas = await taken(receiver, announcement)
-    assert same(found, ranks.weights)
+    tensors, _, _, deltas = await taken(receiver, announcement)
+    assert same(tensors, ranks.weights)
     assert sorted(ranks.asked) == [(0, False), (0, True), (1, True)] and deltas == 1
     # From there on changes come again, to the full one too.
     ranks.harm = lambda rank, chunk: None
     ranks.step()
-    found, _, _, deltas = await taken(receiver, ranks.publish(2))
-    assert same(found, ranks.weights) and deltas == 2
+    tensors, _, _, deltas = await taken(receiver, ranks.publish(2))
+    assert same(tensors, ranks.weights) and deltas == 2
 
 
 async def test_part_with_large_delta_is_sent_dense(start: Start) -> None:
@@ -306,14 +311,14 @@ async def test_part_with_large_delta_is_sent_dense(start: Start) -> None:
     ranks.weights["w"] = bits.view(torch.bfloat16).nan_to_num()
     announcement = ranks.publish(1)
     assert [len(part.delta_sizes) for part in announcement.parts] == [0, 2]
-    found, _, _, deltas = await taken(receiver, announcement)
-    assert same(found, ranks.weights) and deltas == 1
+    tensors, _, _, deltas = await taken(receiver, announcement)
+    assert same(tensors, ranks.weights) and deltas == 1
     # Another shape is no change of the same tensor.
     ranks.weights["b"] = torch.zeros(299)
     announcement = ranks.publish(2)
     assert [len(part.delta_sizes) for part in announcement.parts] == [1, 0]
-    found, _, _, deltas = await taken(receiver, announcement)
-    assert same(found, ranks.weights) and deltas == 1
+    tensors, _, _, deltas = await taken(receiver, announcement)
+    assert same(tensors, ranks.weights) and deltas == 1
 
 
 async def test_split_engine_fetches_only_its_deltas(start: Start) -> None:
@@ -326,6 +331,6 @@ async def test_split_engine_fetches_only_its_deltas(start: Start) -> None:
     await taken(receiver, ranks.publish(0))
     ranks.step()
     announcement = ranks.publish(1)
-    found, _, received, deltas = await taken(receiver, announcement)
-    assert torch.equal(found["b"], ranks.weights["b"][4:7])
+    tensors, _, received, deltas = await taken(receiver, announcement)
+    assert torch.equal(tensors["b"], ranks.weights["b"][4:7])
     assert (received, deltas) == (announcement.parts[1].delta_sizes[1], 1)

@@ -81,17 +81,17 @@ def test_every_corrupt_piece_is_named_with_any_number_of_threads(
     data = bytearray(range(200)) * 5
     entries = [
         refit_pb2.TensorEntry(
-            name=f"t{place}",
-            offset_bytes=100 * place,
-            size_bytes=13 * place,
-            checksum=xxhash.xxh3_64_hexdigest(data[100 * place : 100 * place + 13 * place]),
+            name=f"t{index}",
+            offset_bytes=100 * index,
+            size_bytes=13 * index,
+            checksum=xxhash.xxh3_64_hexdigest(data[100 * index : 100 * index + 13 * index]),
         )
-        for place in range(7)
+        for index in range(7)
     ]
     verify_checksums(memoryview(data), entries, "here")
     verify_checksums(memoryview(data), [], "here")
-    for place in (2, 6):
-        data[100 * place] ^= 1
+    for index in (2, 6):
+        data[100 * index] ^= 1
     with pytest.raises(CorruptTransfer, match=r"2 of 7 tensors from here have the wrong checksum: t2, t6$"):
         verify_checksums(memoryview(data), entries, "here")
 
@@ -99,8 +99,8 @@ def test_every_corrupt_piece_is_named_with_any_number_of_threads(
 @given(st.lists(st.integers(0, 1000), max_size=40), st.integers(1, 5))
 def test_balanced_shares_hold_every_index_once(sizes: list[int], count: int) -> None:
     shares = checking._balance(sizes, count)
-    assert sorted(place for share in shares for place in share) == list(range(len(sizes)))
-    totals = [sum(sizes[place] for place in share) for share in shares]
+    assert sorted(index for share in shares for index in share) == list(range(len(sizes)))
+    totals = [sum(sizes[index] for index in share) for share in shares]
     assert max(totals) - min(totals) <= max(sizes, default=0)
 
 
@@ -142,10 +142,10 @@ def test_narrowing_rounds_to_even_and_keeps_nan() -> None:
     for count in (len(cases), 40 * len(cases)):  # alone, and among so many that they go by stripes
         bits = np.resize(np.array(list(cases), np.uint32), count)
         memory = torch.empty(2 * count, dtype=torch.uint8).numpy()
-        found = narrow_with_checksum(memory, bits.view(np.float32))
+        checksum = narrow_with_checksum(memory, bits.view(np.float32))
         expected = np.resize(np.array(list(cases.values()), np.uint16), count)
         assert [hex(one) for one in memory.view(np.uint16)] == [hex(one) for one in expected]
-        assert found == xxhash.xxh3_64_hexdigest(memory.data)
+        assert checksum == xxhash.xxh3_64_hexdigest(memory.data)
 
 
 @settings(deadline=None, max_examples=100)
@@ -156,8 +156,8 @@ def test_narrowing_equals_torch_and_the_librarys_checksum(count: int, to: int, s
         -44, 38, generator=generator
     )
     memory = torch.full((to + 2 * count + 64,), 255, dtype=torch.uint8).numpy()
-    found = narrow_with_checksum(memory[to : to + 2 * count], source.numpy())
+    checksum = narrow_with_checksum(memory[to : to + 2 * count], source.numpy())
     expected = source.to(torch.bfloat16).view(torch.uint8).numpy() if count else np.empty(0, np.uint8)
     assert (memory[to : to + 2 * count] == expected).all()
-    assert found == xxhash.xxh3_64_hexdigest(expected.tobytes())
+    assert checksum == xxhash.xxh3_64_hexdigest(expected.tobytes())
     assert (memory[:to] == 255).all() and (memory[to + 2 * count :] == 255).all()

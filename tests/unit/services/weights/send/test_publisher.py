@@ -149,7 +149,9 @@ def test_request_for_another_rank_is_refused(tmp_path: Path) -> None:
     request = refit_pb2.FetchWeightsRequest(weights=weights, rank=1)
     assert [len(chunk.data) for chunk in publisher.chunks(request)] == [12]
     request.rank = 3
-    with pytest.raises(NotFound, match=r"rank 3's part .* asked of rank 1: .* one address, trainer-1:7000"):
+    with pytest.raises(
+        NotFound, match=r"rank 3's part .* requested from rank 1: .* same address, trainer-1:7000"
+    ):
         list(publisher.chunks(request))
     publisher.close()
 

@@ -75,26 +75,26 @@ async def test_version_in_use_stays_intact_through_later_versions(
     slow = await kept(receiver(tmp_path, publisher), publish(publisher, 1))
     quick = receiver(tmp_path, publisher)
     for version in range(2, 7):
-        held = await kept(quick, publish(publisher, version))
-        assert all_are(held, version) and all_are(slow, 1)
+        views = await kept(quick, publish(publisher, version))
+        assert all_are(views, version) and all_are(slow, 1)
         assert len(files(tmp_path)) == 2
 
 
 async def test_prompt_reader_needs_only_two_files(publisher: WeightsPublisher, tmp_path: Path) -> None:
     first, worker = files(tmp_path), receiver(tmp_path, publisher)
-    held: dict[str, Tensor] = {}
+    views: dict[str, Tensor] = {}
     for version in range(1, 8):
-        held = await kept(worker, publish(publisher, version))
-        assert all_are(held, version)
+        views = await kept(worker, publish(publisher, version))
+        assert all_are(views, version)
     assert files(tmp_path) == first
 
 
 async def test_single_view_keeps_the_lock(publisher: WeightsPublisher, tmp_path: Path) -> None:
     before = files(tmp_path)
     worker = receiver(tmp_path, publisher)
-    held = await kept(worker, publish(publisher, 1))
-    corner = held["head.weight"][3:, 5]
-    del held
+    views = await kept(worker, publish(publisher, 1))
+    corner = views["head.weight"][3:, 5]
+    del views
     publish(publisher, 2)
     publish(publisher, 3)
     assert len(files(tmp_path) - before) == 1
@@ -111,18 +111,18 @@ async def test_single_view_keeps_the_lock(publisher: WeightsPublisher, tmp_path:
 async def test_eight_receivers_share_one_snapshot(publisher: WeightsPublisher, tmp_path: Path) -> None:
     before = files(tmp_path)
     receivers = [receiver(tmp_path, publisher) for _ in range(8)]
-    held: list[dict[str, Tensor]] = []
+    views: list[dict[str, Tensor]] = []
     for version in range(1, 6):
         announcement = publish(publisher, version)
-        held = [await kept(each, announcement) for each in receivers]
-        assert all(all_are(tensors, version) for tensors in held)
+        views = [await kept(each, announcement) for each in receivers]
+        assert all(all_are(tensors, version) for tensors in views)
     assert files(tmp_path) == before
     # One falls behind; seven go on, and its memory goes with it.
-    late = held.pop()
+    late = views.pop()
     for version in range(6, 9):
         announcement = publish(publisher, version)
-        held = [await kept(each, announcement) for each in receivers[:7]]
-    assert all_are(late, 5) and all(all_are(tensors, 8) for tensors in held)
+        views = [await kept(each, announcement) for each in receivers[:7]]
+    assert all_are(late, 5) and all(all_are(tensors, 8) for tensors in views)
     assert len(files(tmp_path) - before) == 1
 
 
@@ -193,9 +193,9 @@ async def test_snapshot_being_written_cannot_be_read(publisher: WeightsPublisher
 async def test_damaged_map_is_mapped_again(tmp_path: Path) -> None:
     publisher = WeightsPublisher(tmp_path, None, WeightTransport.SHARED_MEMORY)
     worker = receiver(tmp_path, publisher)
-    held = await kept(worker, publish(publisher, 1))
-    held["embed.weight"][0, 0] = 7.0  # this process's own page from now on
-    del held
+    views = await kept(worker, publish(publisher, 1))
+    views["embed.weight"][0, 0] = 7.0  # this process's own page from now on
+    del views
     publish(publisher, 2)
     other = receiver(tmp_path, publisher)
     third = publish(publisher, 3)

@@ -14,7 +14,12 @@ from kubealign.spec.sections.rewards import Reward
 from kubealign_services.algorithms.iterative.rounds import RoundAlgorithm, RoundRows, pack_rows
 from kubealign_services.batch.packed import Batch
 from kubealign_services.data.prepared import PreparedRow
-from kubealign_services.roles.driver.metrics.batch_metrics import check_logprob_gap, measure_logprob_gap
+from kubealign_services.roles.driver.metrics.batch_metrics import (
+    check_logprob_gap,
+    data_metrics,
+    measure_logprob_gap,
+    response_metrics,
+)
 from kubealign_services.roles.driver.metrics.report import StepRecord
 from kubealign_services.roles.driver.rollouts.batch_assembly import (
     SamplingInfo,
@@ -25,7 +30,6 @@ from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
 from kubealign_services.roles.driver.rollouts.group_buffer import GroupBuffer, GroupPlan
 from kubealign_services.roles.driver.rollouts.group_tracker import RolloutGroup
 from kubealign_services.roles.driver.rollouts.prompt_source import EpochPrompts
-from kubealign_services.roles.driver.sources.batch_sources import data_metrics, response_metrics
 from kubealign_services.roles.driver.sources.iterative.llm_judge import JUDGE_PURPOSE, PolicyJudge
 from kubealign_services.roles.driver.sources.iterative.round_files import (
     DataPosition,

@@ -51,7 +51,7 @@ def test_events_are_ordered_counted_and_limited_to_this_job() -> None:
         {"note": "without a time"},
     ]
     selected = to_job_events(items, "one", JOB.created)
-    assert [(event_list.message, event_list.count, event_list.type) for event_list in selected] == [
+    assert [(event.message, event.count, event.type) for event in selected] == [
         ("nats: it was", 1, "Normal"),
         ("driver: it was", 3, "Warning"),
     ]

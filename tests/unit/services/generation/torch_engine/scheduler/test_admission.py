@@ -26,19 +26,19 @@ class Site:
 
     def __init__(self, *entries: QueueEntry, limit: int = ROOMY) -> None:
         self.cache = PageManager(limit)
-        self.line = WaitQueue()
+        self.queue = WaitQueue()
         self.running = 0
         for each in entries:
-            self.line.insert(each)
+            self.queue.insert(each)
 
     def admit(self, rows: int, tokens: int) -> list[PrefillChunk]:
-        parts = admit(self.line, self.cache, self.running, rows, tokens)
+        parts = admit(self.queue, self.cache, self.running, rows, tokens)
         for part in parts:
             self.running += part.starting
             part.entry.first += part.starting
             if part.gives_last_page:
                 part.entry.pages = None
-        self.line.remove([part.entry for part in parts if not part.entry.remaining])
+        self.queue.remove([part.entry for part in parts if not part.entry.remaining])
         return parts
 
     def admitted(self, rows: int, tokens: int) -> list[tuple[str, int, int, int]]:
@@ -50,10 +50,10 @@ class Site:
 def test_first_come_first_served_up_to_the_rows() -> None:
     site = Site(entry("a", 3, 2, 0), entry("b", 3, 2, 1, 50), entry("c", 3, 1, 2, 99))
     assert site.admitted(3, 100) == [("a", 0, 3, 2), ("b", 0, 3, 1)]
-    assert site.line.sample_count() == 2
+    assert site.queue.sample_count() == 2
     assert site.admitted(0, 100) == []
     assert site.admitted(9, 100) == [("b", 3, 3, 1), ("c", 0, 3, 1)]
-    assert (site.line.sample_count(), site.admitted(9, 100)) == (0, [])
+    assert (site.queue.sample_count(), site.admitted(9, 100)) == (0, [])
 
 
 def test_long_prompts_are_chunked_and_not_overtaken() -> None:
@@ -115,7 +115,7 @@ def test_admission_leaves_a_page_for_each_running_sequence() -> None:
     for limit, enters in ((6, True), (5, False)):
         site = Site(entry("a", 16, 1, 0), entry("a2", 16, 1, 1, 50), limit=limit)
         assert len(site.admit(9, 100)) == 2
-        site.line.insert(entry("b", 16, 1, 2, 99))
+        site.queue.insert(entry("b", 16, 1, 2, 99))
         assert bool(site.admitted(9, 100)) is enters
 
 
@@ -130,7 +130,7 @@ def test_reused_unused_pages_do_not_count_as_free() -> None:
         rested = site.cache.allocate(2)
         site.cache.register(b.tokens[:32], rested)
         site.cache.release(rested)
-        site.line.insert(b)
+        site.queue.insert(b)
         assert site.admitted(9, 100) == ([("b", 32, 40, 1)] if enters else [])
 
 
@@ -176,10 +176,10 @@ def test_without_a_free_page_one_sample_takes_the_prompts_page() -> None:
 
 def test_oldest_entry_is_first_regardless_of_insertion() -> None:
     site = Site(entry("c", 1, 1, 2), entry("a", 1, 1, 0), entry("b", 1, 1, 1))
-    assert [each.group.request.request_id for each in site.line] == ["a", "b", "c"]
-    assert [each.group.request.request_id for each in site.line.for_request("b")] == ["b"]
-    site.line.remove(site.line.for_request("b"))
-    assert site.line.sample_count() == 2
+    assert [each.group.request.request_id for each in site.queue] == ["a", "b", "c"]
+    assert [each.group.request.request_id for each in site.queue.for_request("b")] == ["b"]
+    site.queue.remove(site.queue.for_request("b"))
+    assert site.queue.sample_count() == 2
 
 
 @pytest.mark.parametrize("rows", [1, 5])

@@ -88,7 +88,7 @@ async def test_a_hanging_tracker_is_abandoned(
             around.stop.set()
             raise ShutdownRequested
     assert around.left_behind == "the tracker hanging"
-    assert "had not ended in time" in caplog.text
+    assert "did not end in time" in caplog.text
     assert both[1].wait_closed(20)
     assert sound.ending is RunOutcome.STOPPED
 

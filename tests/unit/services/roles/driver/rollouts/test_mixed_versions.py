@@ -12,6 +12,7 @@ from kubealign_services.algorithms.losses.importance_sampling import behaviour_k
 from kubealign_services.algorithms.losses.logprob_gap import comparable_tokens
 from kubealign_services.batch.packed import Batch
 from kubealign_services.generation.contract import FinishReason, GeneratedSample
+from kubealign_services.roles.driver.metrics.batch_metrics import response_metrics, wait_metrics
 from kubealign_services.roles.driver.rollouts.batch_assembly import (
     SamplingInfo,
     assemble_batch,
@@ -20,7 +21,6 @@ from kubealign_services.roles.driver.rollouts.batch_assembly import (
     has_mixed_versions,
 )
 from kubealign_services.roles.driver.rollouts.group_tracker import RolloutGroup
-from kubealign_services.roles.driver.sources.batch_sources import response_metrics, wait_metrics
 from kubealign_services.roles.rollout.messages import to_rollout
 
 #: Log-probabilities of the trainer, at version 5, for the tokens below.
@@ -115,5 +115,5 @@ def test_wait_metrics() -> None:
         RolloutGroup("a", 1, 0, 0.0, 0.0, completed_at=now - 3),
         RolloutGroup("b", 1, 0, 0.0, 0.0, completed_at=now - 1),
     ]
-    figures = wait_metrics(groups, asked=now - 2, taken=now)
+    figures = wait_metrics(groups, requested_at=now - 2, taken_at=now)
     assert figures == pytest.approx({"seconds/wait_groups": 2.0, "seconds/groups_waited": 2.0})

@@ -78,8 +78,8 @@ def test_single_changes_keep_their_position(itemsize: int, moves: list[tuple[int
     unsigned = np.uint16 if itemsize == 2 else np.uint32
     old = np.zeros(2 * BLOCK + 7, unsigned)
     new = old.copy()
-    for place, value in moves:
-        new[place] = value % (1 << 8 * itemsize)
+    for index, value in moves:
+        new[index] = value % (1 << 8 * itemsize)
     delta = encode_delta(old.tobytes(), new.tobytes(), itemsize)
     assert applied(old.tobytes(), delta, itemsize) == new.tobytes()
     assert len(delta) < 8 + 1 + 3 * 4 + 60
@@ -201,8 +201,8 @@ def test_corrupt_deltas_never_crash_or_write_outside(data: st.DataObject) -> Non
     new = np.where((places >= first) & (places % apart == 0), old + 1, old).astype(unsigned)
     rest = bytearray(encode_delta(old.tobytes(), new.tobytes(), itemsize)[8:])
     for _ in range(data.draw(st.integers(0, 4))):
-        place = data.draw(st.one_of(st.integers(0, len(rest) - 1), st.integers(0, min(40, len(rest) - 1))))
-        rest[place] ^= 1 << data.draw(st.integers(0, 7))
+        index = data.draw(st.one_of(st.integers(0, len(rest) - 1), st.integers(0, min(40, len(rest) - 1))))
+        rest[index] ^= 1 << data.draw(st.integers(0, 7))
     harmed = bytes(rest[: data.draw(st.integers(max(0, len(rest) - 20), len(rest)))])
     around = bytearray(64 + old.nbytes + 64)
     around[64:-64] = old.tobytes()

@@ -34,8 +34,8 @@ def contents(seed: int = 1) -> bytes:
 
 def pieces(data: bytes, places: tuple[int, ...] = (0, 1, 2, 3)) -> list[PartPiece]:
     return [
-        PartPiece(place, f"t{place}", *SPANS[place], xxhash.xxh3_64_hexdigest(data[slice(*SPANS[place])]))
-        for place in places
+        PartPiece(index, f"t{index}", *SPANS[index], xxhash.xxh3_64_hexdigest(data[slice(*SPANS[index])]))
+        for index in places
     ]
 
 
@@ -69,15 +69,15 @@ def test_flipped_bit_invalidates_only_its_piece(flipped: int) -> None:
     harmed = bytearray(data)
     harmed[flipped] ^= 4
     incoming = empty(data)
-    place = next(place for place, (start, end) in enumerate(SPANS) if start <= flipped < end)
-    with pytest.raises(CorruptTransfer, match=rf"1 of 4 tensors from trainer:1 .* checksum: t{place}"):
+    index = next(index for index, (start, end) in enumerate(SPANS) if start <= flipped < end)
+    with pytest.raises(CorruptTransfer, match=rf"1 of 4 tensors from trainer:1 .* checksum: t{index}"):
         for start in range(0, 200, 50):
             incoming.put(start, bytes(harmed[start : start + 50]), SENDER)
-    assert [incoming.is_verified(other) for other in range(place)] == [
+    assert [incoming.is_verified(other) for other in range(index)] == [
         True
-    ] * place and not incoming.is_verified(place)
+    ] * index and not incoming.is_verified(index)
     incoming.restart()
-    begin = SPANS[place][0]
+    begin = SPANS[index][0]
     incoming.put(begin, data[begin:], "another:1")
     assert incoming.is_complete and bytes(incoming.buffer) == data
 
@@ -139,7 +139,7 @@ async def test_selected_and_skipped_pieces() -> None:
     assert await taken(relay, request(rank=4, skip=1)) == {128: data[128:]}
     assert await taken(relay, request(rank=4, tensors=[0, 3])) == {0: data[:100], 192: data[192:]}
     for asked, words in (
-        (request(rank=4, tensors=[2]), "place 2 is not at here:1"),
+        (request(rank=4, tensors=[2]), "piece 2 is not at here:1"),
         (request(rank=0), "rank 0's part of weights version 1 .* is not at here:1"),
         (request(rank=4, delta=True), "changes of rank 4's part"),
         (request(2, rank=4), "which has version 1"),
@@ -151,12 +151,12 @@ async def test_selected_and_skipped_pieces() -> None:
 async def test_chunks_are_short() -> None:
     size = 2 * CHUNK_BYTES + 10
     data = bytes(size)
-    whole = PartPiece(0, "t", 0, size, xxhash.xxh3_64_hexdigest(data))
-    relay, incoming = Relay("here:1"), PartAssembler(memoryview(bytearray(size)), [whole])
+    piece = PartPiece(0, "t", 0, size, xxhash.xxh3_64_hexdigest(data))
+    relay, incoming = Relay("here:1"), PartAssembler(memoryview(bytearray(size)), [piece])
     relay.offer(weights(1), 0, False, incoming)
     incoming.put(0, data, SENDER)
-    found = await taken(relay, request())
-    assert {offset: len(chunk) for offset, chunk in found.items()} == {
+    received = await taken(relay, request())
+    assert {offset: len(chunk) for offset, chunk in received.items()} == {
         0: CHUNK_BYTES,
         CHUNK_BYTES: CHUNK_BYTES,
         2 * CHUNK_BYTES: 10,
@@ -169,14 +169,14 @@ async def test_withdrawn_bytes_are_not_relayed() -> None:
     relay, incoming = Relay("here:1"), empty(data)
     relay.offer(weights(1), 0, False, incoming)
     incoming.put(0, data[:130], SENDER)
-    kept, stopped = relay.chunks(request()), relay.chunks(request())
-    await anext(kept)
+    unaffected, stopped = relay.chunks(request()), relay.chunks(request())
+    await anext(unaffected)
     await anext(stopped)
     relay.offer(weights(2), 0, False, empty(data))
     with pytest.raises(NotFound, match=r"version 1 .* is not at here:1"):
         await taken(relay, request(1))
     incoming.put(130, data[130:], SENDER)
-    assert (await anext(kept)).data == data[128:]
+    assert (await anext(unaffected)).data == data[128:]
     relay.withdraw(incoming.buffer, "changes are made to them")
     with pytest.raises(NotFound, match="changes are made to them"):
         await anext(stopped)

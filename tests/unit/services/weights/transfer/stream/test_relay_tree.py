@@ -97,9 +97,9 @@ def test_no_cycles_and_no_overload(fan_out: int, events: list[tuple[int, bool, b
             lost.setdefault(name, []).append(parents[name])
             failed.add(parents[name])
         failed.discard(f"{name}:1")
-        said = lost.get(name, [])
-        parent = tree.assign_parent(ask(name, delta=delta), said)
-        assert parent not in said
+        reported = lost.get(name, [])
+        parent = tree.assign_parent(ask(name, delta=delta), reported)
+        assert parent not in reported
         parents[name] = parent
         # Following whom each was told to ask leads to the sender.
         at, steps = name, 0
