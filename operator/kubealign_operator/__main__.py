@@ -7,7 +7,7 @@ import signal
 import sys
 from pathlib import Path
 
-from kubealign_operator import json_logs
+from kubealign import json_logs
 from kubealign_operator.controller.config import ConfigError, OperatorConfig, load_config
 from kubealign_operator.controller.http_endpoints import AddressError
 from kubealign_operator.controller.operator import Operator
@@ -52,6 +52,9 @@ def main() -> int:
     except ConfigError as error:
         parser.exit(_USAGE_ERROR, f"{error}\n")
     json_logs.configure_logging(config.log_level)
+    # The client logs several lines for each attempt to take the lease.
+    lowest = max(logging.WARNING, logging.getLevelNamesMapping()[config.log_level])
+    logging.getLogger("kubernetes").setLevel(lowest)
     try:
         asyncio.run(_run_until_signal(config))
     except (ConfigError, AddressError) as error:

@@ -65,8 +65,9 @@ jetstream {{
 
 
 def find_nats_server() -> Path:
-    """Return the path of nats-server: the one beside this Python, otherwise the one on PATH. Raises
-    FileNotFoundError.
+    """Return the path of nats-server: the one beside this Python, otherwise the one on PATH.
+
+    Raises FileNotFoundError.
     """
     bundled = Path(sys.executable).parent / "nats-server"
     program = str(bundled) if bundled.exists() else shutil.which("nats-server")

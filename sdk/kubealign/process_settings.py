@@ -12,8 +12,9 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Role(StrEnum):
-    """Roles of a job's processes: the services, NATS (the bus), and RUNNER, which starts them. The values are
-    the names in certificates.
+    """Roles of a job's processes: the services, NATS (the bus), and RUNNER, which starts them.
+
+    The values are the names in certificates.
     """
 
     TRAINER = "trainer"
@@ -28,8 +29,9 @@ class Role(StrEnum):
 
 
 class ExitCode(IntEnum):
-    """Exit codes of a process. Any other code, including a signal, is a crash, after which the process is
-    restarted.
+    """Exit codes of a process.
+
+    Any other code, including a signal, is a crash, after which the process is restarted.
     """
 
     DONE = 0

@@ -5,8 +5,9 @@ import logging
 import os
 import sys
 
+from kubealign import json_logs
 from kubealign.client.errors import KubealignError
-from kubealign_dashboard.cluster import json_logs, service
+from kubealign_dashboard.cluster import service
 from kubealign_dashboard.cluster.settings import SettingsError, from_environment
 
 log = logging.getLogger("kubealign_dashboard")

@@ -1,0 +1,1 @@
+"""Services of a job: its roles, and the packages that the roles share."""

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 def done(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine in a thread with its own event loop: Playwright occupies the one of the test's thread."""
+    """Run a coroutine in a thread with its own event loop; Playwright occupies that of the test's thread."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, work).result(_ANSWER_SECONDS)
 

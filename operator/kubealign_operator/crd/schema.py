@@ -34,8 +34,9 @@ _COPIED_KEYWORDS = ("x-kubernetes-list-type", "x-kubernetes-list-map-keys")
 
 @dataclass(frozen=True)
 class SchemaEmitter:
-    """Emits the schema of a model and of all models below it. `definitions`: pydantic's schemas by model
-    name.
+    """Emits the schema of a model and of all models below it.
+
+    `definitions`: pydantic's schemas by model name.
     """
 
     definitions: Mapping[str, Schema]

@@ -9,8 +9,9 @@ from kubealign_operator.manifests.metadata import object_metadata
 
 
 def service(context: RenderContext) -> dict[str, Any]:
-    """Build the headless Service. Unready pods are published: the ranks of a group connect before they are
-    ready.
+    """Build the headless Service.
+
+    Unready pods are published: the ranks of a group connect before they are ready.
     """
     ports = {"grpc": GRPC_PORT, "metrics": METRICS_PORT, "nats": NATS_PORT}
     return {

@@ -1,3 +1,4 @@
-"""Benchmarks and sizing: how many rollout workers keep a trainer busy, computed from measurements. Imports no
-torch.
+"""Benchmarks and sizing: how many rollout workers keep a trainer busy, computed from measurements.
+
+Imports no torch.
 """

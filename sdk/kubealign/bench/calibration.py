@@ -78,8 +78,9 @@ def _check_measurable(job: AlignmentJob) -> None:
 
 
 def measure_existing_run(folder: RunDirectory) -> SizingMeasurements:
-    """Derive the measurements from the steps of an existing run. Raises SizingError where its steps are
-    insufficient.
+    """Derive the measurements from the steps of an existing run.
+
+    Raises SizingError where its steps are insufficient.
     """
     recorded_job = read_job(folder.job)
     if recorded_job is None:

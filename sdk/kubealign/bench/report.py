@@ -1,5 +1,6 @@
-"""Timings of a benchmark run and their comparison with an earlier one. Pure, except for
-`BenchmarkReport.read`.
+"""Timings of a benchmark run and their comparison with an earlier one.
+
+Pure, except for `BenchmarkReport.read`.
 """
 
 import hashlib

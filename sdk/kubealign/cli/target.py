@@ -35,8 +35,9 @@ class CommandTarget:
 
     @property
     def runs_folder(self) -> Path | None:
-        """Folder with the runs of this machine; None for a cluster. Raises typer.BadParameter if both are
-        selected.
+        """Folder with the runs of this machine; None for a cluster.
+
+        Raises typer.BadParameter if both are selected.
         """
         is_local = self.local or self.runs_dir is not None
         is_cluster = self.kubeconfig is not None or self.context is not None

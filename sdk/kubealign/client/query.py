@@ -1,5 +1,6 @@
-"""Filters, sorts and paginates jobs in memory. Pure; works on the list fields alone, without full job
-documents.
+"""Filters, sorts and paginates jobs in memory.
+
+Pure; works on the list fields alone, without full job documents.
 """
 
 import base64

@@ -141,8 +141,9 @@ class _JobPlanner:
         return self.shapes.shape_of(reference.model, "reference", "spec.reference.model")
 
     def _trainer(self) -> ProcessRequirements:
-        """Return the trainer's memory. A reference WithTrainer is offloaded to the host and reloaded beside
-        the trainer's states.
+        """Return the trainer's memory.
+
+        A reference WithTrainer is offloaded to the host and reloaded beside the trainer's states.
         """
         model, reference = self.policy(), self.spec.effective_reference
         need = ProcessRequirements(
@@ -173,8 +174,9 @@ class _JobPlanner:
         name: str,
         has_vocabulary: bool,
     ) -> ProcessRequirements:
-        """Add a model that is offloaded while idle. Megatron's ranks shard it like their own model; each rank
-        of torch holds it unsharded.
+        """Add a model that is offloaded while idle.
+
+        Megatron's ranks shard it like their own model; each rank of torch holds it unsharded.
         """
         division = trainer_layout(model.trainer)
         split = 1 if division.sharded else division.tensor * division.pipeline

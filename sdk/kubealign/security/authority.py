@@ -112,8 +112,9 @@ class CertificateAuthority:
 
     @classmethod
     def load(cls, directory: Path) -> "CertificateAuthority":
-        """Read the files written by `save`. Raises FileNotFoundError, and ValueError if they are not a CA and
-        its key.
+        """Read the files written by `save`.
+
+        Raises FileNotFoundError, and ValueError if they are not a CA and its key.
         """
         certificate = x509.load_pem_x509_certificate((directory / "ca.pem").read_bytes())
         key = serialization.load_pem_private_key((directory / "ca-key.pem").read_bytes(), password=None)

@@ -119,8 +119,9 @@ def result_kind_error(path: DocumentPath, name: str, kind: ResultKind) -> str | 
 
 
 def result_kind_of(algorithm: Mapping[str, Any]) -> ResultKind | None:
-    """Return the kind of result of a job from its raw spec.algorithm. None: the algorithm is missing or
-    unknown.
+    """Return the kind of result of a job from its raw spec.algorithm.
+
+    None: the algorithm is missing or unknown.
     """
     for name, entry in document_fields(Algorithm).items():
         method = nested_model(entry.annotation)

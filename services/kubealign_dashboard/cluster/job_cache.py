@@ -107,8 +107,9 @@ class JobCache:
         return Counter(job.phase for job in self._jobs.values())
 
     async def watch(self, ref: JobRef) -> AsyncIterator[JobRecord]:
-        """Yield the job, then its newest state after each change. Ends when it is deleted or replaced by a
-        namesake.
+        """Yield the job, then its newest state after each change.
+
+        Ends when it is deleted or replaced by a namesake.
         """
         last: CachedJob | None = None
         with self._listening(ref) as changed:

@@ -11,8 +11,9 @@ CacheValue = TypeVar("CacheValue")
 
 
 class TTLCache(Generic[CacheKey, CacheValue]):
-    """A least recently used cache with `max_entries` entries. Failures are not cached: the next request tries
-    again.
+    """A least recently used cache with `max_entries` entries.
+
+    Failures are not cached: the next request tries again.
     """
 
     def __init__(self, max_entries: int, clock: Callable[[], float] = time.monotonic) -> None:

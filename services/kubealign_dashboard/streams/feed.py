@@ -29,8 +29,9 @@ class ChangeFeed(Generic[Item]):
 
     @contextmanager
     def subscribe(self, lingering: float = 0.0) -> Iterator[None]:
-        """Register a reader. `lingering`: seconds for which the feed stays open after its last reader has
-        left.
+        """Register a reader.
+
+        `lingering`: seconds for which the feed stays open after its last reader has left.
         """
         self._readers += 1
         try:

@@ -59,8 +59,9 @@ class Objective(Protocol):
     unit: int
 
     def prepare(self, minibatch: Batch) -> None:
-        """Add the columns with each token's or sequence's share of the mean. Called once per minibatch,
-        before the split.
+        """Add the columns with each token's or sequence's share of the mean.
+
+        Called once per minibatch, before the split.
         """
 
     def loss(self, outputs: ModelOutputs, microbatch: Batch) -> LossTerms:

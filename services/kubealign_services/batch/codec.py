@@ -55,8 +55,9 @@ def encode_columns(columns: dict[str, torch.Tensor]) -> tuple[bytes, str]:
 
 
 def decode_columns(blob: bytes, digest: str) -> dict[str, torch.Tensor]:
-    """Decode a safetensors blob into named tensors that own their memory. Raises CorruptBatch when the digest
-    differs or the blob cannot be read.
+    """Decode a safetensors blob into named tensors that own their memory.
+
+    Raises CorruptBatch when the digest differs or the blob cannot be read.
     """
     actual = digest_of(blob)
     if actual != digest:

@@ -110,8 +110,10 @@ class Batch:
 
 
 def concatenate(batches: Iterable[Batch]) -> Batch:
-    """Concatenate batches in order. All batches have the same columns; the scalars are those of the first
-    batch. Raises ValueError for an empty list or different columns.
+    """Concatenate batches in order.
+
+    All batches have the same columns; the scalars are those of the first batch. Raises ValueError for an
+    empty list or different columns.
     """
     parts = list(batches)
     if not parts:
@@ -156,8 +158,9 @@ def pack(sequences: Sequence[Sequence[int]], sample_ids: Sequence[str]) -> Batch
 
 
 def sequence_sums(values: Tensor, batch: Batch) -> Tensor:
-    """Sum per-token values [T] or [T, K] over each sequence. Returns [S] or [S, K] in the dtype and on the
-    device of values.
+    """Sum per-token values [T] or [T, K] over each sequence.
+
+    Returns [S] or [S, K] in the dtype and on the device of values.
     """
     total = torch.zeros(len(batch), *values.shape[1:], dtype=values.dtype, device=values.device)
     return total.index_add(0, batch.sequence_of_token.to(values.device), values)

@@ -24,8 +24,9 @@ class TrainedStep(BaseModel):
 
 
 class StepHistory:
-    """The file `history.jsonl`. A crash during an append leaves a torn last line, which counts as not
-    written.
+    """The file `history.jsonl`.
+
+    A crash during an append leaves a torn last line, which counts as not written.
     """
 
     def __init__(self, path: Path) -> None:

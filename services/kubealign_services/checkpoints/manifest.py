@@ -1,5 +1,6 @@
-"""Manifest of a checkpoint and the files that it lists. The manifest is written last: it makes the checkpoint
-valid.
+"""Manifest of a checkpoint and the files that it lists.
+
+The manifest is written last: it makes the checkpoint valid.
 """
 
 from datetime import datetime

@@ -114,8 +114,9 @@ class CheckpointStore:
         return _step_and_attempt(commits[-1])[0] if commits else None
 
     def latest(self) -> StoredCheckpoint | None:
-        """Return the newest checkpoint after verifying every file; None when there is none. Raises
-        CheckpointCorrupted.
+        """Return the newest checkpoint after verifying every file; None when there is none.
+
+        Raises CheckpointCorrupted.
         """
         commits = self.checkpoint_paths()
         if not commits:
@@ -134,8 +135,9 @@ class CheckpointStore:
             ) from error
 
     def at_step(self, step: int) -> StoredCheckpoint | None:
-        """Return the newest checkpoint of a step after verifying every file; None when there is none. Raises
-        CheckpointCorrupted.
+        """Return the newest checkpoint of a step after verifying every file; None when there is none.
+
+        Raises CheckpointCorrupted.
         """
         matching = [path for path in self.checkpoint_paths() if _step_and_attempt(path)[0] == step]
         if not matching:

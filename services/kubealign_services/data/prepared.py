@@ -64,8 +64,10 @@ class PreparationReport(BaseModel):
 
 @dataclass(frozen=True)
 class PreparedRow:
-    """One row. `row` is its number in the source, from 0; `columns` are its columns without a text prompt's
-    own (which a prompt from a template keeps).
+    """One row.
+
+    `row` is its number in the source, from 0; `columns` are its columns without a text prompt's own (which
+    a prompt from a template keeps).
 
     Responses end with the end-of-sequence token. response_mask: where several turns of a conversation are
     imitated, the response is everything after the first prompt, with 1 at the tokens of imitated turns;
@@ -138,8 +140,9 @@ class PreparedJob:
     validation: PreparedRows | None
 
     def model_folder(self, role: str) -> Path:
-        """Return the Hugging Face folder of a role. Raises DataError where the job has no such model, or it
-        is missing.
+        """Return the Hugging Face folder of a role.
+
+        Raises DataError where the job has no such model, or it is missing.
         """
         if role not in self.models:
             raise DataError(f"the job has no model for {role}; it has {', '.join(sorted(self.models))}")
@@ -155,8 +158,9 @@ class PreparedJob:
 
 
 def load_prepared(run_dir: Path) -> PreparedJob:
-    """Load the result of `prepare`. Raises DataError where the job is not prepared, or its files cannot be
-    read.
+    """Load the result of `prepare`.
+
+    Raises DataError where the job is not prepared, or its files cannot be read.
     """
     folder = run_dir / FOLDER
     if not folder.is_dir():

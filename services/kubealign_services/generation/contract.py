@@ -118,8 +118,9 @@ class Generator(Protocol):
         """
 
     def generate(self, request: GenerationRequest) -> AsyncGenerator[GeneratedSample]:
-        """Yield the group's samples, each as soon as it is finished. Closing the generator early frees its
-        resources.
+        """Yield the group's samples, each as soon as it is finished.
+
+        Closing the generator early frees its resources.
 
         Raises RequestRefused; EngineLost where the engine disappeared during generation, or a refit
         failed.
@@ -182,8 +183,10 @@ class EngineLost(ConnectionError):
 
 
 class RolloutEngine(Protocol):
-    """An engine in the process. Not thread-safe: one thread calls it. The same request gives the same sample
-    whatever else runs at the same time.
+    """An engine in the process.
+
+    Not thread-safe: one thread calls it. The same request gives the same sample whatever else runs at the
+    same time.
     """
 
     version: int

@@ -1,5 +1,6 @@
-"""Retention bounds of each bus subject. Old messages make room for new ones: the checkpoint is the source of
-truth.
+"""Retention bounds of each bus subject.
+
+Old messages make room for new ones: the checkpoint is the source of truth.
 """
 
 from dataclasses import dataclass

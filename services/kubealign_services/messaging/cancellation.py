@@ -35,8 +35,9 @@ class ReraiseCancellation:
 
 
 async def run_with_timeout(seconds: float, work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of `work`. Raises TimeoutError after `seconds`; `work` is then cancelled until it
-    ends.
+    """Return the result of `work`.
+
+    Raises TimeoutError after `seconds`; `work` is then cancelled until it ends.
     """
     task = asyncio.create_task(work)
     try:

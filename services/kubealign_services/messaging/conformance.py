@@ -25,7 +25,7 @@ BusCheck = Callable[[BusFactory], Awaitable[None]]
 
 
 async def check_consumer_members_share_messages(make: BusFactory) -> None:
-    """Each message reaches one member of each consumer."""
+    """Check that each message reaches one member of each consumer."""
     bus, second_bus = await make(), await make("two")
     for index in range(6):
         await bus.publish("rollouts", b"%d" % index, f"id-{index}")
@@ -37,7 +37,7 @@ async def check_consumer_members_share_messages(make: BusFactory) -> None:
 
 
 async def check_late_consumer_gets_earlier_messages(make: BusFactory) -> None:
-    """A new consumer gets all retained messages, and acknowledged messages never return."""
+    """Check that a new consumer gets all retained messages, and acknowledged messages never return."""
     bus = await make(ack_wait=0.5)
     await bus.publish("scores", b"early", "1")
     early = await bus.pull("scores", "driver", 8, 5.0)
@@ -48,7 +48,9 @@ async def check_late_consumer_gets_earlier_messages(make: BusFactory) -> None:
 
 
 async def check_message_ids_are_deduplicated(make: BusFactory) -> None:
-    """A second message with the same id is dropped, also after a purge; ids are separate for each subject."""
+    """Check that a second message with the same id is dropped, also after a purge; ids are separate for each
+    subject.
+    """
     bus = await make()
     await bus.publish("work", b"first", "1:g:0")
     await bus.publish("work", b"second", "1:g:0")
@@ -62,7 +64,9 @@ async def check_message_ids_are_deduplicated(make: BusFactory) -> None:
 
 
 async def check_unsettled_deliveries_return(make: BusFactory) -> None:
-    """An unsettled delivery goes to another member after the acknowledgement wait, with a higher attempt."""
+    """Check that an unsettled delivery goes to another member after the acknowledgement wait, with a higher
+    attempt.
+    """
     bus, second_bus = await make(ack_wait=1.0), await make("two", ack_wait=1.0)
     await bus.publish("work", b"item", "1")
     (lost,) = await bus.pull("work", "rollout", 1, 5.0)
@@ -72,7 +76,9 @@ async def check_unsettled_deliveries_return(make: BusFactory) -> None:
 
 
 async def check_in_progress_extends_ack_wait(make: BusFactory) -> None:
-    """Work longer than the acknowledgement wait is not redelivered while its worker reports progress."""
+    """Check that work longer than the acknowledgement wait is not redelivered while its worker reports
+    progress.
+    """
     bus, second_bus = await make(ack_wait=1.0), await make("two", ack_wait=1.0)
     await bus.publish("work", b"long", "1")
     (delivery,) = await bus.pull("work", "rollout", 1, 5.0)
@@ -84,7 +90,9 @@ async def check_in_progress_extends_ack_wait(make: BusFactory) -> None:
 
 
 async def check_retry_and_reject(make: BusFactory) -> None:
-    """Retry redelivers a message, after a delay if requested; reject ends its delivery to this consumer."""
+    """Check that retry redelivers a message, after a delay if requested; reject ends its delivery to this
+    consumer.
+    """
     bus = await make()
     await bus.publish("work", b"item", "1")
     (delivery,) = await bus.pull("work", "rollout", 1, 5.0)
@@ -102,7 +110,7 @@ async def check_retry_and_reject(make: BusFactory) -> None:
 
 
 async def check_pull_returns_at_first_message(make: BusFactory) -> None:
-    """A pull of many returns with the first message, and takes no later message."""
+    """Check that a pull of many returns with the first message, and takes no later message."""
     bus, second_bus = await make(), await make("two")
     pulling = asyncio.create_task(bus.pull("work", "rollout", 16, 30.0))
     await second_bus.publish("work", b"first", "1")
@@ -113,7 +121,7 @@ async def check_pull_returns_at_first_message(make: BusFactory) -> None:
 
 
 async def check_concurrent_pulls(make: BusFactory) -> None:
-    """Several pulls of one process wait concurrently; each message reaches one of them."""
+    """Check that several pulls of one process wait concurrently; each message reaches one of them."""
     bus, second_bus = await make(), await make("two")
     pulls = [asyncio.create_task(bus.pull("work", "rollout", 4, 20.0)) for _ in range(4)]
     await asyncio.gather(*(second_bus.publish("work", b"%d" % index, str(index)) for index in range(40)))
@@ -124,7 +132,9 @@ async def check_concurrent_pulls(make: BusFactory) -> None:
 
 
 async def check_cancelled_pull_returns_messages(make: BusFactory) -> None:
-    """The messages of a cancelled pull go to another member at once, without the acknowledgement wait."""
+    """Check that the messages of a cancelled pull go to another member at once, without the acknowledgement
+    wait.
+    """
     bus, second_bus = await make(), await make("two")
     assert await bus.pull("work", "rollout", 1, 0.05) == []
     for round_ in range(10):
@@ -141,7 +151,9 @@ async def check_cancelled_pull_returns_messages(make: BusFactory) -> None:
 
 
 async def check_cancelled_loop_ends(make: BusFactory) -> None:
-    """A pull or publish that succeeds at the moment of a cancellation does not swallow the cancellation."""
+    """Check that a pull or publish that succeeds at the moment of a cancellation does not swallow the
+    cancellation.
+    """
     bus, second_bus = await make(), await make("two")
     await bus.publish("work", b"", "first")
 
@@ -164,7 +176,7 @@ async def check_cancelled_loop_ends(make: BusFactory) -> None:
 
 
 async def check_latest_reaches_late_joiners(make: BusFactory) -> None:
-    """`refit` keeps one message; a late follower gets it, and then each newer one."""
+    """Check that `refit` keeps one message; a late follower gets it, and then each newer one."""
     bus, second_bus = await make(), await make("two")
     await bus.publish("refit", b"v1", "1")
     await bus.publish("refit", b"v2", "2")
@@ -184,7 +196,7 @@ async def check_latest_reaches_late_joiners(make: BusFactory) -> None:
 
 
 async def check_follower_can_leave(make: BusFactory) -> None:
-    """Closing the iterator ends it; another follower can start on the same connection."""
+    """Check that closing the iterator ends it; another follower can start on the same connection."""
     bus = await make()
     await bus.publish("refit", b"v1", "1")
     for _ in range(2):
@@ -193,7 +205,7 @@ async def check_follower_can_leave(make: BusFactory) -> None:
 
 
 async def check_bounds_evict_oldest(make: BusFactory) -> None:
-    """The oldest messages are removed to make room for new ones."""
+    """Check that the oldest messages are removed to make room for new ones."""
     bounds = {"work": Bounds(messages=3, size_bytes=1 << 20), "scores": Bounds(1000, size_bytes=4096)}
     bus = await make(bounds=bounds)
     for index in range(5):
@@ -206,7 +218,7 @@ async def check_bounds_evict_oldest(make: BusFactory) -> None:
 
 
 async def check_purge_removes_messages(make: BusFactory) -> None:
-    """A purge removes messages for every consumer; later messages are delivered."""
+    """Check that a purge removes messages for every consumer; later messages are delivered."""
     bus = await make()
     await bus.publish("rollouts", b"old", "1")
     await bus.publish("scores", b"other", "1")
@@ -221,7 +233,7 @@ async def check_purge_removes_messages(make: BusFactory) -> None:
 
 
 async def check_payload_size_limit(make: BusFactory) -> None:
-    """The largest allowed message arrives complete; one byte more is refused, naming both sizes."""
+    """Check that the largest allowed message arrives complete and one byte more is refused."""
     bus = await make(bounds={"work": Bounds(messages=4, size_bytes=64 << 20)})
     largest = bytes(bus.max_payload)
     await bus.publish("work", largest, "x" * 200)
@@ -236,7 +248,9 @@ async def check_payload_size_limit(make: BusFactory) -> None:
 
 
 async def check_misuse_raises(make: BusFactory) -> None:
-    """An unknown subject is refused, naming the known ones; a closed bus says so; closing ends pulls."""
+    """Check that an unknown subject is refused, naming the known ones; a closed bus says so; closing ends
+    pulls.
+    """
     bus = await make()
     try:
         await bus.publish("rollout", b"", "1")
@@ -258,7 +272,7 @@ async def check_misuse_raises(make: BusFactory) -> None:
 
 
 def texts(deliveries: list[Delivery]) -> list[str]:
-    """The payloads, as text."""
+    """Return the payloads as text."""
     return [delivery.data.decode() for delivery in deliveries]
 
 

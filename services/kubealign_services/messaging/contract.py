@@ -1,5 +1,6 @@
-"""Contract of the message bus: small messages on a few subjects, pulled by workers with free capacity. The
-checkpoint is the source of truth; the bus is a cache.
+"""Contract of the message bus: small messages on a few subjects, pulled by workers with free capacity.
+
+The checkpoint is the source of truth; the bus is a cache.
 
 Subjects of one job: `work` (WorkItem), `rollouts` (Rollout), `scores` (Score), `refit`
 (WeightsAnnouncement, only the newest is kept), `refit-acks` (RefitAcknowledgement). Payloads are the
@@ -19,8 +20,9 @@ class PayloadTooLarge(ValueError):
 
 
 class Delivery(Protocol):
-    """A pulled message that must be settled. Unsettled, it is redelivered to another member after the
-    acknowledgement wait.
+    """A pulled message that must be settled.
+
+    Unsettled, it is redelivered to another member after the acknowledgement wait.
     """
 
     data: bytes
@@ -64,6 +66,7 @@ class Bus(Protocol):
 
     def latest(self, subject: str) -> AsyncIterator[bytes]:
         """Yield the newest message, if there is one, then each newer one (intermediate ones may be skipped).
+
         Ends with close().
         """
 

@@ -34,8 +34,9 @@ def _available_bytes(meminfo: Path) -> int:
 
 
 def remaining_in_groups(groups: Iterable[Cgroup]) -> Iterator[int]:
-    """Yield the bytes left in each group that has a limit. Page cache does not count as used, because the
-    kernel reclaims it.
+    """Yield the bytes left in each group that has a limit.
+
+    Page cache does not count as used, because the kernel reclaims it.
     """
     for group in groups:
         limit, usage, files = _CONTROL_GROUP_FILES[group.version]

@@ -16,8 +16,9 @@ T = TypeVar("T")
 
 
 class PluginError(LookupError):
-    """A plugin is not installed, cannot be imported, or refuses its parameters. The message names the field
-    of the job, the value found and the values allowed.
+    """A plugin is not installed, cannot be imported, or refuses its parameters.
+
+    The message names the field of the job, the value found and the values allowed.
     """
 
 
@@ -43,8 +44,9 @@ def find_entry_point(group: str, name: str, field_path: str) -> EntryPoint:
 
 
 def load_entry_point(group: str, name: str, field_path: str) -> Callable[..., Any]:
-    """Import and return the object that the entry point names. Raises PluginError, also when the import
-    fails.
+    """Import and return the object that the entry point names.
+
+    Raises PluginError, also when the import fails.
     """
     entry = find_entry_point(group, name, field_path)
     try:

@@ -1,5 +1,6 @@
-"""Combination of rewards by source to one reward per sequence: standardised, clipped, weighted, summed. Pure
-but for `state`.
+"""Combination of rewards by source to one reward per sequence: standardised, clipped, weighted, summed.
+
+Pure but for `state`.
 
 The state holds the moments of each source's rewards, as JSON: name -> {count, mean, squares}, where
 squares is the sum of squared distances from the mean. Batches are merged by Chan, Golub and LeVeque 1979,

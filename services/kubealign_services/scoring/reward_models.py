@@ -43,8 +43,9 @@ class SequenceScorer(Protocol):
     """One reward model or several."""
 
     def score_details(self, batch: Batch) -> SequenceScores:
-        """Score the batch, which needs `loss_mask` where a model's pooling is ResponseSum. Raises
-        NonFiniteScore.
+        """Score the batch, which needs `loss_mask` where a model's pooling is ResponseSum.
+
+        Raises NonFiniteScore.
         """
 
 

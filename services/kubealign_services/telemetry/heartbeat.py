@@ -15,8 +15,9 @@ HeartbeatFields = Callable[[], Mapping[str, Any]]
 
 
 class Heartbeat:
-    """Sends heartbeats while `run()` is open. A blocked event loop stops the heartbeats, which marks the
-    process as unhealthy.
+    """Sends heartbeats while `run()` is open.
+
+    A blocked event loop stops the heartbeats, which marks the process as unhealthy.
     """
 
     def __init__(

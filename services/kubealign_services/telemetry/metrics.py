@@ -1,5 +1,6 @@
-"""Prometheus metrics of one process, served with mutual TLS. Names and meaning of the step metrics:
-docs/metrics.md.
+"""Prometheus metrics of one process, served with mutual TLS.
+
+Names and meaning of the step metrics: docs/metrics.md.
 """
 
 import threading

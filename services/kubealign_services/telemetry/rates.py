@@ -9,8 +9,9 @@ Clock = Callable[[], float]
 
 
 class BusyShare:
-    """Share of the time spent in `measure` blocks, from 0 to 1. Overlapping blocks of several threads count
-    once.
+    """Share of the time spent in `measure` blocks, from 0 to 1.
+
+    Overlapping blocks of several threads count once.
     """
 
     def __init__(self, clock: Clock = time.monotonic) -> None:

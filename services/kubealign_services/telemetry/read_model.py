@@ -1,5 +1,6 @@
-"""Writer of the read model in Redis, which feeds displays. Never the source of truth: writing neither blocks
-nor fails.
+"""Writer of the read model in Redis, which feeds displays.
+
+Never the source of truth: writing neither blocks nor fails.
 
 Keys, after the job's prefix:
   status               hash: phase, step, max_steps, fence, weight_version, waiting_for, started_at,

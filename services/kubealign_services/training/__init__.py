@@ -1,0 +1,1 @@
+"""Training of a model behind one contract, with a plain PyTorch and a Megatron backend."""

@@ -9,8 +9,9 @@ from torch import Tensor
 
 
 def ensure_process_group(world_size: int) -> None:
-    """Create the process group of a single rank if none exists. Raises ValueError when the process group has
-    another size, RuntimeError when several ranks have none.
+    """Create the process group of a single rank if none exists.
+
+    Raises ValueError when the process group has another size, RuntimeError when several ranks have none.
     """
     if not dist.is_initialized():
         if world_size > 1:

@@ -62,8 +62,9 @@ class ModelDiverged(ArithmeticError):
 
 
 class CorruptCheckpoint(ValueError):
-    """A checkpoint file is missing, truncated, altered, or belongs to another model. The message names the
-    file.
+    """A checkpoint file is missing, truncated, altered, or belongs to another model.
+
+    The message names the file.
     """
 
 
@@ -82,12 +83,14 @@ class TrainingBackend(Protocol):
         """Return the objective's loss and sums over the whole batch as one minibatch, without gradient."""
 
     def forward(self, batch: Batch, outputs: frozenset[str]) -> dict[str, Tensor]:
-        """Compute some of logprobs, entropy, values without gradient, as in ModelOutputs. Returns float32 [T]
-        (values of N scores: [T, N]) on the CPU.
+        """Compute some of logprobs, entropy, values without gradient, as in ModelOutputs.
+
+        Returns float32 [T] (values of N scores: [T, N]) on the CPU.
         """
 
     def base_forward(self, batch: Batch, outputs: frozenset[str]) -> dict[str, Tensor]:
         """Compute `forward` of the model without its adapter: bit for bit the result of its first weights.
+
         Raises ValueError without an adapter.
         """
 
@@ -109,13 +112,15 @@ class TrainingBackend(Protocol):
         """Return the adapter alone; None when all weights are trained."""
 
     def save(self, directory: Path) -> list[str]:
-        """Write this rank's shard (trained weights, optimiser, schedule, RNG) as safetensors. Returns the
-        names of the written files.
+        """Write this rank's shard (trained weights, optimiser, schedule, RNG) as safetensors.
+
+        Returns the names of the written files.
         """
 
     def load(self, directory: Path) -> None:
-        """Read a checkpoint that `save` wrote. Each backend documents whether another layout is allowed.
-        Raises CorruptCheckpoint.
+        """Read a checkpoint that `save` wrote.
+
+        Each backend documents whether another layout is allowed. Raises CorruptCheckpoint.
         """
 
     def export(self, directory: Path) -> None:
@@ -131,14 +136,17 @@ class ForwardCachingBackend(Protocol):
     def forward_and_cache(
         self, batch: Batch, outputs: frozenset[str], objective: Objective
     ) -> dict[str, Tensor]:
-        """Compute `forward` of sequences that the next update trains on. The activations that its gradient
-        needs may be cached until then.
+        """Compute `forward` of sequences that the next update trains on.
+
+        The activations that its gradient needs may be cached until then.
         """
 
 
 class FrozenBackend(Protocol):
-    """A model that is only evaluated. Its weights can be offloaded to host memory while another model needs
-    the accelerator. Called on all ranks alike.
+    """A model that is only evaluated.
+
+    Its weights can be offloaded to host memory while another model needs the accelerator. Called on all
+    ranks alike.
     """
 
     @property

@@ -40,8 +40,9 @@ _EventKey = tuple[str, PlannedEvent]
 
 
 class EventRecorder:
-    """Records events. `record` returns at once; `run` sends. Events that exceed the buffer are dropped and
-    counted.
+    """Records events.
+
+    `record` returns at once; `run` sends. Events that exceed the buffer are dropped and counted.
     """
 
     def __init__(self, api: Api, metrics: OperatorMetrics, instance: str) -> None:

@@ -130,8 +130,9 @@ class RedisUserSync:
                 await self._redis.remove_user(user)
 
     async def _remove_orphaned_keys(self) -> None:
-        """Delete the keys of deleted jobs without a successor of the same name. Their users are gone, so
-        nobody writes.
+        """Delete the keys of deleted jobs without a successor of the same name.
+
+        Their users are gone, so nobody writes.
         """
         if self._jobs_with_keys is None:
             self._jobs_with_keys = {key for key in await self._redis.jobs_with_keys() if self._is_ours(key)}

@@ -1,5 +1,6 @@
-"""The Suspending and Suspended phases. The driver is deleted first: it needs the other pods to save a
-checkpoint.
+"""The Suspending and Suspended phases.
+
+The driver is deleted first: it needs the other pods to save a checkpoint.
 """
 
 from kubealign.spec.status import JobPhase, RoleStatus

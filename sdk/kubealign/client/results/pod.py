@@ -33,8 +33,9 @@ _RESOURCES = {
 
 @dataclass(frozen=True)
 class ResultPodSettings:
-    """Settings of the pod when no pod of the job is left to copy from. `image`: any image with Python 3;
-    None: none is set.
+    """Settings of the pod when no pod of the job is left to copy from.
+
+    `image`: any image with Python 3; None: none is set.
     """
 
     image: str | None = None

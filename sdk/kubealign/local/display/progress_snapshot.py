@@ -54,8 +54,9 @@ class ProgressSnapshot:
     async def refresh(
         self, reader: ReadModelClient, processes: Callable[[], list[ProcessView]]
     ) -> list[StepMetrics]:
-        """Read the current state and return the new steps. While Redis is unavailable, the previous state
-        stays.
+        """Read the current state and return the new steps.
+
+        While Redis is unavailable, the previous state stays.
         """
         self.processes = processes()
         try:

@@ -67,8 +67,9 @@ def compute_threads(process: Process, processes: Sequence[Process], cores: int |
 
 
 def _omp_limit() -> int | None:
-    """Return the user's limit of threads per process; None if unset. Of a list with one number per nesting
-    level, the first.
+    """Return the user's limit of threads per process; None if unset.
+
+    Of a list with one number per nesting level, the first.
     """
     outermost = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     return int(outermost) if outermost.isdecimal() else None

@@ -27,8 +27,9 @@ _SERVER_EXIT_SECONDS = 5.0
 
 
 class ChildProcess:
-    """A process of the fork server. Leads its own session, whose remaining processes are killed when it
-    exits.
+    """A process of the fork server.
+
+    Leads its own session, whose remaining processes are killed when it exits.
     """
 
     def __init__(

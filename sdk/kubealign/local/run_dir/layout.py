@@ -101,8 +101,9 @@ class RunDirectory:
         return RunLock(self._lock, self.root)
 
     def delete(self) -> None:
-        """Delete the run, its shared memory included. Raises RunRefused where the folder is not a run
-        directory.
+        """Delete the run, its shared memory included.
+
+        Raises RunRefused where the folder is not a run directory.
         """
         if self.root.exists():
             if not self.job.exists() and any(self.root.iterdir()):

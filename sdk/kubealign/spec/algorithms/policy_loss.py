@@ -21,8 +21,10 @@ class Clip(SpecModel):
 
 
 class RatioLevel(StrEnum):
-    """Token: the ratio of each token. Sequence: the ratio of the whole response. SequenceMean: the ratio of
-    the whole response as the geometric mean over its tokens (GSPO).
+    """Token: the ratio of each token.
+
+    Sequence: the ratio of the whole response. SequenceMean: the ratio of the whole response as the
+    geometric mean over its tokens (GSPO).
     """
 
     TOKEN = "Token"
@@ -31,9 +33,10 @@ class RatioLevel(StrEnum):
 
 
 class LossAggregation(StrEnum):
-    """SequenceMean: mean over each response's tokens, then over responses. TokenMean: mean over all response
-    tokens. SequenceSum: sum over each response's tokens, then the mean over responses. FixedLength:
-    SequenceSum divided by rollout.sampling.maxTokens.
+    """SequenceMean: mean over each response's tokens, then over responses.
+
+    TokenMean: mean over all response tokens. SequenceSum: sum over each response's tokens, then the mean
+    over responses. FixedLength: SequenceSum divided by rollout.sampling.maxTokens.
     """
 
     SEQUENCE_MEAN = "SequenceMean"
@@ -43,8 +46,10 @@ class LossAggregation(StrEnum):
 
 
 class AdvantageCenter(StrEnum):
-    """None: nothing. Batch: the mean of the step. Group: the mean over the samples of the same prompt.
-    LeaveOneOut: the mean over the other samples of the same prompt.
+    """None: nothing.
+
+    Batch: the mean of the step. Group: the mean over the samples of the same prompt. LeaveOneOut: the mean
+    over the other samples of the same prompt.
     """
 
     NONE = "None"
@@ -54,8 +59,10 @@ class AdvantageCenter(StrEnum):
 
 
 class AdvantageScale(StrEnum):
-    """None: no division. Batch: the standard deviation over the step. Group: the standard deviation over the
-    samples of the same prompt.
+    """None: no division.
+
+    Batch: the standard deviation over the step. Group: the standard deviation over the samples of the same
+    prompt.
     """
 
     NONE = "None"
@@ -102,8 +109,10 @@ class AdvantageNormalization(SpecModel):
 
 
 class ImportanceLevel(StrEnum):
-    """Token: one weight per token. Sequence: the product over the response's tokens. SequenceMean: the
-    geometric mean over the response's tokens.
+    """Token: one weight per token.
+
+    Sequence: the product over the response's tokens. SequenceMean: the geometric mean over the response's
+    tokens.
     """
 
     TOKEN = "Token"

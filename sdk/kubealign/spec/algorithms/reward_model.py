@@ -10,8 +10,9 @@ from kubealign.spec.base import SpecModel, SpecUnion
 
 
 class ScorePooling(StrEnum):
-    """LastToken: the score at the response's last token. ResponseSum: the sum of the scores over the
-    response's tokens.
+    """LastToken: the score at the response's last token.
+
+    ResponseSum: the sum of the scores over the response's tokens.
     """
 
     LAST_TOKEN = "LastToken"

@@ -1,5 +1,6 @@
-"""Descriptions of a field for documentation: type, default, bounds, meaning. Names and values are in
-backticks.
+"""Descriptions of a field for documentation: type, default, bounds, meaning.
+
+Names and values are in backticks.
 """
 
 import json

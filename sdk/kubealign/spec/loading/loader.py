@@ -220,8 +220,9 @@ def _parse_job(document: YamlDocument, folder: Path | None) -> AlignmentJob:
 
 
 def _retype_texts(document: YamlDocument, errors: Iterable[ErrorDetails]) -> bool:
-    """Convert text values from parameters and overrides to the type of their field. Return True if any
-    changed.
+    """Convert text values from parameters and overrides to the type of their field.
+
+    Return True if any changed.
     """
     changed = False
     for error in errors:

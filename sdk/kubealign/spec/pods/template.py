@@ -78,8 +78,9 @@ class Toleration(SpecModel):
 
 
 class Affinity(SpecModel):
-    """Node and pod affinity as in a Kubernetes pod. The nested fields are validated when the pods are
-    created.
+    """Node and pod affinity as in a Kubernetes pod.
+
+    The nested fields are validated when the pods are created.
     """
 
     node_affinity: dict[str, Any] | None = Field(None, max_length=8, description="Node affinity.")

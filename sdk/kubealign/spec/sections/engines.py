@@ -65,8 +65,9 @@ class TritonEngineSpec(BuiltInEngineSpec):
 
 
 class IdleMemoryPolicy(StrEnum):
-    """Resident: the engine keeps its weights and KV cache. Freed: the engine frees its weights and KV cache
-    and reloads them at the next refit.
+    """Resident: the engine keeps its weights and KV cache.
+
+    Freed: the engine frees its weights and KV cache and reloads them at the next refit.
     """
 
     RESIDENT = "Resident"

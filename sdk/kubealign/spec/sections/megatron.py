@@ -9,8 +9,10 @@ from kubealign.spec.sections.precision import Precision
 
 
 class Recompute(StrEnum):
-    """Nothing: all activations are kept. Attention: the core of the attention is recomputed (Korthikanti et
-    al. 2022). Layers: every layer is recomputed from its input.
+    """Nothing: all activations are kept.
+
+    Attention: the core of the attention is recomputed (Korthikanti et al. 2022). Layers: every layer is
+    recomputed from its input.
     """
 
     NOTHING = "Nothing"

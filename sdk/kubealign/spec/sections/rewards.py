@@ -25,8 +25,9 @@ from kubealign.spec.sections.models import Model
 
 
 class RewardPlacement(StrEnum):
-    """Own: a process of its own. WithCritic: in the critic's process; the weights are offloaded to the CPU
-    while idle.
+    """Own: a process of its own.
+
+    WithCritic: in the critic's process; the weights are offloaded to the CPU while idle.
     """
 
     OWN = "Own"
@@ -108,8 +109,9 @@ class RewardStandardization(SpecUnion):
 
 
 class EnsembleAggregation(StrEnum):
-    """Mean: the mean of the models' scores. Minimum: the minimum of the models' scores, a conservative
-    estimate.
+    """Mean: the mean of the models' scores.
+
+    Minimum: the minimum of the models' scores, a conservative estimate.
     """
 
     MEAN = "Mean"

@@ -50,8 +50,9 @@ class SamplingSpec(SpecModel):
 
 
 class WeightTransport(StrEnum):
-    """Auto: shared memory on the same machine, otherwise a gRPC stream. Collective: NCCL between GPUs, gloo
-    between CPUs; workers that cannot join use the stream.
+    """Auto: shared memory on the same machine, otherwise a gRPC stream.
+
+    Collective: NCCL between GPUs, gloo between CPUs; workers that cannot join use the stream.
     """
 
     AUTO = "Auto"
@@ -61,8 +62,10 @@ class WeightTransport(StrEnum):
 
 
 class WeightEncoding(StrEnum):
-    """Dense: all weights. Delta: only changed weights, lossless, sent to streaming workers that hold the
-    previous version; such a worker keeps a copy of the weights in memory.
+    """Dense: all weights.
+
+    Delta: only changed weights, lossless, sent to streaming workers that hold the previous version; such a
+    worker keeps a copy of the weights in memory.
     """
 
     DENSE = "Dense"
@@ -70,9 +73,10 @@ class WeightEncoding(StrEnum):
 
 
 class InFlightPolicy(StrEnum):
-    """Drain: they are finished with the old weights before the refit. Interrupt: they continue with the new
-    weights after their KV cache is recomputed. Continue: they continue with the new weights and the KV
-    cache of the old weights.
+    """Drain: they are finished with the old weights before the refit.
+
+    Interrupt: they continue with the new weights after their KV cache is recomputed. Continue: they
+    continue with the new weights and the KV cache of the old weights.
     """
 
     DRAIN = "Drain"
@@ -120,8 +124,10 @@ class MismatchGateSpec(SpecModel):
 
 
 class RolloutPlacement(StrEnum):
-    """Own: elastic processes of their own. WithTrainer: one worker in each of the trainer's processes;
-    training and generation alternate on the accelerator, and the idle one is offloaded to host memory.
+    """Own: elastic processes of their own.
+
+    WithTrainer: one worker in each of the trainer's processes; training and generation alternate on the
+    accelerator, and the idle one is offloaded to host memory.
     """
 
     OWN = "Own"
@@ -192,9 +198,10 @@ class Rollout(SpecModel):
 
 
 class ReferencePlacement(StrEnum):
-    """Own: a process of its own. WithTrainer: in the trainer's process; the weights are offloaded to the CPU
-    while idle. AdapterOff: the policy with its adapter disabled, without a second copy of the weights
-    (needs trainer.lora).
+    """Own: a process of its own.
+
+    WithTrainer: in the trainer's process; the weights are offloaded to the CPU while idle. AdapterOff: the
+    policy with its adapter disabled, without a second copy of the weights (needs trainer.lora).
     """
 
     OWN = "Own"

@@ -15,8 +15,9 @@ class TensorBoardTracker(SpecModel):
 
 
 class TrackerMode(StrEnum):
-    """Online: metrics are sent while the job runs. Offline: metrics are written to trackers/NAME of the run
-    directory, for a later `wandb sync`.
+    """Online: metrics are sent while the job runs.
+
+    Offline: metrics are written to trackers/NAME of the run directory, for a later `wandb sync`.
     """
 
     ONLINE = "Online"

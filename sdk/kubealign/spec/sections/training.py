@@ -1,5 +1,6 @@
-"""Training of a model: backend, optimiser, learning rate schedule, LoRA. Policy and critic have the same
-fields.
+"""Training of a model: backend, optimiser, learning rate schedule, LoRA.
+
+Policy and critic have the same fields.
 """
 
 from enum import StrEnum
@@ -100,8 +101,10 @@ class Optimizer(SpecModel):
 
 
 class LoraLayerKind(StrEnum):
-    """AllLinear: all linear layers except the heads. Attention: the linear layers of the attention. Mlp: the
-    other linear layers of the blocks. Experts stacked in one tensor are not adapted.
+    """AllLinear: all linear layers except the heads.
+
+    Attention: the linear layers of the attention. Mlp: the other linear layers of the blocks. Experts
+    stacked in one tensor are not adapted.
     """
 
     ALL_LINEAR = "AllLinear"

@@ -92,8 +92,9 @@ async def create(
 async def patch(
     context: _PatchableJob, merge_patch: Annotated[dict[str, Any], Depends(json_object_body(MERGE_PATCH))]
 ) -> Response:
-    """Apply a JSON merge patch (RFC 7386). A change of an immutable field, as most of a spec, is rejected
-    with the reason.
+    """Apply a JSON merge patch (RFC 7386).
+
+    A change of an immutable field, as most of a spec, is rejected with the reason.
     """
     return json_response(
         serializers.job_document(await context.caller_backend.patch(context.ref, merge_patch))
@@ -107,8 +108,9 @@ async def patch(
     summary="Delete a job",
 )
 async def delete(context: Annotated[JobRequestContext, Depends(AuthorizeJob("delete"))]) -> Response:
-    """Delete the job and everything it owns. In a cluster its volumes stay; a local run's directory is
-    deleted with its result.
+    """Delete the job and everything it owns.
+
+    In a cluster its volumes stay; a local run's directory is deleted with its result.
     """
     await context.caller_backend.delete(context.ref)
     return json_response({})
@@ -152,8 +154,9 @@ async def scale(
     summary="Suspend or resume a job",
 )
 async def suspend(context: _PatchableJob, request: Request) -> Response:
-    """Suspend or resume. A suspended job saves a checkpoint, stops and releases all resources; it resumes
-    from that checkpoint.
+    """Suspend or resume.
+
+    A suspended job saves a checkpoint, stops and releases all resources; it resumes from that checkpoint.
     """
     body = await parse_body(SuspendRequest, request)
     return json_response(

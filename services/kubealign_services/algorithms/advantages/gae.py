@@ -7,8 +7,9 @@ from torch import Tensor
 def gae(
     rewards: Tensor, values: Tensor, loss_mask: Tensor, cu_seqlens: Tensor, gamma: float, lambda_: float
 ) -> tuple[Tensor, Tensor]:
-    """Compute advantages and returns of the response tokens (Schulman et al. 2016, eq. 16), both [T], 0 at
-    all other tokens.
+    """Compute advantages and returns of the response tokens (Schulman et al. 2016, eq.
+
+    16), both [T], 0 at all other tokens.
 
         delta_t = r_t + gamma V_{t+1} - V_t        A_t = delta_t + gamma lambda A_{t+1}        R_t = A_t +
         V_t

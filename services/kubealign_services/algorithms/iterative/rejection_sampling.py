@@ -15,9 +15,10 @@ from kubealign_services.algorithms.offline.sft import CrossEntropyObjective
 
 
 class RejectionSamplingAlgorithm(OfflineAlgorithm):
-    """Touvron et al. 2023, "Llama 2", section 3.2.3; Dong et al. 2023, "RAFT", algorithm 1. Of the n
-    responses y_i to a prompt, sampled from the round's initial weights, those with the highest rewards
-    r(y_i) >= minimumReward are imitated, keepPerPrompt of them:
+    """Touvron et al. 2023, "Llama 2", section 3.2.3; Dong et al. 2023, "RAFT", algorithm 1.
+
+    Of the n responses y_i to a prompt, sampled from the round's initial weights, those with the highest
+    rewards r(y_i) >= minimumReward are imitated, keepPerPrompt of them:
 
         loss = mean over the kept responses' tokens of -log p(token)
 

@@ -60,8 +60,9 @@ class RoundRows:
 
 
 class RoundAlgorithm(Algorithm, Protocol):
-    """An algorithm that selects a round's rows. With `needs_reference` the rows get the log-probabilities of
-    the weights at the start of the round.
+    """An algorithm that selects a round's rows.
+
+    With `needs_reference` the rows get the log-probabilities of the weights at the start of the round.
     """
 
     def rows(self, prompts: Sequence[RoundPrompt]) -> RoundRows:

@@ -17,10 +17,12 @@ from kubealign_services.algorithms.offline.pairwise import PairwiseObjective
 
 
 class SelfRewardingAlgorithm(OfflineAlgorithm):
-    """Yuan et al. 2024, "Self-Rewarding Language Models", section 2. The policy judges each of its n
-    responses to a prompt with the judge's prompt; a response's reward is the mean of its judgements'
-    scores. The best and the worst response of each prompt form a pair, where they differ by more than
-    minimumMargin, and the loss is DPO's with the round's initial weights p_k as reference:
+    """Yuan et al. 2024, "Self-Rewarding Language Models", section 2.
+
+    The policy judges each of its n responses to a prompt with the judge's prompt; a response's reward is
+    the mean of its judgements' scores. The best and the worst response of each prompt form a pair, where
+    they differ by more than minimumMargin, and the loss is DPO's with the round's initial weights p_k as
+    reference:
 
         -log sigmoid(beta (log p(best) / p_k(best)  -  log p(worst) / p_k(worst)))
 

@@ -11,6 +11,7 @@ from kubealign_services.algorithms.offline.pairwise import PairwiseObjective
 
 class SPINAlgorithm(OfflineAlgorithm):
     """Chen et al. 2024, "Self-Play Fine-Tuning Converts Weak Language Models to Strong Language Models", eq.
+
     4.7. In round k, with y a demonstration and y' a response of the weights p_k at the start of the round,
     the loss of a pair is
 
@@ -39,8 +40,9 @@ class SPINAlgorithm(OfflineAlgorithm):
 
 
 def _demonstration(prompt: RoundPrompt, response: RoundResponse) -> RoundResponse:
-    """Return the demonstration, named after the response that it is paired with. Raises ValueError where
-    there is none.
+    """Return the demonstration, named after the response that it is paired with.
+
+    Raises ValueError where there is none.
     """
     if prompt.demonstration is None:
         raise ValueError(f"prompt {prompt.name} has no demonstration")

@@ -21,7 +21,9 @@ class ActionLogRatio:
 
 
 def compute_log_ratios(difference: Tensor, sequence: Tensor, level: RatioLevel) -> ActionLogRatio:
-    """Compute log ratios from d_t = log p - log p_old of each token of responses of n tokens:
+    """Compute log ratios from d_t = log p - log p_old of each token of a response.
+
+    With n tokens in the response:
 
         Token           d_t
         Sequence        sum of d         = log p(response) / p_old(response)

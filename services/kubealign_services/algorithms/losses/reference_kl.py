@@ -108,8 +108,9 @@ def add_kl_columns(minibatch: Batch, spec: KL) -> None:
 
 
 def add_kl_metrics(terms: LossTerms, logprobs: Tensor, microbatch: Batch, spec: KL) -> LossTerms:
-    """Add kl/reference and kl/reference_sequence, in nats, where the step has to measure them. Without a
-    gradient.
+    """Add kl/reference and kl/reference_sequence, in nats, where the step has to measure them.
+
+    Without a gradient.
 
     kl/reference is the mean over response tokens, kl/reference_sequence the mean over responses of the
     sum. Reads the token column reference_logprobs.

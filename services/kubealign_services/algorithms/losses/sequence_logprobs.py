@@ -22,7 +22,7 @@ class ResponseLogprobs:
 
     @property
     def log_ratio(self) -> Tensor:
-        """log p - log p_ref of the whole response."""
+        """Log-ratio of the whole response: log p - log p_ref."""
         return self.logprob - self.reference
 
     @property

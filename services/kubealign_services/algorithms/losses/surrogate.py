@@ -49,8 +49,9 @@ def bounded_ratio(log_ratio: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class ClippedRatio:
-    """Clipped ratio of Schulman et al. 2017, eq. 7, with separate bounds on either side (Yu et al. 2025), as
-    a loss:
+    """Clipped ratio of Schulman et al. 2017, eq.
+
+    7, with separate bounds on either side (Yu et al. 2025), as a loss:
 
         -min(r A, clip(r, 1 - low, 1 + high) A),    r = exp(log_ratio)
 
@@ -81,8 +82,10 @@ class ClippedRatio:
 
 @dataclass(frozen=True)
 class BoundedWeight:
-    """Bounded weight of MiniMax 2025, eq. 4 and 5: the ratio is a weight without gradient, clipped to floor
-    and cap, so that every action keeps its own gradient:
+    """Bounded weight of MiniMax 2025, eq.
+
+    4 and 5: the ratio is a weight without gradient, clipped to floor and cap, so that every action keeps
+    its own gradient:
 
         -clip(r, floor, cap) A log p
     """

@@ -8,7 +8,9 @@ from kubealign_services.algorithms.offline.pairwise import PairTerms, PairwiseOb
 
 
 class DPOAlgorithm(OfflineAlgorithm):
-    """Rafailov et al. 2023, "Direct Preference Optimization", eq. 7. The implicit reward of a policy is
+    """Direct preference optimisation (Rafailov et al. 2023, eq. 7).
+
+    The implicit reward of a policy is
 
         r(y) = beta (log p(y) - log p_ref(y))
 

@@ -7,6 +7,7 @@ from kubealign_services.algorithms.offline.pairwise import PairTerms, PairwiseOb
 
 class IPOAlgorithm(OfflineAlgorithm):
     """Azar et al. 2023, "A General Theoretical Paradigm to Understand Learning from Human Preferences", eq.
+
     17. With h the chosen's mean log-ratio less the rejected's,
 
         h    = (log p(chosen) - log p_ref(chosen)) / n_chosen - (the same of the rejected) / n_rejected

@@ -65,8 +65,9 @@ class KTOObjective:
 
 
 class KTOAlgorithm(OfflineAlgorithm):
-    """Ethayarajh et al. 2024, "KTO: Model Alignment as Prospect Theoretic Optimization", eq. 7 and 8, from
-    single responses that are good or bad:
+    """Ethayarajh et al. 2024, "KTO: Model Alignment as Prospect Theoretic Optimization", eq.
+
+    7 and 8, from single responses that are good or bad:
 
         r(y) = log p(y) - log p_ref(y)        z = max(0, mean over mismatched y' of r(y'))
         loss = desirableWeight   * (1 - sigmoid(beta (r(y) - z)))    of a good response

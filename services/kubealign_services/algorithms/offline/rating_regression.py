@@ -14,8 +14,9 @@ from kubealign_services.batch.packed import Batch
 
 
 class RatingObjective:
-    """Least-squares loss of the scores s_in of response i, one for each of N attributes, against the ratings
-    r_in:
+    """Least-squares loss of scores against ratings.
+
+    With the score s_in of response i for attribute n of N, and its rating r_in:
 
         mean over the known r_in of (s_in - r_in)^2
         + language_model_coefficient * mean over the responses' tokens of -log p(token)

@@ -16,7 +16,7 @@ from kubealign_services.batch.packed import Batch
 
 
 class PreferenceObjective:
-    """Bradley-Terry loss with optional regularisation:
+    """Bradley-Terry loss with optional regularisation.
 
         mean over pairs of -log sigmoid(chosen - rejected)
         + language_model_coefficient * mean over the chosen responses' tokens of -log p(token)

@@ -9,9 +9,10 @@ from kubealign_services.algorithms.offline.pairwise import PairTerms, PairwiseOb
 
 
 class RPOAlgorithm(OfflineAlgorithm):
-    """Nvidia 2024, "Nemotron-4 340B Technical Report", section 3.3.2. The policy's reward gap is fitted to
-    the rated gap, so that a chosen response that is hardly better is not learned as if it were much
-    better:
+    """Nvidia 2024, "Nemotron-4 340B Technical Report", section 3.3.2.
+
+    The policy's reward gap is fitted to the rated gap, so that a chosen response that is hardly better is
+    not learned as if it were much better:
 
         a = r(chosen) - r(rejected), r(y) = beta (log p(y) - log p_ref(y))
         b = rewardScale * (rating of the chosen - rating of the rejected)

@@ -27,8 +27,9 @@ _LEGACY_ROPE_FIELDS = ("rope_theta", "rope_scaling")
 def build_model(
     architecture: dict[str, Any], tokenizer: PreTrainedTokenizerBase, seed: int, folder: Path, spec_path: str
 ) -> None:
-    """Write a Hugging Face folder: safetensors in float32, config, tokenizer. The same seed gives the same
-    weights.
+    """Write a Hugging Face folder: safetensors in float32, config, tokenizer.
+
+    The same seed gives the same weights.
 
     Args:
         spec_path: Path of `architecture` in the spec, for errors.

@@ -77,8 +77,9 @@ def require_reward_model(config: PretrainedConfig, folder: Path, spec_path: str)
 
 
 def require_scores(config: PretrainedConfig, expected: Sequence[str], folder: Path, spec_path: str) -> None:
-    """Raise DataError unless a reward model has these scores, in this order. A single score may have another
-    name.
+    """Raise DataError unless a reward model has these scores, in this order.
+
+    A single score may have another name.
     """
     names = score_names(config)
     if len(names) != len(expected) or (len(names) > 1 and names != tuple(expected)):

@@ -27,8 +27,9 @@ def check_template_columns(template: str, columns: Iterable[str], spec_path: str
 
 
 def fill_template(template: str, prompt: str, cells: RowReader) -> str:
-    """Fill the template with the row's columns. Raises DataError for a column that is missing, or neither
-    text nor number.
+    """Fill the template with the row's columns.
+
+    Raises DataError for a column that is missing, or neither text nor number.
     """
     return fill_placeholders(template, lambda name: prompt if name == PROMPT else cells.template_text(name))
 

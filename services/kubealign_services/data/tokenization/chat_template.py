@@ -50,8 +50,9 @@ def render_messages(
 
 
 def render_prompt(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], number: int) -> str:
-    """Render the messages up to where the assistant's answer begins. Raises DataError where the template
-    rejects them.
+    """Render the messages up to where the assistant's answer begins.
+
+    Raises DataError where the template rejects them.
     """
     return render_messages(tokenizer, messages, number, opening=True)
 

@@ -101,8 +101,9 @@ def min_vocabulary_size(tokenizer: PreTrainedTokenizerBase) -> int:
 
 
 def check_vocabulary(config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, spec_path: str) -> None:
-    """Raise DataError where the tokenizer has ids beyond the model's embeddings. More embeddings than ids are
-    allowed.
+    """Raise DataError where the tokenizer has ids beyond the model's embeddings.
+
+    More embeddings than ids are allowed.
     """
     size = config.get_text_config().vocab_size
     end = min_vocabulary_size(tokenizer)

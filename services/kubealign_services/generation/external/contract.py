@@ -1,5 +1,6 @@
-"""Contract of an external engine's adapter. `ExternalGenerator` implements everything else once for all
-external engines.
+"""Contract of an external engine's adapter.
+
+`ExternalGenerator` implements everything else once for all external engines.
 """
 
 from dataclasses import dataclass
@@ -34,8 +35,9 @@ class ExternalEngine(Protocol):
         """Generate one response. Raises ExternalEngineDied."""
 
     async def score(self, request_id: str, tokens: list[int]) -> list[float]:
-        """Return the log-probability of each token after the first, at temperature 1. Raises
-        ExternalEngineDied.
+        """Return the log-probability of each token after the first, at temperature 1.
+
+        Raises ExternalEngineDied.
         """
 
     async def load_weights(self, file: Path) -> None:

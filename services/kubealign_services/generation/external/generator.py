@@ -85,8 +85,9 @@ class ExternalGenerator:
         return len(self._active_requests)
 
     async def run(self) -> None:
-        """Run until the engine has died, and raise its error. Releases the memory of an idle engine
-        meanwhile.
+        """Run until the engine has died, and raise its error.
+
+        Releases the memory of an idle engine meanwhile.
         """
         resting = asyncio.create_task(self._release_when_idle())
         try:

@@ -46,8 +46,9 @@ def to_generated_sample(
     seconds: float,
     decode: Callable[[Sequence[int]], str],
 ) -> GeneratedSample:
-    """Convert a response. The behaviour log-probability of a greedy token is 0, because its distribution is a
-    point.
+    """Convert a response.
+
+    The behaviour log-probability of a greedy token is 0, because its distribution is a point.
 
     Raises ValueError where the engine returned no tokens, or not one log-probability for each token.
 

@@ -147,8 +147,9 @@ class TorchRolloutEngine:
 
     @torch.inference_mode()
     def step(self) -> list[GeneratedSample]:
-        """Generate one token for every running sequence, including those admitted now. Return the finished
-        samples.
+        """Generate one token for every running sequence, including those admitted now.
+
+        Return the finished samples.
 
         Returns an empty list when idle. Raises RuntimeError where the engine has no usable weights,
         NonFiniteLogits.
@@ -287,8 +288,9 @@ class TorchRolloutEngine:
 
     @torch.inference_mode()
     def sequence_logprobs(self, tokens: list[int]) -> list[float]:
-        """Return the log-probabilities (temperature 1) of each token after the first, in float32. Does not
-        affect running sequences.
+        """Return the log-probabilities (temperature 1) of each token after the first, in float32.
+
+        Does not affect running sequences.
 
         Raises ValueError for fewer than two tokens, more than the context, or one outside the vocabulary.
         """

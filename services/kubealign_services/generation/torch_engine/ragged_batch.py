@@ -1,5 +1,6 @@
-"""Input of one forward pass: new tokens of several sequences, whose keys and values are stored in pages. Pure
-data.
+"""Input of one forward pass: new tokens of several sequences, whose keys and values are stored in pages.
+
+Pure data.
 """
 
 from dataclasses import dataclass

@@ -63,8 +63,9 @@ class _Session:
 
 
 class EngineLoop:
-    """Runs the engine. `submit` may be called from any thread; `run` on the thread that may call the engine,
-    until `stop`.
+    """Runs the engine.
+
+    `submit` may be called from any thread; `run` on the thread that may call the engine, until `stop`.
     """
 
     def __init__(self, create: EngineFactory) -> None:

@@ -1,5 +1,6 @@
-"""Executes a program that the kernel ends together with its parent. Arguments: PARENT, PROGRAM, the program's
-own.
+"""Executes a program that the kernel ends together with its parent.
+
+Arguments: PARENT, PROGRAM, the program's own.
 """
 
 import os

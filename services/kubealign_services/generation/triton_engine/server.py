@@ -218,8 +218,9 @@ class ManagedTritonServer:
         self._remove_shared_memory()
 
     async def _forward_log(self, stream: asyncio.StreamReader) -> None:
-        """Forward the server's output to the log. Triton's own lines begin with the letter of their level;
-        the model's lines do not.
+        """Forward the server's output to the log.
+
+        Triton's own lines begin with the letter of their level; the model's lines do not.
         """
         while line := await stream.readline():
             text = line.decode(errors="replace").rstrip()

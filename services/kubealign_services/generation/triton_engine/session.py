@@ -101,8 +101,9 @@ class TritonSession:
 
     @classmethod
     async def open(cls, address: str, tls: TlsFiles, settings: EngineSettings) -> Self:
-        """Connect and create the engine. Raises EngineLost while the server or its model is not ready;
-        ModelRejected; SessionRejected.
+        """Connect and create the engine.
+
+        Raises EngineLost while the server or its model is not ready; ModelRejected; SessionRejected.
         """
         session = cls(address, tls)
         try:

@@ -1,5 +1,6 @@
-"""A Triton server with the torch engine's model, for a worker that is configured with its address
-(rollout.engine.triton.endpoint):
+"""A Triton server with the torch engine's model, for a worker that is configured with its address.
+
+The address is rollout.engine.triton.endpoint. Usage:
 
 python -m kubealign_services.generation.triton_engine.sidecar --folder FOLDER --ca FILE --certificate FILE
 --key FILE [--port 8001] [--metrics-port 8002]

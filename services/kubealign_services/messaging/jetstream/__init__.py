@@ -1,0 +1,1 @@
+"""The bus on NATS JetStream: streams, pull consumers, and the server process."""

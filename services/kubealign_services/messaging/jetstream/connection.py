@@ -25,8 +25,9 @@ _NEVER_FLUSH_BYTES = 1 << 40
 
 
 class NatsConnection:
-    """Connection to the NATS server. `connected` is set while the connection is up; `on_disconnect` is called
-    each time it is lost.
+    """Connection to the NATS server.
+
+    `connected` is set while the connection is up; `on_disconnect` is called each time it is lost.
     """
 
     def __init__(

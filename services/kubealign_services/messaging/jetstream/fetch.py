@@ -35,8 +35,9 @@ class ConsumerMissing(Exception):
 
 
 class ConsumerFetch:
-    """One pull request. `on_disconnect` may be called while it runs; the pull then ends with the messages
-    received.
+    """One pull request.
+
+    `on_disconnect` may be called while it runs; the pull then ends with the messages received.
 
     Args:
         spawn: Runs cleanup in the background after the end.
@@ -98,8 +99,9 @@ class ConsumerFetch:
         await subscription.drain()  # type: ignore[no-untyped-call]
 
     async def _request(self, messages: list[Msg], count: int, wait: float) -> bool:
-        """Request `count` messages and add those that arrive, waiting for the first. Returns False when the
-        connection was lost.
+        """Request `count` messages and add those that arrive, waiting for the first.
+
+        Returns False when the connection was lost.
         """
         request: dict[str, Any] = {"batch": count, "no_wait": True}
         if wait > 0:
@@ -157,8 +159,10 @@ async def _nak(message: Msg) -> None:
 
 
 class JetStreamDelivery:
-    """A pulled JetStream message. Settling it twice has no effect; settling it without a server is no error,
-    as the message is redelivered.
+    """A pulled JetStream message.
+
+    Settling it twice has no effect; settling it without a server is no error, as the message is
+    redelivered.
 
     Args:
         is_current: Returns False once the server has lost the stream of this message. A new stream numbers

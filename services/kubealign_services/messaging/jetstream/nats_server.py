@@ -18,8 +18,9 @@ log = logging.getLogger(__name__)
 
 
 def main(mounts: Mounts | None = None, port: int = NATS_PORT) -> NoReturn:
-    """Replace this process by the server. On a failure exit with PERMANENT and write the cause to the
-    termination message.
+    """Replace this process by the server.
+
+    On a failure exit with PERMANENT and write the cause to the termination message.
     """
     mounts = mounts or Mounts()
     try:

@@ -12,8 +12,9 @@ _OTHER_CONFIGURATION = 10058
 
 
 class StreamRegistry:
-    """Streams and consumers that exist on the server, as far as checked since the last connect. Reports
-    recreated streams to the loss tracker.
+    """Streams and consumers that exist on the server, as far as checked since the last connect.
+
+    Reports recreated streams to the loss tracker.
     """
 
     def __init__(self, losses: StreamLossTracker, dedup_window: float) -> None:
@@ -64,8 +65,9 @@ class StreamRegistry:
     async def ensure_consumer(
         self, context: JetStreamContext, subject: str, name: str, config: api.ConsumerConfig
     ) -> None:
-        """Create a consumer of the subject's stream, and the stream, unless they exist. Raises
-        nats.errors.Error.
+        """Create a consumer of the subject's stream, and the stream, unless they exist.
+
+        Raises nats.errors.Error.
         """
         await self.ensure_stream(context, subject)
         key = f"{subject}.{name}"

@@ -174,8 +174,9 @@ def _load_model(job: AlignmentJob, prepared: PreparedJob, role: str) -> Measured
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measure and write the result. Return the exit code; the last line of stderr is a cause that the user
-    can fix.
+    """Measure and write the result.
+
+    Return the exit code; the last line of stderr is a cause that the user can fix.
     """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("job", type=Path)

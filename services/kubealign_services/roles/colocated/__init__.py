@@ -1,0 +1,1 @@
+"""Trainer and rollout worker in one process, which take turns on one accelerator."""

@@ -1,0 +1,1 @@
+"""The critic: trains the value model, and optionally scores with reward models."""

@@ -1,0 +1,3 @@
+"""The driver: requests rollouts, assembles batches, commands the trainer and the critic, and writes
+checkpoints.
+"""

@@ -30,8 +30,9 @@ class CheckpointWriter:
         return state.step == max(self._last_saved_step, self._store.latest_step() or 0)
 
     async def save(self, state: JobState) -> None:
-        """Save a checkpoint of `state` unless one exists. Raises UnrecoverableError if the disk refuses;
-        earlier checkpoints are intact.
+        """Save a checkpoint of `state` unless one exists.
+
+        Raises UnrecoverableError if the disk refuses; earlier checkpoints are intact.
         """
         if state.step == self._last_saved_step:
             return

@@ -8,8 +8,9 @@ from kubealign_services.roles.driver.training_run import TrainingRun
 
 
 async def run_training_loop(run: TrainingRun, state: JobState) -> JobState:
-    """Run the job from `state` to its end. Return the last state, with its checkpoint saved and its result
-    exported.
+    """Run the job from `state` to its end.
+
+    Return the last state, with its checkpoint saved and its result exported.
 
     The same loop serves every algorithm: a part that an algorithm does not use (critic, reference,
     rollouts) does nothing.

@@ -37,8 +37,9 @@ log = logging.getLogger(__name__)
 
 
 class TelemetrySink:
-    """Metric sink for Prometheus and the read model of the displays. `latest_step` is the newest step
-    reported.
+    """Metric sink for Prometheus and the read model of the displays.
+
+    `latest_step` is the newest step reported.
     """
 
     def __init__(self, context: ProcessContext, progress: ProgressTracker) -> None:

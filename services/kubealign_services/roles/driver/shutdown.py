@@ -1,5 +1,6 @@
-"""Shutdown of the driver within its grace period. A step that cannot be verified and saved in that time is
-dropped; the last checkpoint remains valid.
+"""Shutdown of the driver within its grace period.
+
+A step that cannot be verified and saved in that time is dropped; the last checkpoint remains valid.
 """
 
 import asyncio
@@ -47,8 +48,9 @@ class ShutdownDeadline:
 
 
 async def wait_for_shutdown(run: TrainingRun, deadline: ShutdownDeadline) -> None:
-    """Wait for a shutdown request, then for any TrainStep or checkpoint in progress. Raises
-    ShutdownRequested.
+    """Wait for a shutdown request, then for any TrainStep or checkpoint in progress.
+
+    Raises ShutdownRequested.
     """
     await deadline.stop.wait()
     async with run.critical_section:

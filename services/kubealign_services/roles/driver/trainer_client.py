@@ -115,8 +115,9 @@ class CriticClient(TrainingClient):
     """Client of the critic."""
 
     async def values(self, batch: Batch) -> Tensor:
-        """Return the value of the state before each token, float32 [T]. The next update trains on these
-        sequences.
+        """Return the value of the state before each token, float32 [T].
+
+        The next update trains on these sequences.
         """
         columns = await self._forward_columns("Values", batch, ["values"], keep_graph=True)
         return columns["token.values"]
@@ -128,8 +129,9 @@ class CriticClient(TrainingClient):
 
 
 class OldLogprobs:
-    """Old log-probabilities from the trainer, only where the algorithm needs them. `prefetcher` may request
-    them before the batch is complete.
+    """Old log-probabilities from the trainer, only where the algorithm needs them.
+
+    `prefetcher` may request them before the batch is complete.
     """
 
     def __init__(self, client: TrainerClient, needs_old_logprobs: bool) -> None:

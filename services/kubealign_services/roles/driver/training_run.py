@@ -28,8 +28,9 @@ from kubealign_services.training.contract import NonFiniteLoss
 
 @dataclass
 class TrainingRun:
-    """One attempt at a job under one fence. `state` is the last step that both trainer and critic have
-    finished.
+    """One attempt at a job under one fence.
+
+    `state` is the last step that both trainer and critic have finished.
     """
 
     run_dir: Path
@@ -57,8 +58,9 @@ class TrainingRun:
     critical_section: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def train_step(self, batch: Batch, after: JobState, step: StepRecord) -> JobState:
-        """Run one TrainStep on trainer and critic. The step then counts as done, whatever happens to the
-        driver.
+        """Run one TrainStep on trainer and critic.
+
+        The step then counts as done, whatever happens to the driver.
         """
         self.last_batch = batch
         async with self.critical_section:
@@ -72,8 +74,9 @@ class TrainingRun:
         return self.state
 
     def non_finite_failure(self, step: int, error: Exception) -> UnrecoverableError:
-        """Build the UnrecoverableError for a step that produced NaN or infinity. Saves the batch for
-        debugging.
+        """Build the UnrecoverableError for a step that produced NaN or infinity.
+
+        Saves the batch for debugging.
         """
         if self.last_batch is None:
             return UnrecoverableError(str(error))

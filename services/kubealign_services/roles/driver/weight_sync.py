@@ -25,8 +25,9 @@ class WeightSync(Protocol):
         """Wait until a quorum has this version, publishing it if necessary."""
 
     async def wait_for_quorum(self, version: int) -> None:
-        """Wait until a quorum computes with this version, which may then be saved in a checkpoint. Raises
-        RefitFailed.
+        """Wait until a quorum computes with this version, which may then be saved in a checkpoint.
+
+        Raises RefitFailed.
         """
 
     async def wait_for_failure(self) -> None:

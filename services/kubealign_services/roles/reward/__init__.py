@@ -1,0 +1,1 @@
+"""The reward role: scores samples with a reward model or a function."""

@@ -93,8 +93,9 @@ class SteppedGenerator:
                     self._has_work.clear()
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[GeneratedSample]:
-        """Yield the group's samples, each as soon as it is finished. Leaving early frees the engine's
-        resources.
+        """Yield the group's samples, each as soon as it is finished.
+
+        Leaving early frees the engine's resources.
 
         Raises:
             RequestRefused: The engine cannot run the request.
@@ -181,14 +182,16 @@ class SteppedGenerator:
         version: int,
         in_flight: InFlightPolicy = InFlightPolicy.DRAIN,
     ) -> None:
-        """Apply an adapter to the weights of the last `refit`. Call it while paused. Raises ValueError for
-        names or shapes that do not fit.
+        """Apply an adapter to the weights of the last `refit`.
+
+        Call it while paused. Raises ValueError for names or shapes that do not fit.
         """
         self._weights_changed, self._verification = True, None
         await self._compute(self._engine.adapt, tensors, scale, version, in_flight)
 
     async def hold_output_until(self, proof: asyncio.Future[None]) -> None:
         """Hold finished samples back until the weights are verified, as `Generator.hold_output_until`.
+
         Returns at once.
         """
         self._verification = proof

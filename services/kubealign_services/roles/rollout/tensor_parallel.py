@@ -164,8 +164,9 @@ def make_shard_selector(engine: Engine, rank: int) -> RangeSelector | None:
 async def open_shard_fetcher(
     context: ProcessContext, passes: ShardedModelRunner
 ) -> AsyncIterator[Callable[[bytes], None]]:
-    """Open the fetch function of a follower, for the thread that computes. The function raises the errors of
-    the transfer.
+    """Open the fetch function of a follower, for the thread that computes.
+
+    The function raises the errors of the transfer.
     """
     settings, rollout = context.settings, context.job.spec.rollout
     timeout = rollout.refit.timeout_seconds

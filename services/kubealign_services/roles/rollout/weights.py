@@ -39,8 +39,9 @@ class WorkerWeights(Protocol):
         """True after a failed refit until one succeeds."""
 
     async def wait_for_version(self, fence: int, version: int, timeout: float) -> None:
-        """Wait until the engine has these weights or later ones of the same fence. Raises StaleFence,
-        Quarantined, TimeoutError.
+        """Wait until the engine has these weights or later ones of the same fence.
+
+        Raises StaleFence, Quarantined, TimeoutError.
         """
 
     async def wait_until_released(self) -> None:
@@ -106,8 +107,9 @@ class FixedWeights:
 
 
 def read_folder_weights(folder: Path) -> Iterator[tuple[str, Tensor]]:
-    """Yield (name, tensor) of all weights of a Hugging Face folder, tied ones once. Raises OSError if the
-    folder has none.
+    """Yield (name, tensor) of all weights of a Hugging Face folder, tied ones once.
+
+    Raises OSError if the folder has none.
     """
     # Use the model's own loader, which knows every version and layout of the files.
     model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype="auto")

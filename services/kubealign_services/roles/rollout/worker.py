@@ -67,8 +67,9 @@ class RolloutWorker:
         self._has_capacity.set()
 
     async def run(self) -> None:
-        """Work until cancelled; unfinished items are then returned to the bus. Raises errors that a handler
-        could not deal with.
+        """Work until cancelled; unfinished items are then returned to the bus.
+
+        Raises errors that a handler could not deal with.
         """
         async with asyncio.TaskGroup() as handlers:
             while True:

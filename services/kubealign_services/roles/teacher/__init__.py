@@ -1,0 +1,1 @@
+"""The teacher role: top-K log-probabilities for distillation."""

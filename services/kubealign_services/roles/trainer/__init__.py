@@ -1,0 +1,1 @@
+"""The trainer: trains the policy and publishes its weights."""

@@ -20,8 +20,9 @@ log = logging.getLogger(__name__)
 
 
 class PublishWeightsCommand:
-    """PublishWeights command. Every rank writes its part, exchanges part descriptions with all others, and
-    serves its part.
+    """PublishWeights command.
+
+    Every rank writes its part, exchanges part descriptions with all others, and serves its part.
     """
 
     def __init__(
@@ -59,8 +60,9 @@ class PublishWeightsCommand:
         return announcement
 
     def _canary_logprobs(self, version: int) -> list[float]:
-        """Return the canary's log-probabilities. Raises the divergence error if the weights give NaN or
-        infinity.
+        """Return the canary's log-probabilities.
+
+        Raises the divergence error if the weights give NaN or infinity.
         """
         tokens = self._canary.tokens
         columns = self._core.backend.forward(pack([tokens], ["canary"]), frozenset({"logprobs"}))
@@ -101,8 +103,9 @@ class PublishWeightsCommand:
 def _published_slices(
     backend: TrainingBackend, adapter: AdapterSnapshot | None, rank: int
 ) -> Iterator[WeightSlice]:
-    """Yield the slices that this rank publishes. Rank 0 publishes a whole adapter; the other ranks only take
-    part in gathering it.
+    """Yield the slices that this rank publishes.
+
+    Rank 0 publishes a whole adapter; the other ranks only take part in gathering it.
     """
     if adapter is None:
         yield from backend.slices()

@@ -5,8 +5,10 @@ from typing import Protocol, runtime_checkable
 
 @runtime_checkable
 class Offloadable(Protocol):
-    """An object with accelerator tensors that can be offloaded to host memory. On a CPU both methods do
-    nothing. Called from one thread at a time, while no computation uses the object.
+    """An object with accelerator tensors that can be offloaded to host memory.
+
+    On a CPU both methods do nothing. Called from one thread at a time, while no computation uses the
+    object.
     """
 
     def offload(self) -> None:
@@ -17,8 +19,9 @@ class Offloadable(Protocol):
 
 
 class AcceleratorTenant(Protocol):
-    """One of the users of a shared accelerator, offloaded and reloaded by `AcceleratorLock`. Called in the
-    thread that acquires the lock, while no tenant computes.
+    """One of the users of a shared accelerator, offloaded and reloaded by `AcceleratorLock`.
+
+    Called in the thread that acquires the lock, while no tenant computes.
     """
 
     def offload(self) -> None:

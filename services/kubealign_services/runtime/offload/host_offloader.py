@@ -125,8 +125,9 @@ def make_offloader(tensors: TensorProvider, device: torch.device) -> HostOffload
 
 
 def _own_storages(tensors: Iterable[Tensor], device: torch.device) -> list[UntypedStorage]:
-    """Return each non-empty storage on the device once, in the order of the tensors. Storages that are mapped
-    files are skipped: there is no memory to free.
+    """Return each non-empty storage on the device once, in the order of the tensors.
+
+    Storages that are mapped files are skipped: there is no memory to free.
     """
     on_device = (tensor.untyped_storage() for tensor in tensors if tensor.device == device)
     own = (storage for storage in on_device if storage.nbytes() and storage.resizable())

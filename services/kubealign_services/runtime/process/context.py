@@ -31,8 +31,9 @@ _DEFAULT_PROMPT_TOKENS = 8192
 
 @dataclass
 class ProcessContext:
-    """Everything that a role's main receives from the process. `stop` is set when the process receives
-    SIGTERM or SIGINT.
+    """Everything that a role's main receives from the process.
+
+    `stop` is set when the process receives SIGTERM or SIGINT.
     """
 
     settings: ProcessSettings

@@ -22,8 +22,9 @@ def lower_priority() -> None:
 
 
 async def lower_session_priority() -> None:
-    """Lower the priority of this process's session, where the kernel schedules by session. Errors are
-    ignored.
+    """Lower the priority of this process's session, where the kernel schedules by session.
+
+    Errors are ignored.
     """
     for _ in range(_ATTEMPTS):
         try:

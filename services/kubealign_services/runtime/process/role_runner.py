@@ -157,8 +157,9 @@ def _describe_pending_work(context: ProcessContext, work: object) -> str:
 
 @contextmanager
 def _handle_signals(stop: asyncio.Event, on_stop: Callable[[], None]) -> Iterator[None]:
-    """Set `stop` on SIGTERM and SIGINT. Handled with `signal.signal`, not by the event loop, which may be
-    blocked.
+    """Set `stop` on SIGTERM and SIGINT.
+
+    Handled with `signal.signal`, not by the event loop, which may be blocked.
     """
     loop = asyncio.get_running_loop()
     is_stopping = False

@@ -25,8 +25,10 @@ async def run_until_stopped(stop: asyncio.Event, *work: Coroutine[Any, Any, Any]
 
 
 async def cancel_and_wait(tasks: set[asyncio.Task[Any]]) -> None:
-    """Cancel the tasks until all have ended. Cancels repeatedly: a task whose result arrives together with
-    its cancellation may lose the cancellation.
+    """Cancel the tasks until all have ended.
+
+    Cancels repeatedly: a task whose result arrives together with its cancellation may lose the
+    cancellation.
     """
     left = tasks
     while left:

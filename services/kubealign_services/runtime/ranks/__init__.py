@@ -1,0 +1,1 @@
+"""Process groups of the ranks of one role."""

@@ -111,8 +111,9 @@ def _listen_on_all_addresses(port: int) -> socket.socket:
 
 
 def _resolve_and_probe(host: str, port: int, timeout: float) -> str:
-    """Return the address at which rank 0 listens. Raises TimeoutError when nothing listens within `timeout`
-    seconds.
+    """Return the address at which rank 0 listens.
+
+    Raises TimeoutError when nothing listens within `timeout` seconds.
 
     The name is resolved again for each short attempt: torch would keep trying an address that is no longer
     rank 0's until its whole timeout has passed.

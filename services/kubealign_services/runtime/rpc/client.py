@@ -98,8 +98,9 @@ class Peer:
         self._stub = self._stub_class(self._channel)
 
     async def call(self, method: str, request: Message, timeout: float) -> Any:
-        """Call a unary method and return the reply. Raises Unreachable, and the exception raised by the peer
-        (see rpc.errors).
+        """Call a unary method and return the reply.
+
+        Raises Unreachable, and the exception raised by the peer (see rpc.errors).
         """
         try:
             return await getattr(self._stub, method)(request, timeout=timeout)
@@ -107,8 +108,9 @@ class Peer:
             raise self._to_exception(error, method, timeout) from error
 
     async def stream(self, method: str, request: Message, timeout: float) -> AsyncGenerator[Any]:
-        """Call a streaming method, whose replies must all arrive within `timeout` seconds. Raises the
-        exceptions of `call`.
+        """Call a streaming method, whose replies must all arrive within `timeout` seconds.
+
+        Raises the exceptions of `call`.
         """
         call = getattr(self._stub, method)(request, timeout=timeout)
         try:
@@ -120,8 +122,9 @@ class Peer:
             call.cancel()
 
     async def wait_until_ready(self, timeout: float) -> None:
-        """Wait until the peer serves, resolving its name again when needed. Cancels other calls of this peer
-        while it cannot be reached. Raises Unreachable.
+        """Wait until the peer serves, resolving its name again when needed.
+
+        Cancels other calls of this peer while it cannot be reached. Raises Unreachable.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
@@ -138,8 +141,9 @@ class Peer:
                 self._connect()
 
     async def wait_until_unreachable(self) -> None:
-        """Wait until the peer stops serving. Raises Unreachable as soon as it ends, its connection breaks, or
-        it reports that it does not serve.
+        """Wait until the peer stops serving.
+
+        Raises Unreachable as soon as it ends, its connection breaks, or it reports that it does not serve.
         """
         stub = health_pb2_grpc.HealthStub(self._channel)
         watch = stub.Watch(health_pb2.HealthCheckRequest(), wait_for_ready=True)

@@ -7,7 +7,6 @@ FUNCTION is JSON: {"module": "package.module:name"}, {"file": PATH, "name": NAME
 go to standard error. The process ends when its input or its parent ends, whatever the function is doing.
 """
 
-import ctypes
 import functools
 import importlib
 import importlib.util
@@ -16,7 +15,6 @@ import json
 import math
 import os
 import queue
-import signal
 import sys
 import threading
 import traceback
@@ -25,9 +23,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, BinaryIO
 
+from kubealign.local.processes.parent_death import die_with_parent
 from kubealign_services.scoring.functions.protocol import FunctionFailure
-
-_PR_SET_PDEATHSIG = 1
 
 
 class FunctionError(Exception):
@@ -40,7 +37,7 @@ class FunctionError(Exception):
 
 def main(argv: Sequence[str]) -> int:
     """Serve requests until the input ends."""
-    _die_with_parent()
+    die_with_parent(os.getppid())
     requests, replies = _private_pipes()
     lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_read_requests, args=(requests, lines), daemon=True).start()
@@ -67,8 +64,9 @@ def handle_request(function: Callable[..., Any], request: dict[str, Any]) -> dic
 
 
 def load_function(named: dict[str, Any]) -> Callable[..., Any]:
-    """Load the named function. Raises FunctionError where it is missing, with the names that the file
-    defines.
+    """Load the named function.
+
+    Raises FunctionError where it is missing, with the names that the file defines.
     """
     if "plugin" in named:
         return _load_plugin(named["plugin"], named["parameters"])
@@ -103,8 +101,9 @@ def _load_plugin(name: str, parameters: dict[str, Any]) -> Callable[..., Any]:
 def call_reward(
     function: Callable[..., Any], prompts: list[str], responses: list[str], columns: dict[str, list[Any]]
 ) -> list[float]:
-    """Return one finite number per response. Raises FunctionError where the function raises or returns
-    anything else.
+    """Return one finite number per response.
+
+    Raises FunctionError where the function raises or returns anything else.
     """
     accepted = _accepted_columns(function, columns)
     try:
@@ -116,8 +115,9 @@ def call_reward(
 
 
 def call_tool(function: Callable[..., Any], argument: str) -> str:
-    """Return the tool's output. Raises FunctionError where it raises or returns anything but text or a
-    number.
+    """Return the tool's output.
+
+    Raises FunctionError where it raises or returns anything but text or a number.
     """
     try:
         result = function(argument)
@@ -257,11 +257,6 @@ def _private_pipes() -> tuple[BinaryIO, BinaryIO]:
     os.close(empty_input)
     os.dup2(2, 1)
     return requests, replies
-
-
-def _die_with_parent() -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -51,8 +51,9 @@ def function_target(spec: RewardFunction | ToolFunction | WorkflowFunction) -> t
 
 
 class FunctionProcess:
-    """One function in a process of its own. Calls are serialised; each has `timeout_seconds` from its own
-    start.
+    """One function in a process of its own.
+
+    Calls are serialised; each has `timeout_seconds` from its own start.
 
     Use as an async context manager, or call `start` and `close`. target: as `child_main` takes it. label:
     description of the function for errors.
@@ -189,8 +190,9 @@ class ToolProcess(FunctionProcess):
         super().__init__(target, f"tool {spec.name}: {description}", spec.timeout_seconds)
 
     async def invoke(self, argument: str) -> str:
-        """Return the tool's output. Raises RewardError where it raises, hangs, or returns anything but text
-        or a number.
+        """Return the tool's output.
+
+        Raises RewardError where it raises, hangs, or returns anything but text or a number.
         """
         reply = await self.request({"argument": argument})
         return str(reply["answer"])

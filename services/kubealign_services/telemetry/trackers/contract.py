@@ -17,8 +17,9 @@ class RunOutcome(StrEnum):
 
 @dataclass(frozen=True)
 class TrackedJob:
-    """Description of the job for a tracker. `spec`: the spec of the job's document, without defaults and
-    podTemplates.
+    """Description of the job for a tracker.
+
+    `spec`: the spec of the job's document, without defaults and podTemplates.
     """
 
     name: str
@@ -34,8 +35,9 @@ class Tracker(Protocol):
     """
 
     def step(self, step: int, fence: int, metrics: Mapping[str, float]) -> None:
-        """Record the metrics of a step, or of a validation at the step. After a rollback a step is repeated,
-        with a higher fence.
+        """Record the metrics of a step, or of a validation at the step.
+
+        After a rollback a step is repeated, with a higher fence.
         """
 
     def close(self, outcome: RunOutcome) -> None:

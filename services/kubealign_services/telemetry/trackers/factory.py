@@ -37,8 +37,9 @@ _LIBRARIES = {
 
 
 def open_trackers(job: AlignmentJob, run_dir: Path) -> list[BackgroundTracker]:
-    """Start each tracker on a thread of its own. Raises TrackerNotInstalled or PluginError before any is
-    started.
+    """Start each tracker on a thread of its own.
+
+    Raises TrackerNotInstalled or PluginError before any is started.
     """
     for spec in job.spec.trackers:
         library = _LIBRARIES.get(type(spec.value))

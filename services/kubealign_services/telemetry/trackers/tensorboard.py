@@ -14,8 +14,9 @@ _TRAINED_STEP_METRIC = "seconds/step"
 
 
 class TensorBoardWriter:
-    """Writes an event file for each driver run. When steps are repeated, TensorBoard purges them from the
-    earlier files.
+    """Writes an event file for each driver run.
+
+    When steps are repeated, TensorBoard purges them from the earlier files.
     """
 
     def __init__(self, job: TrackedJob, folder: Path) -> None:

@@ -1,0 +1,1 @@
+"""Low-rank adapters: their matrices, targets, and files in PEFT's layout."""

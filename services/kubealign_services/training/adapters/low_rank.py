@@ -68,8 +68,9 @@ class LowRankAdapter:
 
 
 def group_by_layer(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, LowRankAdapter]:
-    """Group named tensors, in any order, into the adapter of each layer. Raises ValueError for a name that
-    belongs to no adapter, or for a missing part.
+    """Group named tensors, in any order, into the adapter of each layer.
+
+    Raises ValueError for a name that belongs to no adapter, or for a missing part.
     """
     parts: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors:

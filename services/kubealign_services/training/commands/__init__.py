@@ -1,0 +1,1 @@
+"""Commands of the driver to a trained model, executed by all of its ranks in one order."""

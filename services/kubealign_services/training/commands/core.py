@@ -77,8 +77,9 @@ class TrainingCore:
         return self._backend
 
     def describe(self, request: training_pb2.DescribeRequest) -> training_pb2.TrainingState:
-        """Return the progress of this model. From here on, commands of older fences are refused, queued ones
-        too.
+        """Return the progress of this model.
+
+        From here on, commands of older fences are refused, queued ones too.
         """
         self.check_fence(request.fence)
         return self._state()
@@ -117,8 +118,9 @@ class TrainingCore:
         return self._state()
 
     def train_step(self, request: training_pb2.TrainStepRequest) -> training_pb2.TrainStepReply:
-        """Execute one step exactly once. Raises StaleFence, OutOfOrder (no weights, or not the next step),
-        NonFiniteLoss, CorruptBatch.
+        """Execute one step exactly once.
+
+        Raises StaleFence, OutOfOrder (no weights, or not the next step), NonFiniteLoss, CorruptBatch.
         """
         self.check_fence(request.fence)
         if (
@@ -163,8 +165,9 @@ class TrainingCore:
         return training_pb2.ForwardReply(columns=blob, digest=digest)
 
     def save(self, request: training_pb2.SaveRequest) -> training_pb2.SaveReply:
-        """Write this rank's shards. The reply of the whole group names every file of this role in the
-        folder.
+        """Write this rank's shards.
+
+        The reply of the whole group names every file of this role in the folder.
         """
         self.check_fence(request.fence)
         if request.step != self._step:

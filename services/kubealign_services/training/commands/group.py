@@ -65,8 +65,9 @@ class CommandGroup:
         self._failure: str | None = None
 
     def __enter__(self) -> Self:
-        """Wait for the other ranks. Raises GroupLost when they do not come, OSError when rank 0's port is in
-        use.
+        """Wait for the other ranks.
+
+        Raises GroupLost when they do not come, OSError when rank 0's port is in use.
         """
         if self._world_size > 1:
             assert self._rendezvous is not None
@@ -76,8 +77,9 @@ class CommandGroup:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Publish the shutdown command on rank 0. When an error ends the group, the other ranks see rank 0
-        vanish instead.
+        """Publish the shutdown command on rank 0.
+
+        When an error ends the group, the other ranks see rank 0 vanish instead.
         """
         try:
             if self._store is not None and self._rank == 0 and error is None and self._failure is None:
@@ -91,8 +93,9 @@ class CommandGroup:
             self._store = None
 
     def run(self, name: str, payload: bytes, handlers: Handlers) -> bytes:
-        """Run the handler of that name on every rank, and return rank 0's answer when all have finished. For
-        rank 0 only.
+        """Run the handler of that name on every rank, and return rank 0's answer when all have finished.
+
+        For rank 0 only.
 
         Raises what rank 0's handler raises, if the others fail alike; RankFailed, with the other rank's
         error, if they do not. KeyError for a name without a handler, before any rank runs it.
@@ -171,8 +174,9 @@ class CommandGroup:
     def _check_outcomes(
         self, store: Store, number: int, name: str, mine: Exception | None, deadline: float
     ) -> None:
-        """Wait for the other ranks' outcomes and delete the command. Raises RankFailed when one differs from
-        rank 0's.
+        """Wait for the other ranks' outcomes and delete the command.
+
+        Raises RankFailed when one differs from rank 0's.
         """
         kind = None if mine is None else type(mine).__name__
         deadline = max(deadline, time.monotonic() + min(_OUTCOME_SECONDS, self._timeout))

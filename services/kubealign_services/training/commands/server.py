@@ -63,8 +63,9 @@ class CommandDispatcher:
         await self._failure
 
     async def run(self, name: str, request: Message, reply_type: type[Reply]) -> Reply:
-        """Run a command on every rank and return rank 0's reply. Raises what the handler raised; Unreachable
-        when the group is broken.
+        """Run a command on every rank and return rank 0's reply.
+
+        Raises what the handler raised; Unreachable when the group is broken.
         """
         started_at = time.perf_counter()
         try:

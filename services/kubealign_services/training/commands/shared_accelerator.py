@@ -16,8 +16,9 @@ _LOCK_FREE_COMMANDS = frozenset({"Describe"})
 
 
 class TrainingTenant:
-    """The training backend as the accelerator lock offloads and reloads it. Before a backend is created it
-    uses no accelerator memory.
+    """The training backend as the accelerator lock offloads and reloads it.
+
+    Before a backend is created it uses no accelerator memory.
     """
 
     def __init__(self) -> None:
@@ -32,8 +33,9 @@ class TrainingTenant:
             self._backend.reload()
 
     def wrap_create(self, create: Callable[[], TrainingBackend]) -> Callable[[], TrainingBackend]:
-        """Wrap `create` so that this object owns the created backend. The wrapper raises ValueError for a
-        backend that cannot be offloaded.
+        """Wrap `create` so that this object owns the created backend.
+
+        The wrapper raises ValueError for a backend that cannot be offloaded.
         """
 
         def make() -> TrainingBackend:
@@ -76,8 +78,9 @@ class SharedAccelerator:
         return self._tenant.wrap_create(create)
 
     def wrap_handlers(self, handlers: Mapping[str, Handler]) -> dict[str, Handler]:
-        """Wrap the commands so that each holds the lock while it runs. The wrapped commands also raise
-        AcceleratorLockTimeout.
+        """Wrap the commands so that each holds the lock while it runs.
+
+        The wrapped commands also raise AcceleratorLockTimeout.
         """
         return {
             name: command if name in _LOCK_FREE_COMMANDS else self._with_lock(name, command)

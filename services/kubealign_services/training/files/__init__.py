@@ -1,0 +1,1 @@
+"""Files of models: Hugging Face folders, heads, and shard files with checksums."""

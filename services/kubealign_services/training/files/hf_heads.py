@@ -28,8 +28,9 @@ def score_names(config: Any) -> tuple[str, ...]:
 
 
 def check_score_names(folder: Path, config: Any, expected: Sequence[str]) -> None:
-    """Raise ValueError when a reward model's scores differ from the expected ones. A single label matches any
-    single expected name.
+    """Raise ValueError when a reward model's scores differ from the expected ones.
+
+    A single label matches any single expected name.
     """
     labels, names = score_names(config), tuple(expected)
     if names and (len(labels) != len(names) or (len(names) > 1 and labels != names)):

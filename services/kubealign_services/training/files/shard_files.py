@@ -42,8 +42,9 @@ def write_shard(
 
 
 def read_description(path: Path) -> dict[str, Any]:
-    """Read a description written by `write_shard`. Raises CorruptCheckpoint for a file that cannot be read or
-    was altered.
+    """Read a description written by `write_shard`.
+
+    Raises CorruptCheckpoint for a file that cannot be read or was altered.
     """
     try:
         description = json.loads(path.read_text())

@@ -117,8 +117,10 @@ class MegatronTrainingBackend:
         return self._updates
 
     def train_step(self, batch: Batch, objective: Objective, plan: UpdatePlan) -> dict[str, float]:
-        """See TrainingBackend. The dropout of an adapter's inputs is drawn from the plan's seed, alike on the
-        tensor ranks, which share the inputs.
+        """See TrainingBackend.
+
+        The dropout of an adapter's inputs is drawn from the plan's seed, alike on the tensor ranks, which
+        share the inputs.
         """
         self._offloader.mark_changed()
         stage = self._model.stage
@@ -193,8 +195,10 @@ class MegatronTrainingBackend:
         return save_shard(directory, model.conversions, model.rank, states, self._updates, self._lora)
 
     def load(self, directory: Path) -> None:
-        """See TrainingBackend. Reads checkpoints of ranks in any layout. A checkpoint that one rank cannot
-        use is refused by all ranks, before anything is changed.
+        """See TrainingBackend.
+
+        Reads checkpoints of ranks in any layout. A checkpoint that one rank cannot use is refused by all
+        ranks, before anything is changed.
         """
         model = self._model
         failure, loaded = "", None
@@ -229,8 +233,10 @@ class MegatronTrainingBackend:
             yield from self._optimizer.tensors()
 
     def export(self, directory: Path) -> None:
-        """See TrainingBackend. A model with a value or score head becomes a sequence classifier; an adapter
-        is also written alone, to `adapter/`.
+        """See TrainingBackend.
+
+        A model with a value or score head becomes a sequence classifier; an adapter is also written alone,
+        to `adapter/`.
         """
         model, source = self._model, self._model.source
         with_score = model.conversion.heads.scores > 0

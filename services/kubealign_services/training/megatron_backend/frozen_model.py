@@ -25,8 +25,10 @@ from kubealign_services.training.megatron_backend.weights.head_init import read_
 
 
 class FrozenMegatronModel:
-    """`FrozenBackend` on megatron-core. The weights are loaded by the first call, since the rendezvous comes
-    after construction; every call is collective.
+    """`FrozenBackend` on megatron-core.
+
+    The weights are loaded by the first call, since the rendezvous comes after construction; every call is
+    collective.
     """
 
     def __init__(self, folder: Path, head: Head, spec: Trainer, rank: int, world_size: int) -> None:

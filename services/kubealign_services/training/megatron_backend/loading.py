@@ -52,7 +52,7 @@ class ModelSource:
 
 @dataclass(frozen=True)
 class StageModel:
-    """This rank's part of a model.
+    """Part of a model on one rank.
 
     Attributes:
         config: Config of the source folder.
@@ -70,7 +70,7 @@ class StageModel:
 
     @property
     def conversion(self) -> WeightConversion:
-        """This rank's conversion."""
+        """Weight conversion of the present rank."""
         return self.conversions[self.rank]
 
     def check_batch(self, batch: Batch, outputs: frozenset[str]) -> None:
@@ -85,8 +85,10 @@ class StageModel:
 def load_model(
     source: ModelSource, spec: Trainer, rank: int, world_size: int
 ) -> tuple[StageModel, Mapping[str, Tensor] | None]:
-    """Load the model. Also returns the fp32 weights that its own were rounded from, when all weights are
-    trained in lower precision; else None. Collective. Raises as `MegatronTrainingBackend.create`.
+    """Load the model.
+
+    Also returns the fp32 weights that its own were rounded from, when all weights are trained in lower
+    precision; else None. Collective. Raises as `MegatronTrainingBackend.create`.
     """
     megatron = megatron_spec(spec)
     device = compute_device(rank)

@@ -1,0 +1,1 @@
+"""The plain PyTorch backend: FSDP2, packing, log-probabilities, checkpoints."""

@@ -198,8 +198,10 @@ class TorchTrainingBackend:
     def forward_and_cache(
         self, batch: Batch, outputs: frozenset[str], objective: Objective
     ) -> dict[str, Tensor]:
-        """See ForwardCachingBackend. Nothing is cached of a sharded model, of a model with dropout, or beyond
-        the tokens of one microbatch.
+        """See ForwardCachingBackend.
+
+        Nothing is cached of a sharded model, of a model with dropout, or beyond the tokens of one
+        microbatch.
         """
         keeps = not isinstance(self.model, FSDPModule) and not has_dropout(self.model.backbone)
         if not (keeps and self._forward_cache.reserve_tokens(len(batch.tokens))):
@@ -223,14 +225,18 @@ class TorchTrainingBackend:
             return self.forward(batch, outputs)
 
     def snapshot(self) -> Iterator[tuple[str, Tensor]]:
-        """See TrainingBackend. The tensors are in the precision of the arithmetic and may share the model's
-        memory until the next update.
+        """See TrainingBackend.
+
+        The tensors are in the precision of the arithmetic and may share the model's memory until the next
+        update.
         """
         return stream_weights(self.model, self._dtype, self._context.rank)
 
     def slices(self) -> Iterator[WeightSlice]:
-        """See TrainingBackend. Each rank yields its part of the sharded weights. Rank 0 yields all gathered
-        weights when an adapter is merged in or the checkpoint has another layout than the model.
+        """See TrainingBackend.
+
+        Each rank yields its part of the sharded weights. Rank 0 yields all gathered weights when an
+        adapter is merged in or the checkpoint has another layout than the model.
         """
         if self._lora is None and matches_checkpoint_layout(self.model.backbone):
             yield from local_weight_slices(self.model, self._dtype, self._context.rank)
@@ -270,8 +276,9 @@ class TorchTrainingBackend:
         log.info("shard loaded", extra={"directory": str(directory), "updates": self._updates})
 
     def offload(self) -> None:
-        """Offload weights and moments to host memory: see `Offloadable`. No gradients exist between two
-        commands.
+        """Offload weights and moments to host memory: see `Offloadable`.
+
+        No gradients exist between two commands.
         """
         reshard(self.model)
         self._clear_forward_cache()

@@ -18,8 +18,9 @@ from kubealign_services.training.torch_backend.precision import compute_device, 
 
 
 class FrozenTorchModel:
-    """A model without gradients in one process. Its weights can be offloaded to the CPU while another model
-    needs the accelerator.
+    """A model without gradients in one process.
+
+    Its weights can be offloaded to the CPU while another model needs the accelerator.
     """
 
     def __init__(self, model: PackedModel, context: RankContext) -> None:
@@ -68,8 +69,9 @@ class FrozenTorchModel:
         return self
 
     def offload(self) -> "FrozenTorchModel":
-        """Free the accelerator's memory. The weights are copied to host memory the first time only, since
-        they never change.
+        """Free the accelerator's memory.
+
+        The weights are copied to host memory the first time only, since they never change.
         """
         self._offloader.offload()
         return self

@@ -30,8 +30,9 @@ class MallocTrimmer:
         self._min_resident = 0
 
     def maybe_trim(self) -> None:
-        """Keep the memory that the step freed, or return it. Does nothing for a GPU's tensors, and without
-        malloc_trim.
+        """Keep the memory that the step freed, or return it.
+
+        Does nothing for a GPU's tensors, and without malloc_trim.
         """
         trim = _malloc_trim()
         if self._device.type != "cpu" or trim is None:
@@ -66,8 +67,9 @@ def _malloc_trim() -> Callable[[int], int] | None:
 
 
 def _resident_bytes() -> int:
-    """Return private resident bytes: weights mapped by other processes too are not the allocator's. See
-    proc_pid_statm(5).
+    """Return private resident bytes: weights mapped by other processes too are not the allocator's.
+
+    See proc_pid_statm(5).
     """
     _, resident, shared, *_ = map(int, Path("/proc/self/statm").read_text().split())
     return (resident - shared) * _PAGE_BYTES

@@ -1,0 +1,1 @@
+"""Announcement of a weight version: manifest, acknowledgements, quorum."""

@@ -1,5 +1,6 @@
-"""Weights announcements: built once every rank has written its part, and encoded for the bus. Pure: all ranks
-compute the same announcement from the same parts.
+"""Weights announcements: built once every rank has written its part, and encoded for the bus.
+
+Pure: all ranks compute the same announcement from the same parts.
 """
 
 import struct

@@ -32,8 +32,9 @@ PublishWeights = Callable[[int, int], Awaitable[refit_pb2.WeightsAnnouncement]]
 
 
 class RefitFailed(RuntimeError):
-    """Fewer rollout workers than rollout.minReplicas have the weights after one full retry. Names the workers
-    and causes.
+    """Fewer rollout workers than rollout.minReplicas have the weights after one full retry.
+
+    Names the workers and causes.
     """
 
 
@@ -75,8 +76,9 @@ class RefitReport:
 
 
 class RefitCoordinator:
-    """Publishes weight versions under one fence, one at a time. Used as a context manager, which ends its
-    tasks.
+    """Publishes weight versions under one fence, one at a time.
+
+    Used as a context manager, which ends its tasks.
 
     Attributes:
         quarantined: Workers whose last acknowledgement was a failure or missed a deadline, unless they are
@@ -167,8 +169,9 @@ class RefitCoordinator:
         )
 
     def publish_in_background(self, version: int) -> None:
-        """Start to publish in the background; `wait_current` returns the result. Raises RuntimeError while
-        another publication is in progress.
+        """Start to publish in the background; `wait_current` returns the result.
+
+        Raises RuntimeError while another publication is in progress.
         """
         if self._publication is not None:
             raise RuntimeError(f"version {version} cannot be published before the last one is complete")
@@ -183,14 +186,16 @@ class RefitCoordinator:
             self._failure.exception()
 
     async def wait_for_failure(self) -> None:
-        """Wait for a background publication to fail, also while no caller awaits `wait_current`. Raises its
-        exception.
+        """Wait for a background publication to fail, also while no caller awaits `wait_current`.
+
+        Raises its exception.
         """
         await asyncio.shield(self._failure)
 
     async def wait_current(self) -> RefitReport | None:
-        """Wait for the publication in progress. Returns the report of the last publication, once. Raises its
-        exception.
+        """Wait for the publication in progress.
+
+        Returns the report of the last publication, once. Raises its exception.
         """
         if self._publication is not None:
             try:

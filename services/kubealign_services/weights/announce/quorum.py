@@ -15,6 +15,8 @@ from kubealign.v1 import batch_pb2, refit_pb2
 
 
 class QuorumVerdict(Enum):
+    """Verdict on a weight version: held by the quorum, still awaited, or out of reach."""
+
     REACHED = auto()
     WAITING = auto()
     LOST = auto()

@@ -27,8 +27,9 @@ class Box:
         return math.prod(self.shape)
 
     def intersection(self, other: "Box") -> "Box | None":
-        """Return the intersection, or None when it is empty. Raises ValueError for different numbers of
-        dimensions.
+        """Return the intersection, or None when it is empty.
+
+        Raises ValueError for different numbers of dimensions.
         """
         start = tuple(map(max, zip(self.start, other.start, strict=True)))
         end = map(min, zip(self.end, other.end, strict=True))

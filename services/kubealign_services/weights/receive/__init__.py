@@ -1,0 +1,1 @@
+"""Reception of a weight version by a rollout worker: plan, transfer, assembly, verification, recovery."""

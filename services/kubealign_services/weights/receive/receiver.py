@@ -95,8 +95,9 @@ class WeightsReceiver:
 
     @asynccontextmanager
     async def fetch(self, announcement: refit_pb2.WeightsAnnouncement) -> AsyncIterator[WeightsTransfer]:
-        """Fetch and verify; the yielded transfer is valid within the block. After an exception in the block,
-        the next transfer is a full one.
+        """Fetch and verify; the yielded transfer is valid within the block.
+
+        After an exception in the block, the next transfer is a full one.
 
         Raises BadManifest, or the error of a part's last source, with all causes: CorruptTransfer,
         SnapshotGone (NotFound), Unreachable.
@@ -168,8 +169,9 @@ class WeightsReceiver:
         return PartRequest(announcement.weights, part, piece_indices, base, before_verification)
 
     async def _fetch_all(self, requests: list[PartRequest]) -> list[FetchedPart]:
-        """Fetch all parts concurrently, each from its own rank. Raises the first failure after the others
-        have ended.
+        """Fetch all parts concurrently, each from its own rank.
+
+        Raises the first failure after the others have ended.
         """
         several = len(requests) > 1
         results = await asyncio.gather(
@@ -197,8 +199,9 @@ class WeightsReceiver:
         transfer_plan: TransferPlan,
         fetched: dict[int, FetchedPart],
     ) -> bool:
-        """Cache the fetched parts as the base of the next version's deltas, if the sender makes any. Returns
-        True when any part was cached.
+        """Cache the fetched parts as the base of the next version's deltas, if the sender makes any.
+
+        Returns True when any part was cached.
 
         Cached parts are overwritten by the next version's deltas.
         """

@@ -16,8 +16,9 @@ WaitForLoss = Callable[[], Awaitable[str]]
 async def recover_weights(
     worker: RefitWorker, wait_for_loss: WaitForLoss, load_base: Callable[[], Awaitable[None]]
 ) -> None:
-    """Restore lost weights forever, concurrently with `worker.run`. The worker is quarantined from the loss
-    until a transfer succeeds.
+    """Restore lost weights forever, concurrently with `worker.run`.
+
+    The worker is quarantined from the loss until a transfer succeeds.
 
     Args:
         load_base: Loads the weights that precede any announcement, to which a job's adapters apply.

@@ -58,8 +58,9 @@ class RefitTarget(Protocol):
         version: int,
         in_flight: InFlightPolicy = InFlightPolicy.DRAIN,
     ) -> None:
-        """Merge an adapter into the weights of the last `refit`, replacing any earlier adapter. Raises
-        ValueError like `refit`.
+        """Merge an adapter into the weights of the last `refit`, replacing any earlier adapter.
+
+        Raises ValueError like `refit`.
         """
 
     async def hold_output_until(self, proof: asyncio.Future[None]) -> None:
@@ -114,8 +115,9 @@ class RefitWorker:
         return bool(self.quarantine_reason)
 
     async def run(self) -> None:
-        """Process announcements until the bus is closed. A failed refit is acknowledged with its error, and
-        the loop continues.
+        """Process announcements until the bus is closed.
+
+        A failed refit is acknowledged with its error, and the loop continues.
         """
         async for data in self._bus.latest("refit"):
             self._latest_announcement = decode_announcement(data)
@@ -127,8 +129,9 @@ class RefitWorker:
         return self._latest_announcement is not None and (self.current is None or self.quarantined)
 
     async def mark_weights_lost(self, cause: str) -> None:
-        """Record that the target has lost its weights. Quarantines the worker if weights were announced, so
-        that there is a version to restore.
+        """Record that the target has lost its weights.
+
+        Quarantines the worker if weights were announced, so that there is a version to restore.
         """
         async with self._refit_lock:
             self.current = None
@@ -256,8 +259,9 @@ class RefitWorker:
         transfer: WeightsTransfer,
         answer: refit_pb2.RefitAcknowledgement,
     ) -> None:
-        """Load the weights into the target and check the canary. Raises CanaryMismatch, SnapshotGone, and
-        exceptions of the target.
+        """Load the weights into the target and check the canary.
+
+        Raises CanaryMismatch, SnapshotGone, and exceptions of the target.
         """
         canary, version = announcement.canary, announcement.weights.version
         # Check before the first tensor changes: a missing snapshot then leaves the target's weights intact.

@@ -1,4 +1,5 @@
 """Transfer plan of a receiver: the pieces it needs of each part, and their positions in the assembled ranges.
+
 Pure.
 """
 

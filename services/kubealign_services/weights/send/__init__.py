@@ -1,0 +1,1 @@
+"""Publication of a weight version by the trainer: snapshot, slices, server."""

@@ -136,8 +136,9 @@ class PieceCopier:
     def submit(
         self, entry: refit_pb2.TensorEntry, source: Tensor, dtype: torch.dtype, target: SnapshotTarget
     ) -> None:
-        """Submit a copy, after waiting for a free slot. Raises the exception of an earlier copy, or of this
-        one.
+        """Submit a copy, after waiting for a free slot.
+
+        Raises the exception of an earlier copy, or of this one.
         """
         piece = _PieceCopyTask(entry, source, dtype, target)
         if self._threads is None:

@@ -146,8 +146,9 @@ class WeightsPublisher:
         canary: refit_pb2.Canary,
         adapter: refit_pb2.AdapterEncoding | None = None,
     ) -> refit_pb2.WeightsAnnouncement:
-        """Write, announce and seal, for a sender of one rank with full tensors by name. Raises the exceptions
-        of `write`.
+        """Write, announce and seal, for a sender of one rank with full tensors by name.
+
+        Raises the exceptions of `write`.
         """
         base = self.delta_base
         part = self.write(

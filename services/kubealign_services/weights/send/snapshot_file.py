@@ -51,8 +51,9 @@ class SnapshotFile:
         self._map: Bytes = np.empty(0, np.uint8)
 
     def try_lock(self) -> bool:
-        """Lock the file exclusively until `seal`. Returns False when a reader uses it, or when the file
-        system has no locks.
+        """Lock the file exclusively until `seal`.
+
+        Returns False when a reader uses it, or when the file system has no locks.
         """
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)

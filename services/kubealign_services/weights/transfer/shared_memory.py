@@ -45,8 +45,9 @@ class SnapshotMaps:
         self._lock = threading.Lock()
 
     def map_file(self, path: Path, file: int, size: int) -> mmap.mmap:
-        """Return a map of the first `size` bytes of an open file, or more. Raises ValueError when the file is
-        shorter.
+        """Return a map of the first `size` bytes of an open file, or more.
+
+        Raises ValueError when the file is shorter.
 
         Files that their writer has removed are dropped, so that their memory is freed with the last view.
         """
@@ -146,8 +147,9 @@ class _OpenFile:
         weakref.finalize(self, _unlock_and_close, self.descriptor)
 
     def lock(self) -> bool:
-        """Take a shared lock. Returns False when the file system has no locks. Raises BlockingIOError while
-        the file is written.
+        """Take a shared lock.
+
+        Returns False when the file system has no locks. Raises BlockingIOError while the file is written.
         """
         try:
             fcntl.flock(self.descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)

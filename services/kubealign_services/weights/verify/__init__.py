@@ -1,0 +1,1 @@
+"""Verification of received weights: checksums and the canary sequence."""

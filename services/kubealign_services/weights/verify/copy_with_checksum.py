@@ -1,5 +1,6 @@
-"""Copies or narrows bytes and computes their xxh3-64 in the same pass. Receivers verify with the library
-instead, because reading alone is not faster this way.
+"""Copies or narrows bytes and computes their xxh3-64 in the same pass.
+
+Receivers verify with the library instead, because reading alone is not faster this way.
 """
 
 from typing import Any

@@ -47,8 +47,9 @@ def validate_document(resource: Mapping[str, Any], namespace: str) -> dict[str, 
 
 
 def check_not_finished(job: JobRecord, action: str) -> None:
-    """Raise Conflict for a job that has finished. `action` is a past participle for the message, such as
-    scaled.
+    """Raise Conflict for a job that has finished.
+
+    `action` is a past participle for the message, such as scaled.
     """
     if job.phase is not None and job.phase.is_final:
         raise Conflict(

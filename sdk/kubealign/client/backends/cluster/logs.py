@@ -90,8 +90,9 @@ class _LogFollower:
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self, job_finished: asyncio.Event) -> None:
-        """Follow all pods. The queue's last entry is None, also after a failure, but not after a
-        cancellation.
+        """Follow all pods.
+
+        The queue's last entry is None, also after a failure, but not after a cancellation.
         """
         try:
             await self._follow_until(job_finished)

@@ -36,8 +36,9 @@ class TensorRTLLMExternalEngine:
     async def create(
         cls, folder: Path, spec: TensorRTLLMEngineSpec, context: int
     ) -> "TensorRTLLMExternalEngine":
-        """Start the engine, without usable weights until the first are loaded. Raises PermanentFailure where
-        TensorRT-LLM is not installed.
+        """Start the engine, without usable weights until the first are loaded.
+
+        Raises PermanentFailure where TensorRT-LLM is not installed.
         """
         try:
             import tensorrt_llm
@@ -102,8 +103,9 @@ class TensorRTLLMExternalEngine:
 
 
 def to_external_sample(completion: Any) -> ExternalSample:
-    """Convert a CompletionOutput that was requested with `logprobs` 0. Raises ValueError where a
-    log-probability is missing.
+    """Convert a CompletionOutput that was requested with `logprobs` 0.
+
+    Raises ValueError where a log-probability is missing.
     """
     tokens = [int(token) for token in completion.token_ids]
     return ExternalSample(tokens, token_logprobs(tokens, completion.logprobs))

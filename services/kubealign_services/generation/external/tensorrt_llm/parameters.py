@@ -14,8 +14,9 @@ _DTYPES = {Precision.FLOAT32: "float32", Precision.BFLOAT16: "bfloat16"}
 
 
 def engine_arguments(folder: Path, spec: TensorRTLLMEngineSpec, context: int) -> dict[str, Any]:
-    """Build keyword arguments of TensorRT-LLM's LLM, without its KV cache. Weights arrive by refit, so none
-    are read.
+    """Build keyword arguments of TensorRT-LLM's LLM, without its KV cache.
+
+    Weights arrive by refit, so none are read.
     """
     return {
         "model": str(folder),

@@ -29,8 +29,9 @@ class VllmExternalEngine:
 
     @classmethod
     def create(cls, folder: Path, spec: VllmEngineSpec, context: int) -> "VllmExternalEngine":
-        """Start the engine, without usable weights until the first are loaded. Raises PermanentFailure where
-        vLLM is not installed.
+        """Start the engine, without usable weights until the first are loaded.
+
+        Raises PermanentFailure where vLLM is not installed.
         """
         try:
             import vllm

@@ -136,8 +136,9 @@ def _merge_layers(layers: Sequence[torch.nn.Linear]) -> tuple[Tensor, Tensor | N
 
 
 def patch_linear_layers(module: torch.nn.Module, products: OneDnnLayers) -> None:
-    """Replace the forward function of each linear layer of a model. The modules keep their hooks, names and
-    weights.
+    """Replace the forward function of each linear layer of a model.
+
+    The modules keep their hooks, names and weights.
     """
     if products.is_supported:
         for layer in module.modules():

@@ -1,5 +1,6 @@
-"""Page manager of the KV cache: pages in use, and unused pages kept for requests with the same prefix. Pure
-bookkeeping.
+"""Page manager of the KV cache: pages in use, and unused pages kept for requests with the same prefix.
+
+Pure bookkeeping.
 """
 
 import numpy as np

@@ -49,8 +49,9 @@ class PagedKVCache:
         return sum(block.shape[2] * block.shape[3] for block in self.layer(layer))
 
     def reserve(self, pages: int) -> None:
-        """Grow to this number of pages. Cached contents are kept. The caller knows the limit, and asks for
-        more than it needs now.
+        """Grow to this number of pages.
+
+        Cached contents are kept. The caller knows the limit, and asks for more than it needs now.
         """
         if pages <= self.pages:
             return

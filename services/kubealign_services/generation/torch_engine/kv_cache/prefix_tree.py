@@ -45,8 +45,9 @@ class PrefixTree:
         return pages
 
     def register(self, tokens: NDArray[np.int64], pages: list[int]) -> None:
-        """Register full pages, which hold the first tokens. Where a text is known already, its earlier page
-        is kept.
+        """Register full pages, which hold the first tokens.
+
+        Where a text is known already, its earlier page is kept.
         """
         serial = _ROOT
         for page, piece in zip(pages, _page_bytes_of(tokens, len(pages)), strict=True):

@@ -22,8 +22,9 @@ MAX_SEQUENCES = 256
 
 @dataclass
 class _Graph:
-    """One recording with its input and output tensors. Their addresses are fixed; each pass fills the inputs
-    and reads the logits.
+    """One recording with its input and output tensors.
+
+    Their addresses are fixed; each pass fills the inputs and reads the logits.
     """
 
     graph: Any
@@ -36,8 +37,9 @@ class _Graph:
 
 
 class DecodingGraphs:
-    """One CUDA graph per batch size, recorded at its first use. Smaller batches are padded with rows that
-    repeat the first row and write the same values.
+    """One CUDA graph per batch size, recorded at its first use.
+
+    Smaller batches are padded with rows that repeat the first row and write the same values.
     """
 
     def __init__(self, model: CausalModel, cache: PagedKVCache) -> None:

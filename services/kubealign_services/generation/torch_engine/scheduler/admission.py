@@ -75,8 +75,9 @@ def admit(
 
 
 def _allocate_entry(entry: QueueEntry, cache: PageManager, running: int) -> bool:
-    """Allocate the pages of an entry's text, shared as far as its prefix is cached. Return False where too
-    few are available.
+    """Allocate the pages of an entry's text, shared as far as its prefix is cached.
+
+    Return False where too few are available.
     """
     cached = cache.find_prefix(entry.tokens)
     missing = pages_for(len(entry.tokens)) - len(cached)

@@ -149,8 +149,9 @@ class RunningBatch:
         engine_logprobs: NDArray[np.float32],
         version: int,
     ) -> list[FinishedRow]:
-        """Append the next token to every row; all arrays are [n]. Return the rows that end, in ascending
-        order.
+        """Append the next token to every row; all arrays are [n].
+
+        Return the rows that end, in ascending order.
         """
         n = len(self)
         counts = self._token_counts[:n]

@@ -21,8 +21,9 @@ from kubealign_services.generation.torch_engine.tensor_parallel.sharding import 
 def create_leader_engine(
     folder: Path, spec: engine_spec.TorchEngineSpec, store: Store, on_loss: Callable[[ProcessesLost], None]
 ) -> tuple[TorchRolloutEngine, Callable[[], None]]:
-    """Return the leader's engine, and a function that shuts the other processes down. The process group must
-    exist.
+    """Return the leader's engine, and a function that shuts the other processes down.
+
+    The process group must exist.
 
     Raises the errors of `TorchRolloutEngine.create`, and IndivisibleModel.
     """
@@ -39,8 +40,9 @@ def create_leader_engine(
 def create_worker_runner(
     folder: Path, spec: engine_spec.TorchEngineSpec, rank: int, store: Store
 ) -> tuple[CommandReceiver, ShardedModelRunner]:
-    """Return the command receiver and the runner of process `rank`. Raises UnsupportedEngineModel,
-    IndivisibleModel, OSError.
+    """Return the command receiver and the runner of process `rank`.
+
+    Raises UnsupportedEngineModel, IndivisibleModel, OSError.
     """
     return CommandReceiver(store), _create_runner(read_config(folder), spec, rank)[1]
 

@@ -37,8 +37,9 @@ class AnnouncedWeights(Protocol):
 
 
 class PartsMissing(RuntimeError):
-    """Other processes could not load their slices of new weights. The group can continue with the next
-    weights.
+    """Other processes could not load their slices of new weights.
+
+    The group can continue with the next weights.
     """
 
 
@@ -94,8 +95,9 @@ class LeaderModelRunner:
             return self._runner.forward_sequence(tokens)
 
     def load_weights(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
-        """Load all weights; see `ModelRunner.load_weights`. Each process fetches its own slices of
-        AnnouncedWeights. Raises PartsMissing.
+        """Load all weights; see `ModelRunner.load_weights`.
+
+        Each process fetches its own slices of AnnouncedWeights. Raises PartsMissing.
         """
         self._adapter_validator.forget()
         if isinstance(tensors, AnnouncedWeights):

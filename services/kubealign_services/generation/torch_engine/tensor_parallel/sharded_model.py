@@ -37,8 +37,9 @@ class ShardedModel(CausalModel):
     def forward(
         self, tokens: Tensor, positions: Tensor, plan: EngineAttentionPlan, keep: Tensor | None
     ) -> Tensor:
-        """Compute logits in the first process; see `CausalModel.forward`. The other processes return
-        undefined values of the same shape.
+        """Compute logits in the first process; see `CausalModel.forward`.
+
+        The other processes return undefined values of the same shape.
         """
         part = super().forward(tokens, positions, plan, keep)
         first = self._shard.rank == 0

@@ -40,8 +40,9 @@ class ShardedModelRunner(LocalModelRunner):
 
     @torch.no_grad()
     def send_weight(self, name: str, weight: Tensor) -> None:
-        """Send each process its slice of a weight, and load this process's own. The other processes call
-        `receive_weight`.
+        """Send each process its slice of a weight, and load this process's own.
+
+        The other processes call `receive_weight`.
         """
         self._invalidate_weights()
         local = self._local_weights[name]
@@ -76,8 +77,9 @@ class ShardedModelRunner(LocalModelRunner):
         self.model.invalidate_weights()
 
     def gather_outcomes(self, own_outcome: str) -> list[str]:
-        """Gather each process's error text, empty for success. Returns them in the first process, an empty
-        list in the others.
+        """Gather each process's error text, empty for success.
+
+        Returns them in the first process, an empty list in the others.
         """
         text = own_outcome.encode()[:_OUTCOME_BYTES]
         block = torch.zeros(_OUTCOME_BYTES, dtype=torch.uint8)

@@ -1,0 +1,1 @@
+"""Jobs without training that write rows: generate, annotate, revise and select."""

@@ -32,8 +32,9 @@ def select_rows(
     row_formatter: RowFormatter,
     state: DataGenerationState,
 ) -> list[DataRow]:
-    """Return the rows of a step's samples; prompts without a row are counted in the state. Best and
-    BestAndWorst need rewards.
+    """Return the rows of a step's samples; prompts without a row are counted in the state.
+
+    Best and BestAndWorst need rewards.
     """
     return _SELECTORS[keep](samples, row_formatter, state)
 

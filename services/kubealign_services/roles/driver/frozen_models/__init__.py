@@ -1,0 +1,1 @@
+"""Scores of frozen models for a batch: reference log-probabilities and teacher candidates, with a cache."""

@@ -36,8 +36,9 @@ class _RecordLocation(NamedTuple):
 
 
 class FrozenScoreCache:
-    """Disk cache of one frozen model's scores. `name`: of the model. Only the records' locations are held in
-    memory.
+    """Disk cache of one frozen model's scores.
+
+    `name`: of the model. Only the records' locations are held in memory.
     """
 
     def __init__(self, folder: Path, name: str, fence: int) -> None:

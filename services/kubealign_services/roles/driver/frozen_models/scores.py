@@ -1,5 +1,6 @@
-"""Scores given sequences through scorers on the message bus. Each sequence is published as a rollout that has
-arrived already.
+"""Scores given sequences through scorers on the message bus.
+
+Each sequence is published as a rollout that has arrived already.
 """
 
 import asyncio
@@ -35,8 +36,9 @@ class ScoringContext:
 
 
 class RowScorer:
-    """Client of scorers on the bus, by source name. Retries requests that are overdue, failed or lost with
-    the bus.
+    """Client of scorers on the bus, by source name.
+
+    Retries requests that are overdue, failed or lost with the bus.
 
     Args:
         timeout: Deadline of each sequence in seconds.

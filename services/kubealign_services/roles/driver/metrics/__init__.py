@@ -1,0 +1,1 @@
+"""Metrics, progress and samples of each step, and where they are reported."""

@@ -99,8 +99,9 @@ class DriverServicer(driver_pb2_grpc.DriverServicer):
 def heartbeat_payload(
     progress: ProgressTracker, collector: RolloutCollector, report: MetricsReport
 ) -> dict[str, Any]:
-    """Return the heartbeat payload (docs/metrics.md). Metrics that the latest step did not measure are left
-    out.
+    """Return the heartbeat payload (docs/metrics.md).
+
+    Metrics that the latest step did not measure are left out.
     """
     step_metrics = {
         name: report.latest_metrics[metric]

@@ -109,8 +109,9 @@ class MetricsReport:
 
 
 def append_lines(path: Path, lines: str) -> None:
-    """Append complete lines. A partial last line is terminated first, so that it does not corrupt the next
-    line.
+    """Append complete lines.
+
+    A partial last line is terminated first, so that it does not corrupt the next line.
     """
     with path.open("ab+") as file:
         if file.seek(0, 2):

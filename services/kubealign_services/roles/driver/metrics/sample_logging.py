@@ -202,8 +202,9 @@ def truncate_tokens(
 
 
 def split_by_token(tokens: Sequence[int], text: str, decode: Decode) -> list[str]:
-    """Return one piece per token. Joined, the pieces are `text`, which ends at a stop string or a special
-    token.
+    """Return one piece per token.
+
+    Joined, the pieces are `text`, which ends at a stop string or a special token.
 
     A token that ends within a character adds nothing: the token that completes the character adds it. Each
     token is decoded together with the one before it, since some decoders need that for the right spaces.

@@ -1,5 +1,6 @@
-"""Tracks requested groups: arrived samples and scores, missing ones, deadlines. Pure: the clock is an
-argument.
+"""Tracks requested groups: arrived samples and scores, missing ones, deadlines.
+
+Pure: the clock is an argument.
 
 The first copy of a sample wins and later copies are dropped; a score counts for the copy whose digest it
 names. Messages of an older fence or attempt are dropped: their senders did not know that the group was

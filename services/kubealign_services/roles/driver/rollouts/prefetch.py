@@ -51,8 +51,9 @@ class ForwardPrefetcher:
         self._request = asyncio.create_task(self._fetch(assemble(new_groups)))
 
     async def get_column(self, batch: Batch) -> Tensor:
-        """Return the column of the complete batch, [T]; requests what is not cached. Raises the errors of a
-        request.
+        """Return the column of the complete batch, [T]; requests what is not cached.
+
+        Raises the errors of a request.
         """
         request = self._request
         if request is not None:

@@ -1,0 +1,1 @@
+"""Sources of batches: rollouts, data set rows, and recorded batches."""

@@ -79,8 +79,9 @@ class RecordingSource:
         self._recorder = recorder
 
     async def next_batch(self, state: JobState, step: StepRecord) -> Batch | None:
-        """Return the next batch of the inner source. Raises UnrecoverableError if the batch cannot be
-        recorded.
+        """Return the next batch of the inner source.
+
+        Raises UnrecoverableError if the batch cannot be recorded.
         """
         batch = await self._source.next_batch(state, step)
         if batch is not None:

@@ -34,8 +34,9 @@ class BatchSource(Protocol):
     """Source of one batch per step."""
 
     async def next_batch(self, state: JobState, step: StepRecord) -> Batch | None:
-        """Return the next batch; None when the data has run out. Raises UnrecoverableError,
-        ShutdownRequested.
+        """Return the next batch; None when the data has run out.
+
+        Raises UnrecoverableError, ShutdownRequested.
         """
 
     def state_after(self, state: JobState) -> JobState:
@@ -48,8 +49,9 @@ class FrozenModels(Protocol):
     """
 
     async def add_columns(self, batch: Batch, step: StepRecord) -> None:
-        """Add the models' columns. The batch's sample ids are the rows' names. Raises UnrecoverableError,
-        ShutdownRequested.
+        """Add the models' columns.
+
+        The batch's sample ids are the rows' names. Raises UnrecoverableError, ShutdownRequested.
         """
 
 

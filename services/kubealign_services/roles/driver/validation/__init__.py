@@ -1,0 +1,1 @@
+"""Validation between steps: held-out loss, and sampled responses with their scores."""

@@ -13,8 +13,9 @@ from kubealign_services.roles.driver.rollouts.group_tracker import RolloutGroup
 
 @dataclass(frozen=True)
 class ValidationSample:
-    """One response to a held-out prompt. `tokens`: the response's ids; `logprobs`: the engine's, one per
-    token.
+    """One response to a held-out prompt.
+
+    `tokens`: the response's ids; `logprobs`: the engine's, one per token.
     """
 
     group_id: str

@@ -41,8 +41,9 @@ class ValidationSampler:
         self._ensure_published = ensure_published
 
     async def __call__(self, state: JobState) -> list[ValidationSample]:
-        """Return one scored sample for each response. Raises UnrecoverableError, ShutdownRequested,
-        RefitFailed.
+        """Return one scored sample for each response.
+
+        Raises UnrecoverableError, ShutdownRequested, RefitFailed.
         """
         await self._ensure_published(state.version)
         supply = ListPrompts(self._rows, f"val@{state.step}")

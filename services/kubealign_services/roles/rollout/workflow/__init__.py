@@ -1,0 +1,1 @@
+"""Workflows: conversations of several turns with tools, which yield one sample."""

@@ -19,8 +19,9 @@ class CustomWorkflow:
 
     @classmethod
     def from_spec(cls, spec: WorkflowFunction) -> "CustomWorkflow":
-        """Load the function. Raises WorkflowFailed if it does not exist or is no async function of one
-        argument.
+        """Load the function.
+
+        Raises WorkflowFailed if it does not exist or is no async function of one argument.
         """
         target, description = function_target(spec)
         try:

@@ -52,8 +52,9 @@ class Transcript:
 
 
 class Episode:
-    """Interface of a workflow: the prompt, and methods to generate and to insert text. `columns` are the
-    row's.
+    """Interface of a workflow: the prompt, and methods to generate and to insert text.
+
+    `columns` are the row's.
 
     The response has at most max_tokens tokens, including the environment's.
     """

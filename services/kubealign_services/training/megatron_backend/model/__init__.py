@@ -1,0 +1,1 @@
+"""The model of one pipeline stage, built from megatron-core's layers."""

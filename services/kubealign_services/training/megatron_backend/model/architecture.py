@@ -70,8 +70,10 @@ class ModelArchitecture:
 
 
 def read_architecture(config: Any) -> ModelArchitecture:
-    """Read the architecture from a Hugging Face config. Raises UnsupportedTrainingModel, naming the config's
-    field, for traits that megatron-core does not compute as transformers does.
+    """Read the architecture from a Hugging Face config.
+
+    Raises UnsupportedTrainingModel, naming the config's field, for traits that megatron-core does not
+    compute as transformers does.
     """
     family = config.model_type
     if family not in DENSE_FAMILIES + MIXTURE_FAMILIES:

@@ -14,8 +14,10 @@ from kubealign_services.training.torch_backend.packing.packed_attention import P
 
 
 class PackedCoreAttention(nn.Module):
-    """Replacement of megatron-core's `DotProductAttention`. Uses the torch backend's attention, so both
-    backends compute the same and Transformer Engine is not needed.
+    """Replacement of megatron-core's `DotProductAttention`.
+
+    Uses the torch backend's attention, so both backends compute the same and Transformer Engine is not
+    needed.
     """
 
     def __init__(

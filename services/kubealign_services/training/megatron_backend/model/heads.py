@@ -113,8 +113,9 @@ class OutputHeads:
         return columns
 
     def _values_column(self, hidden: Tensor, tokens: StageTokens) -> Tensor:
-        """Compute the values or scores. Values are shifted by one: a token holds the value of the state
-        before it.
+        """Compute the values or scores.
+
+        Values are shifted by one: a token holds the value of the state before it.
         """
         assert self.score is not None
         packed = tokens.packed

@@ -44,8 +44,9 @@ def build_stage(
     head: Head,
     sizes: HeadSizes,
 ) -> PipelineStage:
-    """Build the stage; its weights are uninitialised. Call within `megatron_cpu_shims`. Raises
-    UnsupportedTrainingModel.
+    """Build the stage; its weights are uninitialised.
+
+    Call within `megatron_cpu_shims`. Raises UnsupportedTrainingModel.
 
     Args:
         config: The Hugging Face model's config.
@@ -168,8 +169,9 @@ def _layer_spec(shape: ModelArchitecture, recompute: Recompute, layer: int) -> M
 
 
 class _RecomputedLayer(TransformerLayer):  # type: ignore[misc]  # megatron-core has no types
-    """Stores only its input for the backward pass. Uses torch's checkpoint: megatron-core's does not run
-    without CUDA's RNG.
+    """Stores only its input for the backward pass.
+
+    Uses torch's checkpoint: megatron-core's does not run without CUDA's RNG.
     """
 
     def forward(self, hidden_states: Tensor, **kwargs: Any) -> Any:

@@ -1,0 +1,1 @@
+"""Optimizer of a stage with its state sharded over the data-parallel ranks (ZeRO-1)."""

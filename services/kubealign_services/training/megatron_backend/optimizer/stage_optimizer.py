@@ -85,8 +85,9 @@ class StageOptimizer:
             bucket.gradient.zero_()
 
     def reduce_gradients(self) -> float:
-        """Sum the gradient over all ranks that hold a part of it. Returns its global L2 norm, the same on all
-        ranks: each parameter counts once.
+        """Sum the gradient over all ranks that hold a part of it.
+
+        Returns its global L2 norm, the same on all ranks: each parameter counts once.
         """
         gradients = {
             member.name: (member.parameter, bucket.gradient_of(member))
@@ -164,8 +165,9 @@ class StageOptimizer:
 def _build_buckets(
     stage: PipelineStage, conversion: WeightConversion, groups: ParallelGroups, distributed: bool
 ) -> list[ParameterBucket]:
-    """Group the parameters into buckets. Weight decay on matrices only: vectors are biases and normalisation
-    weights.
+    """Group the parameters into buckets.
+
+    Weight decay on matrices only: vectors are biases and normalisation weights.
     """
     kinds: dict[tuple[bool, bool, torch.dtype], dict[str, nn.Parameter]] = {}
     for name, parameter in stage.weights().items():

@@ -1,0 +1,1 @@
+"""Tensor, pipeline, context and data parallel process groups and their layout."""

@@ -84,8 +84,9 @@ class ParallelLayout:
 
 
 def layer_range(layers: int, layout: ParallelLayout) -> range:
-    """Return the model's layers on this rank's stage. Raises ValueError when the stages cannot have equally
-    many.
+    """Return the model's layers on this rank's stage.
+
+    Raises ValueError when the stages cannot have equally many.
     """
     if layers % layout.pipeline:
         raise ValueError(
@@ -97,8 +98,9 @@ def layer_range(layers: int, layout: ParallelLayout) -> range:
 
 
 class UnsuitedLayout(ValueError):
-    """The model cannot be split in this layout. The message names the spec's field and the number it must
-    divide.
+    """The model cannot be split in this layout.
+
+    The message names the spec's field and the number it must divide.
     """
 
 

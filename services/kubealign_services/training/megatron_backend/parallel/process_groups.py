@@ -37,8 +37,9 @@ _initialised: list[Any] = []
 def init_parallel_groups(
     layout: ParallelLayout, rank: int, world_size: int, timeout: float
 ) -> ParallelGroups:
-    """Create the process groups, or return those of this process. Collective. Raises what
-    `ensure_process_group` raises.
+    """Create the process groups, or return those of this process.
+
+    Collective. Raises what `ensure_process_group` raises.
 
     Args:
         timeout: Seconds that the ranks wait for one another within a collective.

@@ -1,0 +1,1 @@
+"""Mapping between megatron-core parameters and Hugging Face tensors: loading, export, checkpoints, slices."""

@@ -42,8 +42,9 @@ def save_shard(
     updates: int,
     lora: Lora | None = None,
 ) -> list[str]:
-    """Write this rank's two files into an existing folder. Returns their names. Raises OSError, naming the
-    file that cannot be written.
+    """Write this rank's two files into an existing folder.
+
+    Returns their names. Raises OSError, naming the file that cannot be written.
 
     Args:
         conversions: Conversions of all ranks.

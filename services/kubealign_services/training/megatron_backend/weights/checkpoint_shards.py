@@ -129,8 +129,9 @@ def shard_files(directory: Path, rank: int, world_size: int) -> tuple[Path, Path
 
 
 def read_shards(directory: Path, lora: Lora | None) -> list[RankShard]:
-    """Read the descriptions of all ranks' shards, by rank. Raises CorruptCheckpoint when one is missing,
-    altered or of another checkpoint.
+    """Read the descriptions of all ranks' shards, by rank.
+
+    Raises CorruptCheckpoint when one is missing, altered or of another checkpoint.
     """
     sizes = {int(matched[2]) for matched in map(_NAME.match, _file_names(directory)) if matched}
     if len(sizes) != 1:

@@ -57,7 +57,7 @@ class AdaptedLayers:
 
 @dataclass(frozen=True)
 class TensorSource:
-    """This rank's part of one checkpoint tensor: slices of one parameter."""
+    """Part of one checkpoint tensor on the present rank: slices of one parameter."""
 
     parameter: str
     slices: tuple[MappedSlice, ...]
@@ -91,7 +91,7 @@ class WeightConversion:
 
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """This rank's parameters by megatron-core's names, with their shapes."""
+        """Parameters of the present rank by megatron-core's names, with their shapes."""
         return {name: local_shape(row, self._sizes, self.layout) for name, row in self._rows.items()}
 
     @cached_property
@@ -121,8 +121,9 @@ class WeightConversion:
         return rows
 
     def slices_of(self, name: str) -> tuple[MappedSlice, ...]:
-        """Return the slices of a parameter of this rank. Raises ValueError for a parameter without a row in
-        the mapping.
+        """Return the slices of a parameter of this rank.
+
+        Raises ValueError for a parameter without a row in the mapping.
         """
         row = self._rows.get(name)
         if row is None:

@@ -1,5 +1,6 @@
-"""Selects the heads of a folder's model, and initialises the score head. Semantics and seeds match
-`torch_backend.model.loading.load_model`.
+"""Selects the heads of a folder's model, and initialises the score head.
+
+Semantics and seeds match `torch_backend.model.loading.load_model`.
 """
 
 from collections.abc import Sequence

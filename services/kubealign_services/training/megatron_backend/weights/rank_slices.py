@@ -92,8 +92,9 @@ def gather_tensors(
     scale: float = 1.0,
     group: dist.ProcessGroup | None = None,
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yield (checkpoint name, CPU tensor of dtype) of every tensor in full; collective. On ranks other than 0
-    the tensors are empty.
+    """Yield (checkpoint name, CPU tensor of dtype) of every tensor in full; collective.
+
+    On ranks other than 0 the tensors are empty.
 
     Rank 0 holds one full tensor at a time: the others send their slices on demand.
 

@@ -1,0 +1,1 @@
+"""Checkpoints, exports and local slices of FSDP2-sharded models."""

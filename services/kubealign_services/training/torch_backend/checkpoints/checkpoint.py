@@ -38,8 +38,9 @@ def save_shard(
     world_size: int,
     lora: Lora | None = None,
 ) -> list[str]:
-    """Write this rank's two files into an existing folder. Returns their names. Raises OSError, naming the
-    file that cannot be written.
+    """Write this rank's two files into an existing folder.
+
+    Returns their names. Raises OSError, naming the file that cannot be written.
 
     Args:
         updates: Optimiser steps done.
@@ -74,8 +75,9 @@ def load_shard(
     world_size: int,
     lora: Lora | None = None,
 ) -> int:
-    """Read a checkpoint of `save_shard` into a model of the same shape and adapter. Returns the number of
-    optimiser steps done.
+    """Read a checkpoint of `save_shard` into a model of the same shape and adapter.
+
+    Returns the number of optimiser steps done.
 
     Raises CorruptCheckpoint, naming the file, before anything is changed.
     """

@@ -24,10 +24,12 @@ def matches_checkpoint_layout(backbone: PreTrainedModel) -> bool:
 
 @torch.no_grad()
 def local_weight_slices(model: PackedModel, dtype: torch.dtype, rank: int) -> Iterator[WeightSlice]:
-    """Yield this rank's slices of the backbone's weights, to be converted to `dtype`, tied weights once. Not
-    collective.
+    """Yield this rank's slices of the backbone's weights, to be converted to `dtype`, tied weights once.
 
-    Unsharded weights are yielded by rank 0. The slices are views of the model's memory, valid until the next
+    Not collective.
+
+    Unsharded weights are yielded by rank 0. The slices are views of the model's memory, valid until the
+    next
     update.
     """
     reshard(model)

@@ -1,0 +1,1 @@
+"""Log-probabilities from hidden states, in chunks of the vocabulary projection."""

@@ -26,8 +26,9 @@ class CpuLinear(nn.Linear):
 
 
 def patch_cpu_linear(model: nn.Module) -> None:
-    """Patch every plain nn.Linear of the model in place to compute with `linear`. Subclasses keep their own
-    forward pass.
+    """Patch every plain nn.Linear of the model in place to compute with `linear`.
+
+    Subclasses keep their own forward pass.
     """
     for module in model.modules():
         if type(module) is nn.Linear:

@@ -91,6 +91,7 @@ def base_name(name: str) -> str | None:
 
 def gather_merged_weight(name: str, weight: Tensor, layers: dict[str, Any]) -> Tensor:
     """Return the full weight of a base parameter, merged with the adapter of its layer if it has one.
+
     Collective when sharded.
 
     Args:
@@ -105,8 +106,9 @@ def gather_merged_weight(name: str, weight: Tensor, layers: dict[str, Any]) -> T
 
 
 def stream_adapter(model: PackedModel, dtype: torch.dtype, rank: int) -> Iterator[tuple[str, Tensor]]:
-    """Yield (name as in `adapters.low_rank`, CPU tensor of dtype) of each part; collective. On ranks other
-    than 0 the tensors are empty.
+    """Yield (name as in `adapters.low_rank`, CPU tensor of dtype) of each part; collective.
+
+    On ranks other than 0 the tensors are empty.
     """
     for name, layer in adapted_layers(model.backbone):
         for part, tensor in gather_low_rank(layer).named_tensors(name):

@@ -101,9 +101,10 @@ class PackedTokens:
 
 
 class PackedModel(nn.Module):
-    """A trunk with its heads. The forward pass returns the requested columns of `ModelOutputs` by name, each
-    [T] (values of several scores: [T, N]) in at least fp32, in a dict, so that hooks of the module can find
-    the tensors.
+    """A trunk with its heads.
+
+    The forward pass returns the requested columns of `ModelOutputs` by name, each [T] (values of several
+    scores: [T, N]) in at least fp32, in a dict, so that hooks of the module can find the tensors.
 
     Attributes:
         backbone: A causal language model, or a bare trunk.
@@ -209,8 +210,9 @@ class PackedModel(nn.Module):
         return _scatter_column(logprobs, packed.target_indices, packed)
 
     def forward(self, packed: PackedTokens, outputs: frozenset[str]) -> dict[str, Tensor]:
-        """Compute the requested columns. A value head's column is shifted by one: a token holds the value of
-        the state before it.
+        """Compute the requested columns.
+
+        A value head's column is shifted by one: a token holds the value of the state before it.
         """
         hidden = self.hidden(packed)
         wide = torch.promote_types(hidden.dtype, torch.float32)

@@ -20,8 +20,9 @@ _TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 0.1, tor
 
 @torch.no_grad()
 def check_packing(model: PackedModel) -> None:
-    """Raise UnsupportedTrainingModel when packed and unpacked outputs differ. The model is on the CPU, in
-    evaluation mode, not sharded.
+    """Raise UnsupportedTrainingModel when packed and unpacked outputs differ.
+
+    The model is on the CPU, in evaluation mode, not sharded.
     """
     backbone = model.backbone
     vocabulary = _vocabulary_size(model)
@@ -57,8 +58,9 @@ def check_packing(model: PackedModel) -> None:
 
 @torch.no_grad()
 def can_share_prompts(model: PackedModel) -> bool:
-    """Return True when a pack with a common prompt stored once gives the same outputs. Conditions as for
-    `check_packing`.
+    """Return True when a pack with a common prompt stored once gives the same outputs.
+
+    Conditions as for `check_packing`.
     """
     prompt = [1, 4, 2]
     sequences = [[*prompt, 3, 5, 0], [*prompt, 6], [7, 8]]

@@ -1,0 +1,1 @@
+"""Packing of sequences into microbatches, and attention over packed sequences."""

@@ -1,5 +1,6 @@
-"""Plans microbatches: divides a minibatch over the ranks, and on each rank into packed forward passes. Pure
-planning on lengths and prompts.
+"""Plans microbatches: divides a minibatch over the ranks, and on each rank into packed forward passes.
+
+Pure planning on lengths and prompts.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,0 +1,1 @@
+"""Forward and backward passes over microbatches, and the cache of forward passes."""

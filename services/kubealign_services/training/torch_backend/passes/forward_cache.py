@@ -33,8 +33,9 @@ class _CachedPass:
 
 
 class ForwardCache:
-    """Passes with one set of weights. They are dropped once they have been trained on, or when they exceed
-    `most_tokens` tokens.
+    """Passes with one set of weights.
+
+    They are dropped once they have been trained on, or when they exceed `most_tokens` tokens.
     """
 
     def __init__(self, most_tokens: int) -> None:

@@ -81,8 +81,9 @@ def run_objective(
     context: RankContext,
     cache: ForwardCache | None = None,
 ) -> MinibatchMetrics:
-    """Run the passes of one prepared minibatch. Adds the gradient to the parameters when gradients are
-    enabled.
+    """Run the passes of one prepared minibatch.
+
+    Adds the gradient to the parameters when gradients are enabled.
 
     The objective sees CPU tensors: its inputs are [T], small compared with the model's work.
 

@@ -1,0 +1,1 @@
+"""Weight transfer by collectives of a process group (NCCL, gloo)."""

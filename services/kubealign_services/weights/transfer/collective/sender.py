@@ -80,8 +80,9 @@ class BroadcastSender:
         self._group: tuple[BroadcastGroup, list[str]] | None = None
 
     async def join(self, request: refit_pb2.JoinBroadcastRequest) -> refit_pb2.JoinBroadcastReply:
-        """Wait for the other members. Raises NotFound for a round that has started, and for weights that are
-        not served.
+        """Wait for the other members.
+
+        Raises NotFound for a round that has started, and for weights that are not served.
         """
         self._publisher.check_served(request.weights)
         round_ = self._get_round(request.weights)

@@ -1,0 +1,1 @@
+"""Delta encoding: a weight version as its difference from the version before."""

@@ -121,8 +121,9 @@ def _with_checksum(*contents: bytes | memoryview) -> bytes:
 
 
 def _as_elements(state: Buffer, itemsize: int) -> BitArray:
-    """Return the state as unsigned integers. Raises ValueError for a buffer that is not aligned to 8 bytes; a
-    snapshot's pieces are.
+    """Return the state as unsigned integers.
+
+    Raises ValueError for a buffer that is not aligned to 8 bytes; a snapshot's pieces are.
     """
     elements = np.frombuffer(state, BIT_DTYPES[itemsize])
     if elements.size and elements.ctypes.data % _WORD_BYTES:

@@ -1,0 +1,1 @@
+"""Weight transfer by gRPC streams, optionally relayed between receivers."""

@@ -32,8 +32,9 @@ class Relay:
     _streaming: Counter[PartAssembler] = field(default_factory=Counter)
 
     def offer(self, weights: batch_pb2.WeightsId, rank: int, delta: bool, assembler: PartAssembler) -> None:
-        """Serve these pieces, including those still to come. Other weights are no longer offered; streams in
-        progress get the rest of them.
+        """Serve these pieces, including those still to come.
+
+        Other weights are no longer offered; streams in progress get the rest of them.
         """
         if weights != self._weights:
             self._weights = weights

@@ -32,8 +32,9 @@ class RelayRequest:
     delta: bool = False
 
     def can_serve(self, request: "RelayRequest") -> bool:
-        """Return True when this receiver can relay the other request. A receiver of deltas also has the
-        resulting weights.
+        """Return True when this receiver can relay the other request.
+
+        A receiver of deltas also has the resulting weights.
         """
         if not self.address or (request.delta and not self.delta):
             return False

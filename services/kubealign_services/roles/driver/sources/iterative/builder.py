@@ -21,8 +21,9 @@ from kubealign_services.roles.driver.weight_sync import SyncOnDemand
 
 
 def build_round_source(context: JobContext, weight_sync: SyncOnDemand, algorithm: Algorithm) -> RoundSource:
-    """Create the batch source of an iterative algorithm. Raises UnrecoverableError if the judge has no room
-    in the context.
+    """Create the batch source of an iterative algorithm.
+
+    Raises UnrecoverableError if the judge has no room in the context.
     """
     job, prepared = context.job, context.prepared
     spec, entry, rollout = job.spec, job.spec.algorithm.value, job.spec.effective_rollout

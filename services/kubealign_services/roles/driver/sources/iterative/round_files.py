@@ -98,8 +98,9 @@ class RoundFiles:
         return StoredRound(header, batch, name, _digest(data))
 
     def read(self, name: str, digest: str) -> StoredRound:
-        """Return the round that a state is in the middle of. Raises UnrecoverableError if the file is missing
-        or another.
+        """Return the round that a state is in the middle of.
+
+        Raises UnrecoverableError if the file is missing or another.
         """
         path = self._folder / name
         remedy = "the job is in the middle of this round: restore the file, or start the job afresh"

@@ -206,8 +206,9 @@ class RoundMaker:
         step.add(figures)
 
     async def _add_reference_logprobs(self, batch: Batch, step: StepRecord) -> None:
-        """Add reference log-probabilities if needed. The trainer still has the round's initial weights, so it
-        is the reference.
+        """Add reference log-probabilities if needed.
+
+        The trainer still has the round's initial weights, so it is the reference.
         """
         if not self._algorithm.needs_reference:
             return
