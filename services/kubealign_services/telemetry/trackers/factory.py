@@ -61,9 +61,9 @@ def open_trackers(job: AlignmentJob, run_dir: Path) -> list[BackgroundTracker]:
 def strip_pod_templates(value: Any) -> Any:
     """Return a part of a spec without its podTemplates, whose environment variables may hold secrets."""
     if isinstance(value, dict):
-        return {name: strip_pod_templates(value) for name, value in value.items() if name != "podTemplate"}
+        return {name: strip_pod_templates(item) for name, item in value.items() if name != "podTemplate"}
     if isinstance(value, list):
-        return [strip_pod_templates(value) for value in value]
+        return [strip_pod_templates(item) for item in value]
     return value
 
 

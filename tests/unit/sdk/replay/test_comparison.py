@@ -63,27 +63,27 @@ def test_last_line_of_a_step_counts_and_validation_lines_do_not() -> None:
     assert last_line_per_step(lines) == {3: LINE | {"fence": 2}}
 
 
-def verdict(recorded: float, replayed: float, **how: Any) -> ReplayOutcome:
-    usual: dict[str, Any] = {"tolerance": 1e-4, "changed": False, "weights": None, "threads": (1, 1)}
+def outcome(recorded: float, replayed: float, **overrides: Any) -> ReplayOutcome:
+    usual: dict[str, Any] = {"tolerance": 1e-4, "is_modified": False, "weights_equal": None, "threads": (1, 1)}
     comparison = compare_runs({3: line(a_x=recorded)}, {3: line(a_x=replayed)})
-    return ReplayOutcome(comparison=comparison, requested_steps=1, **usual | how)
+    return ReplayOutcome(comparison=comparison, requested_steps=1, **usual | overrides)
 
 
 @pytest.mark.parametrize(
-    ("given", "passes", "says"),
+    ("result", "passes", "text"),
     [
-        (verdict(1.0, 1.0, weights=True), True, "1 figures of 1 steps: equal bit for bit"),
-        (verdict(1.0, 1.0, weights=False), False, "final weights: not equal"),
-        (verdict(1.0, 1.00001), True, "equal up to rounding; the largest relative difference is 1e-05"),
-        (verdict(1.0, 1.00001, weights=False), True, "up to rounding"),
-        (verdict(1.0, 1.1), False, "step 3 is the first that differs, in a/x: 1 recorded, 1.1 now"),
-        (verdict(1.0, 1.1, changed=True), True, "step 3 is the first that differs"),
-        (verdict(1.0, 1.1, threads=(2, 1)), False, "computed with 2 threads then, with 1 now"),
+        (outcome(1.0, 1.0, weights_equal=True), True, "1 figures of 1 steps: equal bit for bit"),
+        (outcome(1.0, 1.0, weights_equal=False), False, "final weights: not equal"),
+        (outcome(1.0, 1.00001), True, "equal up to rounding; the largest relative difference is 1e-05"),
+        (outcome(1.0, 1.00001, weights_equal=False), True, "up to rounding"),
+        (outcome(1.0, 1.1), False, "step 3 is the first that differs, in a/x: 1 recorded, 1.1 now"),
+        (outcome(1.0, 1.1, is_modified=True), True, "step 3 is the first that differs"),
+        (outcome(1.0, 1.1, threads=(2, 1)), False, "computed with 2 threads then, with 1 now"),
     ],
 )
-def test_replay_verdict(given: ReplayOutcome, passes: bool, says: str) -> None:
-    assert given.has_passed is passes
-    assert any(says in str(part) for part in replay_view(given))
+def test_replay_verdict(result: ReplayOutcome, passes: bool, text: str) -> None:
+    assert result.has_passed is passes
+    assert any(text in str(part) for part in replay_view(result))
 
 
 def test_incomplete_replay_is_no_success() -> None:

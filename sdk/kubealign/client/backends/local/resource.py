@@ -75,9 +75,9 @@ def to_resource(
 def drop_nulls(value: Any) -> Any:
     """Drop null fields, which have no meaning in a document."""
     if isinstance(value, Mapping):
-        return {name: drop_nulls(value) for name, value in value.items() if value is not None}
+        return {name: drop_nulls(item) for name, item in value.items() if item is not None}
     if isinstance(value, list):
-        return [drop_nulls(value) for value in value]
+        return [drop_nulls(item) for item in value]
     return value
 
 
