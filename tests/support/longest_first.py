@@ -1,11 +1,11 @@
-"""The files of tests that take longest, so that several workers begin with them and end together."""
+"""Durations of the slowest test files, so that several workers start with them and end together."""
 
-#: Path below tests/ -> about how many seconds it takes on two cores. Files that are not here take fewer.
+#: Path below tests -> seconds on two cores, about. Files that are absent take fewer.
 SECONDS = {
     "integration/numbers/test_gsm8k.py": 120,
     "integration/dashboard/test_conformance.py": 105,
     "integration/megatron/test_training_contract.py": 85,
-    "integration/bus/test_jetstream_restart.py": 80,
+    "integration/messaging/test_jetstream_restart.py": 80,
     "integration/docs/test_quickstarts.py": 76,
     "integration/docs/test_tutorial.py": 55,
     "integration/numbers/test_every_step.py": 50,
@@ -20,5 +20,5 @@ SECONDS = {
 
 
 def weight(path: str) -> int:
-    """Of a file, named as in SECONDS: 0 for one that takes little."""
+    """Return the seconds of a file, named as in SECONDS; 0 for one that is fast."""
     return SECONDS.get(path, 0)

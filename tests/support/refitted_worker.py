@@ -45,7 +45,7 @@ class Paced:
     async def __call__(self, function: Callable[..., Any], *arguments: Any) -> Any:
         if function.__name__ == self.stuck:
             await asyncio.Event().wait()
-        if function.__name__ == "_advance":
+        if function.__name__ == "_step_engine":
             await self.may_step.wait()
             self.steps += 1
         async with self._turn:

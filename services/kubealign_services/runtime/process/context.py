@@ -157,7 +157,7 @@ def bus_bounds(job: AlignmentJob) -> dict[str, Bounds]:
     response = rollout.sampling.max_tokens if rollout is not None else 0
     groups = getattr(algorithm, "prompts_per_step", getattr(algorithm, "rows_per_step", 1))
     samples = getattr(algorithm, "samples_per_prompt", 1)
-    template_tokens = getattr(algorithm, "longest_template", 0)
+    template_tokens = getattr(algorithm, "longest_prompt_template", 0)
     if template_tokens:
         # The LLM judge gets a prompt for each sample, which contains two responses, and answers twice.
         groups, samples, response = groups * samples, 2, 3 * response + template_tokens

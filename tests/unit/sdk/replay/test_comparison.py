@@ -72,13 +72,13 @@ def outcome(recorded: float, replayed: float, **overrides: Any) -> ReplayOutcome
 @pytest.mark.parametrize(
     ("result", "passes", "text"),
     [
-        (outcome(1.0, 1.0, weights_equal=True), True, "1 figures of 1 steps: equal bit for bit"),
+        (outcome(1.0, 1.0, weights_equal=True), True, "1 metrics of 1 steps: equal bit for bit"),
         (outcome(1.0, 1.0, weights_equal=False), False, "final weights: not equal"),
         (outcome(1.0, 1.00001), True, "equal up to rounding; the largest relative difference is 1e-05"),
         (outcome(1.0, 1.00001, weights_equal=False), True, "up to rounding"),
         (outcome(1.0, 1.1), False, "step 3 is the first that differs, in a/x: 1 recorded, 1.1 now"),
         (outcome(1.0, 1.1, is_modified=True), True, "step 3 is the first that differs"),
-        (outcome(1.0, 1.1, threads=(2, 1)), False, "computed with 2 threads then, with 1 now"),
+        (outcome(1.0, 1.1, threads=(2, 1)), False, "used 2 threads in the recorded run, and 1 now"),
     ],
 )
 def test_replay_verdict(result: ReplayOutcome, passes: bool, text: str) -> None:

@@ -357,7 +357,7 @@ async def test_no_sample_starts_while_a_worker_drains(stage: Any) -> None:
         await receiver.worker.wait_for(1, 0, timeout=5)
         receiver.idle.clear()
         receiver.asked_to_drain.clear()
-        broadcast.publish_soon(1)
+        broadcast.publish_in_background(1)
         await receiver.asked_to_drain.wait()
         with pytest.raises(TimeoutError, match=r"version 0 of fence 1 had not arrived after 0\.05 s"):
             await receiver.worker.wait_for(1, 0, timeout=0.05)
@@ -382,9 +382,9 @@ async def test_wait_current_raises_and_returns_the_report_once(stage: Any) -> No
     receiver = stage.receiver("rollout-0", sender)
     async with stage.broadcast(sender) as broadcast:
         assert await broadcast.settled() is None
-        broadcast.publish_soon(0)
+        broadcast.publish_in_background(0)
         with pytest.raises(RuntimeError, match="version 1 cannot be published before"):
-            broadcast.publish_soon(1)
+            broadcast.publish_in_background(1)
         report = await broadcast.settled()
         assert report is not None
         figures = report.metrics()
@@ -395,7 +395,7 @@ async def test_wait_current_raises_and_returns_the_report_once(stage: Any) -> No
             raise RuntimeError("no memory")
 
         receiver.before_copy = fail
-        broadcast.publish_soon(1)
+        broadcast.publish_in_background(1)
         with pytest.raises(RefitFailed, match="RuntimeError: no memory"):
             await broadcast.settled()
         receiver.before_copy = lambda: None
@@ -446,7 +446,7 @@ async def test_trainer_errors_propagate_and_a_silent_trainer_times_out(stage: An
 async def test_exit_cancels_the_publication_in_progress(stage: Any) -> None:
     before = asyncio.all_tasks()
     async with stage.broadcast(stage.sender(), timeout=600) as broadcast:
-        broadcast.publish_soon(0)
+        broadcast.publish_in_background(0)
         await asyncio.sleep(0.05)
     assert asyncio.all_tasks() == before
     with pytest.raises(RuntimeError, match="context"):
@@ -470,7 +470,7 @@ async def test_background_failure_is_reported(stage: Any) -> None:
     receiver = stage.receiver("rollout-0", sender)
     async with stage.broadcast(sender) as broadcast:
         await broadcast.publish(0)
-        broadcast.publish_soon(1)
+        broadcast.publish_in_background(1)
         await broadcast.settled()
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
@@ -480,7 +480,7 @@ async def test_background_failure_is_reported(stage: Any) -> None:
             raise RuntimeError("no memory")
 
         receiver.before_copy = fail
-        broadcast.publish_soon(2)
+        broadcast.publish_in_background(2)
         with pytest.raises(RefitFailed, match="RuntimeError: no memory"):
             async with asyncio.timeout(10):
                 await broadcast.broken()
@@ -490,7 +490,7 @@ async def test_lost_announcement_is_repeated(stage: Any) -> None:
     """For a worker that joins after the loss, and for a publication whose receiver had not seen it."""
     sender = stage.sender()
     async with stage.broadcast(sender) as broadcast:
-        broadcast.publish_soon(0)
+        broadcast.publish_in_background(0)
         async with asyncio.timeout(10):
             while not sender.published:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)

@@ -72,7 +72,7 @@ def _check_judgements(job: AlignmentJob, report: PreparationReport, max_payload:
 
 def _check_questions(job: AlignmentJob, report: PreparationReport, max_payload: int) -> None:
     """Check the requests of a job whose policy is asked about its own responses."""
-    template = getattr(job.spec.algorithm.value, "longest_template", 0)
+    template = getattr(job.spec.algorithm.value, "longest_prompt_template", 0)
     if not template:
         return
     response = job.spec.rollout.sampling.max_tokens

@@ -157,7 +157,7 @@ def _add_adapter_output(layer: Any, arguments: tuple[Any, ...], output: tuple[Te
     """Add the adapters' output in a forward hook of megatron-core's layer, which returns its output and a
     bias to be added later.
     """
-    if not layer.adapters.is_on:
+    if not layer.adapters.is_enabled:
         return output
     return output[0] + layer.adapters(arguments[0]), output[1]
 

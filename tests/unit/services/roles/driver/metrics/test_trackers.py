@@ -41,7 +41,7 @@ def context(folder: Path) -> Any:
         job=SimpleNamespace(spec=SimpleNamespace(lifecycle=lifecycle)),
         settings=SimpleNamespace(run_dir=folder),
         stop=asyncio.Event(),
-        left_behind="",
+        abandoned_thread="",
     )
 
 
@@ -74,7 +74,7 @@ async def test_a_tracker_receives_the_outcome(
             if raised is not None:
                 raise raised
     assert recorder.ending is ending
-    assert around.left_behind == ""
+    assert around.abandoned_thread == ""
 
 
 async def test_a_hanging_tracker_is_abandoned(
@@ -87,7 +87,7 @@ async def test_a_hanging_tracker_is_abandoned(
         async with run_trackers(around):
             around.stop.set()
             raise ShutdownRequested
-    assert around.left_behind == "the tracker hanging"
+    assert around.abandoned_thread == "the tracker hanging"
     assert "did not end in time" in caplog.text
     assert both[1].wait_closed(20)
     assert sound.ending is RunOutcome.STOPPED
