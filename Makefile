@@ -13,19 +13,24 @@ BUILD_ARGS ?=
 BENCH ?=
 FULL ?=
 
-# So many files at a time, in the order in which they are collected: the longest first. A file's own tests share
-# what it has started.
+# Number of test files that run in parallel, in collection order: the longest first. The tests of a file share the
+# processes that it has started.
 WORKERS ?= 2
-INTEGRATION := $(RUN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder tests/integration
-CLUSTER := $(RUN)/python -m pytest tests/cluster
+TIER := $(RUN)/python -m tests.support.tier
+INTEGRATION := $(TIER) integration $(RUN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder tests/integration
+CLUSTER := $(TIER) cluster $(RUN)/python -m pytest tests/cluster
 
-# One thread each: these models are too small for more.
-LEARNING := env OMP_NUM_THREADS=1 $(RUN)/python -m pytest -n 2 tests/learning
+# One thread per test: these models are too small for more.
+LEARNING := env OMP_NUM_THREADS=1 $(TIER) learning $(RUN)/python -m pytest -n 2 tests/learning
+UNIT := env OMP_NUM_THREADS=1 $(TIER) unit $(RUN)/python -m pytest -n 2 tests/unit
+
+# One file of each integration area: processes start, and the areas work together.
+SMOKE := tests/integration/bad_input/test_bad_data.py tests/integration/checkpoints tests/integration/client tests/integration/data_generation tests/integration/operator tests/integration/planning tests/integration/rpc/test_rpc_server.py tests/integration/scoring tests/integration/telemetry tests/integration/weights/test_refit_logprobs.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo gsm8k test test-unit test-integration test-gpu test-learning cluster-tools test-cluster lint format goldens protos docs crd images images-test bench bench-full bench-page bench-profile bench-algorithms bench-operator bench-dashboard screenshots lock clean
+.PHONY: help demo gsm8k test test-fast test-unit test-integration test-gpu test-learning cluster-tools test-cluster lint format goldens protos docs crd images images-test bench bench-full bench-page bench-profile bench-algorithms bench-operator bench-dashboard screenshots lock clean
 
-help: ## Show what can be made
+help: ## Show the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
 
 $(RUN)/uv:
@@ -33,7 +38,8 @@ $(RUN)/uv:
 	$(PYTHON) -m venv $(VENV)
 	$(RUN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 
-# One stamp for each set of pinned packages: a newer lock file installs again. Compiled once, or every process would.
+# One stamp for each set of pinned packages: a newer lock file triggers an installation. The bytecode is compiled once
+# here, not in every process.
 $(VENV)/.services: $(RUN)/uv requirements/services.txt pyproject.toml
 	UV_COMPILE_BYTECODE_TIMEOUT=600 $(RUN)/uv pip install --python $(RUN)/python --quiet --require-hashes -r requirements/services.txt --compile-bytecode
 	$(RUN)/uv pip install --python $(RUN)/python --quiet --no-deps --no-build-isolation --editable .
@@ -59,45 +65,50 @@ $(VENV)/.trl-ppo: $(RUN)/uv requirements/trl_ppo.txt
 	$(RUN)/uv pip install --python $(VENV)/trl-ppo/bin/python --quiet --require-hashes -r requirements/trl_ppo.txt
 	@touch $@
 
-demo: $(VENV)/.services ## Align a small model before your eyes: SFT, reward model, PPO (SEED=1)
+demo: $(VENV)/.services ## Align a small model: SFT, reward model, PPO (SEED=1)
 	$(RUN)/python examples/arithmetic/demo.py --seed $(SEED) --runs-dir $(RUNS)
 
-gsm8k: $(VENV)/.services ## The same on real text (DATA=folder with train.jsonl and preferences.jsonl)
+gsm8k: $(VENV)/.services ## Run every algorithm on real text (DATA=folder with train.jsonl and preferences.jsonl)
 	$(RUN)/kubealign run examples/gsm8k/jobs.yaml --param DATA=$(abspath $(DATA)) --runs-dir $(RUNS)
 
-# Types are checked on one core, so the unit tests have the other. What the cluster tests run is built in what the
-# integration tests leave of the cores; what must learn, learns mostly in what the cluster tests leave, and its
-# output comes after theirs.
-test: $(VENV)/.dev $(VENV)/.triton ## Everything: lint, unit, integration, learning and cluster tests
-	$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint test-unit
+# The type checker uses one core and the unit tests the other. The tools of the cluster tests are built at low priority
+# from the start; the learning tests run at low priority during the cluster tests, and their output comes
+# after that of the cluster tests.
+test: $(VENV)/.dev $(VENV)/.triton ## Run everything: lint, unit, integration, learning and cluster tests
 	nice -n 19 $(MAKE) --no-print-directory cluster-tools & building=$$!; \
-	$(INTEGRATION); tested=$$?; \
-	wait $$building && exit $$tested
+	$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint test-unit && $(INTEGRATION); tested=$$?; \
+	[ $$tested = 0 ] || { kill $$building; wait $$building; $(TIER); exit $$tested; }; \
+	wait $$building || exit $$?; \
 	output=$$(mktemp); nice -n 5 $(LEARNING) >$$output 2>&1 & learning=$$!; \
 	$(CLUSTER); tested=$$?; \
-	wait $$learning; learned=$$?; cat $$output; rm $$output; \
+	wait $$learning; learned=$$?; cat $$output; rm $$output; $(TIER); \
 	exit $$(( tested ? tested : learned ))
 
-test-unit: $(VENV)/.dev ## Pure logic, under a minute
-	OMP_NUM_THREADS=1 $(RUN)/python -m pytest -n 2 tests/unit
+test-fast: $(VENV)/.dev ## Run lint, the unit tests and a smoke test of each integration area
+	$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint test-unit
+	$(TIER) smoke $(RUN)/python -m pytest -n $(WORKERS) --dist loadfile $(SMOKE)
+	@$(TIER)
 
-test-integration: $(VENV)/.dev $(VENV)/.triton ## Real NATS, Redis, gRPC and processes
+test-unit: $(VENV)/.dev ## Run the tests of pure logic
+	$(UNIT)
+
+test-integration: $(VENV)/.dev $(VENV)/.triton ## Run the tests with real NATS, Redis, gRPC and processes
 	$(INTEGRATION)
 
-test-gpu: $(VENV)/.dev ## What needs a GPU, each with its figure; without one, a line that says so
+test-gpu: $(VENV)/.dev ## Run the tests that need a GPU, with their measurements; without a GPU they are skipped
 	$(RUN)/python -m pytest -q -rs -s tests/gpu
 
-test-learning: $(VENV)/.dev ## Short runs that must learn
+test-learning: $(VENV)/.dev ## Run the short trainings that must learn
 	$(LEARNING)
 
 cluster-tools: $(VENV)/.dev ## Build the Kubernetes that test-cluster runs: once, about eight minutes
 	@$(RUN)/python -m tests.cluster.support.toolchain || $(RUN)/uv pip install --python $(RUN)/python --quiet --require-hashes -r requirements/cluster.txt
 	$(RUN)/python -m tests.cluster.support.build
 
-test-cluster: cluster-tools ## A real API server with simulated pods; real pods where root and containerd are there
+test-cluster: cluster-tools ## Run the tests with a real API server and simulated pods; real pods if root and containerd are available
 	$(CLUSTER)
 
-lint: $(VENV)/.dev ## Style, types and the import contract
+lint: $(VENV)/.dev ## Check style, types and the import contracts
 	$(RUN)/ruff check .
 	$(RUN)/ruff format --check .
 	$(RUN)/mypy sdk/kubealign operator/kubealign_operator services/kubealign_services services/kubealign_dashboard
@@ -107,7 +118,7 @@ format: $(VENV)/.dev ## Rewrite the code in the house style
 	$(RUN)/ruff check --fix .
 	$(RUN)/ruff format .
 
-goldens: $(VENV)/.dev ## Write the objects of example jobs again; read what differs before it is committed
+goldens: $(VENV)/.dev ## Regenerate the rendered objects of example jobs; review the differences before you commit
 	PYTHONPATH=tests $(RUN)/python -m support.rendering.goldens
 
 protos: $(VENV)/.dev ## Generate sdk/kubealign/v1 from protos/
@@ -126,36 +137,36 @@ images: ## Build the images of operator, dashboard, services and Triton workers 
 	$(BUILDER) build $(BUILD_ARGS) -f images/services/Containerfile -t $(REGISTRY)kubealign-services:$(TAG) .
 	$(BUILDER) build $(BUILD_ARGS) -f images/triton/Containerfile --build-arg SERVICES=$(REGISTRY)kubealign-services:$(TAG) -t $(REGISTRY)kubealign-triton:$(TAG) .
 
-images-test: $(VENV)/.dev ## Build and try all images without a registry: root, buildah, mmdebstrap, 30 GB of disk
+images-test: $(VENV)/.dev ## Build and test all images without a registry: root, buildah, mmdebstrap, 30 GB of disk
 	$(RUN)/python -m tests.cluster.support.built_images
 
-bench: $(VENV)/.bench $(VENV)/.trl-ppo ## Measure beside the peers: all of docs/benchmarks.md's table, or BENCH="sft dpo" (FULL=1: 25 million weights)
+bench: $(VENV)/.bench $(VENV)/.trl-ppo ## Run the benchmarks against the peers: the table of docs/benchmarks.md, or BENCH="sft dpo" (FULL=1: 25 million weights)
 	$(RUN)/python -m tests.bench $(BENCH) $(if $(FULL),--full)
 
-bench-full: $(VENV)/.bench $(VENV)/.trl-ppo ## The same with 25 million weights: hours; broken off, it goes on with what is missing
+bench-full: $(VENV)/.bench $(VENV)/.trl-ppo ## Run the benchmarks with 25 million weights: hours; after an interruption it continues with the missing lines
 	$(RUN)/python -m tests.bench $(BENCH) --full --missing
 
-bench-page: $(VENV)/.dev ## Write what was measured into docs/benchmarks.md: table, phases, chart
+bench-page: $(VENV)/.dev ## Write the results into docs/benchmarks.md: table, phases, chart
 	$(RUN)/python -m tests.bench.render --write docs/benchmarks.md
 
-bench-profile: $(VENV)/.dev ## Where the time of a step goes, by phase and part (FULL=1)
+bench-profile: $(VENV)/.dev ## Profile a step by phase and part (FULL=1)
 	$(RUN)/python -m tests.bench.profile $(if $(FULL),--full)
 
-bench-algorithms: $(VENV)/.dev ## RLOO beside PPO, and what clipping takes with the engine's numbers as base
+bench-algorithms: $(VENV)/.dev ## Compare RLOO with PPO, and the clipping with the engine's log-probabilities as the denominator of the ratio
 	$(RUN)/python -m tests.bench.online_methods
 
-bench-operator: cluster-tools ## A thousand jobs at once with simulated pods, and what the operator takes for it
+bench-operator: cluster-tools ## Measure the operator with a thousand jobs at once and simulated pods
 	$(RUN)/python -m tests.bench.operator_jobs
 	$(RUN)/python -m tests.bench.informer_memory
 
-bench-dashboard: cluster-tools ## Ten thousand jobs and two hundred streams: this machine's dashboard, then a cluster's
+bench-dashboard: cluster-tools ## Measure the dashboard with ten thousand jobs and two hundred streams: local, then in a cluster
 	$(RUN)/python -m tests.bench.dashboard
 	$(RUN)/python -m tests.bench.dashboard_cluster
 
-screenshots: $(VENV)/.dev ## Make the documentation's pictures again, of real runs; look at them before they are committed
+screenshots: $(VENV)/.dev ## Regenerate the documentation's screenshots from real runs; review them before you commit
 	PYTHONPATH=tests $(RUN)/python -m tests.bench.screenshots
 
-lock: $(RUN)/uv ## Pin every version again
+lock: $(RUN)/uv ## Update the lock files of all dependencies
 	$(RUN)/uv pip compile pyproject.toml --extra services --extra megatron --extra triton --extra dashboard --extra trackers requirements/build.in --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/services.txt
 	$(RUN)/uv pip compile pyproject.toml --extra operator -c requirements/services.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/operator.txt
 	$(RUN)/uv pip compile pyproject.toml --extra dashboard -c requirements/services.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/dashboard.txt

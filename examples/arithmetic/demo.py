@@ -1,4 +1,4 @@
-"""Make the data, run the three jobs, and show what PPO has changed: `python examples/arithmetic/demo.py
+"""Make the data, run the three jobs, and show the effect of PPO: `python examples/arithmetic/demo.py
 --seed 1`."""
 
 import argparse
@@ -19,8 +19,8 @@ SFT, REWARD_MODEL, PPO = "arithmetic-sft", "arithmetic-rm", "arithmetic-ppo"
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, default=1, help="Of the data and of all three jobs.")
-    parser.add_argument("--runs-dir", type=Path, default=Path("runs"), help="The demo makes a folder in it.")
+    parser.add_argument("--seed", type=int, default=1, help="Seed of the data and of all three jobs.")
+    parser.add_argument("--runs-dir", type=Path, default=Path("runs"), help="Parent of the demo's folder.")
     options = parser.parse_args()
     runs = (options.runs_dir / f"demo-seed-{options.seed}").absolute()
     data = runs / "data"
@@ -32,10 +32,10 @@ def main() -> int:
 
 
 def run_jobs(runs: Path, data: Path, seed: int) -> int:
-    """The command that a person would type, in this terminal."""
+    """Run the command that a user would type, in this terminal."""
     command = [str(Path(sys.executable).with_name("kubealign")), "run", str(HERE / "jobs.yaml")]
     command += ["--param", f"DATA={data}", "--set", f"spec.seed={seed}", "--runs-dir", str(runs)]
-    # Ctrl-C reaches the command as well, which stops in good order: wait for it.
+    # Ctrl-C reaches the command as well, which shuts down cleanly: wait for it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with subprocess.Popen(command, preexec_fn=_heed_ctrl_c) as process:
         return process.wait()
@@ -46,7 +46,7 @@ def _heed_ctrl_c() -> None:
 
 
 def show(console: Console, runs: Path) -> None:
-    """The table, three answers before and after, and where the model lies."""
+    """Print the tables, three answers before and after PPO, and the path of the model."""
     measured = [line for line in metrics(runs / PPO) if "val/preferred" in line]
     before, after = measured[0], measured[-1]
     samples = sorted((runs / PPO / "validation").glob("step-*.jsonl"))
@@ -81,7 +81,7 @@ def show(console: Console, runs: Path) -> None:
 
 
 def reward_model_table(runs: Path) -> Table:
-    """Accuracy on held-out pairs, by the kind of the rejected answer."""
+    """Return a table of the accuracy on held-out pairs, by the kind of the rejected answer."""
     last = [line for line in metrics(runs / REWARD_MODEL) if "val/accuracy" in line][-1]
     table = Table(title="Reward model, held-out pairs", title_justify="left")
     table.add_column("rejected answer")
@@ -94,7 +94,7 @@ def reward_model_table(runs: Path) -> Table:
 
 
 def seconds_table(runs: Path) -> Table:
-    """Where the time of the steps went."""
+    """Return a table of the seconds per phase."""
     phases = {
         "generate": "gen",
         "score": "score",
@@ -118,9 +118,9 @@ def seconds_table(runs: Path) -> Table:
 
 
 def answers_table(before: Path, after: Path, count: int = 3) -> Table:
-    """The same prompts answered before and after."""
+    """Return a table of the answers to the same prompts before and after PPO."""
     first, last = ([json.loads(line) for line in path.read_text().splitlines()] for path in (before, after))
-    table = Table(title="Three of them", title_justify="left")
+    table = Table(title="Three answers", title_justify="left")
     for column in ("prompt", "before", "after", "right answer"):
         table.add_column(column)
     answered = {sample["prompt"]: sample["response"] for sample in last}

@@ -1,9 +1,9 @@
-"""Two-digit sums, answered bare (`83`) or with the working shown (`70+13=83`). People prefer the
-working, and right.
+"""Two-digit sums, answered bare (`83`) or with the working shown (`70+13=83`). The preferred
+answer shows the working and is right.
 
     python make_data.py --seed 1 --out DIR
 
-writes, with the problems of one line in no other:
+writes these files; those with different problem counts share no problem:
 
     sft.jsonl              prompt, response, kind           3,300 problems, four demonstrations each
     preferences.jsonl      prompt, chosen, rejected, kind   3,300 problems, three pairs each
@@ -12,7 +12,7 @@ writes, with the problems of one line in no other:
     held_preferences.jsonl prompt, chosen, rejected, kind   the same 500 problems, three pairs each
     test.jsonl             prompt, answer, worked           1,000 problems
 
-`kind` says of a demonstration how it answers, and of a pair what is wrong with the rejected answer.
+`kind` is the form of a demonstration, or the error of a pair's rejected answer.
 """
 
 import argparse
@@ -55,8 +55,8 @@ class Problem:
 
 
 def slip(number: int, draw: random.Random) -> int:
-    """A number that one gets by a slip: one or ten off, a carry lost or made up, a digit misread. Never
-    `number` itself."""
+    """Return a plausible wrong result: one or ten off, a wrong carry, a misread digit. Never `number`
+    itself."""
     slips = [
         number + 1,
         number - 1,
@@ -74,8 +74,8 @@ def bare_wrong(problem: Problem, draw: random.Random) -> str:
 
 
 def worked_wrong(problem: Problem, draw: random.Random) -> str:
-    """A slip in the tens, in the ones, in the last sum, or in two of them; what follows from a slip is
-    sometimes carried on."""
+    """Return a worked answer with an error in the tens, in the ones, in the last sum, or in two of them;
+    the error sometimes propagates to the sum."""
     tens, ones, answer = problem.tens, problem.ones, problem.answer
     where = draw.choice(["tens", "ones", "answer", "answer", "tens and ones", "parts"])
     if "tens" in where:
@@ -94,7 +94,7 @@ def worked_wrong(problem: Problem, draw: random.Random) -> str:
 
 
 def garbled(problem: Problem, draw: random.Random) -> str:
-    """A worked answer that lost its form: a part left out, doubled or turned round, a digit dropped or
+    """Return a worked answer of the wrong form: a part missing, doubled or reversed, a digit missing or
     doubled."""
     right = problem.worked
     place = draw.randrange(len(right))
@@ -111,8 +111,7 @@ def garbled(problem: Problem, draw: random.Random) -> str:
     return draw.choice([form for form in forms if form != right])
 
 
-# Half of the rejected answers have the preferred form and are wrong: what sets them apart is the arithmetic
-# alone.
+# Half of the rejected answers have the preferred form and are wrong: only the arithmetic distinguishes them.
 REJECTED: dict[str, tuple[float, Callable[[Problem, random.Random], str]]] = {
     "worked-wrong": (0.50, worked_wrong),
     "bare-right": (0.20, lambda problem, draw: str(problem.answer)),
@@ -132,7 +131,7 @@ def drawn(
     problem: Problem,
     draw: random.Random,
 ) -> tuple[str, str]:
-    """(kind, response) of one of the kinds, by their shares."""
+    """Draw a kind by its share and return (kind, response)."""
     (kind,) = draw.choices(list(kinds), [share for share, _ in kinds.values()])
     return kind, kinds[kind][1](problem, draw)
 

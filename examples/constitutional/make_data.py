@@ -1,4 +1,4 @@
-"""Words to be said, and what teaches a policy to say them, to criticise, to revise and to compare.
+"""Makes words, and rows that teach a policy to say them, to criticise, to revise and to compare.
 
 python make_data.py --seed 1 --out data
 """
@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 LETTERS = "abcdefghijkl"
-#: Words that the first policy is taught, and words that no job sees; the others are what is aligned on.
+#: Numbers of words for the first policy and of held-out words; the other words are for alignment.
 TAUGHT, HELD = 70, 24
 
-# The prompts of jobs.yaml, which the policy answers here for the first time.
+# The prompts of jobs.yaml, with answers to imitate.
 CRITIQUE = "{prompt}{response} {principle}? "
 REVISION = "{prompt}{response} {principle}? {critique} better: "
 COMPARISON = "{prompt} A:{first} B:{second} more {principle}: "
@@ -22,8 +22,8 @@ PRINCIPLE = "calm"
 
 
 def taught(word: str, draw: random.Random) -> list[dict[str, Any]]:
-    """Everything that the first policy is taught about a word: to say it calmly (`ab.`) as often as not
-    (`ab!`), and to answer the prompts of jobs.yaml."""
+    """Return the rows that teach the first policy a word: to say it calmly (`ab.`) and to shout it (`ab!`)
+    equally often, and to answer the prompts of jobs.yaml."""
     prompt, calm, loud = f"{word}?", f"{word}.", f"{word}!"
     rows = [(prompt, calm), (prompt, loud)]
     for response, critique in ((calm, "yes"), (loud, "no")):

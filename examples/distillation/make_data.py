@@ -1,8 +1,8 @@
-"""The rows of jobs.yaml: one-digit sums whose demonstrations are often wrong.
+"""Makes the rows of jobs.yaml: one-digit sums whose demonstrations are often wrong.
 
 many.jsonl   prompt, response   every sum twenty times: a right answer in three of five, else any number
-few.jsonl    prompt, response   every sum once, answered in the same way
-sums.jsonl   prompt, answer     every sum, to measure with
+few.jsonl    prompt, response   every sum once, with the same probabilities
+sums.jsonl   prompt, answer     every sum, for validation
 """
 
 import json

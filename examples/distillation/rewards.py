@@ -1,4 +1,4 @@
-"""What the answers are measured by."""
+"""Measure of the answers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,5 +7,5 @@ from typing import Any
 def right(
     prompts: Sequence[str], responses: Sequence[str], answer: Sequence[str], **columns: Any
 ) -> list[float]:
-    """1 for the right sum, else 0. `answer` is a column of the rows."""
+    """Return 1 for the right sum, else 0. `answer` is a column of the rows."""
     return [float(response == wanted) for response, wanted in zip(responses, answer, strict=True)]

@@ -11,13 +11,13 @@ def _value(number: str) -> float:
 
 
 def _closing(text: str) -> float | None:
-    """The number after the last `####`, or None."""
+    """Return the number after the last `####`, or None."""
     found = CLOSING.findall(text)
     return _value(found[-1]) if found else None
 
 
 def exact(prompts: list[str], responses: list[str], *, answer: list[str], **columns: object) -> list[float]:
-    """1 where the response closes with the number that the worked solution closes with, else 0."""
+    """Return 1 if response and worked solution close with the same number, else 0."""
     wanted = [_closing(text) for text in answer]
     return [
         float(right is not None and _closing(response) == right)
@@ -26,10 +26,11 @@ def exact(prompts: list[str], responses: list[str], *, answer: list[str], **colu
 
 
 def form(prompts: list[str], responses: list[str], **columns: object) -> list[float]:
-    """Half for closing with `#### NUMBER`, up to a quarter for calculating (a sixteenth for each of the first
-    four numbers), and up to a quarter for the share of distinct words.
+    """Return a reward for form: half for closing with `#### NUMBER`, up to a quarter for calculating (a
+    sixteenth for each of the first four numbers), and up to a quarter for the share of distinct words.
 
-    It leads a model that never closes to where `exact` can tell its answers apart; weigh it lightly.
+    It teaches a model that never closes to close its answers, so that `exact` can distinguish them. Give it
+    a small weight.
     """
     return [
         0.5 * (_closing(response) is not None)

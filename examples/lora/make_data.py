@@ -1,4 +1,4 @@
-"""The rows of jobs.yaml: prompts of three letters, answers of one letter or of one twice, and pairs."""
+"""Makes the rows of jobs.yaml: prompts of three letters, answers of one letter or of one twice, and pairs."""
 
 import json
 import random
@@ -14,8 +14,11 @@ def main() -> None:
 
 
 def make(seed: int, folder: Path) -> None:
-    """base: a letter of the prompt. twice: the same, twice. prompts: what is asked, and what is right: the
-    last letter twice. preferences: that over another letter twice. held: prompts that the others lack."""
+    """Write all files.
+
+    base: a letter of the prompt. twice: a letter twice. prompts: the prompt and its right answer, the last
+    letter twice. preferences: the right answer over another letter twice. held: held-out prompts.
+    """
     chance = random.Random(seed)
     folder.mkdir(parents=True, exist_ok=True)
     prompts = ["".join(letters) for letters in product(LETTERS, repeat=3) if len(set(letters)) == 3]

@@ -1,4 +1,4 @@
-"""What an answer is worth."""
+"""Reward of an answer."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,5 +7,5 @@ from typing import Any
 def last(
     prompts: Sequence[str], responses: Sequence[str], answer: Sequence[str], **columns: Any
 ) -> list[float]:
-    """1 for the prompt's last letter twice, else 0. `answer` is a column of the prompts' rows."""
+    """Return 1 for the prompt's last letter twice, else 0. `answer` is a column of the prompts' rows."""
     return [float(response == wanted) for response, wanted in zip(responses, answer, strict=True)]

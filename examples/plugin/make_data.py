@@ -1,4 +1,4 @@
-"""The rows of jobs.yaml: every one-digit sum, and demonstrations of which half are wrong."""
+"""Makes the rows of jobs.yaml: every one-digit sum, and demonstrations of which half are wrong."""
 
 import json
 import random

@@ -1,8 +1,8 @@
-"""The rows of jobs.yaml: four letters, to be written in their order.
+"""Makes the rows of jobs.yaml: four letters, to be sorted.
 
-sft.jsonl                          prompt, response: in order in half of them, else backwards
+sft.jsonl                          prompt, response: in order in half of them, else reversed
 pairs.jsonl, held_pairs.jsonl      prompt, chosen, rejected, chosenRating, rejectedRating: the share of
-                                   a response's letters that stand where they belong
+                                   a response's letters in their right position
 singles.jsonl, held_singles.jsonl  prompt, response, label: true for the right order
 """
 
@@ -40,7 +40,7 @@ def demonstration(prompt: str, chance: random.Random) -> dict[str, Any]:
 
 
 def pair(prompt: str, chance: random.Random) -> dict[str, Any]:
-    """Half of the rejected are backwards, in half two neighbours are swapped."""
+    """Return a pair. The rejected response is reversed, or two neighbours are swapped, with equal odds."""
     right = sorted(prompt[:4])
     wrong = right[::-1]
     if chance.random() < 0.5:

@@ -1,5 +1,5 @@
-"""The rows of jobs.yaml: prompts of two letters, of which the last is one of four; and, for the model that
-all jobs begin with, responses of letters drawn at random."""
+"""Makes the rows of jobs.yaml: prompts of two letters, of which the last is one of four; and, for the
+initial model of all jobs, responses of random letters."""
 
 import json
 import random

@@ -1,12 +1,14 @@
-"""Words of three letters out of abcd. What is wanted after a prompt such as `bda>` is its last letter, three
-times; what a judge is asked is how many times the letter a is in a word: `bda=` is answered `1`.
+"""Makes words of three letters out of abcd.
+
+The wanted response to a prompt such as `bda>` is its last letter, three times. A judge counts the letter a in
+a word: the answer to `bda=` is `1`.
 
     python make_data.py --seed 1 --out DIR
 
 writes
 
-    start.jsonl           prompt, response   writing, a quarter of it as wanted and the rest any word; judging
-    demonstrations.jsonl  prompt, response   48 prompts with what is wanted
+    start.jsonl           prompt, response   writing, a quarter as wanted, the rest random words; judging
+    demonstrations.jsonl  prompt, response   48 prompts with the wanted responses
     prompts.jsonl         prompt             the same prompts
     held.jsonl            prompt             the other 16
 """
@@ -25,7 +27,7 @@ WRITTEN, JUDGED = 2000, 4000
 
 
 def wanted(prompt: str) -> str:
-    """The letter before the mark, three times."""
+    """Return the letter before the mark, three times."""
     return prompt[-2] * 3
 
 
@@ -40,7 +42,7 @@ def judged(draw: random.Random) -> dict[str, str]:
 
 
 def make(seed: int, folder: Path) -> None:
-    """Write the files; the same seed writes the same."""
+    """Write all files. The same seed writes the same bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     draw = random.Random(seed)
     prompts = [f"{word}>" for word in draw.sample(WORDS, len(WORDS))]

@@ -1,4 +1,4 @@
-"""The share of the response's characters that are the letter a."""
+"""Reward: the share of the response's characters that are the letter a."""
 
 
 def reward(prompts, responses, **columns):

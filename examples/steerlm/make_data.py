@@ -1,4 +1,4 @@
-"""The rows of jobs.yaml: words of vowels and consonants, some of them with ratings by two attributes."""
+"""Makes the rows of jobs.yaml: words of vowels and consonants, some with ratings by two attributes."""
 
 import json
 import random
@@ -8,7 +8,7 @@ from typing import Any
 
 VOWELS, CONSONANTS = "aeiou", "bdgkmnst"
 RATED, PLAIN, PROMPTS = 1200, 2400, 40
-#: Share of the ratings that nobody gave.
+#: Share of the rated rows in which one rating is missing.
 UNKNOWN = 0.2
 
 
@@ -27,12 +27,12 @@ def make(seed: int, folder: Path) -> None:
 
 
 def prompt(chance: random.Random) -> str:
-    """Something to ask about; the answers' attributes do not depend on it."""
+    """Return a random prompt; the answers' attributes do not depend on it."""
     return "".join(chance.choices(CONSONANTS, k=3))
 
 
 def plain(chance: random.Random) -> dict[str, Any]:
-    """A prompt with a word of none to four vowels and none to four consonants, one at least."""
+    """Return a prompt with a word of 0 to 4 vowels and 0 to 4 consonants, at least one letter in all."""
     vowels, consonants = 0, 0
     while vowels + consonants == 0:
         vowels, consonants = chance.randint(0, 4), chance.randint(0, 4)
@@ -42,8 +42,8 @@ def plain(chance: random.Random) -> dict[str, Any]:
 
 
 def rated(chance: random.Random, unknown: float) -> dict[str, Any]:
-    """The same with its ratings, from 0 to 4: how many vowels, how many consonants. One of the two may be
-    unknown (null)."""
+    """Return such a row with its ratings, from 0 to 4: the numbers of vowels and consonants. One of the two
+    may be unknown (null)."""
     row = plain(chance)
     counts: dict[str, int | None] = {
         "vowels": sum(letter in VOWELS for letter in row["response"]),

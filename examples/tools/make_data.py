@@ -1,7 +1,7 @@
-"""Sums of two numbers, some of them done with the calculator: `python make_data.py FOLDER`.
+"""Makes sums of two numbers, some of them solved with the calculator: `python make_data.py FOLDER`.
 
-sft.jsonl holds demonstrations: three of four answer at once, and wrongly more often than not; one of four
-asks the calculator, whose answer stands between < and >. prompts.jsonl and held.jsonl hold sums.
+sft.jsonl holds demonstrations: three of four answer directly, most of them wrongly; one of four
+calls the calculator, whose answer is between < and >. prompts.jsonl and held.jsonl hold sums.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def make(seed: int, folder: Path) -> None:
-    """Write the three files."""
+    """Write sft.jsonl, prompts.jsonl and held.jsonl."""
     folder.mkdir(parents=True, exist_ok=True)
     draw = random.Random(seed)
     pairs = [(a, b) for a in range(10, 100) for b in range(10, 100)]

@@ -1,10 +1,14 @@
-"""The calculator that the policy may ask."""
+"""Calculator that the policy can call."""
 
 import re
 
 
 def calculate(argument: str) -> str:
-    """The sum of two whole numbers. Anything else raises, which the policy reads as an error."""
+    """Return the sum of two whole numbers.
+
+    Raises:
+        ValueError: Any other text. The policy reads the call as an error.
+    """
     found = re.fullmatch(r"(\d{1,4})\+(\d{1,4})", argument)
     if found is None:
         raise ValueError(f"not a sum: {argument}")

@@ -39,12 +39,12 @@ def test_the_cookbook_has_a_section_for_each_finding() -> None:
 
 
 def finding_anchors() -> set[str]:
-    """The last argument of each Finding that a rule makes."""
+    """Return the last argument of each HealthFinding that a rule creates."""
     calls = [
         node
-        for path in (ROOT / "sdk" / "kubealign" / "health").glob("*.py")
+        for path in (ROOT / "sdk" / "kubealign" / "diagnostics" / "health").glob("*.py")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Finding"
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "HealthFinding"
     ]
     found = {ast.literal_eval(call.args[-1]) for call in calls}
     assert all(isinstance(anchor, str) for anchor in found)

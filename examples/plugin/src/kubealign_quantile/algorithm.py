@@ -2,10 +2,10 @@
 
     A_i = R_i - Q_q(R_j, j of the same group, j != i)
 
-Q_q is the quantile with linear interpolation; q = 1/2 is the median, which one wild reward does not move as
-it moves the mean; a higher q asks a response to beat the better ones of its group. The baseline of a response
-does not depend on it, so the gradient stays unbiased (Williams 1992). Loss, clipping, KL and the rest are
-those of every algorithm with a clipped ratio.
+Q_q is the quantile with linear interpolation; q = 1/2 is the median, which is less sensitive to an outlier
+than the mean; with a higher q a response must beat the better ones of its group. The baseline of a response
+does not depend on that response, so the gradient stays unbiased (Williams 1992). Loss, clipping, KL and all
+other parts are those of every algorithm with a clipped ratio.
 """
 
 import torch
@@ -18,7 +18,7 @@ from kubealign_services.batch.packed import Batch
 
 
 class Parameters(BaseModel):
-    """What `algorithm.custom.parameters` may hold."""
+    """Parameters of `algorithm.custom.parameters`."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -26,7 +26,7 @@ class Parameters(BaseModel):
 
 
 class Quantile(ClippedOnlineAlgorithm):
-    """Made from the job's entry `algorithm.custom`."""
+    """Policy gradient with a quantile baseline, from the job's entry `algorithm.custom`."""
 
     def __init__(self, entry: CustomSpec) -> None:
         super().__init__(entry)
@@ -35,7 +35,7 @@ class Quantile(ClippedOnlineAlgorithm):
             raise ValueError("samplesPerPrompt must be at least 2: a response is compared with the others")
 
     def compared(self, returns: Tensor, batch: Batch) -> Tensor:
-        """[S] -> [S]; 0 for a response that is alone."""
+        """Return the advantages, [S] -> [S]; 0 for a response that is alone."""
         group = batch.sequence("group")
         advantages = torch.zeros_like(returns)
         for one in range(len(returns)):

@@ -1,4 +1,4 @@
-"""A reward for numbers that are nearly right."""
+"""Reward for numbers that are nearly right."""
 
 import math
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Nearness:
-    """exp(-|response - answer| / scale); 0 where the response is no number."""
+    """Reward exp(-|response - answer| / scale); 0 if the response is not a number."""
 
     def __init__(self, scale: float = 1.0) -> None:
         if not scale > 0:

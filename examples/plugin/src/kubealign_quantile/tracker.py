@@ -1,4 +1,4 @@
-"""The figures that one wants, as comma-separated values."""
+"""Tracker that writes selected metrics as comma-separated values."""
 
 import csv
 from collections.abc import Mapping, Sequence
@@ -8,12 +8,12 @@ from kubealign_services.telemetry.trackers.contract import RunOutcome, TrackedJo
 
 
 class CsvTracker:
-    """figures.csv in the tracker's folder: a line a step, with these figures; empty where one is missing."""
+    """Writes figures.csv in the tracker's folder: one line per step, empty fields for missing metrics."""
 
     def __init__(self, job: TrackedJob, folder: Path, figures: Sequence[str]) -> None:
         path = folder / "figures.csv"
         begun = path.exists()
-        # Line-buffered: whoever follows the file sees whole lines. A restarted job goes on in the same file.
+        # Line-buffered: a reader that follows the file sees whole lines. A restarted job appends to the file.
         self._file = path.open("a", buffering=1, newline="", encoding="utf-8")
         self._figures = list(figures)
         self._lines = csv.writer(self._file)
