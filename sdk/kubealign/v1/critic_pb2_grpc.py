@@ -88,14 +88,14 @@ class CriticServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Values(self, request, context):
-        """token.values: the value at the token that an action chose, of the state before it.
+        """Returns token.values: at each token, the value of the state before the token.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Score(self, request, context):
-        """sequence.scores.NAME of each reward model that lives with the critic (placement: WithCritic).
+        """Returns sequence.scores.NAME of each reward model in the critic's process (placement: WithCritic).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -50,14 +50,14 @@ class WeightsSenderServicer:
     """Missing associated documentation comment in .proto file."""
 
     def FetchWeights(self, request, context):
-        """The stream transport: the bytes of a part, in chunks of 1 to 4 MiB; or who has them.
+        """The stream transport: the bytes of a part in chunks of 1 to 4 MiB, or a redirect to a relay.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def JoinBroadcast(self, request, context):
-        """The collective transport: answers when the broadcast of this rank's part begins. NotFound: it has begun already.
+        """The collective transport: replies when the broadcast of this rank's part begins. NotFound: the broadcast has already begun.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

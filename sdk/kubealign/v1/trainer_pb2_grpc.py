@@ -111,14 +111,14 @@ class TrainerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Logprobs(self, request, context):
-        """token.logprobs and token.entropy of the policy.
+        """Returns token.logprobs and token.entropy of the policy.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReferenceLogprobs(self, request, context):
-        """token.logprobs of the reference that lives with the trainer (placement: WithTrainer).
+        """Returns token.logprobs of the reference in the trainer's process (placement: WithTrainer).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -137,7 +137,7 @@ class TrainerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PublishWeights(self, request, context):
-        """Takes an immutable snapshot of the policy's weights, to be served until the next but one.
+        """Takes an immutable snapshot of the policy's weights, served until the second snapshot after it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
