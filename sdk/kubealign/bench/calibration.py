@@ -37,10 +37,10 @@ def run_calibration(
         raise SizingError(
             f"--mean-tokens {mean_tokens:g}: it may be 1 to {token_limit}, spec.rollout.sampling.maxTokens"
         )
-    document, figures = folder / "job.json", folder / "figures.json"
+    document, measurements_path = folder / "job.json", folder / "figures.json"
     document.write_text(job.model_dump_json(by_alias=True))
     threads = str(available_cores())
-    command = [sys.executable, "-m", _CALIBRATION, str(document), str(folder / "run"), str(figures)]
+    command = [sys.executable, "-m", _CALIBRATION, str(document), str(folder / "run"), str(measurements_path)]
     command += ["--seconds", str(seconds), "--threads", threads]
     if mean_tokens is not None:
         command += ["--mean-tokens", str(mean_tokens)]
@@ -65,7 +65,7 @@ def run_calibration(
     if completed.returncode != 0:
         lines = completed.stderr.strip().splitlines()
         raise BenchmarkError(f"{job.name} could not be measured: {lines[-1] if lines else 'no error output'}")
-    return SizingMeasurements.model_validate_json(figures.read_text())
+    return SizingMeasurements.model_validate_json(measurements_path.read_text())
 
 
 def _check_measurable(job: AlignmentJob) -> None:

@@ -77,17 +77,19 @@ class StepShape:
         return self.prompts * self.samples
 
 
-def compute_sizing(figures: SizingMeasurements, shape: StepShape, most: int) -> Sizing:
+def compute_sizing(measurements: SizingMeasurements, shape: StepShape, most: int) -> Sizing:
     """Compute the sizing for 1 to `most` workers."""
-    lengths = ResponseLengths(figures.mean_length, figures.longest_length, figures.length_spread)
-    work = StepWorkload(lengths.quantiles(shape.sequences), shape.samples, figures.prompt_tokens)
-    speed = EngineSpeed(figures.passes, shape.max_sequences, figures.prompt_tokens_per_second)
+    lengths = ResponseLengths(
+        measurements.mean_length, measurements.longest_length, measurements.length_spread
+    )
+    work = StepWorkload(lengths.quantiles(shape.sequences), shape.samples, measurements.prompt_tokens)
+    speed = EngineSpeed(measurements.passes, shape.max_sequences, measurements.prompt_tokens_per_second)
     costs = StepCosts(
-        figures.train_seconds,
-        figures.before_seconds,
-        figures.score_seconds,
-        figures.scoring_seconds,
-        figures.refit_seconds,
-        figures.rest_seconds,
+        measurements.train_seconds,
+        measurements.before_seconds,
+        measurements.score_seconds,
+        measurements.scoring_seconds,
+        measurements.refit_seconds,
+        measurements.rest_seconds,
     )
     return recommend_workers(work, speed, costs, shape.staleness, shape.flows, most)

@@ -65,18 +65,18 @@ def compare_runs(
     Metrics of the recorded step alone belong to the generation of its batch. Steps that were not replayed
     are not compared.
     """
-    figures = 0
+    metric_count = 0
     differences = []
     for step in sorted(replayed):
         recorded_step = recorded.get(step, {})
         for name, value in sorted(replayed[step].items()):
             if name in _NOT_METRICS or name.startswith(_TIMED):
                 continue
-            figures += 1
+            metric_count += 1
             difference = MetricDifference(step, name, float(recorded_step.get(name, math.nan)), float(value))
             if not _is_same(difference.recorded, difference.replayed):
                 differences.append(difference)
-    return ReplayComparison(len(replayed), figures, differences)
+    return ReplayComparison(len(replayed), metric_count, differences)
 
 
 def _is_same(a: float, b: float) -> bool:

@@ -25,7 +25,7 @@ PAGE_TOKENS = 16
 
 
 @dataclass(frozen=True)
-class EngineMemory:
+class EngineMemoryEstimate:
     """Memory of one rollout worker.
 
     Attributes:
@@ -49,7 +49,7 @@ def cache_bytes(shape: ModelShape, tokens: int, precision: Precision, tensor: in
 
 def engine_memory(
     shape: ModelShape, engine: Engine, sampling: SamplingSpec, work: Workload, machine: Machine
-) -> EngineMemory:
+) -> EngineMemoryEstimate:
     """Return the memory of the engine in the spec on this machine."""
     member = engine.value
     if isinstance(member, TorchEngineSpec | TritonEngineSpec):
@@ -64,7 +64,7 @@ def _built_in_engine(
     sampling: SamplingSpec,
     work: Workload,
     machine: Machine,
-) -> EngineMemory:
+) -> EngineMemoryEstimate:
     """Return the memory of kubealign's own engine.
 
     Weights (on a CPU twice, the second copy in the layout of the matrix products); cache pages for all
@@ -88,7 +88,7 @@ def _built_in_engine(
     if engine.cache_gib is not None:
         cache_room = int(engine.cache_gib * GIB)
     sequences = min(engine.max_sequences, cache_room // each)
-    return EngineMemory(
+    return EngineMemoryEstimate(
         MemoryPeak(
             "a step",
             {
@@ -111,7 +111,7 @@ def _weight_bytes(shape: ModelShape, precision: Precision, tensor: int, pipeline
 
 def _external_engine(
     shape: ModelShape, engine: TensorRTLLMEngineSpec | VllmEngineSpec, work: Workload, machine: Machine
-) -> EngineMemory:
+) -> EngineMemoryEstimate:
     """Return the memory of an engine that gives the remaining memory to its KV cache.
 
     vLLM: the remainder of its share of the memory; TensorRT-LLM: a share of the free memory. The result of
@@ -129,7 +129,7 @@ def _external_engine(
     sequences = min(engine.max_sequences, max(0, left // each))
     # If no sequence fits, the plan shows the memory of one sequence.
     cache = left if sequences else each
-    return EngineMemory(
+    return EngineMemoryEstimate(
         MemoryPeak(
             "a step",
             {"process": CUDA_CONTEXT_BYTES, "weights": weights, "cache": cache, "activations": working},

@@ -42,27 +42,27 @@ class SelfRewardingAlgorithm(OfflineAlgorithm):
         ranked = [(prompt, rank_by_reward(prompt)) for prompt in prompts]
         judged = [response for _, responses in ranked for response in responses]
         response_count = sum(len(prompt.responses) for prompt in prompts)
-        figures = {"round/unjudged_share": 1 - len(judged) / max(1, response_count)}
+        metrics = {"round/unjudged_share": 1 - len(judged) / max(1, response_count)}
         if not judged:
             return RoundRows(
                 [],
-                figures,
+                metrics,
                 f"none of {response_count} responses got a score from the judge: check that the "
                 "policy's answers to judge.prompt match judge.pattern",
             )
-        figures["round/reward_mean"] = mean_reward(judged)
+        metrics["round/reward_mean"] = mean_reward(judged)
         rows = [RoundRow(prompt, (best[0], best[-1])) for prompt, best in ranked if self._differ(best)]
         if not rows:
             return RoundRows(
                 [],
-                figures,
+                metrics,
                 f"no prompt's best and worst scores differ by more than minimumMargin "
                 f"({self._spec.minimum_margin:g})",
                 is_converged=True,
             )
-        figures["round/chosen_reward"] = mean_reward([row.responses[0] for row in rows])
-        figures["round/rejected_reward"] = mean_reward([row.responses[1] for row in rows])
-        return RoundRows(rows, figures)
+        metrics["round/chosen_reward"] = mean_reward([row.responses[0] for row in rows])
+        metrics["round/rejected_reward"] = mean_reward([row.responses[1] for row in rows])
+        return RoundRows(rows, metrics)
 
     def _differ(self, ranked: Sequence[RoundResponse]) -> bool:
         if len(ranked) < 2:

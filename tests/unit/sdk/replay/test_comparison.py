@@ -64,7 +64,8 @@ def test_last_line_of_a_step_counts_and_validation_lines_do_not() -> None:
 
 
 def outcome(recorded: float, replayed: float, **overrides: Any) -> ReplayOutcome:
-    usual: dict[str, Any] = {"tolerance": 1e-4, "is_modified": False, "weights_equal": None, "threads": (1, 1)}
+    usual: dict[str, Any] = {"tolerance": 1e-4, "is_modified": False, "weights_equal": None}
+    usual["threads"] = (1, 1)
     comparison = compare_runs({3: line(a_x=recorded)}, {3: line(a_x=replayed)})
     return ReplayOutcome(comparison=comparison, requested_steps=1, **usual | overrides)
 

@@ -30,11 +30,12 @@ _DEFAULT_METRICS = (
 async def metrics(
     ctx: CommandContext,
     job: JobName,
-    figure: Annotated[
+    metric: Annotated[
         list[str],
         typer.Option(
-            "--figure",
+            "--metric",
             "-f",
+            "--figure",  # the former name
             metavar="NAME",
             help="Metric name or pattern, such as kl/reference or 'val/*'; may be repeated.",
             show_default=False,
@@ -55,7 +56,7 @@ async def metrics(
     if not rows:
         typer.echo(f"No metrics of {job} yet.", err=True)
         return
-    names = _select_names(available, figure, select_all=output is not DataFormat.TABLE)
+    names = _select_names(available, metric, select_all=output is not DataFormat.TABLE)
     shown = rows[-last:] if last else rows
     if output is DataFormat.JSON:
         typer.echo(

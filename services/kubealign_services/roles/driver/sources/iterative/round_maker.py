@@ -202,8 +202,8 @@ class RoundMaker:
         if self._judge is None:
             return
         with step.phase("judge"):
-            sampling.rewards, figures = await self._judge(sampling.groups, rows, version)
-        step.add(figures)
+            sampling.rewards, metrics = await self._judge(sampling.groups, rows, version)
+        step.add(metrics)
 
     async def _add_reference_logprobs(self, batch: Batch, step: StepRecord) -> None:
         """Add reference log-probabilities if needed.
