@@ -155,7 +155,7 @@ async def test_always_corrupt_transfer_fails_the_job_and_names_the_tensor(stage:
     assert sender.published == [3, 3]
     assert receiver.refits == 0
     with pytest.raises(Quarantined, match="CorruptTransfer"):
-        await receiver.worker.wait_for(1, 3, timeout=5)
+        await receiver.worker.wait_for_version(1, 3, timeout=5)
 
 
 async def test_truncated_or_overlong_stream_is_corrupt(stage: Any) -> None:
@@ -188,13 +188,13 @@ async def test_canary_mismatch_quarantines_until_a_refit_succeeds(stage: Any) ->
     bad.sequence_logprobs = wrong
     async with stage.broadcast(sender, min_replicas=1, replicas=2) as broadcast:
         await broadcast.publish(0)
-        await good.worker.wait_for(1, 0, timeout=5)
+        await good.worker.wait_for_version(1, 0, timeout=5)
         with pytest.raises(Quarantined, match=r"CanaryMismatch: .* differ by 0\.01 nats .* more than 0\.001"):
-            await bad.worker.wait_for(1, 0, timeout=5)
+            await bad.worker.wait_for_version(1, 0, timeout=5)
         bad.sequence_logprobs = right
         await broadcast.publish(1)
-        await bad.worker.released()
-        await bad.worker.wait_for(1, 1, timeout=5)
+        await bad.worker.wait_until_released()
+        await bad.worker.wait_for_version(1, 1, timeout=5)
 
 
 async def test_weights_that_do_not_match_are_refused_with_the_engines_error(stage: Any) -> None:
@@ -216,7 +216,7 @@ async def test_quorum_without_the_slow_worker(stage: Any) -> None:
         report = await broadcast.publish(0)
         assert set(report.committed) == {"quick"}
         slow.idle.set()
-        await slow.worker.wait_for(1, 0, timeout=5)
+        await slow.worker.wait_for_version(1, 0, timeout=5)
         assert quick.worker.current == slow.worker.current
 
 
@@ -247,7 +247,7 @@ async def test_late_joiner_gets_the_newest_version(stage: Any) -> None:
         sender.model.step()
         await broadcast.publish(1)
         late = stage.receiver("late", sender)
-        await late.worker.wait_for(1, 1, timeout=5)
+        await late.worker.wait_for_version(1, 1, timeout=5)
         assert late.refits == 1
         assert torch.equal(late.model.weights["head.weight"], sender.model.weights["head.weight"])
 
@@ -282,9 +282,9 @@ async def test_reader_slower_than_two_publications_gets_the_newest(stage: Any) -
             sender.model.step()
             await broadcast.publish(version)
         slow.idle.set()
-        await slow.worker.wait_for(1, 0, timeout=5)
+        await slow.worker.wait_for_version(1, 0, timeout=5)
         assert not slow.worker.quarantined
-        await slow.worker.wait_for(1, 2, timeout=5)
+        await slow.worker.wait_for_version(1, 2, timeout=5)
         assert slow.worker.current == quick.worker.current
         assert slow.refits == 2
         assert len(list(stage.folder.glob("weights-*"))) == 2
@@ -323,7 +323,7 @@ async def test_overwrite_during_the_copy_is_detected(stage: Any, monkeypatch: py
 async def test_older_fences_are_refused(stage: Any) -> None:
     sender = stage.sender()
     receiver = stage.receiver("rollout-0", sender)
-    waiting = asyncio.create_task(receiver.worker.wait_for(1, 5, timeout=30))
+    waiting = asyncio.create_task(receiver.worker.wait_for_version(1, 5, timeout=30))
     async with stage.broadcast(sender, fence=2) as broadcast:
         await broadcast.publish(0)
         with pytest.raises(StaleFence, match="fence 1 has been replaced by 2"):
@@ -344,7 +344,7 @@ async def test_repeated_version_under_a_new_fence_is_loaded(stage: Any) -> None:
     sender.model.step()
     async with stage.broadcast(sender, fence=2) as broadcast:
         await broadcast.publish(4)
-    await receiver.worker.wait_for(2, 4, timeout=5)
+    await receiver.worker.wait_for_version(2, 4, timeout=5)
     assert receiver.refits == 2
     assert torch.equal(receiver.model.weights["embed.weight"], sender.model.weights["embed.weight"])
 
@@ -354,16 +354,16 @@ async def test_no_sample_starts_while_a_worker_drains(stage: Any) -> None:
     receiver = stage.receiver("rollout-0", sender)
     async with stage.broadcast(sender) as broadcast:
         await broadcast.publish(0)
-        await receiver.worker.wait_for(1, 0, timeout=5)
+        await receiver.worker.wait_for_version(1, 0, timeout=5)
         receiver.idle.clear()
         receiver.asked_to_drain.clear()
         broadcast.publish_in_background(1)
         await receiver.asked_to_drain.wait()
         with pytest.raises(TimeoutError, match=r"version 0 of fence 1 had not arrived after 0\.05 s"):
-            await receiver.worker.wait_for(1, 0, timeout=0.05)
+            await receiver.worker.wait_for_version(1, 0, timeout=0.05)
         receiver.idle.set()
-        await receiver.worker.wait_for(1, 0, timeout=5)
-        report = await broadcast.settled()
+        await receiver.worker.wait_for_version(1, 0, timeout=5)
+        report = await broadcast.wait_current()
         assert report is not None
         assert report.version == 1
 
@@ -381,15 +381,15 @@ async def test_wait_current_raises_and_returns_the_report_once(stage: Any) -> No
     sender = stage.sender()
     receiver = stage.receiver("rollout-0", sender)
     async with stage.broadcast(sender) as broadcast:
-        assert await broadcast.settled() is None
+        assert await broadcast.wait_current() is None
         broadcast.publish_in_background(0)
         with pytest.raises(RuntimeError, match="version 1 cannot be published before"):
             broadcast.publish_in_background(1)
-        report = await broadcast.settled()
+        report = await broadcast.wait_current()
         assert report is not None
         figures = report.metrics()
         assert (figures["weights/version"], figures["refit/workers"]) == (0, 1)
-        assert await broadcast.settled() is None
+        assert await broadcast.wait_current() is None
 
         def fail() -> None:
             raise RuntimeError("no memory")
@@ -397,10 +397,10 @@ async def test_wait_current_raises_and_returns_the_report_once(stage: Any) -> No
         receiver.before_copy = fail
         broadcast.publish_in_background(1)
         with pytest.raises(RefitFailed, match="RuntimeError: no memory"):
-            await broadcast.settled()
+            await broadcast.wait_current()
         receiver.before_copy = lambda: None
         await broadcast.publish(2)
-        report = await broadcast.settled()
+        report = await broadcast.wait_current()
         assert report is not None
         assert report.version == 2
 
@@ -414,7 +414,7 @@ async def test_metrics_count_workers_that_acknowledged_after_the_quorum(stage: A
         report = await broadcast.publish(0)
         assert report.metrics()["refit/workers"] == 1
         late.idle.set()
-        await late.worker.wait_for(1, 0, timeout=5)
+        await late.worker.wait_for_version(1, 0, timeout=5)
         # Its answer leaves after its commit.
         for _ in range(500):
             if report.metrics()["refit/workers"] == 2:
@@ -471,10 +471,10 @@ async def test_background_failure_is_reported(stage: Any) -> None:
     async with stage.broadcast(sender) as broadcast:
         await broadcast.publish(0)
         broadcast.publish_in_background(1)
-        await broadcast.settled()
+        await broadcast.wait_current()
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
-                await broadcast.broken()
+                await broadcast.wait_for_failure()
 
         def fail() -> None:
             raise RuntimeError("no memory")
@@ -483,7 +483,7 @@ async def test_background_failure_is_reported(stage: Any) -> None:
         broadcast.publish_in_background(2)
         with pytest.raises(RefitFailed, match="RuntimeError: no memory"):
             async with asyncio.timeout(10):
-                await broadcast.broken()
+                await broadcast.wait_for_failure()
 
 
 async def test_lost_announcement_is_repeated(stage: Any) -> None:
@@ -495,12 +495,12 @@ async def test_lost_announcement_is_repeated(stage: Any) -> None:
             while not sender.published:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
         await asyncio.sleep(0.01)
-        await stage.bus.lose()
+        await stage.bus.simulate_data_loss()
         stage.receiver("early", sender)
-        await broadcast.settled()
-        await stage.bus.lose()
+        await broadcast.wait_current()
+        await stage.bus.simulate_data_loss()
         late = stage.receiver("late", sender)
-        await late.worker.wait_for(1, 0, timeout=5)
+        await late.worker.wait_for_version(1, 0, timeout=5)
         assert sender.published == [0], "the trainer was not asked again"
 
 

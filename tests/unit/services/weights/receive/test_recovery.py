@@ -47,7 +47,7 @@ async def test_lost_weights_are_restored_after_the_base(stage: Any) -> None:
         await broadcast.publish(0)
         sender.model.step()
         await broadcast.publish(1)
-        await receiver.worker.wait_for(1, 1, timeout=5)
+        await receiver.worker.wait_for_version(1, 1, timeout=5)
         assert receiver.refits == 2
         losses.failing = 1
         losses.lose("the server was killed")
@@ -55,9 +55,9 @@ async def test_lost_weights_are_restored_after_the_base(stage: Any) -> None:
         while not receiver.worker.quarantined:  # noqa: ASYNC110
             await asyncio.sleep(0)
         with pytest.raises(Quarantined, match="the server was killed"):
-            await receiver.worker.wait_for(1, 1, timeout=5)
-        await asyncio.wait_for(receiver.worker.released(), 10)
-        await receiver.worker.wait_for(1, 1, timeout=5)
+            await receiver.worker.wait_for_version(1, 1, timeout=5)
+        await asyncio.wait_for(receiver.worker.wait_until_released(), 10)
+        await receiver.worker.wait_for_version(1, 1, timeout=5)
         assert (receiver.refits, losses.bases) == (3, 2)
         head = "head.weight"
         assert torch.equal(receiver.model.weights[head], sender.model.weights[head])
@@ -75,6 +75,6 @@ async def test_loss_before_any_announcement_waits_for_the_first(stage: Any) -> N
     assert not receiver.worker.quarantined
     async with stage.broadcast(sender) as broadcast:
         await broadcast.publish(0)
-        await receiver.worker.wait_for(1, 0, timeout=5)
+        await receiver.worker.wait_for_version(1, 0, timeout=5)
     assert not recovery.done()
     recovery.cancel()
