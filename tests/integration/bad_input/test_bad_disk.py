@@ -64,7 +64,7 @@ def test_a_disk_that_others_fill(tmp_path: Path, small_disk) -> None:
                 file.write(bytes(4096))
         assert run.end(60) == 1, run.output
         assert "no space left on" in run.output.lower()
-        assert "same command goes on" in run.output
+        assert "run the same command to resume" in run.output
         assert left_running(tmp_path) == {}
         filler.unlink()
         step = newest(run.folder("bad") / "commits")

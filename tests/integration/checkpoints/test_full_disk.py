@@ -12,18 +12,18 @@ pytestmark = pytest.mark.timeout(60)
 _PROGRAM = """
 import resource, signal, sys
 from pathlib import Path
-from kubealign_services.checkpoints.manifest import CommitManifest
+from kubealign_services.checkpoints.manifest import CheckpointManifest
 from kubealign_services.checkpoints.manifest import describe_shards
-from kubealign_services.checkpoints.store import CommitFailed, CommitStore
+from kubealign_services.checkpoints.store import CheckpointFailed, CheckpointStore
 
-store = CommitStore(Path(sys.argv[1]), keep=2)
+store = CheckpointStore(Path(sys.argv[1]), keep=2)
 
 def commit(step, state):
     path = store.begin(step)
     (path / "trainer").mkdir()
     (path / "trainer" / "rank-0.safetensors").write_bytes(b"w" * 1000)
     shards = {"trainer": describe_shards(path / "trainer")}
-    manifest = CommitManifest(
+    manifest = CheckpointManifest(
         job="sums", step=step, weight_version=step, fence=1, shards=shards, driver_state={"state": state}
     )
     return store.commit(path, manifest)
@@ -32,11 +32,11 @@ commit(1, "")
 LIMIT
 try:
     commit(2, "s" * 3_000_000)
-except CommitFailed as error:
+except CheckpointFailed as error:
     print(error)
 else:
     sys.exit("the disk took more than it has room for")
-newest = store.newest()
+newest = store.latest()
 assert newest is not None and newest.manifest.step == 1
 assert [path.name for path in Path(sys.argv[1]).iterdir()] == ["step-00000001"]
 """

@@ -62,7 +62,7 @@ def steps(folder: Path) -> dict[int, dict[str, float]]:
 def test_the_same_losses_and_the_same_weights(runs: Path) -> None:
     done = replay(runs)
     assert done.returncode == 0, done.stderr
-    assert "figures of 6 steps: equal bit for bit\nfinal weights: equal bit for bit\n" in done.stdout
+    assert "metrics of 6 steps: equal bit for bit\nfinal weights: equal bit for bit\n" in done.stdout
     # The command is not taken at its word.
     recorded, again = steps(runs / "recorded"), steps(runs / "recorded-replay")
     assert sorted(again) == [1, 2, 3, 4, 5, 6]
@@ -80,7 +80,7 @@ def test_the_same_losses_and_the_same_weights(runs: Path) -> None:
 def test_steps_after_a_commit(runs: Path) -> None:
     done = replay(runs, "--from-step", "4", "--steps", "2", "--name", "part")
     assert done.returncode == 0, done.stderr
-    assert "figures of 2 steps: equal bit for bit\n" in done.stdout
+    assert "metrics of 2 steps: equal bit for bit\n" in done.stdout
     assert sorted(steps(runs / "part")) == [4, 5]
 
 

@@ -259,7 +259,7 @@ async def test_workers_are_scaled_while_the_job_runs(place: Place) -> None:
     assert "rollout-2" not in names and "rollout-1" in names
     assert not alive(gone)
     with pytest.raises(
-        RunRefused, match="replicas of rollout is 0: it must be a whole number from 1 to 1024"
+        RunRefused, match="replicas of rollout is 0: it must be an integer from 1 to 1024"
     ):
         await scale(folder, 0)
     with pytest.raises(RunRefused, match="'trainer' cannot be scaled; elastic groups of this job: rollout"):

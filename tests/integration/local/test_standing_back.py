@@ -13,11 +13,11 @@ PROGRAM = """
 import asyncio, os, threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from kubealign_services.runtime.process.cpu_priority import session_stands_back, stand_back
+from kubealign_services.runtime.process.cpu_priority import lower_priority, lower_session_priority
 
 os.nice({before})
-stand_back()
-asyncio.run(session_stands_back())
+lower_priority()
+asyncio.run(lower_session_priority())
 with ThreadPoolExecutor(1) as later:
     nice = later.submit(lambda: os.getpriority(os.PRIO_PROCESS, threading.get_native_id())).result()
 session = Path("/proc/self/autogroup")

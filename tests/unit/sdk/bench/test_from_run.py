@@ -42,7 +42,7 @@ def test_pass_costs_are_fitted_from_steps_of_different_lengths() -> None:
     assert (result.train_seconds, result.before_seconds, result.refit_seconds) == (3.0, 0.5, 0.25)
     # 4.5 beside generating, of which 4.0 have a name.
     assert result.rest_seconds == pytest.approx(0.5) and result.refit_bytes == 1000
-    assert result.assumed == ["prompts cost what is within the seconds of generation"]
+    assert result.assumed == ["the cost of prompts is included in the seconds of generation"]
     assert result.source == "4 steps of rec, with 2 rollout workers"
 
 

@@ -168,7 +168,7 @@ def test_new_workers_take_the_lowest_free_numbers(ppo: AlignmentJob) -> None:
 
 @pytest.mark.parametrize("replicas", [1, 1025, 2.0, True, "3", None])
 def test_invalid_replica_counts_are_rejected(ppo: AlignmentJob, replicas: object) -> None:
-    with pytest.raises(RunRefused, match="must be a whole number from 2 to 1024"):
+    with pytest.raises(RunRefused, match="must be an integer from 2 to 1024"):
         plan_scaling(ppo, roles(ppo), "rollout", replicas)
 
 

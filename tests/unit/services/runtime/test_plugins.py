@@ -22,12 +22,12 @@ Install = Callable[[str, dict[str, str]], None]
 
 ALGORITHM = """
 from pydantic import BaseModel, Field
-from kubealign_services.algorithms.offline.sft import SFT
+from kubealign_services.algorithms.offline.sft import SFTAlgorithm
 
 class Parameters(BaseModel, extra="forbid"):
     share: float = Field(0.5, le=1)
 
-class Ours(SFT):
+class Ours(SFTAlgorithm):
     def __init__(self, entry):
         super().__init__(entry)
         self.share = Parameters.model_validate(entry.parameters).share

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from kubealign_services.batch.packed import Batch
 from kubealign_services.data.collate import collate
-from kubealign_services.data.kto_kl_pairs import add_mismatched_pairs
+from kubealign_services.data.mismatched_pairs import add_mismatched_pairs
 from kubealign_services.data.prepared import PreparedRow
 from kubealign_services.roles.driver.errors import UnrecoverableError
 

@@ -43,8 +43,8 @@ def test_lock_error_names_the_holder(tmp_path: Path) -> None:
     lock = folder.lock()
     lock.acquire()
     program = (
-        "import sys; from pathlib import Path; from kubealign.local.run_dir.layout import RunFolder\n"
-        f"RunFolder(Path({str(folder.root)!r})).lock().acquire()"
+        "import sys; from pathlib import Path; from kubealign.local.run_dir.layout import RunDirectory\n"
+        f"RunDirectory(Path({str(folder.root)!r})).lock().acquire()"
     )
     second = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert second.returncode == 1

@@ -83,10 +83,10 @@ def test_lock_is_acquired_despite_concurrent_readers(tmp_path: Path) -> None:
     first.acquire()
     first.release()
     program = (
-        "import sys; from pathlib import Path; from kubealign.local.run_dir.layout import RunFolder\n"
-        f"folder = RunFolder(Path({str(folder.root)!r}))\n"
+        "import sys; from pathlib import Path; from kubealign.local.run_dir.layout import RunDirectory\n"
+        f"folder = RunDirectory(Path({str(folder.root)!r}))\n"
         "print('asks', flush=True)\n"
-        "while True: folder.lock().holder()\n"
+        "while True: folder.lock().read_holder()\n"
     )
     asking = [
         subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) for _ in range(2)

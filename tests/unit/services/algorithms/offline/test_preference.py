@@ -345,7 +345,7 @@ def test_ktos_baseline_is_never_negative() -> None:
 def test_kto_without_mismatched_responses_is_refused() -> None:
     batch = singles([0.0] * 5)
     batch.sequence_columns["companion"].zero_()
-    with pytest.raises(ValueError, match="mismatched responses, and the batch has none"):
+    with pytest.raises(ValueError, match="mismatched pairs, and the batch has none"):
         KTOAlgorithm(spec.KTOSpec()).advantages(batch, {})
 
 

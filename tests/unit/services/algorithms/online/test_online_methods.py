@@ -127,7 +127,7 @@ def test_remax_compares_each_group_with_its_own_greedy_response(make_batch: Make
 
 def test_remax_names_the_group_without_a_greedy_response() -> None:
     batch = one_group([1, 2, 6])
-    with pytest.raises(ValueError, match=r"groups \[0\] have no response of the likeliest tokens"):
+    with pytest.raises(ValueError, match=r"groups \[0\] have no greedy response"):
         made("remax", kl=NO_KL).advantages(batch, {})
 
 

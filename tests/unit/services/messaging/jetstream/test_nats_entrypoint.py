@@ -10,7 +10,7 @@ _SECONDS = 30
 _PROGRAM = """
 import os, signal, sys
 from importlib.machinery import ModuleSpec
-from kubealign_services.messaging import nats_pod
+from kubealign_services.messaging.jetstream import nats_entrypoint
 
 class Finder:
     def find_spec(self, name, path, target=None):
@@ -19,7 +19,7 @@ class Finder:
             return ModuleSpec(name, None)
 
 sys.meta_path.insert(0, Finder())
-nats_pod.main()
+nats_entrypoint.main()
 """
 
 
