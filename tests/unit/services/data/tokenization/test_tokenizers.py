@@ -89,7 +89,7 @@ def test_saved_and_loaded_they_are_the_same(tokenizer: PreTrainedTokenizerFast, 
 
 
 def test_empty_texts_are_rejected() -> None:
-    with pytest.raises(DataError, match="no characters"):
+    with pytest.raises(DataError, match="the texts are empty"):
         train_character_tokenizer(["", ""])
 
 
