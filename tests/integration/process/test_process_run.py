@@ -195,7 +195,7 @@ def test_crash_does_not_wait_for_a_computation(process: RoleProcess) -> None:
 @pytest.mark.parametrize(
     ("scenario", "waited_for"),
     [
-        ("ignores_the_stop", "_outcome > ignores_the_stop > _for_ever > Event.wait"),
+        ("ignores_the_stop", "_run_main > ignores_the_stop > _for_ever > Event.wait"),
         ("computes_on", "the computation sleep"),
         ("stands_still", ""),
     ],
