@@ -41,7 +41,7 @@ async def test_a_process_that_was_being_started_is_ended_too(importing) -> None:
     place = await importing(1.5)
     begun = await place.begin(JOB)
     await begun.until(lambda: begun.state("nats") is UnitState.STARTING)
-    begun.interruption.interrupt()
+    begun.interruption.request_stop()
     assert (await begun.task).phase is Phase.STOPPED
     # After this one has run, whatever was asked for before it has been started.
     probe = await place.fork_server.program("true", place.path / "true.log", ["/bin/true"])
@@ -56,9 +56,9 @@ async def test_second_signal_does_not_wait_for_imports(importing) -> None:
     begun = await place.begin(JOB)
     await begun.until(lambda: begun.state("nats") is UnitState.STARTING)
     await begun.until(lambda: (place.path / "fork-server.pid").exists())
-    begun.interruption.interrupt()
+    begun.interruption.request_stop()
     await asyncio.sleep(0)
     assert not begun.task.done()
-    begun.interruption.interrupt()
+    begun.interruption.request_stop()
     status = await begun.task
     assert status.phase is Phase.STOPPED
