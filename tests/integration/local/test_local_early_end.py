@@ -44,7 +44,7 @@ async def test_a_process_that_was_being_started_is_ended_too(importing) -> None:
     begun.interruption.request_stop()
     assert (await begun.task).phase is Phase.STOPPED
     # After this one has run, whatever was asked for before it has been started.
-    probe = await place.fork_server.program("true", place.path / "true.log", ["/bin/true"])
+    probe = await place.fork_server.start_program("true", place.path / "true.log", ["/bin/true"])
     assert await probe.wait() == 0
     fork_server = int((place.path / "fork-server.pid").read_text())
     left = {pid: command_name(pid) for pid in descendants(fork_server) if alive(pid)}
