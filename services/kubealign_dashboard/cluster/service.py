@@ -63,8 +63,8 @@ async def run(settings: DashboardSettings) -> None:
             return access.not_ready_reason() or ""
 
         app = create_app(access, ready=ready)
-        app.state.metrics.watch("jobs", "Jobs in the cache.", lambda: len(access.cache))
-        app.state.metrics.watch(
+        app.state.metrics.add_gauge("jobs", "Jobs in the cache.", lambda: len(access.cache))
+        app.state.metrics.add_gauge(
             "hears_changes", "1: changes are received from the API server.", lambda: not access.watch_error()
         )
         await _serve_until_stopped(_build_servers(app, settings), access, settings)
