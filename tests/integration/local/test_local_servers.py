@@ -126,7 +126,7 @@ class Snatched(PortAllocator):
         super().__init__()
         self._snatched = [port]
 
-    def take(self) -> int:
+    def allocate(self) -> int:
         return self._snatched.pop() if self._snatched else super().allocate()
 
 
