@@ -111,7 +111,7 @@ async def test_ctrl_c_reaches_only_the_runner(command: Command) -> None:
     await eventually(lambda: b"step 7/90" in shown and b"2m46s left" in shown and b"46" in shown)
     os.write(master, b"\x03")
     code = await asyncio.to_thread(runner.wait, 60)
-    await eventually(lambda: b"go" in shown)
+    await eventually(lambda: b"resumes" in shown)
     asyncio.get_running_loop().remove_reader(master)
     os.close(master)
     assert code == 130
