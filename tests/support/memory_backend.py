@@ -324,7 +324,7 @@ class MemoryBackend:
 
 @dataclass(frozen=True)
 class _Listed:
-    """What a list is filtered and sorted by."""
+    """Filters and sort order of a list."""
 
     record: JobRecord
 

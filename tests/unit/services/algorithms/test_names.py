@@ -18,7 +18,7 @@ LONGEST = 150
 #: its own.
 ORDINARY = {"generate", "annotate", "custom", "custom_offline", "reward_model"}
 
-#: What may name them, and why.
+#: Files that may name algorithms, with the reason.
 ALLOWED = {
     "sdk/kubealign/spec": "the union itself",
     "services/kubealign_services/algorithms": "they themselves",
