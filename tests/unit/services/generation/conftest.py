@@ -134,7 +134,9 @@ class Zoo:
             torch.manual_seed(7)
             config = CONFIGURATIONS[name]()
             make: Callable[..., Any] = AutoModelForCausalLM.from_config
-            self._references[name] = make(config, attn_implementation="eager").eval()
+            # A test in inference mode may be the first to ask; later ones copy other weights into the model.
+            with torch.inference_mode(False):
+                self._references[name] = make(config, attn_implementation="eager").eval()
         return self._references[name]
 
     def engine(
