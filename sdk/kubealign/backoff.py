@@ -1,9 +1,39 @@
-"""Backoff before a crashed process is restarted, on one machine and in a cluster."""
+"""Exponential backoff: delays before retries, and before the restart of a crashed process."""
+
+import random
+from dataclasses import dataclass, field
 
 INITIAL_DELAY_SECONDS = 0.5
 MAX_DELAY_SECONDS = 30.0
 RESET_AFTER_SECONDS = 60.0
 _MAX_DOUBLINGS = 16
+
+
+@dataclass
+class Backoff:
+    """Delays that double with each retry, up to a maximum, until `reset` is called.
+
+    Attributes:
+        initial_seconds: Delay before the first retry.
+        max_seconds: Upper limit of a delay.
+        jitter: Largest fraction by which a delay is shortened at random, so that clients that lost the same
+            server do not return at the same moment. 0: the delays are exact.
+    """
+
+    initial_seconds: float
+    max_seconds: float
+    jitter: float = 0.5
+    _retries: int = field(default=0, init=False)
+
+    def next_delay(self) -> float:
+        """Return seconds before the next retry."""
+        delay = min(self.initial_seconds * 2 ** min(self._retries, _MAX_DOUBLINGS), self.max_seconds)
+        self._retries += 1
+        return delay * random.uniform(1.0 - self.jitter, 1.0)
+
+    def reset(self) -> None:
+        """Start again with the initial delay, after a success."""
+        self._retries = 0
 
 
 def restart_delay(restarts: int, healthy_seconds: float) -> float:
