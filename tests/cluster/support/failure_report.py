@@ -1,4 +1,4 @@
-"""What a person wants to see of a cluster when a test on it has failed."""
+"""State of a cluster that explains why a test on it failed: objects, events and logs."""
 
 from collections.abc import Mapping
 from subprocess import TimeoutExpired
@@ -33,6 +33,14 @@ def sections(fixtures: Mapping[str, object]) -> list[Section]:
         found += _objects(cluster.kubectl, fixtures.get("cluster_namespace"), *_OF_REAL_PODS)
         found += _logs([*cluster.control_plane.daemons, *cluster.node.daemons])
     return found
+
+
+def pods_report(kubectl: Kubectl, namespace: str) -> str:
+    """Return the pods' conditions, the events and the logs of each pod in a namespace."""
+    commands = [("describe", "pods"), ("get", "events", "--sort-by=.lastTimestamp")]
+    names = _said(kubectl, namespace, ("get", "pods", "-o", "name")).split()
+    commands += [("logs", name, "--all-containers", "--prefix", f"--tail={_LINES}") for name in names]
+    return "\n".join(f"$ kubectl {' '.join(each)}\n{_said(kubectl, namespace, each)}" for each in commands)
 
 
 def _objects(kubectl: Kubectl, namespace: object, *further: tuple[str, ...]) -> list[Section]:

@@ -14,6 +14,9 @@ PAUSE = "kubealign-pause:test"
 HOST_BIND = "kubealign-hostbind:test"
 # Where the host's folders appear in every container of the node.
 HOST_ROOT = Path("/host")
+CHECKOUT = Path(__file__).resolve().parents[3]
+# The folders with the project's packages, which a link of the virtual environment names by their own path.
+_PACKAGE_FOLDERS = ("sdk", "operator", "services")
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 # 65532 is whom the platform's images run as.
 _PASSWORDS = (
@@ -30,14 +33,24 @@ class HostFolder:
     inside: Path
 
 
-def host_folders(checkout: Path) -> list[HostFolder]:
+def host_folders() -> list[HostFolder]:
     """What the project's Python needs in a container: /usr, the interpreter, its venv and the checkout."""
-    wanted = [Path("/usr"), checkout, Path(sys.prefix), Path(sys.base_prefix)]
     chosen: list[Path] = []
-    for path in wanted:
+    for path in (Path("/usr"), CHECKOUT, Path(sys.prefix), Path(sys.base_prefix)):
         if not any(path.is_relative_to(other) for other in chosen):
             chosen.append(path)
     return [HostFolder(path, HOST_ROOT / f"{number}-{path.name}") for number, path in enumerate(chosen)]
+
+
+def path_in_containers(path: Path) -> Path:
+    """Return where a container finds a path of this machine.
+
+    The links of the image do not suffice: a pod's own volume at /tmp hides a checkout below /tmp.
+    """
+    for folder in host_folders():
+        if path.is_relative_to(folder.source):
+            return folder.inside / path.relative_to(folder.source)
+    return path
 
 
 def _file(name: str, content: bytes, mode: int) -> tuple[tarfile.TarInfo, bytes]:
@@ -110,6 +123,7 @@ def host_bind_image(folders: Sequence[HostFolder]) -> bytes:
     for name in ("bin", "lib", "lib64", "sbin"):
         if Path("/", name).is_symlink():
             members.append(_link(name, f"usr/{name}"))
-    path = f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
-    settings = {"Env": [f"PATH={path}"], "User": "65532:65532", "Cmd": ["python"]}
+    path = f"{path_in_containers(Path(sys.executable).parent)}:/usr/local/bin:/usr/bin:/bin"
+    packages = ":".join(str(path_in_containers(CHECKOUT / name)) for name in _PACKAGE_FOLDERS)
+    settings = {"Env": [f"PATH={path}", f"PYTHONPATH={packages}"], "User": "65532:65532", "Cmd": ["python"]}
     return _archive(HOST_BIND, _tar(members), settings)

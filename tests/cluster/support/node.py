@@ -17,7 +17,6 @@ from .namespaces import CommandFailed, NodeNamespaces
 from .programs import program
 from .requirements import cni_folder, require_node
 
-_CHECKOUT = Path(__file__).resolve().parents[3]
 _READY_SECONDS = 60.0
 _IMPORT_SECONDS = 600.0
 _DNS_SECONDS = 2.0
@@ -116,7 +115,7 @@ class Node:
         self.containerd.wait_until(self._answers, "an answer", _READY_SECONDS)
         images = {
             "pause": pause_image(program("pause")),
-            "hostbind": host_bind_image(host_folders(_CHECKOUT)),
+            "hostbind": host_bind_image(host_folders()),
         }
         for name, content in images.items():
             archive = self._data / f"{name}.tar"
@@ -141,7 +140,7 @@ class Node:
         proxy = node_settings.kube_proxy(self.addresses, kubeconfig, self.name)
         files = {
             resolver: f"nameserver {self.addresses.node}\n",
-            base: node_settings.base_spec(default, host_folders(_CHECKOUT)),
+            base: node_settings.base_spec(default, host_folders()),
             cni / "10-kubealign.conflist": node_settings.network(self.addresses),
             self._settings / "containerd.toml": node_settings.containerd(cni, plugins, base),
             self._settings / "kubelet.yaml": node_settings.kubelet(

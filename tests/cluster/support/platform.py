@@ -11,12 +11,17 @@ from kubealign.local.servers.redis import find_redis_program
 
 from .built_images import OPERATOR, operator_image
 from .cluster import Cluster
-from .helm import CHART, NAMESPACE, RELEASE, Helm
-from .host_bind import HOST_BIND
+from .failure_report import pods_report
+from .helm import CHART, NAMESPACE, RELEASE, Helm, HelmFailed
+from .host_bind import HOST_BIND, path_in_containers
 
 _INSTALL_SECONDS = 180.0
 _GONE_SECONDS = 90
 _PROBE_SECONDS = 10.0
+
+
+class PlatformNotInstalled(Exception):
+    """The platform's pods did not become ready; the text has their conditions, events and logs."""
 
 
 def redis_with_tls() -> Path | None:
@@ -45,7 +50,7 @@ def platform_values() -> dict[str, Any]:
         "redis": {
             "embedded": {
                 "image": _image(HOST_BIND),
-                "command": [str(redis or find_redis_program())],
+                "command": [str(path_in_containers(redis or find_redis_program()))],
                 "tls": redis is not None,
                 "persistence": {"enabled": False},
             }
@@ -69,7 +74,10 @@ def _released(cluster: Cluster, folder: Path, values: Mapping[str, Any]) -> Iter
     where = ("--namespace", NAMESPACE, "-f", str(helm.values(values)), "--set", "crds.keep=false")
     waiting = ("--wait", "--timeout", f"{_INSTALL_SECONDS:.0f}s")
     try:
-        helm("install", RELEASE, str(CHART), *where, *waiting, timeout=_INSTALL_SECONDS + 30)
+        try:
+            helm("install", RELEASE, str(CHART), *where, *waiting, timeout=_INSTALL_SECONDS + 30)
+        except HelmFailed as error:
+            raise PlatformNotInstalled(f"{error}\n{pods_report(cluster.kubectl, NAMESPACE)}") from error
         yield helm
     finally:
         uninstall = ("uninstall", RELEASE, "--namespace", NAMESPACE, "--ignore-not-found", "--wait")
