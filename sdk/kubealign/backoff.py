@@ -27,13 +27,18 @@ class Backoff:
 
     def next_delay(self) -> float:
         """Return seconds before the next retry."""
-        delay = min(self.initial_seconds * 2 ** min(self._retries, _MAX_DOUBLINGS), self.max_seconds)
+        delay = _doubled(self.initial_seconds, self._retries, self.max_seconds)
         self._retries += 1
         return delay * random.uniform(1.0 - self.jitter, 1.0)
 
     def reset(self) -> None:
         """Start again with the initial delay, after a success."""
         self._retries = 0
+
+
+def restart_backoff() -> Backoff:
+    """Return the backoff of a process that crashed: delays of 0.5, 1, 2, ... 30 seconds, without jitter."""
+    return Backoff(INITIAL_DELAY_SECONDS, MAX_DELAY_SECONDS, jitter=0.0)
 
 
 def restart_delay(restarts: int, healthy_seconds: float) -> float:
@@ -45,6 +50,8 @@ def restart_delay(restarts: int, healthy_seconds: float) -> float:
     """
     if healthy_seconds >= RESET_AFTER_SECONDS:
         return INITIAL_DELAY_SECONDS
-    return float(
-        min(INITIAL_DELAY_SECONDS * 2 ** min(max(restarts - 1, 0), _MAX_DOUBLINGS), MAX_DELAY_SECONDS)
-    )
+    return _doubled(INITIAL_DELAY_SECONDS, max(restarts - 1, 0), MAX_DELAY_SECONDS)
+
+
+def _doubled(initial_seconds: float, doublings: int, max_seconds: float) -> float:
+    return float(min(initial_seconds * 2 ** min(doublings, _MAX_DOUBLINGS), max_seconds))

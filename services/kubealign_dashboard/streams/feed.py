@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
+from kubealign.backoff import Backoff
 from kubealign.client.errors import JobNotFound, KubealignError
 from kubealign_dashboard.streams.journal import Journal
 
@@ -13,7 +14,7 @@ log = logging.getLogger(__name__)
 
 Item = TypeVar("Item")
 
-_MIN_BACKOFF, _MAX_BACKOFF = 1.0, 15.0
+_INITIAL_BACKOFF_SECONDS, _MAX_BACKOFF_SECONDS = 1.0, 15.0
 
 
 class ChangeFeed(Generic[Item]):
@@ -73,7 +74,7 @@ class ChangeFeed(Generic[Item]):
         self.journal.close()
 
     async def _run_with_retries(self, work: Callable[[], Awaitable[None]]) -> None:
-        pause = _MIN_BACKOFF
+        backoff = Backoff(_INITIAL_BACKOFF_SECONDS, _MAX_BACKOFF_SECONDS, jitter=0.0)
         while not self.is_closed:
             started = asyncio.get_running_loop().time()
             try:
@@ -88,7 +89,6 @@ class ChangeFeed(Generic[Item]):
                 log.exception("a stream failed")
                 self.journal.close()
                 return
-            if asyncio.get_running_loop().time() - started > _MAX_BACKOFF:
-                pause = _MIN_BACKOFF
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _MAX_BACKOFF)
+            if asyncio.get_running_loop().time() - started > _MAX_BACKOFF_SECONDS:
+                backoff.reset()
+            await asyncio.sleep(backoff.next_delay())

@@ -27,6 +27,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from kubealign.backoff import Backoff
 from kubealign.process_settings import RedisAccess
 from kubealign_services.telemetry.json_values import to_json
 
@@ -42,7 +43,7 @@ _QUEUE_ENTRIES, _QUEUE_CHARACTERS = 10_000, 32 * 2**20
 _BATCH_ENTRIES, _BATCH_CHARACTERS = 500, 4 * 2**20
 _SOCKET_TIMEOUT_SECONDS = 5.0
 _CANCEL_RETRY_SECONDS = 0.2
-_FIRST_PAUSE, _MAX_PAUSE = 0.1, 5.0
+_INITIAL_BACKOFF_SECONDS, _MAX_BACKOFF_SECONDS = 0.1, 5.0
 
 
 @dataclass
@@ -161,7 +162,7 @@ class ReadModelWriter:
         )
 
     async def _write_loop(self) -> None:
-        pause = _FIRST_PAUSE
+        backoff = Backoff(_INITIAL_BACKOFF_SECONDS, _MAX_BACKOFF_SECONDS, jitter=0.0)
         is_unreachable = False
         async with self._client() as client:
             while True:
@@ -175,12 +176,12 @@ class ReadModelWriter:
                         log.warning("the read model is unreachable: %s", error, extra=extra)
                     is_unreachable = True
                     self._has_unsent.set()
-                    await asyncio.sleep(pause)
-                    pause = min(2 * pause, _MAX_PAUSE)
+                    await asyncio.sleep(backoff.next_delay())
                 else:
                     if is_unreachable:
                         log.info("the read model is reachable again", extra={"address": self._address})
-                    is_unreachable, pause = False, _FIRST_PAUSE
+                    is_unreachable = False
+                    backoff.reset()
 
     @property
     def _address(self) -> str:

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from kubealign.backoff import Backoff
+from kubealign.backoff import Backoff, restart_backoff, restart_delay
 
 
 def test_delays_double_up_to_the_maximum() -> None:
@@ -33,3 +33,10 @@ def test_many_retries_do_not_overflow() -> None:
     for _ in range(5000):
         delay = backoff.next_delay()
     assert delay == 10.0
+
+
+def test_restarts_wait_from_half_a_second_to_30_seconds() -> None:
+    backoff = restart_backoff()
+    delays = [backoff.next_delay() for _ in range(8)]
+    assert delays == [0.5, 1, 2, 4, 8, 16, 30, 30]
+    assert delays == [restart_delay(restarts, healthy_seconds=0.0) for restarts in range(1, 9)]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
-from kubealign.backoff import RESET_AFTER_SECONDS, restart_delay
+from kubealign.backoff import RESET_AFTER_SECONDS, restart_backoff
 from kubealign.local.errors import RunFailed
 from kubealign.local.processes.exit_status import (
     crash_message,
@@ -209,7 +209,7 @@ class Supervisor:
         unit = tended.unit
         for group in unit.after:
             await self.wait_ready(group)
-        backoff = RestartBackoff()
+        backoff = restart_backoff()
         while True:
             tended.state = UnitState.STARTING
             await self._start_unit(tended)
@@ -233,7 +233,9 @@ class Supervisor:
             self._restarts += 1
             tended.restarts += 1
             tended.state = UnitState.RESTARTING
-            delay = backoff.next_delay(healthy_seconds)
+            if healthy_seconds >= RESET_AFTER_SECONDS:
+                backoff.reset()
+            delay = backoff.next_delay()
             tended.restart_reason = f"{exited.name} {describe_exit(code)}; it is started again in {delay:g} s"
             self._on_restart(
                 f"{exited.name} {describe_exit(code)}; starting {unit.name} again in {delay:g} s "
@@ -313,21 +315,3 @@ class Supervisor:
             self._result.set_exception(task.exception())  # type: ignore[arg-type]
             # Mark the exception as retrieved, in case nobody waits for the result any more.
             self._result.exception()
-
-
-class RestartBackoff:
-    """Delays of 0.5, 1, 2, ... 30 seconds, reset after a minute of healthy running."""
-
-    def __init__(self) -> None:
-        self._restarts = 0
-
-    def next_delay(self, healthy_seconds: float) -> float:
-        """Return the seconds to wait before the next restart.
-
-        Args:
-            healthy_seconds: Time for which the process was healthy before it died.
-        """
-        if healthy_seconds >= RESET_AFTER_SECONDS:
-            self._restarts = 0
-        self._restarts += 1
-        return restart_delay(self._restarts, 0.0)

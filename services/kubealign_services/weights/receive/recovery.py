@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from kubealign.backoff import restart_delay
+from kubealign.backoff import restart_backoff
 from kubealign_services.weights.receive.refit_worker import RefitWorker
 
 log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ async def recover_weights(
     """
     while True:
         await worker.mark_weights_lost(await wait_for_loss())
-        tries, based = 0, False
+        backoff, based = restart_backoff(), False
         while worker.lacks_weights or not based:
             try:
                 await load_base()
@@ -38,5 +38,4 @@ async def recover_weights(
                 # Lost again; wait_for_loss reports that too.
                 log.warning("restoring lost weights failed", extra={"cause": str(error)})
             if worker.lacks_weights or not based:
-                tries += 1
-                await asyncio.sleep(restart_delay(tries, 0.0))
+                await asyncio.sleep(backoff.next_delay())

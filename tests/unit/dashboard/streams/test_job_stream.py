@@ -184,7 +184,7 @@ async def test_a_slow_reader_is_disconnected_and_resumes(site: MemoryBackend) ->
 async def test_a_temporary_failure_of_the_backend_loses_nothing(
     site: MemoryBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kubealign_dashboard.streams.feed._MIN_BACKOFF", 0.01)
+    monkeypatch.setattr("kubealign_dashboard.streams.feed._INITIAL_BACKOFF_SECONDS", 0.01)
     hub = Hub(site, QUICK)
     reader = Reader(site, hub)
     looking = asyncio.ensure_future(reader.look(until=2))

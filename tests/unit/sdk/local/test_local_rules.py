@@ -13,7 +13,6 @@ from kubealign.local.processes.cpu import compute_threads, computes_in_turns, sh
 from kubealign.local.processes.exit_status import describe_exit
 from kubealign.local.processes.log_tail import read_log_tail
 from kubealign.local.processes.preload_modules import modules_to_preload
-from kubealign.local.processes.supervisor import RestartBackoff
 from kubealign.local.run_dir.spec_diff import forbidden_changes
 from kubealign.local.runner.dry_run import describe_plan
 from kubealign.local.runner.scaling import plan_scaling
@@ -47,14 +46,6 @@ def with_spec(text: str, *pairs: tuple[str, str]) -> AlignmentJob:
         assert old in text
         text = text.replace(old, new)
     return AlignmentJob.from_yaml(text)
-
-
-def test_backoff_doubles_up_to_30_seconds_and_resets_after_health() -> None:
-    backoff = RestartBackoff()
-    assert [backoff.next_delay(0) for _ in range(8)] == [0.5, 1, 2, 4, 8, 16, 30, 30]
-    assert backoff.next_delay(59.9) == 30
-    assert backoff.next_delay(60) == 0.5
-    assert backoff.next_delay(0) == 1
 
 
 @pytest.mark.parametrize(

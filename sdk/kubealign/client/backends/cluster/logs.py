@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, suppress
 from typing import Any
 
+from kubealign.backoff import Backoff
 from kubealign.client.backends.cluster.processes import has_started, process_name
 from kubealign.client.errors import KubealignError, NotPossible, Unavailable
 from kubealign.client.records import JobRef, LogLine
@@ -19,7 +20,7 @@ PodFilter = Callable[[Json], bool]
 _QUEUE_SIZE = 1000
 #: Time after the job's end in which terminating pods may still write.
 _DRAIN_TIMEOUT_SECONDS = 60.0
-_INITIAL_BACKOFF, _MAX_BACKOFF = 0.2, 5.0
+_INITIAL_BACKOFF_SECONDS, _MAX_BACKOFF_SECONDS = 0.2, 5.0
 _END_OF_LOGS: LogLine | None = None
 
 
@@ -182,13 +183,15 @@ class _PodLog:
     async def lines(self, *, follow: bool) -> AsyncGenerator[LogLine]:
         """Yield the log lines. Raises ObjectNotFound if the pod was deleted before its log was requested."""
         loop = asyncio.get_running_loop()
-        last_response, pause = loop.time(), _INITIAL_BACKOFF
+        backoff = Backoff(_INITIAL_BACKOFF_SECONDS, _MAX_BACKOFF_SECONDS, jitter=0.0)
+        last_response = loop.time()
         while True:
             try:
                 resume_after = self._last_timestamp
                 async with aclosing(self._api.stream_lines(f"{self._pod}/log", self._query(follow))) as lines:
                     async for stamped in lines:
-                        last_response, pause = loop.time(), _INITIAL_BACKOFF
+                        last_response = loop.time()
+                        backoff.reset()
                         timestamp, _, text = stamped.partition(" ")
                         if not timestamp[:4].isdecimal():
                             # A message of the node itself, such as that the log was removed.
@@ -203,8 +206,7 @@ class _PodLog:
                 if not follow or loop.time() - last_response > UNAVAILABLE_TIMEOUT_SECONDS:
                     raise
             # The container still runs, so the connection was lost.
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _MAX_BACKOFF)
+            await asyncio.sleep(backoff.next_delay())
 
     def _query(self, follow: bool) -> dict[str, str | int]:
         query: dict[str, str | int] = {"container": MAIN_CONTAINER, "timestamps": "true"}
