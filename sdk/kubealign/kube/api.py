@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
 from kubealign import __version__
-from kubealign.client.errors import KubealignError, Unavailable
+from kubealign.errors import KubealignError, Unavailable
 from kubealign.kube.connections import Connections
 from kubealign.kube.credentials import log_in
 from kubealign.kube.errors import ApiCall, WatchExpired, error_from_response

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kubealign.client.errors import NotPossible, Unavailable
+from kubealign.errors import NotPossible, Unavailable
 
 if TYPE_CHECKING:
     from kubernetes.aio.client import Configuration

@@ -8,7 +8,7 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import unquote
 
-from kubealign.client.errors import (
+from kubealign.errors import (
     Conflict,
     Forbidden,
     JobExists,

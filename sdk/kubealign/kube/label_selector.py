@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 
-from kubealign.client.errors import JobInvalid
+from kubealign.errors import JobInvalid
 from kubealign.spec.errors import SpecError
 
 #: Tests the labels of an object.

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from kubealign.client.errors import Unavailable
+from kubealign.errors import Unavailable
 from kubealign.kube.api import Json, KubernetesApi
 from kubealign.kube.errors import WatchExpired
 

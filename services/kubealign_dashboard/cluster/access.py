@@ -10,8 +10,8 @@ from typing import Any, Self
 
 from kubealign.client.backends.base import JobBackend, TelemetrySource
 from kubealign.client.backends.cluster.backend import ClusterBackend
-from kubealign.client.errors import Forbidden
 from kubealign.client.records import JobRecord, JobRef
+from kubealign.errors import Forbidden
 from kubealign.kube.api import KubernetesApi
 from kubealign_dashboard.access import Caller
 from kubealign_dashboard.cluster.access_reviews import AccessReviews

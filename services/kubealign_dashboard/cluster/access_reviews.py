@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable
 
-from kubealign.client.errors import Forbidden, Unauthenticated, Unavailable
+from kubealign.errors import Forbidden, Unauthenticated, Unavailable
 from kubealign.spec.job import GROUP
 from kubealign_dashboard.access import Caller
 from kubealign_dashboard.cluster.token_reviews import ClusterCaller, Json, ReviewApi

@@ -5,7 +5,7 @@ import logging
 import random
 from contextlib import aclosing
 
-from kubealign.client.errors import KubealignError
+from kubealign.errors import KubealignError
 from kubealign.kube.api import KubernetesApi, WatchExpired
 from kubealign.kube.resources import JOBS
 from kubealign_dashboard.cluster.cached_job import Json, resource_version

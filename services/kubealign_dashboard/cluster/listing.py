@@ -10,8 +10,8 @@ import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 
-from kubealign.client.errors import JobInvalid
 from kubealign.client.records import JobPage, ListQuery
+from kubealign.errors import JobInvalid
 from kubealign.kube.label_selector import parse_label_selector
 from kubealign.spec.errors import SpecError
 from kubealign_dashboard.cluster.cached_job import SORT_FIELDS, CachedJob, SortKey

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from kubealign.client.backends.base import JobBackend, TelemetrySource
-from kubealign.client.errors import Forbidden, JobNotFound
 from kubealign.client.records import JobEvent, JobPage, JobRecord, JobRef, ListQuery, LogLine, ProcessRecord
+from kubealign.errors import Forbidden, JobNotFound
 from kubealign.read_model import STREAM_START, SampleRecord, StepMetrics
 from kubealign_dashboard.cluster.job_cache import JobCache
 from kubealign_dashboard.cluster.listing import list_page

@@ -3,8 +3,8 @@
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from kubealign.client.errors import Unavailable
 from kubealign.client.records import JobRef
+from kubealign.errors import Unavailable
 from kubealign.process_settings import RedisAccess
 from kubealign.read_model import (
     STREAM_START,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from kubealign.client.errors import Forbidden, Unauthenticated, Unavailable
+from kubealign.errors import Forbidden, Unauthenticated, Unavailable
 from kubealign_dashboard.access import Caller
 from kubealign_dashboard.cluster.ttl_cache import TTLCache
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kubealign.client.errors import (
+from kubealign.errors import (
     Conflict,
     Forbidden,
     JobExists,

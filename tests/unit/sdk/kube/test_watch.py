@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from kubealign.client.errors import Forbidden, Unavailable
+from kubealign.errors import Forbidden, Unavailable
 from kubealign.kube.api import KubernetesApi
 from kubealign.kube.errors import WatchExpired
 from kubealign.kube.watch import list_all, watch_changes
