@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
+from kubealign.kube.merge_patch import merge_patch_between
 from kubealign_operator.controller import credentials
 from kubealign_operator.controller.kube.api import METADATA_ONLY, PLAIN, Api, Json
 from kubealign_operator.controller.kube.errors import ApiStatusError
-from kubealign_operator.controller.kube.merge_patch import merge_patch
 from kubealign_operator.controller.kube.resources import JOBS, OWNED, PODS, JobKey, owner_uid
 from kubealign_operator.controller.state.cache import WatchedJob
 from kubealign_operator.controller.state.cluster_state import ClusterState
@@ -95,7 +95,7 @@ class PlanExecutor:
     async def _patch_status(
         self, key: JobKey, tracked: WatchedJob, plan: ReconcilePlan, result: ExecutionResult
     ) -> None:
-        change = merge_patch(tracked.status, plan.status)
+        change = merge_patch_between(tracked.status, plan.status)
         if not change:
             return
         # Preconditions: a stale view must change neither this job nor a later one of the same name.
