@@ -13,6 +13,8 @@ ROLE_LABEL = f"{GROUP}/role"
 ATTEMPT_LABEL = f"{GROUP}/attempt"
 #: Rank of a pod in a rollout worker with several pods, from 0; absent on other pods.
 WORKER_RANK_LABEL = f"{GROUP}/worker-rank"
+#: Queue of a pod, read by Kueue.
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 
 #: Name of the container of every pod of a job.
 MAIN_CONTAINER = "main"

@@ -7,13 +7,13 @@ https://kueue.sigs.k8s.io/docs/tasks/run/plain_pods/
 
 from collections.abc import Mapping, Sequence
 
+from kubealign.labels import QUEUE_LABEL
 from kubealign.process_settings import Role
 from kubealign.roles import Process
 from kubealign_operator import names
 from kubealign_operator.manifests.context import RenderContext
 
 PREFIX = "kueue.x-k8s.io/"
-QUEUE = f"{PREFIX}queue-name"
 GROUP_NAME = f"{PREFIX}pod-group-name"
 GROUP_COUNT = f"{PREFIX}pod-group-total-count"
 _ADMITTED_ALONE = (Role.DRIVER, Role.NATS)
@@ -44,6 +44,6 @@ def pod_group_metadata(
     queue.
     """
     members = admission_group(context, processes)
-    if QUEUE not in context.job.metadata.labels or process not in members or len(members) == 1:
+    if QUEUE_LABEL not in context.job.metadata.labels or process not in members or len(members) == 1:
         return {}, {}
     return {GROUP_NAME: names.pod_group(context.name, context.uid)}, {GROUP_COUNT: str(len(members))}

@@ -1,26 +1,25 @@
 """The reason why a pod is not ready, in one sentence for the job's status."""
 
-import signal
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from kubealign.labels import QUEUE_LABEL
+from kubealign.process_failure import (
+    PodTermination,
+    ProcessFailure,
+    describe_termination,
+    describe_unscheduled,
+    describe_waiting_container,
+    permanent_failure_details,
+)
 from kubealign.process_settings import ExitCode
-from kubealign.termination_message import last_error_line, truncate_middle
+from kubealign.termination_message import truncate_middle
 from kubealign_operator.kube_views import pod_state
 from kubealign_operator.kube_views.observed import PodView
 
 #: A scheduled pod that has not started by then is blocked by something that its status does not show.
 SLOW_START_AFTER = timedelta(seconds=60)
 
-_IMAGE = (
-    "ErrImagePull",
-    "ImagePullBackOff",
-    "InvalidImageName",
-    "ErrImageNeverPull",
-    "ImageInspectError",
-    "RegistryUnavailable",
-)
-_CONFIGURATION = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
 _DISRUPTIONS = {
     "PreemptionByScheduler": "was preempted by a pod of higher priority",
     "DeletionByTaintManager": "was evicted from its node because of a taint",
@@ -70,35 +69,23 @@ def reason_not_ready(process: str, pod: PodView, now: datetime, one_shot: bool) 
 
 def termination_reason(process: str, pod: PodView) -> FailureReason:
     """Return why a process terminated that should have kept running."""
-    termination = pod_state.termination_state(pod)
-    if termination is not None and termination.reason == "OOMKilled":
-        limit = f"its limit of {pod.memory_limit}" if pod.memory_limit else "its node had left"
-        return FailureReason("OutOfMemory", f"{process} was killed: it needed more memory than {limit}")
-    if pod.reason == "Evicted":
-        return FailureReason(
-            "Evicted",
-            f"{process} was evicted by its node: {truncate_middle(pod.message) or 'no reason given'}",
-        )
-    if pod.reason == "NodeLost":
-        return FailureReason("NodeLost", f"{process} was lost with its node {pod.node}".rstrip())
-    if termination is None:
-        details = ": ".join(part for part in (pod.reason, truncate_middle(pod.message)) if part)
-        return FailureReason(
-            "Lost", f"{process} ended without an exit code; its node reported: {details or 'nothing'}"
-        )
-    details = last_error_line(termination.message)
-    return FailureReason(
-        "Crashed",
-        f"{process} {_describe_exit_code(termination.exit_code)}" + (f": {details}" if details else ""),
+    state = pod_state.termination_state(pod)
+    termination = PodTermination(
+        exit_code=None if state is None else state.exit_code,
+        reason="" if state is None else state.reason,
+        message="" if state is None else state.message,
+        pod_reason=pod.reason,
+        pod_message=pod.message,
+        node=pod.node,
+        memory_limit=pod.memory_limit,
     )
+    return _named(process, describe_termination(termination))
 
 
 def permanent_failure_reason(process: str, pod: PodView) -> FailureReason:
     """Return the reason for a process that reported a permanent failure."""
     termination = pod_state.termination_state(pod)
-    details = "" if termination is None else termination.message.strip()
-    # The log is quoted only when the process wrote no termination message.
-    details = last_error_line(details) if details.startswith("{") else truncate_middle(details, 3500)
+    details = "" if termination is None else permanent_failure_details(termination.message)
     return FailureReason(
         "PermanentFailure",
         f"{process}: {details}" if details else f"{process} reported a permanent failure without a message",
@@ -110,15 +97,8 @@ def _terminated(process: str, pod: PodView) -> FailureReason:
     return permanent_failure_reason(process, pod) if is_permanent else termination_reason(process, pod)
 
 
-def _describe_exit_code(code: int) -> str:
-    if code == ExitCode.STOPPED:
-        return "was stopped by SIGTERM"
-    if code > 128:
-        try:
-            return f"was killed by {signal.Signals(code - 128).name}"
-        except ValueError:
-            pass
-    return f"ended with code {code}"
+def _named(process: str, failure: ProcessFailure) -> FailureReason:
+    return FailureReason(failure.reason, f"{process} {failure.text}")
 
 
 def _terminating(process: str, pod: PodView, now: datetime) -> FailureReason:
@@ -136,36 +116,16 @@ def _terminating(process: str, pod: PodView, now: datetime) -> FailureReason:
 
 def _waiting(process: str, pod: PodView) -> FailureReason | None:
     state = pod_state.waiting_state(pod)
-    if state is None:
-        return None
-    if state.reason in _IMAGE:
-        # The kubelet alternates between ErrImagePull and ImagePullBackOff for one failure.
-        _, _, details = state.message.rpartition("ErrImagePull: ")
-        return FailureReason(
-            "ImagePull", f"{process} cannot get its image: {truncate_middle(details) or state.reason}"
-        )
-    if state.reason in _CONFIGURATION:
-        return FailureReason(
-            "BadConfiguration",
-            f"{process} cannot be started: {truncate_middle(state.message) or state.reason}",
-        )
-    return None
+    failure = None if state is None else describe_waiting_container(state.reason, state.message)
+    return None if failure is None else _named(process, failure)
 
 
 def _unscheduled(process: str, pod: PodView) -> FailureReason | None:
     scheduled = pod_state.condition_of(pod, "PodScheduled")
     if scheduled is None or scheduled.status != "False":
         return None
-    if scheduled.reason == "SchedulingGated":
-        queue = pod.labels.get("kueue.x-k8s.io/queue-name")
-        return FailureReason(
-            "Queued", f"{process} waits until {f'queue {queue}' if queue else 'its queue'} admits it"
-        )
-    if scheduled.reason == "Unschedulable":
-        return FailureReason(
-            "Unschedulable", f"{process} fits on no node: {truncate_middle(scheduled.message)}"
-        )
-    return None
+    failure = describe_unscheduled(scheduled.reason, scheduled.message, pod.labels.get(QUEUE_LABEL, ""))
+    return None if failure is None else _named(process, failure)
 
 
 def _slow_start(process: str, pod: PodView, now: datetime) -> FailureReason | None:

@@ -1,15 +1,21 @@
 """Process records of a job, derived from its pods. Pure."""
 
-import signal
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from kubealign.client.records import ProcessRecord, ProcessState
-from kubealign.labels import ATTEMPT_LABEL, MAIN_CONTAINER, PROCESS_LABEL, ROLE_LABEL
+from kubealign.labels import ATTEMPT_LABEL, MAIN_CONTAINER, PROCESS_LABEL, QUEUE_LABEL, ROLE_LABEL
+from kubealign.process_failure import (
+    PodTermination,
+    describe_termination,
+    describe_unscheduled,
+    describe_waiting_container,
+    permanent_failure_details,
+)
 from kubealign.process_settings import ExitCode
 from kubealign.roles import PREPARE
-from kubealign.termination_message import last_error_line, truncate_middle
+from kubealign.termination_message import truncate_middle
 
 Json = Mapping[str, Any]
 
@@ -84,7 +90,7 @@ def process_state(pod: Json, *, finished: bool, suspended: bool) -> tuple[Proces
     status, state = pod.get("status") or {}, _container_state(pod)
     terminated = state.get("terminated")
     if terminated is not None or status.get("phase") in ("Succeeded", "Failed"):
-        return _terminated_state(status, terminated or {}, finished, suspended)
+        return _terminated_state(pod, terminated or {}, finished, suspended)
     if pod["metadata"].get("deletionTimestamp"):
         return (ProcessState.STOPPED if finished or suspended else ProcessState.RESTARTING), "is terminating"
     if "running" in state:
@@ -97,55 +103,47 @@ def process_state(pod: Json, *, finished: bool, suspended: bool) -> tuple[Proces
 
 
 def _terminated_state(
-    status: Json, terminated: Json, finished: bool, suspended: bool
+    pod: Json, terminated: Json, finished: bool, suspended: bool
 ) -> tuple[ProcessState, str]:
-    code = terminated.get("exitCode")
+    status, code = pod.get("status") or {}, terminated.get("exitCode")
     if code == ExitCode.DONE or (code is None and status.get("phase") == "Succeeded"):
         return ProcessState.FINISHED, ""
     if (finished or suspended) and (code == ExitCode.STOPPED or status.get("reason") == "DeadlineExceeded"):
         return ProcessState.STOPPED, "was stopped with its job"
-    failed_state = (
-        ProcessState.FAILED
-        if finished or suspended or code == ExitCode.PERMANENT
-        else ProcessState.RESTARTING
+    if code == ExitCode.PERMANENT:
+        details = permanent_failure_details(str(terminated.get("message") or ""))
+        return ProcessState.FAILED, details or "reported a permanent failure without a message"
+    failed_state = ProcessState.FAILED if finished or suspended else ProcessState.RESTARTING
+    return failed_state, describe_termination(_to_termination(pod, terminated)).text
+
+
+def _to_termination(pod: Json, terminated: Json) -> PodTermination:
+    status, spec, code = pod.get("status") or {}, pod.get("spec") or {}, terminated.get("exitCode")
+    main: Json = next((each for each in spec.get("containers") or () if each["name"] == MAIN_CONTAINER), {})
+    limits = (main.get("resources") or {}).get("limits") or {}
+    return PodTermination(
+        exit_code=None if code is None else int(code),
+        reason=str(terminated.get("reason") or ""),
+        message=str(terminated.get("message") or ""),
+        pod_reason=str(status.get("reason") or ""),
+        pod_message=str(status.get("message") or ""),
+        node=str(spec.get("nodeName") or ""),
+        memory_limit=str(limits.get("memory") or ""),
     )
-    return failed_state, _termination_reason(status, terminated)
-
-
-def _termination_reason(status: Json, terminated: Json) -> str:
-    if terminated.get("reason") == "OOMKilled":
-        return "was killed: it exceeded its memory limit (OOMKilled)"
-    if status.get("reason") in ("Evicted", "NodeLost"):
-        return (
-            f"{status['reason']}: {truncate_middle(str(status.get('message') or 'no reason was reported'))}"
-        )
-    code, text = terminated.get("exitCode"), str(terminated.get("message") or "").strip()
-    summary = "ended without an exit code" if code is None else _exit_code_text(int(code))
-    detail = last_error_line(text) if text.startswith("{") else truncate_middle(text)
-    return f"{summary}: {detail}" if detail else summary
-
-
-def _exit_code_text(code: int) -> str:
-    if code > 128:
-        try:
-            return f"was ended by {signal.Signals(code - 128).name}"
-        except ValueError:
-            pass
-    return f"ended with code {code}"
 
 
 def _waiting_state(pod: Json, status: Json, waiting: Json) -> tuple[ProcessState, str]:
-    reason, message = str(waiting.get("reason") or ""), truncate_middle(str(waiting.get("message") or ""))
+    reason, message = str(waiting.get("reason") or ""), str(waiting.get("message") or "")
     if reason not in _INITIALISING_REASONS:
-        return ProcessState.WAITING, f"cannot start: {message or reason}"
+        failure = describe_waiting_container(reason, message)
+        fallback = f"cannot be started: {truncate_middle(message) or reason}"
+        return ProcessState.WAITING, fallback if failure is None else failure.text
     for condition in status.get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            if condition.get("reason") == "SchedulingGated":
-                return ProcessState.WAITING, "waits for admission by its queue"
-            return (
-                ProcessState.WAITING,
-                f"fits on no node: {truncate_middle(str(condition.get('message') or ''))}",
-            )
+            reason, message = str(condition.get("reason") or ""), str(condition.get("message") or "")
+            failure = describe_unscheduled(reason, message, str(_labels(pod).get(QUEUE_LABEL) or ""))
+            if failure is not None:
+                return ProcessState.WAITING, failure.text
     node = (pod.get("spec") or {}).get("nodeName")
     if not node:
         return ProcessState.WAITING, "waits for a node"

@@ -9,6 +9,8 @@ from kubealign.client.records import ProcessState
 
 Json = dict[str, Any]
 
+MAIN: Json = {"name": "main", "resources": {"limits": {"memory": "2Gi"}}}
+
 
 def pod(process: str, state: Json | None = None, *, ready: bool = False, **status: Any) -> Json:
     role = "driver" if process == "prepare" else process.split("-")[0]
@@ -17,7 +19,7 @@ def pod(process: str, state: Json | None = None, *, ready: bool = False, **statu
     conditions = [{"type": "Ready", "status": str(ready)}]
     return {
         "metadata": {"name": f"one-{process}", "labels": labels},
-        "spec": {"nodeName": "n1"},
+        "spec": {"nodeName": "n1", "containers": [MAIN]},
         "status": {"containerStatuses": main, "conditions": conditions, **status},
     }
 
@@ -40,15 +42,22 @@ PULL: Json = {"waiting": {"reason": "ImagePullBackOff", "message": "no such imag
         (RUNNING, {"ready": True}, False, ProcessState.READY, ""),
         (RUNNING, {}, False, ProcessState.STARTING, "not ready yet"),
         ({"waiting": {"reason": "ContainerCreating"}}, {}, False, ProcessState.STARTING, "node n1"),
-        (PULL, {}, False, ProcessState.WAITING, "no such image"),
+        (PULL, {}, False, ProcessState.WAITING, "cannot get its image: no such image"),
         (None, UNSCHEDULED, False, ProcessState.WAITING, "fits on no node: 0/3"),
-        (None, GATED, False, ProcessState.WAITING, "admission by its queue"),
+        (None, GATED, False, ProcessState.WAITING, "waits until its queue admits it"),
         (ended(0), {}, False, ProcessState.FINISHED, ""),
         (ended(3, message="it broke"), {}, False, ProcessState.RESTARTING, "ended with code 3: it broke"),
         (ended(3, message="it broke"), {}, True, ProcessState.FAILED, "it broke"),
-        (ended(78, message="no column"), {}, False, ProcessState.FAILED, "no column"),
+        (ended(78, message="no\ncolumn"), {}, False, ProcessState.FAILED, "no\ncolumn"),
+        (ended(78), {}, False, ProcessState.FAILED, "a permanent failure without a message"),
         (ended(139), {}, False, ProcessState.RESTARTING, "SIGSEGV"),
-        (ended(137, reason="OOMKilled"), {}, False, ProcessState.RESTARTING, "exceeded its memory limit"),
+        (
+            ended(137, reason="OOMKilled"),
+            {},
+            False,
+            ProcessState.RESTARTING,
+            "than its limit of 2Gi",
+        ),
         (ended(143), {}, True, ProcessState.STOPPED, "with its job"),
         (ended(137), {"reason": "DeadlineExceeded"}, True, ProcessState.STOPPED, "with its job"),
         (
@@ -56,7 +65,7 @@ PULL: Json = {"waiting": {"reason": "ImagePullBackOff", "message": "no such imag
             {"phase": "Failed", "reason": "Evicted", "message": "disk"},
             False,
             ProcessState.RESTARTING,
-            "disk",
+            "was evicted by its node: disk",
         ),
     ],
 )
