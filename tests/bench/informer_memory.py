@@ -53,10 +53,10 @@ def _make_pods(kubeconfig: str, pods: int) -> None:
 
 
 async def _made(kubeconfig: str, pods: int) -> None:
+    from kubealign.kube.resources import PODS
     from kubealign_operator.controller.config import OperatorConfig
     from kubealign_operator.controller.kube.api import Api
     from kubealign_operator.controller.kube.connection import connect
-    from kubealign_operator.controller.kube.resources import PODS
     from kubealign_operator.controller.metrics import OperatorMetrics
     from kubealign_operator.kube_views.observed import ObservedState
     from kubealign_operator.planner.planner import plan_reconcile
@@ -102,11 +102,11 @@ def _reflector(kubeconfig: str, pods: int) -> tuple[float, float, float, float]:
 
 
 async def _reflected(kubeconfig: str, pods: int) -> tuple[float, float, float, float]:
+    from kubealign.kube.resources import PODS
     from kubealign_operator.controller.config import OperatorConfig
     from kubealign_operator.controller.kube.api import Api
     from kubealign_operator.controller.kube.connection import connect
     from kubealign_operator.controller.kube.reflector import Reflector, Scope
-    from kubealign_operator.controller.kube.resources import PODS
     from kubealign_operator.controller.metrics import OperatorMetrics
     from kubealign_operator.controller.state.cache import PodStore
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from kubealign.pod_contract import CA_FILE, NATS_PASSWORD_FILE, REDIS_CA_FILE, REDIS_PASSWORD_FILE
 from kubealign.security.authority import CertificateAuthority
-from kubealign_operator.controller.kube.resources import owner_uid
+from kubealign_operator.controller.kube.ownership import owner_uid
 from kubealign_operator.planner.plan import CredentialsRequest
 
 _PASSWORD_BYTES = 32

@@ -8,10 +8,11 @@ from http import HTTPStatus
 from typing import Any
 
 from kubealign.kube.merge_patch import merge_patch_between
+from kubealign.kube.resources import JOBS, PODS
 from kubealign_operator.controller import credentials
 from kubealign_operator.controller.kube.api import METADATA_ONLY, PLAIN, Api, Json
 from kubealign_operator.controller.kube.errors import ApiStatusError
-from kubealign_operator.controller.kube.resources import JOBS, OWNED, PODS, JobKey, owner_uid
+from kubealign_operator.controller.kube.ownership import OWNED, JobKey, owner_uid
 from kubealign_operator.controller.state.cache import WatchedJob
 from kubealign_operator.controller.state.cluster_state import ClusterState
 from kubealign_operator.names import FIELD_MANAGER

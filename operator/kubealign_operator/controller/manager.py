@@ -8,13 +8,14 @@ from typing import Any
 
 from kubernetes.aio.client.api_client import ApiClient
 
+from kubealign.kube.resources import JOBS, PODS
 from kubealign.roles import Process
 from kubealign_operator.controller.config import OperatorConfig
 from kubealign_operator.controller.executor import PlanExecutor
 from kubealign_operator.controller.kube.api import Api
 from kubealign_operator.controller.kube.events import EventRecorder
+from kubealign_operator.controller.kube.ownership import JobKey
 from kubealign_operator.controller.kube.reflector import Reflector, Scope
-from kubealign_operator.controller.kube.resources import JOBS, PODS, JobKey
 from kubealign_operator.controller.metrics import OperatorMetrics
 from kubealign_operator.controller.platform_redis.progress import NoProgress, ProgressReader
 from kubealign_operator.controller.platform_redis.server import PlatformRedis

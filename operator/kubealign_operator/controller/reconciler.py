@@ -9,7 +9,7 @@ from kubealign.roles import Process
 from kubealign.spec.status import JobPhase
 from kubealign_operator.controller.executor import PlanExecutor, StaleObservation
 from kubealign_operator.controller.kube.errors import ApiStatusError, ApiUnavailable, NotLeader
-from kubealign_operator.controller.kube.resources import JobKey
+from kubealign_operator.controller.kube.ownership import JobKey
 from kubealign_operator.controller.metrics import OperatorMetrics
 from kubealign_operator.controller.platform_redis.progress import ACTIVE_PHASES
 from kubealign_operator.controller.state.cache import WatchedJob

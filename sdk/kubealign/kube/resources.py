@@ -1,17 +1,20 @@
-"""API paths of the resources used by the client."""
+"""API paths of the kinds of objects that operator, dashboard and client use."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import quote
 
-from kubealign.spec.job import API_VERSION
+from kubealign.spec.job import API_VERSION, KIND
 
 
 @dataclass(frozen=True)
-class ResourcePath:
+class ApiResource:
     """Kind of API object. `base` is /api/v1 or /apis/GROUP/VERSION."""
 
     base: str
     plural: str
+    kind: str
 
     def collection_path(self, namespace: str | None = None) -> str:
         """Return the path of all objects, in one namespace or in every namespace."""
@@ -23,7 +26,18 @@ class ResourcePath:
         return f"{self.collection_path(namespace)}/{quote(name, safe='')}"
 
 
-JOBS = ResourcePath(f"/apis/{API_VERSION}", "alignmentjobs")
-PODS = ResourcePath("/api/v1", "pods")
-EVENTS = ResourcePath("/apis/events.k8s.io/v1", "events")
-SERVICES = ResourcePath("/api/v1", "services")
+JOBS = ApiResource(f"/apis/{API_VERSION}", "alignmentjobs", KIND)
+PODS = ApiResource("/api/v1", "pods", "Pod")
+SECRETS = ApiResource("/api/v1", "secrets", "Secret")
+CONFIG_MAPS = ApiResource("/api/v1", "configmaps", "ConfigMap")
+SERVICES = ApiResource("/api/v1", "services", "Service")
+NETWORK_POLICIES = ApiResource("/apis/networking.k8s.io/v1", "networkpolicies", "NetworkPolicy")
+EVENTS = ApiResource("/apis/events.k8s.io/v1", "events", "Event")
+
+
+def resource_version(metadata: Mapping[str, Any]) -> int:
+    """Return the resourceVersion as a number: within one kind, greater is newer. 0: it is not a number."""
+    try:
+        return int(metadata.get("resourceVersion") or 0)
+    except ValueError:
+        return 0

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kubealign.client.records import JobRecord, JobRef
+from kubealign.kube.resources import resource_version
 
 Json = dict[str, Any]
 #: A sort key: the value, then namespace and name, so that keys are unique.
@@ -81,14 +82,6 @@ def strip_unused_metadata(item: Mapping[str, Any]) -> Json:
         **{key: value for key, value in item.items() if key != "metadata"},
         "metadata": metadata,
     }
-
-
-def resource_version(metadata: Mapping[str, Any]) -> int:
-    """Return the resourceVersion as a number; 0 when it is not one."""
-    try:
-        return int(metadata.get("resourceVersion") or 0)
-    except ValueError:
-        return 0
 
 
 def _number(value: Any, default: float) -> float:

@@ -10,13 +10,13 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 
 from kubealign.client.records import JobRecord, JobRef
+from kubealign.kube.resources import resource_version
 from kubealign_dashboard.cluster.cached_job import (
     SORT_FIELDS,
     CachedJob,
     Json,
     SortKey,
     cached_job,
-    resource_version,
 )
 
 # A burst is delivered in batches, so that it does not starve other tasks.

@@ -7,8 +7,8 @@ from contextlib import aclosing
 
 from kubealign.errors import KubealignError
 from kubealign.kube.api import KubernetesApi, WatchExpired
-from kubealign.kube.resources import JOBS
-from kubealign_dashboard.cluster.cached_job import Json, resource_version
+from kubealign.kube.resources import JOBS, resource_version
+from kubealign_dashboard.cluster.cached_job import Json
 from kubealign_dashboard.cluster.job_cache import JobCache
 
 log = logging.getLogger(__name__)

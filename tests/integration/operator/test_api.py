@@ -3,9 +3,9 @@
 import pytest
 
 from integration.operator.api_server import Answer, ScriptedServer, breaks, hangs, refuses, says
+from kubealign.kube.resources import PODS
 from kubealign_operator.controller.kube.api import METADATA_ONLY, Api
 from kubealign_operator.controller.kube.errors import ApiStatusError, ApiUnavailable, NotLeader
-from kubealign_operator.controller.kube.resources import PODS
 from kubealign_operator.controller.metrics import OperatorMetrics
 
 _PATH = PODS.object_path("team", "one")

@@ -15,9 +15,9 @@ from integration.operator.api_server import (
     says,
     streams,
 )
+from kubealign.kube.resources import PODS
 from kubealign_operator.controller.kube.api import Api
 from kubealign_operator.controller.kube.reflector import Reflector, Scope
-from kubealign_operator.controller.kube.resources import PODS
 from kubealign_operator.controller.metrics import OperatorMetrics
 
 

@@ -17,8 +17,8 @@ from urllib.parse import urlencode
 import aiohttp
 from kubernetes.aio.client.api_client import ApiClient
 
+from kubealign.kube.resources import ApiResource
 from kubealign_operator.controller.kube.errors import ApiStatusError, ApiUnavailable, parse_retry_after
-from kubealign_operator.controller.kube.resources import ApiResource
 from kubealign_operator.controller.metrics import OperatorMetrics
 
 Json = dict[str, Any]

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from kubealign.kube.resources import EVENTS, JOBS
 from kubealign_operator.controller.kube.api import METADATA_ONLY, Api, Json
 from kubealign_operator.controller.kube.errors import ApiStatusError, ApiUnavailable
-from kubealign_operator.controller.kube.resources import EVENTS, JOBS
 from kubealign_operator.controller.metrics import OperatorMetrics
 from kubealign_operator.names import FIELD_MANAGER
 from kubealign_operator.planner.plan import PlannedEvent

@@ -12,9 +12,9 @@ import random
 from dataclasses import dataclass
 from typing import Protocol
 
+from kubealign.kube.resources import ApiResource, resource_version
 from kubealign_operator.controller.kube.api import Api, Json
 from kubealign_operator.controller.kube.errors import ApiStatusError, ApiUnavailable
-from kubealign_operator.controller.kube.resources import ApiResource, resource_version
 from kubealign_operator.controller.metrics import OperatorMetrics
 
 log = logging.getLogger(__name__)

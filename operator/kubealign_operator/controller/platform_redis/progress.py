@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kubealign_operator import names
-from kubealign_operator.controller.kube.resources import JobKey
+from kubealign_operator.controller.kube.ownership import JobKey
 from kubealign_operator.controller.platform_redis.server import PlatformRedis, RedisUnavailable
 from kubealign_operator.controller.state.cache import JobStore
 from kubealign_operator.kube_views.lenient_json import number

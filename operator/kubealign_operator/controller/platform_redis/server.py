@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 
 from kubealign_operator import names
 from kubealign_operator.controller.config import RedisConfig
-from kubealign_operator.controller.kube.resources import JobKey
+from kubealign_operator.controller.kube.ownership import JobKey
 
 log = logging.getLogger(__name__)
 

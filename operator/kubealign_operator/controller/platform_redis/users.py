@@ -4,11 +4,12 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
+from kubealign.kube.resources import SECRETS
 from kubealign_operator import names
 from kubealign_operator.controller import credentials
 from kubealign_operator.controller.kube.api import Api
 from kubealign_operator.controller.kube.errors import ApiStatusError, ApiUnavailable
-from kubealign_operator.controller.kube.resources import SECRETS, JobKey
+from kubealign_operator.controller.kube.ownership import JobKey
 from kubealign_operator.controller.metrics import OperatorMetrics
 from kubealign_operator.controller.platform_redis.server import PlatformRedis, RedisUnavailable, job_of_key
 from kubealign_operator.controller.state.cache import JobStore

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kubealign.kube.resources import resource_version
 from kubealign.roles import Process
-from kubealign_operator.controller.kube.resources import JobKey, resource_version
+from kubealign_operator.controller.kube.ownership import JobKey
 from kubealign_operator.controller.state.job_views import dependency_names, phase_of, strip_unused_metadata
 from kubealign_operator.kube_views.observed import PodView
 from kubealign_operator.kube_views.pod_view import pod_view

@@ -7,18 +7,11 @@ ConfigMap of the cluster. An answer is cached until it expires; a new job has no
 import asyncio
 import time
 
+from kubealign.kube.resources import CONFIG_MAPS, NETWORK_POLICIES, SECRETS, SERVICES
 from kubealign_operator import names
 from kubealign_operator.controller.kube.api import METADATA_ONLY, Api
 from kubealign_operator.controller.kube.errors import ApiStatusError
-from kubealign_operator.controller.kube.resources import (
-    CONFIG_MAPS,
-    NETWORK_POLICIES,
-    OWNED,
-    SECRETS,
-    SERVICES,
-    JobKey,
-    owner_uid,
-)
+from kubealign_operator.controller.kube.ownership import OWNED, JobKey, owner_uid
 from kubealign_operator.controller.state.cache import WatchedJob
 
 KindAndName = tuple[str, str]

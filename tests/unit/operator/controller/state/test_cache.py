@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kubealign_operator.controller.kube.resources import JobKey
+from kubealign_operator.controller.kube.ownership import JobKey
 from kubealign_operator.controller.state.cache import JobStore, PodStore
 
 Json = dict[str, Any]
