@@ -76,16 +76,7 @@ class AlignmentClient:
     ) -> Job | Jobs:
         """Submit one or several jobs.
 
-        Several jobs (a list, or a text or file with several documents) are submitted in the order of their
-        dependencies and returned as a list.
-
-        Args:
-            job: An AlignmentJob, a dict, a YAML text, or the path of a file.
-            dry_run: Validate only.
-
-        Raises:
-            JobInvalid: With an error per invalid field.
-            JobExists: A job of this name already exists.
+        See `AsyncAlignmentClient.submit`.
         """
         submitted = self._loop.call(self._client.submit(job, dry_run=dry_run))
         if isinstance(submitted, AsyncJob):
@@ -117,10 +108,7 @@ class AlignmentClient:
     ) -> Jobs:
         """Return all matching jobs, or the first `limit` of them.
 
-        Args:
-            label_selector: Label selector in kubectl's -l syntax.
-            search: Part of the name.
-            sort: One of name, created, phase, step and reward; a leading - sorts in descending order.
+        See `AsyncAlignmentClient.list`.
         """
         jobs = self._loop.call(
             self._client.list(
@@ -151,15 +139,7 @@ class AlignmentClient:
     ) -> Job:
         """Return once the job is in the phase `until`, or past it.
 
-        Args:
-            timeout: Seconds; None waits forever.
-            on_change: Called with the job as it is now, and after each change.
-
-        Raises:
-            JobFailed: With the job's cause.
-            WaitTimeout: States what the job is waiting for.
-            JobNotFound: The job was deleted in the meantime.
-            Conflict: The job has finished and can no longer reach the phase.
+        See `AsyncAlignmentClient.wait`.
         """
         phase = parse_phase(until)
         last: Job | None = None
@@ -192,9 +172,7 @@ class AlignmentClient:
         """Yield log lines of one process (trainer-0), of all processes of a role (rollout), or of all
         processes.
 
-        Args:
-            follow: Continue until the job has finished, including processes that start later.
-            tail: Start with this many last lines of each process.
+        See `AsyncAlignmentClient.logs`.
         """
         return self._loop.iterate(self._client.logs(name, role, process, follow, tail, namespace))
 
@@ -235,18 +213,14 @@ class AlignmentClient:
     def delete(self, name: str, namespace: str | None = None) -> None:
         """Delete the job and everything that it owns.
 
-        In a cluster the job's volumes are kept; a local job's result is deleted too.
+        See `AsyncAlignmentClient.delete`.
         """
         self._loop.call(self._client.delete(name, namespace))
 
     def result(self, name: str, into: Path | str | None = None, namespace: str | None = None) -> Path:
         """Return a folder on this machine with the result, in Hugging Face layout.
 
-        Args:
-            into: Target folder if the result must be downloaded.
-
-        Raises:
-            NotPossible: The job has no result yet.
+        See `AsyncAlignmentClient.result`.
         """
         return self._loop.call(self._client.result(name, into, namespace))
 
