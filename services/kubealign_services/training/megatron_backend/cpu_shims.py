@@ -7,9 +7,8 @@ exchange tokens between ranks in pieces of different lengths. The replacements a
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
-from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -18,6 +17,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 _CPU = torch.device("cpu")
+_INHERITED = object()
 
 
 @contextlib.contextmanager
@@ -31,19 +31,24 @@ def megatron_cpu_shims() -> Iterator[None]:
     if torch.cuda.is_available():
         yield
         return
-    with (
-        patch.object(torch.cuda, "current_device", lambda: _CPU),
-        patch.object(torch.cuda, "synchronize", lambda *_: None),
-        patch.object(torch.cuda, "Stream", _CpuStream),
-        patch.object(torch.cuda, "current_stream", lambda *_: _CPU_STREAM),
-        patch.object(torch.cuda, "stream", lambda _: contextlib.nullcontext()),
-        patch.object(torch.Tensor, "cuda", lambda tensor, *_, **__: tensor),
-        patch.object(dist, "all_gather", _all_gather),
-        patch.object(dist, "reduce_scatter", _reduce_scatter),
-        patch.object(token_dispatcher, "maybe_move_tensor_to_cpu", _move_tensor_to_cpu),
-        _CpuDeviceMode(),
-    ):
+    with _replaced(_REPLACEMENTS), _CpuDeviceMode():
         yield
+
+
+@contextlib.contextmanager
+def _replaced(replacements: Sequence[tuple[Any, str, object]]) -> Iterator[None]:
+    """Replace attributes, given as (owner, name, replacement), within the block."""
+    originals = [(owner, name, vars(owner).get(name, _INHERITED)) for owner, name, _ in replacements]
+    try:
+        for owner, name, replacement in replacements:
+            setattr(owner, name, replacement)
+        yield
+    finally:
+        for owner, name, original in originals:
+            if original is _INHERITED:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, original)
 
 
 def _move_tensor_to_cpu(tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
@@ -106,3 +111,17 @@ class _CpuDeviceMode(TorchFunctionMode):
         if device is not None and torch.device(device).type == "cuda":
             kwargs["device"] = _CPU
         return func(*args, **kwargs)
+
+
+#: torch defines `Tensor.cuda` in a base class of Tensor; the others are attributes of their owners.
+_REPLACEMENTS: Sequence[tuple[Any, str, object]] = (
+    (torch.cuda, "current_device", lambda: _CPU),
+    (torch.cuda, "synchronize", lambda *_: None),
+    (torch.cuda, "Stream", _CpuStream),
+    (torch.cuda, "current_stream", lambda *_: _CPU_STREAM),
+    (torch.cuda, "stream", lambda _: contextlib.nullcontext()),
+    (torch.Tensor, "cuda", lambda tensor, *_, **__: tensor),
+    (dist, "all_gather", _all_gather),
+    (dist, "reduce_scatter", _reduce_scatter),
+    (token_dispatcher, "maybe_move_tensor_to_cpu", _move_tensor_to_cpu),
+)
