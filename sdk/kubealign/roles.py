@@ -7,11 +7,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from kubealign.process_settings import Role
+from kubealign.role_specs import PREPARE as PREPARE
+from kubealign.role_specs import ROLE_SPECS, RoleSpec
 from kubealign.spec.job import AlignmentJob, AlignmentJobSpec
 from kubealign.spec.sections.rewards import RewardPlacement
 from kubealign.spec.sections.rollout import ReferencePlacement
 
-PREPARE = "prepare"
 #: Main module of a trainer whose processes are also the rollout workers.
 _COLOCATED_MODULE = "kubealign_services.roles.colocated.main"
 
@@ -48,6 +49,14 @@ class Process:
     calls: tuple[str, ...] = ()
 
     @property
+    def role_spec(self) -> RoleSpec:
+        """Properties of the role.
+
+        Preparation is a role of its own, although it has the driver's certificate.
+        """
+        return ROLE_SPECS.get(self.group) or ROLE_SPECS[self.role]
+
+    @property
     def unit(self) -> str:
         """Name of the unit that starts and restarts together: an elastic worker, the ranks of a group, or
         this process alone.
@@ -66,41 +75,33 @@ def roles(job: AlignmentJob) -> tuple[Process, ...]:
     """Return the job's processes in a valid start order: preparation first, the driver last."""
     workers = tuple(_worker_processes(job.spec))
     groups = tuple(dict.fromkeys(process.group for process in workers))
-    prepare = Process(
-        name=PREPARE,
-        role=Role.DRIVER,
-        group=PREPARE,
-        module="kubealign_services.roles.driver.prepare",
-        one_shot=True,
-        serves=False,
-    )
-    driver = Process(
-        name="driver",
-        role=Role.DRIVER,
-        group="driver",
-        module=_module(Role.DRIVER),
+    prepare = replace(_process(PREPARE), one_shot=True)
+    driver = replace(
+        _process("driver"),
         after=(PREPARE, *groups),
-        calls=tuple(group for group in groups if group in (Role.TRAINER, Role.CRITIC)),
+        calls=tuple(dict.fromkeys(process.group for process in workers if process.role_spec.trains)),
     )
     return (prepare, *workers, driver)
 
 
 def _worker_processes(spec: AlignmentJobSpec) -> Iterator[Process]:
     if spec.algorithm.value.trains:
-        module = _COLOCATED_MODULE if spec.rollout_with_trainer else _module(Role.TRAINER)
+        trainer = _worker(Role.TRAINER)
+        if spec.rollout_with_trainer:
+            trainer = replace(trainer, module=_COLOCATED_MODULE)
         # Each rank streams its weights to the rollout workers.
-        yield from _rank_processes(Role.TRAINER, spec.trainer.ranks, module, all_serve=spec.samples)
+        yield from _gang(trainer, spec.trainer.ranks, all_serve=spec.samples)
     critic = spec.effective_critic
     if critic is not None:
-        yield from _rank_processes(Role.CRITIC, critic.ranks)
+        yield from _gang(_worker(Role.CRITIC), critic.ranks)
     reference = spec.effective_reference
     if reference is not None and reference.placement is ReferencePlacement.OWN:
-        yield _elastic_process(Role.REFERENCE, "reference", 0)
+        yield _worker(Role.REFERENCE)
     if spec.teacher is not None:
-        yield _elastic_process(Role.TEACHER, "teacher", 0)
+        yield _worker(Role.TEACHER)
     own_rewards = [reward.name for reward in spec.rewards if reward.placement is RewardPlacement.OWN]
     for name in (*own_rewards, *(score.name for score in spec.validation_scores)):
-        yield _elastic_process(Role.REWARD, f"reward-{name}", 0, reward=name)
+        yield replace(_worker(Role.REWARD, f"{Role.REWARD}-{name}"), reward=name)
     rollout = spec.own_rollout
     if rollout is not None:
         for replica in range(rollout.replicas):
@@ -113,10 +114,10 @@ def rollout_worker(spec: AlignmentJobSpec, replica: int) -> tuple[Process, ...]:
 
     In a job without training the worker keeps its initial weights.
     """
-    calls = ("trainer",) if spec.algorithm.value.trains else ()
+    calls = (Role.TRAINER.value,) if spec.algorithm.value.trains else ()
     rollout = spec.effective_rollout
     torch_engine = rollout.engine.torch if rollout is not None else None
-    first = _elastic_process(Role.ROLLOUT, "rollout", replica, calls=calls)
+    first = with_replica(replace(_worker(Role.ROLLOUT), calls=calls), replica)
     return _tensor_parallel_worker(first, 1 if torch_engine is None else torch_engine.tensor_parallel)
 
 
@@ -144,37 +145,33 @@ def _tensor_parallel_worker(first: Process, world_size: int) -> tuple[Process, .
     return tuple(with_replica(process, first.replica) for process in ranks)
 
 
-def _rank_processes(
-    role: Role, world_size: int, module: str | None = None, *, all_serve: bool = False
-) -> Iterator[Process]:
+def _gang(first: Process, world_size: int, *, all_serve: bool = False) -> Iterator[Process]:
+    """Yield the processes of a group with ranks, from the process with rank 0."""
     for rank in range(world_size):
-        yield Process(
-            name=f"{role}-{rank}",
-            role=role,
-            group=role.value,
-            module=module or _module(role),
+        yield replace(
+            first,
+            name=worker_name(first.group, rank),
             rank=rank,
             world_size=world_size,
-            after=(PREPARE,),
             serves=all_serve or rank == 0,
         )
 
 
-def _elastic_process(
-    role: Role, group: str, replica: int, *, reward: str | None = None, calls: tuple[str, ...] = ()
-) -> Process:
+def _worker(role: Role, group: str | None = None) -> Process:
+    """Return the first process of a worker role. `group`: where a role has several groups."""
+    process = _process(role, group)
+    return replace(process, name=worker_name(process.group, 0), after=(PREPARE,))
+
+
+def _process(role: str, group: str | None = None) -> Process:
+    """Return a process with what the registry says of its role."""
+    spec = ROLE_SPECS[role]
+    assert spec.certificate is not None and spec.module is not None
     return Process(
-        name=worker_name(group, replica),
-        role=role,
-        group=group,
-        module=_module(role),
-        replica=replica,
-        reward=reward,
-        after=(PREPARE,),
-        elastic=True,
-        calls=calls,
+        name=spec.name,
+        role=spec.certificate,
+        group=group or spec.name,
+        module=spec.module,
+        elastic=spec.elastic,
+        serves=spec.serves,
     )
-
-
-def _module(role: Role) -> str:
-    return f"kubealign_services.roles.{role}.main"

@@ -16,7 +16,6 @@ from kubealign_operator.manifests.context import RenderContext
 PREFIX = "kueue.x-k8s.io/"
 GROUP_NAME = f"{PREFIX}pod-group-name"
 GROUP_COUNT = f"{PREFIX}pod-group-total-count"
-_ADMITTED_ALONE = (Role.DRIVER, Role.NATS)
 
 
 def kueue_annotations(annotations: Mapping[str, str]) -> dict[str, str]:
@@ -28,13 +27,11 @@ def admission_group(context: RenderContext, processes: Sequence[Process]) -> lis
     """Return the processes that are admitted together."""
     rollout = context.job.spec.own_rollout
     required = 0 if rollout is None else rollout.min_replicas
-    workers = [
-        process for process in processes if process.role is Role.ROLLOUT and process.replica < required
+    workers = [process for process in processes if process.role_spec.is_worker]
+    rollout_workers = [
+        process for process in workers if process.role is Role.ROLLOUT and process.replica < required
     ]
-    other_processes = [
-        process for process in processes if process.role not in (*_ADMITTED_ALONE, Role.ROLLOUT)
-    ]
-    return [*other_processes, *workers]
+    return [*(process for process in workers if process.role is not Role.ROLLOUT), *rollout_workers]
 
 
 def pod_group_metadata(

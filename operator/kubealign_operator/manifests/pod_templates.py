@@ -38,14 +38,10 @@ def pod_templates(context: RenderContext, process: Process) -> Iterator[Mapping[
 def _role_template(spec: AlignmentJobSpec, process: Process) -> PodTemplate | None:
     if process.reward is not None:
         return next((reward.pod_template for reward in spec.rewards if reward.name == process.reward), None)
-    section = {
-        "trainer": spec.trainer,
-        "critic": spec.critic,
-        "reference": spec.reference,
-        "teacher": spec.teacher,
-        "rollout": spec.rollout,
-    }.get(process.group)
-    return None if section is None else section.pod_template
+    name = process.role_spec.section
+    section = None if name is None else getattr(spec, name)
+    template: PodTemplate | None = None if section is None else section.pod_template
+    return template
 
 
 def _without_containers(template: Mapping[str, Any]) -> dict[str, Any]:

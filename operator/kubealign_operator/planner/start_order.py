@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from kubealign.process_settings import Role
+from kubealign.role_specs import StartStage
 from kubealign.roles import PREPARE
 from kubealign.spec.job import AlignmentJob
 from kubealign_operator import names
@@ -24,9 +25,9 @@ def all_ready(units: Sequence[ProcessUnit], job: AlignmentJob) -> bool:
     """Return True when everything that the driver needs is ready; of the rollout workers, `minReplicas`."""
     rollout = job.spec.own_rollout
     min_rollouts = 0 if rollout is None else rollout.min_replicas
-    workers = [unit for unit in units if unit.name not in (PREPARE, names.DRIVER)]
-    rollout_units = [unit for unit in workers if unit.group == Role.ROLLOUT]
-    other_units = [unit for unit in workers if unit.group != Role.ROLLOUT]
+    needed = [unit for unit in units if unit.start is not StartStage.LAST and not unit.runs_to_completion]
+    rollout_units = [unit for unit in needed if unit.group == Role.ROLLOUT]
+    other_units = [unit for unit in needed if unit.group != Role.ROLLOUT]
     return (
         all(is_complete(unit) for unit in other_units)
         and sum(map(is_complete, rollout_units)) >= min_rollouts
@@ -44,7 +45,7 @@ def may_start(unit: ProcessUnit, units: Sequence[ProcessUnit], prepared: bool, r
     The bus and preparation start at once, the driver last, all other units in between. In a running job
     every unit may start at any time.
     """
-    if running or unit.name in (names.NATS, PREPARE):
+    if running or unit.start is StartStage.FIRST:
         return True
     bus_ready = all(is_complete(bus_unit) for bus_unit in units if bus_unit.name == names.NATS)
-    return prepared and bus_ready and unit.name != names.DRIVER
+    return prepared and bus_ready and unit.start is not StartStage.LAST

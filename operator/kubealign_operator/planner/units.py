@@ -5,6 +5,7 @@ pods.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from kubealign.role_specs import StartStage
 from kubealign.roles import Process
 from kubealign_operator import names
 from kubealign_operator.kube_views import pod_state
@@ -36,6 +37,10 @@ class ProcessUnit:
     @property
     def group(self) -> str:
         return self.members[0].process.group
+
+    @property
+    def start(self) -> StartStage:
+        return self.members[0].process.role_spec.start
 
     @property
     def is_gang(self) -> bool:

@@ -14,12 +14,16 @@ from kubealign.process_settings import ProcessSettings
 from kubealign.replay.comparison import last_line_per_step
 from kubealign.replay.plan import ReplayError, ReplayPlan, read_replay_plan
 from kubealign.replay.record import FOLDER, batch_path, list_recorded_steps, read_batch, read_record
+from kubealign.role_specs import ROLE_SPECS
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.loading.loader import load_jobs
 from kubealign.spec.loading.overrides import InvalidOverride, Override
 
 #: Spec sections that determine batches, scores or initial weights: fixed by the recorded run.
-_RECORDED_SECTIONS = ("policy", "data", "rewards", "rollout", "validation", "reference", "teacher")
+_RECORDED_SECTIONS = frozenset(
+    {"policy", "data", "validation"}
+    | {role.section for role in ROLE_SPECS.values() if role.section is not None and not role.trains}
+)
 #: Larger than any log-probability gap: the recorded run has already passed its mismatch gate.
 _UNLIMITED_GAP = 1e9
 
@@ -165,10 +169,10 @@ def _check_weights(recorded: RunDirectory, first: int, last: int) -> None:
         models: dict[str, str] = json.loads((recorded.prepared / "models.json").read_text())
     except (OSError, ValueError) as error:
         raise ReplayError(f"{recorded.prepared} cannot be read: {error}") from error
-    for role in ("policy", "critic"):
-        folder = recorded.prepared / models[role] if role in models else None
+    for name in (role.model for role in ROLE_SPECS.values() if role.trains):
+        folder = recorded.prepared / models[name] if name in models else None
         if folder is not None and not folder.is_dir():
-            raise ReplayError(f"the model of {role} is missing: {folder} existed when the run was prepared")
+            raise ReplayError(f"the model of {name} is missing: {folder} existed when the run was prepared")
 
 
 def _check_override(text: str) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from kubealign.planning.errors import PlanError
 from kubealign.planning.job_plan import JobPlan
 from kubealign.planning.memory.peak import ProcessRequirements
+from kubealign.role_specs import ROLE_SPECS, role_of_group
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.sections.engines import (
     TensorRTLLMEngineSpec,
@@ -63,6 +64,7 @@ def _format_value(value: object) -> str:
 def _proposals(job: AlignmentJob, need: ProcessRequirements) -> Iterator[Changes]:
     """Yield proposals in order of increasing cost."""
     spec = job.spec
+    is_trained = ROLE_SPECS[role_of_group(need.group)].trains
     if need.group == "trainer":
         yield from _trainer_proposals("spec.trainer", spec.trainer)
     elif need.group == "critic" and spec.effective_critic is not None:
@@ -75,7 +77,7 @@ def _proposals(job: AlignmentJob, need: ProcessRequirements) -> Iterator[Changes
         name = need.group.removeprefix("reward-")
         index = next(i for i, reward in enumerate(spec.rewards) if reward.name == name)
         yield {f"spec.rewards[{index}].placement": RewardPlacement.WITH_CRITIC.value}
-    if spec.trainer.backend.value.precision is Precision.FLOAT32 and need.group not in ("trainer", "critic"):
+    if spec.trainer.backend.value.precision is Precision.FLOAT32 and not is_trained:
         member = spec.trainer.backend.member
         yield {f"spec.trainer.backend.{member}.precision": Precision.BFLOAT16.value}
 

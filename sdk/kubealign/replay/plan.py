@@ -5,8 +5,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from kubealign.process_settings import Role
-from kubealign.roles import PREPARE, Process, roles
+from kubealign.roles import Process, roles
 from kubealign.spec.job import AlignmentJob
 
 
@@ -15,7 +14,6 @@ class ReplayError(Exception):
 
 
 FILE = "replay.json"
-_REPLAYED_ROLES = (Role.TRAINER, Role.CRITIC, Role.DRIVER)
 
 
 class ReplayPlan(BaseModel):
@@ -52,9 +50,7 @@ def replay_processes(job: AlignmentJob) -> tuple[Process, ...]:
     """Return the processes of a replay: trainer, critic and driver, without preparation, sampling and
     scoring.
     """
-    replayed = [
-        process for process in roles(job) if process.role in _REPLAYED_ROLES and process.group != PREPARE
-    ]
+    replayed = [process for process in roles(job) if not process.elastic and not process.one_shot]
     groups = {process.group for process in replayed}
     return tuple(
         replace(process, after=tuple(group for group in process.after if group in groups))

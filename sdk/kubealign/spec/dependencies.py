@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
+from kubealign.role_specs import ROLE_SPECS
 from kubealign.spec.algorithms import Algorithm, ResultKind
 from kubealign.spec.algorithms.base import AlgorithmSpec
 from kubealign.spec.errors import SpecError, SpecErrors
@@ -74,13 +75,10 @@ def result_references(job: AlignmentJob) -> Iterator[tuple[DocumentPath, str]]:
 def named_models(job: AlignmentJob) -> Iterator[tuple[DocumentPath, Model]]:
     """Yield (path, model) of every model that the document names."""
     spec = job.spec
-    yield ("spec", "policy", "model"), spec.policy.model
-    if spec.critic is not None and spec.critic.model is not None:
-        yield ("spec", "critic", "model"), spec.critic.model
-    if spec.reference is not None and spec.reference.model is not None:
-        yield ("spec", "reference", "model"), spec.reference.model
-    if spec.teacher is not None:
-        yield ("spec", "teacher", "model"), spec.teacher.model
+    for section in (role.model for role in ROLE_SPECS.values() if role.model is not None):
+        entry = getattr(spec, section)
+        if entry is not None and entry.model is not None:
+            yield ("spec", section, "model"), entry.model
     for index, reward in enumerate(spec.rewards):
         if reward.model is not None:
             yield ("spec", "rewards", index, "model"), reward.model

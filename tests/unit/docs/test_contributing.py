@@ -228,6 +228,8 @@ def test_role(tmp_path: Path) -> None:
 import json
 import tomllib
 import yaml
+from kubealign.diagnostics.health.processes import _REPORTING_ROLES
+from kubealign.role_specs import display_position
 from kubealign.roles import roles
 from kubealign.spec.docs.job_template import job_template
 from kubealign.spec.errors import SpecErrors
@@ -243,6 +245,8 @@ processes = roles(archived)
 (archive,) = [process for process in processes if process.role == "archive"]
 assert (archive.name, archive.module) == ("archive-0", "kubealign_services.roles.archive.main")
 assert "archive" in processes[-1].after and archive.module in sys.modules
+assert "archive" in _REPORTING_ROLES and archive.elastic
+assert display_position("teacher") < display_position("archive") < display_position("prepare")
 assert "archive" not in {process.role for process in roles(parse_job(ppo()))}
 document = yaml.safe_load(job_template("sft", "example"))
 document["spec"]["archive"] = {}

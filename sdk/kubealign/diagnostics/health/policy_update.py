@@ -5,6 +5,7 @@ from statistics import median
 
 from kubealign.diagnostics.health.finding import HealthFinding, Severity
 from kubealign.diagnostics.health.observed_job import ObservedJob, format_number, format_share
+from kubealign.role_specs import ROLE_SPECS
 
 #: Collapsed entropy in nats, and as a share of the initial entropy: some models start low.
 COLLAPSED, COLLAPSED_SHARE = 0.02, 0.1
@@ -22,8 +23,9 @@ SPIKE, BEFORE, WATCHED, SPIKES = 10.0, 20, 10, 2
 def check_policy_update(job: ObservedJob) -> Iterator[HealthFinding]:
     yield from _entropy(job)
     yield from _clipping(job)
-    yield from _spikes(job, "trainer")
-    yield from _spikes(job, "critic")
+    for role in ROLE_SPECS.values():
+        if role.trains:
+            yield from _spikes(job, role.name)
 
 
 def _entropy(job: ObservedJob) -> Iterator[HealthFinding]:

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from kubealign.client.records import ProcessRecord, ProcessState
 from kubealign.diagnostics.health.finding import HealthFinding, Severity
 from kubealign.diagnostics.health.observed_job import ObservedJob, format_number
+from kubealign.process_settings import Role
+from kubealign.role_specs import ROLE_SPECS
 
 #: Seconds. Heartbeats come every five seconds and expire after fifteen.
 SILENT_SECONDS = 20.0
@@ -14,7 +16,7 @@ RESTARTS = 3
 #: checkpoints take time too.
 STALLED_TIMES, STALLED_SECONDS = 20.0, 120.0
 #: Roles that send heartbeats.
-_REPORTING_ROLES = frozenset({"trainer", "critic", "reference", "teacher", "reward", "rollout", "driver"})
+_REPORTING_ROLES = frozenset(role.name for role in ROLE_SPECS.values() if role.serves)
 
 
 def check_processes(job: ObservedJob) -> Iterator[HealthFinding]:
@@ -31,7 +33,7 @@ def check_processes(job: ObservedJob) -> Iterator[HealthFinding]:
             yield _restarts_finding(process)
         if process.says.get("quarantined"):
             yield _quarantine_finding(process)
-        if process.role == "driver":
+        if process.role == Role.DRIVER:
             yield from _stall(job, process)
 
 

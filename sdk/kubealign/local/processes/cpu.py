@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from kubealign.cgroups import Cgroup, iter_cgroups
-from kubealign.process_settings import Role
+from kubealign.role_specs import ComputePhase
 from kubealign.roles import Process, roles
 from kubealign.spec.job import AlignmentJob
 
@@ -41,28 +41,22 @@ def _affinity_cores() -> int:
     return os.cpu_count() or 1
 
 
-# Trainer and critic step at the same time; rollout and scorers compute during or before sampling.
-_TRAINING = frozenset({Role.TRAINER, Role.CRITIC})
-_SAMPLING = frozenset({Role.ROLLOUT, Role.REWARD, Role.REFERENCE, Role.TEACHER})
-
-
 def compute_threads(process: Process, processes: Sequence[Process], cores: int | None = None) -> int:
     """Return the number of compute threads for this process.
 
     The share of the cores among the processes that compute at the same time, bounded by OMP_NUM_THREADS
-    where set. Rollout workers share among themselves only: generation dominates that phase, scorers fill
-    its gaps.
+    where set. Trainer and critic step at the same time. Scorers compute while samples are generated, but
+    rollout workers share among themselves only: generation dominates that phase, scorers fill its gaps.
     """
     cores = cores or available_cores()
-    count = Counter(other.role for other in processes if not other.one_shot)
-    if process.role in _TRAINING:
-        sharing = sum(count[role] for role in _TRAINING)
-    elif process.role is Role.ROLLOUT:
-        sharing = count[Role.ROLLOUT]
-    elif process.role in _SAMPLING:
-        sharing = sum(count[role] for role in _SAMPLING)
-    else:
-        sharing = 1
+    count = Counter(other.role_spec.compute for other in processes)
+    match process.role_spec.compute:
+        case None:
+            sharing = 1
+        case ComputePhase.SCORING:
+            sharing = count[ComputePhase.SCORING] + count[ComputePhase.GENERATION]
+        case phase:
+            sharing = count[phase]
     return max(1, min(cores // max(1, sharing), _omp_limit() or cores))
 
 
@@ -83,7 +77,10 @@ def computes_in_turns(job: AlignmentJob) -> bool:
     """
     spec = job.spec
     models = any(reward.models for reward in spec.rewards)
-    scorers = any(process.role in (Role.REFERENCE, Role.TEACHER) for process in roles(job))
+    scorers = any(
+        process.role_spec.compute is ComputePhase.SCORING and process.role_spec.model is not None
+        for process in roles(job)
+    )
     return not (spec.is_asynchronous or models or scorers)
 
 
@@ -93,6 +90,6 @@ def should_yield_cpu(process: Process, processes: Sequence[Process], job: Alignm
     Tokens of a response are generated one after another and a step waits for the longest response;
     computation on finished responses can wait. In an asynchronous job both are equally urgent.
     """
-    sampled = any(other.role is Role.ROLLOUT for other in processes)
-    is_other_compute = process.role in _TRAINING | _SAMPLING and process.role is not Role.ROLLOUT
+    sampled = any(other.role_spec.compute is ComputePhase.GENERATION for other in processes)
+    is_other_compute = process.role_spec.compute not in (None, ComputePhase.GENERATION)
     return sampled and is_other_compute and not job.spec.is_asynchronous and not computes_in_turns(job)

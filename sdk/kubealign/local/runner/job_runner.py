@@ -25,7 +25,7 @@ from kubealign.local.run_dir.status import (
     read_status,
     started_status,
 )
-from kubealign.local.runner.role_units import NATS, REDIS, RoleUnits
+from kubealign.local.runner.role_units import RoleUnits
 from kubealign.local.runner.scaling import plan_scaling
 from kubealign.local.runner.settings import Addresses, ProcessEnvironment
 from kubealign.local.runner.signals import Interruption
@@ -34,10 +34,12 @@ from kubealign.local.servers.nats import LocalNatsServer
 from kubealign.local.servers.redis import LocalRedisServer
 from kubealign.process_settings import Role, TlsFiles
 from kubealign.read_model import ReadModelClient, ReadModelUnavailable
+from kubealign.role_specs import REDIS, SERVERS
 from kubealign.roles import Process, roles
 from kubealign.spec.job import AlignmentJob
 
-DRIVER = "driver"
+DRIVER = Role.DRIVER.value
+NATS = Role.NATS.value
 _CERTIFICATES_BEYOND_DEADLINE = timedelta(days=1)
 _CERTIFICATES_WITHOUT_DEADLINE = timedelta(days=365)
 _INFRASTRUCTURE_GRACE_SECONDS = 10.0
@@ -249,7 +251,7 @@ class JobRunner:
         force = interruption.force_requested
         roles_ended = False
         try:
-            role_names = [name for name in names if name not in (NATS, REDIS)]
+            role_names = [name for name in names if name not in SERVERS]
             await self._supervisor.terminate(role_names, self._lifecycle.grace_period_seconds, force)
             roles_ended = True
         finally:
@@ -259,7 +261,7 @@ class JobRunner:
             )
             showing.cancel()
             last = await self._read_final_progress() if roles_ended else FinalProgress()
-            await self._supervisor.terminate([NATS, REDIS], _INFRASTRUCTURE_GRACE_SECONDS, force)
+            await self._supervisor.terminate(SERVERS, _INFRASTRUCTURE_GRACE_SECONDS, force)
         return last
 
     async def _read_final_progress(self) -> FinalProgress:

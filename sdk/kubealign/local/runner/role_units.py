@@ -9,10 +9,8 @@ from kubealign.local.processes.supervisor import ManagedProcess, ManagedUnit
 from kubealign.local.run_dir.layout import RunDirectory
 from kubealign.local.runner.settings import Addresses, ProcessEnvironment, build_settings, write_settings
 from kubealign.process_settings import Role
+from kubealign.role_specs import SERVERS
 from kubealign.roles import Process
-
-NATS = "nats"
-REDIS = "redis"
 
 
 class RoleUnits:
@@ -48,9 +46,9 @@ class RoleUnits:
             name=first.unit,
             group=first.group,
             members=tuple(self._member(process, processes) for process in members),
-            after=(NATS, REDIS, *first.after),
+            after=(*SERVERS, *first.after),
             one_shot=first.one_shot,
-            ends_job=first.role is Role.DRIVER and not first.one_shot,
+            ends_job=first.group == Role.DRIVER,
             prepare=partial(self._addresses.renew_rendezvous, first.unit)
             if first.world_size > 1
             else _no_preparation,

@@ -9,12 +9,17 @@ from pydantic import ValidationError
 
 from kubealign.client.records import JobEvent, JobRecord
 from kubealign.process_settings import Role
-from kubealign.roles import PREPARE, roles
+from kubealign.role_specs import ROLE_SPECS
+from kubealign.roles import roles
 
 Json = Mapping[str, Any]
 
 #: Matched by pattern, because workers added while the job ran are not in the spec.
 _ROLLOUT_NAME = re.compile(rf"{Role.ROLLOUT}-\d+")
+#: Processes of every job in a cluster, where Redis belongs to the platform; they are named like their roles.
+_SINGLE_PROCESSES = frozenset(
+    role.name for role in ROLE_SPECS.values() if not role.is_worker and role.certificate is not None
+)
 
 
 def to_job_events(items: Iterable[Json], job: str, since: datetime | None) -> list[JobEvent]:
@@ -49,7 +54,7 @@ def _process_names(job: JobRecord) -> frozenset[str]:
         return frozenset({Role.NATS, *(process.name for process in roles(job.job))})
     except ValidationError:
         # The job was created by a newer kubealign version: use the processes that every job has.
-        return frozenset({Role.NATS, Role.DRIVER, PREPARE, f"{Role.TRAINER}-0"})
+        return frozenset({*_SINGLE_PROCESSES, f"{Role.TRAINER}-0"})
 
 
 def _to_job_event(item: Json, job: str) -> JobEvent | None:

@@ -14,13 +14,11 @@ from kubealign.process_failure import (
     permanent_failure_details,
 )
 from kubealign.process_settings import ExitCode
-from kubealign.roles import PREPARE
+from kubealign.role_specs import PREPARE, display_position
 from kubealign.termination_message import truncate_middle
 
 Json = Mapping[str, Any]
 
-#: Display order of the processes; the driver is first because it is the most informative.
-_ROLE_ORDER = ("driver", "trainer", "critic", "rollout", "reward", "reference", "teacher", "prepare", "nats")
 _INITIALISING_REASONS = ("", "ContainerCreating", "PodInitializing")
 
 
@@ -43,7 +41,7 @@ def to_process_records(
     records = [
         _to_process_record(pod, heartbeats, now, finished, suspended) for pod in pods if process_name(pod)
     ]
-    return sorted(records, key=lambda process: (_role_index(process.role), _natural_key(process.name)))
+    return sorted(records, key=lambda process: (display_position(process.role), _natural_key(process.name)))
 
 
 def process_name(pod: Json) -> str:
@@ -181,10 +179,6 @@ def _start_time(pod: Json) -> datetime | None:
     state = _container_state(pod)
     text = ((state.get("running") or state.get("terminated")) or {}).get("startedAt")
     return datetime.fromisoformat(text) if isinstance(text, str) else None
-
-
-def _role_index(role: str) -> int:
-    return _ROLE_ORDER.index(role) if role in _ROLE_ORDER else len(_ROLE_ORDER)
 
 
 def _natural_key(name: str) -> tuple[str, int]:

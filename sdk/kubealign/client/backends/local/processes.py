@@ -13,11 +13,11 @@ from kubealign.client.records import ProcessRecord, ProcessState
 from kubealign.local.run_dir.layout import RunDirectory
 from kubealign.process_settings import ProcessSettings
 from kubealign.read_model import ReadModelClient, ReadModelUnavailable
+from kubealign.role_specs import SERVERS
 from kubealign.roles import roles
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.status import JobPhase
 
-_SERVERS = ("nats", "redis")
 _STATES_WITHOUT_RUNNER = {
     JobPhase.PENDING: ProcessState.WAITING,
     JobPhase.STARTING: ProcessState.WAITING,
@@ -34,7 +34,7 @@ def running_records(
 
 def idle_records(job: AlignmentJob, phase: JobPhase) -> list[ProcessRecord]:
     """Return the records of a job without a responding runner: the processes that it would have. Pure."""
-    names = [*_SERVERS, *(process.name for process in roles(job))]
+    names = [*SERVERS, *(process.name for process in roles(job))]
     state = _STATES_WITHOUT_RUNNER.get(phase, ProcessState.STOPPED)
     return [ProcessRecord(name, process_role(name), state) for name in names]
 

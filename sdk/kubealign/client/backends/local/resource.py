@@ -8,10 +8,12 @@ from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 from kubealign.client.backends.local.index import StoredRun
-from kubealign.client.backends.local.role_names import is_primary, process_group
+from kubealign.client.backends.local.role_names import is_primary, process_group, process_role
 from kubealign.client.records import ProcessState
 from kubealign.local.run_dir.phase import RunPhase
 from kubealign.local.run_dir.status import RunStatus
+from kubealign.process_settings import Role
+from kubealign.role_specs import ROLE_SPECS
 from kubealign.spec.job import API_VERSION, KIND
 from kubealign.spec.sections.rollout import RolloutPlacement
 from kubealign.spec.status import (
@@ -129,10 +131,14 @@ def _restarts(processes: RunnerProcesses) -> int | None:
     for process in processes:
         if not is_primary(process["name"]):
             continue
-        group = process_group(process["name"])
-        unit = group if group in ("trainer", "critic") else process["name"]
+        unit = process["name"] if _is_elastic(process["name"]) else process_group(process["name"])
         by_unit[unit] = max(by_unit.get(unit, 0), process["restarts"])
     return sum(by_unit.values())
+
+
+def _is_elastic(process: str) -> bool:
+    spec = ROLE_SPECS.get(process_role(process))
+    return spec is not None and spec.elastic
 
 
 def _roles(processes: RunnerProcesses) -> list[RoleStatus] | None:
@@ -155,7 +161,7 @@ def _rollout_replicas(processes: RunnerProcesses, spec: Mapping[str, Any]) -> in
     if processes is None:
         return None
     with_trainer = (spec.get("rollout") or {}).get("placement") == RolloutPlacement.WITH_TRAINER
-    group = "trainer" if with_trainer else "rollout"
+    group = Role.TRAINER if with_trainer else Role.ROLLOUT
     return sum(process_group(name) == group for name in _primary_names(processes))
 
 

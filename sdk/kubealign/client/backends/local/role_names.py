@@ -2,17 +2,18 @@
 
 import re
 
+from kubealign.role_specs import role_of_group
+
 #: Suffix of a worker, and of the additional processes of a worker that has several.
 _INDEX_SUFFIX = re.compile(r"-\d+(-r\d+)?$")
 _SECONDARY_SUFFIX = re.compile(r"-\d+-r\d+$")
-_SINGLETONS = ("prepare", "driver", "nats", "redis", "runner")
 
 
 def process_group(process: str) -> str:
     """Return `rollout` for rollout-3 and rollout-3-r1, `reward-helpful` for reward-helpful-0, `driver` for
     driver.
     """
-    return process if process in _SINGLETONS else _INDEX_SUFFIX.sub("", process)
+    return _INDEX_SUFFIX.sub("", process)
 
 
 def is_primary(process: str) -> bool:
@@ -22,5 +23,4 @@ def is_primary(process: str) -> bool:
 
 def process_role(process: str) -> str:
     """Return `reward` for reward-helpful-0, otherwise the group."""
-    group = process_group(process)
-    return "reward" if group.startswith("reward-") else group
+    return role_of_group(process_group(process))
