@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from kubealign.roles import Process, roles
-from kubealign.spec.dependencies import dependency_names, result_references
+from kubealign.spec.dependencies import result_references
 from kubealign.spec.errors import SpecError, format_value
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.loading.error_messages import error_message
@@ -55,14 +55,6 @@ def processes_of(job: Mapping[str, Any]) -> tuple[Process, ...]:
     """Return the job's processes; none when it is invalid."""
     try:
         return roles(parse_job(job))
-    except InvalidJob:
-        return ()
-
-
-def dependencies_of(job: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the jobs whose results this job reads; none when it is invalid."""
-    try:
-        return tuple(sorted(dependency_names(parse_job(job))))
     except InvalidJob:
         return ()
 

@@ -38,9 +38,6 @@ class StoredCheckpoint:
     path: Path
     manifest: CheckpointManifest
 
-    def role_directory(self, role: str) -> Path:
-        return self.path / role
-
 
 class CheckpointStore:
     """Checkpoints of one job in one folder, written by one driver at a time; the newest `keep` are kept."""

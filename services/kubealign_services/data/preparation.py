@@ -5,7 +5,6 @@ not at all; a second run finds it and does nothing.
 """
 
 import json
-import logging
 import os
 import shutil
 import uuid
@@ -32,8 +31,6 @@ from kubealign_services.data.prepared import (
 from kubealign_services.data.sources.job_datasets import JobDatasets, open_datasets
 from kubealign_services.data.tokenization.length_filter import token_budget
 from kubealign_services.data.tokenization.row_writer import write_rows
-
-log = logging.getLogger(__name__)
 
 
 def prepare(job: AlignmentJob, run_dir: Path, results: Mapping[str, Path]) -> PreparedJob:

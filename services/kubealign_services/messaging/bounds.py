@@ -5,8 +5,6 @@ Old messages make room for new ones: the checkpoint is the source of truth.
 
 from dataclasses import dataclass
 
-SUBJECTS = ("work", "rollouts", "scores", "refit", "refit-acks")
-
 # A load is the number of messages in flight at once; twice that is kept, so that slow readers lose nothing.
 _LOADS = 2
 # Minimum for validation, whose size is independent of the step, and overhead of a message besides its tokens.

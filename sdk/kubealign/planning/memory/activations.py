@@ -1,9 +1,9 @@
 """Activation memory: bytes per token and layer that the forward pass saves for the backward pass.
 
-`korthikanti_activation_bytes` is the formula of "Reducing Activation Recomputation in Large Transformer
-Models" (Korthikanti et al. 2022, table 2), for its GPT: bf16, a GELU MLP of four times the width, dropout.
-The models trained here have none of these, and their attention saves no score matrix, so
-`LayerActivations` counts the tensors one by one.
+Follows "Reducing Activation Recomputation in Large Transformer Models" (Korthikanti et al. 2022, table 2),
+whose formula is for a GPT in bf16 with a GELU MLP of four times the width, and dropout. The models trained here
+have none of these, and their attention saves no score matrix, so `LayerActivations` counts the tensors one
+by one.
 """
 
 from dataclasses import dataclass
@@ -14,22 +14,6 @@ from kubealign.spec.sections.precision import Precision
 
 #: fp32 logits per chunk; the same as in training/torch_backend/logprobs/chunked_logits.py.
 LOGITS_PER_CHUNK = 1 << 24
-
-
-def korthikanti_activation_bytes(
-    hidden: int, heads: int, sequence: int, tensor: int, sequence_parallel: bool, recompute: Recompute
-) -> float:
-    """Return bytes per token of one layer.
-
-    With t = tensor, s = sequence, a = heads, h = hidden: h (10 + 24/t + 5as/(ht)); with sequence
-    parallelism h (34 + 5as/h)/t. Recomputing the attention's core removes the last term; recomputing whole
-    layers leaves 2h (divided by t with sequence parallelism).
-    """
-    if recompute is Recompute.LAYERS:
-        return 2 * hidden / (tensor if sequence_parallel else 1)
-    scores = 0.0 if recompute is Recompute.ATTENTION else 5 * heads * sequence / tensor
-    fixed = 34 / tensor if sequence_parallel else 10 + 24 / tensor
-    return hidden * fixed + scores
 
 
 @dataclass(frozen=True)

@@ -5,15 +5,12 @@ Nothing else is served, so no authentication is needed.
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Callable
 from http import HTTPStatus
 from types import TracebackType
 from typing import Self
 
 from kubealign_services.runtime.rpc.server import PortInUse
-
-log = logging.getLogger(__name__)
 
 #: Timeout for receiving a complete request, in seconds.
 _REQUEST_SECONDS = 5.0

@@ -14,7 +14,7 @@ from kubealign_operator.kube_views.observed import DependencyView, DriverProgres
 from kubealign_operator.kube_views.pod_view import pod_view
 from kubealign_operator.planner.plan import ReconcilePlan
 from kubealign_operator.planner.planner import plan_reconcile
-from kubealign_operator.planner.validation import dependencies_of, processes_of
+from kubealign_operator.planner.validation import processes_of
 from support.rendering.cluster import START, Cluster
 from support.rendering.jobs import PLATFORM, UID, ppo, sft, two_ranks
 
@@ -280,7 +280,7 @@ def test_a_second_reconcile_of_the_same_state_changes_nothing(world: tuple[Obser
 @given(_garbage)
 def test_garbage_is_parsed_without_errors(held: Any) -> None:
     document = held if isinstance(held, dict) else {"spec": held, "metadata": held, "status": held}
-    assert processes_of(document) == () and dependencies_of(document) == ()
+    assert processes_of(document) == ()
     pod_view(document)
 
 

@@ -8,7 +8,6 @@ from kubealign.planning.machine import CUDA_CONTEXT_BYTES, Device, Machine
 from kubealign.planning.memory.activations import (
     LOGITS_PER_CHUNK,
     head_working_bytes,
-    korthikanti_activation_bytes,
     layer_activations,
 )
 from kubealign.planning.memory.engine import PAGE_TOKENS, cache_bytes, engine_memory
@@ -102,25 +101,6 @@ def test_tensor_and_sequence_parallelism_divide_activations() -> None:
     assert cost.saved_bytes(2, False, Recompute.NOTHING) == norms + rest / 2
     assert cost.saved_bytes(2, True, Recompute.NOTHING) == (norms + rest) / 2
     assert cost.saved_bytes(2, True, Recompute.LAYERS) == 2 * 8 / 2
-
-
-@pytest.mark.parametrize(
-    ("tensor", "sequence_parallel", "recompute", "bytes_"),
-    [
-        # GPT-3: h 12288, a 96, s 2048: 5as/h = 80 (Korthikanti et al. 2022, section 4.1).
-        (1, False, Recompute.NOTHING, 12288 * (34 + 80)),
-        (8, False, Recompute.NOTHING, 12288 * (10 + (24 + 80) / 8)),
-        (8, True, Recompute.NOTHING, 12288 * (34 + 80) / 8),
-        (8, True, Recompute.ATTENTION, 12288 * 34 / 8),
-        (8, False, Recompute.LAYERS, 12288 * 2),
-    ],
-)
-def test_korthikanti_formula(
-    tensor: int, sequence_parallel: bool, recompute: Recompute, bytes_: float
-) -> None:
-    assert korthikanti_activation_bytes(
-        12288, 96, 2048, tensor, sequence_parallel, recompute
-    ) == pytest.approx(bytes_)
 
 
 def test_head_memory_is_two_chunks_and_a_gradient() -> None:

@@ -52,7 +52,6 @@ def test_checkpoint_round_trip(tmp_path: Path) -> None:
     newest = store.latest()
     assert newest is not None
     assert newest.path == path == tmp_path / "commits" / "step-00000020"
-    assert newest.role_directory("critic") == path / "critic"
     assert newest.manifest.driver_state["unfinished"] == ["0:3", "0:4"]
     assert newest.manifest.driver_state["kl"] == math.inf
     gap = newest.manifest.driver_state["gap"]
