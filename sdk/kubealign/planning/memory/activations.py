@@ -1,9 +1,9 @@
 """Activation memory: bytes per token and layer that the forward pass saves for the backward pass.
 
 Follows "Reducing Activation Recomputation in Large Transformer Models" (Korthikanti et al. 2022, table 2),
-whose formula is for a GPT in bf16 with a GELU MLP of four times the width, and dropout. The models trained here
-have none of these, and their attention saves no score matrix, so `LayerActivations` counts the tensors one
-by one.
+whose formula is for a GPT in bf16 with a GELU MLP of four times the width, and dropout. The models trained
+here have none of these, and their attention saves no score matrix, so `LayerActivations` counts the tensors
+one by one.
 """
 
 from dataclasses import dataclass
