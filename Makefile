@@ -25,7 +25,7 @@ LEARNING := env OMP_NUM_THREADS=1 $(TIER) learning $(RUN)/python -m pytest -n 2 
 UNIT := env OMP_NUM_THREADS=1 $(TIER) unit $(RUN)/python -m pytest -n 2 tests/unit
 
 # One file of each integration area: processes start, and the areas work together.
-SMOKE := tests/integration/bad_input/test_bad_data.py tests/integration/checkpoints tests/integration/client tests/integration/data_generation tests/integration/operator tests/integration/planning tests/integration/rpc/test_rpc_server.py tests/integration/scoring tests/integration/telemetry tests/integration/weights/test_refit_logprobs.py
+SMOKE := tests/integration/bad_input/test_bad_data.py tests/integration/checkpoints tests/integration/client tests/integration/data_generation tests/integration/kube tests/integration/operator tests/integration/planning tests/integration/rpc/test_rpc_server.py tests/integration/scoring tests/integration/telemetry tests/integration/weights/test_refit_logprobs.py
 
 .DEFAULT_GOAL := help
 .PHONY: help demo gsm8k test test-fast test-unit test-integration test-gpu test-learning cluster-tools test-cluster lint format goldens protos docs crd images images-test bench bench-full bench-page bench-profile bench-algorithms bench-operator bench-dashboard screenshots lock clean

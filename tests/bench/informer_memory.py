@@ -55,8 +55,7 @@ def _make_pods(kubeconfig: str, pods: int) -> None:
 async def _made(kubeconfig: str, pods: int) -> None:
     from kubealign.kube.resources import PODS
     from kubealign_operator.controller.config import OperatorConfig
-    from kubealign_operator.controller.kube.api import Api
-    from kubealign_operator.controller.kube.connection import connect
+    from kubealign_operator.controller.kube.connection import connect, operator_api
     from kubealign_operator.controller.metrics import OperatorMetrics
     from kubealign_operator.kube_views.observed import ObservedState
     from kubealign_operator.planner.planner import plan_reconcile
@@ -70,14 +69,14 @@ async def _made(kubeconfig: str, pods: int) -> None:
     )
     shape = next(item for item in wanted.create if item["kind"] == "Pod")
     shape["metadata"].pop("ownerReferences")
-    async with await connect(config) as client, asyncio.TaskGroup() as tasks:
-        api = Api(client, OperatorMetrics(), 60)
+    async with await connect(config) as connections, asyncio.TaskGroup() as tasks:
+        api = operator_api(connections, OperatorMetrics(), 60)
         gate = asyncio.Semaphore(16)
 
         async def make(number: int) -> None:
             body = {**shape, "metadata": {**shape["metadata"], "name": f"pod-{number}"}}
             async with gate:
-                await api.create(PODS, PODS.collection_path(_NAMESPACE), body, "bench")
+                await api.create(PODS.collection_path(_NAMESPACE), body, {"fieldManager": "bench"})
 
         for number in range(pods):
             tasks.create_task(make(number))
@@ -102,18 +101,17 @@ def _reflector(kubeconfig: str, pods: int) -> tuple[float, float, float, float]:
 
 
 async def _reflected(kubeconfig: str, pods: int) -> tuple[float, float, float, float]:
+    from kubealign.kube.reflector import Reflector, ReflectorOptions, Scope
     from kubealign.kube.resources import PODS
     from kubealign_operator.controller.config import OperatorConfig
-    from kubealign_operator.controller.kube.api import Api
-    from kubealign_operator.controller.kube.connection import connect
-    from kubealign_operator.controller.kube.reflector import Reflector, Scope
+    from kubealign_operator.controller.kube.connection import connect, operator_api
     from kubealign_operator.controller.metrics import OperatorMetrics
     from kubealign_operator.controller.state.cache import PodStore
 
-    async with await connect(_config(OperatorConfig, kubeconfig)) as client:
-        api = Api(client, OperatorMetrics(), 60)
+    async with await connect(_config(OperatorConfig, kubeconfig)) as connections:
+        api = operator_api(connections, OperatorMetrics(), 60)
         store = PodStore(lambda job: None)
-        reflector = Reflector(api, Scope(PODS, _NAMESPACE), store, OperatorMetrics(), 600)
+        reflector = Reflector(api, Scope(PODS, _NAMESPACE), store, ReflectorOptions(600))
         began = _now()
         running = asyncio.create_task(reflector.run())
         async with asyncio.timeout(_SECONDS):

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
+from kubealign.kube.api import JSON_MEDIA_TYPE, METADATA_ONLY, Json, KubernetesApi
+from kubealign.kube.errors import ApiStatusError
 from kubealign.kube.merge_patch import merge_patch_between
 from kubealign.kube.resources import JOBS, PODS
 from kubealign_operator.controller import credentials
-from kubealign_operator.controller.kube.api import METADATA_ONLY, PLAIN, Api, Json
-from kubealign_operator.controller.kube.errors import ApiStatusError
 from kubealign_operator.controller.kube.ownership import OWNED, JobKey, owner_uid
 from kubealign_operator.controller.state.cache import WatchedJob
 from kubealign_operator.controller.state.cluster_state import ClusterState
@@ -34,6 +34,7 @@ AnnounceEvents = Callable[[Json, tuple[PlannedEvent, ...]], None]
 # Statuses of a creation that concern the request itself: a retry of the same request does not help.
 _PERMANENT_ERRORS = (HTTPStatus.BAD_REQUEST, HTTPStatus.FORBIDDEN, HTTPStatus.UNPROCESSABLE_ENTITY)
 _STOP_DEADLINE_SECONDS = 1
+_QUERY = {"fieldManager": FIELD_MANAGER}
 
 
 class StaleObservation(Exception):
@@ -55,7 +56,7 @@ class PlanExecutor:
 
     def __init__(
         self,
-        api: Api,
+        api: KubernetesApi,
         state: ClusterState,
         *,
         redis_ca: bytes | None,
@@ -74,7 +75,7 @@ class PlanExecutor:
         Raises:
             StaleObservation: The job has changed since it was observed.
             ApiStatusError: The API server refused a call.
-            ApiUnavailable: The API server did not answer in time.
+            Unavailable: The API server did not answer in time.
             NotLeader: This replica must not write any more.
         """
         result = ExecutionResult()
@@ -106,9 +107,7 @@ class PlanExecutor:
         }
         path = f"{JOBS.object_path(key.namespace, key.name)}/status"
         try:
-            answer = await self._api.merge_patch(
-                JOBS, path, {"metadata": preconditions, "status": change}, FIELD_MANAGER
-            )
+            answer = await self._api.merge_patch(path, {"metadata": preconditions, "status": change}, _QUERY)
         except ApiStatusError as error:
             if error.is_conflict or error.is_not_found:
                 raise StaleObservation(str(error)) from error
@@ -128,14 +127,14 @@ class PlanExecutor:
         if deletion.grace_seconds is not None:
             options["gracePeriodSeconds"] = deletion.grace_seconds
         answer = await self._ignore_missing(
-            self._api.delete(PODS, PODS.object_path(key.namespace, deletion.name), options)
+            self._api.delete(PODS.object_path(key.namespace, deletion.name), options)
         )
         self._record_pod(answer, result)
 
     async def _stop(self, key: JobKey, stop: PodStop, result: ExecutionResult) -> None:
         body = {"metadata": {"uid": stop.uid}, "spec": {"activeDeadlineSeconds": _STOP_DEADLINE_SECONDS}}
         path = PODS.object_path(key.namespace, stop.name)
-        answer = await self._ignore_missing(self._api.merge_patch(PODS, path, body, FIELD_MANAGER))
+        answer = await self._ignore_missing(self._api.merge_patch(path, body, _QUERY))
         self._record_pod(answer, result)
 
     async def _create(self, key: JobKey, job: WatchedJob, manifest: Json, result: ExecutionResult) -> bool:
@@ -147,11 +146,10 @@ class PlanExecutor:
         resource, name = OWNED[manifest["kind"]], manifest["metadata"]["name"]
         try:
             created = await self._api.create(
-                resource,
                 resource.collection_path(key.namespace),
                 manifest,
-                FIELD_MANAGER,
-                PLAIN if resource is PODS else METADATA_ONLY,
+                _QUERY,
+                accept=JSON_MEDIA_TYPE if resource is PODS else METADATA_ONLY,
             )
         except ApiStatusError as error:
             if error.is_conflict:
@@ -174,7 +172,7 @@ class PlanExecutor:
         """Handle a taken name: by this job (a lost answer), an earlier job, or a foreign object."""
         resource, name = OWNED[manifest["kind"]], manifest["metadata"]["name"]
         try:
-            existing = await self._api.get(resource, resource.object_path(key.namespace, name), METADATA_ONLY)
+            existing = await self._api.get(resource.object_path(key.namespace, name), accept=METADATA_ONLY)
         except ApiStatusError as error:
             if error.is_not_found:
                 raise StaleObservation(f"{resource.kind} {name} was deleted during its creation") from error
@@ -194,7 +192,7 @@ class PlanExecutor:
 
     async def _delete_job(self, key: JobKey, job: WatchedJob, result: ExecutionResult) -> None:
         options = {"preconditions": {"uid": job.uid}, "propagationPolicy": "Background"}
-        await self._ignore_missing(self._api.delete(JOBS, JOBS.object_path(key.namespace, key.name), options))
+        await self._ignore_missing(self._api.delete(JOBS.object_path(key.namespace, key.name), options))
         result.changed = True
 
     def _record_pod(self, answer: Json | None, result: ExecutionResult) -> None:

@@ -6,16 +6,15 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
-from kubernetes.aio.client.api_client import ApiClient
-
+from kubealign.kube.connections import Connections
+from kubealign.kube.reflector import Reflector, ReflectorOptions, Scope
 from kubealign.kube.resources import JOBS, PODS
 from kubealign.roles import Process
 from kubealign_operator.controller.config import OperatorConfig
 from kubealign_operator.controller.executor import PlanExecutor
-from kubealign_operator.controller.kube.api import Api
+from kubealign_operator.controller.kube.connection import operator_api
 from kubealign_operator.controller.kube.events import EventRecorder
 from kubealign_operator.controller.kube.ownership import JobKey
-from kubealign_operator.controller.kube.reflector import Reflector, Scope
 from kubealign_operator.controller.metrics import OperatorMetrics
 from kubealign_operator.controller.platform_redis.progress import NoProgress, ProgressReader
 from kubealign_operator.controller.platform_redis.server import PlatformRedis
@@ -51,13 +50,13 @@ class OperatorManager:
     def __init__(
         self,
         config: OperatorConfig,
-        client: ApiClient,
+        connections: Connections,
         metrics: OperatorMetrics,
         instance: str,
         guard: Callable[[], None],
     ) -> None:
         self._config = config
-        self._api = Api(client, metrics, config.request_seconds, guard)
+        self._api = operator_api(connections, metrics, config.request_seconds, guard)
         self._metrics = metrics
         self._queue: WorkQueue[JobKey] = WorkQueue()
         jobs = JobStore(self._queue.add)
@@ -71,8 +70,11 @@ class OperatorManager:
             progress = ProgressReader(self._redis, jobs, self._queue.add, config.progress_seconds)
         owned_objects = OwnedObjects(self._api, config.resync_seconds)
         self._state = ClusterState(jobs, pods, owned_objects, CreateErrors(), progress)
+        options = ReflectorOptions(
+            config.resync_seconds, on_list=lambda resource: metrics.record_list(resource.plural)
+        )
         self._reflectors = [
-            Reflector(self._api, scope, store, metrics, config.resync_seconds)
+            Reflector(self._api, scope, store, options)
             for namespace in (config.namespaces or (None,))
             for scope, store in (
                 (Scope(JOBS, namespace), jobs),

@@ -5,12 +5,10 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 
-from kubernetes.aio.client.api_client import ApiClient
-
+from kubealign.kube.connections import Connections
 from kubealign_operator.controller.config import OperatorConfig
 from kubealign_operator.controller.http_endpoints import HttpEndpoints
-from kubealign_operator.controller.kube.api import no_guard
-from kubealign_operator.controller.kube.connection import connect, own_namespace, replica_identity
+from kubealign_operator.controller.kube.connection import connect, no_guard, own_namespace, replica_identity
 from kubealign_operator.controller.kube.leader_election import LeaderLease
 from kubealign_operator.controller.manager import OperatorManager
 from kubealign_operator.controller.metrics import OperatorMetrics
@@ -39,11 +37,17 @@ class Operator:
         endpoints = HttpEndpoints(
             self._metrics, config.metrics_address, config.health_address, lambda: self._not_ready_reason
         )
-        async with endpoints, await connect(config) as client, self._lead(client) as (guard, lost):
-            await self._run_manager(client, guard, lost)
+        async with (
+            endpoints,
+            await connect(config) as connections,
+            self._lead(connections) as (guard, lost),
+        ):
+            await self._run_manager(connections, guard, lost)
 
     @asynccontextmanager
-    async def _lead(self, client: ApiClient) -> AsyncIterator[tuple[Callable[[], None], LeaderLease | None]]:
+    async def _lead(
+        self, connections: Connections
+    ) -> AsyncIterator[tuple[Callable[[], None], LeaderLease | None]]:
         # A standby replica reports ready: a rollout of the Deployment waits for it.
         self._not_ready_reason = None
         election = self._config.leader_election
@@ -51,7 +55,9 @@ class Operator:
             self._metrics.set_leader(True)
             yield no_guard, None
             return
-        lease = LeaderLease(client, election, own_namespace(self._config), self._identity)
+        lease = LeaderLease(
+            connections.authenticated(), election, own_namespace(self._config), self._identity
+        )
         try:
             log.info("waiting for the lease", extra={"identity": self._identity})
             await lease.acquire()
@@ -63,9 +69,9 @@ class Operator:
             await lease.release()
 
     async def _run_manager(
-        self, client: ApiClient, guard: Callable[[], None], lease: LeaderLease | None
+        self, connections: Connections, guard: Callable[[], None], lease: LeaderLease | None
     ) -> None:
-        manager = OperatorManager(self._config, client, self._metrics, self._identity, guard)
+        manager = OperatorManager(self._config, connections, self._metrics, self._identity, guard)
         async with aclosing(manager), asyncio.TaskGroup() as tasks:
             if lease is not None:
                 tasks.create_task(lease.wait_until_lost())

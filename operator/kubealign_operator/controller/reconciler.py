@@ -5,10 +5,12 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
+from kubealign.errors import Unavailable
+from kubealign.kube.errors import ApiStatusError
 from kubealign.roles import Process
 from kubealign.spec.status import JobPhase
 from kubealign_operator.controller.executor import PlanExecutor, StaleObservation
-from kubealign_operator.controller.kube.errors import ApiStatusError, ApiUnavailable, NotLeader
+from kubealign_operator.controller.kube.leader_election import NotLeader
 from kubealign_operator.controller.kube.ownership import JobKey
 from kubealign_operator.controller.metrics import OperatorMetrics
 from kubealign_operator.controller.platform_redis.progress import ACTIVE_PHASES
@@ -66,7 +68,7 @@ class Reconciler:
         except StaleObservation as error:
             log.debug("%s changed during the reconcile: %s", key, error)
             self._retry_after_error(key, "Stale")
-        except ApiUnavailable as error:
+        except Unavailable as error:
             log.warning("%s: %s", key, error, extra={"job": str(key)})
             self._retry_after_error(key, "ApiAway")
         except ApiStatusError as error:
@@ -93,7 +95,7 @@ class Reconciler:
         Raises:
             StaleObservation: The job has changed since it was observed.
             ApiStatusError: The API server refused a call.
-            ApiUnavailable: The API server did not answer in time.
+            Unavailable: The API server did not answer in time.
         """
         job = self._state.jobs.get(key)
         if job is None or job.is_deleting:

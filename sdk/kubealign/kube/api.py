@@ -1,24 +1,33 @@
 """Kubernetes API client for plain JSON that reuses the connections and credentials of the official client.
 
-Each call has a timeout and returns the server's JSON unchanged: the official client's typed methods would
-build models of thousands of objects. Failures are raised as the exceptions of `errors`.
+Each call has a timeout and returns the server's JSON unchanged. The official client's typed methods build a
+model of every response (for a pod, milliseconds and many times the size of the JSON) and wait up to five
+minutes. Failures are raised as the exceptions of `errors`.
 """
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
-from kubealign import __version__
-from kubealign.errors import KubealignError, Unavailable
+from kubealign.errors import KubealignError
 from kubealign.kube.connections import Connections
 from kubealign.kube.credentials import log_in
-from kubealign.kube.errors import ApiCall, WatchExpired, error_from_response
+from kubealign.kube.errors import (
+    USER_ERRORS,
+    ApiCall,
+    ErrorResponse,
+    ErrorTranslation,
+    WatchExpired,
+    parse_retry_after,
+)
 
 if TYPE_CHECKING:
     import aiohttp
@@ -26,39 +35,77 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 Query = Mapping[str, str | int]
+#: Called with (call, status, seconds) after each request; the status is "none" without a complete response.
+RequestObserver = Callable[[ApiCall, str, float], None]
 
 JSON_MEDIA_TYPE = "application/json"
 MERGE_PATCH_MEDIA_TYPE = "application/merge-patch+json"
+#: Accept header of a response that is reduced to the object's metadata.
+METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 #: Timeout of one call in seconds.
 CALL_TIMEOUT_SECONDS = 30.0
 #: A watch with bookmarks sends data every minute: longer silence means a broken connection.
 WATCH_IDLE_TIMEOUT_SECONDS = 90.0
+_ACCEPT_ANY = f"{JSON_MEDIA_TYPE}, */*"
+_METHODS = {"create": "POST", "patch": "PATCH", "delete": "DELETE"}
 _MAX_ATTEMPTS = 3
 _MAX_RETRY_DELAY = 10.0
 #: Longest log line. The node splits lines without a line break at 16 KiB anyway.
 _MAX_LINE_BYTES = 1 << 20
+#: Longest event of a watch. The API server accepts objects of at most 3 MiB.
+_MAX_EVENT_BYTES = 4 << 20
+#: Lines are read in pieces of this size, so that a burst is not copied as a whole.
+_CHUNK_BYTES = 1 << 16
+
+
+def _allow_writes() -> None:
+    """Allow every write."""
+
+
+def _ignore_request(call: ApiCall, status: str, seconds: float) -> None:
+    """Observe nothing."""
+
+
+@dataclass(frozen=True)
+class ApiOptions:
+    """Options of a client.
+
+    Attributes:
+        timeout: Timeout of one call in seconds.
+        max_attempts: Attempts of a call that the server postpones (429).
+        errors: Exceptions of failed calls.
+        guard: Called before each write; raises when this process must not write any more.
+        on_request: Observer of all requests.
+    """
+
+    timeout: float = CALL_TIMEOUT_SECONDS
+    max_attempts: int = _MAX_ATTEMPTS
+    errors: ErrorTranslation = USER_ERRORS
+    guard: Callable[[], None] = _allow_writes
+    on_request: RequestObserver = _ignore_request
 
 
 class KubernetesApi:
     """Client of one API server; an async context manager.
 
     Paths are API paths such as /api/v1/pods (see kubealign.kube.resources). `namespace` is the namespace
-    of the kubeconfig context. Every method raises a KubealignError: those of
-    `kubealign.kube.errors.error_from_response`, and Unavailable when no complete response arrives in time.
+    of the kubeconfig context. Every method raises a KubealignError, as translated by `ApiOptions.errors`.
+    By default these are the errors of `kubealign.kube.errors.user_error`, and Unavailable when no complete
+    response arrives in time.
     """
 
     def __init__(
         self,
         connections: Connections,
         namespace: str,
+        options: ApiOptions | None = None,
         *,
         token: str | None = None,
-        timeout: float = CALL_TIMEOUT_SECONDS,
     ) -> None:
         self.namespace = namespace
         self._connections = connections
+        self._options = options or ApiOptions()
         self._token = token
-        self._timeout = timeout
 
     async def __aenter__(self) -> Self:
         return self
@@ -83,7 +130,7 @@ class KubernetesApi:
 
         The returned client must not be closed separately.
         """
-        return KubernetesApi(self._connections, self.namespace, token=token, timeout=self._timeout)
+        return KubernetesApi(self._connections, self.namespace, self._options, token=token)
 
     async def bearer_token(self) -> str | None:
         """Return the caller's bearer token; None if there is none, as with a client certificate."""
@@ -93,15 +140,17 @@ class KubernetesApi:
         scheme, _, token = (header or "").partition(" ")
         return token.strip() or None if scheme.lower() == "bearer" else None
 
-    async def get(self, path: str, query: Query | None = None) -> Json:
-        return await self._call("get", path, query=query)
+    async def get(self, path: str, query: Query | None = None, *, accept: str = _ACCEPT_ANY) -> Json:
+        return await self._call("get", path, query=query, headers={"Accept": accept})
 
     async def list(self, path: str, query: Query | None = None) -> Json:
         """Return one page; `query` may contain `limit` and `continue`."""
         return await self._call("list", path, query=query)
 
-    async def create(self, path: str, body: Json, query: Query | None = None) -> Json:
-        return await self._call("create", path, query=query, body=body)
+    async def create(
+        self, path: str, body: Json, query: Query | None = None, *, accept: str = _ACCEPT_ANY
+    ) -> Json:
+        return await self._call("create", path, query=query, body=body, headers={"Accept": accept})
 
     async def merge_patch(self, path: str, body: Json, query: Query | None = None) -> Json:
         return await self._call("patch", path, query=query, body=body, media=MERGE_PATCH_MEDIA_TYPE)
@@ -116,13 +165,11 @@ class KubernetesApi:
         """
         import aiohttp
 
-        call = ApiCall("get", path)
-        timeout = aiohttp.ClientTimeout(total=self._timeout)
-        try:
-            async with self._request(call, query=query, timeout=timeout, headers=headers) as response:
-                return response.status, await response.read()
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise self._unavailable(call, error) from error
+        timeout = aiohttp.ClientTimeout(total=self._options.timeout)
+        async with self._request(
+            ApiCall("get", path), query=query, timeout=timeout, headers=headers
+        ) as response:
+            return response.status, await response.read()
 
     async def watch(
         self, path: str, query: Query, idle_timeout: float = WATCH_IDLE_TIMEOUT_SECONDS
@@ -138,15 +185,18 @@ class KubernetesApi:
         Raises:
             WatchExpired: The resource version is too old; a new list is required.
         """
+        call = ApiCall("watch", path)
         watch_query = {"watch": 1, "allowWatchBookmarks": "true", **query}
-        async with self._stream("watch", path, watch_query, idle_timeout) as answer:
-            async for line in self._iter_lines(answer):
+        async with self._stream(call, watch_query, idle_timeout) as response:
+            async for line in _iter_lines(response, _MAX_EVENT_BYTES, may_split=False):
+                if not line.strip():
+                    continue
                 event = json.loads(line)
                 if event.get("type") == "ERROR":
                     status = event.get("object") or {}
                     code = int(status.get("code") or HTTPStatus.INTERNAL_SERVER_ERROR)
-                    raise error_from_response(
-                        ApiCall("watch", path), code, json.dumps(status).encode(), self.server
+                    raise self._options.errors.from_response(
+                        call, ErrorResponse(self.server, code, json.dumps(status).encode())
                     )
                 yield event
 
@@ -154,8 +204,8 @@ class KubernetesApi:
         self, path: str, query: Query | None = None, idle_timeout: float | None = None
     ) -> AsyncGenerator[str]:
         """Yield the lines of a text response as they arrive. Must be closed like `watch`."""
-        async with self._stream("get", path, query, idle_timeout) as answer:
-            async for line in self._iter_lines(answer):
+        async with self._stream(ApiCall("get", path), query, idle_timeout) as response:
+            async for line in _iter_lines(response, _MAX_LINE_BYTES, may_split=True):
                 yield line.decode(errors="replace")
 
     @asynccontextmanager
@@ -181,16 +231,17 @@ class KubernetesApi:
                 f"{_websocket_url(self.server)}{path}?{query}",
                 headers=headers,
                 protocols=("v5.channel.k8s.io", "v4.channel.k8s.io"),
-                timeout=aiohttp.ClientWSTimeout(ws_close=self._timeout),
-                heartbeat=self._timeout,
+                timeout=aiohttp.ClientWSTimeout(ws_close=self._options.timeout),
+                heartbeat=self._options.timeout,
                 max_msg_size=0,
                 proxy=settings.proxy,
                 server_hostname=settings.tls_server_name or None,
             )
         except aiohttp.WSServerHandshakeError as error:
-            raise error_from_response(call, error.status, b"", self.server) from error
+            response = ErrorResponse(self.server, error.status)
+            raise self._options.errors.from_response(call, response) from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise self._unavailable(call, error) from error
+            raise self._options.errors.from_failure(call, self.server, error) from error
         async with socket:
             yield socket
 
@@ -198,53 +249,35 @@ class KubernetesApi:
         import aiohttp
 
         call = ApiCall(verb, path)
-        timeout = aiohttp.ClientTimeout(total=self._timeout)
-        for remaining_attempts in reversed(range(_MAX_ATTEMPTS)):
-            try:
-                async with self._request(call, timeout=timeout, **options) as answer:
-                    body = await answer.read()
-                    if answer.status == HTTPStatus.TOO_MANY_REQUESTS and remaining_attempts:
-                        # The request was not carried out: the server asks the client to retry later.
-                        await asyncio.sleep(_retry_delay(answer.headers))
-                        continue
-                    if answer.status >= HTTPStatus.BAD_REQUEST:
-                        raise error_from_response(call, answer.status, body, self.server)
-                    result = json.loads(body)
-                    if not isinstance(result, dict):
-                        raise ValueError("the response is not a JSON object")
-                    return result
-            except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-                # ValueError: a truncated response, or one from an intermediary such as a proxy.
-                raise self._unavailable(call, error) from error
+        timeout = aiohttp.ClientTimeout(total=self._options.timeout)
+        for remaining_attempts in reversed(range(self._options.max_attempts)):
+            async with self._request(call, timeout=timeout, **options) as response:
+                body = await response.read()
+                if response.status == HTTPStatus.TOO_MANY_REQUESTS and remaining_attempts:
+                    # The request was not carried out: the server asks the client to retry later.
+                    await asyncio.sleep(_retry_delay(response.headers))
+                    continue
+                if response.status >= HTTPStatus.BAD_REQUEST:
+                    raise self._error(call, response, body)
+                result = json.loads(body)
+                if not isinstance(result, dict):
+                    raise ValueError("the response is not a JSON object")
+                return result
         raise AssertionError("the last attempt returns or raises")
 
     @asynccontextmanager
     async def _stream(
-        self, verb: str, path: str, query: Query | None, idle_timeout: float | None
+        self, call: ApiCall, query: Query | None, idle_timeout: float | None
     ) -> AsyncIterator["aiohttp.ClientResponse"]:
         import aiohttp
 
-        call = ApiCall(verb, path)
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout, sock_read=idle_timeout)
-        try:
-            async with self._request(call, query=query, timeout=timeout) as answer:
-                if answer.status >= HTTPStatus.BAD_REQUEST:
-                    raise error_from_response(call, answer.status, await answer.read(), self.server)
-                yield answer
-        except (aiohttp.ClientError, TimeoutError, OSError, json.JSONDecodeError) as error:
-            raise self._unavailable(call, error) from error
-
-    async def _iter_lines(self, answer: "aiohttp.ClientResponse") -> AsyncIterator[bytes]:
-        pending = b""
-        async for chunk in answer.content.iter_any():
-            *lines, pending = (pending + chunk).split(b"\n")
-            for line in lines:
-                yield line
-            if len(pending) > _MAX_LINE_BYTES and answer.content_type != JSON_MEDIA_TYPE:
-                yield pending
-                pending = b""
-        if pending:
-            yield pending
+        timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=self._options.timeout, sock_read=idle_timeout
+        )
+        async with self._request(call, query=query, timeout=timeout) as response:
+            if response.status >= HTTPStatus.BAD_REQUEST:
+                raise self._error(call, response, await response.read())
+            yield response
 
     @asynccontextmanager
     async def _request(
@@ -257,27 +290,44 @@ class KubernetesApi:
         media: str = JSON_MEDIA_TYPE,
         headers: Mapping[str, str] | None = None,
     ) -> AsyncIterator["aiohttp.ClientResponse"]:
-        from kubernetes.aio.client.rest import RESTClientObject
+        """Send a request. Failures until the end of the context are translated and observed."""
+        import aiohttp
 
-        method = {"create": "POST", "patch": "PATCH", "delete": "DELETE"}.get(call.verb, "GET")
-        url = self.server + call.path + (f"?{urlencode(query)}" if query else "")
-        rest: RESTClientObject = self._api_client().rest_client
-        all_headers = {**await self._headers(media), **(headers or {})}
-        rest_response = await rest.request(  # type: ignore[no-untyped-call]
-            method, url, headers=all_headers, body=body, _request_timeout=timeout
+        if call.verb in _METHODS:
+            self._options.guard()
+        started = time.monotonic()
+        status = "none"
+        try:
+            url = self.server + call.path + (f"?{urlencode(query)}" if query else "")
+            all_headers = {**await self._headers(media), **(headers or {})}
+            rest_response = await self._api_client().rest_client.request(  # type: ignore[no-untyped-call]
+                _METHODS.get(call.verb, "GET"), url, headers=all_headers, body=body, _request_timeout=timeout
+            )
+            response: aiohttp.ClientResponse = rest_response.response
+            async with response:
+                status = str(response.status)
+                yield response
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            # ValueError: a truncated response, or one from an intermediary such as a proxy.
+            status = "none"
+            raise self._options.errors.from_failure(call, self.server, error) from error
+        finally:
+            self._options.on_request(call, status, time.monotonic() - started)
+
+    def _error(self, call: ApiCall, response: "aiohttp.ClientResponse", body: bytes) -> KubealignError:
+        retry_after = parse_retry_after(response.headers)
+        return self._options.errors.from_response(
+            call, ErrorResponse(self.server, response.status, body, retry_after)
         )
-        answer: aiohttp.ClientResponse = rest_response.response
-        async with answer:
-            yield answer
 
     def _api_client(self) -> "ApiClient":
         return self._connections.authenticated() if self._token is None else self._connections.anonymous()
 
     async def _headers(self, media: str) -> dict[str, str]:
         headers = {
-            "Accept": f"{JSON_MEDIA_TYPE}, */*",
+            "Accept": _ACCEPT_ANY,
             "Content-Type": media,
-            "User-Agent": f"kubealign/{__version__}",
+            "User-Agent": self._connections.user_agent,
         }
         authorization = await self._authorization()
         return {**headers, "Authorization": authorization} if authorization else headers
@@ -289,13 +339,6 @@ class KubernetesApi:
             "BearerToken", alias="authorization"
         )
         return None if header is None else str(header)
-
-    def _unavailable(self, call: ApiCall, error: BaseException) -> KubealignError:
-        reason = str(error) or type(error).__name__
-        return Unavailable(
-            f"the API server at {self.server} did not answer ({call}): {reason}. "
-            "Is the cluster reachable from here?"
-        )
 
 
 async def connect(
@@ -319,14 +362,35 @@ async def connect(
     login = await log_in(kubeconfig, context)
     # Log and watch streams occupy their connections for as long as they last.
     login.configuration.connection_pool_maxsize = 0
-    return KubernetesApi(Connections(login.configuration), login.namespace, timeout=timeout)
+    return KubernetesApi(Connections(login.configuration), login.namespace, ApiOptions(timeout=timeout))
+
+
+async def _iter_lines(
+    response: "aiohttp.ClientResponse", max_bytes: int, *, may_split: bool
+) -> AsyncIterator[bytes]:
+    """Yield the lines of a response without their line breaks.
+
+    Args:
+        may_split: True: longer lines are yielded in pieces. False: they raise ValueError.
+    """
+    pending = b""
+    async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
+        *lines, pending = (pending + chunk).split(b"\n")
+        for line in lines:
+            yield line
+        if len(pending) <= max_bytes:
+            continue
+        if not may_split:
+            raise ValueError(f"a line of the response is longer than {max_bytes} bytes")
+        yield pending
+        pending = b""
+    if pending:
+        yield pending
 
 
 def _retry_delay(headers: Mapping[str, str]) -> float:
-    try:
-        return min(_MAX_RETRY_DELAY, max(0.1, float(headers.get("Retry-After", "1"))))
-    except ValueError:
-        return 1.0
+    retry_after = parse_retry_after(headers)
+    return 1.0 if retry_after is None else min(_MAX_RETRY_DELAY, max(0.1, retry_after))
 
 
 def _websocket_url(server: str) -> str:

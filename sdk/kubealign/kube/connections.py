@@ -1,6 +1,9 @@
 """Connections to one API server, with the caller's own credentials and without credentials."""
 
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from kubealign import __version__
 
 if TYPE_CHECKING:
     from kubernetes.aio.client import ApiClient, Configuration
@@ -19,12 +22,21 @@ _SERVER_SETTINGS = (
 
 
 class Connections:
-    """Connection pool shared by all clients of one API server."""
+    """Connection pool shared by all clients of one API server; an async context manager."""
 
-    def __init__(self, configuration: "Configuration") -> None:
+    def __init__(self, configuration: "Configuration", user_agent: str = f"kubealign/{__version__}") -> None:
+        self.user_agent = user_agent
         self._configuration = configuration
         self._authenticated: ApiClient | None = None
         self._anonymous: ApiClient | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
 
     @property
     def server(self) -> str:
@@ -37,10 +49,8 @@ class Connections:
 
     def authenticated(self) -> "ApiClient":
         """Return the client with the credentials of the kubeconfig or the pod."""
-        from kubernetes.aio.client import ApiClient
-
         if self._authenticated is None:
-            self._authenticated = ApiClient(self._configuration)
+            self._authenticated = self._new_client(self._configuration)
         return self._authenticated
 
     def anonymous(self) -> "ApiClient":
@@ -48,7 +58,7 @@ class Connections:
 
         A client certificate would take precedence over that token.
         """
-        from kubernetes.aio.client import ApiClient, Configuration
+        from kubernetes.aio.client import Configuration
 
         if self._configuration.cert_file is None:
             return self.authenticated()
@@ -57,10 +67,17 @@ class Connections:
             for name in _SERVER_SETTINGS:
                 setattr(configuration, name, getattr(self._configuration, name))
             configuration.connection_pool_maxsize = self._configuration.connection_pool_maxsize
-            self._anonymous = ApiClient(configuration)
+            self._anonymous = self._new_client(configuration)
         return self._anonymous
 
     async def close(self) -> None:
         for client in (self._authenticated, self._anonymous):
             if client is not None:
                 await client.close()  # type: ignore[no-untyped-call]
+
+    def _new_client(self, configuration: "Configuration") -> "ApiClient":
+        from kubernetes.aio.client import ApiClient
+
+        client = ApiClient(configuration)
+        client.user_agent = self.user_agent
+        return client

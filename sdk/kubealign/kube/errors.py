@@ -1,8 +1,12 @@
-"""Translates error responses of the API server to the exceptions of the SDK. Pure."""
+"""Translates failed calls of the API server to exceptions. Pure.
+
+There are two translations. `USER_ERRORS` are the public exceptions of the SDK: each message states a remedy.
+`STATUS_ERRORS` keep the server's status and reason, on which a controller decides what to do next.
+"""
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -32,6 +36,7 @@ _COMPOUND_TYPES = ("object", "array", "null")
 #: Accompanies the errors that prevented the evaluation of the rules.
 _RULES_SKIPPED = "some validation rules were not checked"
 _MAX_VALUE_CHARS = 60
+_MAX_EXCERPT_BYTES = 300
 
 
 class ObjectNotFound(NotPossible):
@@ -40,6 +45,51 @@ class ObjectNotFound(NotPossible):
 
 class WatchExpired(Conflict):
     """The requested resource version is too old: a new list is required."""
+
+
+class ApiStatusError(KubealignError):
+    """The API server refused a call. `retry_after`: seconds that the server asked for, if any."""
+
+    def __init__(self, call: str, status: int, reason: str, message: str, retry_after: float | None) -> None:
+        super().__init__(f"{call}: {status} {reason}: {message}")
+        self.status = status
+        #: Machine-readable reason, such as AlreadyExists.
+        self.reason = reason
+        self.message = message
+        self.retry_after = retry_after
+
+    @property
+    def is_transient(self) -> bool:
+        """True when a retry may succeed: too many requests, or a server error."""
+        return self.status == HTTPStatus.TOO_MANY_REQUESTS or self.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+
+    @property
+    def is_not_found(self) -> bool:
+        """True when the object does not exist."""
+        return self.status == HTTPStatus.NOT_FOUND
+
+    @property
+    def is_conflict(self) -> bool:
+        """True when a precondition failed or the object already exists."""
+        return self.status == HTTPStatus.CONFLICT
+
+    @property
+    def is_expired(self) -> bool:
+        """True when the resourceVersion is too old to resume a watch."""
+        return self.status == HTTPStatus.GONE
+
+
+@dataclass(frozen=True)
+class ErrorResponse:
+    """Unsuccessful response of the API server at `server`.
+
+    `retry_after`: seconds that the server asked for, if any.
+    """
+
+    server: str
+    status: int
+    body: bytes = b""
+    retry_after: float | None = None
 
 
 @dataclass(frozen=True)
@@ -67,6 +117,11 @@ class ApiCall:
         return f"{resource}/{below}" if below else resource, name
 
     @property
+    def resource(self) -> str:
+        """Plural of the resource, without its subresource."""
+        return self.target[0].partition("/")[0]
+
+    @property
     def is_job_call(self) -> bool:
         return self.path.startswith(f"{JOBS.base}/")
 
@@ -76,11 +131,12 @@ class ApiCall:
         return f"{self.verb} {resource}{f' {name}' if name else ''}{location}"
 
 
-def error_from_response(call: ApiCall, status: int, body: bytes, server: str) -> KubealignError:
-    """Return the exception for an unsuccessful response."""
-    status_object = _parse_status(body)
-    text = body[:300].decode(errors="replace").strip()
-    message = str(status_object.get("message") or text or _status_phrase(status))
+def user_error(call: ApiCall, response: ErrorResponse) -> KubealignError:
+    """Return the public exception for an unsuccessful response."""
+    status, server = response.status, response.server
+    status_object = _parse_status(response.body)
+    text = _excerpt(response.body).strip()
+    message = str(status_object.get("message") or text or _status_phrase(status, "unknown status"))
     if status == HTTPStatus.UNAUTHORIZED:
         return Unauthenticated(
             f"the API server at {server} could not identify the caller: the credentials are missing, wrong "
@@ -105,6 +161,57 @@ def error_from_response(call: ApiCall, status: int, body: bytes, server: str) ->
             f"the API server at {server} could not {call}: {status} {message}; try again later"
         )
     return NotPossible(f"the API server at {server} did not {call}: {status} {message}")
+
+
+def user_unavailable(call: ApiCall, server: str, error: BaseException) -> Unavailable:
+    """Return the public exception for a call without a complete response."""
+    reason = str(error) or type(error).__name__
+    return Unavailable(
+        f"the API server at {server} did not answer ({call}): {reason}. Is the cluster reachable from here?"
+    )
+
+
+def status_error(call: ApiCall, response: ErrorResponse) -> ApiStatusError:
+    """Return the exception with status and reason of an unsuccessful response."""
+    status_object = _parse_status(response.body)
+    reason = str(status_object.get("reason") or _status_phrase(response.status, "Unknown"))
+    message = str(status_object.get("message") or "") if status_object else _excerpt(response.body)
+    return ApiStatusError(f"{call.verb} {call.path}", response.status, reason, message, response.retry_after)
+
+
+def incomplete_response(call: ApiCall, server: str, error: BaseException) -> Unavailable:
+    """Return the exception that names the request and the cause of a missing or incomplete response."""
+    return Unavailable(f"{call.verb} {call.path}: no complete answer: {type(error).__name__}: {error}")
+
+
+@dataclass(frozen=True)
+class ErrorTranslation:
+    """Exceptions that a client raises.
+
+    Attributes:
+        from_response: Returns the exception for an unsuccessful response.
+        from_failure: Returns the exception for a call of this server without a complete response.
+    """
+
+    from_response: Callable[[ApiCall, ErrorResponse], KubealignError]
+    from_failure: Callable[[ApiCall, str, BaseException], KubealignError]
+
+
+USER_ERRORS = ErrorTranslation(user_error, user_unavailable)
+STATUS_ERRORS = ErrorTranslation(status_error, incomplete_response)
+
+
+def is_watch_expired(error: KubealignError) -> bool:
+    """Return True when a watch cannot be resumed: a new list is required."""
+    return isinstance(error, WatchExpired) or (isinstance(error, ApiStatusError) and error.is_expired)
+
+
+def parse_retry_after(headers: Mapping[str, str]) -> float | None:
+    """Parse Retry-After in seconds; None when it is missing or a date."""
+    try:
+        return max(0.0, float(headers.get("Retry-After", "")))
+    except ValueError:
+        return None
 
 
 def _forbidden(call: ApiCall, status: Mapping[str, Any], message: str) -> KubealignError:
@@ -187,8 +294,12 @@ def _parse_status(body: bytes) -> Mapping[str, Any]:
     return status_object if isinstance(status_object, dict) else {}
 
 
-def _status_phrase(status: int) -> str:
+def _excerpt(body: bytes) -> str:
+    return body[:_MAX_EXCERPT_BYTES].decode(errors="replace")
+
+
+def _status_phrase(status: int, unknown: str) -> str:
     try:
         return HTTPStatus(status).phrase
     except ValueError:
-        return "unknown status"
+        return unknown

@@ -13,10 +13,11 @@ from kubealign.client.backends.cluster.backend import ClusterBackend
 from kubealign.client.records import JobRecord, JobRef
 from kubealign.errors import Forbidden
 from kubealign.kube.api import KubernetesApi
+from kubealign.kube.reflector import Reflector, ReflectorOptions, Scope
+from kubealign.kube.resources import JOBS
 from kubealign_dashboard.access import Caller
 from kubealign_dashboard.cluster.access_reviews import AccessReviews
 from kubealign_dashboard.cluster.job_cache import JobCache
-from kubealign_dashboard.cluster.job_reflector import JobReflector
 from kubealign_dashboard.cluster.reader import CacheReader
 from kubealign_dashboard.cluster.redis_telemetry import NoTelemetry, RedisTelemetry
 from kubealign_dashboard.cluster.token_reviews import ClusterCaller, TokenReviews
@@ -27,6 +28,7 @@ _WRITE_VERBS = ("create", "update", "patch", "delete")
 # Concurrent access reviews of one listing of namespaces.
 _MAX_CONCURRENT_REVIEWS = 32
 _DEFAULT_NAMESPACE = "default"
+_REFLECTOR_OPTIONS = ReflectorOptions(resync_seconds=1800.0, page_size=200)
 _SERVICE_ACCOUNT_PREFIX = "system:serviceaccount:"
 
 
@@ -55,7 +57,10 @@ class ClusterAccess:
         self._namespace = self._namespaces[0] if self._namespaces else _DEFAULT_NAMESPACE
         self._tokens = TokenReviews(api)
         self._rights = AccessReviews(api)
-        self._reflectors = [JobReflector(api, self.cache, name) for name in self._namespaces or (None,)]
+        self._reflectors = [
+            Reflector(api, Scope(JOBS, name), self.cache, _REFLECTOR_OPTIONS)
+            for name in self._namespaces or (None,)
+        ]
         self.reader: JobBackend = CacheReader(
             self.cache, telemetry, ClusterBackend(api, telemetry, self._namespace), self._namespace
         )

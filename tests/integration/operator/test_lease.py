@@ -6,12 +6,11 @@ import time
 
 import pytest
 from aiohttp import web
-from kubernetes.aio.client import ApiClient
 
-from integration.operator.api_server import ScriptedServer, breaks, hangs, refuses
+from integration.kube.api_server import ScriptedServer, breaks, hangs, refuses
+from kubealign.kube.connections import Connections
 from kubealign_operator.controller.config import LeaderElectionConfig
-from kubealign_operator.controller.kube.errors import NotLeader
-from kubealign_operator.controller.kube.leader_election import LeaderLease, LeaseLost
+from kubealign_operator.controller.kube.leader_election import LeaderLease, LeaseLost, NotLeader
 
 _SHORT = LeaderElectionConfig(lease_seconds=3, renew_deadline_seconds=1.5, retry_seconds=1.0)
 
@@ -39,8 +38,8 @@ class Leases:
         return spec.get("holderIdentity") if isinstance(spec, dict) else None
 
 
-def _lease(client: ApiClient, identity: str = "me") -> LeaderLease:
-    return LeaderLease(client, _SHORT, "platform", identity)
+def _lease(connections: Connections, identity: str = "me") -> LeaderLease:
+    return LeaderLease(connections.authenticated(), _SHORT, "platform", identity)
 
 
 async def _acquire(lease: LeaderLease) -> None:
@@ -50,14 +49,14 @@ async def _acquire(lease: LeaderLease) -> None:
 
 async def test_acquire_and_release() -> None:
     leases = Leases()
-    async with ScriptedServer([leases]) as client:
-        lease = _lease(client)
+    async with ScriptedServer([leases]) as connections:
+        lease = _lease(connections)
         await _acquire(lease)
         lease.ensure_leader()
         assert leases.holder == "me"
         await lease.release()
         assert leases.holder is None
-        other = _lease(client, "other")
+        other = _lease(connections, "other")
         await _acquire(other)
         assert leases.holder == "other"
         # Whose it is no longer, does not give it back.
@@ -68,8 +67,8 @@ async def test_acquire_and_release() -> None:
 
 async def test_transient_errors_are_failed_attempts() -> None:
     leases = Leases()
-    async with ScriptedServer([breaks, refuses(500, "InternalError"), hangs, leases]) as client:
-        lease = _lease(client)
+    async with ScriptedServer([breaks, refuses(500, "InternalError"), hangs, leases]) as connections:
+        lease = _lease(connections)
         await _acquire(lease)
         assert leases.holder == "me"
         await lease.release()
@@ -77,8 +76,8 @@ async def test_transient_errors_are_failed_attempts() -> None:
 
 async def test_a_hanging_server_ends_leadership() -> None:
     leases = Leases()
-    async with ScriptedServer([leases]) as client:
-        lease = _lease(client)
+    async with ScriptedServer([leases]) as connections:
+        lease = _lease(connections)
         await _acquire(lease)
         leases.silent = True
         async with asyncio.timeout(20):
@@ -89,8 +88,8 @@ async def test_a_hanging_server_ends_leadership() -> None:
 
 async def test_no_writes_after_a_long_pause() -> None:
     """The whole process was paused: none of its timers has fired yet."""
-    async with ScriptedServer([Leases()]) as client:
-        lease = _lease(client)
+    async with ScriptedServer([Leases()]) as connections:
+        lease = _lease(connections)
         await _acquire(lease)
         time.sleep(_SHORT.lease_seconds + 0.1)  # noqa: ASYNC251 - the pause is the point
         with pytest.raises(NotLeader, match="last renewed"):

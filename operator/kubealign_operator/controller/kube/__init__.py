@@ -1,1 +1,1 @@
-"""Access to the Kubernetes API: calls, watches, events, leader election."""
+"""The operator's use of the Kubernetes API: connection, ownership, events, leader election."""

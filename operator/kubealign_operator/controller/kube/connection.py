@@ -1,21 +1,28 @@
-"""Connection to the API server and the identity of this replica."""
+"""Connection to the API server, the client that the operator uses, and the identity of this replica."""
 
 import os
 import socket
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 from kubernetes.aio import config as kube_config
-from kubernetes.aio.client import ApiClient, Configuration
+from kubernetes.aio.client import Configuration
 
+from kubealign.kube.api import ApiOptions, KubernetesApi
+from kubealign.kube.connections import Connections
+from kubealign.kube.errors import STATUS_ERRORS, ApiCall
 from kubealign_operator.controller.config import ConfigError, OperatorConfig
+from kubealign_operator.controller.metrics import OperatorMetrics
 
 _OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _MAX_CONNECTIONS = 64
+# All paths of the operator name their namespace.
+_NO_NAMESPACE = ""
 
 
-async def connect(config: OperatorConfig) -> ApiClient:
-    """Connect to the API server. The caller closes the client.
+async def connect(config: OperatorConfig) -> Connections:
+    """Connect to the API server. The caller closes the connections.
 
     Raises:
         ConfigError: No usable credentials.
@@ -34,9 +41,38 @@ async def connect(config: OperatorConfig) -> ApiClient:
     settings.connection_pool_maxsize = _MAX_CONNECTIONS
     # Otherwise each call looks for a netrc file in a thread.
     settings.client_session_kwargs = {"trust_env": False}
-    client = ApiClient(settings)
-    client.user_agent = "kubealign-operator"
-    return client
+    connections = Connections(settings, user_agent="kubealign-operator")
+    # Loaded now, so that an unusable certificate ends the process at start-up.
+    connections.authenticated()
+    return connections
+
+
+def no_guard() -> None:
+    """Allow every write: the guard of a process that needs no lease."""
+
+
+def operator_api(
+    connections: Connections,
+    metrics: OperatorMetrics,
+    timeout: float,
+    guard: Callable[[], None] = no_guard,
+) -> KubernetesApi:
+    """Return a client that counts its requests and raises ApiStatusError and Unavailable.
+
+    The work queue retries failed reconciles, so the client does not retry calls itself.
+
+    Args:
+        timeout: Timeout of one call in seconds.
+        guard: Called before each write; raises NotLeader when this replica must not write any more.
+    """
+
+    def record_request(call: ApiCall, status: str, seconds: float) -> None:
+        metrics.record_api_call(call.verb, call.resource, status, seconds)
+
+    options = ApiOptions(
+        timeout=timeout, max_attempts=1, errors=STATUS_ERRORS, guard=guard, on_request=record_request
+    )
+    return KubernetesApi(connections, _NO_NAMESPACE, options)
 
 
 def own_namespace(config: OperatorConfig) -> str:

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from kubealign.backoff import Backoff
+from kubealign.errors import Unavailable
+from kubealign.kube.api import METADATA_ONLY, Json, KubernetesApi
+from kubealign.kube.errors import ApiStatusError
 from kubealign.kube.resources import EVENTS, JOBS
-from kubealign_operator.controller.kube.api import METADATA_ONLY, Api, Json
-from kubealign_operator.controller.kube.errors import ApiStatusError, ApiUnavailable
 from kubealign_operator.controller.metrics import OperatorMetrics
 from kubealign_operator.names import FIELD_MANAGER
 from kubealign_operator.planner.plan import PlannedEvent
@@ -19,13 +21,14 @@ from kubealign_operator.planner.plan import PlannedEvent
 log = logging.getLogger(__name__)
 
 _CONTROLLER = "kubealign.dev/operator"
+_QUERY = {"fieldManager": FIELD_MANAGER}
 _NOTE_BYTES = 1024
 _MAX_UNSENT = 2000
 _MAX_SERIES = 2000
 # A repetition within this time increases a count; the API server keeps events for about an hour.
 _SERIES_SECONDS = 600.0
 _MAX_ATTEMPTS = 3
-_RETRY_SECONDS = 0.5
+_RETRY_SECONDS, _MAX_RETRY_SECONDS = 0.5, 2.0
 
 
 @dataclass
@@ -45,7 +48,7 @@ class EventRecorder:
     `record` returns at once; `run` sends. Events that exceed the buffer are dropped and counted.
     """
 
-    def __init__(self, api: Api, metrics: OperatorMetrics, instance: str) -> None:
+    def __init__(self, api: KubernetesApi, metrics: OperatorMetrics, instance: str) -> None:
         self._api = api
         self._metrics = metrics
         self._instance = instance
@@ -72,18 +75,19 @@ class EventRecorder:
                 await self._send(job, event)
 
     async def _send(self, job: Json, event: PlannedEvent) -> None:
-        for attempt in range(_MAX_ATTEMPTS):
+        backoff = Backoff(_RETRY_SECONDS, _MAX_RETRY_SECONDS, jitter=0.0)
+        for _ in range(_MAX_ATTEMPTS):
             try:
                 await self._publish(job, event)
                 return
-            except ApiUnavailable as error:
+            except Unavailable as error:
                 log.debug("%s", error)
             except ApiStatusError as error:
                 # A namespace that is being deleted accepts no events, which does no harm.
                 if not error.is_transient:
                     log.debug("%s", error)
                     break
-            await asyncio.sleep(_RETRY_SECONDS * 2**attempt)
+            await asyncio.sleep(backoff.next_delay())
         self._metrics.record_dropped_event()
 
     async def _publish(self, job: Json, event: PlannedEvent) -> None:
@@ -94,14 +98,14 @@ class EventRecorder:
         if series is not None and time.monotonic() - series.at < _SERIES_SECONDS:
             patch = {"count": series.count + 1, "lastObservedTime": now}
             path = EVENTS.object_path(series.namespace, series.name)
-            await self._api.merge_patch(EVENTS, path, {"series": patch}, FIELD_MANAGER)
+            await self._api.merge_patch(path, {"series": patch}, _QUERY)
             series.count += 1
             series.at = time.monotonic()
             return
         name = f"{metadata['name']}.{uuid.uuid4().hex[:16]}"
         body = self._body(job, event, name, now)
         await self._api.create(
-            EVENTS, EVENTS.collection_path(metadata["namespace"]), body, FIELD_MANAGER, METADATA_ONLY
+            EVENTS.collection_path(metadata["namespace"]), body, _QUERY, accept=METADATA_ONLY
         )
         self._series[event_key] = _EventSeries(name, metadata["namespace"], 1, time.monotonic())
         while len(self._series) > _MAX_SERIES:

@@ -16,9 +16,12 @@ from kubernetes.aio.leaderelection.leaderelection import LeaderElection
 from kubernetes.aio.leaderelection.resourcelock.leaselock import LeaseLock
 
 from kubealign_operator.controller.config import LeaderElectionConfig
-from kubealign_operator.controller.kube.errors import NotLeader
 
 log = logging.getLogger(__name__)
+
+
+class NotLeader(Exception):
+    """The lease may have expired: nothing may be written."""
 
 
 class LeaseLost(Exception):

@@ -4,11 +4,12 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
+from kubealign.errors import Unavailable
+from kubealign.kube.api import KubernetesApi
+from kubealign.kube.errors import ApiStatusError
 from kubealign.kube.resources import SECRETS
 from kubealign_operator import names
 from kubealign_operator.controller import credentials
-from kubealign_operator.controller.kube.api import Api
-from kubealign_operator.controller.kube.errors import ApiStatusError, ApiUnavailable
 from kubealign_operator.controller.kube.ownership import JobKey
 from kubealign_operator.controller.metrics import OperatorMetrics
 from kubealign_operator.controller.platform_redis.server import PlatformRedis, RedisUnavailable, job_of_key
@@ -31,7 +32,7 @@ class RedisUserSync:
     def __init__(
         self,
         redis: PlatformRedis,
-        api: Api,
+        api: KubernetesApi,
         jobs: JobStore,
         metrics: OperatorMetrics,
         namespaces: Sequence[str],
@@ -109,10 +110,8 @@ class RedisUserSync:
         if job is None or not job.phase:
             return
         try:
-            secret = await self._api.get(
-                SECRETS, SECRETS.object_path(key.namespace, names.credentials(key.name))
-            )
-        except (ApiStatusError, ApiUnavailable) as error:
+            secret = await self._api.get(SECRETS.object_path(key.namespace, names.credentials(key.name)))
+        except (ApiStatusError, Unavailable) as error:
             log.debug("%s", error)
             return
         password = credentials.redis_password(secret, uid)

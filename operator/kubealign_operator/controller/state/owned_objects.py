@@ -7,10 +7,10 @@ ConfigMap of the cluster. An answer is cached until it expires; a new job has no
 import asyncio
 import time
 
+from kubealign.kube.api import METADATA_ONLY, KubernetesApi
+from kubealign.kube.errors import ApiStatusError
 from kubealign.kube.resources import CONFIG_MAPS, NETWORK_POLICIES, SECRETS, SERVICES
 from kubealign_operator import names
-from kubealign_operator.controller.kube.api import METADATA_ONLY, Api
-from kubealign_operator.controller.kube.errors import ApiStatusError
 from kubealign_operator.controller.kube.ownership import OWNED, JobKey, owner_uid
 from kubealign_operator.controller.state.cache import WatchedJob
 
@@ -20,14 +20,14 @@ KindAndName = tuple[str, str]
 class OwnedObjects:
     """Existing objects by uid of the job. `seconds`: time to live of an answer."""
 
-    def __init__(self, api: Api, seconds: float) -> None:
+    def __init__(self, api: KubernetesApi, seconds: float) -> None:
         self._api = api
         self._ttl_seconds = seconds
         self._existing: dict[str, set[KindAndName]] = {}
         self._checked_at: dict[str, float] = {}
 
     async def existing(self, key: JobKey, job: WatchedJob) -> frozenset[KindAndName]:
-        """Return (kind, name) of each existing object. Raises the errors of Api."""
+        """Return (kind, name) of each existing object. Raises ApiStatusError or Unavailable."""
         if job.uid not in self._checked_at:
             # A job without a status has no objects yet: this saves four calls.
             is_new = not job.status
@@ -54,7 +54,7 @@ class OwnedObjects:
         kind, name = item
         resource = OWNED[kind]
         try:
-            document = await self._api.get(resource, resource.object_path(key.namespace, name), METADATA_ONLY)
+            document = await self._api.get(resource.object_path(key.namespace, name), accept=METADATA_ONLY)
         except ApiStatusError as error:
             if error.is_not_found:
                 return False

@@ -16,15 +16,16 @@ from kubealign.errors import (
     Unauthenticated,
     Unavailable,
 )
-from kubealign.kube.errors import ApiCall, ObjectNotFound, WatchExpired, error_from_response
+from kubealign.kube.errors import ApiCall, ErrorResponse, ObjectNotFound, WatchExpired, user_error
 
 JOBS = "/apis/kubealign.dev/v1alpha1/namespaces/team/alignmentjobs"
 ONE = f"{JOBS}/one"
+SERVER = "https://cluster.test"
 
 
 def refused(verb: str, path: str, code: int, **told: Any) -> KubealignError:
     body = json.dumps({"kind": "Status", "status": "Failure", "code": code, **told}).encode()
-    return error_from_response(ApiCall(verb, path), code, body, "https://cluster.test")
+    return user_error(ApiCall(verb, path), ErrorResponse(SERVER, code, body))
 
 
 @pytest.mark.parametrize(
@@ -61,7 +62,7 @@ def test_each_status_has_its_exception() -> None:
 
 
 def test_missing_resource_type_is_not_a_missing_job() -> None:
-    text = error_from_response(ApiCall("get", ONE), 404, b"404 page not found\n", "https://cluster.test")
+    text = user_error(ApiCall("get", ONE), ErrorResponse(SERVER, 404, b"404 page not found\n"))
     assert isinstance(text, NotPossible) and "helm install" in str(text)
 
 
@@ -119,5 +120,6 @@ def test_missing_permissions_differ_from_admission_rules() -> None:
 def test_any_response_body_becomes_a_client_error(body: bytes) -> None:
     for status in (400, 401, 403, 404, 409, 410, 422, 429, 500, 502, 599):
         assert isinstance(
-            error_from_response(ApiCall("create", JOBS), status, body, "https://cluster.test"), KubealignError
+            user_error(ApiCall("create", JOBS), ErrorResponse(SERVER, status, body)),
+            KubealignError,
         )

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
-from kubernetes.aio.client import ApiClient, Configuration
+from kubernetes.aio.client import Configuration
+
+from kubealign.kube.connections import Connections
 
 Json = dict[str, Any]
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -22,18 +24,18 @@ class ScriptedServer:
     asked: list[tuple[str, str, str]] = field(default_factory=list)
     _runner: web.AppRunner | None = None
 
-    async def __aenter__(self) -> ApiClient:
+    async def __aenter__(self) -> Connections:
         application = web.Application()
         application.router.add_route("*", "/{path:.*}", self._answer)
         self._runner = web.AppRunner(application, shutdown_timeout=0.1)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
         settings = Configuration(host=f"http://127.0.0.1:{self._runner.addresses[0][1]}")
-        self._client = ApiClient(settings)
-        return self._client
+        self._connections = Connections(settings)
+        return self._connections
 
     async def __aexit__(self, *_: object) -> None:
-        await self._client.close()
+        await self._connections.close()
         if self._runner is not None:
             await self._runner.cleanup()
 

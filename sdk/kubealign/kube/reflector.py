@@ -2,30 +2,30 @@
 
 The official client's SharedInformer was measured and rejected: it keeps complete objects (six thousand
 pods take more memory than the operator may have), lists in one response, reconnects at once to a server
-that is down, and has no deadline for a silent connection. Here objects are reduced before they are stored,
-pages are small, bookmarks advance the resume point, and every failure has an exponential backoff.
+that is down, and has no deadline for a silent connection. Here the store reduces objects before it keeps
+them, pages are small, bookmarks advance the resume point, and every failure has an exponential backoff.
 """
 
 import asyncio
 import logging
 import random
+from collections.abc import Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Protocol
 
+from kubealign.backoff import Backoff
+from kubealign.errors import KubealignError
+from kubealign.kube.api import WATCH_IDLE_TIMEOUT_SECONDS, Json, KubernetesApi
+from kubealign.kube.errors import ApiStatusError, is_watch_expired
 from kubealign.kube.resources import ApiResource, resource_version
-from kubealign_operator.controller.kube.api import Api, Json
-from kubealign_operator.controller.kube.errors import ApiStatusError, ApiUnavailable
-from kubealign_operator.controller.metrics import OperatorMetrics
 
 log = logging.getLogger(__name__)
 
-_PAGE_SIZE = 100
 # The server ends a watch itself, so that another of its replicas may take the next one.
 _WATCH_SECONDS = 300
-# A bookmark arrives every minute: a longer silence means a broken connection.
-_SILENCE_TIMEOUT_SECONDS = 90.0
 _RELIST_RETRY_SECONDS = 10.0
-_MIN_BACKOFF, _MAX_BACKOFF = 0.1, 10.0
+_MIN_BACKOFF_SECONDS, _MAX_BACKOFF_SECONDS = 0.1, 10.0
 
 
 class ObjectStore(Protocol):
@@ -66,20 +66,44 @@ class Scope:
         return {"labelSelector": self.labels} if self.labels else {}
 
 
+def _ignore_list(resource: ApiResource) -> None:
+    """Observe nothing."""
+
+
+@dataclass(frozen=True)
+class ReflectorOptions:
+    """Options of a reflector.
+
+    Attributes:
+        resync_seconds: Time between two lists, which find what a silently broken watch has missed.
+        page_size: Objects in one page of a list.
+        silence_timeout: Seconds without a byte after which a watch counts as broken.
+        on_list: Called after each complete list.
+    """
+
+    resync_seconds: float
+    page_size: int = 100
+    silence_timeout: float = WATCH_IDLE_TIMEOUT_SECONDS
+    on_list: Callable[[ApiResource], None] = _ignore_list
+
+
 class Reflector:
-    """Mirrors one scope. `synced` is set once the first list is stored."""
+    """Mirrors one scope.
+
+    `synced` is set once the first list is stored; `last_error` is empty while changes are received.
+    """
 
     def __init__(
-        self, api: Api, scope: Scope, store: ObjectStore, metrics: OperatorMetrics, resync_seconds: float
+        self, api: KubernetesApi, scope: Scope, store: ObjectStore, options: ReflectorOptions
     ) -> None:
         self.synced = asyncio.Event()
+        self.last_error = ""
         self._api = api
         self._scope = scope
         self._store = store
-        self._metrics = metrics
-        self._resync_seconds = resync_seconds
+        self._options = options
         self._version = 0
-        self._backoff = _MIN_BACKOFF
+        self._backoff = Backoff(_MIN_BACKOFF_SECONDS, _MAX_BACKOFF_SECONDS)
 
     async def run(self) -> None:
         """Mirror until cancelled."""
@@ -89,12 +113,12 @@ class Reflector:
             if await self._list():
                 self.synced.set()
                 # Jitter: not all kinds and namespaces at the same time.
-                seconds = self._resync_seconds * random.uniform(0.9, 1.1)
+                seconds = self._options.resync_seconds * random.uniform(0.9, 1.1)
             elif must_list:
                 continue
             else:
                 # The list was only a resync: continuing the watch matters more than repeating it.
-                seconds = min(self._resync_seconds, _RELIST_RETRY_SECONDS)
+                seconds = min(self._options.resync_seconds, _RELIST_RETRY_SECONDS)
             until = loop.time() + seconds
             must_list = False
             while not must_list and (remaining := until - loop.time()) > 0:
@@ -103,10 +127,10 @@ class Reflector:
     async def _list(self) -> bool:
         """List all objects. False: the list failed, and the backoff has passed."""
         uids: set[str] = set()
-        query = {**self._scope.query, "limit": _PAGE_SIZE}
+        query = {**self._scope.query, "limit": self._options.page_size}
         try:
             while True:
-                page = await self._api.list(self._scope.resource, self._scope.path, query)
+                page = await self._api.list(self._scope.path, query)
                 for item in page["items"]:
                     uids.add(item["metadata"]["uid"])
                     self._store.put(item)
@@ -115,50 +139,47 @@ class Reflector:
                 if not continue_token:
                     break
                 query["continue"] = continue_token
-        except (ApiStatusError, ApiUnavailable) as error:
+        except KubealignError as error:
             await self._back_off("list", error)
             return False
-        self._metrics.record_list(self._scope.resource.plural)
+        self._options.on_list(self._scope.resource)
         self._store.sweep(self._scope.namespace, uids, listed_version)
         self._advance_to(listed_version)
-        self._backoff = _MIN_BACKOFF
+        self._record_success()
         return True
 
     async def _watch(self, seconds: float) -> bool:
         """Run one watch. False: the resume point has expired, and a new list is required."""
         query = {
             **self._scope.query,
-            "watch": 1,
-            "allowWatchBookmarks": "true",
             "resourceVersion": self._version,
             "timeoutSeconds": max(1, round(seconds)),
         }
-        started = asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
+        started = loop.time()
         try:
-            async with self._api.watch(
-                self._scope.resource, self._scope.path, query, _SILENCE_TIMEOUT_SECONDS
+            async with aclosing(
+                self._api.watch(self._scope.path, query, self._options.silence_timeout)
             ) as events:
                 async for event in events:
                     self._apply(event)
-                    self._backoff = _MIN_BACKOFF
-        except (ApiStatusError, ApiUnavailable) as error:
-            if isinstance(error, ApiStatusError) and error.is_expired:
-                log.info("the watch of %s has expired: listing again", self._scope.resource.plural)
+                    self._record_success()
+                    # A burst of buffered events must not starve the other tasks.
+                    await asyncio.sleep(0)
+        except KubealignError as error:
+            if is_watch_expired(error):
+                log.info("the watch of %s has expired: listing again", self._scope.path)
                 return False
             await self._back_off("watch", error)
             return True
-        if asyncio.get_running_loop().time() - started < 1.0:
+        self.last_error = ""
+        if loop.time() - started < 1.0:
             # A server that ends every watch at once must not cause a busy loop.
-            await self._sleep()
+            await asyncio.sleep(self._backoff.next_delay())
         return True
 
     def _apply(self, event: Json) -> None:
         kind, item = event.get("type"), event.get("object") or {}
-        if kind == "ERROR":
-            code = int(item.get("code") or 500)
-            raise ApiStatusError(
-                f"watch {self._scope.path}", code, str(item.get("reason")), str(item.get("message")), None
-            )
         if kind in ("ADDED", "MODIFIED"):
             self._store.put(item)
         elif kind == "DELETED":
@@ -169,10 +190,12 @@ class Reflector:
         self._version = max(self._version, new_version)
         self._store.advance_to(self._scope.namespace, self._version)
 
-    async def _back_off(self, verb: str, error: ApiStatusError | ApiUnavailable) -> None:
-        log.warning("%s of %s: %s", verb, self._scope.path, error)
-        await self._sleep(error.retry_after or 0.0 if isinstance(error, ApiStatusError) else 0.0)
+    def _record_success(self) -> None:
+        self.last_error = ""
+        self._backoff.reset()
 
-    async def _sleep(self, min_seconds: float = 0.0) -> None:
-        await asyncio.sleep(max(min_seconds, self._backoff * random.uniform(0.5, 1.0)))
-        self._backoff = min(2 * self._backoff, _MAX_BACKOFF)
+    async def _back_off(self, verb: str, error: KubealignError) -> None:
+        self.last_error = str(error)
+        log.warning("%s of %s: %s", verb, self._scope.path, error)
+        retry_after = error.retry_after if isinstance(error, ApiStatusError) else None
+        await asyncio.sleep(max(retry_after or 0.0, self._backoff.next_delay()))

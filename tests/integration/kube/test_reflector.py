@@ -3,9 +3,10 @@
 import asyncio
 from typing import Any
 
+import pytest
 from aiohttp import web
 
-from integration.operator.api_server import (
+from integration.kube.api_server import (
     Answer,
     Json,
     ScriptedServer,
@@ -15,10 +16,10 @@ from integration.operator.api_server import (
     says,
     streams,
 )
-from kubealign.kube.resources import PODS
-from kubealign_operator.controller.kube.api import Api
-from kubealign_operator.controller.kube.reflector import Reflector, Scope
-from kubealign_operator.controller.metrics import OperatorMetrics
+from kubealign.kube.api import ApiOptions, KubernetesApi
+from kubealign.kube.errors import STATUS_ERRORS, USER_ERRORS, ErrorTranslation
+from kubealign.kube.reflector import Reflector, ReflectorOptions, Scope
+from kubealign.kube.resources import PODS, ApiResource
 
 
 class RecordingStore:
@@ -63,19 +64,21 @@ def _event(kind: str, item: Json) -> Json:
 _OPEN = streams(stays=True)
 
 
+@pytest.fixture(params=[USER_ERRORS, STATUS_ERRORS], ids=["user errors", "status errors"])
+def errors(request: pytest.FixtureRequest) -> ErrorTranslation:
+    """Return the errors of the reflector's client."""
+    translation: ErrorTranslation = request.param
+    return translation
+
+
 async def _followed(
-    answers: list[Answer], until: int, resync: float = 600
+    answers: list[Answer], errors: ErrorTranslation, until: int, resync: float = 600
 ) -> tuple[RecordingStore, list[str]]:
     """Return the stored objects and the requests once the store has reached a version."""
     stored, server = RecordingStore(until), ScriptedServer(answers)
-    async with server as client:
-        reflector = Reflector(
-            Api(client, OperatorMetrics(), 5),
-            Scope(PODS, "team", "a=b"),
-            stored,
-            OperatorMetrics(),
-            resync_seconds=resync,
-        )
+    async with server as connections:
+        api = KubernetesApi(connections, "team", ApiOptions(timeout=5, errors=errors))
+        reflector = Reflector(api, Scope(PODS, "team", "a=b"), stored, ReflectorOptions(resync))
         running = asyncio.create_task(reflector.run())
         try:
             async with asyncio.timeout(20):
@@ -86,7 +89,7 @@ async def _followed(
     return stored, [path for _, path, _ in server.asked]
 
 
-async def test_pages_then_events() -> None:
+async def test_pages_then_events(errors: ErrorTranslation) -> None:
     stored, asked = await _followed(
         [
             _page(5, _item("a", 1), follows="more"),
@@ -98,6 +101,7 @@ async def test_pages_then_events() -> None:
                 stays=True,
             ),
         ],
+        errors,
         until=8,
     )
     assert stored.items == {"a": 7, "c": 6}
@@ -107,7 +111,7 @@ async def test_pages_then_events() -> None:
     assert "watch=1" in asked[2]
 
 
-async def test_a_broken_watch_resumes() -> None:
+async def test_a_broken_watch_resumes(errors: ErrorTranslation) -> None:
     """A bookmark advances the resume point although no object changed."""
     stored, asked = await _followed(
         [
@@ -117,13 +121,14 @@ async def test_a_broken_watch_resumes() -> None:
             refuses(500, "InternalError"),
             streams(_event("ADDED", _item("b", 91)), stays=True),
         ],
+        errors,
         until=91,
     )
     assert stored.items == {"a": 1, "b": 91}
     assert ["resourceVersion=90" in path for path in asked] == [False, False, True, True, True]
 
 
-async def test_an_expired_watch_causes_a_list() -> None:
+async def test_an_expired_watch_causes_a_list(errors: ErrorTranslation) -> None:
     """410 as response, and 410 as event."""
     gone = {"type": "ERROR", "object": {"code": 410, "reason": "Expired", "message": "too old"}}
     stored, asked = await _followed(
@@ -135,13 +140,14 @@ async def test_an_expired_watch_causes_a_list() -> None:
             _page(30, _item("d", 25)),
             _OPEN,
         ],
+        errors,
         until=30,
     )
     assert stored.items == {"d": 25}
     assert sum("limit=" in path for path in asked) == 3
 
 
-async def test_an_incomplete_list_removes_nothing() -> None:
+async def test_an_incomplete_list_removes_nothing(errors: ErrorTranslation) -> None:
     stored, _ = await _followed(
         [
             _page(5, _item("a", 1), follows="more"),
@@ -150,12 +156,13 @@ async def test_an_incomplete_list_removes_nothing() -> None:
             _page(9, _item("b", 8)),
             _OPEN,
         ],
+        errors,
         until=9,
     )
     assert stored.items == {"b": 8}
 
 
-async def test_periodic_resync() -> None:
+async def test_periodic_resync(errors: ErrorTranslation) -> None:
     """A resync finds what a watch has missed; a failed list does not stop the watch."""
     lists = [_page(5, _item("a", 1)), refuses(500, "InternalError"), _page(8, _item("b", 7))]
     watches = [streams(_event("BOOKMARK", _item("", 6))), streams(_event("ADDED", _item("b", 7)))]
@@ -164,8 +171,71 @@ async def test_periodic_resync() -> None:
         # How many watches there are between two lists is chance: each has answers of its own.
         return await next_of(watches if "watch" in request.query else lists)(request)
 
-    stored, asked = await _followed([answer], until=8, resync=0.05)
+    stored, asked = await _followed([answer], errors, until=8, resync=0.05)
     assert stored.items == {"b": 7}
     listed = [at for at, path in enumerate(asked) if "limit=" in path]
     assert len(listed) >= 3
     assert listed[2] > listed[1] + 1
+
+
+async def test_last_error_is_set_until_changes_are_received(errors: ErrorTranslation) -> None:
+    lists: list[ApiResource] = []
+    answers = [refuses(500, "InternalError"), _page(5, _item("a", 1)), breaks, _OPEN]
+    last_errors: list[str] = []
+    store, asked_four_times = RecordingStore(until=5), asyncio.Event()
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        last_errors.append(reflector.last_error)
+        if len(last_errors) == 4:
+            asked_four_times.set()
+        return await next_of(answers)(request)
+
+    server = ScriptedServer([answer])
+    async with server as connections:
+        api = KubernetesApi(connections, "team", ApiOptions(timeout=5, errors=errors))
+        options = ReflectorOptions(resync_seconds=600, page_size=7, on_list=lists.append)
+        reflector = Reflector(api, Scope(PODS), store, options)
+        running = asyncio.create_task(reflector.run())
+        async with asyncio.timeout(20):
+            await asked_four_times.wait()
+        running.cancel()
+        await asyncio.wait([running])
+    assert reflector.synced.is_set()
+    assert [bool(error) for error in last_errors] == [False, True, False, True]
+    assert "InternalError by the test" in last_errors[1]
+    # The list that failed is not reported.
+    assert lists == [PODS]
+    assert "limit=7" in server.asked[0][1]
+
+
+async def test_a_server_that_ends_each_watch_at_once_is_asked_ever_more_rarely() -> None:
+    server = ScriptedServer([_page(5), streams()])
+    async with server as connections:
+        api = KubernetesApi(connections, "team", ApiOptions(timeout=5))
+        reflector = Reflector(api, Scope(PODS), RecordingStore(until=5), ReflectorOptions(600))
+        running = asyncio.create_task(reflector.run())
+        await asyncio.sleep(1.5)
+        running.cancel()
+        await asyncio.wait([running])
+    # Delays of 0.1, 0.2, 0.4, 0.8 s, each shortened by at most half.
+    assert 3 <= len(server.asked) - 1 <= 6
+
+
+async def test_events_in_one_burst_leave_time_for_other_tasks() -> None:
+    burst = [_event("ADDED", _item(str(number), 10 + number)) for number in range(200)]
+    store = RecordingStore(until=209)
+    seen: list[int] = []
+
+    async def observe() -> None:
+        while not store.reached.is_set():
+            seen.append(len(store.items))
+            await asyncio.sleep(0)
+
+    async with ScriptedServer([_page(5), streams(*burst, stays=True)]) as connections:
+        api = KubernetesApi(connections, "team", ApiOptions(timeout=5))
+        running = asyncio.create_task(Reflector(api, Scope(PODS), store, ReflectorOptions(600)).run())
+        async with asyncio.timeout(20):
+            await observe()
+        running.cancel()
+        await asyncio.wait([running])
+    assert len(set(seen)) > 100
