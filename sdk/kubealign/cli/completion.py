@@ -1,4 +1,4 @@
-"""`kubealign completion`, and shell completion of job names."""
+"""`kubealign completion`, and shell completion of the names of jobs and processes."""
 
 import asyncio
 from enum import StrEnum
@@ -37,14 +37,26 @@ def completion(
 
 def complete_job_names(context: typer.Context, incomplete: str) -> list[str]:
     """Return job names of the backend selected by the options so far; empty if it does not respond soon."""
+    try:
+        return asyncio.run(_matching_names(_target(context), incomplete))
+    except Exception:  # noqa: BLE001 (shell completion cannot show an error)
+        return []
+
+
+def complete_process_names(context: typer.Context, incomplete: str) -> list[str]:
+    """Return names of the processes of the job given before; empty as in `complete_job_names`."""
+    try:
+        return asyncio.run(_matching_processes(_target(context), context.params["job"], incomplete))
+    except Exception:  # noqa: BLE001 (shell completion cannot show an error)
+        return []
+
+
+def _target(context: typer.Context) -> Any:
     from kubealign.cli.target import CommandTarget
 
     options: dict[str, Any] = {name: context.params.get(name) for name in CommandTarget.__dataclass_fields__}
     options["local"] = bool(options["local"])
-    try:
-        return asyncio.run(_matching_names(CommandTarget(**options), incomplete))
-    except Exception:  # noqa: BLE001 (shell completion cannot show an error)
-        return []
+    return CommandTarget(**options)
 
 
 async def _matching_names(target: Any, incomplete: str) -> list[str]:
@@ -58,3 +70,12 @@ async def _matching_names(target: Any, incomplete: str) -> list[str]:
         )
         page = await backend.list(query)
     return [record.name for record in page.jobs if record.name.startswith(incomplete)]
+
+
+async def _matching_processes(target: Any, job: str, incomplete: str) -> list[str]:
+    from kubealign.cli.target import open_backend
+    from kubealign.client.records import JobRef
+
+    async with asyncio.timeout(_TIMEOUT_SECONDS), open_backend(target) as backend:
+        processes = await backend.processes(JobRef(target.namespace or backend.namespace, job))
+    return [process.name for process in processes if process.name.startswith(incomplete)]

@@ -10,6 +10,7 @@ import typer
 from typer.completion import completion_init  # type: ignore[attr-defined]
 
 from kubealign import __version__
+from kubealign.cli.commands.jobs.call import call
 from kubealign.cli.commands.jobs.lifecycle import delete, resume, scale, suspend
 from kubealign.cli.commands.jobs.list_jobs import describe, get, list_jobs
 from kubealign.cli.commands.jobs.logs import events, logs
@@ -70,6 +71,7 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "metrics": metrics,
         "samples": samples,
         "events": events,
+        "call": call,
         "dashboard": dashboard,
     },
     "Change it": {"scale": scale, "suspend": suspend, "resume": resume, "delete": delete},

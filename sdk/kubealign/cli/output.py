@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 _CONTROL_CHARACTERS = re.compile(r"[\x7f-\x9f]")
 
 
-def format_json(value: Any) -> str:
-    """Format as indented JSON; terminal control characters are escaped."""
-    text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
+def format_json(value: Any, *, indent: int | None = 2) -> str:
+    """Format as JSON, indented or in one line; terminal control characters are escaped."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False, default=str)
     return _CONTROL_CHARACTERS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
