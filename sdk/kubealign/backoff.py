@@ -25,11 +25,15 @@ class Backoff:
     jitter: float = 0.5
     _retries: int = field(default=0, init=False)
 
-    def next_delay(self) -> float:
-        """Return seconds before the next retry."""
+    def next_delay(self, at_least: float = 0.0) -> float:
+        """Return seconds before the next retry.
+
+        Args:
+            at_least: Lower limit, such as a server's Retry-After; the jitter is added to it.
+        """
         delay = _doubled(self.initial_seconds, self._retries, self.max_seconds)
         self._retries += 1
-        return delay * random.uniform(1.0 - self.jitter, 1.0)
+        return max(at_least, delay * (1.0 - self.jitter)) + random.uniform(0.0, delay * self.jitter)
 
     def reset(self) -> None:
         """Start again with the initial delay, after a success."""

@@ -1,11 +1,11 @@
 """List and watch of a set of objects that resumes after disconnections."""
 
 import asyncio
-import random
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 
+from kubealign.backoff import Backoff
 from kubealign.errors import Unavailable
 from kubealign.kube.api import Json, KubernetesApi
 from kubealign.kube.errors import WatchExpired
@@ -13,7 +13,7 @@ from kubealign.kube.errors import WatchExpired
 _PAGE_SIZE = 500
 # The server ends a watch itself, so that another of its replicas may take over.
 _WATCH_SECONDS = 300
-_INITIAL_BACKOFF, _MAX_BACKOFF = 0.1, 10.0
+_MIN_BACKOFF_SECONDS, _MAX_BACKOFF_SECONDS = 0.1, 10.0
 #: Seconds without a response after which the watcher receives Unavailable.
 UNAVAILABLE_TIMEOUT_SECONDS = 300.0
 
@@ -58,7 +58,8 @@ async def watch_changes(
     """
     seen = dict(known_objects or {})
     loop = asyncio.get_running_loop()
-    pause, last_response, version = _INITIAL_BACKOFF, loop.time(), ""
+    backoff = Backoff(_MIN_BACKOFF_SECONDS, _MAX_BACKOFF_SECONDS)
+    last_response, version = loop.time(), ""
     while True:
         started = loop.time()
         try:
@@ -67,7 +68,8 @@ async def watch_changes(
                 for change in _diff(seen, items):
                     yield change
             watch_query = {**query, "resourceVersion": version, "timeoutSeconds": _WATCH_SECONDS}
-            pause, last_response = _INITIAL_BACKOFF, loop.time()
+            backoff.reset()
+            last_response = loop.time()
             async with aclosing(api.watch(path, watch_query)) as events:
                 async for event in events:
                     last_response = loop.time()
@@ -81,8 +83,7 @@ async def watch_changes(
         except Unavailable:
             if loop.time() - last_response > unavailable_timeout:
                 raise
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-            pause = min(2 * pause, _MAX_BACKOFF)
+            await asyncio.sleep(backoff.next_delay())
             continue
         if loop.time() - started < 1.0:
             # Limits the request rate towards a server that ends every watch at once.

@@ -28,6 +28,13 @@ def test_jitter_shortens_a_delay_by_at_most_its_fraction() -> None:
     assert len({delay for _, delay in delays}) > 100
 
 
+def test_a_lower_limit_keeps_the_jitter() -> None:
+    delays = [Backoff(1.0, 8.0).next_delay(at_least=7.0) for _ in range(200)]
+    assert all(7.0 <= delay <= 7.5 for delay in delays)
+    assert len(set(delays)) > 100
+    assert Backoff(1.0, 8.0, jitter=0.0).next_delay(at_least=0.5) == 1.0
+
+
 def test_many_retries_do_not_overflow() -> None:
     backoff = Backoff(0.1, 10.0, jitter=0.0)
     for _ in range(5000):

@@ -4,28 +4,32 @@ Level-triggered: a key means that something may have changed, not what.
 """
 
 import asyncio
-import random
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import Generic, TypeVar
+
+from kubealign.backoff import Backoff
 
 K = TypeVar("K", bound=Hashable)
 
 _MIN_RETRY_SECONDS = 0.05
 _MAX_RETRY_SECONDS = 60.0
-_MAX_DOUBLINGS = 16
 
 
 class WorkQueue(Generic[K]):
-    """A work queue for one event loop. A key added while a worker processes it is queued again afterwards."""
+    """A work queue for one event loop. A key added while a worker processes it is queued again afterwards.
 
-    def __init__(self, random_fraction: Callable[[], float] = random.random) -> None:
-        self._random = random_fraction
+    Args:
+        jitter: Largest fraction by which a backoff is shortened at random.
+    """
+
+    def __init__(self, jitter: float = 0.5) -> None:
+        self._jitter = jitter
         self._ready: OrderedDict[K, None] = OrderedDict()
         self._has_ready = asyncio.Event()
         self._processing: set[K] = set()
         self._dirty: set[K] = set()
-        self._failures: dict[K, int] = {}
+        self._backoffs: dict[K, Backoff] = {}
         self._timers: dict[K, asyncio.TimerHandle] = {}
 
     def __len__(self) -> int:
@@ -58,16 +62,15 @@ class WorkQueue(Generic[K]):
         Returns:
             The delay in seconds.
         """
-        failures = self._failures.get(key, 0)
-        self._failures[key] = min(failures + 1, _MAX_DOUBLINGS)
-        delay: float = min(_MIN_RETRY_SECONDS * 2**failures, _MAX_RETRY_SECONDS)
-        seconds = max(at_least, delay / 2) + self._random() * delay / 2
+        if key not in self._backoffs:
+            self._backoffs[key] = Backoff(_MIN_RETRY_SECONDS, _MAX_RETRY_SECONDS, self._jitter)
+        seconds = self._backoffs[key].next_delay(at_least)
         self.add_after(key, seconds)
         return seconds
 
     def forget(self, key: K) -> None:
         """Reset the backoff of the key."""
-        self._failures.pop(key, None)
+        self._backoffs.pop(key, None)
 
     async def get(self) -> K:
         """Return the key that has waited longest; no other worker gets it before `done`."""
