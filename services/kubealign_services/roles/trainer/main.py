@@ -13,14 +13,14 @@ from kubealign_services.roles.trainer.servicer import TrainerServicer
 from kubealign_services.roles.trainer.weight_publication import PublishWeightsCommand
 from kubealign_services.runtime.process.context import ProcessContext
 from kubealign_services.runtime.process.role_runner import run_role
-from kubealign_services.training.backends import create_backend, load_frozen
-from kubealign_services.training.commands.core import StepPlan, TrainingCore
-from kubealign_services.training.commands.server import Handler, core_handlers, make_handler, serve_group
+from kubealign_services.training.commands.core import StepPlan
+from kubealign_services.training.commands.server import Handler, core_handlers, make_handler
 from kubealign_services.training.commands.shared_accelerator import (
     Accelerator,
     ExclusiveAccelerator,
     SharedAccelerator,
 )
+from kubealign_services.training.commands.trained_model import TrainedModelProcess
 from kubealign_services.training.contract import FrozenBackend, Head, TrainingBackend
 from kubealign_services.weights.send.publisher import WeightsPublisher
 from kubealign_services.weights.send.servicer import WeightsSenderServicer
@@ -38,17 +38,14 @@ async def serve(context: ProcessContext, shared_accelerator: SharedAccelerator |
     accelerator = shared_accelerator or ExclusiveAccelerator()
     settings, spec = context.settings, context.job.spec
     prepared = load_prepared(settings.run_dir)
-    algorithm = make_algorithm(spec.algorithm)
-    core = TrainingCore(
-        create=accelerator.wrap_create(lambda: _create_backend(context, prepared)),
-        objective=_create_objective(algorithm, spec.reward_score_names),
-        plan=StepPlan(
+    process = TrainedModelProcess(context, "trainer", spec.trainer)
+    core = process.create_core(
+        accelerator.wrap_create(lambda: _create_backend(process, prepared)),
+        _create_objective(make_algorithm(spec.algorithm), spec.reward_score_names),
+        StepPlan(
             epochs=getattr(spec.algorithm.value, "epochs_per_step", 1),
             minibatch_sequences=getattr(spec.algorithm.value, "minibatch_sequences", None),
         ),
-        seed=spec.seed,
-        role="trainer",
-        world_size=settings.world_size,
     )
     handlers: dict[str, Handler] = core_handlers(core)
     publisher: WeightsPublisher | None = None
@@ -73,7 +70,7 @@ async def serve(context: ProcessContext, shared_accelerator: SharedAccelerator |
         )
     reference = spec.effective_reference
     if reference is not None and reference.placement is ReferencePlacement.WITH_TRAINER:
-        frozen = await context.compute(_load_reference, context, prepared, accelerator)
+        frozen = await context.compute(_load_reference, process, prepared, accelerator)
         handlers["ReferenceLogprobs"] = make_handler(
             training_pb2.ForwardRequest, ReferenceLogprobsCommand(core, frozen)
         )
@@ -82,9 +79,7 @@ async def serve(context: ProcessContext, shared_accelerator: SharedAccelerator |
             training_pb2.ForwardRequest, AdapterOffLogprobsCommand(core)
         )
     try:
-        await serve_group(
-            context, spec.trainer, accelerator.wrap_handlers(handlers), TrainerServicer, senders
-        )
+        await process.serve(accelerator.wrap_handlers(handlers), TrainerServicer, senders)
     finally:
         if broadcasts is not None:
             broadcasts.close()
@@ -93,18 +88,11 @@ async def serve(context: ProcessContext, shared_accelerator: SharedAccelerator |
 
 
 def _load_reference(
-    context: ProcessContext, prepared: PreparedJob, accelerator: Accelerator
+    process: TrainedModelProcess, prepared: PreparedJob, accelerator: Accelerator
 ) -> FrozenBackend:
     """Load the reference that the trainer hosts and offload it."""
-    settings = context.settings
     with accelerator.hold("loading the reference"):
-        frozen = load_frozen(
-            prepared.model_folder("reference"),
-            Head.LANGUAGE_MODEL,
-            context.job.spec.trainer,
-            rank=settings.rank,
-            world_size=settings.world_size,
-        )
+        frozen = process.load_frozen(prepared.model_folder("reference"), Head.LANGUAGE_MODEL)
         frozen.offload()
     return frozen
 
@@ -116,20 +104,16 @@ def _create_objective(algorithm: Algorithm, scores: Sequence[str]) -> Objective:
     return algorithm.policy_objective()
 
 
-def _create_backend(context: ProcessContext, prepared: PreparedJob) -> TrainingBackend:
+def _create_backend(process: TrainedModelProcess, prepared: PreparedJob) -> TrainingBackend:
     """Create the training backend of the policy."""
-    spec = context.job.spec
+    spec = process.context.job.spec
     algorithm = spec.algorithm.value
     warmup = getattr(algorithm, "critic_warmup_steps", 0)
     pooling = getattr(algorithm, "pooling", None)
-    return create_backend(
+    return process.create_backend(
         prepared.model_folder("policy"),
         Head.LANGUAGE_MODEL if pooling is None else Head.SCORE,
-        spec.trainer,
         total_updates=max(1, spec.max_steps - warmup) * algorithm.updates_per_step,
-        rank=context.settings.rank,
-        world_size=context.settings.world_size,
-        seed=spec.seed,
         pooling=None if pooling is None else pooling.value,
         scores=spec.reward_score_names,
     )

@@ -3,29 +3,11 @@
 import grpc
 
 from kubealign.v1 import refit_pb2, trainer_pb2_grpc, training_pb2
-from kubealign_services.training.commands.server import CommandDispatcher
+from kubealign_services.training.commands.servicer import TrainedModelServicer
 
 
-class TrainerServicer(trainer_pb2_grpc.TrainerServicer):
-    """gRPC service of the trainer, served by rank 0. The server's interceptor maps errors to status codes."""
-
-    def __init__(self, commander: CommandDispatcher) -> None:
-        self._commander = commander
-
-    async def Describe(
-        self, request: training_pb2.DescribeRequest, context: grpc.aio.ServicerContext
-    ) -> training_pb2.TrainingState:
-        return await self._commander.run("Describe", request, training_pb2.TrainingState)
-
-    async def Load(
-        self, request: training_pb2.LoadRequest, context: grpc.aio.ServicerContext
-    ) -> training_pb2.TrainingState:
-        return await self._commander.run("Load", request, training_pb2.TrainingState)
-
-    async def TrainStep(
-        self, request: training_pb2.TrainStepRequest, context: grpc.aio.ServicerContext
-    ) -> training_pb2.TrainStepReply:
-        return await self._commander.run("TrainStep", request, training_pb2.TrainStepReply)
+class TrainerServicer(TrainedModelServicer, trainer_pb2_grpc.TrainerServicer):
+    """gRPC service of the trainer, served by rank 0."""
 
     async def Evaluate(
         self, request: training_pb2.EvaluateRequest, context: grpc.aio.ServicerContext
@@ -41,11 +23,6 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServicer):
         self, request: training_pb2.ForwardRequest, context: grpc.aio.ServicerContext
     ) -> training_pb2.ForwardReply:
         return await self._commander.run("ReferenceLogprobs", request, training_pb2.ForwardReply)
-
-    async def Save(
-        self, request: training_pb2.SaveRequest, context: grpc.aio.ServicerContext
-    ) -> training_pb2.SaveReply:
-        return await self._commander.save(request)
 
     async def Export(
         self, request: training_pb2.ExportRequest, context: grpc.aio.ServicerContext

@@ -1,0 +1,80 @@
+"""Process of one rank of a trained model: what trainer and critic have in common from their settings to their
+commands.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kubealign.spec.sections.training import HeadInit, Trainer
+from kubealign_services.algorithms.contract import Objective
+from kubealign_services.runtime.process.context import ProcessContext
+from kubealign_services.training.backends import create_backend, load_frozen
+from kubealign_services.training.commands.core import StepPlan, TrainingCore
+from kubealign_services.training.commands.server import CommandDispatcher, Handler, serve_group
+from kubealign_services.training.contract import FrozenBackend, Head, TrainingBackend
+
+
+@dataclass(frozen=True)
+class TrainedModelProcess:
+    """One rank of a trained model.
+
+    Attributes:
+        role: "trainer" or "critic", for the errors and the random numbers of its steps.
+        spec: The model's own section of the job's spec.
+    """
+
+    context: ProcessContext
+    role: str
+    spec: Trainer
+
+    def create_core(
+        self, create: Callable[[], TrainingBackend], objective: Objective, plan: StepPlan
+    ) -> TrainingCore:
+        """Return the executor of the driver's commands; arguments as for `TrainingCore`."""
+        return TrainingCore(
+            create=create,
+            objective=objective,
+            plan=plan,
+            seed=self.context.job.spec.seed,
+            role=self.role,
+            world_size=self.context.settings.world_size,
+        )
+
+    def create_backend(
+        self,
+        folder: Path,
+        head: Head,
+        total_updates: int,
+        *,
+        head_init: HeadInit = HeadInit.ZERO,
+        pooling: str | None = None,
+        scores: Sequence[str] = (),
+    ) -> TrainingBackend:
+        """Create this rank's part of the model; arguments as for `backends.create_backend`."""
+        return create_backend(
+            folder,
+            head,
+            self.spec,
+            total_updates,
+            rank=self.context.settings.rank,
+            world_size=self.context.settings.world_size,
+            seed=self.context.job.spec.seed,
+            head_init=head_init,
+            pooling=pooling,
+            scores=scores,
+        )
+
+    def load_frozen(self, folder: Path, head: Head) -> FrozenBackend:
+        """Load a frozen model that shares the processes of the trained one."""
+        settings = self.context.settings
+        return load_frozen(folder, head, self.spec, rank=settings.rank, world_size=settings.world_size)
+
+    async def serve(
+        self,
+        handlers: Mapping[str, Handler],
+        servicer: Callable[[CommandDispatcher], object],
+        rank_servicers: Sequence[object] = (),
+    ) -> None:
+        """Serve the commands until stopped; arguments as for `serve_group`."""
+        await serve_group(self.context, self.spec, handlers, servicer, rank_servicers)
