@@ -27,6 +27,7 @@ from kubealign_services.algorithms.contract import LossTerms, ModelOutputs, Obje
 from kubealign_services.algorithms.offline.sft import CrossEntropyObjective
 from kubealign_services.algorithms.online.ppo import PPOAlgorithm
 from kubealign_services.batch.packed import Batch
+from kubealign_services.batch.temperatures import set_temperatures
 from kubealign_services.training.backends import create_backend, load_frozen
 from kubealign_services.training.commands.group import CommandGroup, Handlers
 from kubealign_services.training.contract import Head, NonFiniteLoss, TrainingBackend, UpdatePlan
@@ -71,8 +72,8 @@ def trainer(backend: Backend, ranks: int, lora: Lora | None = None) -> Trainer:
 
 
 def batch_of(step: int) -> Batch:
-    """Return random tokens with every column that the objectives read; the fourth batch at another
-    temperature.
+    """Return random tokens with every column that the objectives read; the second batch at another
+    temperature, the sequences of the fourth batch at different temperatures.
     """
     responses = RESPONSES[step % len(RESPONSES)]
     generator = torch.Generator().manual_seed(step)
@@ -84,8 +85,10 @@ def batch_of(step: int) -> Batch:
     batch.token_columns["candidates"] = torch.randint(0, VOCABULARY, (length, 3), generator=generator)
     for name in ("old_logprobs", "behaviour_logprobs", "reference_logprobs"):
         batch.token_columns[name] = (batch.token_columns[name] - 3.0).float()
-    if step == 3:
+    if step == 1:
         batch.scalars["temperature"] = 0.7
+    if step == 3:
+        set_temperatures(batch, [0.7, 1.3, 1.0, 0.7, 2.0, 1.0])
     return batch
 
 

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3MoeConfig
 from kubealign.spec.sections.megatron import MegatronBackendSpec, Recompute
 from kubealign.spec.sections.precision import Precision
 from kubealign.spec.sections.training import Backend, TorchBackendSpec
+from kubealign_services.batch.temperatures import sequence_temperatures
 from support.forked_ranks import RankFactory
 from support.free_address import free_address
 from support.training_contract import VOCABULARY, ContractRun, RankSetup, batch_of, run_rank, trainer
@@ -178,7 +179,7 @@ def test_an_export_computes_the_same(outcome: ContractRun) -> None:
     start, end = batch.cu_seqlens[:2].tolist()
     tokens = batch.tokens[start:end].long()
     with torch.no_grad():
-        logits = model(tokens[None]).logits[0] / batch.scalars["temperature"]
+        logits = model(tokens[None]).logits[0] / sequence_temperatures(batch)[0].item()
     logprobs = logits.log_softmax(-1)[:-1].gather(-1, tokens[1:, None])[:, 0]
     chosen = batch.token_columns["loss_mask"][start + 1 : end] != 0
     actual = outcome.tensors("columns")["logprobs"][start + 1 : end]

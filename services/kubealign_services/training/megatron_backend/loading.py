@@ -12,6 +12,7 @@ from torch import Tensor
 from kubealign.spec.sections.megatron import MegatronBackendSpec
 from kubealign.spec.sections.training import HeadInit, Trainer
 from kubealign_services.batch.packed import Batch
+from kubealign_services.batch.temperatures import sequence_temperatures
 from kubealign_services.training.contract import Head
 from kubealign_services.training.megatron_backend.cpu_shims import megatron_cpu_shims
 from kubealign_services.training.megatron_backend.model.architecture import (
@@ -156,9 +157,14 @@ def check_batch(batch: Batch, outputs: frozenset[str], shape: ModelArchitecture,
         )
     if "candidate_logprobs" in outputs and "candidates" not in batch.token_columns:
         raise ValueError("candidate_logprobs were asked for, and the batch has no column candidates")
-    for name in ("temperature", "candidates_temperature"):
-        if not batch.scalars.get(name, 1.0) > 0:
-            raise ValueError(f"{name} is {batch.scalars[name]}; it must be above 0")
+    temperatures = {
+        "temperature": sequence_temperatures(batch).tolist(),
+        "candidates_temperature": [batch.scalars.get("candidates_temperature", 1.0)],
+    }
+    for name, values in temperatures.items():
+        for value in values:
+            if not value > 0:
+                raise ValueError(f"{name} is {value}; it must be above 0")
 
 
 def output_widths(batch: Batch, head: Head, heads: HeadSizes) -> dict[str, tuple[int, ...]]:

@@ -20,6 +20,7 @@ from kubealign_services.training.megatron_backend.model.vocab_parallel_logprobs 
     vocab_parallel_token_logprobs,
 )
 from kubealign_services.training.megatron_backend.parallel.process_groups import ParallelGroups
+from kubealign_services.training.torch_backend.logprobs.chunked_logits import Temperature
 
 
 @dataclass(frozen=True)
@@ -88,13 +89,14 @@ class OutputHeads:
             self.vocabulary, len(weight), group.rank(), group if group.size() > 1 else None
         )
         chosen, rows = _local_rows(packed.target_indices, packed.target_indices - 1, tokens)
+        has_source = tokens.local_rows[packed.target_indices - 1] >= 0
         columns: dict[str, Tensor] = {}
         if outputs & {"logprobs", "entropy"}:
             logprobs, entropy = vocab_parallel_token_logprobs(
                 hidden[rows],
                 weight,
                 packed.tokens[0, chosen],
-                packed.temperature,
+                _local_temperature(packed.temperature, has_source),
                 "entropy" in outputs,
                 share,
             )
@@ -105,9 +107,12 @@ class OutputHeads:
         if "candidate_logprobs" in outputs:
             if packed.candidates is None:
                 raise ValueError("candidate_logprobs were asked for, and the batch has no column candidates")
-            has_source = tokens.local_rows[packed.target_indices - 1] >= 0
             logprobs_of_candidates = vocab_parallel_candidate_logprobs(
-                hidden[rows], weight, packed.candidates[has_source], packed.candidates_temperature, share
+                hidden[rows],
+                weight,
+                packed.candidates[has_source],
+                _local_temperature(packed.candidates_temperature, has_source),
+                share,
             )
             columns["candidate_logprobs"] = _scatter_column(logprobs_of_candidates, chosen, tokens)
         return columns
@@ -135,6 +140,11 @@ def _local_rows(indices: Tensor, sources: Tensor, tokens: StageTokens) -> tuple[
     rows = tokens.local_rows[sources]
     is_local = rows >= 0
     return indices[is_local], rows[is_local]
+
+
+def _local_temperature(temperature: Temperature, is_local: Tensor) -> Temperature:
+    """Return the temperature of the targets whose source is among this rank's tokens."""
+    return temperature[is_local] if isinstance(temperature, Tensor) else temperature
 
 
 def _scatter_column(values: Tensor, indices: Tensor, tokens: StageTokens) -> Tensor:

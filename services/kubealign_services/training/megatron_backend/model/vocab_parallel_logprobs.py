@@ -17,8 +17,10 @@ from torch.autograd.function import once_differentiable
 
 from kubealign_services.training.torch_backend.logprobs.chunked_logits import (
     HeadGradients,
+    Temperature,
     compute_logits,
     logit_chunks,
+    select_temperature,
 )
 
 
@@ -98,7 +100,7 @@ def vocab_parallel_token_logprobs(
     hidden: Tensor,
     weight: Tensor,
     targets: Tensor,
-    temperature: float,
+    temperature: Temperature,
     with_entropy: bool,
     share: VocabularyShare,
 ) -> tuple[Tensor, Tensor]:
@@ -120,7 +122,7 @@ def vocab_parallel_token_logprobs(
 
 
 def vocab_parallel_candidate_logprobs(
-    hidden: Tensor, weight: Tensor, candidates: Tensor, temperature: float, share: VocabularyShare
+    hidden: Tensor, weight: Tensor, candidates: Tensor, temperature: Temperature, share: VocabularyShare
 ) -> Tensor:
     """Return the log-probability of each candidate under softmax(logits / temperature), [P, K] in at least
     fp32, the same on all ranks. Differentiable once.
@@ -141,14 +143,14 @@ class _VocabParallelTokenLogprobs(torch.autograd.Function):
         hidden: Tensor,
         weight: Tensor,
         targets: Tensor,
-        temperature: float,
+        temperature: Temperature,
         with_entropy: bool,
         share: VocabularyShare,
     ) -> tuple[Tensor, Tensor]:
         wide = torch.promote_types(hidden.dtype, torch.float32)
         logprobs, entropy, normaliser = (hidden.new_zeros(hidden.shape[0], dtype=wide) for _ in range(3))
         for rows in logit_chunks(hidden.shape[0], weight.shape[0]):
-            logits = compute_logits(hidden[rows], weight[: share.count], None, temperature)
+            logits = _local_logits(hidden, weight, rows, temperature, share)
             target_logits = share.gather_logits(logits, targets[rows, None])[:, 0]
             highest = share.all_reduce_max(logits)
             powers = (logits - highest[:, None]).exp_()
@@ -174,7 +176,7 @@ class _VocabParallelTokenLogprobs(torch.autograd.Function):
         share: VocabularyShare = ctx.share
         back = _head_gradients(ctx, hidden, weight)
         for rows in logit_chunks(hidden.shape[0], weight.shape[0]):
-            log_p = compute_logits(hidden[rows], weight[: share.count], None, ctx.temperature)
+            log_p = _local_logits(hidden, weight, rows, ctx.temperature, share)
             log_p.sub_(normaliser[rows, None])
             # -p_j (g + g_H (log p_j + H)), and g more at the target.
             factor = torch.zeros_like(log_p)
@@ -196,14 +198,14 @@ class _VocabParallelCandidateLogprobs(torch.autograd.Function):
         hidden: Tensor,
         weight: Tensor,
         candidates: Tensor,
-        temperature: float,
+        temperature: Temperature,
         share: VocabularyShare,
     ) -> Tensor:
         wide = torch.promote_types(hidden.dtype, torch.float32)
         logprobs = hidden.new_zeros(candidates.shape, dtype=wide)
         normaliser = hidden.new_zeros(hidden.shape[0], dtype=wide)
         for rows in logit_chunks(hidden.shape[0], weight.shape[0]):
-            logits = compute_logits(hidden[rows], weight[: share.count], None, temperature)
+            logits = _local_logits(hidden, weight, rows, temperature, share)
             highest = share.all_reduce_max(logits)
             sums = (logits - highest[:, None]).exp_().sum(-1, keepdim=True)
             parts = share.all_reduce_sum(torch.cat([sums, share.gather_logits(logits, candidates[rows])], -1))
@@ -221,11 +223,19 @@ class _VocabParallelCandidateLogprobs(torch.autograd.Function):
         back = _head_gradients(ctx, hidden, weight)
         for rows in logit_chunks(hidden.shape[0], weight.shape[0]):
             upstream = to_logprobs[rows]
-            log_p = compute_logits(hidden[rows], weight[: share.count], None, ctx.temperature)
+            log_p = _local_logits(hidden, weight, rows, ctx.temperature, share)
             gradient = log_p.sub_(normaliser[rows, None]).exp_().mul_(-upstream.sum(-1, keepdim=True))
             share.scatter_add(gradient, candidates[rows], upstream)
             back.add(rows, gradient)
         return back.hidden, _pad_rows(back.weight, weight), None, None, None
+
+
+def _local_logits(
+    hidden: Tensor, weight: Tensor, rows: slice, temperature: Temperature, share: VocabularyShare
+) -> Tensor:
+    """Return logits / temperature of a chunk of positions for this rank's tokens, [rows, count]."""
+    chosen = select_temperature(temperature, rows)
+    return compute_logits(hidden[rows], weight[: share.count], None, chosen)
 
 
 def _head_gradients(ctx: Any, hidden: Tensor, weight: Tensor) -> HeadGradients:

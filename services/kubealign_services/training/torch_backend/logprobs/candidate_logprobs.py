@@ -15,13 +15,15 @@ from torch.autograd.function import once_differentiable
 
 from kubealign_services.training.torch_backend.logprobs.chunked_logits import (
     HeadGradients,
+    Temperature,
     compute_logits,
     logit_chunks,
+    select_temperature,
 )
 
 
 def candidate_logprobs(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, candidates: Tensor, temperature: float
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, candidates: Tensor, temperature: Temperature
 ) -> Tensor:
     """Return the log-probability of each candidate under softmax(logits / temperature), [P, K] in at least
     fp32.
@@ -40,7 +42,7 @@ def candidate_logprobs(
 
 @torch.no_grad()
 def topk_logprobs(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, count: int, temperature: float
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, count: int, temperature: Temperature
 ) -> tuple[Tensor, Tensor]:
     """Return the most likely tokens at each position.
 
@@ -54,7 +56,7 @@ def topk_logprobs(
     tokens = hidden.new_zeros((positions, count), dtype=torch.int64)
     logprobs = hidden.new_zeros((positions, count), dtype=torch.promote_types(hidden.dtype, torch.float32))
     for rows in logit_chunks(positions, weight.shape[0]):
-        logits = compute_logits(hidden[rows], weight, bias, temperature)
+        logits = compute_logits(hidden[rows], weight, bias, select_temperature(temperature, rows))
         top, tokens[rows] = logits.topk(count, -1)
         logprobs[rows] = top - logits.logsumexp(-1, keepdim=True)
     return tokens, logprobs
@@ -63,13 +65,18 @@ def topk_logprobs(
 class _CandidateLogprobs(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, candidates: Tensor, temperature: float
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        candidates: Tensor,
+        temperature: Temperature,
     ) -> Tensor:
         wide = torch.promote_types(hidden.dtype, torch.float32)
         logprobs = hidden.new_zeros(candidates.shape, dtype=wide)
         normaliser = hidden.new_zeros(hidden.shape[0], dtype=wide)
         for rows in logit_chunks(hidden.shape[0], weight.shape[0]):
-            logits = compute_logits(hidden[rows], weight, bias, temperature)
+            logits = compute_logits(hidden[rows], weight, bias, select_temperature(temperature, rows))
             normaliser[rows] = logits.logsumexp(-1)
             logprobs[rows] = logits.gather(-1, candidates[rows]) - normaliser[rows, None]
         ctx.save_for_backward(hidden, weight, bias, candidates, normaliser)
@@ -85,9 +92,9 @@ class _CandidateLogprobs(torch.autograd.Function):
         back = HeadGradients(hidden, weight, bias, ctx.needs_input_grad[:3], ctx.temperature)
         for rows in logit_chunks(hidden.shape[0], weight.shape[0]):
             upstream = to_logprobs[rows]
-            gradient = compute_logits(hidden[rows], weight, bias, ctx.temperature).sub_(
-                normaliser[rows, None]
-            )
+            gradient = compute_logits(
+                hidden[rows], weight, bias, select_temperature(ctx.temperature, rows)
+            ).sub_(normaliser[rows, None])
             gradient = gradient.exp_().mul_(-upstream.sum(-1, keepdim=True))
             gradient.scatter_add_(-1, candidates[rows], upstream)
             back.add(rows, gradient)

@@ -13,6 +13,10 @@ _CHUNK_LOGITS = 1 << 24
 _CACHE_LOGITS = 1 << 19
 
 
+#: Divisor of the logits, above 0: one for all positions, or a floating-point tensor [P] with one for each.
+Temperature = float | Tensor
+
+
 class HeadGradients:
     """Accumulates the gradients of `compute_logits`, a chunk at a time.
 
@@ -23,7 +27,12 @@ class HeadGradients:
     """
 
     def __init__(
-        self, hidden: Tensor, weight: Tensor, bias: Tensor | None, needed: Sequence[bool], temperature: float
+        self,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        needed: Sequence[bool],
+        temperature: Temperature,
     ) -> None:
         """Allocate the accumulators.
 
@@ -44,8 +53,7 @@ class HeadGradients:
             gradient: [rows, V], with respect to logits / temperature; overwritten.
         """
         hidden, weight = self._inputs
-        gradient = gradient.div_(self._temperature) if self._temperature != 1.0 else gradient
-        gradient = gradient.to(hidden.dtype)
+        gradient = _divide(gradient, select_temperature(self._temperature, rows)).to(hidden.dtype)
         if self.hidden is not None:
             self.hidden[rows] = linear_no_grad(gradient, weight.T)
         if self._needed[1]:
@@ -77,7 +85,12 @@ def _row_slices(start: int, stop: int, size: int, most: int) -> Iterator[slice]:
     return (slice(first, min(first + size, most)) for first in range(start, stop, size))
 
 
-def compute_logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float) -> Tensor:
+def select_temperature(temperature: Temperature, rows: slice) -> Temperature:
+    """Return the temperature of a chunk of positions."""
+    return temperature[rows] if isinstance(temperature, Tensor) else temperature
+
+
+def compute_logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: Temperature) -> Tensor:
     """Return logits / temperature, [P, V] in at least fp32, without a gradient.
 
     Args:
@@ -86,5 +99,11 @@ def compute_logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperat
         bias: [V] or None.
     """
     logits = linear_no_grad(hidden, weight, bias)
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    return logits.div_(temperature) if temperature != 1.0 else logits
+    return _divide(logits.to(torch.promote_types(logits.dtype, torch.float32)), temperature)
+
+
+def _divide(values: Tensor, temperature: Temperature) -> Tensor:
+    """Divide values [P, V] in place."""
+    if isinstance(temperature, Tensor):
+        return values.div_(temperature.to(values.dtype)[:, None])
+    return values.div_(temperature) if temperature != 1.0 else values

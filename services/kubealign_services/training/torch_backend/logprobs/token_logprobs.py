@@ -16,10 +16,12 @@ from torch.autograd.function import once_differentiable
 
 from kubealign_services.training.torch_backend.logprobs.chunked_logits import (
     HeadGradients,
+    Temperature,
     cache_blocks,
     compute_logits,
     fits_one_chunk,
     logit_chunks,
+    select_temperature,
 )
 
 
@@ -28,7 +30,7 @@ def token_logprobs(
     weight: Tensor,
     bias: Tensor | None,
     targets: Tensor,
-    temperature: float,
+    temperature: Temperature,
     with_entropy: bool,
 ) -> tuple[Tensor, Tensor]:
     """Compute log-probabilities of the targets under softmax(logits / temperature), and the entropy of that
@@ -58,7 +60,7 @@ class _TokenLogprobs(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         targets: Tensor,
-        temperature: float,
+        temperature: Temperature,
         with_entropy: bool,
         keep: bool,
     ) -> tuple[Tensor, Tensor]:
@@ -66,7 +68,7 @@ class _TokenLogprobs(torch.autograd.Function):
         logprobs, entropy, normaliser = (hidden.new_zeros(hidden.shape[0], dtype=wide) for _ in range(3))
         ctx.probabilities = None
         for rows in logit_chunks(hidden.shape[0], weight.shape[0]):
-            logits = compute_logits(hidden[rows], weight, bias, temperature)
+            logits = compute_logits(hidden[rows], weight, bias, select_temperature(temperature, rows))
             for block in cache_blocks(rows, weight.shape[0], hidden.device):
                 part = logits[block.start - rows.start : block.stop - rows.start]
                 highest = part.amax(-1, keepdim=True)
@@ -103,7 +105,9 @@ class _TokenLogprobs(torch.autograd.Function):
         back = HeadGradients(hidden, weight, bias, ctx.needs_input_grad[:3], ctx.temperature)
         for rows in logit_chunks(hidden.shape[0], weight.shape[0]):
             chunk = (
-                stored if stored is not None else compute_logits(hidden[rows], weight, bias, ctx.temperature)
+                stored
+                if stored is not None
+                else compute_logits(hidden[rows], weight, bias, select_temperature(ctx.temperature, rows))
             )
             for block in cache_blocks(rows, weight.shape[0], hidden.device):
                 part = chunk[block.start - rows.start : block.stop - rows.start]

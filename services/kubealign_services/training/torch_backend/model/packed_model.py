@@ -7,11 +7,13 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from kubealign_services.batch.packed import Batch
+from kubealign_services.batch.temperatures import sequence_temperatures
 from kubealign_services.training.contract import Head
 from kubealign_services.training.torch_backend.logprobs.candidate_logprobs import (
     candidate_logprobs,
     topk_logprobs,
 )
+from kubealign_services.training.torch_backend.logprobs.chunked_logits import Temperature
 from kubealign_services.training.torch_backend.logprobs.token_logprobs import token_logprobs
 from kubealign_services.training.torch_backend.packing.packed_attention import (
     PLAN_ARGUMENT,
@@ -33,7 +35,8 @@ class PackedTokens:
         predicted_indices: int64 [P], the batch's tokens that have a predecessor in their sequence.
         target_indices: int64 [C], those of them whose log-probabilities are needed.
         plan: Attention plan of the pack.
-        temperature: Log-probabilities are those of softmax(logits / temperature).
+        temperature: Log-probabilities are those of softmax(logits / temperature): a number, or float64 [C]
+            where the batch's sequences differ.
         candidates: int64 [C, K], alternative tokens for each target; None without candidates.
         candidates_temperature: Temperature of the candidates' log-probabilities.
         pack_indices: int64 [T], index in the pack of each of the batch's tokens; None when the pack is the
@@ -45,9 +48,9 @@ class PackedTokens:
     predicted_indices: Tensor
     target_indices: Tensor
     plan: PackedAttentionPlan
-    temperature: float
+    temperature: Temperature
     candidates: Tensor | None = None
-    candidates_temperature: float = 1.0
+    candidates_temperature: Temperature = 1.0
     pack_indices: Tensor | None = None
 
     @property
@@ -70,8 +73,9 @@ class PackedTokens:
     def from_batch(batch: Batch, device: torch.device, shared: bool = False) -> "PackedTokens":
         """Build the inputs for a batch.
 
-        Reads its scalars `temperature` (default 1) and `candidates_temperature` (default: the same), its
-        column loss_mask, which selects the targets, and its column candidates, where they exist.
+        Reads its temperatures (see `batch.temperatures`), its scalar `candidates_temperature` (default: the
+        same), its column loss_mask, which selects the targets, and its column candidates, where they exist.
+        Raises ValueError for a temperature that is not above 0.
 
         Args:
             shared: Compute equal prompts (see `share_prompts`) once.
@@ -79,11 +83,10 @@ class PackedTokens:
         positions = batch.positions
         mask = batch.token_columns.get("loss_mask")
         is_target = positions > 0 if mask is None else (positions > 0) & (mask != 0)
-        temperature = float(batch.scalars.get("temperature", 1.0))
-        candidates_temperature = float(batch.scalars.get("candidates_temperature", temperature))
-        for value in (temperature, candidates_temperature):
-            if not value > 0:
-                raise ValueError(f"a temperature is {value}; it must be above 0")
+        temperature = _target_temperature(batch, is_target, device)
+        candidates_temperature = batch.scalars.get("candidates_temperature", temperature)
+        if not isinstance(candidates_temperature, Tensor) and not candidates_temperature > 0:
+            raise ValueError(f"a temperature is {candidates_temperature}; it must be above 0")
         candidates = batch.token_columns.get("candidates")
         pack = share_prompts(batch) if shared else None
         computed = slice(None) if pack is None else pack.computed_indices
@@ -245,6 +248,17 @@ class PackedModel(nn.Module):
                 scores = hidden.to(wide) @ (weight[0] if len(weight) == 1 else weight.T)
                 columns["values"] = scores if packed.pack_indices is None else scores[packed.pack_indices]
         return {name: columns[name] for name in sorted(outputs)}
+
+
+def _target_temperature(batch: Batch, is_target: Tensor, device: torch.device) -> Temperature:
+    """Return the number that all sequences share, or each target's temperature, float64 [C]."""
+    temperatures = sequence_temperatures(batch)
+    invalid = temperatures[~(temperatures > 0)]
+    if len(invalid):
+        raise ValueError(f"a temperature is {float(invalid[0])}; it must be above 0")
+    if len(temperatures) and bool((temperatures == temperatures[0]).all()):
+        return float(temperatures[0])
+    return temperatures[batch.sequence_of_token[is_target]].to(device)
 
 
 def _scatter_column(values: Tensor, indices: Tensor, packed: PackedTokens) -> Tensor:

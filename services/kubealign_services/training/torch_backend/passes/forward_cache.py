@@ -13,10 +13,11 @@ from torch import Tensor
 
 from kubealign_services.algorithms.contract import Objective
 from kubealign_services.batch.packed import Batch
+from kubealign_services.batch.temperatures import sequence_temperatures
 
-#: Columns that a pass reads, in addition to the tokens.
+#: Columns and scalars that a pass reads, in addition to the tokens and the temperatures.
 _INPUT_COLUMNS = ("loss_mask", "candidates")
-_INPUT_SCALARS = ("temperature", "candidates_temperature")
+_INPUT_SCALARS = ("candidates_temperature",)
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,7 @@ def _has_same_inputs(one: Batch, other: Batch) -> bool:
     return (
         torch.equal(one.cu_seqlens, other.cu_seqlens)
         and torch.equal(one.tokens, other.tokens)
+        and torch.equal(sequence_temperatures(one), sequence_temperatures(other))
         and all(one.scalars.get(name) == other.scalars.get(name) for name in _INPUT_SCALARS)
         and all(
             _is_equal(one.token_columns.get(name), other.token_columns.get(name)) for name in _INPUT_COLUMNS

@@ -23,6 +23,7 @@ from kubealign.spec.sections.training import (
 )
 from kubealign_services.algorithms.contract import LossTerms, ModelOutputs, Objective
 from kubealign_services.batch.packed import Batch
+from kubealign_services.batch.temperatures import set_temperatures
 from kubealign_services.training.contract import Head, NonFiniteLoss, UpdatePlan
 from kubealign_services.training.torch_backend.backend import TorchTrainingBackend
 from kubealign_services.training.torch_backend.packing.microbatches import minibatches
@@ -233,3 +234,37 @@ def test_errors_name_what_is_wrong_with_a_batch(llama: Path, make_batch: Callabl
     cold.scalars["temperature"] = 0.0
     with pytest.raises(ValueError, match="temperature is 0"):
         created.forward(cold, frozenset({"logprobs"}))
+    partly_cold = make_batch(3, 4)
+    set_temperatures(partly_cold, [0.7, 0.0])
+    with pytest.raises(ValueError, match="temperature is 0"):
+        created.forward(partly_cold, frozenset({"logprobs"}))
+
+
+def test_each_sequence_has_its_own_temperature(
+    llama: Path, make_batch: Callable[..., Batch], objective: Objective
+) -> None:
+    """One pack of all sequences gives what one pack for each of them gives, and torch's own softmax."""
+    batch = make_batch(*LENGTHS)
+    temperatures = [0.5, 1.0, 1.5, 0.7, 0.7, 2.0, 3.0, 0.25]
+    set_temperatures(batch, temperatures)
+    together, alone = backend(llama, spec(64)), backend(llama, spec(1))
+    for each in (together, alone):
+        each.model.double()
+    outputs = frozenset({"logprobs", "entropy"})
+    columns = together.forward(batch, outputs)
+    for name, column in alone.forward(batch, outputs).items():
+        torch.testing.assert_close(columns[name], column, rtol=0, atol=1e-6)
+    model = AutoModelForCausalLM.from_pretrained(llama).double()
+    for index, temperature in enumerate(temperatures):
+        start, end = batch.cu_seqlens[index : index + 2].tolist()
+        tokens = batch.tokens[start:end].long()
+        with torch.no_grad():
+            log_p = torch.log_softmax(model(tokens[None]).logits[0] / temperature, -1)
+        expected = log_p[:-1].gather(-1, tokens[1:, None])[:, 0]
+        torch.testing.assert_close(columns["logprobs"][start + 1 : end].double(), expected, rtol=0, atol=1e-6)
+    plan = UpdatePlan(1, len(LENGTHS), seed=3)
+    assert together.train_step(batch, objective, plan)["loss"] == pytest.approx(
+        alone.train_step(batch, objective, plan)["loss"], rel=1e-9
+    )
+    for name, tensor in weights(together).items():
+        torch.testing.assert_close(tensor, weights(alone)[name], rtol=0, atol=1e-9)

@@ -12,6 +12,9 @@ from kubealign_services.training.megatron_backend.model.vocab_parallel_logprobs 
 from kubealign_services.training.torch_backend.logprobs import chunked_logits
 
 VOCABULARY, ROWS, WIDTH, PLACES = 11, 14, 5, 9
+#: One temperature for all positions, and one for each.
+TEMPERATURES = [0.7, torch.linspace(0.5, 2.0, PLACES, dtype=torch.float64)]
+with_temperatures = pytest.mark.parametrize("temperature", TEMPERATURES, ids=["one", "mixed"])
 
 
 @pytest.fixture(autouse=True)
@@ -33,17 +36,21 @@ def drawn() -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     return hidden, weight, targets, candidates, back
 
 
-def by_torch(hidden: Tensor, weight: Tensor, temperature: float) -> Tensor:
-    return (hidden @ weight[:VOCABULARY].T / temperature).log_softmax(-1)
+def by_torch(hidden: Tensor, weight: Tensor, temperature: float | Tensor) -> Tensor:
+    divisor = temperature[:, None] if isinstance(temperature, Tensor) else temperature
+    return (hidden @ weight[:VOCABULARY].T / divisor).log_softmax(-1)
 
 
+@with_temperatures
 @pytest.mark.parametrize("with_entropy", [False, True])
-def test_log_probabilities_and_entropy(with_entropy: bool) -> None:
+def test_log_probabilities_and_entropy(with_entropy: bool, temperature: float | Tensor) -> None:
     hidden, weight, targets, _, back = drawn()
     share = VocabularyShare.for_rank(VOCABULARY, ROWS, 0, None)
-    logprobs, entropy = vocab_parallel_token_logprobs(hidden, weight, targets, 0.7, with_entropy, share)
+    logprobs, entropy = vocab_parallel_token_logprobs(
+        hidden, weight, targets, temperature, with_entropy, share
+    )
     actual = torch.autograd.grad((logprobs * back[0, :, 0] + entropy * back[1, :, 0]).sum(), (hidden, weight))
-    log_p = by_torch(hidden, weight, 0.7)
+    log_p = by_torch(hidden, weight, temperature)
     expected = log_p.gather(-1, targets[:, None])[:, 0]
     wanted_entropy = -(log_p.exp() * log_p).sum(-1) * with_entropy
     gradients = torch.autograd.grad(
@@ -54,12 +61,13 @@ def test_log_probabilities_and_entropy(with_entropy: bool) -> None:
     assert not bool(actual[1][VOCABULARY:].any())
 
 
-def test_candidates() -> None:
+@with_temperatures
+def test_candidates(temperature: float | Tensor) -> None:
     hidden, weight, _, candidates, back = drawn()
     share = VocabularyShare.for_rank(VOCABULARY, ROWS, 0, None)
-    logprobs = vocab_parallel_candidate_logprobs(hidden, weight, candidates, 1.3, share)
+    logprobs = vocab_parallel_candidate_logprobs(hidden, weight, candidates, temperature, share)
     actual = torch.autograd.grad((logprobs * back[0]).sum(), (hidden, weight))
-    expected = by_torch(hidden, weight, 1.3).gather(-1, candidates)
+    expected = by_torch(hidden, weight, temperature).gather(-1, candidates)
     gradients = torch.autograd.grad((expected * back[0]).sum(), (hidden, weight))
     torch.testing.assert_close(logprobs, expected, atol=1e-9, rtol=1e-9)
     torch.testing.assert_close(actual, gradients, atol=1e-9, rtol=1e-9)

@@ -10,6 +10,9 @@ from kubealign_services.training.torch_backend.logprobs.candidate_logprobs impor
     topk_logprobs,
 )
 
+#: One temperature per position.
+MIXED = torch.tensor([0.5, 1.0, 2.0, 0.7, 0.7, 3.0, 1.5], dtype=torch.float64)
+
 
 def test_logprobs_match_hand_computed_values() -> None:
     # hidden 1, weights log 1, log 2, log 3: probabilities 1/6, 2/6, 3/6. At temperature 1/2 the logits
@@ -30,8 +33,13 @@ def leaves() -> list[torch.Tensor]:
     return [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in ((7, 4), (9, 4), (9,))]
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.7, 3.0])
-def test_values_and_gradients_match_plain_torch(temperature: float) -> None:
+@pytest.mark.parametrize("rows", [2, 7])
+@pytest.mark.parametrize("temperature", [1.0, 0.7, 3.0, MIXED], ids=["1", "0.7", "3", "mixed"])
+def test_values_and_gradients_match_plain_torch(
+    temperature: float | torch.Tensor, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chunked_logits, "_CHUNK_LOGITS", rows * 9)
+    divisor = temperature[:, None] if isinstance(temperature, torch.Tensor) else temperature
     candidates = torch.stack([torch.randperm(9)[:3] for _ in range(7)])
     weights = torch.randn(7, 3, dtype=torch.float64)
     gradients = []
@@ -40,7 +48,7 @@ def test_values_and_gradients_match_plain_torch(temperature: float) -> None:
         if written_out:
             actual = candidate_logprobs(hidden, weight, bias, candidates, temperature)
         else:
-            actual = torch.log_softmax((hidden @ weight.T + bias) / temperature, -1).gather(-1, candidates)
+            actual = torch.log_softmax((hidden @ weight.T + bias) / divisor, -1).gather(-1, candidates)
         (weights * actual).sum().backward()
         gradients.append([actual, hidden.grad, weight.grad, bias.grad])
     for mine, autograds in zip(*gradients, strict=True):

@@ -9,6 +9,9 @@ import torch
 from kubealign_services.training.torch_backend.logprobs import chunked_logits as module
 from kubealign_services.training.torch_backend.logprobs.token_logprobs import token_logprobs
 
+#: One temperature per position.
+MIXED = torch.tensor([0.5, 1.0, 2.0, 0.7, 0.7, 3.0], dtype=torch.float64)
+
 
 def test_logprobs_match_hand_computed_values() -> None:
     # hidden [1], weights log 1, log 2, log 3: probabilities 1/6, 2/6, 3/6. At temperature 1/2 the logits
@@ -43,8 +46,13 @@ def test_chunk_size_does_not_affect_results(rows: int, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("part", ["logprobs", "entropy", "both"])
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_gradients_match_autograd(part: str, temperature: float) -> None:
+@pytest.mark.parametrize("rows", [2, 6])
+@pytest.mark.parametrize("temperature", [1.0, 0.7, MIXED], ids=["1", "0.7", "mixed"])
+def test_gradients_match_autograd(
+    part: str, temperature: float | torch.Tensor, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_CHUNK_LOGITS", rows * 5)
+    divisor = temperature[:, None] if isinstance(temperature, torch.Tensor) else temperature
     torch.manual_seed(1)
     leaves = [torch.randn(shape, dtype=torch.float64) for shape in ((6, 4), (5, 4), (5,))]
     targets, weights = torch.arange(6) % 5, torch.randn(2, 6, dtype=torch.float64)
@@ -55,7 +63,7 @@ def test_gradients_match_autograd(part: str, temperature: float) -> None:
         if written_out:
             actual = token_logprobs(hidden, weight, bias, targets, temperature, True)
         else:
-            log_p = torch.log_softmax((hidden @ weight.T + bias) / temperature, -1)
+            log_p = torch.log_softmax((hidden @ weight.T + bias) / divisor, -1)
             actual = (log_p[torch.arange(6), targets], -(log_p.exp() * log_p).sum(-1))
         # An output outside the loss has no gradient at all, not a gradient of zeros.
         terms = [(w * f).sum() for w, f in zip(weights, actual, strict=True) if bool(w.any())]
@@ -64,6 +72,14 @@ def test_gradients_match_autograd(part: str, temperature: float) -> None:
 
     for mine, autograds in zip(gradients(True), gradients(False), strict=True):
         torch.testing.assert_close(mine, autograds, atol=1e-12, rtol=1e-12)
+
+
+def test_equal_temperatures_per_position_give_the_bits_of_the_number() -> None:
+    torch.manual_seed(2)
+    hidden, weight, targets = torch.randn(6, 4), torch.randn(5, 4), torch.arange(6) % 5
+    one = token_logprobs(hidden, weight, None, targets, 0.7, True)
+    each = token_logprobs(hidden, weight, None, targets, torch.full((6,), 0.7, dtype=torch.float64), True)
+    assert torch.equal(one[0], each[0]) and torch.equal(one[1], each[1])
 
 
 def test_empty_input() -> None:

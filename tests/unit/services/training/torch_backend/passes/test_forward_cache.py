@@ -12,6 +12,7 @@ from kubealign.v1 import training_pb2
 from kubealign_services.algorithms.contract import Objective
 from kubealign_services.batch.codec import encode
 from kubealign_services.batch.packed import Batch, concatenate
+from kubealign_services.batch.temperatures import set_temperatures
 from kubealign_services.training.commands.core import StepPlan, TrainingCore
 from kubealign_services.training.contract import Head, UpdatePlan
 from kubealign_services.training.torch_backend.backend import TorchTrainingBackend
@@ -107,11 +108,18 @@ def changed_temperature(batch: Batch) -> None:
     batch.scalars["temperature"] = 0.5
 
 
+def changed_temperature_of_one(batch: Batch) -> None:
+    set_temperatures(batch, [1.0] * (len(batch) - 1) + [0.5])
+
+
 def renamed(batch: Batch) -> None:
     batch.sample_ids[1] = "another"
 
 
-@pytest.mark.parametrize("change", [changed_token, changed_mask, changed_temperature, renamed])
+CHANGES = [changed_token, changed_mask, changed_temperature, changed_temperature_of_one, renamed]
+
+
+@pytest.mark.parametrize("change", CHANGES)
 def test_a_pass_with_other_inputs_is_not_used(
     llama: Path, batch: Batch, objective: Objective, change: Callable[[Batch], None]
 ) -> None:
@@ -123,6 +131,25 @@ def test_a_pass_with_other_inputs_is_not_used(
     assert sum(passes) == len(batch.tokens)
     plain.train_step(batch, objective, ONE)
     assert torch.equal(weights(keeping), weights(plain))
+
+
+def test_a_pass_over_sequences_of_one_temperature_is_used_in_a_batch_of_several(
+    llama: Path, batch: Batch, objective: Objective
+) -> None:
+    """The passes' batches have the scalar, the update's has the column."""
+    keeping, plain = backend(llama), backend(llama)
+    for each in (keeping, plain):
+        each.model.double()
+    set_temperatures(batch, [0.5] * 4 + [1.5] * 4)
+    for part, temperature in ((range(4), 0.5), (range(4, 8), 1.5)):
+        some = batch.select(part)
+        set_temperatures(some, [temperature] * 4)
+        keeping.forward_and_cache(some, LOGPROBS, objective)
+    with counted(keeping) as passes:
+        keeping.train_step(batch, objective, ONE)
+    assert not passes
+    plain.train_step(batch, objective, ONE)
+    torch.testing.assert_close(weights(keeping), weights(plain), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("after", ["update", "load", "rest"])
