@@ -75,7 +75,7 @@ class Continuation(_message.Message):
     def __init__(self, tokens: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Rollout(_message.Message):
-    __slots__ = ("fence", "group_id", "attempt", "sample", "worker", "sequence", "finish_reason", "error", "columns", "purpose", "seconds", "response", "turns", "tool_errors")
+    __slots__ = ("fence", "group_id", "attempt", "sample", "worker", "sequence", "finish_reason", "error", "columns", "purpose", "seconds", "response", "turns", "tool_errors", "temperature")
     FENCE_FIELD_NUMBER: _ClassVar[int]
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -90,6 +90,7 @@ class Rollout(_message.Message):
     RESPONSE_FIELD_NUMBER: _ClassVar[int]
     TURNS_FIELD_NUMBER: _ClassVar[int]
     TOOL_ERRORS_FIELD_NUMBER: _ClassVar[int]
+    TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
     fence: int
     group_id: str
     attempt: int
@@ -104,7 +105,8 @@ class Rollout(_message.Message):
     response: str
     turns: int
     tool_errors: int
-    def __init__(self, fence: _Optional[int] = ..., group_id: _Optional[str] = ..., attempt: _Optional[int] = ..., sample: _Optional[int] = ..., worker: _Optional[str] = ..., sequence: _Optional[_Union[_batch_pb2.PackedBatch, _Mapping]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., error: _Optional[str] = ..., columns: _Optional[bytes] = ..., purpose: _Optional[str] = ..., seconds: _Optional[float] = ..., response: _Optional[str] = ..., turns: _Optional[int] = ..., tool_errors: _Optional[int] = ...) -> None: ...
+    temperature: float
+    def __init__(self, fence: _Optional[int] = ..., group_id: _Optional[str] = ..., attempt: _Optional[int] = ..., sample: _Optional[int] = ..., worker: _Optional[str] = ..., sequence: _Optional[_Union[_batch_pb2.PackedBatch, _Mapping]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., error: _Optional[str] = ..., columns: _Optional[bytes] = ..., purpose: _Optional[str] = ..., seconds: _Optional[float] = ..., response: _Optional[str] = ..., turns: _Optional[int] = ..., tool_errors: _Optional[int] = ..., temperature: _Optional[float] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
     __slots__ = ("item",)

@@ -66,12 +66,16 @@ def to_rollout(
     worker: str,
     first_sample: int = 0,
     loss_mask: Sequence[int] | None = None,
+    temperature: float | None = None,
 ) -> rollout_pb2.Rollout:
     """Return the message of one finished sample, with columns as in rollout.proto.
 
     Args:
         first_sample: Index of the part's first sample in the group.
         loss_mask: 0 at tokens that are not the policy's own; None: all tokens are.
+        temperature: Temperature of the log-probabilities; None: the item's sampling temperature, 1 if that
+            is 0. Greedy samples of a group keep the group's, since their baseline estimates the return of
+            the policy at that temperature.
     """
     prompt = list(item.prompt_tokens)
     prompt_length = len(prompt)
@@ -106,6 +110,7 @@ def to_rollout(
         purpose=item.purpose,
         seconds=sample.seconds,
         response=sample.text,
+        temperature=(item.sampling.temperature or 1.0) if temperature is None else temperature,
     )
 
 
@@ -130,7 +135,7 @@ def to_given_rollouts(
         )
         for index, (continuation, values) in enumerate(zip(item.continuations, logprobs, strict=True))
     ]
-    return [to_rollout(item, sample, worker) for sample in samples]
+    return [to_rollout(item, sample, worker, temperature=1.0) for sample in samples]
 
 
 def to_failed_rollout(item: rollout_pb2.WorkItem, error: str, worker: str) -> rollout_pb2.Rollout:

@@ -129,6 +129,8 @@ class RowScorer:
             purpose=_PURPOSE,
             columns=self._contexts[name].columns,
             response=self._contexts[name].response,
+            # Given rows were not sampled.
+            temperature=1.0,
         )
         self._tracker.add_rollout(rollout, time.monotonic())
         await self._collector.request_scores(rollout)

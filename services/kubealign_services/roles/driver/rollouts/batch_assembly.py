@@ -11,6 +11,7 @@ from kubealign_services.algorithms.iterative.rounds import RoundPrompt, RoundRes
 from kubealign_services.batch.auxiliary import IS_BASELINE
 from kubealign_services.batch.codec import decode
 from kubealign_services.batch.packed import Batch, concatenate
+from kubealign_services.batch.temperatures import rollout_temperature, set_temperatures
 from kubealign_services.data.prepared import PreparedRow
 from kubealign_services.roles.driver.errors import UnrecoverableError
 from kubealign_services.roles.driver.rollouts.group_tracker import RolloutGroup
@@ -23,6 +24,7 @@ class SamplingInfo:
     """Sampling settings of a batch.
 
     Args:
+        temperature: Temperature of samples whose rollouts state none, 1 in place of 0.
         greedy_samples: Number of greedy samples, the last ones of each group.
         continued: New weights continued generation over keys and values of the previous weights.
     """
@@ -46,13 +48,14 @@ def assemble_batch(
     (int32), and reference_logprobs (float32) if a reference scored the samples. Sequence columns: group
     (int64, index of the prompt), truncated (uint8), reward.NAME (float64) for each of `rewards`, companion
     (uint8) if greedy samples exist, turns and tool_errors (int32) if a workflow generated the samples.
-    Scalars: temperature, max_tokens, version (of the weights that train on the batch), and continued (1)
-    if generation continued across weight versions.
+    Scalars: max_tokens, version (of the weights that train on the batch), and continued (1) if generation
+    continued across weight versions. The temperatures of the samples: see `batch.temperatures`.
 
     Raises:
         UnrecoverableError: The reference's log-probabilities do not fit their sequence.
     """
     parts: list[Batch] = []
+    temperatures: list[float] = []
     for index, group in enumerate(groups):
         for sample in sorted(group.rollouts):
             rollout = group.rollouts[sample]
@@ -77,14 +80,12 @@ def assemble_batch(
                     )
                 part.token_columns["reference_logprobs"] = torch.from_numpy(logprobs.copy())
             parts.append(part)
+            temperatures.append(rollout_temperature(rollout, sampling.temperature))
     batch = concatenate(parts)
     if any(rollout.turns for group in groups for rollout in group.rollouts.values()):
         batch.sequence_columns |= _workflow_columns(groups)
-    batch.scalars |= {
-        "temperature": sampling.temperature,
-        "max_tokens": float(sampling.max_tokens),
-        "version": float(version),
-    }
+    batch.scalars |= {"max_tokens": float(sampling.max_tokens), "version": float(version)}
+    set_temperatures(batch, temperatures)
     if sampling.continued:
         batch.scalars["continued"] = 1.0
     return batch

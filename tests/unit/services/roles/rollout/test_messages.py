@@ -9,6 +9,7 @@ from kubealign_services.roles.rollout.messages import (
     make_message_id,
     split_into_parts,
     to_failed_rollout,
+    to_given_rollouts,
     to_rollout,
 )
 
@@ -62,6 +63,7 @@ def test_the_last_samples_are_greedy_if_the_item_asks_for_it() -> None:
     # The first sample of the greedy part is the group's second.
     message = to_rollout(item, replace(SAMPLE, sample=0), "rollout-0", greedy.first_sample)
     assert (message.sample, decode(message.sequence).sample_ids) == (1, ["0/7#1"])
+    assert message.temperature == 0.5  # that of its group
 
 
 def test_columns_are_aligned_with_their_tokens() -> None:
@@ -74,6 +76,18 @@ def test_columns_are_aligned_with_their_tokens() -> None:
     assert sequence.token("weight_version").tolist() == [-1, -1, 4, 5]
     assert rollout.finish_reason == rollout_pb2.FINISH_REASON_LENGTH
     assert (rollout.response, rollout.sample, rollout.attempt, rollout.fence) == ("h", 1, 1, 3)
+
+
+def test_a_rollout_states_its_temperature() -> None:
+    item = rollout_pb2.WorkItem()
+    item.CopyFrom(ITEM)
+    assert to_rollout(item, SAMPLE, "rollout-0").temperature == 0.5
+    item.continuations.add(tokens=[8, 2])
+    (given,) = to_given_rollouts(item, [[-0.5, -0.25]], 4, "rollout-0")
+    assert given.temperature == 1.0
+    item.sampling.temperature = 0.0
+    # Log-probabilities of greedy samples are those at temperature 1.
+    assert to_rollout(item, SAMPLE, "rollout-0").temperature == 1.0
 
 
 def test_copies_share_a_message_id_and_other_attempts_do_not() -> None:

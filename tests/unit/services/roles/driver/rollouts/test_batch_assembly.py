@@ -63,6 +63,22 @@ def test_groups_are_packed_in_order_with_their_columns() -> None:
     assert batch.scalars == {"temperature": 0.7, "max_tokens": 9.0, "version": 3.0}
 
 
+def test_samples_keep_the_temperatures_that_they_were_sampled_with() -> None:
+    first, second = group("a", [3, 3], 0.5), group("b", [2], -1.0)
+    sampling = SamplingInfo(0.7, 9)
+    earlier = assemble_batch([first, second], ["exact"], sampling, 3, reference=False)
+    first.rollouts[0].temperature = second.rollouts[0].temperature = 0.7
+    same = assemble_batch([first, second], ["exact"], sampling, 3, reference=False)
+    assert encode(same) == encode(earlier)
+    second.rollouts[0].temperature = 0.25
+    mixed = assemble_batch([first, second], ["exact"], sampling, 3, reference=False)
+    assert mixed.sequence("temperature").tolist() == [0.7, 0.25]
+    assert "temperature" not in mixed.scalars
+    first.rollouts[0].ClearField("temperature")
+    mixed = assemble_batch([first, second], ["exact"], SamplingInfo(0.5, 9), 3, reference=False)
+    assert mixed.sequence("temperature").tolist() == [0.5, 0.25]
+
+
 def test_staleness_counts_from_the_oldest_response_token() -> None:
     batch = assemble_batch(
         [group("a", [3, 1], 0.0), group("b", [4], 0.0)], ["exact"], SAMPLED, 4, reference=False
