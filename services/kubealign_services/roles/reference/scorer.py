@@ -1,48 +1,41 @@
 """Scorer with the frozen reference model of the KL penalty."""
 
-import time
 from collections.abc import Sequence
 
 from torch import Tensor
 
 from kubealign.v1 import rollout_pb2, scoring_pb2
-from kubealign_services.batch.codec import decode
-from kubealign_services.batch.packed import Batch, concatenate
+from kubealign_services.batch.packed import Batch
+from kubealign_services.batch.temperatures import rollout_temperature, set_temperatures
 from kubealign_services.runtime.process.context import ProcessContext
-from kubealign_services.scoring.worker import empty_score
+from kubealign_services.scoring.frozen_scorer import FrozenScorer
 from kubealign_services.training.torch_backend.frozen_model import FrozenTorchModel
 
-SOURCE = "reference"
 
+class ReferenceScorer(FrozenScorer):
+    """Log-probabilities of rollouts' tokens, each rollout at the temperature that it was sampled with.
 
-class ReferenceScorer:
-    """Log-probabilities of rollouts' tokens at the sampling temperature, many rollouts per packed forward
-    pass.
+    Args:
+        default_temperature: Temperature of rollouts that state none.
     """
 
-    def __init__(
-        self, worker: str, context: ProcessContext, model: FrozenTorchModel, temperature: float
-    ) -> None:
-        self._worker = worker
-        self._context = context
-        self._model = model
-        self._temperature = temperature
+    source = "reference"
 
-    async def __call__(self, rollouts: Sequence[rollout_pb2.Rollout]) -> list[scoring_pb2.Score]:
-        """Return one score per rollout, in order; logprobs is float32 little-endian, one value per token."""
-        started_at = time.monotonic()
-        batch = concatenate([decode(rollout.sequence) for rollout in rollouts])
-        batch.scalars["temperature"] = self._temperature
-        logprobs = await self._context.compute(self.logprobs, batch)
-        scores = []
-        offsets = batch.cu_seqlens.tolist()
-        for index, rollout in enumerate(rollouts):
-            score = empty_score(rollout, SOURCE, self._worker)
-            score.logprobs = logprobs[offsets[index] : offsets[index + 1]].numpy().astype("<f4").tobytes()
-            score.seconds = (time.monotonic() - started_at) / len(rollouts)
-            scores.append(score)
-        return scores
+    def __init__(self, context: ProcessContext, model: FrozenTorchModel, default_temperature: float) -> None:
+        super().__init__(context, model)
+        self._default_temperature = default_temperature
 
-    def logprobs(self, batch: Batch) -> Tensor:
-        """Return log-probabilities at the batch's temperature, float32 [T]."""
-        return self._model.forward(batch, frozenset({"logprobs"}))["logprobs"]
+    def make_batch(self, rollouts: Sequence[rollout_pb2.Rollout]) -> Batch:
+        batch = super().make_batch(rollouts)
+        set_temperatures(
+            batch, [rollout_temperature(rollout, self._default_temperature) for rollout in rollouts]
+        )
+        return batch
+
+    def compute_columns(self, batch: Batch) -> dict[str, Tensor]:
+        """Return logprobs at the batch's temperatures, float32 [T]."""
+        return self._model.forward(batch, frozenset({"logprobs"}))
+
+    def write_score(self, score: scoring_pb2.Score, sequence: Batch) -> None:
+        """Write logprobs, float32 little-endian, one value per token."""
+        score.logprobs = sequence.token("logprobs").numpy().astype("<f4").tobytes()

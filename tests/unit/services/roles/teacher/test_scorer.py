@@ -1,8 +1,6 @@
 """Teacher candidates from the whole distribution."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -12,19 +10,14 @@ from kubealign.spec.sections.precision import Precision
 from kubealign.v1 import rollout_pb2
 from kubealign_services.batch.codec import decode_columns, encode
 from kubealign_services.batch.packed import Batch, pack
-from kubealign_services.roles.teacher.scorer import NonFiniteTeacher, TeacherScorer
+from kubealign_services.roles.teacher.scorer import TeacherScorer
+from kubealign_services.scoring.frozen_scorer import NonFiniteScores
 from kubealign_services.training.contract import Head
 from kubealign_services.training.torch_backend.frozen_model import FrozenTorchModel
+from support.scorer_context import scorer_context
 
 VOCABULARY = 23
 SEQUENCES = [[1, 2, 3, 4, 5], [6, 7], [8, 9, 10]]
-
-
-class Computing:
-    """The part of a context that a scorer uses."""
-
-    async def compute(self, function: Callable[..., Any], *args: Any) -> Any:
-        return function(*args)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def scorer(model: FrozenTorchModel, candidates: int, temperature: float, vocabulary: int) -> TeacherScorer:
-    return TeacherScorer("teacher-0", Computing(), model, candidates, temperature, vocabulary)  # type: ignore[arg-type]
+    return TeacherScorer(scorer_context("teacher-0"), model, candidates, temperature, vocabulary)
 
 
 def one(tokens: list[int]) -> Batch:
@@ -70,6 +63,7 @@ async def test_candidates_are_the_most_likely_of_the_whole_distribution(
     ]
     scores = await scorer(model, candidates, temperature, vocabulary)(rollouts)
     assert [score.group_id for score in scores] == ["0", "1", "2"]
+    assert {(score.source, score.worker) for score in scores} == {("teacher", "teacher-0")}
     for score, tokens in zip(scores, SEQUENCES, strict=True):
         columns = decode_columns(score.candidates, score.candidates_digest)
         with torch.no_grad():
@@ -93,7 +87,7 @@ async def test_a_teacher_with_nan_fails_permanently(folder: Path) -> None:
     with torch.no_grad():
         head.weight[3] = torch.nan
     asked = scorer(model, 4, 1.0, VOCABULARY)
-    with pytest.raises(NonFiniteTeacher, match="not finite"):
-        asked.candidates(one(SEQUENCES[0]))
+    with pytest.raises(NonFiniteScores, match="not finite"):
+        asked.compute_columns(one(SEQUENCES[0]))
     (score,) = await asked([rollout_pb2.Rollout(sequence=encode(one(SEQUENCES[0])))])
     assert score.permanent and "not finite" in score.error

@@ -1,0 +1,98 @@
+"""Scorer with a frozen language model: what reference and teacher have in common, on the bus and for direct
+calls.
+"""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from torch import Tensor
+
+from kubealign.v1 import rollout_pb2, scoring_pb2, training_pb2
+from kubealign_services.batch.codec import decode, encode_columns
+from kubealign_services.batch.packed import Batch, concatenate
+from kubealign_services.runtime.process.context import ProcessContext
+from kubealign_services.scoring.serving import serve_scorer
+from kubealign_services.scoring.worker import empty_score
+from kubealign_services.training.contract import Head
+from kubealign_services.training.torch_backend.frozen_model import FrozenTorchModel
+
+
+class NonFiniteScores(ArithmeticError):
+    """The model's output is NaN or infinite: its weights are unusable, and a retry cannot succeed."""
+
+
+class FrozenScorer(ABC):
+    """Scores rollouts with a frozen model, many rollouts per packed forward pass, off the event loop.
+
+    A subclass states the source of its scores and implements `compute_columns` and `write_score`.
+    """
+
+    #: Source of the scores, which is also the name of the role, of its model and of its consumer on the bus.
+    source: ClassVar[str]
+
+    def __init__(self, context: ProcessContext, model: FrozenTorchModel) -> None:
+        self._context = context
+        self._model = model
+
+    @abstractmethod
+    def compute_columns(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the model's token columns of a batch by name, each [T] or [T, K] on the CPU.
+
+        Runs in the compute thread. Raises NonFiniteScores.
+        """
+
+    @abstractmethod
+    def write_score(self, score: scoring_pb2.Score, sequence: Batch) -> None:
+        """Fill in the score of one sequence, whose token columns include those of `compute_columns`."""
+
+    def make_batch(self, rollouts: Sequence[rollout_pb2.Rollout]) -> Batch:
+        """Return the rollouts' sequences as one batch, in order."""
+        return concatenate([decode(rollout.sequence) for rollout in rollouts])
+
+    async def __call__(self, rollouts: Sequence[rollout_pb2.Rollout]) -> list[scoring_pb2.Score]:
+        """Return one score per rollout, in order."""
+        started_at = time.monotonic()
+        batch = self.make_batch(rollouts)
+        scores = [empty_score(rollout, self.source, self._context.settings.name) for rollout in rollouts]
+        try:
+            batch.token_columns |= await self._context.compute(self.compute_columns, batch)
+        except NonFiniteScores as error:
+            for score in scores:
+                score.error, score.permanent = str(error), True
+            return scores
+        for index, score in enumerate(scores):
+            self.write_score(score, batch.select([index]))
+            score.seconds = (time.monotonic() - started_at) / len(rollouts)
+        return scores
+
+    async def forward(self, request: training_pb2.ForwardRequest) -> training_pb2.ForwardReply:
+        """Answer a direct call with the model's columns of the request's batch."""
+        columns = await self._context.compute(self.compute_columns, decode(request.batch))
+        blob, digest = encode_columns({f"token.{name}": column for name, column in columns.items()})
+        return training_pb2.ForwardReply(columns=blob, digest=digest)
+
+
+async def serve_frozen_scorer(
+    context: ProcessContext,
+    folder: Path,
+    create_scorer: Callable[[FrozenTorchModel], FrozenScorer],
+    create_servicer: Callable[[FrozenScorer], object],
+) -> None:
+    """Load the model and score training rollouts until stopped.
+
+    Args:
+        folder: Hugging Face folder of the model.
+    """
+    backend = context.job.spec.trainer.backend.value
+    model = await context.compute(
+        FrozenTorchModel.load,
+        folder,
+        Head.LANGUAGE_MODEL,
+        backend.precision,
+        backend.microbatch_tokens,
+    )
+    scorer = create_scorer(model)
+    await serve_scorer(context, scorer.source, frozenset({"train"}), scorer, create_servicer(scorer))
