@@ -1,1 +1,1 @@
-"""Kubernetes API client: connections, credentials, errors, watches, and resource paths."""
+"""Kubernetes layer of operator, dashboard and client: API client, errors, reflector, watches, resources."""
