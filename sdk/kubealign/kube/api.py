@@ -25,7 +25,6 @@ from kubealign.kube.errors import (
     ApiCall,
     ErrorResponse,
     ErrorTranslation,
-    WatchExpired,
     parse_retry_after,
 )
 
@@ -396,6 +395,3 @@ def _retry_delay(headers: Mapping[str, str]) -> float:
 def _websocket_url(server: str) -> str:
     parts = urlsplit(server)
     return urlunsplit(("ws" if parts.scheme == "http" else "wss", *parts[1:]))
-
-
-__all__ = ["Connections", "KubernetesApi", "WatchExpired", "connect"]
