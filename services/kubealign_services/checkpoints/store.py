@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from kubealign_services.checkpoints.durable import create_file, fsync_path
 from kubealign_services.checkpoints.manifest import CheckpointManifest, ShardFile, file_digest
+from kubealign_services.checkpoints.retention import WRITING_PREFIX, prune_checkpoints, remove_leftovers
 
 MANIFEST = "manifest.json"
 
@@ -19,8 +20,6 @@ log = logging.getLogger(__name__)
 
 # step-00000020, and step-00000020-2 when that step was committed again.
 _CHECKPOINT_NAME = re.compile(r"step-(\d{8,})(?:-(\d+))?")
-_WRITING = ".writing-"
-_REMOVING = ".removing-"
 
 
 class CheckpointFailed(RuntimeError):
@@ -44,7 +43,7 @@ class CheckpointStore:
 
     def __init__(self, directory: Path, keep: int) -> None:
         if keep < 1:
-            raise ValueError(f"keep is {keep}; at least 1 commit must stay")
+            raise ValueError(f"keep is {keep}; at least 1 checkpoint must stay")
         self._directory = directory
         self._keep = keep
 
@@ -55,8 +54,8 @@ class CheckpointStore:
         """
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
-            self._remove_leftovers()
-            path = self._directory / f"{_WRITING}{step:08d}-{secrets.token_hex(4)}"
+            remove_leftovers(self._directory)
+            path = self._directory / f"{WRITING_PREFIX}{step:08d}-{secrets.token_hex(4)}"
             path.mkdir()
         except OSError as error:
             raise _failure(step, self._directory, error) from error
@@ -90,10 +89,10 @@ class CheckpointStore:
             self.discard(written)
             raise
         try:
-            self._prune()
+            prune_checkpoints(self.checkpoint_paths(), self._keep)
         except OSError as error:
             # The checkpoint is valid; the next commit tries again.
-            log.warning("old commits could not be removed", extra={"cause": str(error)})
+            log.warning("old checkpoints could not be removed", extra={"cause": str(error)})
         return StoredCheckpoint(final, manifest)
 
     def checkpoint_paths(self) -> list[Path]:
@@ -107,28 +106,28 @@ class CheckpointStore:
 
     def latest_step(self) -> int | None:
         """Return the step of the newest checkpoint, unverified; None when there is none."""
-        commits = self.checkpoint_paths()
-        return _step_and_attempt(commits[-1])[0] if commits else None
+        checkpoints = self.checkpoint_paths()
+        return _step_and_attempt(checkpoints[-1])[0] if checkpoints else None
 
     def latest(self) -> StoredCheckpoint | None:
         """Return the newest checkpoint after verifying every file; None when there is none.
 
         Raises CheckpointCorrupted.
         """
-        commits = self.checkpoint_paths()
-        if not commits:
+        checkpoints = self.checkpoint_paths()
+        if not checkpoints:
             return None
-        newest = commits[-1]
+        newest = checkpoints[-1]
         try:
             return StoredCheckpoint(newest, _verify(newest))
         except _CorruptionFound as error:
             then = (
-                f"go on from {commits[-2].name}"
-                if len(commits) > 1
-                else "start again from the job's first weights"
+                f"go on from {checkpoints[-2].name}"
+                if len(checkpoints) > 1
+                else "start again from the job's initial weights"
             )
             raise CheckpointCorrupted(
-                f"the newest commit is corrupt: {error}; delete the folder {newest} to {then}"
+                f"the newest checkpoint is corrupt: {error}; delete the folder {newest} to {then}"
             ) from error
 
     def at_step(self, step: int) -> StoredCheckpoint | None:
@@ -142,7 +141,7 @@ class CheckpointStore:
         try:
             return StoredCheckpoint(matching[-1], _verify(matching[-1]))
         except _CorruptionFound as error:
-            raise CheckpointCorrupted(f"the commit of step {step} is corrupt: {error}") from error
+            raise CheckpointCorrupted(f"the checkpoint of step {step} is corrupt: {error}") from error
 
     def _free_name(self, step: int) -> Path:
         attempts = [
@@ -153,28 +152,16 @@ class CheckpointStore:
         name = f"step-{step:08d}" + (f"-{max(attempts) + 1}" if attempts else "")
         return self._directory / name
 
-    def _prune(self) -> None:
-        for old in self.checkpoint_paths()[: -self._keep]:
-            # Rename first: a crash during the removal must not leave a folder that looks like a checkpoint.
-            removing = old.with_name(f"{_REMOVING}{old.name}-{secrets.token_hex(4)}")
-            os.rename(old, removing)  # noqa: PTH104
-        self._remove_leftovers()
-
-    def _remove_leftovers(self) -> None:
-        for path in self._directory.iterdir():
-            if path.name.startswith((_WRITING, _REMOVING)):
-                shutil.rmtree(path)
-
 
 class _CorruptionFound(Exception):
     pass
 
 
-def _step_and_attempt(commit: Path) -> tuple[int, int]:
+def _step_and_attempt(checkpoint: Path) -> tuple[int, int]:
     """Return (step, how many times the step has been committed) for folders whose name _CHECKPOINT_NAME
     matches.
     """
-    match = _CHECKPOINT_NAME.fullmatch(commit.name)
+    match = _CHECKPOINT_NAME.fullmatch(checkpoint.name)
     return (int(match[1]), int(match[2] or 1)) if match else (-1, 0)
 
 
@@ -184,7 +171,7 @@ def _sync_shards(path: Path, manifest: CheckpointManifest) -> None:
         if size != shard.size_bytes:
             raise CheckpointFailed(
                 f"step {manifest.step} was not committed: {file} has {size} bytes, {shard.size_bytes} were "
-                "reported; earlier commits are intact"
+                "reported; earlier checkpoints are intact"
             )
         fsync_path(file)
     for folder in sorted({file.parent for file, _ in _shard_paths(path, manifest)}):
@@ -220,5 +207,5 @@ def _verify(path: Path) -> CheckpointManifest:
 def _failure(step: int, path: Path, error: OSError) -> CheckpointFailed:
     where = error.filename or path
     return CheckpointFailed(
-        f"step {step} was not committed: {error.strerror or error} at {where}; earlier commits are intact"
+        f"step {step} was not committed: {error.strerror or error} at {where}; earlier checkpoints are intact"
     )

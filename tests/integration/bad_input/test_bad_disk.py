@@ -47,7 +47,7 @@ def test_a_disk_that_is_full_at_a_commit(tmp_path: Path, failed, small_disk) -> 
     said = failed(sft_job(tmp_path, "bad", checkpoint=EVERY))
     assert "driver: step 3 was not committed: " in said
     assert "No space left on device" in said
-    assert "earlier commits are intact" in said
+    assert "earlier checkpoints are intact" in said
     assert newest(commits) == 2
     assert sorted(path.name for path in commits.iterdir()) == ["step-00000001", "step-00000002"]
 
@@ -88,7 +88,7 @@ def test_a_corrupt_commit_is_named_and_the_one_before_it_serves(tmp_path: Path) 
 
         run.start()
         assert run.end(120) == 1, run.output
-        assert f"driver: the newest commit is corrupt: {shard} has digest " in run.output
+        assert f"driver: the newest checkpoint is corrupt: {shard} has digest " in run.output
         assert f"delete the folder {last} to go on from step-00000003" in run.output
         assert left_running(tmp_path) == {}
         assert shard.read_bytes() == held, "what is corrupt is not made worse"

@@ -70,7 +70,7 @@ def test_full_file_system(tmp_path: Path) -> None:
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)
     assert "step 2 was not committed: No space left on device" in message
-    assert "earlier commits are intact" in message
+    assert "earlier checkpoints are intact" in message
 
 
 def test_file_size_limit(tmp_path: Path) -> None:

@@ -79,5 +79,5 @@ def load_initial_checkpoint(replay: ReplayPlan) -> StoredCheckpoint | None:
     folder = replay.run / "commits"
     commit = CheckpointStore(folder, keep=1).at_step(replay.first_step - 1)
     if commit is None:
-        raise UnrecoverableError(f"the commit of step {replay.first_step - 1} in {folder} has gone")
+        raise UnrecoverableError(f"the checkpoint of step {replay.first_step - 1} in {folder} has gone")
     return commit
