@@ -5,10 +5,9 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from kubealign.role_specs import ROLE_SPECS
-from kubealign.spec.algorithms import Algorithm, ResultKind
-from kubealign.spec.algorithms.base import AlgorithmSpec
+from kubealign.spec.algorithms import Algorithm, ResultKind, algorithm_specs
+from kubealign.spec.base import field_alias
 from kubealign.spec.errors import SpecError, SpecErrors
-from kubealign.spec.field_lookup import document_fields, nested_model
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.paths import DocumentPath, format_path
 from kubealign.spec.sections.data import Data, DataSource
@@ -121,10 +120,9 @@ def result_kind_of(algorithm: Mapping[str, Any]) -> ResultKind | None:
 
     None: the algorithm is missing or unknown.
     """
-    for name, entry in document_fields(Algorithm).items():
-        method = nested_model(entry.annotation)
-        if name in algorithm and method is not None and issubclass(method, AlgorithmSpec):
-            return method.makes
+    for name, spec in algorithm_specs().items():
+        if field_alias(Algorithm, name) in algorithm:
+            return spec.makes
     return None
 
 

@@ -6,9 +6,8 @@ does not depend on how the work is split. The losses of the microbatches of a mi
 minibatch's loss.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import entry_points
 from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
@@ -99,18 +98,6 @@ class ScoreAlgorithm(Protocol):
 
     def score_objective(self, names: Sequence[str]) -> Objective:
         """Return the `policy_objective` for scores with these names, in the order of the head's outputs."""
-
-
-def load_algorithm(name: str) -> Callable[[Any], Algorithm]:
-    """Load the algorithm registered under the entry-point group `kubealign.algorithms`.
-
-    Raises LookupError with the registered names.
-    """
-    registered = {entry.name: entry for entry in entry_points(group="kubealign.algorithms")}
-    if name not in registered:
-        raise LookupError(f"no algorithm {name}; there are {sorted(registered)}")
-    loaded: Callable[[Any], Algorithm] = registered[name].load()
-    return loaded
 
 
 def require_output(output: Tensor | None, name: str) -> Tensor:

@@ -21,7 +21,10 @@ from kubealign.spec.job import AlignmentJob, AlignmentJobSpec
 from support.doc_blocks import ROOT
 
 #: A role that is added later has its own test.
-KNOWN = "driver trainer critic rollout reward reference teacher prepare nats redis".split()
+KNOWN = [
+    *("driver", "trainer", "critic", "rollout", "reward", "reference", "teacher"),
+    *("prepare", "nats", "redis"),
+]
 PROCESSES = [spec for spec in ROLE_SPECS.values() if spec.module is not None]
 
 

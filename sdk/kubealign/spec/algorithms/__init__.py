@@ -1,6 +1,7 @@
 """Specs of the algorithms, each with its own fields and defaults.
 
-The maths is in `kubealign_services.algorithms`.
+`union` registers them. The maths is in `kubealign_services.algorithms`. A spec class can be imported from
+its module without being re-exported here.
 """
 
 from kubealign.spec.algorithms.base import (
@@ -69,7 +70,7 @@ from kubealign.spec.algorithms.reward_model import (
     ScorePooling,
 )
 from kubealign.spec.algorithms.supervised import DistillationDivergence, DistillationSpec, SFTSpec
-from kubealign.spec.algorithms.union import Algorithm
+from kubealign.spec.algorithms.union import Algorithm, algorithm_specs
 
 __all__ = [
     "GAE",
@@ -138,4 +139,5 @@ __all__ = [
     "ScorePooling",
     "SelfRewardingSpec",
     "SimPOSpec",
+    "algorithm_specs",
 ]

@@ -44,6 +44,8 @@ class AlgorithmSpec(SpecModel):
     turns: ClassVar[bool] = False
     #: Learns from the distributions of a frozen teacher model.
     teacher: ClassVar[bool] = False
+    #: `module:Class` of the losses, in the services; None: a plugin, or a job that does not train.
+    implementation: ClassVar[str | None] = None
     rewards: ClassVar[Requirement] = Requirement.NONE
     makes: ClassVar[ResultKind] = ResultKind.POLICY
 

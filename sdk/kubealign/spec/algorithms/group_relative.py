@@ -1,5 +1,7 @@
 """Specs of group-relative algorithms, which compare the responses to one prompt with each other."""
 
+from typing import ClassVar
+
 from pydantic import Field
 
 from kubealign.spec.algorithms.kl import KL, kl_in_loss
@@ -38,6 +40,8 @@ class GroupRelativeSpec(OnPolicySpec):
 class GRPOSpec(GroupRelativeSpec, ClippedRatioSpec):
     """Group relative policy optimisation (Shao et al. 2024)."""
 
+    implementation: ClassVar[str | None] = "kubealign_services.algorithms.online.grpo:GRPOAlgorithm"
+
     aggregation: LossAggregation = Field(
         LossAggregation.SEQUENCE_MEAN, description="Aggregation of the per-token losses into one loss."
     )
@@ -48,6 +52,8 @@ class DrGRPOSpec(GroupRelativeSpec, ClippedRatioSpec):
     """GRPO done right (Liu et al. 2025): no division by the group's standard deviation or by the response's
     length.
     """
+
+    implementation: ClassVar[str | None] = "kubealign_services.algorithms.online.dr_grpo:DrGRPOAlgorithm"
 
     advantage: AdvantageNormalization = Field(
         AdvantageNormalization(center=AdvantageCenter.GROUP),
@@ -61,6 +67,8 @@ class DrGRPOSpec(GroupRelativeSpec, ClippedRatioSpec):
 class DAPOSpec(GroupRelativeSpec, ClippedRatioSpec):
     """Decoupled clip and dynamic sampling policy optimisation (Yu et al. 2025)."""
 
+    implementation: ClassVar[str | None] = "kubealign_services.algorithms.online.dapo:DAPOAlgorithm"
+
     clip: Clip = Field(Clip(low=0.2, high=0.28), description="Clip range of the importance ratio.")
     dynamic_sampling: DynamicSamplingSpec = Field(
         DynamicSamplingSpec(), description="Replacement of groups whose samples all have the same reward."
@@ -72,6 +80,8 @@ class GSPOSpec(GroupRelativeSpec, ClippedRatioSpec):
 
     The importance ratio is that of the response: the geometric mean over its tokens.
     """
+
+    implementation: ClassVar[str | None] = "kubealign_services.algorithms.online.gspo:GSPOAlgorithm"
 
     clip: Clip = Field(Clip(low=3.0e-4, high=4.0e-4), description="Clip range of the importance ratio.")
     ratio: RatioLevel = Field(RatioLevel.SEQUENCE_MEAN, description="Level of the importance ratio.")
@@ -85,6 +95,8 @@ class CISPOSpec(GroupRelativeSpec):
 
     The importance ratio is a clipped weight without gradient, so that every token keeps its gradient.
     """
+
+    implementation: ClassVar[str | None] = "kubealign_services.algorithms.online.cispo:CISPOAlgorithm"
 
     ratio_floor: float = Field(0.0, ge=0, description="Lower bound of the weight.")
     ratio_cap: float = Field(5.0, gt=1, description="Upper bound of the weight.")

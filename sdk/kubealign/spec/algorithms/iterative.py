@@ -88,6 +88,7 @@ class SPINSpec(IterativeSpec):
     round. The reference is the policy at the start of the round.
     """
 
+    implementation: ClassVar[str | None] = "kubealign_services.algorithms.iterative.spin:SPINAlgorithm"
     data: ClassVar[str] = "demonstrations"
 
     beta: float = Field(
@@ -101,6 +102,9 @@ class RejectionSamplingSpec(IterativeSpec):
     The policy is fine-tuned on the responses with the highest rewards.
     """
 
+    implementation: ClassVar[str | None] = (
+        "kubealign_services.algorithms.iterative.rejection_sampling:RejectionSamplingAlgorithm"
+    )
     data: ClassVar[str] = "prompts"
     rewards: ClassVar[Requirement] = Requirement.NEEDED
 
@@ -120,6 +124,9 @@ class SelfRewardingSpec(IterativeSpec):
     The reference is the policy at the start of the round.
     """
 
+    implementation: ClassVar[str | None] = (
+        "kubealign_services.algorithms.iterative.self_rewarding:SelfRewardingAlgorithm"
+    )
     data: ClassVar[str] = "prompts"
 
     samples_per_prompt: int = Field(4, ge=2, le=MAX_INT32, description="Responses sampled for each prompt.")

@@ -24,6 +24,7 @@ class GAE(SpecModel):
 class PPOSpec(ClippedRatioSpec):
     """Proximal policy optimisation with a learned critic (Schulman et al. 2017; Ouyang et al. 2022)."""
 
+    implementation: ClassVar[str | None] = "kubealign_services.algorithms.online.ppo:PPOAlgorithm"
     critic: ClassVar[bool] = True
 
     advantage: AdvantageNormalization = Field(

@@ -33,6 +33,8 @@ class ReferencePreferenceSpec(PreferenceSpec):
 class DPOSpec(ReferencePreferenceSpec):
     """Direct preference optimisation (Rafailov et al. 2023)."""
 
+    implementation: ClassVar[str | None] = "kubealign_services.algorithms.offline.dpo:DPOAlgorithm"
+
     label_smoothing: float = Field(
         0.0, ge=0, le=0.5, description="Assumed share of wrong preference labels (conservative DPO)."
     )
@@ -47,6 +49,8 @@ class IPOSpec(ReferencePreferenceSpec):
     """Identity preference optimisation (Azar et al. 2024): regression of the log-ratio margin to 1 / (2
     beta).
     """
+
+    implementation: ClassVar[str | None] = "kubealign_services.algorithms.offline.ipo:IPOAlgorithm"
 
 
 class RPODistance(StrEnum):
@@ -66,6 +70,7 @@ class RPOSpec(ReferencePreferenceSpec):
     rejectedRating.
     """
 
+    implementation: ClassVar[str | None] = "kubealign_services.algorithms.offline.rpo:RPOAlgorithm"
     #: The rows hold a rating of each response.
     rated: ClassVar[bool] = True
 
@@ -78,6 +83,7 @@ class RPOSpec(ReferencePreferenceSpec):
 class KTOSpec(OfflineSpec):
     """Kahneman-Tversky optimisation (Ethayarajh et al. 2024): unpaired good and bad responses."""
 
+    implementation: ClassVar[str | None] = "kubealign_services.algorithms.offline.kto:KTOAlgorithm"
     data: ClassVar[str] = "unpaired"
     mismatched: ClassVar[bool] = True
 
@@ -101,6 +107,8 @@ class ORPOSpec(PreferenceSpec):
     reference.
     """
 
+    implementation: ClassVar[str | None] = "kubealign_services.algorithms.offline.orpo:ORPOAlgorithm"
+
     coefficient: float = Field(0.1, gt=0, description="Weight of the odds ratio loss (lambda).")
 
 
@@ -108,6 +116,8 @@ class SimPOSpec(PreferenceSpec):
     """Simple preference optimisation (Meng et al. 2024): length-normalised log-probabilities, without a
     reference.
     """
+
+    implementation: ClassVar[str | None] = "kubealign_services.algorithms.offline.simpo:SimPOAlgorithm"
 
     beta: float = Field(2.0, gt=0, description="Scale of the mean log-probabilities.")
     margin: float = Field(

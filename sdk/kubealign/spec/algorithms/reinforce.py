@@ -21,6 +21,8 @@ class ReinforceSpec(OnPolicySpec):
     reward.
     """
 
+    implementation: ClassVar[str | None] = "kubealign_services.algorithms.online.reinforce:ReinforceAlgorithm"
+
     aggregation: LossAggregation = Field(
         LossAggregation.SEQUENCE_SUM, description="Aggregation of the per-token losses into one loss."
     )
@@ -37,6 +39,10 @@ class ReinforcePlusPlusSpec(ClippedRatioSpec):
     With advantage.center Group this is the variant with a baseline.
     """
 
+    implementation: ClassVar[str | None] = (
+        "kubealign_services.algorithms.online.reinforce_plus_plus:ReinforcePlusPlusAlgorithm"
+    )
+
     advantage: AdvantageNormalization = Field(
         AdvantageNormalization(center=AdvantageCenter.BATCH, scale=AdvantageScale.BATCH),
         description="Normalisation of returns to advantages.",
@@ -46,6 +52,8 @@ class ReinforcePlusPlusSpec(ClippedRatioSpec):
 
 class RLOOSpec(ClippedRatioSpec):
     """REINFORCE leave-one-out (Ahmadian et al. 2024): the whole response is one action."""
+
+    implementation: ClassVar[str | None] = "kubealign_services.algorithms.online.rloo:RLOOAlgorithm"
 
     samples_per_prompt: int = Field(
         4,
@@ -80,6 +88,7 @@ class RLOOSpec(ClippedRatioSpec):
 class ReMaxSpec(OnPolicySpec):
     """ReMax (Li et al. 2023): REINFORCE with the reward of the greedy response as baseline."""
 
+    implementation: ClassVar[str | None] = "kubealign_services.algorithms.online.remax:ReMaxAlgorithm"
     greedy_baseline: ClassVar[bool] = True
 
     aggregation: LossAggregation = Field(

@@ -49,6 +49,9 @@ class RewardObjective(SpecUnion):
 class RewardModelSpec(OfflineSpec):
     """Trains a language model with a scalar head, for use as a reward."""
 
+    implementation: ClassVar[str | None] = (
+        "kubealign_services.algorithms.offline.reward_model:RewardModelAlgorithm"
+    )
     makes: ClassVar[ResultKind] = ResultKind.REWARD_MODEL
 
     objective: RewardObjective = Field(

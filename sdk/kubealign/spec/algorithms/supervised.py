@@ -11,6 +11,7 @@ from kubealign.spec.algorithms.base import OfflineSpec
 class SFTSpec(OfflineSpec):
     """Supervised fine-tuning: cross-entropy on the response's tokens."""
 
+    implementation: ClassVar[str | None] = "kubealign_services.algorithms.offline.sft:SFTAlgorithm"
     data: ClassVar[str] = "demonstrations"
     turns: ClassVar[bool] = True
 
@@ -29,6 +30,9 @@ class DistillationSpec(OfflineSpec):
     sequence-level distillation, use sft on the rows that a generate job of the teacher produced.
     """
 
+    implementation: ClassVar[str | None] = (
+        "kubealign_services.algorithms.offline.distillation:DistillationAlgorithm"
+    )
     data: ClassVar[str] = "demonstrations"
     turns: ClassVar[bool] = True
     teacher: ClassVar[bool] = True

@@ -1,7 +1,14 @@
-"""Union of all algorithm specs, of which a job sets one."""
+"""Union of all algorithm specs, of which a job sets one: the registry of the algorithms.
+
+A field of `Algorithm` registers an algorithm. The CustomResourceDefinition, the documentation, the choices
+of `kubealign init` and, by `AlgorithmSpec.implementation`, the services derive from the fields.
+"""
+
+from functools import cache
 
 from pydantic import Field
 
+from kubealign.spec.algorithms.base import AlgorithmSpec
 from kubealign.spec.algorithms.custom import CustomOfflineSpec, CustomSpec
 from kubealign.spec.algorithms.data_generation import AnnotateSpec, GenerateSpec
 from kubealign.spec.algorithms.group_relative import CISPOSpec, DAPOSpec, DrGRPOSpec, GRPOSpec, GSPOSpec
@@ -12,6 +19,7 @@ from kubealign.spec.algorithms.reinforce import ReinforcePlusPlusSpec, Reinforce
 from kubealign.spec.algorithms.reward_model import RewardModelSpec
 from kubealign.spec.algorithms.supervised import DistillationSpec, SFTSpec
 from kubealign.spec.base import SpecUnion
+from kubealign.spec.field_lookup import nested_model
 
 
 class Algorithm(SpecUnion):
@@ -71,3 +79,14 @@ class Algorithm(SpecUnion):
     custom_offline: CustomOfflineSpec | None = Field(
         None, description="Plugin algorithm that learns from given rows."
     )
+
+
+@cache
+def algorithm_specs() -> dict[str, type[AlgorithmSpec]]:
+    """Return the spec class of each algorithm by its name in Python, in the order of the union."""
+    specs: dict[str, type[AlgorithmSpec]] = {}
+    for name, field in Algorithm.model_fields.items():
+        model = nested_model(field.annotation)
+        assert model is not None and issubclass(model, AlgorithmSpec), name
+        specs[name] = model
+    return specs

@@ -9,6 +9,7 @@ import pytest
 from kubealign.spec.algorithms import Algorithm
 from kubealign.spec.sections.trackers import TrackerPlugin
 from kubealign_services.algorithms.factory import make_algorithm
+from kubealign_services.algorithms.offline.sft import SFTAlgorithm
 from kubealign_services.runtime.plugins import PluginError
 from kubealign_services.scoring.functions.child_main import FunctionError, call_reward, load_function
 from kubealign_services.telemetry.trackers.contract import RunOutcome, TrackedJob
@@ -84,6 +85,13 @@ def test_missing_plugin_lists_the_installed_ones(install: Install) -> None:
 
 def test_builtin_name_is_refused_as_a_plugin() -> None:
     with pytest.raises(PluginError, match=r"sft is a built-in algorithm: set spec.algorithm.sft"):
+        make_algorithm(custom(name="sft"))
+
+
+def test_plugin_with_the_name_of_a_builtin_does_not_replace_it(install: Install) -> None:
+    install(ALGORITHM, {"algorithms.sft": "Ours"})
+    assert type(make_algorithm(Algorithm.model_validate({"sft": {}}))) is SFTAlgorithm
+    with pytest.raises(PluginError, match=r"customOffline.name: sft is a built-in algorithm"):
         make_algorithm(custom(name="sft"))
 
 

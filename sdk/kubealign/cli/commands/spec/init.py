@@ -1,40 +1,36 @@
 """`kubealign init`: writes a commented job to start from."""
 
-from enum import StrEnum
-from typing import Annotated
+from collections.abc import Iterator
+from enum import Enum, EnumType
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
 
-class AlgorithmName(StrEnum):
-    """Algorithms of the spec, in command line spelling."""
+def algorithm_names() -> list[str]:
+    """Return the algorithms of the spec, in command line spelling."""
+    from kubealign.spec.algorithms import algorithm_specs
 
-    SFT = "sft"
-    DISTILLATION = "distillation"
-    REWARD_MODEL = "reward-model"
-    PPO = "ppo"
-    REINFORCE = "reinforce"
-    REINFORCE_PLUS_PLUS = "reinforce-plus-plus"
-    RLOO = "rloo"
-    REMAX = "remax"
-    GRPO = "grpo"
-    DR_GRPO = "dr-grpo"
-    DAPO = "dapo"
-    GSPO = "gspo"
-    CISPO = "cispo"
-    DPO = "dpo"
-    IPO = "ipo"
-    RPO = "rpo"
-    ORPO = "orpo"
-    SIMPO = "simpo"
-    KTO = "kto"
-    SPIN = "spin"
-    REJECTION_SAMPLING = "rejection-sampling"
-    SELF_REWARDING = "self-rewarding"
-    GENERATE = "generate"
-    ANNOTATE = "annotate"
-    CUSTOM = "custom"
-    CUSTOM_OFFLINE = "custom-offline"
+    return [name.replace("_", "-") for name in algorithm_specs()]
+
+
+class _LazyChoices(EnumType):
+    """Enumerates choices when they are needed.
+
+    Typer reads the choices for help, errors and completion of this command only; importing the spec for
+    every command would double its start-up time.
+    """
+
+    def __iter__(cls) -> Iterator[Any]:
+        return iter(algorithm_names())
+
+
+if TYPE_CHECKING:
+    AlgorithmName: TypeAlias = str
+else:
+
+    class AlgorithmName(Enum, metaclass=_LazyChoices):
+        """One of `algorithm_names()`. Typer checks the argument as an Enum and passes the string."""
 
 
 def init(
@@ -57,7 +53,7 @@ def init(
     from kubealign.spec.job import AlignmentJob
 
     with exit_on_error():
-        text = job_template(algorithm.value, name or f"my-{algorithm.value}")
+        text = job_template(algorithm, name or f"my-{algorithm}")
         # Validates the job name before anything is written.
         AlignmentJob.from_yaml(text)
     typer.echo(text, nl=False)

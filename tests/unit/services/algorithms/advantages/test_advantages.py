@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kubealign.spec import algorithms as spec
-from kubealign_services.algorithms.contract import load_algorithm
+from kubealign_services.algorithms.factory import load_algorithm
 from kubealign_services.algorithms.online.grpo import GRPOAlgorithm
 from kubealign_services.algorithms.online.ppo import PPOAlgorithm
 from kubealign_services.algorithms.online.rloo import RLOOAlgorithm

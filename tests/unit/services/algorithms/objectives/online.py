@@ -6,7 +6,8 @@ from typing import Any
 import torch
 
 from kubealign.spec import algorithms as spec
-from kubealign_services.algorithms.contract import Objective, load_algorithm
+from kubealign_services.algorithms.contract import Objective
+from kubealign_services.algorithms.factory import load_algorithm
 from kubealign_services.algorithms.losses.policy_objective import PolicyObjective
 from kubealign_services.algorithms.losses.surrogate import BoundedWeight, ClippedRatio, LogLikelihood
 from kubealign_services.algorithms.losses.value_objective import ValueObjective

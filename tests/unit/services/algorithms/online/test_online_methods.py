@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from kubealign.spec import algorithms as spec
-from kubealign_services.algorithms.contract import Algorithm, load_algorithm
+from kubealign_services.algorithms.contract import Algorithm
+from kubealign_services.algorithms.factory import load_algorithm
 from kubealign_services.algorithms.online.base import OnlineAlgorithm
 from kubealign_services.batch.auxiliary import drop_auxiliary
 from kubealign_services.batch.packed import Batch, pack

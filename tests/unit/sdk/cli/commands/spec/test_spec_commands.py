@@ -1,6 +1,8 @@
 """Commands that help to write a job: init, explain, and the generated docs page."""
 
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,7 +10,7 @@ import pytest
 from pydantic.alias_generators import to_snake
 from typer.testing import Result
 
-from kubealign.cli.commands.spec.init import AlgorithmName
+from kubealign.cli.commands.spec.init import algorithm_names
 from kubealign.cli.document import build_page
 from kubealign.cli.main import COMMANDS
 from kubealign.spec.algorithms import Algorithm
@@ -19,7 +21,7 @@ from kubealign.spec.job import AlignmentJob
 
 Run = Callable[..., Result]
 PAGE = Path(__file__).parents[6] / "docs" / "cli.md"
-ALGORITHMS = [name.value for name in AlgorithmName]
+ALGORITHMS = algorithm_names()
 LEFT_OUT = {
     "sft": {"rewards", "rollout", "reference", "critic", "teacher"},
     "distillation": {"rewards", "rollout", "reference", "critic"},
@@ -59,6 +61,27 @@ def test_template_has_every_meaningful_field(algorithm: str) -> None:
 
 def test_init_has_every_algorithm() -> None:
     assert [to_snake(name) for name in ALGORITHMS] == list(Algorithm.model_fields)
+
+
+@pytest.mark.parametrize("arguments", [("dpo2",), (), ("--help",)])
+def test_init_lists_the_algorithms(run: Run, arguments: tuple[str, ...]) -> None:
+    done = run("init", *arguments)
+    text = re.sub(r"[^a-z_-]", "", done.stdout + done.stderr)
+    assert all(name in text for name in ALGORITHMS)
+
+
+def test_other_commands_do_not_import_the_spec_for_the_choices_of_init() -> None:
+    program = (
+        "import sys\n"
+        "from typer.main import get_command\n"
+        "from kubealign.cli.main import app\n"
+        "get_command(app)\n"
+        "print('kubealign.spec' in sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "False\n"
 
 
 def test_init_with_a_job_name(run: Run) -> None:
