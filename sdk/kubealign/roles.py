@@ -122,11 +122,11 @@ def rollout_worker(spec: AlignmentJobSpec, replica: int) -> tuple[Process, ...]:
 
 
 def generation_role(processes: Iterable[Process]) -> Role:
-    """Return the role of the processes that generate: the rollout workers, or the trainer if they share its
-    processes.
+    """Return the role whose processes generate: the trainer if generation is colocated with training,
+    otherwise rollout, also for a job that does not generate.
     """
-    with_trainer = any(process.module == _COLOCATED_MODULE for process in processes)
-    return Role.TRAINER if with_trainer else Role.ROLLOUT
+    is_colocated = any(process.module == _COLOCATED_MODULE for process in processes)
+    return Role.TRAINER if is_colocated else Role.ROLLOUT
 
 
 def worker_name(group: str, replica: int, rank: int = 0) -> str:

@@ -74,9 +74,9 @@ def create_app(
     app.state.recent_steps = RecentSteps(access.reader)
     app.include_router(_monitoring_router(dashboard_metrics, ready))
     app.include_router(_api_router())
-    page_files.install(app)
-    problems.install(app)
-    openapi_document.install(app)
+    page_files.mount_page(app)
+    problems.add_error_handlers(app)
+    openapi_document.complete_openapi_document(app)
     # The middleware added last sees a request first.
     app.add_middleware(AuthenticationMiddleware, access=access)
     if hosts is not None:

@@ -18,14 +18,14 @@ from starlette.types import Scope
 from kubealign.spec.algorithms import Algorithm
 from kubealign.spec.base import field_alias
 
-PAGE = Path(__file__).with_name("page")
+PAGE_FOLDER = Path(__file__).with_name("page")
 _CACHE_FOREVER = "public, max-age=31536000, immutable"
 _REVALIDATE = "no-cache"
 # Not every system knows these types, and browsers do not run a module of an unknown type.
 for _type, _suffix in (("text/javascript", ".js"), ("text/css", ".css"), ("image/svg+xml", ".svg")):
     mimetypes.add_type(_type, _suffix)
 
-router = APIRouter(include_in_schema=False)
+page_router = APIRouter(include_in_schema=False)
 
 
 class _RevalidatedFiles(StaticFiles):
@@ -37,23 +37,23 @@ class _RevalidatedFiles(StaticFiles):
         return response
 
 
-@router.api_route("/", methods=["GET", "HEAD"])
-@router.api_route("/jobs", methods=["GET", "HEAD"])
-@router.api_route("/jobs/{place:path}", methods=["GET", "HEAD"])
+@page_router.api_route("/", methods=["GET", "HEAD"])
+@page_router.api_route("/jobs", methods=["GET", "HEAD"])
+@page_router.api_route("/jobs/{place:path}", methods=["GET", "HEAD"])
 async def index() -> Response:
     """Return the page for any of its views."""
-    if not (PAGE / "index.html").is_file():
+    if not (PAGE_FOLDER / "index.html").is_file():
         raise HTTPException(404)
-    return FileResponse(PAGE / "index.html", headers={"Cache-Control": _REVALIDATE})
+    return FileResponse(PAGE_FOLDER / "index.html", headers={"Cache-Control": _REVALIDATE})
 
 
-@router.api_route("/favicon.ico", methods=["GET", "HEAD"])
+@page_router.api_route("/favicon.ico", methods=["GET", "HEAD"])
 async def favicon() -> Response:
     """Redirect: browsers request this path whatever the page says."""
     return RedirectResponse("/static/favicon.svg", 308)
 
 
-@router.api_route("/static/js/algorithms.js", methods=["GET", "HEAD"])
+@page_router.api_route("/static/js/algorithms.js", methods=["GET", "HEAD"])
 async def algorithms() -> Response:
     """Return the algorithm names of the spec as a JavaScript module."""
     names = [field_alias(Algorithm, member) for member in Algorithm.model_fields]
@@ -61,7 +61,7 @@ async def algorithms() -> Response:
     return Response(script, media_type="text/javascript", headers={"Cache-Control": _REVALIDATE})
 
 
-@router.api_route("/static/plotly.min.js", methods=["GET", "HEAD"])
+@page_router.api_route("/static/plotly.min.js", methods=["GET", "HEAD"])
 def plotly(request: Request) -> Response:
     """Return Plotly; cached forever when the URL contains its version (`?v=`)."""
     cache_control = _CACHE_FOREVER if request.query_params.get("v") == version("plotly") else _REVALIDATE
@@ -75,11 +75,11 @@ def plotly(request: Request) -> Response:
     return Response(body, media_type="text/javascript", headers=headers)
 
 
-def install(app: FastAPI) -> None:
-    """Serve the page from this application."""
-    app.include_router(router)
-    if PAGE.is_dir():
-        app.mount("/static", _RevalidatedFiles(directory=PAGE), name="page")
+def mount_page(app: FastAPI) -> None:
+    """Add the routes of the web page; none where the package was installed without the page."""
+    app.include_router(page_router)
+    if PAGE_FOLDER.is_dir():
+        app.mount("/static", _RevalidatedFiles(directory=PAGE_FOLDER), name="page")
 
 
 @cache

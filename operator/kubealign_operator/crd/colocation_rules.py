@@ -15,15 +15,19 @@ _IN_FLIGHT = "self.rollout.refit.inFlight"
 DRAINS_CONDITION = f"(!has({_IN_FLIGHT}) || {_IN_FLIGHT} == 'Drain')"
 
 
-def colocated_algorithm_rules(name: str, chosen: str, model: type[AlgorithmSpec]) -> Iterator[CelRule]:
+def colocated_algorithm_rules(
+    name: str, algorithm_is_set: str, model: type[AlgorithmSpec]
+) -> Iterator[CelRule]:
     """Yield the rules that depend on the algorithm."""
     if model.makes is ResultKind.DATA:
         message = f"{name} has no trainer whose processes could be shared: set Own"
-        yield CelRule(implies(chosen, f"!({_COLOCATED_CONDITION})"), message, field_path=".rollout.placement")
+        yield CelRule(
+            implies(algorithm_is_set, f"!({_COLOCATED_CONDITION})"), message, field_path=".rollout.placement"
+        )
     if "max_staleness" in model.model_fields:
         path = f".algorithm.{name}.maxStaleness"
         yield CelRule(
-            implies(f"{chosen} && {_COLOCATED_CONDITION}", f"self{path} == 0"),
+            implies(f"{algorithm_is_set} && {_COLOCATED_CONDITION}", f"self{path} == 0"),
             "training and generation take turns: write 0, or set rollout.placement to Own",
             field_path=path,
         )

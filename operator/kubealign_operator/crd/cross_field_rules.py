@@ -35,20 +35,23 @@ def cross_field_rules() -> Iterator[CelRule]:
     for member, field in Algorithm.model_fields.items():
         model = nested_model(field.annotation)
         assert model is not None and issubclass(model, AlgorithmSpec)
-        name, chosen = field_alias(Algorithm, member), f"has(self.algorithm.{field_alias(Algorithm, member)})"
-        yield from _data_rules(name, chosen, model)
-        yield from _reward_rules(name, chosen, model.rewards)
-        yield from _critic_rules(name, chosen, has_critic=model.critic)
-        yield from _reference_rules(name, chosen, model)
-        yield from _rollout_rules(name, chosen, model)
-        yield from colocated_algorithm_rules(name, chosen, model)
+        name, algorithm_is_set = (
+            field_alias(Algorithm, member),
+            f"has(self.algorithm.{field_alias(Algorithm, member)})",
+        )
+        yield from _data_rules(name, algorithm_is_set, model)
+        yield from _reward_rules(name, algorithm_is_set, model.rewards)
+        yield from _critic_rules(name, algorithm_is_set, has_critic=model.critic)
+        yield from _reference_rules(name, algorithm_is_set, model)
+        yield from _rollout_rules(name, algorithm_is_set, model)
+        yield from colocated_algorithm_rules(name, algorithm_is_set, model)
         if model.rated:
-            yield _ratings_rule(name, chosen)
+            yield _ratings_rule(name, algorithm_is_set)
         if getattr(model, "data", None) == "demonstrations" and not model.turns:
-            yield _last_turn_rule(name, chosen)
+            yield _last_turn_rule(name, algorithm_is_set)
         if model is GenerateSpec:
-            yield _selection_rule(name, chosen)
-        yield from _teacher_rules(name, chosen, has_teacher=model.teacher)
+            yield _selection_rule(name, algorithm_is_set)
+        yield from _teacher_rules(name, algorithm_is_set, has_teacher=model.teacher)
     yield from _adapter_rules()
     yield from colocated_rollout_rules()
     yield from _in_flight_rules()
@@ -66,10 +69,10 @@ def _in_flight_rules() -> Iterator[CelRule]:
         )
 
 
-def _data_rules(name: str, chosen: str, model: type[AlgorithmSpec]) -> Iterator[CelRule]:
+def _data_rules(name: str, algorithm_is_set: str, model: type[AlgorithmSpec]) -> Iterator[CelRule]:
     if model.makes is ResultKind.DATA:
         yield CelRule(
-            implies(chosen, "!has(self.validation)"),
+            implies(algorithm_is_set, "!has(self.validation)"),
             f"{name} produces no weights to validate: remove it",
             field_path=".validation",
         )
@@ -77,36 +80,44 @@ def _data_rules(name: str, chosen: str, model: type[AlgorithmSpec]) -> Iterator[
             _equality_conditions("self.trainer", Trainer().model_dump(mode="json", by_alias=True))
         )
         yield CelRule(
-            implies(chosen, f"({plain})"), f"{name} produces no weights: remove it", field_path=".trainer"
+            implies(algorithm_is_set, f"({plain})"),
+            f"{name} produces no weights: remove it",
+            field_path=".trainer",
         )
-        yield _learns_from(name, chosen, str(getattr(model, "data", "")))
+        yield _learns_from(name, algorithm_is_set, str(getattr(model, "data", "")))
     elif model is CustomOfflineSpec:
         for kind in RowKind:
-            of_kind = f"{chosen} && self.algorithm.{name}.rows == {cel_string(kind.value)}"
+            of_kind = f"{algorithm_is_set} && self.algorithm.{name}.rows == {cel_string(kind.value)}"
             yield from _dataset_rules(name, of_kind, kind.value.lower(), scores=False)
     elif model.samples and not model.online:
-        yield _learns_from(name, chosen, str(getattr(model, "data", "")))
+        yield _learns_from(name, algorithm_is_set, str(getattr(model, "data", "")))
         yield CelRule(
-            implies(f"{chosen} && has(self.validation)", "has(self.validation.data.prompts)"),
+            implies(f"{algorithm_is_set} && has(self.validation)", "has(self.validation.data.prompts)"),
             f"{name} validates on prompts",
             field_path=".validation.data",
         )
     elif model is RewardModelSpec:
         regression = f"has(self.algorithm.{name}.objective.regression)"
         yield from _dataset_rules(
-            name, f"{chosen} && {regression}", _dataset_kind(RewardObjective, "regression"), scores=True
+            name,
+            f"{algorithm_is_set} && {regression}",
+            _dataset_kind(RewardObjective, "regression"),
+            scores=True,
         )
         yield from _dataset_rules(
-            name, f"{chosen} && !{regression}", _dataset_kind(RewardObjective, "bradley_terry"), scores=True
+            name,
+            f"{algorithm_is_set} && !{regression}",
+            _dataset_kind(RewardObjective, "bradley_terry"),
+            scores=True,
         )
         path = "self.validation.sampling"
         yield CelRule(
-            implies(f"{chosen} && has(self.validation)", f"!has({path})"),
+            implies(f"{algorithm_is_set} && has(self.validation)", f"!has({path})"),
             "a reward model gives scores, not responses: remove it",
             field_path=".validation.sampling",
         )
     else:
-        yield from _dataset_rules(name, chosen, str(getattr(model, "data", "")), scores=False)
+        yield from _dataset_rules(name, algorithm_is_set, str(getattr(model, "data", "")), scores=False)
 
 
 def _dataset_kind(union: type[BaseModel], member: str) -> str:
@@ -114,58 +125,58 @@ def _dataset_kind(union: type[BaseModel], member: str) -> str:
     return str(getattr(model, "data", ""))
 
 
-def _learns_from(name: str, chosen: str, kind: str) -> CelRule:
+def _learns_from(name: str, algorithm_is_set: str, kind: str) -> CelRule:
     return CelRule(
-        implies(chosen, f"has(self.data.{kind})"),
+        implies(algorithm_is_set, f"has(self.data.{kind})"),
         f"{name} learns from {kind}: set data.{kind}",
         field_path=".data",
     )
 
 
-def _dataset_rules(name: str, chosen: str, kind: str, *, scores: bool) -> Iterator[CelRule]:
-    yield _learns_from(name, chosen, kind)
+def _dataset_rules(name: str, algorithm_is_set: str, kind: str, *, scores: bool) -> Iterator[CelRule]:
+    yield _learns_from(name, algorithm_is_set, kind)
     allowed = [kind] if scores or kind == "prompts" else [kind, "prompts"]
     condition = " || ".join(f"has(self.validation.data.{rows})" for rows in allowed)
     yield CelRule(
-        implies(f"{chosen} && has(self.validation)", f"({condition})"),
+        implies(f"{algorithm_is_set} && has(self.validation)", f"({condition})"),
         f"{name} validates on {' or '.join(allowed)}",
         field_path=".validation.data",
     )
     if len(allowed) > 1:
         condition = "!has(self.validation.data.prompts) || has(self.validation.sampling)"
         yield CelRule(
-            implies(f"{chosen} && has(self.validation)", f"({condition})"),
+            implies(f"{algorithm_is_set} && has(self.validation)", f"({condition})"),
             f"prompts alone have no loss: set it, or validate on {kind}",
             field_path=".validation.sampling",
         )
 
 
-def _reward_rules(name: str, chosen: str, use: Requirement) -> Iterator[CelRule]:
+def _reward_rules(name: str, algorithm_is_set: str, use: Requirement) -> Iterator[CelRule]:
     if use is Requirement.NEEDED:
         message = f"{name} needs rewards: name at least one"
-        yield CelRule(implies(chosen, "self.rewards.size() > 0"), message, field_path=".rewards")
+        yield CelRule(implies(algorithm_is_set, "self.rewards.size() > 0"), message, field_path=".rewards")
     if use is Requirement.NONE:
         remedy = "remove them (validation.sampling.scores measures samples)"
         message = f"{name} does not use rewards: {remedy}"
-        yield CelRule(implies(chosen, "self.rewards.size() == 0"), message, field_path=".rewards")
+        yield CelRule(implies(algorithm_is_set, "self.rewards.size() == 0"), message, field_path=".rewards")
 
 
-def _ratings_rule(name: str, chosen: str) -> CelRule:
+def _ratings_rule(name: str, algorithm_is_set: str) -> CelRule:
     form = "self.data.preferences.format"
     named = " || ".join(
         f"(has({form}.{layout}) && has({form}.{layout}.chosenRating) && has({form}.{layout}.rejectedRating))"
         for layout in ("text", "chat")
     )
     return CelRule(
-        implies(f"{chosen} && has(self.data.preferences)", f"has({form}) && ({named})"),
+        implies(f"{algorithm_is_set} && has(self.data.preferences)", f"has({form}) && ({named})"),
         f"{name} learns from ratings: name the column that holds them",
         field_path=".data.preferences.format",
     )
 
 
-def _last_turn_rule(name: str, chosen: str) -> CelRule:
+def _last_turn_rule(name: str, algorithm_is_set: str) -> CelRule:
     form = "self.data.demonstrations.format"
-    guard = f"{chosen} && has(self.data.demonstrations) && has({form}) && has({form}.chat)"
+    guard = f"{algorithm_is_set} && has(self.data.demonstrations) && has({form}) && has({form}.chat)"
     return CelRule(
         implies(guard, f"{form}.chat.turns == 'Last'"),
         f"{name} has one response to a row: set Last",
@@ -173,34 +184,39 @@ def _last_turn_rule(name: str, chosen: str) -> CelRule:
     )
 
 
-def _selection_rule(name: str, chosen: str) -> CelRule:
+def _selection_rule(name: str, algorithm_is_set: str) -> CelRule:
     return CelRule(
-        implies(chosen, f"self.algorithm.{name}.keep == 'All' || self.rewards.size() > 0"),
+        implies(algorithm_is_set, f"self.algorithm.{name}.keep == 'All' || self.rewards.size() > 0"),
         f"{name} needs rewards to choose by: name at least one",
         field_path=".rewards",
     )
 
 
-def _critic_rules(name: str, chosen: str, *, has_critic: bool) -> Iterator[CelRule]:
+def _critic_rules(name: str, algorithm_is_set: str, *, has_critic: bool) -> Iterator[CelRule]:
     if has_critic:
-        guard = "has(self.critic) && has(self.critic.model)"
+        has_model = "has(self.critic) && has(self.critic.model)"
         yield CelRule(
-            implies(chosen, f"({guard}) || self.rewards.size() == 0 || self.rewards.exists(r, has(r.model))"),
+            implies(
+                algorithm_is_set,
+                f"({has_model}) || self.rewards.size() == 0 || self.rewards.exists(r, has(r.model))",
+            ),
             "no reward is a model to start the critic from: set critic.model",
             field_path=".critic",
         )
         return
     yield CelRule(
-        implies(chosen, "!has(self.critic)"), f"{name} has no critic: remove it", field_path=".critic"
+        implies(algorithm_is_set, "!has(self.critic)"),
+        f"{name} has no critic: remove it",
+        field_path=".critic",
     )
     yield CelRule(
-        implies(chosen, "self.rewards.all(r, r.placement != 'WithCritic')"),
+        implies(algorithm_is_set, "self.rewards.all(r, r.placement != 'WithCritic')"),
         f"{name} has no critic: set placement to Own",
         field_path=".rewards",
     )
 
 
-def _reference_rules(name: str, chosen: str, model: type[AlgorithmSpec]) -> Iterator[CelRule]:
+def _reference_rules(name: str, algorithm_is_set: str, model: type[AlgorithmSpec]) -> Iterator[CelRule]:
     remedy, condition = "remove it", ""
     if issubclass(model, OnPolicySpec):
         kl = f"self.algorithm.{name}.kl"
@@ -210,7 +226,7 @@ def _reference_rules(name: str, chosen: str, model: type[AlgorithmSpec]) -> Iter
         condition = f"self.algorithm.{name}.reference"
     elif model.model_construct().uses_reference:
         return
-    guard = f"{chosen} && has(self.reference)" if condition else chosen
+    guard = f"{algorithm_is_set} && has(self.reference)" if condition else algorithm_is_set
     yield CelRule(
         implies(guard, condition or "!has(self.reference)"),
         f"{name} uses no reference in this job: {remedy}",
@@ -226,21 +242,21 @@ def _adapter_rules() -> Iterator[CelRule]:
     )
 
 
-def _teacher_rules(name: str, chosen: str, *, has_teacher: bool) -> Iterator[CelRule]:
+def _teacher_rules(name: str, algorithm_is_set: str, *, has_teacher: bool) -> Iterator[CelRule]:
     if has_teacher:
         message = f"{name} imitates a teacher: set teacher.model"
-        yield CelRule(implies(chosen, "has(self.teacher)"), message, field_path=".teacher")
+        yield CelRule(implies(algorithm_is_set, "has(self.teacher)"), message, field_path=".teacher")
     else:
         message = f"{name} has no teacher: remove it"
-        yield CelRule(implies(chosen, "!has(self.teacher)"), message, field_path=".teacher")
+        yield CelRule(implies(algorithm_is_set, "!has(self.teacher)"), message, field_path=".teacher")
 
 
-def _rollout_rules(name: str, chosen: str, model: type[AlgorithmSpec]) -> Iterator[CelRule]:
+def _rollout_rules(name: str, algorithm_is_set: str, model: type[AlgorithmSpec]) -> Iterator[CelRule]:
     if model.samples and model.makes is ResultKind.DATA:
         return
     if model.samples:
         yield CelRule(
-            implies(chosen, "self.rollout.sampling.temperature > 0.0"),
+            implies(algorithm_is_set, "self.rollout.sampling.temperature > 0.0"),
             f"must be above 0: {name} learns from what it samples",
             field_path=".rollout.sampling.temperature",
         )
@@ -250,7 +266,7 @@ def _rollout_rules(name: str, chosen: str, model: type[AlgorithmSpec]) -> Iterat
         _equality_conditions("self.rollout", Rollout().model_dump(mode="json", by_alias=True))
     )
     yield CelRule(
-        implies(chosen, f"{sampled} || ({plain})"),
+        implies(algorithm_is_set, f"{sampled} || ({plain})"),
         f"{name} does not sample: remove it, or set validation.sampling",
         field_path=".rollout",
     )

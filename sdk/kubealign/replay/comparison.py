@@ -46,7 +46,7 @@ class ReplayComparison:
     def largest(self) -> MetricDifference | None:
         return max(self.differences, key=lambda each: each.relative, default=None)
 
-    def first_beyond(self, tolerance: float) -> MetricDifference | None:
+    def first_difference_beyond(self, tolerance: float) -> MetricDifference | None:
         """Return the first difference that exceeds rounding."""
         return next((each for each in self.differences if each.relative > tolerance), None)
 

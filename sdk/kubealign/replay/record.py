@@ -77,20 +77,20 @@ def read_record(folder: Path, step: int) -> RecordedStep:
     return line
 
 
-def read_batch(folder: Path, line: RecordedStep) -> bytes:
+def read_batch(folder: Path, recorded_step: RecordedStep) -> bytes:
     """Return the bytes of a step's batch. Raises ReplayError for a file that is missing or was altered."""
-    # Installed with the services, not with the bare SDK.
+    # xxhash is installed with the services, not with the bare SDK.
     import xxhash
 
-    path = batch_path(folder, line.step)
+    path = batch_path(folder, recorded_step.step)
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise ReplayError(f"step {line.step}: {path} cannot be read ({error.strerror})") from error
+        raise ReplayError(f"step {recorded_step.step}: {path} cannot be read ({error.strerror})") from error
     actual_digest = xxhash.xxh3_128_hexdigest(data)
-    if actual_digest != line.digest:
+    if actual_digest != recorded_step.digest:
         raise ReplayError(
-            f"step {line.step}: {path} has been altered: its checksum is {actual_digest}, "
-            f"recorded was {line.digest}"
+            f"step {recorded_step.step}: {path} has been altered: its checksum is {actual_digest}, "
+            f"{recorded_step.digest} was recorded"
         )
     return data

@@ -120,7 +120,7 @@ def schema_ref(model: type[BaseModel]) -> dict[str, str]:
     return {"$ref": _COMPONENT.format(model=model.__name__)}
 
 
-def install(app: FastAPI) -> None:
+def complete_openapi_document(app: FastAPI) -> None:
     """Make `app.openapi()` return the complete document."""
 
     def openapi() -> dict[str, Any]:

@@ -46,6 +46,7 @@ class LocalAccess:
         return self.reader
 
     async def namespaces(self, caller: Caller) -> Sequence[str]:
+        # One user sees every namespace: no right is checked.
         names = {self.reader.namespace}
         query = ListQuery(limit=_PAGE_SIZE, sort="name")
         while True:

@@ -10,15 +10,17 @@ from kubealign_dashboard.web.parameters import ENTRY_PATTERN
 CURSOR_PATTERN = rf"{ENTRY_PATTERN.rstrip('$')}(,{ENTRY_PATTERN.strip('^$')})?$"
 
 
-def entry_key(entry: str) -> tuple[int, int]:
-    """Return the sort key of an entry."""
-    time, _, number = entry.partition("-")
-    return int(time), int(number or 0)
+def stream_id_sort_key(entry: str) -> tuple[int, int]:
+    """Return (milliseconds, sequence number) of a Redis stream ID such as 1700000000000-3, in whose order the
+    entries were added. Without a sequence number it is the first ID of its millisecond.
+    """
+    milliseconds, _, sequence = entry.partition("-")
+    return int(milliseconds), int(sequence or 0)
 
 
 def latest_entry(*entries: str) -> str:
     """Return the latest of some entries."""
-    return max(entries, key=entry_key)
+    return max(entries, key=stream_id_sort_key)
 
 
 @dataclass(frozen=True)

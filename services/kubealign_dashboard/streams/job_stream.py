@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from kubealign.client.backends.base import JobBackend
 from kubealign.client.records import JobRecord
 from kubealign_dashboard.api import serializers
-from kubealign_dashboard.streams.cursor import StreamCursor, entry_key
+from kubealign_dashboard.streams.cursor import StreamCursor, stream_id_sort_key
 from kubealign_dashboard.streams.hub import Hub
 from kubealign_dashboard.streams.job_feed import KINDS, JobFeed, iter_pages
 from kubealign_dashboard.streams.journal import ReaderFellBehind
@@ -57,7 +57,10 @@ class _JobStream:
             yield self.frame(ServerSentEvent.encode("job", serializers.job_document(feed.record)))
         if self._processes and feed.processes is not None:
             yield self.frame(ServerSentEvent.with_items("roles", feed.processes))
-        if any(entry_key(feed_cursor.entry(kind)) > entry_key(self.cursor.entry(kind)) for kind in KINDS):
+        if any(
+            stream_id_sort_key(feed_cursor.entry(kind)) > stream_id_sort_key(self.cursor.entry(kind))
+            for kind in KINDS
+        ):
             async for frame in self.catch_up():
                 yield frame
         try:
@@ -74,8 +77,8 @@ class _JobStream:
             return None
         if event.name not in KINDS:
             return event
-        last_seen = entry_key(self.cursor.entry(event.name))
-        new_items = [item for item in event.items if entry_key(item["entry"]) > last_seen]
+        last_seen = stream_id_sort_key(self.cursor.entry(event.name))
+        new_items = [item for item in event.items if stream_id_sort_key(item["entry"]) > last_seen]
         if not new_items:
             return None
         self.cursor = self.cursor.advanced(event.name, new_items[-1]["entry"])

@@ -107,7 +107,7 @@ def problem_from_error(instance: str, error: errors.KubealignError) -> Response:
     return problem(instance, status, _kebab_case(type(error).__name__), str(error), fields)
 
 
-def install(app: FastAPI) -> None:
+def add_error_handlers(app: FastAPI) -> None:
     """Make the application answer every error as a problem."""
 
     async def known(request: Request, error: Exception) -> Response:

@@ -147,7 +147,7 @@ def concatenate(batches: Iterable[Batch]) -> Batch:
 
 
 def pack(sequences: Sequence[Sequence[int]], sample_ids: Sequence[str]) -> Batch:
-    """Pack token lists into a batch without columns."""
+    """Pack token lists into a batch that has no per-token and per-sequence tensors (columns) yet."""
     offsets = torch.zeros(len(sequences) + 1, dtype=torch.int32)
     offsets[1:] = torch.tensor([len(sequence) for sequence in sequences], dtype=torch.int32).cumsum(0)
     return Batch(

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from kubealign_dashboard.app import create_app
-from kubealign_dashboard.page_files import PAGE
+from kubealign_dashboard.page_files import PAGE_FOLDER
 from support.dashboard import browsing, site_with_jobs
 from support.ruled_access import RuledAccess
 
@@ -35,9 +35,9 @@ async def test_the_page_is_served_for_each_of_its_urls(client: httpx.AsyncClient
 async def test_files_have_executable_media_types(client: httpx.AsyncClient) -> None:
     types = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
     seen = 0
-    for file in PAGE.rglob("*"):
+    for file in PAGE_FOLDER.rglob("*"):
         if file.suffix in types:
-            answer = await client.get(f"/static/{file.relative_to(PAGE)}")
+            answer = await client.get(f"/static/{file.relative_to(PAGE_FOLDER)}")
             assert answer.headers["content-type"].startswith(types[file.suffix])
             assert answer.headers["cache-control"] == "no-cache"
             again = await client.get(answer.request.url, headers={"If-None-Match": answer.headers["etag"]})

@@ -18,7 +18,7 @@ class ReplayOutcome:
 
     Attributes:
         requested_steps: Number of steps to be replayed.
-        is_modified: The job was modified, so differences are expected.
+        spec_was_modified: The job was modified, so differences are expected.
         weights_equal: Both results are equal byte by byte; None if they are not of the same step.
         threads: Number of trainer threads of the recorded run and of the replay; None if unknown.
     """
@@ -26,19 +26,22 @@ class ReplayOutcome:
     comparison: ReplayComparison
     requested_steps: int
     tolerance: float
-    is_modified: bool
+    spec_was_modified: bool
     weights_equal: bool | None
     threads: tuple[int | None, int | None]
 
     @property
     def has_passed(self) -> bool:
+        """True if all steps were replayed and, for an unmodified job, no difference exceeds the tolerance."""
         if self.comparison.steps < self.requested_steps:
             return False
-        if self.is_modified:
+        if self.spec_was_modified:
             return True
         # Equal metrics with different weights are an unexplained difference.
-        unexplained = not self.comparison.differences and self.weights_equal is False
-        return self.comparison.first_beyond(self.tolerance) is None and not unexplained
+        has_unexplained_difference = not self.comparison.differences and self.weights_equal is False
+        return (
+            self.comparison.first_difference_beyond(self.tolerance) is None and not has_unexplained_difference
+        )
 
 
 def replay_view(outcome: ReplayOutcome) -> list[RenderableType]:
@@ -63,7 +66,7 @@ def replay_view(outcome: ReplayOutcome) -> list[RenderableType]:
         lines.append(
             Text(f"the trainer used {before} threads in the recorded run, and {now} now", style="yellow")
         )
-    if comparison.differences and (outcome.is_modified or not outcome.has_passed):
+    if comparison.differences and (outcome.spec_was_modified or not outcome.has_passed):
         lines.append(_difference_table(comparison, outcome.tolerance))
     return lines
 
@@ -73,7 +76,7 @@ def _headline(outcome: ReplayOutcome) -> str:
     compared = f"{comparison.metrics} metrics of {comparison.steps} steps"
     if not comparison.differences:
         return f"{compared}: equal bit for bit"
-    beyond, largest = comparison.first_beyond(outcome.tolerance), comparison.largest
+    beyond, largest = comparison.first_difference_beyond(outcome.tolerance), comparison.largest
     if beyond is None and largest is not None:
         return (
             f"{compared}: equal up to rounding; the largest relative difference is {largest.relative:.1g}, "

@@ -41,7 +41,7 @@ class NatsConnection:
         self._name = name
         self._disconnect_callback = on_disconnect
         self._client: nats.aio.client.Client | None = None
-        self._redial_task: asyncio.Task[None] | None = None
+        self._reconnect_task: asyncio.Task[None] | None = None
 
     @property
     def client(self) -> nats.aio.client.Client:
@@ -54,7 +54,7 @@ class NatsConnection:
         """Connect. Raises BusUnavailable after `timeout` seconds, with the last errors."""
         failures: list[str] = []
         try:
-            await run_with_timeout(timeout, self._dial(failures))
+            await run_with_timeout(timeout, self._connect(failures))
         except TimeoutError:
             reason = ": " + "; ".join(failures[-3:]) if failures else ""
             raise BusUnavailable(
@@ -63,8 +63,8 @@ class NatsConnection:
 
     async def close(self) -> None:
         self.closed = True
-        if self._redial_task is not None:
-            await cancel_until_done(self._redial_task)
+        if self._reconnect_task is not None:
+            await cancel_until_done(self._reconnect_task)
         client = self._client
         if client is not None and not client.is_closed:
             try:
@@ -81,7 +81,7 @@ class NatsConnection:
                 log.debug("closing the bus connection failed", extra={"error": _error_text(error)})
         self.connected.clear()
 
-    async def _dial(self, failures: list[str]) -> None:
+    async def _connect(self, failures: list[str]) -> None:
         while True:
             try:
                 client = await nats.connect(
@@ -117,10 +117,10 @@ class NatsConnection:
             log.warning("lost the connection to the bus", extra={"address": self.address})
             reconnecting = asyncio.current_task()
             assert reconnecting is not None
-            reconnecting.add_done_callback(self._redial_if_abandoned)
+            reconnecting.add_done_callback(self._reconnect_if_abandoned)
         self._disconnect_callback()
 
-    def _redial_if_abandoned(self, reconnecting: asyncio.Task[None]) -> None:
+    def _reconnect_if_abandoned(self, reconnecting: asyncio.Task[None]) -> None:
         """Connect again when nats-py has given up reconnecting, silently, at an unexpected error."""
         client = self._client
         if self.closed or client is None or client.is_connected or client.is_closed:
@@ -130,19 +130,20 @@ class NatsConnection:
             return
         cause = None if reconnecting.cancelled() else reconnecting.exception()
         log.warning("the bus client gave up; connecting again", extra={"cause": repr(cause)})
-        self._redial_task = asyncio.create_task(self._dial([]))
+        self._reconnect_task = asyncio.create_task(self._connect(failures=[]))
 
     async def _on_reconnected(self) -> None:
         log.info("connected to the bus again", extra={"address": self.address})
         self.connected.set()
 
     async def _on_closed(self) -> None:
+        """Connect again unless `close` was called."""
         self.connected.clear()
         self._disconnect_callback()
         if not self.closed and self._client is not None:
-            # The server closed the connection (a slow reader, say): nats-py does not reconnect in that case.
+            # The server closed it, for example that of a slow consumer: nats-py does not reconnect then.
             log.warning("the bus closed the connection; connecting again", extra={"address": self.address})
-            self._redial_task = asyncio.create_task(self._dial([]))
+            self._reconnect_task = asyncio.create_task(self._connect(failures=[]))
 
 
 def _error_collector(failures: list[str]) -> Callable[[Exception], Awaitable[None]]:

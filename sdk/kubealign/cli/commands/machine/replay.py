@@ -100,7 +100,7 @@ def replay(
             comparison=compare_runs(metrics_by_step(replay_plan.recorded), replayed),
             requested_steps=len(steps_to_compare),
             tolerance=tolerance,
-            is_modified=replay_plan.is_changed,
+            spec_was_modified=replay_plan.is_changed,
             weights_equal=has_same_weights(replay_plan) if code == 0 else None,
             threads=(trainer_threads(replay_plan.recorded), trainer_threads(replay_plan.folder)),
         )
