@@ -50,6 +50,18 @@ def _streams(bench: Bench) -> Outcome:
     return Outcome({f"fan_out_{most}": each["ratio"] for most, each in found.items()}, found)
 
 
+def _checksum(bench: Bench) -> Outcome:
+    """The worst of one and two threads, by size."""
+    found = _figures(bench, "checksum", bench.pick(4, 256, 256) * _MIB, threads=1)
+    least: dict[str, float] = {}
+    for case, each in found.items():
+        size = case.split(",")[0]
+        least[size] = min(least.get(size, float("inf")), each["cpu_ratio"])
+    small, *large = least.values()
+    notes = [f"{', '.join(f'{size}: {ratio:.2f}' for size, ratio in least.items())}"]
+    return Outcome({"large": min(large), "small": small}, found, notes)
+
+
 LINES = (
     Line(
         "refit-shared",
@@ -57,6 +69,13 @@ LINES = (
         "one memcpy of the same bytes in the same run",
         (Aim("adopting", "memcpys", 1.5, at_least=False),),
         _shared,
+    ),
+    Line(
+        "refit-checksum",
+        "copy into a snapshot with its checksum, one and two threads",
+        "the xxhash library after the copy, in chunks or all at once",
+        (Aim("large", "times the library in processor time, tensors of 16 and 256 MiB", 1.3),),
+        _checksum,
     ),
     Line(
         "refit-delta",

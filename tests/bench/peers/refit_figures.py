@@ -1,7 +1,7 @@
 """What the benchmarks of the refit measure, in a process of its own: `python -m
 tests.bench.peers.refit_figures WHAT SIZE RESULT`.
 
-WHAT: shared (SIZE bytes), delta (SIZE weights), senders, streams (SIZE bytes).
+WHAT: shared (SIZE bytes), delta (SIZE weights), senders, streams, checksum (SIZE bytes).
 """
 
 import json
@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.bench import refit_delta, refit_speed
+from tests.bench import checksum_speed, refit_delta, refit_speed
 
 _RATE = 1e-6
 #: Receivers that one sender streams to. None: to all of the eight.
@@ -38,6 +38,18 @@ def streams(size_bytes: int) -> dict[str, Any]:
     return {str(most): refit_delta.sender_cost(most, size_bytes) for most in _FAN_OUTS}
 
 
+def checksum(size_bytes: int) -> dict[str, Any]:
+    """By case, the copy with its checksum. size_bytes: of the largest tensor."""
+    return dict(checksum_speed.measure(size_bytes))
+
+
 if __name__ == "__main__":
-    measure = {"shared": shared, "delta": delta, "senders": senders, "streams": streams}[sys.argv[1]]
+    measures = {
+        "shared": shared,
+        "delta": delta,
+        "senders": senders,
+        "streams": streams,
+        "checksum": checksum,
+    }
+    measure = measures[sys.argv[1]]
     Path(sys.argv[3]).write_text(json.dumps(measure(int(sys.argv[2]))))

@@ -1,5 +1,5 @@
-"""Copies pieces of weights into a snapshot: conversion, checksum and store in one pass over the bytes, with
-as many threads as the process computes with.
+"""Copies pieces of weights into a snapshot: conversion, checksum and store, with as many threads as the
+process computes with.
 
 The common cases, a plain copy and float32 to bfloat16, are compiled (`copy_with_checksum`). Other
 conversions, and files that still have to grow, are processed in chunks, which stay in the cache between
@@ -30,8 +30,8 @@ from kubealign_services.weights.verify.copy_with_checksum import (
 ChunkReader = Callable[[int, int], Bytes]
 
 _CHUNK_BYTES = 1 << 19
-# Bytes of a batch for one thread: a handover takes as long as copying half a MiB.
-_BATCH_BYTES = 1 << 24
+#: Bytes of a batch for one thread: a handover takes as long as copying half a MiB.
+BATCH_BYTES = 1 << 24
 # Fewer than torch's threshold for its own threads, as this code runs in threads already. A multiple of 64.
 _CONVERTED_ELEMENTS = 32704
 
@@ -146,7 +146,7 @@ class PieceCopier:
             return
         self._batch.append(piece)
         self._batch_bytes += entry.size_bytes
-        if self._batch_bytes >= _BATCH_BYTES:
+        if self._batch_bytes >= BATCH_BYTES:
             self._submit_batch(self._threads)
 
     def finish(self) -> None:

@@ -6,7 +6,6 @@ half a memcpy more for each refit. The result is exactly that of the library (Co
 algorithm", specification 0.2.0, section XXH3 for long inputs, without a seed).
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -42,10 +41,6 @@ SECRET = bytes.fromhex(
 )
 
 _LANES = ir.VectorType(ir.IntType(64), 8)
-_FLOATS = ir.VectorType(ir.IntType(32), 32)
-_SHORTS = ir.VectorType(ir.IntType(16), 32)
-#: (builder, address of the source, index of the stripe) -> its eight lanes
-LoadOp = Callable[[Any, Any, int], Any]
 
 
 def init_lanes() -> Any:
@@ -71,26 +66,7 @@ def finalize(lanes: list[int], size: int) -> int:
     return total ^ (total >> 32)
 
 
-def copy_op(builder: Any, source: Any, stripe: int) -> Any:
-    """Load 64 bytes unchanged."""
-    return builder.load(_pointer(builder, source, stripe * STRIPE, _LANES), align=1)
-
-
-def narrow_op(builder: Any, source: Any, stripe: int) -> Any:
-    """Load 32 float32 as bfloat16: rounded to nearest, ties to even; NaN stays NaN."""
-    bits = builder.load(_pointer(builder, source, stripe * 2 * STRIPE, _FLOATS), align=4)
-
-    def splat(number: int) -> Any:
-        return ir.Constant(_FLOATS, [number] * 32)
-
-    odd = builder.and_(builder.lshr(bits, splat(16)), splat(1))
-    rounded = builder.lshr(builder.add(builder.add(bits, splat(0x7FFF)), odd), splat(16))
-    is_nan = builder.icmp_unsigned(">", builder.and_(bits, splat(0x7FFFFFFF)), splat(0x7F800000))
-    selected = builder.select(is_nan, splat(0x7FC0), rounded)
-    return builder.bitcast(builder.trunc(selected, _SHORTS), _LANES)
-
-
-def absorb_stripes(load: LoadOp, stripes: int, *, stores: bool, mixes: bool) -> Any:
+def absorb_stripes(stripes: int, *, stores: bool, mixes: bool) -> Any:
     """Return an intrinsic (target, source, lanes, key), all addresses, that accumulates stripes of the source
     into the lanes [8] uint64.
 
@@ -106,7 +82,7 @@ def absorb_stripes(load: LoadOp, stripes: int, *, stores: bool, mixes: bool) -> 
             target_address, source_address, state, secret = arguments
             accumulated = builder.load(_pointer(builder, state, 0, _LANES), align=8)
             for stripe in range(stripes):
-                data = load(builder, source_address, stripe)
+                data = builder.load(_pointer(builder, source_address, stripe * STRIPE, _LANES), align=1)
                 if stores:
                     pointer = _pointer(builder, target_address, stripe * STRIPE, _LANES)
                     stored = builder.store(data, pointer, align=STRIPE)
