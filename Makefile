@@ -126,7 +126,7 @@ protos: $(VENV)/.dev ## Generate sdk/kubealign/v1 from protos/
 
 docs: $(VENV)/.services ## Generate docs/spec.md from the spec's models, docs/cli.md from the commands
 	$(RUN)/python -m kubealign.spec.docs.spec_page --write docs/spec.md
-	$(RUN)/python -m kubealign.cli.document --write docs/cli.md
+	$(RUN)/python -m kubealign.cli.reference_page --write docs/cli.md
 
 crd: $(VENV)/.services ## Generate the chart's CustomResourceDefinition from the spec's models
 	$(RUN)/python -m kubealign_operator.crd --write charts/kubealign/files/alignmentjobs.kubealign.dev.yaml

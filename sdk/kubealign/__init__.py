@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from kubealign.client.async_client import AsyncAlignmentClient
     from kubealign.client.job import AsyncJob, Job
     from kubealign.client.metrics_table import MetricsTable
-    from kubealign.client.results.loader import Result
+    from kubealign.client.results.model_loader import Result
     from kubealign.client.sync_client import AlignmentClient
     from kubealign.spec.algorithms import Algorithm
     from kubealign.spec.job import AlignmentJob, AlignmentJobSpec, Critic, Metadata, Reference
@@ -50,7 +50,7 @@ _LAZY_MODULES = {
     "Model": "kubealign.spec.sections.models",
     "Policy": "kubealign.spec.sections.models",
     "Reference": "kubealign.spec.job",
-    "Result": "kubealign.client.results.loader",
+    "Result": "kubealign.client.results.model_loader",
     "Reward": "kubealign.spec.sections.rewards",
     "Rollout": "kubealign.spec.sections.rollout",
     "Trainer": "kubealign.spec.sections.training",

@@ -57,7 +57,7 @@ async def _made(kubeconfig: str, pods: int) -> None:
     from kubealign_operator.controller.config import OperatorConfig
     from kubealign_operator.controller.kube.connection import connect, operator_api
     from kubealign_operator.controller.metrics import OperatorMetrics
-    from kubealign_operator.kube_views.observed import ObservedState
+    from kubealign_operator.kube_views.observed_job import ObservedState
     from kubealign_operator.planner.planner import plan_reconcile
     from kubealign_operator.planner.validation import processes_of
 

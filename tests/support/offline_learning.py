@@ -11,7 +11,7 @@ from torch import Tensor
 from kubealign.spec.algorithms import Algorithm as AlgorithmUnion
 from kubealign.spec.sections.training import Trainer
 from kubealign_services.algorithms.factory import make_algorithm
-from kubealign_services.batch.auxiliary import drop_auxiliary
+from kubealign_services.batch.auxiliary_sequences import drop_auxiliary
 from kubealign_services.batch.packed import Batch
 from kubealign_services.data.epoch_shuffle import EpochCursor
 from kubealign_services.data.models.model_builder import build_model

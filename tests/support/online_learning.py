@@ -16,7 +16,7 @@ from kubealign.spec.sections.rollout import SamplingSpec
 from kubealign.spec.sections.training import Trainer
 from kubealign.v1 import rollout_pb2, scoring_pb2
 from kubealign_services.algorithms.factory import make_algorithm
-from kubealign_services.batch.auxiliary import drop_auxiliary
+from kubealign_services.batch.auxiliary_sequences import drop_auxiliary
 from kubealign_services.batch.packed import Batch
 from kubealign_services.data.models.model_builder import build_model
 from kubealign_services.data.tokenization.tokenizers import train_character_tokenizer

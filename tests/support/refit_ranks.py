@@ -28,8 +28,8 @@ from kubealign_services.roles.trainer.weight_publication import PublishWeightsCo
 from kubealign_services.runtime.ranks.rendezvous import join_process_group
 from kubealign_services.runtime.rpc.server import RpcServer
 from kubealign_services.training.backends import create_backend
-from kubealign_services.training.commands.core import StepPlan, TrainingCore
-from kubealign_services.training.commands.group import CommandGroup, Handlers
+from kubealign_services.training.commands.command_executor import StepPlan, TrainingCore
+from kubealign_services.training.commands.rank_group import CommandGroup, Handlers
 from kubealign_services.training.commands.server import make_handler
 from kubealign_services.training.contract import Head
 from kubealign_services.weights.send.publisher import WeightsPublisher

@@ -29,7 +29,7 @@ from kubealign_services.algorithms.online.ppo import PPOAlgorithm
 from kubealign_services.batch.packed import Batch
 from kubealign_services.batch.temperatures import set_temperatures
 from kubealign_services.training.backends import create_backend, load_frozen
-from kubealign_services.training.commands.group import CommandGroup, Handlers
+from kubealign_services.training.commands.rank_group import CommandGroup, Handlers
 from kubealign_services.training.contract import Head, NonFiniteLoss, TrainingBackend, UpdatePlan
 from support.batches import random_batch
 

@@ -25,7 +25,7 @@ from kubealign_operator.controller.state.cluster_state import ClusterState
 from kubealign_operator.controller.state.create_errors import CreateErrors
 from kubealign_operator.controller.state.owned_objects import OwnedObjects
 from kubealign_operator.controller.state.work_queue import WorkQueue
-from kubealign_operator.kube_views.observed import ObservedState
+from kubealign_operator.kube_views.observed_job import ObservedState
 from kubealign_operator.names import OWNED_SELECTOR
 from kubealign_operator.planner.plan import ReconcilePlan
 from kubealign_operator.planner.planner import plan_reconcile

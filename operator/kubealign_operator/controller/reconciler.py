@@ -19,7 +19,7 @@ from kubealign_operator.controller.state.cluster_state import ClusterState
 from kubealign_operator.controller.state.dependency_cycles import find_cycle
 from kubealign_operator.controller.state.job_views import dependency_view
 from kubealign_operator.controller.state.work_queue import WorkQueue
-from kubealign_operator.kube_views.observed import ObservedState, PodView
+from kubealign_operator.kube_views.observed_job import ObservedState, PodView
 from kubealign_operator.names import DRIVER, PROCESS_LABEL
 from kubealign_operator.planner.plan import ReconcilePlan
 

@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 
 from kubealign.process_settings import ExitCode
 from kubealign_operator import names
-from kubealign_operator.kube_views.observed import (
+from kubealign_operator.kube_views.observed_job import (
     ContainerTerminated,
     ContainerView,
     ContainerWaiting,

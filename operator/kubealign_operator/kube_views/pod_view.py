@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kubealign_operator.kube_views.lenient_json import get_path, integer, items, labels, text, timestamp
-from kubealign_operator.kube_views.observed import (
+from kubealign_operator.kube_views.observed_job import (
     ContainerTerminated,
     ContainerView,
     ContainerWaiting,

@@ -7,7 +7,7 @@ from kubealign.spec.job import AlignmentJob
 from kubealign.spec.sections.data import HuggingFaceDataset
 from kubealign.spec.sections.models import HuggingFaceModel
 from kubealign_operator import names
-from kubealign_operator.kube_views.spec_walk import spec_parts
+from kubealign_operator.kube_views.spec_search import spec_parts
 from kubealign_operator.manifests.context import RenderContext
 from kubealign_operator.manifests.metadata import object_metadata
 

@@ -9,7 +9,7 @@ from kubealign.spec.sections.data import VolumeFileSource
 from kubealign.spec.sections.models import VolumeModel
 from kubealign.spec.status import DependencyResult
 from kubealign_operator import names
-from kubealign_operator.kube_views.spec_walk import spec_parts
+from kubealign_operator.kube_views.spec_search import spec_parts
 
 
 def volume_claims(job: AlignmentJob, dependencies: Iterable[DependencyResult]) -> dict[str, bool]:

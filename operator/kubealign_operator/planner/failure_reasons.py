@@ -15,7 +15,7 @@ from kubealign.process_failure import (
 from kubealign.process_settings import ExitCode
 from kubealign.termination_message import truncate_middle
 from kubealign_operator.kube_views import pod_state
-from kubealign_operator.kube_views.observed import PodView
+from kubealign_operator.kube_views.observed_job import PodView
 
 #: A scheduled pod that has not started by then is blocked by something that its status does not show.
 SLOW_START_AFTER = timedelta(seconds=60)

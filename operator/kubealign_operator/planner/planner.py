@@ -6,7 +6,7 @@ from datetime import datetime
 from kubealign.roles import Process
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.status import JobPhase
-from kubealign_operator.kube_views.observed import ObservedState
+from kubealign_operator.kube_views.observed_job import ObservedState
 from kubealign_operator.manifests.context import Platform
 from kubealign_operator.planner.failure_reasons import FailureReason
 from kubealign_operator.planner.phases.finished import (

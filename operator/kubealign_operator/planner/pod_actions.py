@@ -8,11 +8,11 @@ from datetime import datetime
 from kubealign.roles import PREPARE
 from kubealign_operator import names
 from kubealign_operator.kube_views import pod_state
-from kubealign_operator.kube_views.observed import PodView
+from kubealign_operator.kube_views.observed_job import PodView
 from kubealign_operator.planner.plan import PodDeletion
+from kubealign_operator.planner.process_units import ProcessUnit, UnitMember
 from kubealign_operator.planner.restart_policy import retain_until
 from kubealign_operator.planner.snapshot import JobSnapshot
-from kubealign_operator.planner.units import ProcessUnit, UnitMember
 
 #: The index of a worker, in the name of each of its pods.
 _WORKER_INDEX = re.compile(r"-(\d+)(?:-r\d+)?$", re.ASCII)

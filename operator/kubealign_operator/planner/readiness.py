@@ -8,10 +8,10 @@ from kubealign_operator import names
 from kubealign_operator.kube_views import pod_state
 from kubealign_operator.planner import failure_reasons
 from kubealign_operator.planner.failure_reasons import FailureReason
+from kubealign_operator.planner.process_units import ProcessUnit, UnitMember
 from kubealign_operator.planner.restart_policy import UnitRestart
 from kubealign_operator.planner.snapshot import JobSnapshot
 from kubealign_operator.planner.start_order import is_complete
-from kubealign_operator.planner.units import ProcessUnit, UnitMember
 
 #: Reasons by severity: the first one found is shown in the status.
 _SEVERITY_ORDER = (

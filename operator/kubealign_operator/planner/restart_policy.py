@@ -8,10 +8,10 @@ from kubealign.backoff import restart_delay
 from kubealign.process_settings import ExitCode
 from kubealign.roles import Process
 from kubealign_operator.kube_views import pod_state
-from kubealign_operator.kube_views.observed import PodView
+from kubealign_operator.kube_views.observed_job import PodView
 from kubealign_operator.planner import failure_reasons
 from kubealign_operator.planner.failure_reasons import FailureReason
-from kubealign_operator.planner.units import ProcessUnit
+from kubealign_operator.planner.process_units import ProcessUnit
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ from kubealign.spec.status import AlignmentJobStatus
 from kubealign_operator import names
 from kubealign_operator.kube_views import pod_state
 from kubealign_operator.kube_views.lenient_json import get_path, integer, mapping, text
-from kubealign_operator.kube_views.observed import ObservedState, PodView
+from kubealign_operator.kube_views.observed_job import ObservedState, PodView
 from kubealign_operator.manifests.context import Platform
 from kubealign_operator.planner.previous_status import parse_previous_status
-from kubealign_operator.planner.units import ProcessUnit, belongs_to, build_units
+from kubealign_operator.planner.process_units import ProcessUnit, belongs_to, build_units
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from kubealign.roles import PREPARE
 from kubealign.spec.job import AlignmentJob
 from kubealign_operator import names
 from kubealign_operator.kube_views import pod_state
-from kubealign_operator.planner.units import ProcessUnit
+from kubealign_operator.planner.process_units import ProcessUnit
 
 
 def has_prepared(units: Sequence[ProcessUnit]) -> bool:

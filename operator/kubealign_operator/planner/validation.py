@@ -16,7 +16,7 @@ from kubealign.spec.sections.data import DataSource, HuggingFaceDataset
 from kubealign.spec.sections.models import Model, TokenizerSource
 from kubealign.spec.sections.rewards import FileFunction
 from kubealign_operator.kube_views.lenient_json import labels, mapping
-from kubealign_operator.kube_views.spec_walk import spec_parts
+from kubealign_operator.kube_views.spec_search import spec_parts
 
 _PATH_MODELS: tuple[type[BaseModel], ...] = (Model, DataSource, TokenizerSource, FileFunction)
 _MAX_ERRORS = 5

@@ -12,7 +12,7 @@ from kubealign.client.errors import JobNotFound, KubealignError, WaitTimeout
 from kubealign.client.job import AsyncJob
 from kubealign.client.metrics_table import MetricsTable
 from kubealign.client.records import JobEvent, JobRecord, JobRef, ListQuery, LogLine, ProcessRecord
-from kubealign.client.results.loader import Result, load_result
+from kubealign.client.results.model_loader import Result, load_result
 from kubealign.client.submission import Document, DocumentSource, parse_submission
 from kubealign.client.wait import has_reached, parse_phase, timeout_message
 from kubealign.read_model import STREAM_START, SampleRecord, StepMetrics

@@ -12,7 +12,7 @@ from kubealign.spec.status import JobPhase
 if TYPE_CHECKING:
     from kubealign.client.async_client import AsyncAlignmentClient
     from kubealign.client.metrics_table import MetricsTable
-    from kubealign.client.results.loader import Result
+    from kubealign.client.results.model_loader import Result
     from kubealign.client.sync_client import AlignmentClient
 
 

@@ -11,7 +11,7 @@ from kubealign.client.event_loop_thread import EventLoopThread
 from kubealign.client.job import AsyncJob, Job
 from kubealign.client.metrics_table import MetricsTable
 from kubealign.client.records import JobEvent, LogLine, ProcessRecord
-from kubealign.client.results.loader import Result
+from kubealign.client.results.model_loader import Result
 from kubealign.client.submission import Document, DocumentSource
 from kubealign.client.wait import has_reached, parse_phase, timeout_message
 from kubealign.read_model import SampleRecord

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from kubealign.planning.units import GIB, MIB
+from kubealign.planning.byte_units import GIB, MIB
 
 
 class Device(StrEnum):

@@ -88,7 +88,8 @@ class Algorithm(Protocol):
         and may be modified.
 
         Sequences whose column companion is not 0 are auxiliary: they inform the others (a greedy response
-        as baseline, a mismatched response) and are dropped before the losses, see `batch.auxiliary`.
+        as baseline, a mismatched response) and are dropped before the losses, see
+        `batch.auxiliary_sequences`.
         """
 
 

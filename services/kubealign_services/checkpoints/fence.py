@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from kubealign_services.checkpoints.durable import create_file, fsync_path
+from kubealign_services.checkpoints.durable_files import create_file, fsync_path
 
 
 def acquire_fence(run_dir: Path) -> int:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from kubealign_services.checkpoints.durable import fsync_path, replace_file
+from kubealign_services.checkpoints.durable_files import fsync_path, replace_file
 
 
 class CorruptHistory(ValueError):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from kubealign_services.checkpoints.durable import create_file, fsync_path
+from kubealign_services.checkpoints.durable_files import create_file, fsync_path
 from kubealign_services.checkpoints.manifest import CheckpointManifest, ShardFile, file_digest
 from kubealign_services.checkpoints.retention import WRITING_PREFIX, prune_checkpoints, remove_leftovers
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import torch
 
-from kubealign_services.batch.auxiliary import IS_BASELINE
+from kubealign_services.batch.auxiliary_sequences import IS_BASELINE
 from kubealign_services.batch.packed import Batch, concatenate, pack
 from kubealign_services.data.prepared import PreparedRow
 

@@ -231,7 +231,7 @@ class RolloutEngine(Protocol):
         version: int,
         in_flight: InFlightPolicy = InFlightPolicy.DRAIN,
     ) -> None:
-        """Merge a low-rank adapter, named as in `adapters.low_rank`, into the weights of the last `refit`.
+        """Merge a low-rank adapter, named as in `adapters.lora`, into the weights of the last `refit`.
 
         Replaces any earlier adapter; otherwise behaves like `refit`.
         """

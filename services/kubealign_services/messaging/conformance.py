@@ -9,8 +9,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from typing import Protocol, cast
 
-from kubealign_services.messaging.bounds import Bounds
 from kubealign_services.messaging.contract import Bus, BusUnavailable, Delivery, PayloadTooLarge
+from kubealign_services.messaging.retention_limits import Bounds
 
 
 class BusFactory(Protocol):

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 
-from kubealign_services.messaging.bounds import Bounds, bounds_for
 from kubealign_services.messaging.contract import BusUnavailable, Delivery, PayloadTooLarge
-from kubealign_services.messaging.stream_loss import StreamLossTracker
+from kubealign_services.messaging.lost_streams import StreamLossTracker
+from kubealign_services.messaging.retention_limits import Bounds, bounds_for
 
 
 @dataclass

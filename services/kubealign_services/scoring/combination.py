@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from kubealign.spec.sections.rewards import Reward, RewardStandardization
-from kubealign_services.batch.auxiliary import trainable_mask
+from kubealign_services.batch.auxiliary_sequences import trainable_mask
 from kubealign_services.batch.packed import Batch
 
 Moments = dict[str, float]

@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
-from kubealign_services.telemetry.read_model import ReadModelWriter
+from kubealign_services.telemetry.read_model_writer import ReadModelWriter
 
 PERIOD_SECONDS = 5.0
 

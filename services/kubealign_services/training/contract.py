@@ -35,7 +35,7 @@ class AdapterSnapshot:
 
     Attributes:
         scale: alpha / rank.
-        tensors: (name as in `adapters.low_rank`, CPU tensor), gathered; empty tensors on ranks other than 0.
+        tensors: (name as in `adapters.lora`, CPU tensor), gathered; empty tensors on ranks other than 0.
     """
 
     scale: float

@@ -30,8 +30,8 @@ from kubealign_services.generation.contract import (
     GeneratedSample,
     GenerationRequest,
 )
-from kubealign_services.messaging.bounds import bounds_for
 from kubealign_services.messaging.jetstream.bus import JetStreamBus
+from kubealign_services.messaging.retention_limits import bounds_for
 from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
 from kubealign_services.roles.driver.rollouts.group_buffer import GroupBuffer, GroupPlan
 from kubealign_services.roles.driver.rollouts.prompt_source import ListPrompts

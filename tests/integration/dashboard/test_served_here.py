@@ -78,7 +78,9 @@ def test_the_dashboard_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             steps = client.get("/api/v1/namespaces/default/alignmentjobs/tiny/metrics").json()["items"]
             assert steps[0]["step"] == 1
         os.kill(_child(running), signal.SIGKILL)
-        running.wait_until("word of the dashboard's end", lambda: "dashboard: exited with code" in running.output, 30)
+        running.wait_until(
+            "word of the dashboard's end", lambda: "dashboard: exited with code" in running.output, 30
+        )
         running.wait_for_step("tiny", max(running.steps("tiny")) + 1)
         pids = running.pids("tiny")
         running.send(signal.SIGINT)

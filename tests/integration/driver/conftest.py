@@ -36,7 +36,7 @@ from kubealign_services.runtime.rpc.client import Peer
 from kubealign_services.runtime.rpc.server import RpcServer
 from kubealign_services.telemetry.heartbeat import Heartbeat
 from kubealign_services.telemetry.metrics import ProcessMetrics
-from kubealign_services.telemetry.read_model import ReadModelWriter
+from kubealign_services.telemetry.read_model_writer import ReadModelWriter
 from kubealign_services.training.contract import ModelDiverged
 from support.tiny_jobs import online_job
 

@@ -258,9 +258,7 @@ async def test_workers_are_scaled_while_the_job_runs(place: Place) -> None:
     names = {process["name"] for process in await scale(folder, 2)}
     assert "rollout-2" not in names and "rollout-1" in names
     assert not alive(gone)
-    with pytest.raises(
-        RunRefused, match="replicas of rollout is 0: it must be an integer from 1 to 1024"
-    ):
+    with pytest.raises(RunRefused, match="replicas of rollout is 0: it must be an integer from 1 to 1024"):
         await scale(folder, 0)
     with pytest.raises(RunRefused, match="'trainer' cannot be scaled; elastic groups of this job: rollout"):
         await scale(folder, 2, "trainer")

@@ -15,8 +15,8 @@ import pytest
 
 from kubealign.process_settings import NatsAccess, Role, TlsFiles
 from kubealign.security.authority import CertificateAuthority, write_tls
-from kubealign_services.messaging.bounds import Bounds
 from kubealign_services.messaging.jetstream.bus import JetStreamBus
+from kubealign_services.messaging.retention_limits import Bounds
 from support.free_address import free_port
 
 

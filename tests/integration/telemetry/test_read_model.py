@@ -12,9 +12,9 @@ import pytest
 from kubealign import read_model as reading
 from kubealign.local.servers.redis import LocalRedisServer
 from kubealign.process_settings import RedisAccess
-from kubealign_services.telemetry import read_model as writing
+from kubealign_services.telemetry import read_model_writer as writing
 from kubealign_services.telemetry.heartbeat import Heartbeat
-from kubealign_services.telemetry.read_model import MAX_SAMPLES, ReadModelWriter
+from kubealign_services.telemetry.read_model_writer import MAX_SAMPLES, ReadModelWriter
 
 # By signal: the thread method would leave the servers running.
 pytestmark = pytest.mark.timeout(60, method="signal")

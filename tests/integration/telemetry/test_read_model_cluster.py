@@ -14,7 +14,7 @@ from kubealign import read_model as reading
 from kubealign.local.servers.redis import LocalRedisServer
 from kubealign.process_settings import RedisAccess, Role
 from kubealign.security.authority import CertificateAuthority, write_tls
-from kubealign_services.telemetry.read_model import ReadModelWriter
+from kubealign_services.telemetry.read_model_writer import ReadModelWriter
 
 pytestmark = pytest.mark.timeout(60, method="signal")
 

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from kubealign_services.runtime.ranks.rendezvous import GroupLost, join_process_group
-from kubealign_services.training.commands.group import CommandGroup, RankFailed
+from kubealign_services.training.commands.rank_group import CommandGroup, RankFailed
 from support.free_address import free_address
 
 pytestmark = pytest.mark.timeout(120)

@@ -17,7 +17,7 @@ from kubealign.spec.sections.precision import Precision
 from kubealign.spec.sections.training import AdamW, Backend, Lora, Optimizer, TorchBackendSpec, Trainer
 from kubealign_services.algorithms.contract import LossTerms, ModelOutputs
 from kubealign_services.batch.packed import Batch, pack
-from kubealign_services.training.commands.group import CommandGroup, Handlers
+from kubealign_services.training.commands.rank_group import CommandGroup, Handlers
 from kubealign_services.training.contract import CorruptCheckpoint, Head, NonFiniteLoss, UpdatePlan
 from kubealign_services.training.torch_backend.backend import TorchTrainingBackend
 from support.free_address import free_address

@@ -25,7 +25,7 @@ from kubealign_services.roles.rollout.generator import SteppedGenerator
 from kubealign_services.roles.rollout.weights import BASE_VERSION, read_folder_weights
 from kubealign_services.roles.trainer.reference import AdapterOffLogprobsCommand
 from kubealign_services.roles.trainer.weight_publication import PublishWeightsCommand
-from kubealign_services.training.commands.core import StepPlan, TrainingCore
+from kubealign_services.training.commands.command_executor import StepPlan, TrainingCore
 from kubealign_services.training.contract import Head
 from kubealign_services.training.torch_backend.backend import TorchTrainingBackend
 from kubealign_services.weights.announce.coordinator import RefitCoordinator

@@ -29,14 +29,14 @@ from kubealign_services.batch.packed import pack
 from kubealign_services.roles.trainer.weight_publication import PublishWeightsCommand
 from kubealign_services.runtime.rpc.errors import Unreachable
 from kubealign_services.runtime.rpc.server import RpcServer
-from kubealign_services.training.commands.core import StepPlan, TrainingCore
-from kubealign_services.training.commands.group import CommandGroup, Handlers
+from kubealign_services.training.commands.command_executor import StepPlan, TrainingCore
+from kubealign_services.training.commands.rank_group import CommandGroup, Handlers
 from kubealign_services.training.commands.server import make_handler
 from kubealign_services.training.contract import Head
 from kubealign_services.training.torch_backend.backend import TorchTrainingBackend
 from kubealign_services.training.weight_slices import WeightSlice
 from kubealign_services.weights.announce.manifest import CorruptTransfer
-from kubealign_services.weights.announce.tensor_box import Box
+from kubealign_services.weights.announce.tensor_regions import Box
 from kubealign_services.weights.receive.receiver import WeightsReceiver
 from kubealign_services.weights.send.publisher import PublishFailed, WeightsPublisher
 from kubealign_services.weights.send.servicer import WeightsSenderServicer

@@ -7,7 +7,7 @@ from typing import Any
 
 from kubealign_operator import names
 from kubealign_operator.kube_views.lenient_json import get_path
-from kubealign_operator.kube_views.observed import DependencyView, DriverProgress, ObservedState
+from kubealign_operator.kube_views.observed_job import DependencyView, DriverProgress, ObservedState
 from kubealign_operator.kube_views.pod_view import pod_view
 from kubealign_operator.manifests.context import Platform
 from kubealign_operator.planner.plan import PlannedEvent, ReconcilePlan

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from kubealign_operator.kube_views.observed import DependencyView, VolumePath
+from kubealign_operator.kube_views.observed_job import DependencyView, VolumePath
 from kubealign_operator.manifests.context import Platform
 from kubealign_operator.planner.plan import CredentialsRequest
 from support.rendering.cluster import Cluster

@@ -11,7 +11,7 @@ from kubealign_operator.controller.kube.ownership import JobKey
 from kubealign_operator.controller.platform_redis.server import PlatformRedis, RedisUnavailable
 from kubealign_operator.controller.state.cache import JobStore
 from kubealign_operator.kube_views.lenient_json import number
-from kubealign_operator.kube_views.observed import DriverProgress
+from kubealign_operator.kube_views.observed_job import DriverProgress
 
 log = logging.getLogger(__name__)
 

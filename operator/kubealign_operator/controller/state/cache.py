@@ -13,7 +13,7 @@ from kubealign.kube.resources import resource_version
 from kubealign.roles import Process
 from kubealign_operator.controller.kube.ownership import JobKey
 from kubealign_operator.controller.state.job_views import dependency_names, phase_of, strip_unused_metadata
-from kubealign_operator.kube_views.observed import PodView
+from kubealign_operator.kube_views.observed_job import PodView
 from kubealign_operator.kube_views.pod_view import pod_view
 from kubealign_operator.names import JOB_LABEL
 from kubealign_operator.planner.validation import processes_of

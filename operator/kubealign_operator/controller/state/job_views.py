@@ -5,7 +5,7 @@ from typing import Any
 
 from kubealign.spec.dependencies import result_kind_of
 from kubealign_operator.kube_views.lenient_json import get_path, mapping, text
-from kubealign_operator.kube_views.observed import DependencyView, VolumePath
+from kubealign_operator.kube_views.observed_job import DependencyView, VolumePath
 
 Json = dict[str, Any]
 

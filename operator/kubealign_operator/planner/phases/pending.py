@@ -6,7 +6,7 @@ from kubealign.spec.job import AlignmentJob
 from kubealign.spec.paths import format_path
 from kubealign.spec.status import DependencyResult, JobPhase
 from kubealign_operator import names
-from kubealign_operator.kube_views.observed import DependencyView
+from kubealign_operator.kube_views.observed_job import DependencyView
 from kubealign_operator.planner.failure_reasons import FailureReason
 from kubealign_operator.planner.plan import ACCEPTED, DEPENDENCIES_READY, Decision, desired_condition
 from kubealign_operator.planner.snapshot import JobSnapshot

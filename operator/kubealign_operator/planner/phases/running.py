@@ -35,6 +35,7 @@ from kubealign_operator.planner.plan import (
 )
 from kubealign_operator.planner.pod_actions import plan_pod_actions
 from kubealign_operator.planner.previous_status import active_seconds, condition_of
+from kubealign_operator.planner.process_units import ProcessUnit
 from kubealign_operator.planner.readiness import (
     blocking_reason,
     pending_processes,
@@ -43,7 +44,6 @@ from kubealign_operator.planner.readiness import (
 )
 from kubealign_operator.planner.restart_policy import RestartOutcome, apply_restart_policy
 from kubealign_operator.planner.snapshot import JobSnapshot
-from kubealign_operator.planner.units import ProcessUnit
 
 
 def plan_active(

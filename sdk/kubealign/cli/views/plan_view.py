@@ -8,10 +8,10 @@ from rich.text import Text
 
 from kubealign.cli.terminal import escape_control
 from kubealign.cli.views.job_table import new_table
+from kubealign.planning.byte_units import format_bytes
 from kubealign.planning.job_plan import JobPlan
 from kubealign.planning.machine import Machine
 from kubealign.planning.memory.peak import ProcessRequirements
-from kubealign.planning.units import format_bytes
 
 
 def plan_view(plan: JobPlan, machine: Machine, remedies: Mapping[str, str]) -> list[RenderableType]:

@@ -10,7 +10,7 @@ from kubealign.bench.measurements import SizingMeasurements, StepShape
 from kubealign.bench.sizing import Sizing
 from kubealign.cli.terminal import escape_control
 from kubealign.cli.views.job_table import new_table
-from kubealign.planning.units import format_bytes
+from kubealign.planning.byte_units import format_bytes
 
 #: Rows shown beyond the recommended number of workers, and beyond the job's own.
 _EXTRA_ROWS = 2

@@ -12,7 +12,7 @@ from typing import Any
 from kubealign.client.backends.cluster.processes import has_started, process_state
 from kubealign.client.errors import KubealignError, NotPossible, Unavailable
 from kubealign.client.records import JobRecord
-from kubealign.client.results.pod import RESULT_LABEL, ResultPodSettings, pod_manifest, send_command
+from kubealign.client.results.reader_pod import RESULT_LABEL, ResultPodSettings, pod_manifest, send_command
 from kubealign.client.results.stream import receive_folder
 from kubealign.kube.api import Json, KubernetesApi
 from kubealign.kube.errors import ObjectNotFound

@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
+from kubealign.planning.byte_units import GIB
 from kubealign.planning.machine import CUDA_CONTEXT_BYTES, PROCESS_BYTES, Device, Machine
 from kubealign.planning.memory.frozen_model import forward_working_bytes
 from kubealign.planning.memory.optimizer_states import bytes_per_value
 from kubealign.planning.memory.peak import MemoryPeak
 from kubealign.planning.model import parameter_counts
 from kubealign.planning.model.shape import ModelShape
-from kubealign.planning.units import GIB
 from kubealign.planning.workload import Workload
 from kubealign.spec.sections.engines import (
     Engine,

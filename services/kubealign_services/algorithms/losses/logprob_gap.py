@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kubealign_services.algorithms.contract import LossTerms
 from kubealign_services.algorithms.losses.loss_weights import token_mean_shares
-from kubealign_services.batch.auxiliary import trainable_mask
+from kubealign_services.batch.auxiliary_sequences import trainable_mask
 from kubealign_services.batch.packed import Batch
 
 _SHARES = "gap_shares"

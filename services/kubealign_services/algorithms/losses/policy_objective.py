@@ -7,10 +7,10 @@ from kubealign_services.algorithms.contract import LossTerms, ModelOutputs, requ
 from kubealign_services.algorithms.losses.aggregation import aggregation_shares, loss_token_mask
 from kubealign_services.algorithms.losses.importance_ratio import compute_log_ratios
 from kubealign_services.algorithms.losses.importance_sampling import behaviour_kl, importance_weights
-from kubealign_services.algorithms.losses.kl import kl_loss
+from kubealign_services.algorithms.losses.kl_estimators import kl_loss
+from kubealign_services.algorithms.losses.kl_penalty import add_kl_columns, add_kl_metrics, loss_coefficient
 from kubealign_services.algorithms.losses.logprob_gap import add_gap_columns, add_gap_metrics
 from kubealign_services.algorithms.losses.loss_weights import token_mean_shares
-from kubealign_services.algorithms.losses.reference_kl import add_kl_columns, add_kl_metrics, loss_coefficient
 from kubealign_services.algorithms.losses.surrogate import LOG_RATIO_BOUND, PolicyActions, Surrogate
 from kubealign_services.batch.packed import Batch
 

@@ -8,7 +8,7 @@ from kubealign_services.algorithms.contract import LossTerms, ModelOutputs, requ
 from kubealign_services.algorithms.losses.loss_weights import sequence_shares
 from kubealign_services.algorithms.losses.sequence_logprobs import pairwise_accuracy, response_logprobs
 from kubealign_services.algorithms.offline.base import OfflineAlgorithm
-from kubealign_services.batch.auxiliary import IS_BASELINE
+from kubealign_services.batch.auxiliary_sequences import IS_BASELINE
 from kubealign_services.batch.packed import Batch
 
 _BASELINE = "kl_baseline"

@@ -14,10 +14,10 @@ from kubealign_services.algorithms.advantages.baselines import constant_group_sh
 from kubealign_services.algorithms.advantages.normalization import normalize
 from kubealign_services.algorithms.advantages.statistics import advantage_metrics
 from kubealign_services.algorithms.contract import Objective
+from kubealign_services.algorithms.losses.kl_penalty import ReferenceKL
 from kubealign_services.algorithms.losses.policy_objective import PolicyObjective
-from kubealign_services.algorithms.losses.reference_kl import ReferenceKL
 from kubealign_services.algorithms.losses.surrogate import ClippedRatio, Surrogate
-from kubealign_services.batch.auxiliary import trainable, trainable_mask
+from kubealign_services.batch.auxiliary_sequences import trainable, trainable_mask
 from kubealign_services.batch.packed import Batch, sequence_sums
 
 

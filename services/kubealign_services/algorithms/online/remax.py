@@ -5,7 +5,7 @@ from torch import Tensor
 
 from kubealign_services.algorithms.losses.surrogate import LogLikelihood
 from kubealign_services.algorithms.online.base import OnlineAlgorithm
-from kubealign_services.batch.auxiliary import trainable_mask
+from kubealign_services.batch.auxiliary_sequences import trainable_mask
 from kubealign_services.batch.packed import Batch
 
 

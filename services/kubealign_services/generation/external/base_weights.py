@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from torch import Tensor
 
-from kubealign_services.training.adapters.low_rank import group_by_layer
+from kubealign_services.training.adapters.lora import group_by_layer
 
 _WEIGHT_SUFFIX = ".weight"
 

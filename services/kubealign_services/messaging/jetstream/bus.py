@@ -13,14 +13,14 @@ from nats.aio.msg import Msg
 from nats.js import JetStreamContext, api
 
 from kubealign.process_settings import NatsAccess, TlsFiles
-from kubealign_services.messaging.bounds import Bounds, bounds_for
 from kubealign_services.messaging.cancellation import ReraiseCancellation
 from kubealign_services.messaging.contract import BusUnavailable, Delivery, PayloadTooLarge
 from kubealign_services.messaging.jetstream.connection import NatsConnection
 from kubealign_services.messaging.jetstream.fetch import ConsumerFetch, ConsumerMissing, JetStreamDelivery
 from kubealign_services.messaging.jetstream.streams import StreamRegistry
+from kubealign_services.messaging.lost_streams import StreamLossTracker
 from kubealign_services.messaging.memory import payload_too_large_text, unknown_subject_text
-from kubealign_services.messaging.stream_loss import StreamLossTracker
+from kubealign_services.messaging.retention_limits import Bounds, bounds_for
 
 #: Deliveries of a process that died are redelivered after this time. Longer work extends the deadline.
 ACK_WAIT_SECONDS = 10.0

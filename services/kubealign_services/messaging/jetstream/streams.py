@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import nats.js.errors
 from nats.js import JetStreamContext, api
 
-from kubealign_services.messaging.bounds import Bounds
-from kubealign_services.messaging.stream_loss import StreamLossTracker
+from kubealign_services.messaging.lost_streams import StreamLossTracker
+from kubealign_services.messaging.retention_limits import Bounds
 
 _OTHER_CONFIGURATION = 10058
 

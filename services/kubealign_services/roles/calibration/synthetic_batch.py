@@ -3,7 +3,7 @@
 import torch
 
 from kubealign.spec.job import AlignmentJob
-from kubealign_services.batch.auxiliary import IS_BASELINE
+from kubealign_services.batch.auxiliary_sequences import IS_BASELINE
 from kubealign_services.batch.packed import Batch, pack
 
 _SEED = 20_261

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from kubealign_services.algorithms.contract import Algorithm, Objective
-from kubealign_services.batch.auxiliary import drop_auxiliary
+from kubealign_services.batch.auxiliary_sequences import drop_auxiliary
 from kubealign_services.batch.packed import Batch
 from kubealign_services.roles.calibration.time_budget import TimeBudget, measure_seconds
 from kubealign_services.training.contract import TrainingBackend, UpdatePlan

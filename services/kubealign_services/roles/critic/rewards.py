@@ -6,7 +6,7 @@ from kubealign.v1 import training_pb2
 from kubealign_services.batch.codec import decode, encode_columns
 from kubealign_services.runtime.rpc.errors import InvalidRequest
 from kubealign_services.scoring.reward_models import ModelReward
-from kubealign_services.training.commands.core import TrainingCore
+from kubealign_services.training.commands.command_executor import TrainingCore
 
 
 class ScoreCommand:

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from kubealign_services.batch.auxiliary import drop_auxiliary
+from kubealign_services.batch.auxiliary_sequences import drop_auxiliary
 from kubealign_services.roles.driver.state import JobState
 from kubealign_services.roles.driver.training_run import TrainingRun
 

@@ -9,7 +9,7 @@ import sys
 from kubealign.process_settings import ProcessSettings
 from kubealign.spec.job import AlignmentJob
 from kubealign_services.algorithms.factory import make_algorithm
-from kubealign_services.checkpoints.durable import replace_file
+from kubealign_services.checkpoints.durable_files import replace_file
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.preparation import prepare
 from kubealign_services.runtime.process.context import ProcessContext

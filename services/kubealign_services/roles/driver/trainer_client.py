@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kubealign.spec.sections.rollout import MismatchGateSpec
 from kubealign.v1 import refit_pb2, training_pb2
-from kubealign_services.batch.auxiliary import trainable_mask
+from kubealign_services.batch.auxiliary_sequences import trainable_mask
 from kubealign_services.batch.codec import decode_columns, encode
 from kubealign_services.batch.packed import Batch
 from kubealign_services.roles.driver.metrics.batch_metrics import check_logprob_gap, measure_logprob_gap

@@ -36,7 +36,7 @@ from kubealign_services.runtime.process.context import ProcessContext
 from kubealign_services.runtime.process.failures import PermanentFailure
 from kubealign_services.runtime.process.run_until_stopped import cancel_and_wait
 from kubealign_services.runtime.ranks.rendezvous import join_process_group
-from kubealign_services.weights.announce.tensor_box import Box
+from kubealign_services.weights.announce.tensor_regions import Box
 from kubealign_services.weights.receive.receiver_factory import open_receiver
 from kubealign_services.weights.receive.transfer_plan import RangeSelector
 

@@ -13,7 +13,7 @@ from kubealign_services.roles.trainer.servicer import TrainerServicer
 from kubealign_services.roles.trainer.weight_publication import PublishWeightsCommand
 from kubealign_services.runtime.process.context import ProcessContext
 from kubealign_services.runtime.process.role_runner import run_role
-from kubealign_services.training.commands.core import StepPlan
+from kubealign_services.training.commands.command_executor import StepPlan
 from kubealign_services.training.commands.server import Handler, core_handlers, make_handler
 from kubealign_services.training.commands.shared_accelerator import (
     Accelerator,

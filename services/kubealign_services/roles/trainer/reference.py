@@ -4,7 +4,7 @@ from torch import Tensor
 
 from kubealign.v1 import training_pb2
 from kubealign_services.batch.codec import decode, encode_columns
-from kubealign_services.training.commands.core import TrainingCore
+from kubealign_services.training.commands.command_executor import TrainingCore
 from kubealign_services.training.contract import FrozenBackend
 
 _LOGPROBS = frozenset({"logprobs"})

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from kubealign.v1 import refit_pb2
 from kubealign_services.batch.packed import pack
 from kubealign_services.training.collectives import all_gather_bytes
-from kubealign_services.training.commands.core import TrainingCore
+from kubealign_services.training.commands.command_executor import TrainingCore
 from kubealign_services.training.contract import AdapterSnapshot, ModelDiverged, TrainingBackend
 from kubealign_services.training.weight_slices import WeightSlice
 from kubealign_services.weights.announce.announcement import build_announcement

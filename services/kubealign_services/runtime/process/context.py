@@ -10,15 +10,15 @@ from typing import ParamSpec, TypeVar
 
 from kubealign.process_settings import ProcessSettings, Role
 from kubealign.spec.job import AlignmentJob
-from kubealign_services.messaging.bounds import Bounds, bounds_for
 from kubealign_services.messaging.contract import Bus
 from kubealign_services.messaging.jetstream.bus import JetStreamBus
+from kubealign_services.messaging.retention_limits import Bounds, bounds_for
 from kubealign_services.runtime.rpc.server import RpcServer
 from kubealign_services.telemetry.heartbeat import Heartbeat
 from kubealign_services.telemetry.instrumented_bus import InstrumentedBus
 from kubealign_services.telemetry.metrics import ProcessMetrics
 from kubealign_services.telemetry.rates import BusyShare
-from kubealign_services.telemetry.read_model import ReadModelWriter
+from kubealign_services.telemetry.read_model_writer import ReadModelWriter
 
 P = ParamSpec("P")
 R = TypeVar("R")

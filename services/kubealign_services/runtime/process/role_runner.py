@@ -31,7 +31,7 @@ from kubealign_services.telemetry.heartbeat import Heartbeat
 from kubealign_services.telemetry.logs import LastError, set_up_logs
 from kubealign_services.telemetry.metrics import MetricsServer, ProcessMetrics
 from kubealign_services.telemetry.rates import BusyShare
-from kubealign_services.telemetry.read_model import ReadModelWriter
+from kubealign_services.telemetry.read_model_writer import ReadModelWriter
 
 log = logging.getLogger(__name__)
 

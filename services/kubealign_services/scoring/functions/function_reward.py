@@ -11,7 +11,7 @@ from kubealign_services.scoring.functions.errors import (
     RewardMissing,
     RewardRaised,
 )
-from kubealign_services.scoring.functions.process import FunctionProcess, function_target
+from kubealign_services.scoring.functions.function_process import FunctionProcess, function_target
 
 __all__ = ["BadReward", "FunctionReward", "RewardError", "RewardHung", "RewardMissing", "RewardRaised"]
 

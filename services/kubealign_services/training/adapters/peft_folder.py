@@ -25,7 +25,7 @@ def write_peft_adapter(
     """Write a new PEFT folder.
 
     Args:
-        tensors: Adapter tensors by the names of `adapters.low_rank`.
+        tensors: Adapter tensors by the names of `adapters.lora`.
         layers: Names of the adapted layers, as in the base model, like the names of `tensors`.
         source: Folder of the base model.
         score: A classifier's head, which is trained in full and stored with the adapter.

@@ -13,8 +13,8 @@ from kubealign.v1 import training_pb2
 from kubealign_services.runtime.process.context import ProcessContext
 from kubealign_services.runtime.process.run_until_stopped import run_until_stopped
 from kubealign_services.runtime.rpc.errors import Unreachable
-from kubealign_services.training.commands.core import TrainingCore, list_shards
-from kubealign_services.training.commands.group import CommandGroup, RankFailed
+from kubealign_services.training.commands.command_executor import TrainingCore, list_shards
+from kubealign_services.training.commands.rank_group import CommandGroup, RankFailed
 
 Request = TypeVar("Request", bound=Message)
 Reply = TypeVar("Reply", bound=Message)

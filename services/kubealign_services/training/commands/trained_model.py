@@ -10,7 +10,7 @@ from kubealign.spec.sections.training import HeadInit, Trainer
 from kubealign_services.algorithms.contract import Objective
 from kubealign_services.runtime.process.context import ProcessContext
 from kubealign_services.training.backends import create_backend, load_frozen
-from kubealign_services.training.commands.core import StepPlan, TrainingCore
+from kubealign_services.training.commands.command_executor import StepPlan, TrainingCore
 from kubealign_services.training.commands.server import CommandDispatcher, Handler, serve_group
 from kubealign_services.training.contract import FrozenBackend, Head, TrainingBackend
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from kubealign_services.checkpoints.durable import fsync_path
+from kubealign_services.checkpoints.durable_files import fsync_path
 from kubealign_services.training.files.hf_heads import POOLING_KEY
 
 # Copied from the source folder to the exported one, in addition to weights and config.

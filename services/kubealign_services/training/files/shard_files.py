@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from kubealign.spec.sections.training import Lora
-from kubealign_services.checkpoints.durable import fsync_path
+from kubealign_services.checkpoints.durable_files import fsync_path
 from kubealign_services.training.contract import CorruptCheckpoint
 
 

@@ -14,7 +14,7 @@ import xxhash
 from torch import Tensor
 
 from kubealign.v1 import batch_pb2, refit_pb2
-from kubealign_services.weights.announce.tensor_box import Box, find_overlap, find_uncovered
+from kubealign_services.weights.announce.tensor_regions import Box, find_overlap, find_uncovered
 
 ALIGNMENT = 64
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from kubealign.v1 import refit_pb2
 from kubealign_services.weights.announce.manifest import piece_box, tensor_shape
-from kubealign_services.weights.announce.tensor_box import Box
+from kubealign_services.weights.announce.tensor_regions import Box
 
 #: (name, full shape) -> the ranges of the tensor that the receiver needs, in its order; may be empty.
 RangeSelector = Callable[[str, tuple[int, ...]], Sequence[Box]]

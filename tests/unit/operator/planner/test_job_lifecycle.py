@@ -9,7 +9,7 @@ import pytest
 from kubealign.pod_contract import ENV_SETTINGS, PodSettings
 from kubealign.spec.algorithms import ResultKind
 from kubealign.spec.status import AlignmentJobStatus
-from kubealign_operator.kube_views.observed import DependencyView, DriverProgress, VolumePath
+from kubealign_operator.kube_views.observed_job import DependencyView, DriverProgress, VolumePath
 from kubealign_operator.planner.plan import PodDeletion
 from support.rendering.cluster import Cluster
 from support.rendering.jobs import ppo, sft, two_ranks

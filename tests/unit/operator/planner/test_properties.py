@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 
 from kubealign.spec.status import AlignmentJobStatus, JobPhase
 from kubealign_operator.kube_views.lenient_json import get_path
-from kubealign_operator.kube_views.observed import DependencyView, DriverProgress, ObservedState, VolumePath
+from kubealign_operator.kube_views.observed_job import (
+    DependencyView,
+    DriverProgress,
+    ObservedState,
+    VolumePath,
+)
 from kubealign_operator.kube_views.pod_view import pod_view
 from kubealign_operator.planner.plan import ReconcilePlan
 from kubealign_operator.planner.planner import plan_reconcile

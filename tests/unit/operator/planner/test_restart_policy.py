@@ -2,7 +2,7 @@
 
 import pytest
 
-from kubealign_operator.kube_views.observed import DependencyView, VolumePath
+from kubealign_operator.kube_views.observed_job import DependencyView, VolumePath
 from kubealign_operator.planner.plan import KubeEventType
 from support.rendering.cluster import START, Cluster, written
 from support.rendering.jobs import ppo, sft, two_ranks

@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from kubealign.cli.main import app
+from kubealign.planning.byte_units import format_bytes, parse_amount
 from kubealign.planning.errors import PlanError
-from kubealign.planning.units import format_bytes, parse_amount
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from kubealign_services.batch.auxiliary import drop_auxiliary
+from kubealign_services.batch.auxiliary_sequences import drop_auxiliary
 from kubealign_services.batch.packed import pack
 from kubealign_services.data.mismatched_pairs import add_mismatched_pairs, mismatched_row
 from kubealign_services.data.prepared import PreparedRow

@@ -20,7 +20,7 @@ from kubealign_services.generation.torch_engine.model.causal_model import Causal
 from kubealign_services.generation.torch_engine.model.offloadable_runner import OffloadableModelRunner
 from kubealign_services.runtime.offload.accelerator_lock import AcceleratorLock
 from kubealign_services.runtime.offload.host_offloader import HostOffloader
-from kubealign_services.training.adapters.low_rank import LowRankAdapter
+from kubealign_services.training.adapters.lora import LowRankAdapter
 
 pytestmark = pytest.mark.timeout(60)
 TOKENS = [5, 6, 7, 8, 9]

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from kubealign_services.messaging.bounds import Bounds, bounds_for
 from kubealign_services.messaging.conformance import CHECKS, BusCheck
 from kubealign_services.messaging.contract import Bus
 from kubealign_services.messaging.memory import MemoryBus
+from kubealign_services.messaging.retention_limits import Bounds, bounds_for
 
 
 @pytest.mark.timeout(60)

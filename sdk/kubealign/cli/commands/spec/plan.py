@@ -98,13 +98,13 @@ def plan(
     """
     from kubealign.cli.output import format_json
     from kubealign.cli.terminal import console, show, without_color
+    from kubealign.planning.byte_units import parse_amount
     from kubealign.planning.errors import PlanError
     from kubealign.planning.job_plan import plan_job as planned
     from kubealign.planning.machine import Machine
     from kubealign.planning.model.shape_sources import ModelShapes
     from kubealign.planning.plan_document import plan_document
     from kubealign.planning.remedies import find_remedies
-    from kubealign.planning.units import parse_amount
     from kubealign.spec.loading.loader import load_jobs
 
     with without_color(no_color), exit_on_error():

@@ -22,7 +22,7 @@ from kubealign.client.backends.cluster.listing import JobLister
 from kubealign.client.errors import KubealignError, Unavailable
 from kubealign.client.records import JobEvent, JobPage, JobRecord, JobRef, ListQuery, LogLine, ProcessRecord
 from kubealign.client.results.fetch import fetch_result
-from kubealign.client.results.pod import ResultPodSettings
+from kubealign.client.results.reader_pod import ResultPodSettings
 from kubealign.kube.api import Json, KubernetesApi, connect
 from kubealign.kube.resources import EVENTS, JOBS, PODS
 from kubealign.kube.watch import list_all, watch_changes

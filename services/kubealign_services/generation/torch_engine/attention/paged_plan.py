@@ -6,7 +6,7 @@ from torch import Tensor
 
 from kubealign_services.generation.torch_engine.attention.gathered_plan import GatheredRows, slot_mapping
 from kubealign_services.generation.torch_engine.cpu.attention_kernel import attention_kernel
-from kubealign_services.generation.torch_engine.cpu.elements import element_array
+from kubealign_services.generation.torch_engine.cpu.bfloat16_conversion import element_array
 from kubealign_services.generation.torch_engine.cpu.kernel_threads import KERNEL_THREADS, split_work
 from kubealign_services.generation.torch_engine.cpu.layer_kernels import write_rows
 from kubealign_services.generation.torch_engine.kv_cache.paged_kv_cache import PagedKVCache

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from kubealign_services.generation.torch_engine.cpu.elements import exponential, narrow, widen
+from kubealign_services.generation.torch_engine.cpu.bfloat16_conversion import exponential, narrow, widen
 from kubealign_services.generation.torch_engine.ragged_batch import PAGE_TOKENS
 from kubealign_services.runtime.numba_kernels import numba_lazy
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding
 
 from kubealign_services.generation.torch_engine.attention.attention_plan import EngineAttentionPlan
-from kubealign_services.generation.torch_engine.cpu.elements import Array, element_array
+from kubealign_services.generation.torch_engine.cpu.bfloat16_conversion import Array, element_array
 from kubealign_services.generation.torch_engine.cpu.layer_kernels import apply_rotary, rms_norm
 from kubealign_services.generation.torch_engine.cpu.onednn_linear import OneDnnLayers, OneDnnLinear
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from kubealign_services.generation.torch_engine.cpu.elements import narrow, widen
+from kubealign_services.generation.torch_engine.cpu.bfloat16_conversion import narrow, widen
 from kubealign_services.runtime.numba_kernels import numba_eager, numba_lazy
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from kubealign_services.generation.torch_engine.cpu.elements import exponential
+from kubealign_services.generation.torch_engine.cpu.bfloat16_conversion import exponential
 from kubealign_services.runtime.numba_kernels import numba_lazy
 
 # Tokens whose weights are summed in float32; the sums of blocks are in float64.

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers.pytorch_utils import Conv1D
 
-from kubealign_services.training.adapters.low_rank import LowRankAdapter, group_by_layer, row_norms
+from kubealign_services.training.adapters.lora import LowRankAdapter, group_by_layer, row_norms
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from kubealign_services.generation.torch_engine.attention.attention_plan import 
     ProbePlan,
     UnsupportedEngineModel,
 )
-from kubealign_services.generation.torch_engine.cpu.fast_forward import VerifiedFastForward
+from kubealign_services.generation.torch_engine.cpu.forward_pass import VerifiedFastForward
 
 # Rotary embeddings whose frequencies depend on the longest sequence of the batch: a sample would depend on
 # the other sequences.

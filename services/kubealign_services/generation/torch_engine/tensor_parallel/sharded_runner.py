@@ -15,7 +15,7 @@ from kubealign_services.generation.torch_engine.tensor_parallel.sharding import 
     shard_tensor,
     splits_inputs,
 )
-from kubealign_services.training.adapters.low_rank import group_by_layer, row_norms
+from kubealign_services.training.adapters.lora import group_by_layer, row_norms
 from kubealign_services.training.weight_slices import WeightSlice
 
 # Largest size of a process's error text, in bytes.

@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn.functional import pad
 
-from kubealign_services.training.adapters.low_rank import LowRankAdapter
+from kubealign_services.training.adapters.lora import LowRankAdapter
 
 FIELD = "rollout.engine.torch.tensorParallel"
 

@@ -14,7 +14,7 @@ from typing import Any
 import xxhash
 
 from kubealign.spec.sections.data import RESULT_ROWS_FILE
-from kubealign_services.checkpoints.durable import fsync_path, replace_file
+from kubealign_services.checkpoints.durable_files import fsync_path, replace_file
 from kubealign_services.roles.driver.data_generation.state import DataGenerationState
 from kubealign_services.roles.driver.errors import UnrecoverableError
 from kubealign_services.telemetry.json_values import to_json

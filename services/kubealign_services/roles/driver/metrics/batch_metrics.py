@@ -7,7 +7,7 @@ import torch
 
 from kubealign.v1 import scoring_pb2
 from kubealign_services.algorithms.losses.logprob_gap import comparable_tokens
-from kubealign_services.batch.auxiliary import trainable
+from kubealign_services.batch.auxiliary_sequences import trainable
 from kubealign_services.batch.packed import Batch
 from kubealign_services.roles.driver.errors import UnrecoverableError
 from kubealign_services.roles.driver.rollouts.batch_assembly import compute_staleness, has_mixed_versions

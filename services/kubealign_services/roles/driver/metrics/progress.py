@@ -9,7 +9,7 @@ import grpc
 from kubealign.v1 import driver_pb2, driver_pb2_grpc
 from kubealign_services.roles.driver.metrics.report import MetricsReport
 from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
-from kubealign_services.telemetry.read_model import ReadModelWriter
+from kubealign_services.telemetry.read_model_writer import ReadModelWriter
 
 _REPORT_INTERVAL_SECONDS = 1.0
 #: Heartbeat field -> metric of the latest step.

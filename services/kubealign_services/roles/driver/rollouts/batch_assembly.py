@@ -8,7 +8,7 @@ import torch
 
 from kubealign.v1 import rollout_pb2
 from kubealign_services.algorithms.iterative.rounds import RoundPrompt, RoundResponse
-from kubealign_services.batch.auxiliary import IS_BASELINE
+from kubealign_services.batch.auxiliary_sequences import IS_BASELINE
 from kubealign_services.batch.codec import decode
 from kubealign_services.batch.packed import Batch, concatenate
 from kubealign_services.batch.temperatures import rollout_temperature, set_temperatures

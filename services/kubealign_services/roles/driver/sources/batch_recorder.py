@@ -8,7 +8,7 @@ from pathlib import Path
 from kubealign.replay.record import RecordedStep, batch_path, list_recorded_steps, record_path
 from kubealign_services.batch.codec import digest_of, encode
 from kubealign_services.batch.packed import Batch
-from kubealign_services.checkpoints.durable import fsync_path, replace_file
+from kubealign_services.checkpoints.durable_files import fsync_path, replace_file
 from kubealign_services.roles.driver.errors import UnrecoverableError
 from kubealign_services.roles.driver.metrics.report import StepRecord
 from kubealign_services.roles.driver.rollouts.batch_assembly import list_prompts

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from kubealign.spec.sections.validation import Validation as ValidationSpec
 from kubealign_services.algorithms.contract import Algorithm
-from kubealign_services.batch.auxiliary import drop_auxiliary
+from kubealign_services.batch.auxiliary_sequences import drop_auxiliary
 from kubealign_services.data.prepared import PreparedRows
 from kubealign_services.roles.driver.errors import UnrecoverableError
 from kubealign_services.roles.driver.metrics.report import MetricsReport, StepRecord

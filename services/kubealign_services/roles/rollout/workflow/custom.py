@@ -8,7 +8,7 @@ from kubealign_services.generation.contract import EngineLost, RequestRefused
 from kubealign_services.roles.rollout.workflow.contract import WorkflowFailed
 from kubealign_services.roles.rollout.workflow.episode import Episode
 from kubealign_services.scoring.functions.child_main import FunctionError, load_function
-from kubealign_services.scoring.functions.process import function_target
+from kubealign_services.scoring.functions.function_process import function_target
 
 
 class CustomWorkflow:

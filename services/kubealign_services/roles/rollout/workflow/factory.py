@@ -11,7 +11,7 @@ from kubealign_services.roles.rollout.sample_producers import MultiTurn, SampleP
 from kubealign_services.roles.rollout.workflow.contract import EpisodeWorkflow
 from kubealign_services.roles.rollout.workflow.custom import CustomWorkflow
 from kubealign_services.roles.rollout.workflow.tool_use import ToolWorkflow
-from kubealign_services.scoring.functions.process import ToolProcess
+from kubealign_services.scoring.functions.function_process import ToolProcess
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from kubealign_services.training.adapters.low_rank import LowRankAdapter
+from kubealign_services.training.adapters.lora import LowRankAdapter
 from kubealign_services.training.megatron_backend.parallel.layout import ParallelLayout
 from kubealign_services.training.megatron_backend.weights.conversion import (
     ADAPTER_MARK,

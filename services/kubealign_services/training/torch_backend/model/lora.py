@@ -12,7 +12,7 @@ import xxhash
 from torch import Tensor, nn
 
 from kubealign.spec.sections.training import Lora
-from kubealign_services.training.adapters.low_rank import LowRankAdapter
+from kubealign_services.training.adapters.lora import LowRankAdapter
 from kubealign_services.training.adapters.targets import is_linear, target_layers
 from kubealign_services.training.contract import Head
 from kubealign_services.training.torch_backend.model.fsdp import full_tensor
@@ -106,7 +106,7 @@ def gather_merged_weight(name: str, weight: Tensor, layers: dict[str, Any]) -> T
 
 
 def stream_adapter(model: PackedModel, dtype: torch.dtype, rank: int) -> Iterator[tuple[str, Tensor]]:
-    """Yield (name as in `adapters.low_rank`, CPU tensor of dtype) of each part; collective.
+    """Yield (name as in `adapters.lora`, CPU tensor of dtype) of each part; collective.
 
     On ranks other than 0 the tensors are empty.
     """

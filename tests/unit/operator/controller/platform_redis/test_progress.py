@@ -3,7 +3,7 @@
 import pytest
 
 from kubealign_operator.controller.platform_redis.progress import parse_progress
-from kubealign_operator.kube_views.observed import DriverProgress
+from kubealign_operator.kube_views.observed_job import DriverProgress
 
 
 def test_status_and_newest_metrics() -> None:

@@ -19,8 +19,8 @@ import pytest
 
 from kubealign.client.errors import NotPossible, Unavailable
 from kubealign.client.records import JobRecord
-from kubealign.client.results.pod import ResultPodSettings, pod_manifest, send_command, sender_source
-from kubealign.client.results.sender import send
+from kubealign.client.results.reader_pod import ResultPodSettings, pod_manifest, send_command, sender_source
+from kubealign.client.results.reader_pod_program import send
 from kubealign.client.results.stream import receive_folder
 from kubealign.kube.api import KubernetesApi
 from kubealign.spec.status import ResultLocation

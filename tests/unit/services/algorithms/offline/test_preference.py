@@ -17,7 +17,7 @@ from kubealign_services.algorithms.offline.kto import KTOAlgorithm
 from kubealign_services.algorithms.offline.orpo import ORPOAlgorithm, log_odds
 from kubealign_services.algorithms.offline.rpo import RPOAlgorithm
 from kubealign_services.algorithms.offline.simpo import SimPOAlgorithm
-from kubealign_services.batch.auxiliary import drop_auxiliary
+from kubealign_services.batch.auxiliary_sequences import drop_auxiliary
 from kubealign_services.batch.packed import Batch, pack
 from support.batches import random_batch
 

@@ -12,7 +12,7 @@ from kubealign.spec import algorithms as spec
 from kubealign_services.algorithms.contract import Algorithm
 from kubealign_services.algorithms.factory import load_algorithm
 from kubealign_services.algorithms.online.base import OnlineAlgorithm
-from kubealign_services.batch.auxiliary import drop_auxiliary
+from kubealign_services.batch.auxiliary_sequences import drop_auxiliary
 from kubealign_services.batch.packed import Batch, pack
 from support.batches import slow_spans, stand_in
 

@@ -22,7 +22,7 @@ from kubealign_services.generation.external import generator as external_generat
 from kubealign_services.generation.external.contract import ExternalEngineDied, ExternalSample
 from kubealign_services.generation.external.generator import ExternalGenerator, ModelInfo
 from kubealign_services.generation.external.weight_files import WeightFiles, batch_tensors
-from kubealign_services.training.adapters.low_rank import LowRankAdapter
+from kubealign_services.training.adapters.lora import LowRankAdapter
 
 pytestmark = pytest.mark.timeout(60)
 

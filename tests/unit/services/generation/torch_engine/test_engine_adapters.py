@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from kubealign_services.training.adapters.low_rank import LowRankAdapter
+from kubealign_services.training.adapters.lora import LowRankAdapter
 
 TOKENS = [5, 6, 7, 8, 9]
 SCALE = 2.0

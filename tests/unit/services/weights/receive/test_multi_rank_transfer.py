@@ -14,7 +14,7 @@ from kubealign_services.runtime.rpc.errors import NotFound, Unreachable
 from kubealign_services.training.weight_slices import WeightSlice
 from kubealign_services.weights.announce.announcement import build_announcement
 from kubealign_services.weights.announce.manifest import BadManifest, CorruptTransfer
-from kubealign_services.weights.announce.tensor_box import Box
+from kubealign_services.weights.announce.tensor_regions import Box
 from kubealign_services.weights.receive.receiver import WeightsReceiver
 from kubealign_services.weights.receive.transfer_plan import RangeSelector
 from kubealign_services.weights.send.publisher import WeightsPublisher

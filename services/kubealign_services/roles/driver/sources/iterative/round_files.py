@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict
 from kubealign.v1 import batch_pb2
 from kubealign_services.batch.codec import decode, encode
 from kubealign_services.batch.packed import Batch
-from kubealign_services.checkpoints.durable import replace_file
+from kubealign_services.checkpoints.durable_files import replace_file
 from kubealign_services.data.epoch_shuffle import EpochCursor
 from kubealign_services.roles.driver.errors import UnrecoverableError
 

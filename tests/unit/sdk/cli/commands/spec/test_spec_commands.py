@@ -11,8 +11,8 @@ from pydantic.alias_generators import to_snake
 from typer.testing import Result
 
 from kubealign.cli.commands.spec.init import algorithm_names
-from kubealign.cli.document import build_page
 from kubealign.cli.main import COMMANDS
+from kubealign.cli.reference_page import build_page
 from kubealign.spec.algorithms import Algorithm
 from kubealign.spec.docs.field_explanation import complete_path, explain_field
 from kubealign.spec.docs.job_template import job_template
@@ -142,7 +142,7 @@ def test_paths_are_completed() -> None:
 
 
 def test_generated_page_is_up_to_date() -> None:
-    assert PAGE.read_text() == build_page(), "run: python -m kubealign.cli.document --write docs/cli.md"
+    assert PAGE.read_text() == build_page(), "run: python -m kubealign.cli.reference_page --write docs/cli.md"
 
 
 def test_every_command_and_option_has_help() -> None:

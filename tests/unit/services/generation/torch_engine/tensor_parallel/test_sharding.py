@@ -14,7 +14,7 @@ from kubealign_services.generation.torch_engine.tensor_parallel.sharding import 
     shard_config,
     shard_tensor,
 )
-from kubealign_services.training.adapters.low_rank import LowRankAdapter
+from kubealign_services.training.adapters.lora import LowRankAdapter
 
 SIZES: dict[str, Any] = {
     "vocab_size": 67,

@@ -11,7 +11,7 @@ from kubealign_services.roles.driver.metrics.progress import ProgressTracker, he
 from kubealign_services.roles.driver.metrics.report import MetricsReport
 from kubealign_services.roles.driver.rollouts.collector import RolloutCollector, create_group
 from kubealign_services.roles.driver.rollouts.group_tracker import GroupTracker
-from kubealign_services.telemetry.read_model import ReadModelWriter
+from kubealign_services.telemetry.read_model_writer import ReadModelWriter
 
 
 async def nothing() -> None:

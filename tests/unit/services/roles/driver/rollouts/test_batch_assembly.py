@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from kubealign.v1 import rollout_pb2, scoring_pb2
-from kubealign_services.batch.auxiliary import drop_auxiliary
+from kubealign_services.batch.auxiliary_sequences import drop_auxiliary
 from kubealign_services.batch.codec import encode
 from kubealign_services.batch.packed import Batch
 from kubealign_services.roles.driver.errors import UnrecoverableError

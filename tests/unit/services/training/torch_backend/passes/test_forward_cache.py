@@ -13,7 +13,7 @@ from kubealign_services.algorithms.contract import Objective
 from kubealign_services.batch.codec import encode
 from kubealign_services.batch.packed import Batch, concatenate
 from kubealign_services.batch.temperatures import set_temperatures
-from kubealign_services.training.commands.core import StepPlan, TrainingCore
+from kubealign_services.training.commands.command_executor import StepPlan, TrainingCore
 from kubealign_services.training.contract import Head, UpdatePlan
 from kubealign_services.training.torch_backend.backend import TorchTrainingBackend
 from kubealign_services.training.torch_backend.passes.forward_cache import ForwardCache

@@ -16,7 +16,7 @@ from kubealign_services.weights.announce.manifest import (
     check_announcement,
     weights_digest,
 )
-from kubealign_services.weights.announce.tensor_box import Box, find_overlap, find_uncovered
+from kubealign_services.weights.announce.tensor_regions import Box, find_overlap, find_uncovered
 from kubealign_services.weights.receive.tensor_assembly import AssembledTensors
 from kubealign_services.weights.receive.transfer_plan import plan_transfer
 

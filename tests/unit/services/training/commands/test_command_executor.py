@@ -13,7 +13,7 @@ from kubealign_services.algorithms.contract import Objective
 from kubealign_services.batch.codec import CorruptBatch, encode
 from kubealign_services.batch.packed import Batch
 from kubealign_services.runtime.rpc.errors import OutOfOrder, StaleFence
-from kubealign_services.training.commands.core import StepPlan, TrainingCore
+from kubealign_services.training.commands.command_executor import StepPlan, TrainingCore
 from kubealign_services.training.contract import Head
 from kubealign_services.training.torch_backend.backend import TorchTrainingBackend
 

@@ -9,7 +9,7 @@ from kubealign.role_specs import StartStage
 from kubealign.roles import Process
 from kubealign_operator import names
 from kubealign_operator.kube_views import pod_state
-from kubealign_operator.kube_views.observed import PodView
+from kubealign_operator.kube_views.observed_job import PodView
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
 """Executes the driver's commands on one trained model: fences, exactly-once steps, and the effect of each
 command. Contains no transport.
 
-Every rank of a group runs the same commands in the same order (`commands.group`), so the state below is the
-same on all ranks. A `TrainStep` repeated under the same fence is answered with the stored reply; a command of
-an older fence is refused, since its sender has been replaced.
+Every rank of a group runs the same commands in the same order (`commands.rank_group`), so the state below is
+the same on all ranks. A `TrainStep` repeated under the same fence is answered with the stored reply; a
+command of an older fence is refused, since its sender has been replaced.
 """
 
 import logging

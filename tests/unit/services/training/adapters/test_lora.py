@@ -8,7 +8,7 @@ from peft import LoraConfig, inject_adapter_in_model
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from kubealign_services.training.adapters.low_rank import LowRankAdapter, group_by_layer
+from kubealign_services.training.adapters.lora import LowRankAdapter, group_by_layer
 
 # W [2, 3], rank 1, alpha 2: s = 2.
 WEIGHT = torch.tensor([[1.0, 0.0, 2.0], [0.0, 3.0, 0.0]])

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kubealign.client.errors import NotPossible
-from kubealign.client.results.loader import load_result
+from kubealign.client.results.model_loader import load_result
 
 
 def test_rows_are_not_loaded_as_a_model(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from kubealign.spec.algorithms import KL, KLPlacement
 from kubealign_services.algorithms.advantages.statistics import masked_mean
 from kubealign_services.algorithms.contract import LossTerms
-from kubealign_services.algorithms.losses.kl import adapt_coefficient, estimate_kl
+from kubealign_services.algorithms.losses.kl_estimators import adapt_coefficient, estimate_kl
 from kubealign_services.algorithms.losses.loss_weights import token_mean_shares
 from kubealign_services.batch.packed import Batch, sequence_sums
 

@@ -1,4 +1,4 @@
-"""Generates docs/cli.md from the commands: `python -m kubealign.cli.document [--write PATH]`."""
+"""Generates docs/cli.md from the commands: `python -m kubealign.cli.reference_page [--write PATH]`."""
 
 import re
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from kubealign.spec.field_lookup import strip_optional
 _INTRODUCTION = """\
 # The command line
 
-<!-- Generated from sdk/kubealign/cli by `python -m kubealign.cli.document --write docs/cli.md`. -->
+<!-- Generated from sdk/kubealign/cli by `python -m kubealign.cli.reference_page --write docs/cli.md`. -->
 
 The commands are available as `kubealign COMMAND`, and as a kubectl plugin: `kubectl align COMMAND`. `-h`
 after a command lists its options.
