@@ -19,7 +19,7 @@ _PACKAGE = "kubealign.v1."
 _INDENT = "  "
 
 
-class InvalidRequest(ValueError):
+class MalformedRequest(ValueError):
     """The request is not JSON, or does not fit the message of the method. Names the field."""
 
 
@@ -61,21 +61,21 @@ class ServiceMethod:
     def parse_request(self, text: str) -> Message:
         """Return the request in JSON as a message; without text, an empty message.
 
-        Raises InvalidRequest.
+        Raises MalformedRequest.
         """
         request = self.request_class()
         try:
             document = json.loads(text) if text.strip() else {}
         except ValueError as error:
-            raise InvalidRequest(f"the request of {self.name} is not JSON: {error}") from None
+            raise MalformedRequest(f"the request of {self.name} is not JSON: {error}") from None
         if not isinstance(document, dict):
-            raise InvalidRequest(f"the request of {self.name} must be a JSON object: {{FIELD: VALUE, ...}}")
+            raise MalformedRequest(f"the request of {self.name} must be a JSON object: {{FIELD: VALUE, ...}}")
         _check_fields(self.name, self.descriptor.input_type, document, "")
         try:
             json_format.ParseDict(document, request)
         except json_format.ParseError as error:
             detail = str(error).replace(_PACKAGE, "").rstrip(".")
-            raise InvalidRequest(f"the request of {self.name} is invalid: {detail}") from None
+            raise MalformedRequest(f"the request of {self.name} is invalid: {detail}") from None
         return request
 
     def describe(self) -> str:
@@ -122,14 +122,14 @@ def find_method(process: str, methods: Sequence[ServiceMethod], name: str) -> Se
 
 
 def _check_fields(method: str, message: Descriptor, document: Mapping[str, Any], path: str) -> None:
-    """Raise InvalidRequest for the first field of a JSON object that the message does not have."""
+    """Raise MalformedRequest for the first field of a JSON object that the message does not have."""
     fields = {field.name: field for field in message.fields}
     by_json_name = {field.json_name: field for field in message.fields}
     for name, value in document.items():
         field = fields.get(name) or by_json_name.get(name)
         if field is None:
             known = ", ".join(fields) or "none"
-            raise InvalidRequest(f"{method} has no field {path}{name}: {message.name} has {known}")
+            raise MalformedRequest(f"{method} has no field {path}{name}: {message.name} has {known}")
         if field.message_type is None or _is_map(field):
             continue
         for item in value if isinstance(value, list) else [value]:

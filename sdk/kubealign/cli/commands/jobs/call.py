@@ -75,7 +75,7 @@ async def call(
         )
     try:
         from kubealign.client.process_calls.local_process import locate_process
-        from kubealign.client.process_calls.methods import InvalidRequest, find_method, reply_to_json
+        from kubealign.client.process_calls.methods import MalformedRequest, find_method, reply_to_json
         from kubealign.client.process_calls.process_client import ProcessClient
     except ModuleNotFoundError as error:
         exit_with_error(f"calls need {error.name}, which is not installed: pip install 'kubealign[services]'")
@@ -88,7 +88,7 @@ async def call(
     selected = find_method(target.name, methods, method)
     try:
         message = selected.parse_request(request or _read_request(request_file))
-    except InvalidRequest as error:
+    except MalformedRequest as error:
         exit_with_error(str(error), CliExitCode.USAGE)
     async for reply in client.call(selected, message, timeout):
         typer.echo(format_json(reply_to_json(reply), indent=None if selected.streams else 2))

@@ -4,7 +4,7 @@ import pytest
 
 from kubealign.client.errors import NotPossible
 from kubealign.client.process_calls.methods import (
-    InvalidRequest,
+    MalformedRequest,
     ServiceMethod,
     find_method,
     methods_of,
@@ -74,7 +74,7 @@ def test_request_has_the_field_names_of_the_proto(generate: ServiceMethod) -> No
     ],
 )
 def test_invalid_request_names_the_field(generate: ServiceMethod, text: str, expected: str) -> None:
-    with pytest.raises(InvalidRequest, match=expected):
+    with pytest.raises(MalformedRequest, match=expected):
         generate.parse_request(text)
 
 
