@@ -3,6 +3,7 @@
 import logging
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,21 @@ from kubealign_services.training.weight_slices import WeightSlice
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class ModelOrigin:
+    """Origin of a model, for its export.
+
+    Args:
+        folder: Hugging Face folder that the model was loaded from.
+        pooling: Pooling that an exported reward model's config states.
+        scores: Names of the reward model's scores; empty for a score without a name.
+    """
+
+    folder: Path
+    pooling: str | None = None
+    scores: Sequence[str] = ()
+
+
 class TorchTrainingBackend:
     """`TrainingBackend` in plain PyTorch, for any Hugging Face causal language model that runs packed."""
 
@@ -64,15 +80,12 @@ class TorchTrainingBackend:
         spec: Trainer,
         total_updates: int,
         context: RankContext,
-        source: Path,
-        pooling: str | None,
-        scores: Sequence[str] = (),
+        origin: ModelOrigin,
     ) -> None:
         """Use `create` instead.
 
         Args:
             model: On its device, sharded where required.
-            source: Folder that the model was loaded from.
         """
         self.model = model
         self._optimizer_spec = spec.optimizer
@@ -80,9 +93,7 @@ class TorchTrainingBackend:
         self._dtype = compute_dtype(_torch_spec(spec).precision)
         self._total_updates = total_updates
         self._context = context
-        self._source = source
-        self._pooling = pooling
-        self._scores = scores
+        self._origin = origin
         self._optimizer = make_adamw(model, spec.optimizer.adam_w)
         self._updates = 0
         self._offloader = make_offloader(self._resident_tensors, context.device)
@@ -132,7 +143,7 @@ class TorchTrainingBackend:
         _log_size(model, folder)
         shard_model(model, torch_spec.precision, world_size, device)
         context = RankContext(rank, world_size, device, torch_spec.microbatch_tokens)
-        return cls(model, spec, total_updates, context, folder, pooling, scores)
+        return cls(model, spec, total_updates, context, ModelOrigin(folder, pooling, scores))
 
     @property
     def updates(self) -> int:
@@ -301,11 +312,11 @@ class TorchTrainingBackend:
         export_folder(
             self.model,
             directory,
-            self._source,
+            self._origin.folder,
             self._dtype,
-            self._pooling,
+            self._origin.pooling,
             self._context.rank,
-            self._scores,
+            self._origin.scores,
             self._lora,
         )
 

@@ -26,7 +26,7 @@ from kubealign_services.weights.transfer.stream.part_streamer import PartStreame
 from kubealign_services.weights.transfer.stream.peer_streams import OpenStream
 from kubealign_services.weights.transfer.stream.relay import Relay
 
-__all__ = ["COLLECTIVE", "SHARED_MEMORY", "STREAM", "WeightsReceiver", "WeightsTransfer"]
+__all__ = ["COLLECTIVE", "SHARED_MEMORY", "STREAM", "PeerTransfers", "WeightsReceiver", "WeightsTransfer"]
 
 _TRANSPORT_ORDER = (STREAM, COLLECTIVE, SHARED_MEMORY)
 
@@ -62,6 +62,21 @@ class WeightsTransfer:
             part.release()
 
 
+@dataclass(frozen=True)
+class PeerTransfers:
+    """Transfers between receivers, beside those from the senders.
+
+    Args:
+        asker: Unique to this process, identifies it to senders; empty to stream from senders only.
+        relay: Serves received pieces to other receivers; None to serve nothing.
+        broadcasts: Broadcast receiver; None when the process does not take part in broadcasts.
+    """
+
+    asker: str = ""
+    relay: Relay | None = None
+    broadcasts: BroadcastReceiver | None = None
+
+
 class WeightsReceiver:
     """Fetches announced weights.
 
@@ -71,9 +86,7 @@ class WeightsReceiver:
         timeout: Seconds for one transfer.
         select_ranges: Ranges to fetch; None for all tensors completely.
         encoding: With DELTA, streamed parts are cached as the base of the next version's deltas.
-        asker: Unique to this process, identifies it to senders; empty to stream from senders only.
-        relay: Serves received pieces to other receivers; None to serve nothing.
-        broadcasts: Broadcast receiver; None when the process does not take part in broadcasts.
+        peers: Transfers between receivers; none by default.
     """
 
     def __init__(
@@ -83,12 +96,11 @@ class WeightsReceiver:
         timeout: float,
         select_ranges: RangeSelector | None = None,
         encoding: WeightEncoding = WeightEncoding.DENSE,
-        asker: str = "",
-        relay: Relay | None = None,
-        broadcasts: BroadcastReceiver | None = None,
+        peers: PeerTransfers | None = None,
     ) -> None:
-        streams = PartStreamer(open_stream, timeout, asker, relay)
-        self._parts = PartFetcher(directory, streams, broadcasts)
+        peers = peers or PeerTransfers()
+        streams = PartStreamer(open_stream, timeout, peers.asker, peers.relay)
+        self._parts = PartFetcher(directory, streams, peers.broadcasts)
         self._select_ranges = select_ranges
         self._encoding = encoding
         self._base_cache = DeltaBaseCache()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kubealign.process_settings import ProcessSettings
 from kubealign.spec.sections.rollout import RefitSpec, WeightTransport
-from kubealign_services.weights.receive.receiver import WeightsReceiver
+from kubealign_services.weights.receive.receiver import PeerTransfers, WeightsReceiver
 from kubealign_services.weights.receive.transfer_plan import RangeSelector
 from kubealign_services.weights.send.servicer import RelayServicer
 from kubealign_services.weights.transfer.collective.receiver import BroadcastReceiver
@@ -37,6 +37,7 @@ async def open_receiver(
         address = settings.advertise or settings.listen
         relay = None if refit.fan_out is None or address is None else Relay(address)
         collective = refit.transport is WeightTransport.COLLECTIVE
+        broadcasts = BroadcastReceiver(streams.join, asker, refit.timeout_seconds) if collective else None
         yield ReceiverSetup(
             WeightsReceiver(
                 settings.shared_memory,
@@ -44,9 +45,7 @@ async def open_receiver(
                 refit.timeout_seconds,
                 select_ranges,
                 refit.encoding,
-                asker,
-                relay,
-                BroadcastReceiver(streams.join, asker, refit.timeout_seconds) if collective else None,
+                PeerTransfers(asker, relay, broadcasts),
             ),
             () if relay is None else (RelayServicer(relay),),
         )

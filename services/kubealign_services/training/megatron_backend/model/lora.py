@@ -10,6 +10,7 @@ B's rows of a column-parallel layer, A's columns of a row-parallel one.
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -37,37 +38,42 @@ class LayerAdapter(nn.Module):
         self.lora_B = nn.Parameter(torch.zeros(outputs, len(down), device=down.device))
 
 
+@dataclass(frozen=True)
+class FusedLayout:
+    """Layout of a fused layer on this rank.
+
+    Args:
+        outputs: For each fused part, in order, its name and this rank's outputs.
+        groups: Number of repetitions of that order.
+        is_row: True when tensor ranks divide the inputs.
+    """
+
+    outputs: Mapping[str, int]
+    groups: int
+    is_row: bool
+
+
 class FusedLayerAdapters(nn.ModuleDict):
     """Adapters of one fused layer of megatron-core: a `LayerAdapter` for each adapted part."""
 
     def __init__(
         self,
         layers: Mapping[str, LayerAdapter],
-        outputs: Mapping[str, int],
-        groups: int,
-        is_row: bool,
+        layout: FusedLayout,
         lora: Lora,
         group: dist.ProcessGroup,
         sequence_parallel: bool,
     ) -> None:
-        """Combine the adapters.
-
-        Args:
-            outputs: For each fused part, in order, its name and this rank's outputs.
-            groups: Number of repetitions of that order.
-            is_row: True when tensor ranks divide the inputs.
-        """
+        """Combine the adapters of the tensor ranks `group`."""
         super().__init__(layers)
         self.is_enabled = True
-        self._outputs = outputs
-        self._groups = groups
-        self._is_row = is_row
+        self._layout = layout
         self._scale = lora.alpha / lora.rank
         self._dropout = lora.dropout
         self._group = group
         self._sequence_parallel = sequence_parallel
         for adapter in layers.values():
-            replicated = adapter.lora_B if is_row else adapter.lora_A
+            replicated = adapter.lora_B if layout.is_row else adapter.lora_A
             # Each tensor rank sees some of the tokens: their gradients are summed.
             replicated.sequence_parallel = sequence_parallel  # type: ignore[attr-defined]
 
@@ -83,12 +89,12 @@ class FusedLayerAdapters(nn.ModuleDict):
         low = self._reduce_low_rank(functional.linear(dropped, down))
         lows = dict(zip(layers, low.chunk(len(layers), -1), strict=True))
         pieces = []
-        for name, outputs in self._outputs.items():
+        for name, outputs in self._layout.outputs.items():
             if name in layers:
                 piece = functional.linear(lows[name], layers[name].lora_B.to(inputs.dtype))
             else:
                 piece = low.new_zeros(*low.shape[:-1], outputs)
-            pieces.append(piece.view(*piece.shape[:-1], self._groups, -1))
+            pieces.append(piece.view(*piece.shape[:-1], self._layout.groups, -1))
         return torch.cat(pieces, -1).flatten(-2) * self._scale
 
     def _reduce_low_rank(self, low: Tensor) -> Tensor:
@@ -98,9 +104,9 @@ class FusedLayerAdapters(nn.ModuleDict):
         if self._group.size() == 1:
             return low
         reduced: Tensor
-        if self._is_row and self._sequence_parallel:
+        if self._layout.is_row and self._sequence_parallel:
             reduced = reduce_scatter_to_sequence_parallel_region(low, group=self._group)
-        elif self._is_row:
+        elif self._layout.is_row:
             reduced = reduce_from_tensor_model_parallel_region(low, group=self._group)
         elif self._sequence_parallel:
             reduced = gather_from_sequence_parallel_region(low, True, group=self._group)
@@ -147,9 +153,8 @@ def add_adapters(
             leaf = part.name.split(".")[-2]
             outputs[leaf] = outputs.get(leaf, 0) + part.size[0]
         groups = conversion.shape.kv_heads // conversion.layout.tensor if split is TensorSplit.QKV else 1
-        layer.adapters = FusedLayerAdapters(
-            layers, outputs, groups, split is TensorSplit.ROW, lora, group, layer.config.sequence_parallel
-        )
+        layout = FusedLayout(outputs, groups, is_row=split is TensorSplit.ROW)
+        layer.adapters = FusedLayerAdapters(layers, layout, lora, group, layer.config.sequence_parallel)
         layer.register_forward_hook(_add_adapter_output)
 
 

@@ -5,6 +5,7 @@ Independent of other groups of the process; unusable after the first failure.
 
 import contextlib
 import socket
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -18,36 +19,39 @@ BUCKET_BYTES = 16 << 20
 _THREADS = 2
 
 
+@dataclass(frozen=True)
+class GroupMember:
+    """One process's place in a broadcast group.
+
+    Args:
+        group: Name of the group.
+        rank: 0 is the sender.
+        address: Address of this machine for the other members; empty uses the host name's.
+        accelerator: Use NCCL on the current CUDA device.
+    """
+
+    group: str
+    rank: int
+    world_size: int
+    address: str = ""
+    accelerator: bool = False
+
+
 class BroadcastGroup:
     """Membership of this process in a broadcast group. The constructor blocks until all members have joined.
 
     Args:
-        rank: 0 is the sender.
         timeout: Seconds for joining, and for each bucket.
-        address: Address of this machine for the other members; empty uses the host name's.
-        accelerator: Use NCCL on the current CUDA device.
 
     Raises:
         RuntimeError: The members did not join in time (torch.distributed.DistError).
     """
 
-    def __init__(
-        self,
-        store: Store,
-        name: str,
-        rank: int,
-        world_size: int,
-        timeout: float,
-        *,
-        address: str = "",
-        accelerator: bool = False,
-    ) -> None:
-        self.name = name
-        self._device = torch.device("cuda") if accelerator else torch.device("cpu")
-        group_store = PrefixStore(name, store)
-        deadline = timedelta(seconds=timeout)
-        make_group = _make_nccl_group if accelerator else _make_gloo_group
-        self._group = make_group(group_store, rank, world_size, deadline, address)
+    def __init__(self, store: Store, member: GroupMember, timeout: float) -> None:
+        self.name = member.group
+        self._device = torch.device("cuda") if member.accelerator else torch.device("cpu")
+        make_group = _make_nccl_group if member.accelerator else _make_gloo_group
+        self._group = make_group(PrefixStore(member.group, store), member, timedelta(seconds=timeout))
 
     def broadcast(self, bucket: Tensor) -> None:
         """Fill the bucket with rank 0's bytes.
@@ -71,20 +75,21 @@ class BroadcastGroup:
             self._group.abort()
 
 
-def _make_gloo_group(store: Store, rank: int, size: int, timeout: timedelta, address: str) -> Any:
+def _make_gloo_group(store: Store, member: GroupMember, timeout: timedelta) -> Any:
     gloo: Any = dist.ProcessGroupGloo
     options = gloo._Options()
     options._timeout = timeout
     options._threads = _THREADS
+    address = member.address
     device = gloo.create_device(hostname=address) if address else gloo.create_default_device()
     options._devices = [device]
-    return gloo(store, rank, size, options)
+    return gloo(store, member.rank, member.world_size, options)
 
 
-def _make_nccl_group(store: Store, rank: int, size: int, timeout: timedelta, address: str) -> Any:
+def _make_nccl_group(store: Store, member: GroupMember, timeout: timedelta) -> Any:
     """Create an NCCL group. NCCL determines the addresses itself."""
     nccl: Any = dist.ProcessGroupNCCL
-    return nccl(store, rank, size, timeout)
+    return nccl(store, member.rank, member.world_size, timeout)
 
 
 def local_address_towards(host: str, port: int, timeout: float) -> str:

@@ -9,7 +9,11 @@ import torch
 from kubealign.v1 import batch_pb2, refit_pb2
 from kubealign_services.runtime.ranks.rendezvous import connect_store
 from kubealign_services.runtime.rpc.errors import Unreachable
-from kubealign_services.weights.transfer.collective.process_group import BroadcastGroup, local_address_towards
+from kubealign_services.weights.transfer.collective.process_group import (
+    BroadcastGroup,
+    GroupMember,
+    local_address_towards,
+)
 
 #: (host:port, request, seconds) -> the reply. Raises rpc.errors.
 JoinBroadcast = Callable[
@@ -82,12 +86,6 @@ class BroadcastReceiver:
     def _join_group(self, reply: refit_pb2.JoinBroadcastReply) -> BroadcastGroup:
         host, _, port = reply.store.rpartition(":")
         wait = self.timeout / 4
-        return BroadcastGroup(
-            connect_store(host, int(port), wait),
-            reply.group,
-            reply.rank,
-            reply.world_size,
-            wait,
-            address=local_address_towards(host, int(port), wait),
-            accelerator=reply.accelerator,
-        )
+        store, address = connect_store(host, int(port), wait), local_address_towards(host, int(port), wait)
+        member = GroupMember(reply.group, reply.rank, reply.world_size, address, reply.accelerator)
+        return BroadcastGroup(store, member, wait)

@@ -27,7 +27,11 @@ from kubealign_services.runtime.ranks.rendezvous import open_store
 from kubealign_services.runtime.rpc.errors import NotFound
 from kubealign_services.weights.announce.manifest import describe_weights
 from kubealign_services.weights.send.publisher import WeightsPublisher
-from kubealign_services.weights.transfer.collective.process_group import BUCKET_BYTES, BroadcastGroup
+from kubealign_services.weights.transfer.collective.process_group import (
+    BUCKET_BYTES,
+    BroadcastGroup,
+    GroupMember,
+)
 
 log = logging.getLogger(__name__)
 
@@ -173,15 +177,9 @@ class BroadcastSender:
     ) -> None:
         try:
             if group is None:
-                group = BroadcastGroup(
-                    store,
-                    started.group,
-                    0,
-                    1 + len(started.members),
-                    self._timeout / 4,
-                    address=_bind_address(self._host),
-                    accelerator=started.accelerator,
-                )
+                size, address = 1 + len(started.members), _bind_address(self._host)
+                member = GroupMember(started.group, 0, size, address, started.accelerator)
+                group = BroadcastGroup(store, member, self._timeout / 4)
             for bucket in self._buckets(started.weights):
                 group.broadcast(bucket)
         except (RuntimeError, OSError, LookupError) as error:
