@@ -16,7 +16,7 @@ from kubealign.security.authority import CertificateAuthority, write_tls
 from kubealign.spec.sections.engines import TorchEngineSpec
 from kubealign.spec.sections.rollout import InFlightPolicy
 from kubealign_services.generation.contract import EngineLost
-from kubealign_services.generation.triton_engine.client import TritonGenerator
+from kubealign_services.generation.triton_engine.client import TritonConnection, TritonGenerator
 from kubealign_services.generation.triton_engine.metrics import TritonMetrics
 from kubealign_services.generation.triton_engine.server import ExternalTritonServer, ManagedTritonServer
 from kubealign_services.generation.triton_engine.server_install import TritonInstallation
@@ -80,7 +80,8 @@ class Stage:
         opening = EngineSettings(
             "w", folder or self.folder, TorchEngineSpec(max_sequences=CAPACITY), threads=1
         )
-        return TritonGenerator(server, self.tls, opening, self.memory, asyncio.to_thread, patience)
+        connection = TritonConnection(server, self.tls, patience)
+        return TritonGenerator(connection, opening, self.memory, asyncio.to_thread)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

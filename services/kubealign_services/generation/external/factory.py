@@ -9,7 +9,7 @@ from kubealign.spec.sections.engines import IdleMemoryPolicy, TensorRTLLMEngineS
 from kubealign_services.data.tokenization.tokenizers import check_vocabulary, load_tokenizer
 from kubealign_services.generation.contract import EngineLoad
 from kubealign_services.generation.external.contract import ExternalEngine
-from kubealign_services.generation.external.generator import ExternalGenerator, ModelInfo
+from kubealign_services.generation.external.generator import ExternalGenerator, GeneratorOptions, ModelInfo
 from kubealign_services.generation.external.tensorrt_llm.engine import TensorRTLLMExternalEngine
 from kubealign_services.generation.external.vllm.engine import VllmExternalEngine
 from kubealign_services.generation.external.weight_files import WeightFiles
@@ -46,10 +46,10 @@ async def open_external_engine(
             engine,
             model,
             files,
-            spec.max_sequences,
-            trains_adapter=trains_adapter,
-            frees_memory=spec.between_phases is IdleMemoryPolicy.FREED,
-            observe=observe,
+            GeneratorOptions(
+                spec.max_sequences, trains_adapter, spec.between_phases is IdleMemoryPolicy.FREED
+            ),
+            observe,
         )
     finally:
         files.remove_kept()

@@ -46,12 +46,23 @@ class ModelInfo:
     decode: Callable[[Sequence[int]], str]
 
 
+@dataclass(frozen=True)
+class GeneratorOptions:
+    """Options of an ExternalGenerator.
+
+    trains_adapter: the job trains an adapter, so the base weights are kept. frees_memory: the engine
+    releases its memory while it is idle; the last weights then stay in files.
+    """
+
+    max_sequences: int
+    trains_adapter: bool = False
+    frees_memory: bool = False
+
+
 class ExternalGenerator:
     """A `Generator` over an ExternalEngine.
 
-    files: files that transfer weights to the engine. trains_adapter: the job trains an adapter, so the
-    base weights are kept. frees_memory: the engine releases its memory while it is idle; the last weights
-    then stay in files.
+    files: files that transfer weights to the engine.
     """
 
     def __init__(
@@ -59,17 +70,14 @@ class ExternalGenerator:
         engine: ExternalEngine,
         model: ModelInfo,
         files: WeightFiles,
-        max_sequences: int,
-        trains_adapter: bool = False,
-        frees_memory: bool = False,
+        options: GeneratorOptions,
         observe: Callable[[EngineLoad], None] = lambda load: None,
     ) -> None:
         self._engine = engine
         self._model = model
         self._files = files
-        self._max_sequences = max_sequences
-        self._base = BaseWeights() if trains_adapter else None
-        self._frees_memory = frees_memory
+        self._options = options
+        self._base = BaseWeights() if options.trains_adapter else None
         self._observe = observe
         self._gate = AdmissionGate()
         self._death: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -78,7 +86,7 @@ class ExternalGenerator:
         self._version = NO_WEIGHTS
         self._active_requests: set[str] = set()
         self._score_count = 0
-        self.load = EngineLoad(free_sequences=max_sequences)
+        self.load = EngineLoad(free_sequences=options.max_sequences)
 
     @property
     def in_flight(self) -> int:
@@ -221,7 +229,7 @@ class ExternalGenerator:
             try:
                 await self._engine.load_weights(path)
             finally:
-                if self._frees_memory:
+                if self._options.frees_memory:
                     self._files.kept_paths.append(path)
                 else:
                     path.unlink(missing_ok=True)
@@ -229,7 +237,7 @@ class ExternalGenerator:
 
     async def _release_when_idle(self) -> None:
         """Release the engine's memory whenever it has been idle, where the spec asks for that."""
-        while self._frees_memory:
+        while self._options.frees_memory:
             await self._gate.idle.wait()
             try:
                 await asyncio.wait_for(self._gate.busy.wait(), IDLE_SECONDS)
@@ -260,8 +268,8 @@ class ExternalGenerator:
                 self._is_asleep = False
 
     def _update_load(self, samples: int) -> None:
-        self.load.running = min(self.load.running + self.load.waiting + samples, self._max_sequences)
-        self.load.free_sequences = self._max_sequences - self.load.running
+        self.load.running = min(self.load.running + self.load.waiting + samples, self._options.max_sequences)
+        self.load.free_sequences = self._options.max_sequences - self.load.running
         self._observe(self.load)
 
     def _record_death(self, error: ExternalEngineDied) -> EngineLost:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -39,6 +39,19 @@ class EngineFailed(RuntimeError):
     """The engine in the server is permanently unusable; the message is the engine's own error."""
 
 
+@dataclass(frozen=True)
+class TritonConnection:
+    """Server of a TritonGenerator.
+
+    Args:
+        timeout_seconds: Seconds for a server to become ready, to return, or to send a message.
+    """
+
+    server: TritonServer
+    tls: TlsFiles
+    timeout_seconds: float
+
+
 class TritonGenerator:
     """A Generator over a TritonSession. A context manager, which ends the session and the server.
 
@@ -48,12 +61,10 @@ class TritonGenerator:
 
     def __init__(
         self,
-        server: TritonServer,
-        tls: TlsFiles,
+        connection: TritonConnection,
         config: EngineSettings,
         memory_folder: Path,
         compute: RunInThread,
-        timeout_seconds: float,
         observe: Callable[[EngineLoad], None] = lambda load: None,
     ) -> None:
         """Configure the generator without starting the server.
@@ -61,16 +72,15 @@ class TritonGenerator:
         Args:
             memory_folder: Folder on a memory file system that the server sees too, for weight transfer.
             compute: Runs long work off the event loop.
-            timeout_seconds: Seconds for a server to become ready, to return, or to send a message.
         """
         self.load = EngineLoad()
         self.is_ready = False
-        self._server = server
-        self._tls = tls
+        self._server = connection.server
+        self._tls = connection.tls
         self._config = config
         self._memory_folder = memory_folder
         self._compute = compute
-        self._timeout_seconds = timeout_seconds
+        self._timeout_seconds = connection.timeout_seconds
         self._observe = observe
         # Totals counted by the earlier engines.
         self._previous_totals = EngineLoad()

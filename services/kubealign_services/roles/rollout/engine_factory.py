@@ -8,7 +8,7 @@ from kubealign.spec.sections import engines as engine_spec
 from kubealign.spec.sections.engines import Engine
 from kubealign_services.generation.contract import EngineLoad, Generator
 from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
-from kubealign_services.generation.triton_engine.client import TritonGenerator
+from kubealign_services.generation.triton_engine.client import TritonConnection, TritonGenerator
 from kubealign_services.generation.triton_engine.metrics import TritonMetrics
 from kubealign_services.generation.triton_engine.server import (
     ExternalTritonServer,
@@ -82,12 +82,10 @@ async def open_triton_generator(
     engine = engine_spec.TorchEngineSpec(**engine_settings)
     triton_settings = EngineSettings(settings.name, folder, engine, settings.threads)
     generator = TritonGenerator(
-        server,
-        settings.tls,
+        TritonConnection(server, settings.tls, spec.start_timeout_seconds),
         triton_settings,
         settings.shared_memory,
         context.compute,
-        spec.start_timeout_seconds,
         observe,
     )
     context.metrics.registry.register(TritonMetrics(lambda: server.metrics_address))

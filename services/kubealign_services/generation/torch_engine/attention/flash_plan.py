@@ -1,6 +1,7 @@
 """Attention plan for a GPU by torch's FlashAttention over pages, without gathering."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,27 +21,30 @@ from kubealign_services.generation.torch_engine.ragged_batch import PAGE_TOKENS,
 _TOLERANCE = 0.03
 
 
-class FlashPlan:
-    """An EngineAttentionPlan over device tensors, which can be recorded in a CUDA graph.
+@dataclass(frozen=True)
+class FlashBatch:
+    """Device tensors of a batch.
 
     slots: int64 [T], the slot of each new token, page * PAGE_TOKENS + offset. starts: int32 [n + 1], the
     start of each sequence's new tokens, and the end. page_tables: int32 [n, most]. context_lengths: int32
-    [n]. longest_new, longest: largest number of new tokens, and of all tokens, of a sequence.
+    [n].
     """
 
-    def __init__(
-        self,
-        cache: PagedKVCache,
-        slots: Tensor,
-        starts: Tensor,
-        page_tables: Tensor,
-        context_lengths: Tensor,
-        longest_new: int,
-        longest: int,
-    ) -> None:
+    slots: Tensor
+    starts: Tensor
+    page_tables: Tensor
+    context_lengths: Tensor
+
+
+class FlashPlan:
+    """An EngineAttentionPlan over device tensors, which can be recorded in a CUDA graph.
+
+    longest_new, longest: largest number of new tokens, and of all tokens, of a sequence.
+    """
+
+    def __init__(self, cache: PagedKVCache, batch: FlashBatch, longest_new: int, longest: int) -> None:
         self._cache = cache
-        self._slots, self._starts = slots, starts
-        self._page_tables, self._context_lengths = page_tables, context_lengths
+        self._batch = batch
         self._longest_new, self._longest = longest_new, longest
 
     @classmethod
@@ -48,15 +52,13 @@ class FlashPlan:
         def moved(array: NDArray[Any], dtype: torch.dtype) -> Tensor:
             return torch.from_numpy(np.ascontiguousarray(array)).to(device, dtype)
 
-        return cls(
-            cache,
-            moved(slot_mapping(batch), torch.int64),
-            moved(np.concatenate(([0], np.cumsum(batch.lengths))), torch.int32),
-            moved(batch.page_tables, torch.int32),
-            moved(batch.context_lengths, torch.int32),
-            int(batch.lengths.max()),
-            int(batch.context_lengths.max()),
+        tensors = FlashBatch(
+            slots=moved(slot_mapping(batch), torch.int64),
+            starts=moved(np.concatenate(([0], np.cumsum(batch.lengths))), torch.int32),
+            page_tables=moved(batch.page_tables, torch.int32),
+            context_lengths=moved(batch.context_lengths, torch.int32),
         )
+        return cls(cache, tensors, int(batch.lengths.max()), int(batch.context_lengths.max()))
 
     def attend(
         self,
@@ -71,11 +73,11 @@ class FlashPlan:
 
         cached = self._cache.layer(layer)
         for states, block in zip((keys, values), cached, strict=True):
-            block.flatten(0, 1).index_copy_(0, self._slots, states.transpose(0, 1))
+            block.flatten(0, 1).index_copy_(0, self._batch.slots, states.transpose(0, 1))
         out = varlen_attn(
             queries.transpose(0, 1).contiguous(),
             *cached,
-            self._starts,
+            self._batch.starts,
             None,
             self._longest_new,
             self._longest,
@@ -83,8 +85,8 @@ class FlashPlan:
             # Number of earlier and later tokens that a token sees.
             window_size=(-1 if window is None else window - 1, 0),
             enable_gqa=queries.shape[0] != keys.shape[0],
-            seqused_k=self._context_lengths,
-            block_table=self._page_tables,
+            seqused_k=self._batch.context_lengths,
+            block_table=self._batch.page_tables,
         )
         assert isinstance(out, Tensor)
         return out

@@ -20,7 +20,7 @@ from kubealign_services.generation.contract import (
 )
 from kubealign_services.generation.external import generator as external_generator
 from kubealign_services.generation.external.contract import ExternalEngineDied, ExternalSample
-from kubealign_services.generation.external.generator import ExternalGenerator, ModelInfo
+from kubealign_services.generation.external.generator import ExternalGenerator, GeneratorOptions, ModelInfo
 from kubealign_services.generation.external.weight_files import WeightFiles, batch_tensors
 from kubealign_services.training.adapters.lora import LowRankAdapter
 
@@ -79,9 +79,7 @@ class Counter:
 
 def made(tmp_path: Path, engine: Counter, *, adapted: bool = False, freed: bool = False) -> ExternalGenerator:
     facts = ModelInfo(20, 10, frozenset({9}), lambda tokens: "".join(map(str, tokens)))
-    return ExternalGenerator(
-        engine, facts, WeightFiles(tmp_path), 4, trains_adapter=adapted, frees_memory=freed
-    )
+    return ExternalGenerator(engine, facts, WeightFiles(tmp_path), GeneratorOptions(4, adapted, freed))
 
 
 def request(name: str = "g", **sampling: float) -> GenerationRequest:
