@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any, cast
 
 from starlette.responses import Response
@@ -25,8 +26,16 @@ _SEND_TIMEOUT_SECONDS = 30.0
 _CHECK_SECONDS = 60.0
 
 
+@dataclass(frozen=True)
+class StreamFormat:
+    """Format of a stream. `idle` is the part that keeps an idle connection open."""
+
+    media_type: str
+    idle: bytes
+
+
 class LiveStreamResponse(Response):
-    """Sends `parts` as they arrive, and `idle` when none arrives for a while.
+    """Sends `parts` as they arrive, and the format's `idle` part when none arrives for a while.
 
     It ends after the last part, when the reader disconnects or stops reading, after `seconds`, when the
     caller's token expires, and when `check`, called every minute, raises Forbidden or Unauthenticated.
@@ -35,22 +44,21 @@ class LiveStreamResponse(Response):
     def __init__(
         self,
         parts: AsyncIterator[bytes],
-        media_type: str,
+        stream_format: StreamFormat,
         *,
         hub: Hub,
         context: RequestContext,
         check: Callable[[], Awaitable[None]],
-        idle: bytes,
         seconds: int | None = None,
     ) -> None:
         # Proxies must not buffer live data.
-        super().__init__(None, headers={"X-Accel-Buffering": "no"}, media_type=media_type)
+        super().__init__(None, headers={"X-Accel-Buffering": "no"}, media_type=stream_format.media_type)
         del self.headers["content-length"]
         self._parts = cast(AsyncGenerator[bytes], parts)
         self._hub = hub
         self._context = context
         self._check = check
-        self._idle = idle
+        self._idle = stream_format.idle
         self._seconds = seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

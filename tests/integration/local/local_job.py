@@ -12,7 +12,7 @@ from kubealign.local.processes.fork_server import ForkServer
 from kubealign.local.processes.supervisor import UnitState
 from kubealign.local.run_dir.layout import RunDirectory
 from kubealign.local.run_dir.status import RunStatus
-from kubealign.local.runner.job_runner import JobRunner
+from kubealign.local.runner.job_runner import JobRunner, RunOptions
 from kubealign.local.runner.signals import Interruption
 from kubealign.process_settings import Role
 from kubealign.roles import Process
@@ -118,7 +118,8 @@ class Place:
         )
 
     def run(self, processes: list[Process], **options) -> JobRunner:
-        return JobRunner(self.job, self.folder, self.fork_server, self.told, processes=processes, **options)
+        chosen = RunOptions(processes=processes, **options)
+        return JobRunner(self.job, self.folder, self.fork_server, self.told, chosen)
 
     async def begin(self, processes: list[Process], **options) -> "Begun":
         begun = Begun(self.run(processes, **options))

@@ -3,7 +3,7 @@
 import asyncio
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from secrets import token_urlsafe
@@ -61,8 +61,25 @@ class Display(Protocol):
     def end(self, status: RunStatus) -> None: ...
 
 
+@dataclass(frozen=True)
+class RunOptions:
+    """Options of a run.
+
+    Args:
+        results: Result folders of the jobs that this one depends on.
+        processes: Processes to run; None runs those of the job.
+        ports: Allocator of the servers' ports; None creates one.
+        ready_seconds: Readiness timeout of a process.
+    """
+
+    results: Mapping[str, Path] = field(default_factory=dict)
+    processes: Sequence[Process] | None = None
+    ports: PortAllocator | None = None
+    ready_seconds: float = READY_TIMEOUT_SECONDS
+
+
 class JobRunner:
-    """One run of one job; used once. `results`: result folders of the jobs that this one depends on."""
+    """One run of one job; used once."""
 
     def __init__(
         self,
@@ -70,22 +87,20 @@ class JobRunner:
         folder: RunDirectory,
         fork_server: ForkServer,
         display: Display,
-        *,
-        results: Mapping[str, Path] | None = None,
-        processes: Sequence[Process] | None = None,
-        ports: PortAllocator | None = None,
-        ready_seconds: float = READY_TIMEOUT_SECONDS,
+        options: RunOptions,
     ) -> None:
         self._job = job
         self._folder = folder
         self._fork_server = fork_server
         self._display = display
-        self._results = dict(results or {})
-        self._processes = list(roles(job) if processes is None else processes)
+        self._results = dict(options.results)
+        self._processes = list(roles(job) if options.processes is None else options.processes)
         self._lifecycle = job.spec.lifecycle
         self._events = EventLog(folder.events)
-        self._supervisor = Supervisor(self._lifecycle.max_restarts, self._report_restart, ready_seconds)
-        ports = ports or PortAllocator()
+        self._supervisor = Supervisor(
+            self._lifecycle.max_restarts, self._report_restart, options.ready_seconds
+        )
+        ports = options.ports or PortAllocator()
         self._nats = ManagedServer(NATS, self._nats_server, ports, fork_server, folder)
         self._redis = ManagedServer(REDIS, self._redis_server, ports, fork_server, folder)
         self._units = RoleUnits(folder, fork_server, self._process_environment, Addresses(ports))

@@ -11,7 +11,7 @@ from kubealign.local.processes.fork_server import ForkServer
 from kubealign.local.processes.preload_modules import modules_to_preload
 from kubealign.local.run_dir.status import Phase
 from kubealign.local.runner.admission import AdmittedJob, admit, result_folders, run_directory
-from kubealign.local.runner.job_runner import JobRunner
+from kubealign.local.runner.job_runner import JobRunner, RunOptions
 from kubealign.local.runner.signals import Interruption
 from kubealign.local.servers.nats import find_nats_program
 from kubealign.local.servers.redis import find_redis_program
@@ -73,16 +73,13 @@ async def run_locked_jobs(
     with background():
         async with ForkServer(preloaded, runs_dir / "fork-server.log", libraries) as fork_server:
             for entry in waiting:
-                run = JobRunner(
-                    entry.job,
-                    entry.folder,
-                    fork_server,
-                    display,
+                options = RunOptions(
                     results=result_folders(entry.job, runs_dir),
                     processes=processes_for_run(entry.job, entry.folder.root)
                     if processes is None
                     else processes(entry.job),
                 )
+                run = JobRunner(entry.job, entry.folder, fork_server, display, options)
                 status = await run.run(interruption)
                 if interruption.stop_requested.is_set() and status.phase is not Phase.FAILED:
                     return INTERRUPTED

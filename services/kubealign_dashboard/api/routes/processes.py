@@ -10,7 +10,7 @@ from kubealign_dashboard.api import serializers
 from kubealign_dashboard.api.models import EventItem, EventList, ProcessList
 from kubealign_dashboard.api.openapi import error_responses, stream_response, success_response
 from kubealign_dashboard.api.routes.jobs import JOB
-from kubealign_dashboard.streams.streaming_response import LiveStreamResponse
+from kubealign_dashboard.streams.streaming_response import LiveStreamResponse, StreamFormat
 from kubealign_dashboard.web.authorization import AuthorizeJob, JobRequestContext
 from kubealign_dashboard.web.json_response import encode, json_response
 from kubealign_dashboard.web.parameters import API_PREFIX, Seconds
@@ -18,6 +18,8 @@ from kubealign_dashboard.web.parameters import API_PREFIX, Seconds
 router = APIRouter(prefix=API_PREFIX, tags=["processes"])
 
 NDJSON = "application/x-ndjson"
+# Empty lines keep proxies from closing an idle connection.
+_LOG_FORMAT = StreamFormat(NDJSON, b"\n")
 _NAME = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 _LINES = stream_response(
     NDJSON,
@@ -98,14 +100,12 @@ async def logs(
     async def check() -> None:
         await context.authorize("get", context.ref.namespace, resource="pods/log")
 
-    # Empty lines keep proxies from closing an idle connection.
     return LiveStreamResponse(
         _encode_lines(lines),
-        NDJSON,
+        _LOG_FORMAT,
         hub=request.app.state.hub,
         context=context,
         check=check,
-        idle=b"\n",
         seconds=seconds,
     )
 

@@ -12,7 +12,7 @@ from kubealign_dashboard.streams.cursor import CURSOR_PATTERN, StreamCursor
 from kubealign_dashboard.streams.job_stream import job_stream
 from kubealign_dashboard.streams.list_stream import list_stream
 from kubealign_dashboard.streams.server_sent_event import KEEP_ALIVE
-from kubealign_dashboard.streams.streaming_response import EVENT_STREAM, LiveStreamResponse
+from kubealign_dashboard.streams.streaming_response import EVENT_STREAM, LiveStreamResponse, StreamFormat
 from kubealign_dashboard.web.authorization import AnyRequestContext, AuthorizeJob, JobRequestContext
 from kubealign_dashboard.web.parameters import API_PREFIX, Seconds
 
@@ -20,6 +20,7 @@ router = APIRouter(prefix=API_PREFIX, tags=["streams"])
 
 _LIST_POSITION = r"^[0-9a-f]{1,16}:\d{1,19}$"
 _NAMESPACE = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+_EVENT_FORMAT = StreamFormat(EVENT_STREAM, KEEP_ALIVE)
 _JOB_EVENTS = stream_response(
     EVENT_STREAM,
     "`job`: the job; `metrics`, `samples`, `roles`: {items}; `gone`: {}.",
@@ -77,11 +78,10 @@ async def job(
 
     return LiveStreamResponse(
         frames,
-        EVENT_STREAM,
+        _EVENT_FORMAT,
         hub=request.app.state.hub,
         context=context,
         check=check,
-        idle=KEEP_ALIVE,
         seconds=seconds,
     )
 
@@ -123,11 +123,10 @@ async def jobs(
 
     return LiveStreamResponse(
         list_stream(request.app.state.hub, namespaces, last_event_header or last_event_id),
-        EVENT_STREAM,
+        _EVENT_FORMAT,
         hub=request.app.state.hub,
         context=context,
         check=check,
-        idle=KEEP_ALIVE,
         seconds=seconds,
     )
 
