@@ -109,7 +109,7 @@ def send_command(pod: Mapping[str, Any], result: ResultLocation) -> list[str]:
 
 def sender_source() -> str:
     """Return the source of the sender: the image may contain another version of kubealign, or none."""
-    return resources.files("kubealign.client.results").joinpath("sender.py").read_text()
+    return resources.files("kubealign.client.results").joinpath("reader_pod_program.py").read_text()
 
 
 def _template_pod(pods: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
