@@ -27,7 +27,7 @@ from kubealign_services.roles.driver.metrics.sample_logging import SamplePreview
 from kubealign_services.roles.driver.rollouts.batch_assembly import REFERENCE, SamplingInfo
 from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
 from kubealign_services.roles.driver.rollouts.dynamic_sampling import DynamicSamplingFilter
-from kubealign_services.roles.driver.rollouts.group_buffer import GroupBuffer, GroupPlan
+from kubealign_services.roles.driver.rollouts.group_buffer import GroupBuffer, GroupBufferOptions, GroupPlan
 from kubealign_services.roles.driver.rollouts.prefetch import ForwardPrefetcher
 from kubealign_services.roles.driver.rollouts.prompt_source import EpochPrompts
 from kubealign_services.roles.driver.rollouts.work_items import to_sampling_proto
@@ -37,6 +37,7 @@ from kubealign_services.roles.driver.sources.batch_sources import (
     GroupSource,
     NoFrozenModels,
     RowSource,
+    SampleScorers,
 )
 from kubealign_services.roles.driver.sources.row_batches import RowBatches
 from kubealign_services.roles.driver.state import JobState
@@ -48,7 +49,7 @@ from kubealign_services.roles.driver.trainer_client import (
     TrainerClient,
 )
 from kubealign_services.roles.driver.validation.metrics import ValidationSample
-from kubealign_services.roles.driver.validation.sampling import ValidationSampler
+from kubealign_services.roles.driver.validation.sampling import ValidationSampler, ValidationScorers
 from kubealign_services.roles.driver.validation.validation import (
     HeldOutLoss,
     Measurement,
@@ -153,22 +154,19 @@ def build_source(
         plan,
         "train",
         (*rewards, *((REFERENCE,) if has_reference_workers else ())),
-        failure_count=len(state.given_up),
-        dynamic_sampling=_build_dynamic_sampling(job),
+        GroupBufferOptions(len(state.given_up), _build_dynamic_sampling(job)),
+    )
+    colocated = ColocatedScorer(
+        context.trainer,
+        context.critic,
+        critic_rewards(job),
+        job.spec.effective_reference is not None and not has_reference_workers,
     )
     return GroupSource(
         prompts,
         dropped_rows,
         buffer,
-        job.spec.rewards,
-        rewards,
-        has_reference_workers,
-        ColocatedScorer(
-            context.trainer,
-            context.critic,
-            critic_rewards(job),
-            job.spec.effective_reference is not None and not has_reference_workers,
-        ),
+        SampleScorers(job.spec.rewards, rewards, has_reference_workers, colocated),
         SamplingInfo(
             rollout.sampling.temperature or 1.0,
             rollout.sampling.max_tokens,
@@ -264,10 +262,10 @@ def _build_validation_sampler(
         build_group_plan(
             job, rollout, len(prepared.validation), sampling.samples_per_prompt, sampling.temperature
         ),
-        sources=(*rewards, *(score.name for score in sampling.scores)),
-        critic=context.critic,
-        critic_rewards=critic_rewards(job),
-        ensure_published=ensure_published,
+        ValidationScorers(
+            (*rewards, *(score.name for score in sampling.scores)), context.critic, critic_rewards(job)
+        ),
+        ensure_published,
     )
 
 

@@ -13,7 +13,7 @@ from kubealign_services.data.tokenization.example_tokenizer import ExampleTokeni
 from kubealign_services.roles.driver.data_generation.state import DataGenerationState
 from kubealign_services.roles.driver.errors import UnrecoverableError
 from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
-from kubealign_services.roles.driver.rollouts.group_buffer import GroupBuffer, GroupPlan
+from kubealign_services.roles.driver.rollouts.group_buffer import GroupBuffer, GroupBufferOptions, GroupPlan
 from kubealign_services.roles.driver.rollouts.group_tracker import RolloutGroup
 
 #: Purpose of intermediate responses, which no reward scores.
@@ -75,10 +75,12 @@ class RequestClient:
             replace(self._plan, prompts_per_step=len(requests), samples_per_prompt=samples),
             purpose,
             tuple(sources),
-            failure_count=len(state.given_up),
-            continuations={
-                request.name: request.continuations for request in requests if request.continuations
-            },
+            GroupBufferOptions(
+                failure_count=len(state.given_up),
+                continuations={
+                    request.name: request.continuations for request in requests if request.continuations
+                },
+            ),
         )
         try:
             groups = await buffer.take_batch(version=0)

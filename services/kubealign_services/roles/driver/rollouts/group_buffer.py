@@ -15,7 +15,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 
 from kubealign.v1 import rollout_pb2
@@ -54,6 +54,21 @@ class GroupPlan:
         return self.samples_per_prompt + self.greedy_samples
 
 
+@dataclass(frozen=True)
+class GroupBufferOptions:
+    """Options of a group buffer.
+
+    Args:
+        failure_count: Prompts that failed earlier in the job.
+        continuations: Prompt -> tokens of responses that are not sampled but scored for their
+            log-probability.
+    """
+
+    failure_count: int = 0
+    dynamic_sampling: DynamicSamplingFilter | None = None
+    continuations: Mapping[str, Sequence[Sequence[int]]] = field(default_factory=dict)
+
+
 class GroupBuffer:
     """Publishes prompts, joins rollouts with scores, retries failed groups, drops stale ones and, with
     dynamic sampling, those that give no gradient.
@@ -70,18 +85,12 @@ class GroupBuffer:
         plan: GroupPlan,
         purpose: str,
         sources: tuple[str, ...],
-        failure_count: int = 0,
-        dynamic_sampling: DynamicSamplingFilter | None = None,
-        continuations: Mapping[str, Sequence[Sequence[int]]] | None = None,
+        options: GroupBufferOptions | None = None,
     ) -> None:
-        """Register with the collector.
-
-        Args:
-            continuations: Prompt -> tokens of responses that are not sampled but scored for their
-                log-probability.
-        """
-        self._continuations = continuations or {}
-        self._dynamic_sampling = dynamic_sampling or DynamicSamplingFilter((), 0)
+        """Register with the collector."""
+        options = options or GroupBufferOptions()
+        self._continuations = options.continuations
+        self._dynamic_sampling = options.dynamic_sampling or DynamicSamplingFilter((), 0)
         self._collector = collector
         self._prompts = prompts
         self._plan = plan
@@ -89,7 +98,7 @@ class GroupBuffer:
         self._tracker = GroupTracker(collector.fence, purpose, sources)
         collector.register(self._tracker, self._republish_missing)
         self.failed_prompts: list[str] = []
-        self.failure_count = failure_count
+        self.failure_count = options.failure_count
         self.discarded_groups = 0
         self._capacity = (plan.max_staleness + 1) * plan.prompts_per_step
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from kubealign.spec.sections.rewards import Reward
@@ -111,6 +112,22 @@ class BatchScorer(Protocol):
         """Add the columns reward.NAME and reference_logprobs."""
 
 
+@dataclass(frozen=True)
+class SampleScorers:
+    """Rewards of the samples and the scorers that compute them.
+
+    Args:
+        bus_rewards: Names of the rewards that are scored on the bus.
+        bus_reference: The reference log-probabilities come from the bus.
+        colocated: Scorers hosted by critic or trainer.
+    """
+
+    rewards: Sequence[Reward]
+    bus_rewards: Sequence[str]
+    bus_reference: bool
+    colocated: BatchScorer
+
+
 class GroupSource:
     """Groups sampled from the policy, joined with their rewards."""
 
@@ -119,10 +136,7 @@ class GroupSource:
         prompts: EpochPrompts,
         dropped_rows: int,
         buffer: GroupBuffer,
-        rewards: Sequence[Reward],
-        bus_rewards: Sequence[str],
-        bus_reference: bool,
-        colocated: BatchScorer,
+        scorers: SampleScorers,
         sampling: SamplingInfo,
         prefetchers: Sequence[ForwardPrefetcher],
     ) -> None:
@@ -134,10 +148,7 @@ class GroupSource:
         self._prompts = prompts
         self._dropped_rows = dropped_rows
         self._buffer = buffer
-        self._rewards = rewards
-        self._bus_rewards = bus_rewards
-        self._bus_reference = bus_reference
-        self._colocated = colocated
+        self._scorers = scorers
         self._sampling = sampling
         self._prefetchers = prefetchers
         self._batch_prompts: list[str] = []
@@ -165,17 +176,20 @@ class GroupSource:
             }
         )
         step.add(wait_metrics(groups, requested_at, taken_at))
-        batch = assemble_batch(groups, self._bus_rewards, self._sampling, state.version, self._bus_reference)
-        await self._colocated.score(batch, step)
+        scorers = self._scorers
+        batch = assemble_batch(
+            groups, scorers.bus_rewards, self._sampling, state.version, scorers.bus_reference
+        )
+        await scorers.colocated.score(batch, step)
         step.add(
             reward_model_metrics(
                 group.score(sample, name)
                 for group in groups
                 for sample in group.rollouts
-                for name in self._bus_rewards
+                for name in scorers.bus_rewards
             )
         )
-        step.add(combine_rewards(batch, self._rewards, state.step + 1, state.rewards))
+        step.add(combine_rewards(batch, scorers.rewards, state.step + 1, state.rewards))
         step.add(response_metrics(batch, state.version))
         step.add(data_metrics(self._prompts, self._dropped_rows))
         step.sample_texts = collect_sample_texts(groups)

@@ -1,7 +1,7 @@
 """Sampling of responses to all held-out prompts with the weights of one state."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from kubealign_services.data.prepared import PreparedRows
 from kubealign_services.roles.driver.rollouts.batch_assembly import SamplingInfo, assemble_batch
@@ -13,12 +13,24 @@ from kubealign_services.roles.driver.trainer_client import CriticClient
 from kubealign_services.roles.driver.validation.metrics import ValidationSample, collect_validation_samples
 
 
-class ValidationSampler:
-    """Requests the groups of all rows at once. A prompt that fails after all retries is left out.
+@dataclass(frozen=True)
+class ValidationScorers:
+    """Scorers of the responses.
 
     Args:
         sources: Scorers on the bus.
         critic_rewards: Rewards scored by the critic.
+    """
+
+    sources: tuple[str, ...]
+    critic: CriticClient | None
+    critic_rewards: Sequence[str]
+
+
+class ValidationSampler:
+    """Requests the groups of all rows at once. A prompt that fails after all retries is left out.
+
+    Args:
         ensure_published: Waits until the rollout workers have a version.
     """
 
@@ -27,17 +39,13 @@ class ValidationSampler:
         collector: RolloutCollector,
         rows: PreparedRows,
         plan: GroupPlan,
-        sources: Sequence[str],
-        critic: CriticClient | None,
-        critic_rewards: Sequence[str],
+        scorers: ValidationScorers,
         ensure_published: Callable[[int], Awaitable[None]],
     ) -> None:
         self._collector = collector
         self._rows = rows
         self._plan = plan
-        self._sources = tuple(sources)
-        self._critic = critic
-        self._critic_rewards = list(critic_rewards)
+        self._scorers = scorers
         self._ensure_published = ensure_published
 
     async def __call__(self, state: JobState) -> list[ValidationSample]:
@@ -46,19 +54,20 @@ class ValidationSampler:
         Raises UnrecoverableError, ShutdownRequested, RefitFailed.
         """
         await self._ensure_published(state.version)
+        scorers = self._scorers
         supply = ListPrompts(self._rows, f"val@{state.step}")
-        buffer = GroupBuffer(self._collector, supply, self._plan, "validation", self._sources)
+        buffer = GroupBuffer(self._collector, supply, self._plan, "validation", scorers.sources)
         try:
             groups = await buffer.take_batch(state.version)
         finally:
             buffer.close()
-        samples = collect_validation_samples(groups, self._sources)
-        if self._critic is None or not self._critic_rewards or not groups:
+        samples = collect_validation_samples(groups, scorers.sources)
+        if scorers.critic is None or not scorers.critic_rewards or not groups:
             return samples
         sampling = self._plan.sampling
         sampling_info = SamplingInfo(sampling.temperature or 1.0, sampling.max_tokens)
         batch = assemble_batch(groups, (), sampling_info, state.version, reference=False)
-        scores = await self._critic.scores(batch, self._critic_rewards)
+        scores = await scorers.critic.scores(batch, list(scorers.critic_rewards))
         return [
             replace(
                 sample, scores=sample.scores | {name: float(column[index]) for name, column in scores.items()}

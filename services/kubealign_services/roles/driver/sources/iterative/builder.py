@@ -13,8 +13,8 @@ from kubealign_services.roles.driver.rollouts.prompt_source import EpochPrompts
 from kubealign_services.roles.driver.sources.iterative.judge_prompts import JudgePrompts
 from kubealign_services.roles.driver.sources.iterative.llm_judge import PolicyJudge
 from kubealign_services.roles.driver.sources.iterative.round_files import RoundFiles
-from kubealign_services.roles.driver.sources.iterative.round_maker import RoundMaker, RoundPlan
-from kubealign_services.roles.driver.sources.iterative.source import RoundSource
+from kubealign_services.roles.driver.sources.iterative.round_maker import RoundContext, RoundMaker, RoundPlan
+from kubealign_services.roles.driver.sources.iterative.source import RoundSchedule, RoundSource
 from kubealign_services.roles.driver.state import JobState
 from kubealign_services.roles.driver.validation.metrics import ValidationSample
 from kubealign_services.roles.driver.weight_sync import SyncOnDemand
@@ -44,23 +44,19 @@ def build_round_source(context: JobContext, weight_sync: SyncOnDemand, algorithm
         RoundPlan(
             groups=build_group_plan(job, rollout, entry.prompts_per_round, entry.samples_per_prompt),
             rewards=spec.rewards,
+            unit=unit,
             sequences_per_pass=entry.rows_per_step * unit,
             max_logprob_gap=rollout.mismatch_gate.mean,
             dropped_rows=prepared.report.train.dropped,
         ),
         round_algorithm,
-        unit,
-        files,
-        context.collector,
-        context.trainer,
+        RoundContext(files, context.collector, context.trainer, weight_sync.publish_and_digest),
         open_prompts,
-        weight_sync.publish_and_digest,
         None if entry.judged_by is None else _build_judge(context, entry.judged_by),
         show,
     )
-    return RoundSource(
-        maker, files, entry.rounds, entry.rows_per_step, entry.epochs_per_round, spec.seed, context.stop
-    )
+    schedule = RoundSchedule(entry.rounds, entry.rows_per_step, entry.epochs_per_round, spec.seed)
+    return RoundSource(maker, files, schedule, context.stop)
 
 
 def _build_judge(context: JobContext, judge: Judge) -> PolicyJudge:

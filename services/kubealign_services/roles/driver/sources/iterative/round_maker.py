@@ -27,7 +27,7 @@ from kubealign_services.roles.driver.rollouts.batch_assembly import (
     to_algorithm_prompt,
 )
 from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
-from kubealign_services.roles.driver.rollouts.group_buffer import GroupBuffer, GroupPlan
+from kubealign_services.roles.driver.rollouts.group_buffer import GroupBuffer, GroupBufferOptions, GroupPlan
 from kubealign_services.roles.driver.rollouts.group_tracker import RolloutGroup
 from kubealign_services.roles.driver.rollouts.prompt_source import EpochPrompts
 from kubealign_services.roles.driver.sources.iterative.llm_judge import JUDGE_PURPOSE, PolicyJudge
@@ -48,12 +48,14 @@ class RoundPlan:
     """Parameters of a round.
 
     Args:
+        unit: Sequences per row.
         sequences_per_pass: Sequences of one request for log-probabilities.
         max_logprob_gap: Largest allowed mean gap between engine and trainer in nats.
     """
 
     groups: GroupPlan
     rewards: Sequence[Reward]
+    unit: int
     sequences_per_pass: int
     max_logprob_gap: float
     dropped_rows: int
@@ -70,12 +72,25 @@ class RoundSamples:
     rewards: dict[str, float | None] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class RoundContext:
+    """Files and processes that rounds use.
+
+    Args:
+        publish: Publishes a weight version to the rollout workers and returns its digest.
+    """
+
+    files: RoundFiles
+    collector: RolloutCollector
+    trainer: TrainerClient
+    publish: Callable[[int], Awaitable[str]]
+
+
 class RoundMaker:
     """Generates rounds, or loads those that exist.
 
     Args:
         open_prompts: Returns the prompts from the state's data position on.
-        publish: Publishes a weight version to the rollout workers and returns its digest.
         show: Receives the samples for displays.
     """
 
@@ -83,23 +98,15 @@ class RoundMaker:
         self,
         plan: RoundPlan,
         algorithm: RoundAlgorithm,
-        unit: int,
-        files: RoundFiles,
-        collector: RolloutCollector,
-        trainer: TrainerClient,
+        context: RoundContext,
         open_prompts: Callable[[JobState], EpochPrompts],
-        publish: Callable[[int], Awaitable[str]],
         judge: PolicyJudge | None,
         show: Callable[[StepRecord, Sequence[ValidationSample], int], None],
     ) -> None:
         self._plan = plan
         self._algorithm = algorithm
-        self._unit = unit
-        self._files = files
-        self._collector = collector
-        self._trainer = trainer
+        self._context = context
         self._open_prompts = open_prompts
-        self._publish = publish
         self._judge = judge
         self._show = show
 
@@ -110,9 +117,9 @@ class RoundMaker:
         RefitFailed.
         """
         with step.phase("refit"):
-            weights = await self._publish(state.version)
+            weights = await self._context.publish(state.version)
         begins = DataPosition(cursor=state.cursor, unfinished=state.unfinished)
-        stored = await asyncio.to_thread(self._files.find, number, weights, begins)
+        stored = await asyncio.to_thread(self._context.files.find, number, weights, begins)
         if stored is not None:
             return stored
         sampling = await self._sample(number, state, step)
@@ -129,7 +136,7 @@ class RoundMaker:
         await self._add_reference_logprobs(batch, step)
         header = RoundHeader(
             round=number,
-            fence=self._collector.fence,
+            fence=self._context.collector.fence,
             version=state.version,
             weights=weights,
             begins=begins,
@@ -138,18 +145,17 @@ class RoundMaker:
             given_up=sampling.failed_prompts,
             rewards=sampling.moments,
             figures=round_rows.metrics,
-            unit=self._unit,
+            unit=self._plan.unit,
         )
-        return await asyncio.to_thread(self._files.write, header, batch)
+        return await asyncio.to_thread(self._context.files.write, header, batch)
 
     async def _sample(self, number: int, state: JobState, step: StepRecord) -> RoundSamples:
         """Sample the responses and compute their rewards."""
         supply, plan = self._open_prompts(state), self._plan
         requested_at = time.monotonic()
         names = tuple(reward.name for reward in plan.rewards)
-        buffer = GroupBuffer(
-            self._collector, supply, plan.groups, "train", names, failure_count=len(state.given_up)
-        )
+        options = GroupBufferOptions(failure_count=len(state.given_up))
+        buffer = GroupBuffer(self._context.collector, supply, plan.groups, "train", names, options)
         try:
             groups = await buffer.take_batch(state.version)
         finally:
@@ -180,7 +186,7 @@ class RoundMaker:
     async def _check_logprob_gap(self, batch: Batch, step: StepRecord) -> None:
         """Check that engine and trainer agree on the log-probabilities of some samples."""
         subset = batch.select(range(min(len(batch), self._plan.sequences_per_pass)))
-        subset.token_columns["old_logprobs"] = await self._trainer.logprobs(subset)
+        subset.token_columns["old_logprobs"] = await self._context.trainer.logprobs(subset)
         step.add(measure_logprob_gap(subset))
         check_logprob_gap(step.metrics, self._plan.max_logprob_gap)
 
@@ -215,5 +221,5 @@ class RoundMaker:
         with step.phase("reference"):
             size = self._plan.sequences_per_pass
             passes = [range(first, min(first + size, len(batch))) for first in range(0, len(batch), size)]
-            parts = [await self._trainer.logprobs(batch.select(part)) for part in passes]
+            parts = [await self._context.trainer.logprobs(batch.select(part)) for part in passes]
         batch.token_columns["reference_logprobs"] = torch.cat(parts)

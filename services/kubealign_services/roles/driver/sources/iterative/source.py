@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from dataclasses import dataclass
 
 import torch
 import xxhash
@@ -17,25 +18,25 @@ from kubealign_services.roles.driver.state import JobState, RoundProgress
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class RoundSchedule:
+    """Rounds of a job and the steps of each."""
+
+    rounds: int
+    rows_per_step: int
+    epochs: int
+    seed: int
+
+
 class RoundSource:
     """Batch source of rounds. The last step of a round takes the remaining rows."""
 
     def __init__(
-        self,
-        maker: RoundMaker,
-        files: RoundFiles,
-        rounds: int,
-        rows_per_step: int,
-        epochs: int,
-        seed: int,
-        stop: asyncio.Event,
+        self, maker: RoundMaker, files: RoundFiles, schedule: RoundSchedule, stop: asyncio.Event
     ) -> None:
         self._maker = maker
         self._files = files
-        self._rounds = rounds
-        self._rows_per_step = rows_per_step
-        self._epochs = epochs
-        self._seed = seed
+        self._schedule = schedule
         self._stop = stop
         self._round: StoredRound | None = None
         self._progress = RoundProgress()
@@ -55,8 +56,8 @@ class RoundSource:
         if not state.round.is_done:
             stored = await self._load_round(state.round)
             progress = state.round
-        elif state.round.number >= self._rounds:
-            state.finished = f"the last of {self._rounds} rounds is done"
+        elif state.round.number >= self._schedule.rounds:
+            state.finished = f"the last of {self._schedule.rounds} rounds is done"
             return None
         else:
             new_round = await self._start_round(state, step)
@@ -64,13 +65,19 @@ class RoundSource:
                 step.metrics.clear()
                 return None
             stored = new_round
-            rows = stored.rows * self._epochs
+            rows = stored.rows * self._schedule.epochs
             progress = RoundProgress(
                 number=stored.header.round, file=stored.file, digest=stored.digest, rows=rows
             )
         self._round = stored
+        schedule = self._schedule
         indices = select_row_indices(
-            progress.taken, self._rows_per_step, stored.rows, self._epochs, self._seed, progress.number
+            progress.taken,
+            schedule.rows_per_step,
+            stored.rows,
+            schedule.epochs,
+            schedule.seed,
+            progress.number,
         )
         self._progress = progress.advance(len(indices))
         batch = stored.select_rows(indices)

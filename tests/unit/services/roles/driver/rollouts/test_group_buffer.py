@@ -19,7 +19,7 @@ from kubealign_services.messaging.memory import MemoryBus
 from kubealign_services.roles.driver.errors import ShutdownRequested, UnrecoverableError
 from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
 from kubealign_services.roles.driver.rollouts.dynamic_sampling import DynamicSamplingFilter
-from kubealign_services.roles.driver.rollouts.group_buffer import GroupBuffer, GroupPlan
+from kubealign_services.roles.driver.rollouts.group_buffer import GroupBuffer, GroupBufferOptions, GroupPlan
 from kubealign_services.roles.driver.rollouts.group_tracker import RolloutGroup
 from kubealign_services.roles.driver.rollouts.prompt_source import EpochPrompts, ListPrompts
 
@@ -182,8 +182,8 @@ async def test_unscored_groups_are_reported(dropped: bool) -> None:
         return rollouts_sent
 
     async with RolloutCollector(bus, 1, asyncio.Event(), lambda text: None) as opened, asyncio.timeout(20):
-        dynamic = DynamicSamplingFilter(REWARDS, 2 if dropped else 0)
-        buffer = GroupBuffer(opened, epochs(), plan(), "train", ("exact",), dynamic_sampling=dynamic)
+        options = GroupBufferOptions(dynamic_sampling=DynamicSamplingFilter(REWARDS, 2 if dropped else 0))
+        buffer = GroupBuffer(opened, epochs(), plan(), "train", ("exact",), options)
         taking = asyncio.create_task(buffer.take_batch(0, coming))
         published = await rollouts(bus.new_connection())
         while not dropped and (3, 0) not in reported:
@@ -368,8 +368,8 @@ async def test_uninformative_groups_are_dropped_and_replaced() -> None:
     # Rows 0 and 2 have samples that are all alike.
     rewards = {"0": [1.0, 1], "1": [0.0, 1], "2": [0.0, 0], "3": [1.0, 0], "4": [0.5, 0], "5": [1.0, 1]}
     async with exchange(rewards=rewards.__getitem__) as (opened, _, _asked):
-        dynamic = DynamicSamplingFilter(REWARDS, 6)
-        buffer = GroupBuffer(opened, epochs(), plan(), "train", ("exact",), dynamic_sampling=dynamic)
+        options = GroupBufferOptions(dynamic_sampling=DynamicSamplingFilter(REWARDS, 6))
+        buffer = GroupBuffer(opened, epochs(), plan(), "train", ("exact",), options)
         taken = await buffer.take_batch(version=0)
         assert [group.group_id for group in taken] == ["0/1", "0/3", "0/4"]
         assert buffer.uninformative_groups == 2
@@ -378,8 +378,8 @@ async def test_uninformative_groups_are_dropped_and_replaced() -> None:
 
 async def test_uninformative_groups_are_taken_once_enough_were_dropped() -> None:
     async with exchange(version=None) as (opened, _, _asked):
-        dynamic = DynamicSamplingFilter(REWARDS, 2)
-        buffer = GroupBuffer(opened, epochs(), plan(), "train", ("exact",), dynamic_sampling=dynamic)
+        options = GroupBufferOptions(dynamic_sampling=DynamicSamplingFilter(REWARDS, 2))
+        buffer = GroupBuffer(opened, epochs(), plan(), "train", ("exact",), options)
         taken = await buffer.take_batch(version=0)
         assert [group.group_id for group in taken] == ["0/2", "0/3", "0/4"]
         assert buffer.uninformative_groups == 2
