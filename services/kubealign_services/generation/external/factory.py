@@ -47,7 +47,9 @@ async def open_external_engine(
             model,
             files,
             GeneratorOptions(
-                spec.max_sequences, trains_adapter, spec.between_phases is IdleMemoryPolicy.FREED
+                max_sequences=spec.max_sequences,
+                trains_adapter=trains_adapter,
+                frees_memory=spec.between_phases is IdleMemoryPolicy.FREED,
             ),
             observe,
         )
