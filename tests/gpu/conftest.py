@@ -1,4 +1,4 @@
-"""Fixtures of tests that need a GPU: `make test-gpu`. Prints one clear line where there is none."""
+"""Fixtures of tests that need a GPU (`make test-gpu`); without a CUDA device every test is skipped."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +21,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def figure(capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest) -> Callable[[str], None]:
-    """Print a line that is shown whether the test passes or not."""
+    """Return a function that prints a line even when the test passes."""
 
     def tell(text: str) -> None:
         with capsys.disabled():
@@ -32,14 +32,14 @@ def figure(capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest) -
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Llama of 110 million weights with random values, and a byte-level tokenizer."""
+    """Write a Llama of 110 million random weights and a byte-level tokenizer; return the folder."""
     root: Path = tmp_path_factory.mktemp("model")
     words = sorted(pre_tokenizers.ByteLevel.alphabet())
     words += [f"<{i}>" for i in range(VOCABULARY - 2 - len(words))]
-    made = Tokenizer(models.BPE(vocab={word: i for i, word in enumerate(words)}, merges=[]))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<end>", pad_token="<pad>")
+    byte_level = Tokenizer(models.BPE(vocab={word: i for i, word in enumerate(words)}, merges=[]))
+    byte_level.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    byte_level.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=byte_level, eos_token="<end>", pad_token="<pad>")
     ids: dict[str, Any] = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
     torch.manual_seed(0)
     config = LlamaConfig(

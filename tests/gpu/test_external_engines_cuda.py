@@ -1,5 +1,5 @@
-"""vLLM and TensorRT-LLM behind the engine contract, where they are installed: the torch engine's greedy
-tokens and log-probabilities, a refit in place, an adapter, memory released and restored.
+"""vLLM and TensorRT-LLM behind the engine contract, if installed: greedy tokens and log-probabilities equal
+those of the torch engine, and a refit in place takes effect.
 """
 
 import asyncio
@@ -60,8 +60,8 @@ async def test_external_engine_matches_the_torch_engine(
             assert await generator.sequence_logprobs(tokens) == pytest.approx(
                 own.sequence_logprobs(tokens), abs=2e-2
             )
-            found = [sample async for sample in generator.generate(greedy)]
-            assert [sample.tokens for sample in found] == [sample.tokens for sample in expected]
+            actual = [sample async for sample in generator.generate(greedy)]
+            assert [sample.tokens for sample in actual] == [sample.tokens for sample in expected]
             async with generator.paused(InFlightPolicy.DRAIN):
                 zeros = ((name, torch.zeros_like(weight)) for name, weight in read_folder_weights(folder))
                 await generator.refit(zeros, 2)

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(180)
 
 def losses(folder: Path, backend: Backend) -> list[float]:
     spec = Trainer(backend=backend, optimizer=Optimizer(adam_w=AdamW(learning_rate=1e-4)))
-    made = create_backend(
+    training_backend = create_backend(
         folder,
         Head.LANGUAGE_MODEL,
         spec,
@@ -32,12 +32,15 @@ def losses(folder: Path, backend: Backend) -> list[float]:
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(3, 8000, (8, 128), generator=generator).tolist()
     batch = pack(tokens, [str(i) for i in range(8)])
-    return [made.train_step(batch, MeanNegativeLogprob(), UpdatePlan(1, 8, seed=1))["loss"] for _ in range(3)]
+    return [
+        training_backend.train_step(batch, MeanNegativeLogprob(), UpdatePlan(1, 8, seed=1))["loss"]
+        for _ in range(3)
+    ]
 
 
 def test_losses_are_those_of_the_torch_backend(folder: Path, figure: Callable[[str], None]) -> None:
     torch.backends.cuda.matmul.allow_tf32 = False
     expected = losses(folder, Backend(torch=TorchBackendSpec()))
-    found = losses(folder, Backend(megatron=MegatronBackendSpec()))
-    figure(f"torch {expected}, megatron {found}")
-    assert found == pytest.approx(expected, rel=1e-4)
+    actual = losses(folder, Backend(megatron=MegatronBackendSpec()))
+    figure(f"torch {expected}, megatron {actual}")
+    assert actual == pytest.approx(expected, rel=1e-4)

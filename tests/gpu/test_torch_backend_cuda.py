@@ -42,9 +42,9 @@ def batch() -> Batch:
 
 
 def stepped(folder: Path, precision: Precision, steps: int = 3) -> list[dict[str, float]]:
-    made = torch_backend.TorchTrainingBackend.create(folder, Head.LANGUAGE_MODEL, spec(precision), steps)
+    backend = torch_backend.TorchTrainingBackend.create(folder, Head.LANGUAGE_MODEL, spec(precision), steps)
     plan = UpdatePlan(1, SEQUENCES, seed=1)
-    return [made.train_step(batch(), MeanNegativeLogprob(), plan) for _ in range(steps)]
+    return [backend.train_step(batch(), MeanNegativeLogprob(), plan) for _ in range(steps)]
 
 
 def test_three_steps_equal_cpu_steps(folder: Path, figure: Figure, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,11 +81,11 @@ def test_plan_is_within_a_tenth_of_allocated_memory(
     took = torch.cuda.max_memory_allocated() - before
     planned = moment.total - CUDA_CONTEXT_BYTES
     tokens = 3 * SEQUENCES * LENGTH / (time.monotonic() - started)
-    free, whole = torch.cuda.mem_get_info()
+    free, total = torch.cuda.mem_get_info()
     reserved = torch.cuda.memory_reserved()
     figure(
         f"planned {planned >> 20} MiB, allocated {took >> 20}, reserved {reserved >> 20}, "
-        f"{whole - free >> 20} of the device in use; {tokens:.0f} tokens a second"
+        f"{total - free >> 20} of the device in use; {tokens:.0f} tokens a second"
     )
     assert took == pytest.approx(planned, rel=0.1)
 

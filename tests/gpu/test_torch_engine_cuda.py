@@ -23,10 +23,10 @@ def generated(folder: Path, spec: EngineSpec, groups: int, tokens: int) -> list[
     for index in range(groups):
         prompt = tuple(range(3 + index, 20 + index))
         engine.add(GenerationRequest(str(index), prompt, (1,), greedy))
-    found: list[GeneratedSample] = []
-    while len(found) < groups:
-        found += engine.step()
-    return sorted(found, key=lambda sample: int(sample.request_id))
+    samples: list[GeneratedSample] = []
+    while len(samples) < groups:
+        samples += engine.step()
+    return sorted(samples, key=lambda sample: int(sample.request_id))
 
 
 def test_greedy_tokens_equal_cpu_tokens(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,7 +46,7 @@ def test_tokens_per_second(folder: Path, figure: Callable[[str], None], precisio
     generated(folder, spec, 8, 8)
     torch.cuda.reset_peak_memory_stats()
     started = time.monotonic()
-    found = generated(folder, spec, 128, 256)
-    rate = sum(len(sample.tokens) for sample in found) / (time.monotonic() - started)
+    samples = generated(folder, spec, 128, 256)
+    rate = sum(len(sample.tokens) for sample in samples) / (time.monotonic() - started)
     figure(f"{precision}: {rate:.0f} tokens a second, {torch.cuda.max_memory_allocated() >> 20} MiB")
     assert rate > 0

@@ -1,4 +1,4 @@
-"""Models as small as these run fastest on one thread, and beside other tests much faster."""
+"""Runs the learning tests on one thread: fastest for models this small, above all beside other tests."""
 
 import pytest
 import torch

@@ -1,5 +1,7 @@
-"""A policy that was taught to criticise, to revise and to compare makes data that are truer to a principle
-than its own responses. Within one process; the data and the prompts are those of the example."""
+"""A policy trained to criticise produces data that follow a principle better than its own responses.
+
+Everything runs in one process; the data and the prompts are those of the example.
+"""
 
 import importlib.util
 import random
@@ -23,9 +25,9 @@ TAUGHT, ASKED = 70, 40
 def example() -> ModuleType:
     spec = importlib.util.spec_from_file_location("constitutional_data", EXAMPLE)
     assert spec is not None and spec.loader is not None
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
 
 
 async def test_revised_responses_and_preferences_are_truer_to_the_principle(tmp_path: Path) -> None:

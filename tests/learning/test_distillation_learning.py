@@ -1,5 +1,8 @@
-"""A student learns a teacher's distribution from rows whose own responses are noise, within one process: the
-teacher's candidates by a frozen model, the update by the trainer's backend, the answers by the engine."""
+"""A student learns a teacher's distribution from rows whose own responses are noise.
+
+Everything runs in one process: a frozen model gives the teacher's candidates, the trainer's backend makes the
+updates, and the engine generates the answers.
+"""
 
 import random
 from collections.abc import Iterable
@@ -26,7 +29,7 @@ from kubealign_services.training.torch_backend.frozen_model import FrozenTorchMo
 
 LETTERS = "abcdefgh"
 TOKENIZER = train_character_tokenizer([LETTERS, LETTERS.upper()])
-#: How often the teacher's own rows are right: what it samples is as often, once it has learned them.
+#: Share of correct rows in the teacher's training data, and so of correct samples of the trained teacher.
 RIGHT = 0.7
 
 
@@ -58,17 +61,17 @@ class Learner:
             self.backend.train_step(batch, self.objective, plan)
 
     def accuracy(self, prompts: list[str]) -> float:
-        """Share of the sampled answers that are right."""
+        """Return the share of correct sampled answers."""
         self._version += 1
         self._engine.refit(self.backend.snapshot(), self._version)
         sampling = SamplingParameters(max_tokens=3)
         for index, prompt in enumerate(prompts):
             tokens = tuple(TOKENIZER(prompt)["input_ids"])
             self._engine.add(GenerationRequest(str(index), tokens, (index,), sampling))
-        found = {}
-        while len(found) < len(prompts):
-            found |= {int(sample.request_id): sample.text for sample in self._engine.step()}
-        return sum(found[i] == answer(prompt) for i, prompt in enumerate(prompts)) / len(prompts)
+        responses = {}
+        while len(responses) < len(prompts):
+            responses |= {int(sample.request_id): sample.text for sample in self._engine.step()}
+        return sum(responses[i] == answer(prompt) for i, prompt in enumerate(prompts)) / len(prompts)
 
 
 def answer(prompt: str) -> str:
@@ -80,18 +83,18 @@ def prompts(draw: random.Random, count: int) -> list[str]:
 
 
 def batch_of(draw: random.Random, count: int, right: float) -> Batch:
-    """Rows whose response is the last letter as a capital, so often; else any capital."""
+    """Return rows that answer the capital of the last letter with probability `right`, else any capital."""
     rows = []
-    for place, prompt in enumerate(prompts(draw, count)):
+    for index, prompt in enumerate(prompts(draw, count)):
         response = answer(prompt) if draw.random() < right else draw.choice(LETTERS.upper())
         ended = [*TOKENIZER(response)["input_ids"], TOKENIZER.eos_token_id]
-        rows.append(PreparedRow(place, TOKENIZER(prompt)["input_ids"], prompt, response_tokens=ended))
-    return collate(rows, [f"0/{place}" for place in range(count)], "demonstrations")
+        rows.append(PreparedRow(index, TOKENIZER(prompt)["input_ids"], prompt, response_tokens=ended))
+    return collate(rows, [f"0/{index}" for index in range(count)], "demonstrations")
 
 
 @pytest.fixture(scope="module")
 def teacher(tmp_path_factory: pytest.TempPathFactory) -> tuple[FrozenTorchModel, float]:
-    """(the teacher, how often what it samples is right)."""
+    """Return the teacher and the share of its samples that are correct."""
     folder = tmp_path_factory.mktemp("teacher")
     draw = random.Random(1)
     learner = Learner(folder / "first", 48, {"sft": {}}, 5e-3)
@@ -115,15 +118,15 @@ def test_the_student_follows_the_teacher(
         return batch
 
     draw = random.Random(2)
-    held = [taught(batch_of(draw, 128, 0.0)) for _ in range(2)]
+    held_out = [taught(batch_of(draw, 128, 0.0)) for _ in range(2)]
     asked = prompts(draw, 400)
     algorithm = {"distillation": {"candidates": 6, "divergence": divergence}}
     student = Learner(tmp_path / "student", 24, algorithm, 1e-2)
-    before = student.backend.evaluate(held[0], student.objective)["distillation/kl"]
+    before = student.backend.evaluate(held_out[0], student.objective)["distillation/kl"]
     assert student.accuracy(asked) < 0.15
-    # Their own responses are noise: all that can be learned of them is what the teacher makes of them.
+    # The responses of these rows are noise: only the teacher's distribution can be learned from them.
     student.learn(taught(batch_of(draw, 64, 0.0)) for _ in range(60))
-    after = student.backend.evaluate(held[1], student.objective)
+    after = student.backend.evaluate(held_out[1], student.objective)
     assert after["distillation/kl"] < 0.1 * before
     assert after["distillation/agreement"] > 0.9
     assert student.accuracy(asked) == pytest.approx(accuracy, abs=0.12)

@@ -1,4 +1,4 @@
-"""Adapters learn: a form that the base lacks by imitation, and then which answer is right by reward."""
+"""Adapters learn a new answer format by imitation, and then the correct answer by reward."""
 
 import random
 import shutil
@@ -28,7 +28,7 @@ LORA = {"rank": 8, "alpha": 16, "dora": True}
 
 
 def rows(answer: Callable[[random.Random, str], str], seed: int) -> Batch:
-    """Each prompt once, answered, with the end of the sequence."""
+    """Return a batch with each prompt once, its answer and the end-of-sequence token."""
     draw = random.Random(seed)
     texts = [(prompt, answer(draw, prompt)) for prompt in PROMPTS]
     ids = [TOKENIZER(prompt + response)["input_ids"] + [TOKENIZER.eos_token_id] for prompt, response in texts]
@@ -40,20 +40,20 @@ def rows(answer: Callable[[random.Random, str], str], seed: int) -> Batch:
 def imitate(
     backend: TorchTrainingBackend, answer: Callable[[random.Random, str], str], steps: int
 ) -> list[float]:
-    """The loss of each step."""
+    """Train on answered prompts and return the loss of each step."""
     plan = UpdatePlan(1, len(PROMPTS), seed=1)
     return [backend.train_step(rows(answer, step), SFT, plan)["loss"] for step in range(steps)]
 
 
 def test_imitation_and_then_reward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     build_model(LARGE, TOKENIZER, 1, tmp_path / "first", "")
-    whole = Trainer.model_validate({"optimizer": {"adamW": {"learningRate": 1e-2}}})
+    full = Trainer.model_validate({"optimizer": {"adamW": {"learningRate": 1e-2}}})
     adapted = Trainer.model_validate({"optimizer": {"adamW": {"learningRate": 1e-2}}, "lora": LORA})
-    base = TorchTrainingBackend.create(tmp_path / "first", Head.LANGUAGE_MODEL, whole, total_updates=60)
+    base = TorchTrainingBackend.create(tmp_path / "first", Head.LANGUAGE_MODEL, full, total_updates=60)
     imitate(base, lambda draw, prompt: draw.choice(prompt), 60)
     base.export(tmp_path / "base")
 
-    # A letter of the prompt, said twice. What nobody could foresee costs log 2 in three tokens.
+    # The answer is one letter of the prompt, twice. The random choice costs at least log 2 over three tokens.
     tuned = TorchTrainingBackend.create(
         tmp_path / "base", Head.LANGUAGE_MODEL, adapted, total_updates=40, seed=1
     )
@@ -61,7 +61,7 @@ def test_imitation_and_then_reward(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert losses[0] > 1.0 and fmean(losses[-4:]) < 0.5, losses
     tuned.export(tmp_path / "tuned")
 
-    # The last letter alone is right.
+    # Only the last letter is rewarded.
     monkeypatch.setattr(
         "support.online_learning.make_model",
         lambda _1, _2, _3, folder, _4: shutil.copytree(tmp_path / "tuned", folder),

@@ -1,4 +1,4 @@
-"""Supervised fine-tuning and reward models learn, seen on rows that they were not trained on."""
+"""Supervised fine-tuning and reward models improve on held-out rows."""
 
 import json
 import random
@@ -15,8 +15,11 @@ STEPS = 80
 
 
 def rows_of(seed: int, count: int) -> list[dict[str, Any]]:
-    """Prompts of six letters. Imitated: the last letter twice. Chosen: three letters, the letter a among
-    them; rejected: three without. Rating: the share of a response's letters that are the letter a."""
+    """Return rows whose prompts have six letters.
+
+    The demonstration is the last letter twice. The chosen response has three letters, one of them an a; the
+    rejected one has three without. The rating is the share of the letter a in the rated response.
+    """
     draw = random.Random(seed)
     rows = []
     for _ in range(count):
@@ -37,7 +40,7 @@ def rows_of(seed: int, count: int) -> list[dict[str, Any]]:
 
 
 def offline_job(folder: Path, name: str, algorithm: dict[str, Any], kind: str, **text: str) -> dict[str, Any]:
-    """A job on the rows' columns; `text` maps what `kind` wants to columns that are called otherwise."""
+    """Return a job on these rows; `text` maps fields of the data kind to differently named columns."""
     form = {"format": {"text": text}} if text else {}
 
     def data(file: str) -> dict[str, Any]:
@@ -66,7 +69,7 @@ def offline_job(folder: Path, name: str, algorithm: dict[str, Any], kind: str, *
 
 @pytest.fixture(scope="module")
 def held_out(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
-    """Job -> its validation figures before and after; the three jobs by one command."""
+    """Run the three jobs by one command; return job -> its validation metrics before and after training."""
     folder = tmp_path_factory.mktemp("offline")
     for name, rows in {"train": rows_of(1, 1500), "held": rows_of(2, 150)}.items():
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -87,24 +90,27 @@ def held_out(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[dict[s
             response="rated",
         ),
     ]
-    found = {}
+    metrics_by_job = {}
     with RunningJobs(write_jobs(folder, *jobs), folder / "runs") as run:
         assert run.end(270) == 0, run.output
         for job in jobs:
             name = job["metadata"]["name"]
             lines = [line for line in run.metrics(name) if "val/loss" in line]
-            found[name] = (lines[0], lines[-1])
-            assert [line["step"] for line in found[name]] == [0, STEPS]
-    return found
+            metrics_by_job[name] = (lines[0], lines[-1])
+            assert [line["step"] for line in metrics_by_job[name]] == [0, STEPS]
+    return metrics_by_job
 
 
 Held = dict[str, tuple[dict[str, Any], dict[str, Any]]]
 
 
 @pytest.mark.timeout(300)
-def test_sft_learns_what_it_is_shown(held_out: Held) -> None:
-    """Of three tokens, the letter, its repetition and the end, one alone takes knowing the prompt: who does
-    not read it is left with log 8 / 3 = 0.69 a token. At first all ten or so are alike: log 10 = 2.3."""
+def test_sft_learns_the_demonstrations(held_out: Held) -> None:
+    """Only the first of the three tokens (letter, repetition, end) depends on the prompt.
+
+    A policy that ignores the prompt has a loss of log 8 / 3 = 0.69 a token. Untrained, about ten tokens are
+    equally likely: log 10 = 2.3.
+    """
     before, after = held_out["sft"]
     assert before["val/loss"] > 2.0
     assert after["val/loss"] < 0.35
@@ -120,7 +126,7 @@ def test_a_reward_model_tells_held_out_pairs_apart(held_out: Held) -> None:
 
 @pytest.mark.timeout(300)
 def test_a_regression_head_comes_near_held_out_ratings(held_out: Held) -> None:
-    """The ratings k/4, k of Binomial(4, 1/2), have variance 1/16: their mean alone has loss 0.0625."""
+    """Ratings k/4 with k from Binomial(4, 1/2) have variance 1/16: predicting the mean has loss 0.0625."""
     before, after = held_out["ratings"]
     assert before["val/loss"] > 0.2
     assert after["val/loss"] < 0.0625 / 4

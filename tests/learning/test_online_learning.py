@@ -1,8 +1,8 @@
-"""Every method that learns from its own samples raises the mean reward from below 0.1 to above its mark.
+"""Every online method raises the mean reward from below 0.1 to above its threshold.
 
-The task is to repeat the prompt's last letter. The alphabet has sixteen letters, so that a policy that knows
-nothing is right in about one of eighteen; four of them end a prompt: what is learned depends on the prompt.
-One job runs through the real command, the others within this process, on the same parts.
+The task is to repeat the prompt's last letter. The alphabet has sixteen letters, so an untrained policy is
+correct about once in eighteen times; four letters end a prompt, so the policy has to read the prompt. One job
+runs through the real command, the others run in this process with the same components.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ SEED = 1
 ALPHABET = "abcdefghijklmnop"
 LAST = "cgkp"
 PROMPTS = [first + last for first in ALPHABET for last in LAST]
-# First weights large enough for the first gradients to say something.
+# Initial weights large enough for informative first gradients.
 LARGE = ARCHITECTURE | {"initializer_range": 0.1}
 TASK = Task(PROMPTS, lambda prompt, response: response.count(prompt[-1]) / max(1, len(response)), LARGE)
 REPEATED = """
@@ -46,7 +46,10 @@ WHITE = {"center": "LeaveOneOut", "scale": "Batch"}
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """What is asked of a method. Without a ratio there is one optimiser step a step, and it is larger."""
+    """Settings and reward threshold of a method.
+
+    A method without a probability ratio makes one optimiser step per step, with a larger learning rate.
+    """
 
     entry: dict[str, Any]
     learning_rate: float = 3.0e-3
@@ -98,7 +101,7 @@ def test_samples_of_older_weights_are_learned_from_by_the_decoupled_loss(tmp_pat
 
 
 def test_the_adaptive_coefficient_brings_the_divergence_near_its_target(tmp_path: Path) -> None:
-    """With hardly a pull the policy goes to about 4 log 18 = 11.6 nats, as above; it is held at 3."""
+    """With a weak KL penalty the policy diverges to about 4 log 18 = 11.6 nats; the target holds it at 3."""
     adaptive = {"adaptive": {"initialCoefficient": 0.15, "target": 3.0, "horizon": 480}}
     learner = OnlineLearner(tmp_path, TASK, {"rloo": SEVERAL | {"kl": adaptive, "advantage": WHITE}}, SEED)
     learner.learn(36)
@@ -114,8 +117,8 @@ def test_the_adaptive_coefficient_brings_the_divergence_near_its_target(tmp_path
 
 @pytest.mark.timeout(280)
 @pytest.mark.parametrize("staleness", [0, 2])
-def test_the_same_through_the_real_command(tmp_path: Path, staleness: int) -> None:
-    """PPO, all its roles in processes of their own; and so with samples that may be two versions old."""
+def test_ppo_raises_the_mean_reward_through_the_real_command(tmp_path: Path, staleness: int) -> None:
+    """Train by PPO with one process per role, on current samples and on samples up to two versions old."""
     steps = 26
     prompts = tmp_path / "repeat.jsonl"
     prompts.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in PROMPTS))
@@ -144,5 +147,5 @@ def test_the_same_through_the_real_command(tmp_path: Path, staleness: int) -> No
     ages = [figures[step]["rollout/staleness_max"] for step in range(1, steps + 1)]
     assert max(ages) <= staleness, ages
     if staleness:
-        # Three steps' groups are under way from the first step on.
+        # Groups of three steps are in flight from the first step on.
         assert fmean(ages[3:]) > 1, ages

@@ -1,7 +1,8 @@
-"""Every preference method learns which of two responses is better, seen on pairs that it was not trained on.
+"""Every preference method learns to tell the better of two responses on held-out pairs.
 
-Preferred is a response that begins with the prompt's last letter; which one that is differs from row to row,
-so that no response is good or bad by itself."""
+The preferred response begins with the prompt's last letter, which differs from row to row, so no response is
+good or bad by itself.
+"""
 
 import random
 from pathlib import Path
@@ -18,7 +19,7 @@ HELD = 100
 
 
 def pairs(seed: int, count: int) -> list[dict[str, Any]]:
-    """A pair's gap of ratings says nothing of its texts."""
+    """Return pairs whose rating gap is random, independent of their texts."""
     draw = random.Random(seed)
     rows = []
     for _ in range(count):
@@ -38,7 +39,7 @@ def pairs(seed: int, count: int) -> list[dict[str, Any]]:
 
 
 def singles(seed: int, count: int) -> list[dict[str, Any]]:
-    """The same, each row one response that is good or bad."""
+    """Return rows with one response each, labelled good or bad, drawn from the pairs."""
     draw = random.Random(seed)
     return [
         {"prompt": row["prompt"], "response": row["chosen" if good else "rejected"], "label": good}
@@ -53,7 +54,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "rpo": {"beta": 0.3, "rowsPerStep": 40},
     "orpo": {"coefficient": 1.0, "rowsPerStep": 40},
     "simpo": {"rowsPerStep": 40},
-    # A row is one response here, not two.
+    # A row of kto holds one response, not two.
     "kto": {"beta": 1.0, "rowsPerStep": 80},
 }
 
@@ -61,8 +62,8 @@ METHODS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", list(METHODS))
 def test_the_margin_of_held_out_pairs_rises(name: str, tmp_path: Path) -> None:
     rows, times = (singles, 2) if name == "kto" else (pairs, 1)
-    train, held = rows(1, times * ROWS), rows(2, times * HELD)
-    job = OfflineLearner(tmp_path, {name: METHODS[name]}, train, held, 3.0e-3, STEPS)
+    train, held_out = rows(1, times * ROWS), rows(2, times * HELD)
+    job = OfflineLearner(tmp_path, {name: METHODS[name]}, train, held_out, 3.0e-3, STEPS)
     before = job.measure()
     job.learn(STEPS)
     after = job.measure()
@@ -72,7 +73,7 @@ def test_the_margin_of_held_out_pairs_rises(name: str, tmp_path: Path) -> None:
     assert after["loss"] < before["loss"]
     if "chosen_lost" in after:
         # Two sequences a row (kto's second is the mismatched one), each once in six epochs.
-        assert 0 < job.asked <= 2 * (len(train) + len(held))
+        assert 0 < job.asked <= 2 * (len(train) + len(held_out))
         assert job.figures[-1]["reference/kept_share"] == 1
     else:
         assert job.asked == 0

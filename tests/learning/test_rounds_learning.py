@@ -1,8 +1,9 @@
-"""Methods in rounds improve from round to round. Within this process: the driver's own source of rounds, a
-bus, a rollout worker, the real engine and backend.
+"""Iterative methods improve from round to round.
 
-A round's figures are of samples of the weights that it begins with: the first round's are of the policy as
-it was."""
+The driver's source of rounds, a bus, a rollout worker, the real engine and the real backend run in this
+process. The metrics of a round describe samples of its initial weights, so those of the first round describe
+the initial policy.
+"""
 
 import random
 from itertools import pairwise, product
@@ -22,8 +23,8 @@ LETTERS = "abcdefgh"
 PROMPTS = [first + last for first in LETTERS for last in LETTERS]
 
 
-async def test_spin_writes_what_was_demonstrated_more_often_each_round(tmp_path: Path) -> None:
-    """Demonstrated: the prompt's last letter, twice. The policy has seen a little of it."""
+async def test_spin_reproduces_the_demonstrations_more_often_each_round(tmp_path: Path) -> None:
+    """The demonstrations are the prompt's last letter, twice. The policy was briefly trained on them."""
     policy = Policy(tmp_path, train_character_tokenizer(PROMPTS), learning_rate=5e-3)
     demonstrations = [(prompt, prompt[-1] * 2) for prompt in PROMPTS]
     random.Random(1).shuffle(demonstrations)
@@ -43,16 +44,16 @@ async def test_spin_writes_what_was_demonstrated_more_often_each_round(tmp_path:
         alike = [begun["round/alike_share"] for begun in job.begun()]
     assert len(alike) == 5
     assert alike[0] < 0.3 and fmean(alike[-2:]) > 1.5 * alike[0], alike
-    # Of 256 samples, whose share has a standard error of 0.03.
+    # The share is measured on 256 samples: its standard error is 0.03.
     assert all(later > earlier - 0.03 for earlier, later in pairwise(alike)), alike
-    # At each round's start the policy is its reference: it prefers nothing.
+    # At the start of a round the policy equals its reference, so its margin is zero.
     for begun in job.begun():
         assert begun["preference/margin"] == pytest.approx(0, abs=1e-4)
     assert max(step["preference/accuracy"] for step in figures) > 0.7
 
 
 async def test_the_mean_reward_of_rejection_sampling_rises_each_round(tmp_path: Path) -> None:
-    """Rewarded: the share of three letters that are the prompt's last; one in ten by chance."""
+    """The reward is the share of three letters that equal the prompt's last letter: 0.1 by chance."""
 
     def repeated(prompt: str, response: str) -> float:
         return response[:3].count(prompt[-1]) / 3
@@ -78,11 +79,12 @@ async def test_the_mean_reward_of_rejection_sampling_rises_each_round(tmp_path: 
     assert all(figures["round/chosen_reward"] > figures["round/reward_mean"] for figures in begun)
 
 
-async def test_a_policy_that_judges_itself_becomes_better_by_a_measure_that_it_is_not_told(
+async def test_self_rewarding_also_raises_the_true_score(
     tmp_path: Path,
 ) -> None:
-    """It was taught to write any three letters of four, and to count the letter a in what it is shown. The
-    judge's count is what it learns from; the true one rises."""
+    """The policy is first trained to write any three of four letters and to count the letter a in a response.
+    It then learns from its own counts, and the true count rises too.
+    """
     letters = "abcd"
     draw = random.Random(1)
     prompts = [first + last + ">" for first in letters for last in letters]
@@ -117,5 +119,5 @@ async def test_a_policy_that_judges_itself_becomes_better_by_a_measure_that_it_i
 
 
 def share_of_a(samples: Any) -> float:
-    found: list[ValidationSample] = list(samples)
-    return fmean(sample.response[:3].count("a") / 3 for sample in found)
+    all_samples: list[ValidationSample] = list(samples)
+    return fmean(sample.response[:3].count("a") / 3 for sample in all_samples)

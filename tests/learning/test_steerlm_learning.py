@@ -1,5 +1,6 @@
-"""SteerLM, as the example has it: attributes learned from ratings, words annotated, a policy that writes
-words of the attributes that it is asked for."""
+"""The SteerLM example: an attribute model learns from ratings and annotates words, and a policy generates
+words with the requested attributes.
+"""
 
 import importlib.util
 import json
@@ -17,15 +18,15 @@ VOWELS = "aeiou"
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the runs of all six jobs, by the example's two commands."""
+    """Run all six jobs by the two commands of the example; return the folder of the runs."""
     folder = tmp_path_factory.mktemp("steerlm")
     example = folder / "example"
     shutil.copytree(EXAMPLE, example, ignore=shutil.ignore_patterns("data", "runs", "__pycache__"))
     spec = importlib.util.spec_from_file_location("steerlm_make_data", example / "make_data.py")
     assert spec is not None and spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    made.main()
+    make_data = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(make_data)
+    make_data.main()
     with RunningJobs(example / "jobs.yaml", folder / "runs") as run:
         assert run.end(270) == 0, run.output
     return run.runs
@@ -42,7 +43,7 @@ def counted(word: str) -> tuple[int, int]:
 
 
 @pytest.mark.timeout(300)
-def test_the_attributes_of_words_that_nobody_rated_are_told(runs: Path) -> None:
+def test_attributes_of_unrated_words_are_predicted(runs: Path) -> None:
     annotated = rows(runs, "steerlm-annotate")
     assert len(annotated) == 2400
     right = [(row["vowels"], row["consonants"]) == counted(row["response"]) for row in annotated]
@@ -50,14 +51,14 @@ def test_the_attributes_of_words_that_nobody_rated_are_told(runs: Path) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_generations_follow_the_attributes_that_are_asked_for(runs: Path) -> None:
+def test_generations_follow_the_requested_attributes(runs: Path) -> None:
     vowels = [counted(row["response"]) for row in rows(runs, "steerlm-vowels")]
     consonants = [counted(row["response"]) for row in rows(runs, "steerlm-consonants")]
     assert len(vowels) == len(consonants) == 80
     mean = [[sum(pair[side] for pair in job) / 80 for side in (0, 1)] for job in (vowels, consonants)]
-    # Asked for 4 and 0, and for 1 and 3; words that nobody asks for have 2 and 2.
+    # Requested are 4 vowels and 0 consonants, and 1 and 3; unconditioned words have 2 and 2 on average.
     assert mean[0][0] > 3.2 and mean[0][1] < 0.8, mean
     assert mean[1][0] < 1.8 and mean[1][1] > 2.2, mean
-    # The rows say what the rewards counted.
+    # The rows contain the counts of the rewards.
     for row in rows(runs, "steerlm-vowels"):
         assert (row["reward.vowels"], row["reward.consonants"]) == counted(row["response"])

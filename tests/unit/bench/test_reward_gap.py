@@ -1,4 +1,4 @@
-"""Rewards of two jobs after as many samples learned from."""
+"""Reward gap between two jobs trained on the same number of samples."""
 
 import math
 
@@ -17,11 +17,11 @@ def _line(step: int, mean: float, staleness: float = 0, most: float | None = Non
 
 
 def test_steps_are_compared_whose_samples_come_from_the_same_version() -> None:
-    # Samples of step 3 are of version 2 in the synchronous job, of version 0 where they are two steps stale.
+    # Samples of step 3 have version 2 in the synchronous job, and version 0 in a job with a staleness of two.
     synchronous = [_line(step, step / 10) for step in (3, 4, 5, 6)]
     late = [_line(step, (step - 2) / 10 + 0.01, staleness=2) for step in (5, 6, 7, 8)]
     result = reward_gap(synchronous, late, samples=16)
-    # Versions 3, 4 and 5: (0.4 + 0.5 + 0.6) / 3 beside 0.01 more each.
+    # Versions 3, 4 and 5: (0.4 + 0.5 + 0.6) / 3, and 0.01 more in the asynchronous job.
     assert result.base == pytest.approx(0.5)
     assert result.other == pytest.approx(0.51)
     assert result.gap == pytest.approx(0.01)

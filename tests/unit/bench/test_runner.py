@@ -1,4 +1,4 @@
-"""The benchmark's runner: verdicts, results on the disk, and that every line and peer can be loaded."""
+"""The benchmark runner: verdicts, results on disk, and imports of every line and peer."""
 
 import ast
 import importlib
@@ -51,9 +51,9 @@ def test_the_newest_result_of_a_line_is_the_full_one(tmp_path: Path) -> None:
     keep(result("two", Form.QUICK, times=5.0), tmp_path)
     keep(result("two", Form.QUICK, times=6.0), tmp_path)
     keep(result("three", Form.TINY, times=6.0), tmp_path)
-    found = newest(tmp_path, ["two", "one", "three"])
-    assert {name: each.figures["times"] for name, each in found.items()} == {"two": 6.0, "one": 9.0}
-    assert found["one"].command == "python -m tests.bench one --full"
+    results = newest(tmp_path, ["two", "one", "three"])
+    assert {name: each.figures["times"] for name, each in results.items()} == {"two": 6.0, "one": 9.0}
+    assert results["one"].command == "python -m tests.bench one --full"
 
 
 def test_the_table_says_what_is_met_and_what_is_not_measured() -> None:
@@ -67,7 +67,7 @@ def test_the_table_says_what_is_met_and_what_is_not_measured() -> None:
     assert render.table(lines, {}).splitlines()[2].endswith("| times TRL: at least 8 | - | - |")
 
 
-def test_results_of_several_machines_say_whose_they_are() -> None:
+def test_results_of_several_machines_name_their_machine() -> None:
     one, other = result("one"), result("other")
     alone = render.circumstances({"one": one})
     assert alone.startswith("2 cores (a processor), 23 GiB, no GPU; Python 3.11, torch 2.15.")
@@ -95,8 +95,8 @@ def test_the_page_has_a_place_for_the_table() -> None:
 
 def test_bar_points_right_when_its_aim_is_met() -> None:
     drawn = chart([Bar("twice", "16 (at least 8)", 2.0), Bar("half", "4 <of> 8", 0.5)], "a title")
-    # Powers from a half to twice, so the aim lies in the middle of 380 units that begin 8 right of the five
-    # letters of the longer label, 7 each.
+    # The scale is logarithmic from a half to twice, so the aim is in the middle of 380 units, which begin 8
+    # units right of the longer label of five letters of 7 units.
     assert '<rect x="233.0" y="46" width="190.0" height="14" fill="#2f6fb0"/>' in drawn
     assert '<rect x="43.0" y="72" width="190.0" height="14" fill="#c7691a"/>' in drawn
     assert '<text x="35" y="57" text-anchor="end">twice</text>' in drawn
@@ -117,7 +117,7 @@ def test_the_steps_before_the_warm_up_ends_do_not_count() -> None:
     assert side.step_seconds == 3.0
     assert side.rest() == 1.0
     assert side.tokens_per_second() == 5.0
-    # From 3 to 9: half a core ours, of two that were busy.
+    # From 3 to 9 s the trainer used half a core, of two busy cores.
     assert side.cpu_seconds_by_group() == {"trainer": 1.5}
     assert side.others_cores == [1.5]
     assert side.peak_bytes_of_all == 109
@@ -153,8 +153,8 @@ def test_every_line_has_a_name_and_aims_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("path", sorted((BENCH / "peers").glob("*.py")), ids=lambda path: path.stem)
-def test_every_peer_still_finds_what_it_needs_of_kubealign(path: Path) -> None:
-    """By its imports: TRL, which some of them need, is in no environment of the tests."""
+def test_every_peer_can_import_its_names_of_kubealign(path: Path) -> None:
+    """Check the imports only: TRL, which some peers need, is not installed in the test environments."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(("kubealign", "tests.")):
             module = importlib.import_module(str(node.module))

@@ -1,4 +1,4 @@
-"""Two sides that share the machine by turns."""
+"""Seconds of two sides that use the machine in turns."""
 
 from tests.bench.turns import Turn, seconds_of
 

@@ -1,4 +1,4 @@
-"""The commands that the documentation shows are there, with the options that it shows."""
+"""Commands and options in the documentation exist."""
 
 from pathlib import Path
 
@@ -8,12 +8,12 @@ import typer
 from kubealign.cli.main import app
 from support.doc_blocks import PAGES, ROOT, commands, simple_commands
 
-#: What the command line raises for wrong words.
+#: Exception of the command line for invalid words.
 REFUSED = typer.BadParameter.__bases__[0]
 
 
 def parse(words: list[str]) -> None:
-    """Have the command line take these words, and do nothing. Raises its UsageError."""
+    """Parse these words as a command line without running it. Raises UsageError."""
     group = typer.main.get_command(app)
     context = group.make_context("kubealign", list(words))
     name, command, rest = group.resolve_command(context, [*context._protected_args, *context.args])
@@ -22,7 +22,7 @@ def parse(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_command_on_the_page_is_taken(page: Path) -> None:
+def test_every_command_on_the_page_is_valid(page: Path) -> None:
     refused = []
     for block, words in commands(page):
         try:
@@ -45,7 +45,7 @@ def test_a_wrong_command_would_be_found(words: list[str]) -> None:
         parse(words)
 
 
-def test_a_line_of_shell_is_taken_apart() -> None:
+def test_a_shell_line_is_split_into_commands() -> None:
     line = "source <(kubealign completion bash)  && kubealign init ppo > job.yaml # a job"
     assert list(simple_commands(line)) == [
         ["source"],

@@ -31,7 +31,7 @@ class PageError(AssertionError):
 
 @dataclass(frozen=True)
 class NewFile:
-    """A whole file that a page adds."""
+    """A new file that a page adds."""
 
     path: str
     text: str
@@ -249,7 +249,7 @@ assert sum("kubealign_services.roles.archive" in contract.get("modules", ()) for
     )
 
 
-def test_an_edit_without_its_place_is_named(tmp_path: Path) -> None:
+def test_an_edit_without_a_unique_context_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("one\ntwo\ntwo\n")
     (edit, twice, new) = page_edits(
         "```diff\n--- a.py\n@@\n one\n+more\n@@\n-two\n```\n\nFile: `b.py`\n```python\nthree\n```\n"

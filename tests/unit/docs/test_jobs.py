@@ -1,4 +1,4 @@
-"""The jobs that the documentation shows are valid; parts of one are valid within a job."""
+"""Jobs in the documentation are valid; fragments of jobs are valid within a complete job."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from kubealign.spec.job import AlignmentJobSpec
 from kubealign.spec.loading.loader import parse_jobs
 from support.doc_blocks import PAGES, ROOT, Block, blocks
 
-#: A comment before a block of YAML that is no job's.
+#: Comment before a YAML block that holds no job.
 NO_JOB = "not a job"
 _NAMES = {field.alias or name for name, field in AlignmentJobSpec.model_fields.items()}
 
@@ -25,15 +25,15 @@ def test_every_job_on_the_page_is_valid(page: Path) -> None:
         if block.mark == NO_JOB:
             continue
         try:
-            for document in whole(block):
+            for document in job_documents(block):
                 parse_jobs(document)
         except SpecErrors as errors:
             wrong.append(f"{block}: {errors}")
     assert not wrong, "\n".join(wrong)
 
 
-def whole(block: Block) -> list[str]:
-    """The block's jobs, or its parts of one laid over a job of that algorithm."""
+def job_documents(block: Block) -> list[str]:
+    """Return the jobs of a block; a fragment of a job is merged into a job of its algorithm."""
     if "kind: AlignmentJob" in block.text:
         return [block.text]
     return [within_a_job(part, block) for part in yaml.safe_load_all(block.text)]
@@ -50,10 +50,10 @@ def within_a_job(part: Any, block: Block) -> str:
     return yaml.safe_dump(job)
 
 
-def test_a_wrong_part_would_be_found() -> None:
+def test_an_invalid_fragment_is_reported() -> None:
     block = Block(ROOT / "README.md", 1, "yaml", "algorithm: {sft: {rows: 3}}\n", "")
     with pytest.raises(SpecErrors, match="rows"):
-        parse_jobs(whole(block)[0])
+        parse_jobs(job_documents(block)[0])
     block = Block(ROOT / "README.md", 1, "yaml", "operator: {replicas: 3}\n", "")
     with pytest.raises(AssertionError, match="mark it"):
-        whole(block)
+        job_documents(block)

@@ -1,4 +1,4 @@
-"""Links within the documentation lead somewhere, and what the code points at is there."""
+"""Links within the documentation, and anchors that the code refers to, exist."""
 
 import ast
 import re
@@ -15,15 +15,16 @@ _MOST_BYTES = 250_000
 
 
 def anchors(page: Path) -> set[str]:
-    """What a heading can be linked by, as hosts of repositories make it of its text."""
+    """Return the anchors of a page's headings, as GitHub and GitLab derive them."""
     text = _FENCED.sub("", page.read_text(encoding="utf-8"))
     return {
-        re.sub(r"[^\w\- ]", "", found.strip().lower()).replace(" ", "-") for found in _HEADING.findall(text)
+        re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+        for heading in _HEADING.findall(text)
     }
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_link_leads_somewhere(page: Path) -> None:
+def test_every_link_has_a_target(page: Path) -> None:
     dead = []
     for path, anchor in _LINK.findall(_FENCED.sub("", page.read_text(encoding="utf-8"))):
         target = (page.parent / path).resolve() if path else page
@@ -46,9 +47,9 @@ def finding_anchors() -> set[str]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "HealthFinding"
     ]
-    found = {ast.literal_eval(call.args[-1]) for call in calls}
-    assert all(isinstance(anchor, str) for anchor in found)
-    return found
+    health_anchors = {ast.literal_eval(call.args[-1]) for call in calls}
+    assert all(isinstance(anchor, str) for anchor in health_anchors)
+    return health_anchors
 
 
 def test_quick_starts_are_short() -> None:

@@ -1,4 +1,4 @@
-"""The plans that the documentation shows are what the command prints."""
+"""Plans in the documentation equal the output of the command."""
 
 import pytest
 

@@ -17,9 +17,9 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 def module(path: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(path.replace("/", "_").removesuffix(".py"), EXAMPLES / path)
     assert spec is not None and spec.loader is not None
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
@@ -77,19 +77,19 @@ def test_preferred_letters_are_in_order_and_splits_share_no_prompt(tmp_path: Pat
     make, measure = module("preference/make_data.py").make, module("preference/rewards.py").in_order
     make(1, tmp_path / "one")
     make(1, tmp_path / "again")
-    found = {path.stem: rows(path) for path in (tmp_path / "one").iterdir()}
+    rows_by_file = {path.stem: rows(path) for path in (tmp_path / "one").iterdir()}
     for path in (tmp_path / "one").iterdir():
         assert (tmp_path / "again" / path.name).read_bytes() == path.read_bytes()
-    prompts = [{row["prompt"] for row in found[name]} for name in ("sft", "pairs", "held_pairs")]
+    prompts = [{row["prompt"] for row in rows_by_file[name]} for name in ("sft", "pairs", "held_pairs")]
     assert [len(part) for part in prompts] == [740, 740, 200] and len(set.union(*prompts)) == 1680
-    for row in found["pairs"]:
+    for row in rows_by_file["pairs"]:
         assert measure([row["prompt"]] * 2, [row["chosen"], row["rejected"]]) == [1, 0]
         assert row["chosenRating"] == 1 > row["rejectedRating"]
-    singles = found["singles"]
+    singles = rows_by_file["singles"]
     right = measure([row["prompt"] for row in singles], [row["response"] for row in singles])
     assert right == [float(row["label"]) for row in singles]
     assert sum(right) / len(right) == pytest.approx(0.5, abs=0.05)
-    shown = found["sft"]
+    shown = rows_by_file["sft"]
     imitated = measure([row["prompt"] for row in shown], [row["response"] for row in shown])
     assert sum(imitated) / len(imitated) == pytest.approx(0.5, abs=0.05)
 
@@ -107,8 +107,8 @@ def test_rewards_of_word_problems() -> None:
     responses = ["so 1,000\n#### 1,000", "#### 1000.0", "1000", "#### 7\n#### $1000", "#### 10", ""]
     answer = ["2 * 500 = 1,000\n#### 1,000"] * 6
     assert rewards.exact(["?"] * 6, responses, answer=answer) == [1, 1, 0, 1, 0, 0]
-    # Closing 0.5; numbers 2, 1, 1, 2, 1, 0 sixteenths; a quarter of the distinct words' share, 3 of 4
-    # where "1,000" or "####" is said twice.
+    # 0.5 for the closing line; 2, 1, 1, 2, 1, 0 sixteenths for the numbers; a quarter of the share of
+    # distinct words, which is 3 of 4 where "1,000" or "####" occurs twice.
     forms = [0.8125, 0.8125, 0.3125, 0.8125, 0.8125, 0]
     assert rewards.form(["?"] * 6, responses, answer=answer) == forms
 
@@ -142,10 +142,10 @@ def test_rewards_of_the_iterative_example(tmp_path: Path) -> None:
     assert measures.wanted(prompts, responses) == [1.0] * 48
     assert measures.wanted(["bda>"] * 3, ["aab", "aaaa", ""]) == pytest.approx([2 / 3, 0, 0])
     assert measures.letter_a(["bda>"] * 3, ["aab", "aaaa", "bcd"]) == pytest.approx([2 / 3, 0, 0])
-    held = [row["prompt"] for row in rows(tmp_path / "held.jsonl")]
-    assert len({*prompts, *held}) == 64
+    held_out = [row["prompt"] for row in rows(tmp_path / "held.jsonl")]
+    assert len({*prompts, *held_out}) == 64
     start = rows(tmp_path / "start.jsonl")
-    assert not any(row["prompt"] in held for row in start)
+    assert not any(row["prompt"] in held_out for row in start)
     judged = [row for row in start if row["prompt"].endswith("=")]
     assert all(row["response"] == str(row["prompt"].count("a")) for row in judged)
 
@@ -181,7 +181,7 @@ def test_cluster_and_local_jobs_are_equal(tmp_path: Path) -> None:
     for job, same in zip(local, cluster, strict=True):
         left, right = flat(job_document(job)), flat(job_document(same))
         differing = [key for key in left.keys() | right.keys() if left.get(key) != right.get(key)]
-        assert [key for key in differing if not any(place in key for place in PLACES)] == []
+        assert [key for key in differing if not any(location in key for location in PLACES)] == []
         files = {key: Path(value).name for key, value in left.items() if key.endswith("source.path")}
         assert (
             files
@@ -202,4 +202,4 @@ def flat(value: Any, path: str = "") -> dict[str, Any]:
         parts = [(f"{path}.{index}", part) for index, part in enumerate(value)]
     else:
         return {} if value is None else {path: value}
-    return {key: held for place, part in parts for key, held in flat(part, place).items()}
+    return {key: field for part_path, part in parts for key, field in flat(part, part_path).items()}

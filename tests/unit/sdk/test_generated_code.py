@@ -17,8 +17,8 @@ def test_generated_code_is_current(tmp_path: Path) -> None:
         check=True,
         timeout=60,
     )
-    made = {path.name: path.read_text() for path in (tmp_path / "kubealign/v1").iterdir()}
-    kept = {path.name: path.read_text() for path in (ROOT / "sdk/kubealign/v1").glob("*_pb2*.py*")}
-    assert made.keys() == kept.keys()
-    stale = [name for name, text in made.items() if kept[name] != text]
+    generated = {path.name: path.read_text() for path in (tmp_path / "kubealign/v1").iterdir()}
+    committed = {path.name: path.read_text() for path in (ROOT / "sdk/kubealign/v1").glob("*_pb2*.py*")}
+    assert generated.keys() == committed.keys()
+    stale = [name for name, text in generated.items() if committed[name] != text]
     assert not stale, f"{stale} are not what the protos say: run make protos"

@@ -100,7 +100,7 @@ async def test_a_watch_yields_the_newest_state_and_ends_with_the_job() -> None:
     assert (await anext(watch)).status.step == 1
     for version in range(2, 50):
         cache.put(item("a", version=version, step=version))
-    # Somebody slow gets the last state, not each.
+    # A slow watcher gets the latest state, not every one.
     assert (await anext(watch)).status.step == 49
     cache.put(item("b", version=60))
     cache.remove(item("a", version=61))

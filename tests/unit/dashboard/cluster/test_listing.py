@@ -29,15 +29,15 @@ def cache() -> JobCache:
                 labels={"tier": "gold"} if number < 10 else {},
                 phase=PHASES[number % 3],
                 step=number,
-                # Some have none yet.
+                # Some jobs have no reward yet.
                 **({"reward": number / 10} if number > 5 else {}),
             )
         )
     return new_cache
 
 
-def names(held: JobPage) -> list[str]:
-    return [record.name for record in held.jobs]
+def names(page: JobPage) -> list[str]:
+    return [record.name for record in page.jobs]
 
 
 def all_of(cache: JobCache, query: ListQuery) -> list[str]:

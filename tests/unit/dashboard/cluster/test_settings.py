@@ -46,7 +46,7 @@ def test_settings_of_the_chart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "held", "told"),
+    ("name", "value", "expected_text"),
     [
         ("KUBEALIGN_LISTEN", "8080", "HOST:PORT"),
         ("KUBEALIGN_LISTEN", "0.0.0.0:http", "HOST:PORT"),
@@ -59,10 +59,10 @@ def test_settings_of_the_chart(tmp_path: Path) -> None:
         ("KUBEALIGN_REQUEST_SECONDS", "0", "greater than 0"),
     ],
 )
-def test_invalid_values_name_the_variable(name: str, held: str, told: str) -> None:
+def test_invalid_values_name_the_variable(name: str, value: str, expected_text: str) -> None:
     with pytest.raises(SettingsError, match=name) as refused:
-        from_environment({name: held})
-    assert told in str(refused.value)
+        from_environment({name: value})
+    assert expected_text in str(refused.value)
 
 
 def test_a_missing_password_file_is_reported(tmp_path: Path) -> None:

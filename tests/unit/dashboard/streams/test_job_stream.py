@@ -172,7 +172,7 @@ async def test_a_slow_reader_is_disconnected_and_resumes(site: MemoryBackend) ->
     looking = asyncio.ensure_future(quick.look(until=400))
     for step in range(2, 401):
         report(site, step)
-        await eventually(lambda wanted=step: wanted in quick.steps[-2:])  # type: ignore[misc]
+        await eventually(lambda expected_step=step: expected_step in quick.steps[-2:])  # type: ignore[misc]
     await asyncio.wait_for(looking, SECONDS)
     async for seen in slow:
         reader.see(seen)

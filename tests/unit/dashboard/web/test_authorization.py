@@ -34,7 +34,7 @@ async def access(tmp_path: Path) -> RuledAccess:
 
 
 def routes(app: FastAPI) -> Iterator[tuple[str, str]]:
-    """Method and pattern of everything that the application answers."""
+    """Return method and path pattern of every route of the application."""
     for route in iter_route_contexts(app.routes):
         for method in sorted(route.methods or {"GET"}):
             yield method, str(route.path)

@@ -53,7 +53,7 @@ platform:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected_text"),
     [
         ("", "the file"),
         ("platform: {redisHost: redis.svc}", "platform.image"),
@@ -69,10 +69,10 @@ platform:
         ("platform: [", "is not YAML"),
     ],
 )
-def test_errors_name_the_field(tmp_path: Path, text: str, told: str) -> None:
+def test_errors_name_the_field(tmp_path: Path, text: str, expected_text: str) -> None:
     with pytest.raises(ConfigError) as raised:
         load_config(_file(tmp_path, text))
-    assert told in str(raised.value)
+    assert expected_text in str(raised.value)
 
 
 def test_a_missing_file(tmp_path: Path) -> None:

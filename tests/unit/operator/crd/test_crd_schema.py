@@ -34,24 +34,24 @@ def test_the_charts_file_is_up_to_date() -> None:
 
 
 def test_the_definition_fits_etcd_and_helm() -> None:
-    # etcd takes 1.5 MiB of JSON, and Helm keeps a whole release, compressed, in a Secret of 1 MiB.
+    # etcd accepts 1.5 MiB of JSON, and Helm stores a compressed release in a Secret of at most 1 MiB.
     assert len(json.dumps(yaml.safe_load(crd_manifest()))) < 1_000_000
     assert len(gzip.compress(crd_manifest().encode())) < 200_000
 
 
 def test_only_keywords_of_structural_schemas() -> None:
-    for place, part in walk_schema(job_schema()):
+    for path, part in walk_schema(job_schema()):
         keys = set(part)
         assert not keys & {"$ref", "$defs", "title", "const", "prefixItems", "oneOf", "allOf", "nullable"}, (
-            place
+            path
         )
-        assert "anyOf" not in keys or part.get("x-kubernetes-int-or-string") is True, place
-        assert "type" in keys or "x-kubernetes-int-or-string" in keys, place
+        assert "anyOf" not in keys or part.get("x-kubernetes-int-or-string") is True, path
+        assert "type" in keys or "x-kubernetes-int-or-string" in keys, path
 
 
 def test_everything_in_the_spec_is_bounded() -> None:
     unbounded = [
-        place for place, part in walk_schema(job_schema()["properties"]["spec"], "spec") if not _bounded(part)
+        path for path, part in walk_schema(job_schema()["properties"]["spec"], "spec") if not _bounded(part)
     ]
     assert unbounded == []
 
@@ -73,16 +73,16 @@ def _bounded(part: dict[str, Any]) -> bool:
 
 def test_every_rule_names_an_existing_field() -> None:
     known = dict(walk_schema(job_schema()))
-    for place, part in known.items():
+    for path, part in known.items():
         for rule in part.get("x-kubernetes-validations", []):
-            named = place + rule.get("fieldPath", "")
-            assert named.lstrip(".") in known, (place, rule)
-            assert rule["message"], place
+            named = path + rule.get("fieldPath", "")
+            assert named.lstrip(".") in known, (path, rule)
+            assert rule["message"], path
 
 
 def test_the_rules_of_a_spec_are_distinct() -> None:
-    found = [(rule["rule"], rule["message"]) for rule in rules("spec")]
-    assert len(found) == len(set(found)) == len([*cross_field_rules(), *immutability_rules()])
+    spec_rules = [(rule["rule"], rule["message"]) for rule in rules("spec")]
+    assert len(spec_rules) == len(set(spec_rules)) == len([*cross_field_rules(), *immutability_rules()])
 
 
 class _Choice(SpecUnion):
@@ -173,5 +173,5 @@ def test_scale_and_column_paths_exist() -> None:
 
 
 def _paths() -> Iterator[tuple[str, dict[str, Any]]]:
-    for place, part in walk_schema(job_schema()):
-        yield f".{place}", part
+    for path, part in walk_schema(job_schema()):
+        yield f".{path}", part

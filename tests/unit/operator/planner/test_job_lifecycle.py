@@ -218,7 +218,7 @@ def test_scale_down_removes_the_highest_indices_and_scale_up_recreates_them() ->
     assert cluster.job["status"]["rolloutReplicas"] == 1
     cluster.job["spec"]["rollout"] = {"replicas": 5, "minReplicas": 1}
     cluster.settle()
-    # The names of those that still end are taken.
+    # The names of terminating pods are still in use.
     assert cluster.made[-2:] == ["ppo-rollout-3", "ppo-rollout-4"]
     cluster.finish_leaving()
     cluster.settle()
@@ -257,7 +257,7 @@ def test_a_dependency_cycle_is_shown_in_the_message() -> None:
         "circular dependency: ppo needs sft needs ppo; none of these jobs can start: "
         "delete one and name another model in it"
     )
-    # The other one was deleted and came back without the circle.
+    # The other job was deleted and recreated without the cycle.
     cluster.circle, cluster.dependencies["sft"] = (), _SFT
     cluster.settle()
     assert cluster.phase == "Starting"
@@ -292,15 +292,16 @@ def test_a_resolved_result_survives_the_deletion_of_its_job() -> None:
 
 
 @pytest.mark.parametrize(
-    ("makes", "said"), [(ResultKind.REWARD_MODEL, "a reward model"), (ResultKind.DATA, "data")]
+    ("makes", "description"), [(ResultKind.REWARD_MODEL, "a reward model"), (ResultKind.DATA, "data")]
 )
-def test_a_result_of_the_wrong_kind_is_reported(makes: ResultKind, said: str) -> None:
+def test_a_result_of_the_wrong_kind_is_reported(makes: ResultKind, description: str) -> None:
     view = DependencyView("sft", "1", phase="Succeeded", makes=makes, result=VolumePath("runs", "x"))
     cluster = Cluster(ppo(), dependencies={"sft": view})
     cluster.settle()
     assert cluster.phase == "Pending"
     assert (
-        f"spec.policy.model.job.name: must be a job that makes a policy: sft makes {said}" in cluster.message
+        f"spec.policy.model.job.name: must be a job that makes a policy: sft makes {description}"
+        in cluster.message
     )
 
 
@@ -355,7 +356,7 @@ def test_the_deadline_excludes_suspensions() -> None:
     rendered = cluster.step()
     assert cluster.phase == "Failed"
     assert cluster.message == "the job has run for 100 s (lifecycle.activeDeadlineSeconds)"
-    # The driver commits before the others go.
+    # The driver writes its checkpoint before the other pods stop.
     assert [stop.name for stop in rendered.stop] == ["sft-driver"]
     cluster.finish_leaving()
     cluster.settle()

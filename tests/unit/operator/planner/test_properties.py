@@ -283,14 +283,16 @@ def test_a_second_reconcile_of_the_same_state_changes_nothing(world: tuple[Obser
 
 @settings(max_examples=100, deadline=None)
 @given(_garbage)
-def test_garbage_is_parsed_without_errors(held: Any) -> None:
-    document = held if isinstance(held, dict) else {"spec": held, "metadata": held, "status": held}
+def test_garbage_is_parsed_without_errors(garbage: Any) -> None:
+    document = (
+        garbage if isinstance(garbage, dict) else {"spec": garbage, "metadata": garbage, "status": garbage}
+    )
     assert processes_of(document) == ()
     pod_view(document)
 
 
 class _Story:
-    """Things that happen to a job, in any order, with a look after each."""
+    """A job under events in any order, with a reconcile after each."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster

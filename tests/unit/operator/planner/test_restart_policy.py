@@ -20,7 +20,7 @@ def test_a_failed_rank_restarts_its_whole_group() -> None:
     cluster.pass_time(100)
     cluster.end("two-ranks-trainer-1", 1, "RuntimeError: NCCL timed out")
     rendered = cluster.step()
-    # Written before anything is done about it, and once.
+    # The attempt is recorded once, before any pod is recreated.
     assert cluster.job["status"]["attempts"] == {"trainer": 1}
     assert cluster.job["status"]["restarts"] == 1
     assert [(pod.name, pod.grace_seconds) for pod in rendered.delete] == [("two-ranks-trainer-0", 1)]

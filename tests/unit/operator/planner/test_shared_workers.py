@@ -90,7 +90,7 @@ def test_scaling_adds_and_removes_whole_workers() -> None:
 
 
 def test_the_queue_admits_whole_workers() -> None:
-    """Trainer, reward and both pods of the first worker together; the second worker by itself."""
+    """Trainer, reward and both pods of the first worker form one group, without the second worker."""
     cluster = running()
     group, total = "kueue.x-k8s.io/pod-group-name", "kueue.x-k8s.io/pod-group-total-count"
     together = {

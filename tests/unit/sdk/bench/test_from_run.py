@@ -28,7 +28,7 @@ def step(number: int, generate: float, mean: float, longest: float, **more: floa
     } | more
 
 
-def made(pairs: list[tuple[float, float]], a: float, b: float) -> dict[int, dict[str, Any]]:
+def fitted_steps(pairs: list[tuple[float, float]], a: float, b: float) -> dict[int, dict[str, Any]]:
     """Return steps of (mean, longest) by an engine whose passes take a + b n."""
     lines = {1: step(1, 100.0, 9.0, 9.0)}
     for number, (mean, longest) in enumerate(pairs, 2):
@@ -37,25 +37,27 @@ def made(pairs: list[tuple[float, float]], a: float, b: float) -> dict[int, dict
 
 
 def test_pass_costs_are_fitted_from_steps_of_different_lengths() -> None:
-    result = measure_run("rec", made([(20, 100), (30, 90), (25, 200), (40, 120)], 0.02, 0.001), SYNC, 512)
+    result = measure_run(
+        "rec", fitted_steps([(20, 100), (30, 90), (25, 200), (40, 120)], 0.02, 0.001), SYNC, 512
+    )
     assert result.passes == [(1, pytest.approx(0.021)), (64, pytest.approx(0.02 + 0.064))]
     assert (result.train_seconds, result.before_seconds, result.refit_seconds) == (3.0, 0.5, 0.25)
-    # 4.5 beside generating, of which 4.0 have a name.
+    # 4.5 s besides generation, 4.0 s of them measured.
     assert result.rest_seconds == pytest.approx(0.5) and result.refit_bytes == 1000
     assert result.assumed == ["the cost of prompts is included in the seconds of generation"]
     assert result.source == "4 steps of rec, with 2 rollout workers"
 
 
 def test_collinear_steps_are_reported_as_an_assumption() -> None:
-    result = measure_run("rec", made([(32, 64)] * 4, 0.02, 0.001), SYNC, 64)
+    result = measure_run("rec", fitted_steps([(32, 64)] * 4, 0.02, 0.001), SYNC, 64)
     assert "too similar to tell" in result.assumed[0]
-    # Whatever it is made of, these workers would take as long again: 0.02 x 64 + 0.001 x 32 x 32 = 2.304.
+    # For any split of the cost the same workers take the same time: 0.02 x 64 + 0.001 x 32 x 32 = 2.304.
     (_, second) = compute_sizing(result, SYNC, 2).rows
     assert second.generate == pytest.approx(2.304, rel=0.15)
 
 
 def test_fitted_costs_are_never_negative() -> None:
-    # The longer the longest, the less it took: b would be negative without the bound.
+    # Steps with longer responses took less time: without the bound, b would be negative.
     lines = {
         n: step(n, seconds, 10.0, longest)
         for n, (seconds, longest) in enumerate([(9.0, 9.0), (2.0, 100.0), (3.0, 50.0), (4.0, 30.0)], 1)
@@ -65,7 +67,7 @@ def test_fitted_costs_are_never_negative() -> None:
 
 
 def test_asynchronous_run_is_measured_where_its_trainer_waited() -> None:
-    # In 10 s two workers made 64 x 25 tokens: 80 a second each, 64 at a time, so 0.8 s a pass.
+    # In 10 s two workers generated 64 x 25 tokens: 80 a second each, 64 at a time, so 0.8 s a pass.
     lines = {n: step(n, 5.0, 25.0, 100.0) | {"seconds/step": 10.0} for n in range(1, 6)}
     result = measure_run("rec", lines, ASYNC, 512)
     assert result.passes[1] == (64, pytest.approx(0.8))
@@ -77,7 +79,7 @@ def test_asynchronous_run_is_measured_where_its_trainer_waited() -> None:
 
 def test_insufficient_runs_are_rejected() -> None:
     with pytest.raises(SizingError, match="3 steps are too few: at least 4"):
-        measure_run("rec", made([(20, 100), (30, 90)], 0.02, 0.001), SYNC, 512)
+        measure_run("rec", fitted_steps([(20, 100), (30, 90)], 0.02, 0.001), SYNC, 512)
     rows = {n: {"step": n, "seconds/step": 1.0, "seconds/train": 1.0} for n in range(1, 6)}
     with pytest.raises(SizingError, match="lack response/length, response/length_max, seconds/generate"):
         measure_run("rec", rows, SYNC, 512)
@@ -91,7 +93,7 @@ def test_step_shape_is_derived_from_the_job() -> None:
     rollout = {"replicas": 3, "engine": {"torch": {"maxSequences": 9}}, "refit": {"inFlight": "Continue"}}
     result = shape("grpo", {"spec.algorithm": {"grpo": entry}, "spec.rollout": rollout})
     assert result == StepShape(6, 3, 9, 2, True, 3)
-    # A greedy response beside each sample.
+    # remax adds a greedy response to each sample.
     greedy = shape("rloo", {"spec.algorithm": {"remax": {"promptsPerStep": 6, "samplesPerPrompt": 1}}})
     assert (greedy.samples, greedy.sequences) == (2, 12)
     for without, word in (("sft", "sft"), ("rewardModel", "reward_model")):

@@ -29,15 +29,15 @@ EVEN = EngineSpeed([(1, 1.0)], max_sequences=100)
     [(1, 1.0), (2, 2.0), (3, 3.0), (4, 6.5), (5, 6.5), (6, 6.5), (7, 7.0), (8, 7.5), (10, 8.5)],
 )
 def test_pass_time_is_interpolated_and_extrapolated(running: int, seconds: float) -> None:
-    # With 4 it took longer than with 6, so it counts as long as that; of two with 3 the quicker one counts.
+    # The time of 4 sequences is capped by that of 6; of the two times of 3 sequences the shorter one counts.
     points = [(6, 6.5), (3, 3.0), (3, 3.5), (1, 1.0), (4, 9.0), (8, 7.5)]
     assert EngineSpeed(points, max_sequences=10).seconds_per_pass(running) == pytest.approx(seconds)
 
 
 def test_one_worker_with_two_slots() -> None:
-    # 3 and 1 run beside each other for one pass of 1.5 s. Then 2 takes the place of 1: two passes of 1.5 s.
+    # 3 and 1 run together for one pass of 1.5 s. Then 2 takes the slot of 1: two passes of 1.5 s.
     assert simulate_worker(SPEED, [3, 1, 2]) == [(1.5, 1), (4.5, 2), (4.5, 3)]
-    # In another order 3 takes the place of 1, and after one more pass of 1.5 s is alone: two passes of 1 s.
+    # In another order 3 takes the slot of 1, and after one more pass of 1.5 s runs alone: two passes of 1 s.
     assert simulate_worker(SPEED, [1, 2, 3]) == [(1.5, 1), (3.0, 2), (5.0, 3)]
 
 
@@ -45,21 +45,21 @@ def test_workers_share_the_prompts() -> None:
     # Two groups of two responses of four tokens: one worker runs two at a time, four passes of 1.5 s, twice.
     speed = EngineSpeed(SPEED.points, 2, prompt_tokens_per_second=10.0)
     work = StepWorkload([4, 4, 4, 4], samples=2, prompt_tokens=5.0)
-    # 2 prompts x 5 tokens / 10 a second = 1 s, for two workers half a second each; a third has nothing to do.
+    # 2 prompts x 5 tokens / 10 a second = 1 s, half a second for each of two workers; a third stays idle.
     assert [each.seconds for each in generation_times(work, speed, 3)] == pytest.approx([13.0, 6.5, 6.5])
 
 
 def test_scoring_overlaps_generation() -> None:
-    # All four end after ten passes: nothing is hidden. One scorer takes 0.5 s for each.
+    # All four end after ten passes: no scoring overlaps. One scorer takes 0.5 s for each.
     alike = generation_times(StepWorkload([10] * 4, samples=1), EVEN, 1, scoring=2.0)
     assert (alike[0].seconds, alike[0].scoring_tail) == (10.0, 2.0)
-    # They end at 1, 2, 3 and 10 s; ten tokens of sixteen are the last one's: 2 s x 10 / 16.
+    # They end at 1, 2, 3 and 10 s; the last one has ten of sixteen tokens: 2 s x 10 / 16.
     apart = generation_times(StepWorkload([1, 2, 3, 10], samples=1), EVEN, 1, scoring=2.0)
     assert (apart[0].seconds, apart[0].scoring_tail) == (10.0, pytest.approx(1.25))
-    # At a second a token it is done with the first three at 7 s, and takes ten for the last one.
+    # At 1 s a token the scorer is done with the first three at 7 s, and takes 10 s for the last one.
     slow = generation_times(StepWorkload([1, 2, 3, 10], samples=1), EVEN, 1, scoring=16.0)
     assert slow[0].scoring_tail == pytest.approx(10.0)
-    # At three it is never idle after the first second.
+    # At 3 s a token the scorer is never idle after the first second.
     busy = generation_times(StepWorkload([1, 2, 3, 10], samples=1), EVEN, 1, scoring=48.0)
     assert busy[0].scoring_tail == pytest.approx(1 + 48 - 10)
 
@@ -68,10 +68,10 @@ def test_steady_state_seconds() -> None:
     work = StepWorkload([1, 1, 1, 5], samples=1)
     # 8 tokens, two at a time in 1.5 s: 6 s for one worker. The longest takes 5 x 1.5 = 7.5 s, over two steps.
     assert steady_state_seconds(work, SPEED, 1, 1, most=100.0) == pytest.approx(6.0)
-    # Two workers: 3 s of tokens, so it is the longest that counts, half of it in each of the two steps.
+    # Two workers: 3 s of tokens, so the longest response dominates, half of it in each of the two steps.
     assert steady_state_seconds(work, SPEED, 2, 1, most=100.0) == pytest.approx(3.75)
     assert steady_state_seconds(work, SPEED, 2, 1, most=3.5) == 3.5
-    # With room for all, both steps' eight run at a time: 1 + 7 x 0.5 = 4.5 s a pass, of the longest 5 / 2.
+    # With enough slots the eight of both steps run at a time: 1 + 7 x 0.5 = 4.5 s a pass, 5 / 2 passes.
     roomy = EngineSpeed(SPEED.points, max_sequences=100)
     assert steady_state_seconds(work, roomy, 1, 1, most=100.0) == pytest.approx(11.25)
 
@@ -93,8 +93,8 @@ def test_synchronous_step_is_sequential() -> None:
 
 
 def test_recommends_the_fewest_cost_effective_workers() -> None:
-    # With 8 workers a sequence each: from then on nothing changes. From 4 to 8 it is 20 to 10 s of 1,020:
-    # 1 %. From 2 to 3 it is 10 of 1,040.
+    # 8 workers run one sequence each, and more change nothing. From 4 to 8 workers a step of 1,020 s is 10 s
+    # shorter: 1 %. From 2 to 3 a step of 1,040 s is 10 s shorter.
     work = StepWorkload([10] * 8, samples=1)
     speed = EngineSpeed([(1, 1.0), (9, 9.0)], max_sequences=8)
     result = recommend_workers(work, speed, StepCosts(train=1000.0), staleness=0, flows=False, most=10)
@@ -103,7 +103,7 @@ def test_recommends_the_fewest_cost_effective_workers() -> None:
         "1 rollout worker: a step takes 1,080 s and the trainer waits 7 % of it; one more would make it 4 % "
         "shorter."
     )
-    # Three do no more than two where there are four groups; four do: the plateau is not taken for the end.
+    # With four groups three workers are no faster than two, but four are: the plateau is not the optimum.
     plateau = recommend_workers(
         StepWorkload([10] * 4, samples=1), EVEN_BY_LENGTH, StepCosts(1.0), 0, False, 8
     )
@@ -119,7 +119,7 @@ def test_asynchronous_step_takes_its_slowest_side() -> None:
     speed = EngineSpeed([(1, 1.0), (9, 9.0)], max_sequences=8)
     costs = StepCosts(train=30.0, before=3.0, score=50.0, refit=4.0, rest=2.0)
     result = recommend_workers(work, speed, costs, staleness=1, flows=False, most=4)
-    # The workers: 84, 44, 34, 24. The trainer: 35. Scores come meanwhile.
+    # Workers: 84, 44, 34, 24 s. Trainer: 35 s. Scoring overlaps.
     assert [row.step for row in result.rows] == pytest.approx([84.0, 44.0, 35.0, 35.0])
     assert result.workers == 3 and result.chosen.idle == pytest.approx(2 / 35)
     assert result.sentence == (
@@ -129,7 +129,7 @@ def test_asynchronous_step_takes_its_slowest_side() -> None:
 
 
 def test_superfluous_workers_idle() -> None:
-    # Six responses may be in the making. Three workers run two each; of four each has room for one alone.
+    # Six responses may be in flight. Three workers run two each; of four, each runs one.
     result = recommend_workers(StepWorkload([1, 1, 1], samples=1), EVEN, StepCosts(train=0.1), 1, True, 4)
     assert [row.step for row in result.rows] == pytest.approx([0.5, 0.5, 0.5, 0.5])
 
@@ -140,7 +140,7 @@ def test_why_an_asynchronous_trainer_cannot_be_kept_busy() -> None:
     dry = recommend_workers(work, EVEN, slow, staleness=1, flows=False, most=4)
     assert dry.sentence.endswith("with rollout.refit.inFlight Continue they would not.")
     value = recommend_workers(work, EVEN, slow, staleness=1, flows=True, most=4)
-    # 100 tokens of the longest, a second each, over two steps.
+    # The longest response has 100 tokens of a second each, over two steps.
     assert value.chosen.step == pytest.approx(51.5) or value.chosen.step == pytest.approx(50.0)
     assert value.sentence.endswith("The longest responses limit it, which more workers do not shorten.")
 
@@ -174,7 +174,7 @@ def test_more_workers_are_never_slower_nor_is_an_asynchronous_job(
         assert all(0 <= row.idle <= 1 and row.generate > 0 for row in rows)
     for sync, async_ in zip(one_after_the_other, overlapping, strict=True):
         assert async_.step <= sync.step * (1 + 1e-12)
-    # Nobody generates faster than the longest response passes through an engine that runs nothing else.
+    # Generation takes at least as long as the longest response alone in an engine.
     assert one_after_the_other[-1].generate >= max(lengths) * speed.seconds_per_pass(1) * (1 - 1e-9)
 
 
@@ -185,7 +185,7 @@ def test_quantiles_have_the_requested_mean(count: int, longest: int, share: floa
     result = ResponseLengths(mean, longest, spread).quantiles(count)
     assert result == sorted(result) and len(result) == count
     assert result[0] >= 1 and result[-1] <= longest
-    # Each is rounded by at most a half.
+    # Each length is rounded by at most a half.
     assert abs(sum(result) / count - mean) <= 0.5 + 1e-6 * longest
 
 
@@ -207,7 +207,7 @@ def test_fit_recovers_the_spread() -> None:
     assert result.spread == pytest.approx(0.958, abs=0.001)
     assert result.spread * 2.160 - result.spread**2 / 2 == pytest.approx(math.log(5), abs=0.002)
     assert fit_lengths([8.0], [8.0], 64, 512).spread == pytest.approx(0.0)
-    # More than any log-normal has: the widest.
+    # A spread above that of any log-normal gives the widest one.
     assert fit_lengths([2.0], [500.0], 64, 512).spread == pytest.approx(2.160, abs=0.001)
 
 

@@ -31,7 +31,7 @@ def record(phase: str, **status: Any) -> JobRecord:
 
 
 @pytest.mark.parametrize(
-    ("phase", "until", "there"),
+    ("phase", "until", "expected"),
     [
         ("Running", "Succeeded", False),
         ("Suspended", "Succeeded", False),
@@ -42,8 +42,8 @@ def record(phase: str, **status: Any) -> JobRecord:
         ("Suspended", "Suspended", True),
     ],
 )
-def test_phase_is_reached_or_not(phase: str, until: str, there: bool) -> None:
-    assert has_reached(record(phase), JobPhase(until)) is there
+def test_phase_is_reached_or_not(phase: str, until: str, expected: bool) -> None:
+    assert has_reached(record(phase), JobPhase(until)) is expected
 
 
 def test_wait_for_an_unreachable_phase_raises() -> None:
@@ -58,8 +58,8 @@ def test_wait_for_an_unreachable_phase_raises() -> None:
 
 def test_timeout_message_states_what_the_job_waits_for() -> None:
     late = record("Running", step=3, maxSteps=10, message="waits for rollout-0")
-    said = timeout_message(late, "n/a", JobPhase.SUCCEEDED, 60)
-    assert said == (
+    text = timeout_message(late, "n/a", JobPhase.SUCCEEDED, 60)
+    assert text == (
         "waited 60 s for n/a to be Succeeded: it is Running at step 3 of 10; status: waits for rollout-0"
     )
 
@@ -91,7 +91,7 @@ def test_single_document_keeps_its_set_fields() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "expected_text"),
     [
         (BASE.replace("10", "0"), "spec.maxSteps"),
         ({"apiVersion": "v1", "kind": "Pod"}, "metadata"),
@@ -102,7 +102,7 @@ def test_single_document_keeps_its_set_fields() -> None:
         ([3], "a int is not a job"),
     ],
 )
-def test_invalid_submission_names_the_field(given: Any, said: str) -> None:
+def test_invalid_submission_names_the_field(given: Any, expected_text: str) -> None:
     with pytest.raises(JobInvalid) as caught:
         parse_submission(given)
-    assert said in str(caught.value)
+    assert expected_text in str(caught.value)

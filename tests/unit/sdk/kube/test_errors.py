@@ -23,13 +23,13 @@ ONE = f"{JOBS}/one"
 SERVER = "https://cluster.test"
 
 
-def refused(verb: str, path: str, code: int, **told: Any) -> KubealignError:
-    body = json.dumps({"kind": "Status", "status": "Failure", "code": code, **told}).encode()
+def refused(verb: str, path: str, code: int, **fields: Any) -> KubealignError:
+    body = json.dumps({"kind": "Status", "status": "Failure", "code": code, **fields}).encode()
     return user_error(ApiCall(verb, path), ErrorResponse(SERVER, code, body))
 
 
 @pytest.mark.parametrize(
-    ("verb", "path", "said"),
+    ("verb", "path", "expected"),
     [
         ("get", ONE, "get alignmentjobs one in namespace team"),
         ("patch", f"{ONE}/scale", "patch alignmentjobs/scale one in namespace team"),
@@ -39,8 +39,8 @@ def refused(verb: str, path: str, code: int, **told: Any) -> KubealignError:
         ("get", "/api/v1/namespaces/team", "get namespaces team in every namespace"),
     ],
 )
-def test_call_describes_itself(verb: str, path: str, said: str) -> None:
-    assert str(ApiCall(verb, path)) == said
+def test_call_describes_itself(verb: str, path: str, expected: str) -> None:
+    assert str(ApiCall(verb, path)) == expected
 
 
 def test_each_status_has_its_exception() -> None:

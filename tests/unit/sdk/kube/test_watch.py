@@ -27,8 +27,8 @@ def event(kind: str, uid: str, version: int) -> Json:
 
 @dataclass
 class Server:
-    """Returns the given responses to lists and watches in turn and raises those that are errors. The last
-    watch stays open.
+    """Fake API server that returns the given responses to lists and watches in turn and raises those that are
+    errors. The last watch stays open.
     """
 
     lists: list[Any]
@@ -54,7 +54,7 @@ class Server:
 
     async def seen(self, count: int, known: Mapping[str, Json] | None = None) -> Seen:
         """Return this many changes: uid, version, deleted."""
-        found: Seen = []
+        changes: Seen = []
         async with (
             asyncio.timeout(30),
             aclosing(
@@ -65,10 +65,10 @@ class Server:
         ):
             async for change in answer:
                 metadata = change.item["metadata"]
-                found.append((metadata["uid"], metadata["resourceVersion"], change.is_deleted))
-                if len(found) == count:
+                changes.append((metadata["uid"], metadata["resourceVersion"], change.is_deleted))
+                if len(changes) == count:
                     break
-        return found
+        return changes
 
 
 async def test_every_page_is_read() -> None:

@@ -87,7 +87,7 @@ def test_concurrent_processes_share_the_cores(ppo: AlignmentJob, monkeypatch: py
         # Trainer and critic train at the same time: 8 / 2.
         "trainer-0": 4,
         "critic-0": 4,
-        # While samples come in, 2 rollout workers, the reference and one reward: 8 / 4; rollout: 8 / 2.
+        # 2 rollout workers, the reference and one reward overlap: 8 / 4; rollout: 8 / 2.
         "reference-0": 2,
         "reward-helpful-0": 2,
         "rollout-0": 4,
@@ -97,14 +97,16 @@ def test_concurrent_processes_share_the_cores(ppo: AlignmentJob, monkeypatch: py
     assert {compute_threads(process, processes, cores=1) for process in processes} == {1}
 
 
-@pytest.mark.parametrize(("said", "most"), [("2", 2), (" 3,1", 3), ("", 8), ("16", 8), ("many", 8), ("0", 8)])
+@pytest.mark.parametrize(
+    ("value", "most"), [("2", 2), (" 3,1", 3), ("", 8), ("16", 8), ("many", 8), ("0", 8)]
+)
 def test_threads_are_bounded_by_omp_num_threads(
-    ppo: AlignmentJob, said: str, most: int, monkeypatch: pytest.MonkeyPatch
+    ppo: AlignmentJob, value: str, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     processes = roles(ppo)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     share = {process.name: compute_threads(process, processes, cores=8) for process in processes}
-    monkeypatch.setenv("OMP_NUM_THREADS", said)
+    monkeypatch.setenv("OMP_NUM_THREADS", value)
     assert {process.name: compute_threads(process, processes, cores=8) for process in processes} == {
         name: min(most, own) for name, own in share.items()
     }
@@ -112,7 +114,7 @@ def test_threads_are_bounded_by_omp_num_threads(
 
 def test_processes_compute_in_turns_unless_phases_overlap(ppo: AlignmentJob) -> None:
     """Overlapping phases make waiting threads spin longer before they sleep."""
-    assert not computes_in_turns(ppo)  # a reference and a reward model score while responses come in
+    assert not computes_in_turns(ppo)  # a reference and a reward model score during generation
     messages = ppo.model_dump(mode="json", by_alias=True, exclude_none=True)
     even = {"name": "even", "function": {"file": {"path": "/reward.py", "name": "reward"}}}
     spec = {name: messages["spec"][name] for name in ("policy", "data", "maxSteps")} | {"rewards": [even]}
@@ -143,7 +145,7 @@ def test_processes_beside_rollout_workers_yield_the_cpu(ppo: AlignmentJob) -> No
     ):
         processes = roles(job)
         assert {each.name for each in processes if should_yield_cpu(each, processes, job)} == standing_back
-    # What scores rows beside nobody.
+    # Scorers in a job without rollout workers do not yield.
     without = [process for process in roles(ppo) if process.role is not Role.ROLLOUT]
     assert not any(should_yield_cpu(process, without, ppo) for process in without)
 
@@ -184,10 +186,10 @@ def test_colocated_workers_are_not_scaled() -> None:
 
 
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=8))
-def test_scaling_reaches_the_requested_replica_count(wanted: list[int]) -> None:
+def test_scaling_reaches_the_requested_replica_count(replica_counts: list[int]) -> None:
     job = with_spec(PPO, ("replicas: 2, minReplicas: 2", "replicas: 1"))
     processes = list(roles(job))
-    for replicas in wanted:
+    for replicas in replica_counts:
         added, removed = plan_scaling(job, processes, "rollout", replicas)
         assert not (added and removed)
         processes = [process for process in (*processes, *added) if process not in removed]
@@ -222,11 +224,11 @@ def test_short_validation_metric_names_are_preferred() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "expected"),
     [(0.314, "0.31s"), (12.44, "12.4s"), (185, "3m05s"), (59.99, "60.0s"), (7620, "2h07m")],
 )
-def test_format_seconds(value: float, said: str) -> None:
-    assert format_seconds(value) == said
+def test_format_seconds(value: float, expected: str) -> None:
+    assert format_seconds(value) == expected
 
 
 def test_describe_exit() -> None:

@@ -61,9 +61,9 @@ def run(*words: object) -> Result:
 
 
 def planned(file: Path, *words: object) -> list[dict[str, Any]]:
-    found = run(file, "--config", f"critic={file.parent / 'large.json'}", "-o", "json", *words)
-    assert found.stdout, found.stderr
-    jobs: list[dict[str, Any]] = json.loads(found.stdout)
+    result = run(file, "--config", f"critic={file.parent / 'large.json'}", "-o", "json", *words)
+    assert result.stdout, result.stderr
+    jobs: list[dict[str, Any]] = json.loads(result.stdout)
     return jobs
 
 
@@ -82,9 +82,9 @@ def test_json_of_every_job_and_process(file: Path) -> None:
 
 
 def test_table_output(file: Path) -> None:
-    found = run(file, "--config", file.parent / "large.json", "--no-color")
-    assert found.exit_code == 0, found.stderr
-    lines = found.stdout.splitlines()
+    result = run(file, "--config", file.parent / "large.json", "--no-color")
+    assert result.exit_code == 0, result.stderr
+    lines = result.stdout.splitlines()
     assert lines[0].startswith("first: ") and "1 devices" in lines[0]
     assert any(line.startswith("rollout   2") and " yes " in line for line in lines)
     assert any(line.startswith("refit: ") for line in lines)
@@ -117,17 +117,17 @@ def test_the_remedy_makes_the_job_fit(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected_text"),
     [
         ([], "spec.critic.model is hugging_face, whose config.json is not here"),
         (["--config", "critic=none.json"], "none.json cannot be read as a config.json"),
         (["--gpu-memory", "much"], "--gpu-memory is 'much'; it must be an amount above 0"),
     ],
 )
-def test_errors_name_the_invalid_input(file: Path, words: list[str], said: str) -> None:
-    found = run(file, *words)
-    assert found.exit_code == 1
-    assert said in found.stderr
+def test_errors_name_the_invalid_input(file: Path, words: list[str], expected_text: str) -> None:
+    result = run(file, *words)
+    assert result.exit_code == 1
+    assert expected_text in result.stderr
 
 
 def test_byte_amounts() -> None:

@@ -87,9 +87,9 @@ def test_layer_activations() -> None:
     # once more 8, two normalisers; gate, up, activation and product of 16.
     assert cost.saved_bytes(1, False, Recompute.NOTHING) == 4 * (2 * 3 * 8 + 5 * 8 + 2 + 4 * 16)
     assert cost.saved_bytes(1, False, Recompute.LAYERS) == 4 * 8
-    # Computed again from queries of 8, keys and values of 4 each; the result stays with the projection.
+    # Recomputed from queries of 8, keys and values of 4 each; the projection keeps the result.
     assert cost.saved_bytes(1, False, Recompute.ATTENTION) == 4 * (2 * 3 * 8 + (8 + 4 + 4) + 8 + 4 * 16)
-    # Neither what a norm divides, nor activation and product.
+    # Without the normalised inputs, the activation and the product.
     lean = layer_activations(SHAPE, 0, FP32, fused=True)
     assert lean.saved_bytes(1, False, Recompute.NOTHING) == 4 * (2 * 2 * 8 + 5 * 8 + 2 + 2 * 16)
 
@@ -111,12 +111,12 @@ def test_head_memory_is_two_chunks_and_a_gradient() -> None:
 
 def test_peak_of_one_rank_in_fp32() -> None:
     trainer = Trainer(backend=Backend(torch=TorchBackendSpec(microbatch_tokens=16)))
-    found = trainer_memory(TrainedModel(SHAPE, trainer, WORK, Device.CPU))
+    peak = trainer_memory(TrainedModel(SHAPE, trainer, WORK, Device.CPU))
     weights = 2 * 80 + 2 * (2 * 64 + 2 * 32 + 3 * 128 + 16) + 8
     layers, ends = 2 * 4 * (32 + 40 + 2 + 32), 4 * (2 * 8 + 2 * 8)
-    assert found.name == "layers' backward"
-    assert found.parts["weights"] + found.parts["gradients"] + found.parts["optimizer"] == 16 * weights
-    assert found.parts["activations"] == 16 * (layers + ends + 4 * (3 * 16 + 8))
+    assert peak.name == "layers' backward"
+    assert peak.parts["weights"] + peak.parts["gradients"] + peak.parts["optimizer"] == 16 * weights
+    assert peak.parts["activations"] == 16 * (layers + ends + 4 * (3 * 16 + 8))
 
 
 def test_a_long_sequence_has_its_own_pass() -> None:
@@ -128,18 +128,18 @@ def test_a_long_sequence_has_its_own_pass() -> None:
 def test_a_stage_holds_a_microbatch_for_each_later_stage() -> None:
     work = Workload(prompt=4, response=4, sequences=64, epochs=1, updates=1)
     trainer = megatron(ranks=2, pipeline_parallel=2, precision=BF16, microbatch_tokens=8)
-    found = trainer_memory(TrainedModel(SHAPE, trainer, work, Device.GPU))
+    peak = trainer_memory(TrainedModel(SHAPE, trainer, work, Device.GPU))
     layer = 2 * (4 + 2 + 2) * 8 + 2 * (5 * 8 + 4 * 16) + 8
-    assert found.name == "backward of stage 0"
-    assert found.parts["process"] == CUDA_CONTEXT_BYTES
-    assert found.parts["activations"] == 8 * (2 * layer + 2 * (3 * 16 + 8))
+    assert peak.name == "backward of stage 0"
+    assert peak.parts["process"] == CUDA_CONTEXT_BYTES
+    assert peak.parts["activations"] == 8 * (2 * layer + 2 * (3 * 16 + 8))
 
 
 def test_an_adapter_reduces_the_peak() -> None:
-    whole = trainer_memory(TrainedModel(SHAPE, Trainer(), WORK, Device.CPU))
+    full = trainer_memory(TrainedModel(SHAPE, Trainer(), WORK, Device.CPU))
     adapted = trainer_memory(TrainedModel(SHAPE, Trainer(lora=Lora(rank=1)), WORK, Device.CPU))
     assert adapted.parts["optimizer"] == 8 * parameter_counts.adapter(SHAPE, Lora(rank=1))
-    assert adapted.total < whole.total
+    assert adapted.total < full.total
 
 
 def test_kv_cache_bytes() -> None:
@@ -151,13 +151,13 @@ def test_kv_cache_bytes() -> None:
 
 def test_the_built_in_engine_has_pages_for_all_sequences_at_maximum_length() -> None:
     engine = Engine(torch=TorchEngineSpec(max_sequences=3, prefill_tokens=4))
-    found = engine_memory(SHAPE, engine, SamplingSpec(), WORK, Machine())
+    memory = engine_memory(SHAPE, engine, SamplingSpec(), WORK, Machine())
     # Whole pages of 16.
     pages = -(-WORK.sequence // 16)
-    assert found.peak.parts["cache"] == cache_bytes(SHAPE, 3 * pages * 16, FP32)
-    assert found.peak.parts["weights"] == 4 * parameter_counts.total(SHAPE)
-    assert found.peak.parts["activations"] >= 28 * 3 * 10
-    assert found.sequences == 3
+    assert memory.peak.parts["cache"] == cache_bytes(SHAPE, 3 * pages * 16, FP32)
+    assert memory.peak.parts["weights"] == 4 * parameter_counts.total(SHAPE)
+    assert memory.peak.parts["activations"] >= 28 * 3 * 10
+    assert memory.sequences == 3
     on_cpu = engine_memory(SHAPE, engine, SamplingSpec(), WORK, Machine(device=Device.CPU))
     assert on_cpu.peak.parts["weights"] == 2 * 4 * parameter_counts.total(SHAPE)
 
@@ -171,8 +171,8 @@ def test_the_built_in_engine_limits_sequences_to_its_memory() -> None:
     stated = Engine(torch=TorchEngineSpec(max_sequences=8, cache_gib=4.5 * each / 2**30))
     assert engine_memory(SHAPE, stated, SamplingSpec(), WORK, room).sequences == 4
     none = Engine(torch=TorchEngineSpec(max_sequences=8, cache_gib=0.5 * each / 2**30))
-    found = engine_memory(SHAPE, none, SamplingSpec(), WORK, room)
-    assert (found.sequences, found.peak.parts["cache"]) == (0, each)
+    memory = engine_memory(SHAPE, none, SamplingSpec(), WORK, room)
+    assert (memory.sequences, memory.peak.parts["cache"]) == (0, each)
 
 
 def test_external_engines_use_the_remaining_memory() -> None:

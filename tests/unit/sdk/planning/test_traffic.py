@@ -76,21 +76,21 @@ def test_distributed_optimizer_reduces_and_gathers_once_per_update() -> None:
 
 def test_traffic_between_nodes_uses_the_network_rate() -> None:
     machine = Machine(devices=2, link_rate=100.0, network_rate=10.0)
-    found = {each.direction: each for each in estimate_traffic(model(4, tensor_parallel=2), machine)}
-    assert found["tensor"].is_within_node and found["tensor"].seconds == pytest.approx(
-        found["tensor"].sent / 100
+    traffic = {each.direction: each for each in estimate_traffic(model(4, tensor_parallel=2), machine)}
+    assert traffic["tensor"].is_within_node and traffic["tensor"].seconds == pytest.approx(
+        traffic["tensor"].sent / 100
     )
-    assert not found["data"].is_within_node and found["data"].seconds == pytest.approx(
-        found["data"].sent / 10
+    assert not traffic["data"].is_within_node and traffic["data"].seconds == pytest.approx(
+        traffic["data"].sent / 10
     )
 
 
 def test_weight_transfer() -> None:
     machine = Machine(copy_rate=100.0, network_rate=1.0)
-    found = estimate_weight_transfer(model(1), 3, machine)
-    assert (found.sent, found.snapshot) == (4 * WEIGHTS, 8 * WEIGHTS)
-    assert found.shared_seconds == pytest.approx(2.4 * 4 * WEIGHTS / 100)
-    assert found.stream_seconds == pytest.approx(3 * 4 * WEIGHTS)
+    transfer = estimate_weight_transfer(model(1), 3, machine)
+    assert (transfer.sent, transfer.snapshot) == (4 * WEIGHTS, 8 * WEIGHTS)
+    assert transfer.shared_seconds == pytest.approx(2.4 * 4 * WEIGHTS / 100)
+    assert transfer.stream_seconds == pytest.approx(3 * 4 * WEIGHTS)
 
 
 def test_only_the_adapter_is_transferred() -> None:

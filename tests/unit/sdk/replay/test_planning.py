@@ -78,7 +78,7 @@ def test_replay_of_all_steps_from_the_initial_weights(made: Made, tmp_path: Path
     create_replay_folder(planned, fresh=False)
     assert read_replay_plan(planned.folder.root) == planned.replay
     assert planned.folder.prepared.resolve() == recorded.prepared.resolve()
-    # The same command goes on; another one's steps are not mixed with these.
+    # The same command resumes the replay; a command with other steps is rejected.
     create_replay_folder(planned, fresh=False)
     with pytest.raises(ReplayError, match=r"holds a replay of steps 1 to 4 of .*rec: choose another --name"):
         create_replay_folder(plan_replay(tmp_path, "rec", "again", 3, 1, []), fresh=False)
@@ -220,5 +220,5 @@ def test_results_are_compared_byte_by_byte(made: Made, tmp_path: Path) -> None:
     assert has_same_weights(planned) is True
     (planned.folder.result / "model.safetensors").write_bytes(b"13")
     assert has_same_weights(planned) is False
-    # A part of the steps ends with other weights, which says nothing.
+    # A partial replay ends with other weights, so there is no verdict.
     assert has_same_weights(plan_replay(tmp_path, "rec", "part", 1, 2, [])) is None

@@ -58,7 +58,7 @@ def test_data_sets_are_dependencies() -> None:
     reading = AlignmentJob.model_validate(given)
     assert dependency_names(reading) == {"d", "v"}
     assert names(order_by_dependencies([reading, job("v", "d"), job("d")], never_finished)) == ["d", "v", "a"]
-    assert [(format_path(place), name) for place, name in result_references(reading)] == [
+    assert [(format_path(path), name) for path, name in result_references(reading)] == [
         ("spec.data.prompts.source.job.name", "d"),
         ("spec.validation.data.prompts.source.job.name", "v"),
     ]
@@ -73,8 +73,8 @@ def test_accepted_result_kinds_per_field() -> None:
         reward: {ResultKind.REWARD_MODEL},
         rows: {ResultKind.DATA},
     }
-    for place, fitting in may.items():
-        assert {makes for makes in ResultKind if result_kind_error(place, "other", makes) is None} == fitting
+    for path, fitting in may.items():
+        assert {makes for makes in ResultKind if result_kind_error(path, "other", makes) is None} == fitting
     assert result_kind_error(critic, "other", ResultKind.DATA) == (
         "must be a job that makes a policy or a reward model: other makes data"
     )
@@ -89,8 +89,8 @@ def test_result_kind_of_a_raw_algorithm() -> None:
         is result_kind_of({})
         is None
     )
-    made = {name: result_kind_of({name: {}}) for name in document_fields(Algorithm)}
-    others = {name for name, makes in made.items() if makes is not ResultKind.POLICY}
+    kinds = {name: result_kind_of({name: {}}) for name in document_fields(Algorithm)}
+    others = {name for name, makes in kinds.items() if makes is not ResultKind.POLICY}
     assert others == {"rewardModel", "generate", "annotate"}
 
 
@@ -136,12 +136,12 @@ def test_dependency_cycles_are_errors() -> None:
 
 @given(st.permutations(list("abcdef")), st.data())
 def test_every_job_follows_its_dependencies(given_order: list[str], data: st.DataObject) -> None:
-    # A job may need those that are before it in the alphabet: never a cycle.
+    # A job depends only on jobs earlier in the alphabet, so there is no cycle.
     needs = {
         name: data.draw(st.lists(st.sampled_from(sorted(given_order)[:i]), max_size=4)) if i else []
         for i, name in enumerate(sorted(given_order))
     }
-    found = names(order_by_dependencies([job(name, *needs[name]) for name in given_order], never_finished))
-    assert sorted(found) == sorted(given_order)
-    for name in found:
-        assert all(found.index(other) < found.index(name) for other in needs[name])
+    order = names(order_by_dependencies([job(name, *needs[name]) for name in given_order], never_finished))
+    assert sorted(order) == sorted(given_order)
+    for name in order:
+        assert all(order.index(other) < order.index(name) for other in needs[name])

@@ -82,8 +82,8 @@ def test_all_fields_of_the_processes(document: Make) -> None:
     job = AlignmentJob.model_validate(
         document("ppo", {"spec.trainer.ranks": 2, "spec.validation": VALIDATION})
     )
-    found = {process.name: process for process in roles(job)}
-    assert found["prepare"] == Process(
+    processes = {process.name: process for process in roles(job)}
+    assert processes["prepare"] == Process(
         "prepare",
         Role.DRIVER,
         "prepare",
@@ -91,7 +91,7 @@ def test_all_fields_of_the_processes(document: Make) -> None:
         one_shot=True,
         serves=False,
     )
-    assert found["trainer-1"] == Process(
+    assert processes["trainer-1"] == Process(
         "trainer-1",
         Role.TRAINER,
         "trainer",
@@ -102,7 +102,7 @@ def test_all_fields_of_the_processes(document: Make) -> None:
     )
     # Each trainer rank serves its part of the weights; the critic sends no weights.
     assert all(process.serves == (process.rank == 0) for process in roles(job) if process.group == "critic")
-    assert found["reward-short-0"] == Process(
+    assert processes["reward-short-0"] == Process(
         "reward-short-0",
         Role.REWARD,
         "reward-short",
@@ -111,9 +111,9 @@ def test_all_fields_of_the_processes(document: Make) -> None:
         after=("prepare",),
         elastic=True,
     )
-    assert (found["rollout-0"],) == rollout_worker(job.spec, 0)
-    assert found["rollout-0"].calls == ("trainer",)
-    assert found["driver"] == Process(
+    assert (processes["rollout-0"],) == rollout_worker(job.spec, 0)
+    assert processes["rollout-0"].calls == ("trainer",)
+    assert processes["driver"] == Process(
         "driver",
         Role.DRIVER,
         "driver",
@@ -147,11 +147,11 @@ def test_a_worker_of_several_processes(document: Make) -> None:
 
 
 def test_rollout_workers_in_the_trainers_processes(document: Make) -> None:
-    def found(**rollout: Any) -> tuple[Process, ...]:
+    def rollout_processes(**rollout: Any) -> tuple[Process, ...]:
         return roles(AlignmentJob.model_validate(document("rloo", {"spec.rollout": rollout})))
 
-    assert generation_role(found()) is Role.ROLLOUT
-    shared = found(placement="WithTrainer")
+    assert generation_role(rollout_processes()) is Role.ROLLOUT
+    shared = rollout_processes(placement="WithTrainer")
     assert generation_role(shared) is Role.TRAINER
     (trainer,) = (process for process in shared if process.group == "trainer")
     assert (trainer.module, trainer.role) == ("kubealign_services.roles.colocated.main", Role.TRAINER)

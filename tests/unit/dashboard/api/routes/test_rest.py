@@ -32,7 +32,7 @@ async def client(site: MemoryBackend) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-def told(answer: httpx.Response, status: int) -> dict[str, Any]:
+def problem_of(answer: httpx.Response, status: int) -> dict[str, Any]:
     """Return the problem of a response."""
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
@@ -48,12 +48,12 @@ async def test_a_job_from_creation_to_deletion(client: httpx.AsyncClient, tmp_pa
     document = sft_job(tmp_path, "more")
     tried = await client.post(JOBS, params={"dryRun": "All"}, json=document)
     assert tried.status_code == 201
-    told(await client.get(f"{JOBS}/more"), 404)
+    problem_of(await client.get(f"{JOBS}/more"), 404)
     created = await client.post(JOBS, json=document)
     assert created.status_code == 201
     assert created.headers["location"] == f"{JOBS}/more"
     assert created.json()["metadata"]["namespace"] == "default"
-    assert told(await client.post(JOBS, json=document), 409)["type"].endswith("job-exists")
+    assert problem_of(await client.post(JOBS, json=document), 409)["type"].endswith("job-exists")
     patch = {"metadata": {"labels": {"team": "maths"}}}
     changed = await client.patch(f"{JOBS}/more", json=patch, headers=MERGE)
     assert changed.json()["metadata"]["labels"] == {"team": "maths"}
@@ -61,7 +61,7 @@ async def test_a_job_from_creation_to_deletion(client: httpx.AsyncClient, tmp_pa
     suspended = await client.put(f"{JOBS}/more/suspend", json={"suspend": True})
     assert suspended.json()["status"]["phase"] == "Suspended"
     assert (await client.delete(f"{JOBS}/more")).json() == {}
-    told(await client.get(f"{JOBS}/more"), 404)
+    problem_of(await client.get(f"{JOBS}/more"), 404)
 
 
 async def test_pages_contain_each_job_once(
@@ -90,8 +90,8 @@ async def test_scale(client: httpx.AsyncClient) -> None:
     before["spec"]["replicas"] = 3
     after = (await client.put(f"{JOBS}/letters/scale", json=before)).json()
     assert after["spec"]["replicas"] == 3
-    assert "has no rollout workers" in told(await client.get(f"{JOBS}/sums/scale"), 409)["detail"]
-    told(await client.put(f"{JOBS}/sums/scale", json=before), 409)
+    assert "has no rollout workers" in problem_of(await client.get(f"{JOBS}/sums/scale"), 409)["detail"]
+    problem_of(await client.put(f"{JOBS}/sums/scale", json=before), 409)
 
 
 async def test_metrics_continue_after_an_entry(client: httpx.AsyncClient, site: MemoryBackend) -> None:
@@ -182,7 +182,7 @@ async def test_health_findings(client: httpx.AsyncClient, site: MemoryBackend) -
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "arguments", "status", "place"),
+    ("method", "path", "arguments", "status", "parameter"),
     [
         ("GET", JOBS, {"params": {"limit": "0"}}, 422, "limit"),
         ("GET", JOBS, {"params": {"phase": "Sleeping"}}, 422, "phase.0"),
@@ -209,38 +209,40 @@ async def test_health_findings(client: httpx.AsyncClient, site: MemoryBackend) -
     ],
 )
 async def test_bad_requests_name_the_parameter(
-    client: httpx.AsyncClient, method: str, path: str, arguments: dict[str, Any], status: int, place: str
+    client: httpx.AsyncClient, method: str, path: str, arguments: dict[str, Any], status: int, parameter: str
 ) -> None:
-    problem = told(await client.request(method, path, **arguments), status)
-    if place:
-        assert place in [error["path"] for error in problem["errors"]]
+    problem = problem_of(await client.request(method, path, **arguments), status)
+    if parameter:
+        assert parameter in [error["path"] for error in problem["errors"]]
 
 
 async def test_an_invalid_job_lists_all_errors(client: httpx.AsyncClient, tmp_path: Path) -> None:
     document = sft_job(tmp_path, "bad", maxSteps=0, seed="x")
-    problem = told(await client.post(JOBS, json=document), 422)
+    problem = problem_of(await client.post(JOBS, json=document), 422)
     assert {error["path"] for error in problem["errors"]} >= {"spec.maxSteps", "spec.seed"}
     document = sft_job(tmp_path, "bad")
     document["metadata"]["namespace"] = "elsewhere"
-    assert told(await client.post(JOBS, json=document), 422)["errors"][0]["path"] == "metadata.namespace"
+    assert (
+        problem_of(await client.post(JOBS, json=document), 422)["errors"][0]["path"] == "metadata.namespace"
+    )
 
 
 async def test_backend_errors_become_problems(client: httpx.AsyncClient, site: MemoryBackend) -> None:
     site.failing = Unavailable("Redis did not answer")
     answer = await client.get(f"{JOBS}/sums")
-    assert told(answer, 503)["detail"] == "Redis did not answer"
+    assert problem_of(answer, 503)["detail"] == "Redis did not answer"
     assert answer.headers["retry-after"]
     site.failing = Conflict("it has changed meanwhile")
-    told(await client.delete(f"{JOBS}/sums"), 409)
+    problem_of(await client.delete(f"{JOBS}/sums"), 409)
     site.failing = KeyError("secret inside")  # type: ignore[assignment]
     answer = await client.get(f"{JOBS}/sums")
-    told(answer, 500)
+    problem_of(answer, 500)
     assert "secret" not in answer.text
 
 
 async def test_unsupported_methods_list_the_allowed_ones(client: httpx.AsyncClient) -> None:
     answer = await client.request("PATCH", JOBS, json={})
-    told(answer, 405)
+    problem_of(answer, 405)
     assert answer.headers["allow"] == "GET, POST"
 
 

@@ -15,7 +15,7 @@ _NEEDS = {"a": ["e"], "b": ["d"], "c": ["a", "b"], "d": [], "e": ["c"], "self": 
         ("c", ("c", "a", "e", "c")),
         ("self", ("self", "self")),
         ("b", ()),
-        # It waits for a ring, and is in none.
+        # Waits for a ring without being part of one.
         ("outside", ()),
         ("unknown", ()),
     ],

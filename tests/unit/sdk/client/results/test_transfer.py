@@ -59,9 +59,9 @@ class Wire:
         return WSMessage(WSMsgType.BINARY, self.messages.pop(0), None)  # type: ignore[call-arg]
 
 
-def wire(sent: bytes, told: bytes, end: bytes = SUCCESS) -> Wire:
+def wire(sent: bytes, stderr: bytes, end: bytes = SUCCESS) -> Wire:
     chunks = [sent[at : at + 32_000] for at in range(0, len(sent), 32_000)]
-    return Wire([b"\1" + chunk for chunk in chunks] + [b"\2" + told, b"\3" + end])
+    return Wire([b"\1" + chunk for chunk in chunks] + [b"\2" + stderr, b"\3" + end])
 
 
 def archive(folder: Path) -> tuple[bytes, bytes]:

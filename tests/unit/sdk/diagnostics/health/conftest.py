@@ -66,11 +66,11 @@ def found() -> Found:
     return examine
 
 
-def process(name: str, role: str, **held: Any) -> ProcessRecord:
+def process(name: str, role: str, **fields: Any) -> ProcessRecord:
     """Return a ready process with a recent heartbeat."""
-    said = {
+    defaults = {
         "state": ProcessState.READY,
         "says": {"role": role},
         "silent_seconds": 2.0,
     }
-    return ProcessRecord(name=name, role=role, **(said | held))
+    return ProcessRecord(name=name, role=role, **(defaults | fields))

@@ -18,7 +18,7 @@ def test_healthy_job_has_no_findings(found: Found) -> None:
 
 
 SICK: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
-    # name: (anchor, figures that are sick, figures that are not quite)
+    # name: (anchor, metrics above the threshold, metrics just below it)
     "far away": (
         "kl-running-away",
         {"kl__reference_sequence": lambda s: 31.0, "kl__reference": lambda s: 0.06},
@@ -201,7 +201,7 @@ def test_repeated_steps_count_once() -> None:
     again = steps(60, {}, fence=2)[40:]
     assert len(check_health(RESOURCE, sick, [])) == 1
     assert check_health(RESOURCE, [*sick, *again], []) == []
-    # The second driver has gone back to step 40, and done 41 only.
+    # The second driver resumed from step 40 and finished step 41 only.
     series = MetricSeries([*sick, again[0]])
     assert [step for step, _ in series.points("reward/mean")] == list(range(1, 42))
 
@@ -212,7 +212,7 @@ def test_silent_process_is_found(found: Found) -> None:
     nats = process("nats", "nats", silent_seconds=None, says={})
     (finding,) = found(processes=[speaking, silent, nats])
     assert (finding.anchor, finding.title) == ("silent-process", "rollout-1 is silent")
-    # Nobody is heard: that is Redis. Not ready: that is told elsewhere.
+    # If every process is silent, Redis is the cause. A process that is not ready has its own finding.
     assert found(processes=[silent, nats]) == []
     starting = process("rollout-1", "rollout", silent_seconds=None, says={}, state=ProcessState.STARTING)
     assert found(processes=[speaking, starting]) == []
@@ -245,7 +245,7 @@ def test_stalled_job_is_found(found: Found) -> None:
     assert (finding.anchor, finding.severity) == ("stalled", Severity.CRITICAL)
     assert "121 s ago, where 2 s are usual; it waits for 12 samples of 3 groups" in finding.detail
     assert found(processes=[driver(119.0)]) == []
-    # Twenty of its slow steps are more than two minutes.
+    # With steps of 10 s the limit is twenty steps, which exceeds two minutes.
     assert found(processes=[driver(199.0)], seconds__step=lambda s: 10.0) == []
     assert len(found(processes=[driver(201.0)], seconds__step=lambda s: 10.0)) == 1
 

@@ -18,7 +18,7 @@ def _free(monkeypatch: pytest.MonkeyPatch, sizes: Iterator[int]) -> None:
 
 
 async def test_three_consecutive_polls_of_a_full_disk_end_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    # 65,536 bytes are room; the count begins again after the second look.
+    # 65,536 bytes are enough space; the third poll resets the count.
     sizes = iter([0, 65_535, 65_536, 0, 0, 0, 99])
     _free(monkeypatch, sizes)
     async with asyncio.timeout(10):

@@ -157,7 +157,7 @@ def test_port_is_reserved_for_one_run_and_servers_can_listen() -> None:
     port = run.allocate()
     with pytest.raises(RunRefused):
         PortAllocator(iter([port])).allocate()
-    for _ in range(2):  # a server that died finds it again
+    for _ in range(2):  # a restarted server can reuse the port
         with socket.create_server(("127.0.0.1", port)) as server, pytest.raises(OSError, match="in use"):
             socket.create_server(("127.0.0.1", port))
     server.close()

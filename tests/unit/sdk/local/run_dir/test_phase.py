@@ -52,9 +52,9 @@ STOPPED = "stopped at step 3; the same command resumes from there"
     ],
 )
 def test_phase_is_derived_from_the_run_directory(facts: RunFacts, phase: str, says: str) -> None:
-    found = derive_phase(facts)
-    assert found.phase == phase
-    assert says in found.message
+    result = derive_phase(facts)
+    assert result.phase == phase
+    assert says in result.message
 
 
 def test_reading_the_holder_does_not_take_the_lock(tmp_path: Path) -> None:

@@ -65,10 +65,10 @@ def test_missing_config_keys_have_the_class_defaults(kind: Any) -> None:
     config = kind(num_hidden_layers=1)
     with torch.device("meta"):
         expected = AutoModelForCausalLM.from_config(config).num_parameters()
-    said = {"model_type": config.model_type, "num_hidden_layers": 1}
+    config_json = {"model_type": config.model_type, "num_hidden_layers": 1}
     if kind in (Qwen2Config,):
-        said["num_key_value_heads"] = config.num_key_value_heads
-    assert parameter_counts.total(parse_model_shape(said, "default")) == expected
+        config_json["num_key_value_heads"] = config.num_key_value_heads
+    assert parameter_counts.total(parse_model_shape(config_json, "default")) == expected
 
 
 def test_hand_computed_counts() -> None:
@@ -80,8 +80,8 @@ def test_hand_computed_counts() -> None:
 
 def test_stages_divide_the_model() -> None:
     shape = parse_model_shape({"model_type": "llama", **SIZES}, "test")
-    held = stage_parameters(shape, TrainerLayout(pipeline=2))
-    assert [stage.dense for stage in held] == [101 * 24 + 2 * 4656, 101 * 24 + 2 * 4656 + 24]
+    stages = stage_parameters(shape, TrainerLayout(pipeline=2))
+    assert [stage.dense for stage in stages] == [101 * 24 + 2 * 4656, 101 * 24 + 2 * 4656 + 24]
     # Two tensor ranks: norms are repeated, matrices halved.
     (first, _) = stage_parameters(shape, TrainerLayout(tensor=2, pipeline=2))
     assert first.dense == (101 * 24 + 2 * (4656 - 48)) // 2 + 2 * 48

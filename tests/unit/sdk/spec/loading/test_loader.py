@@ -113,8 +113,8 @@ def test_substitution_returns_the_given_values(text: str, parameters: dict[str, 
     if "$$${" not in escaped:
         assert substitute(escaped, parameters, used) == text
         assert used == set()
-    whole = "|".join(f"${{{name}}}" for name in parameters)
-    assert substitute(whole, parameters, used) == "|".join(parameters.values())
+    template = "|".join(f"${{{name}}}" for name in parameters)
+    assert substitute(template, parameters, used) == "|".join(parameters.values())
     assert used == set(parameters)
 
 
@@ -125,12 +125,12 @@ def test_an_override_changes_only_its_path(keys: list[str], value: Any, other: A
     override = Override.parse(f"job:spec.{'.'.join(keys)}={text}")
     assert override.applies(document)
     override.apply(document)
-    found = document.value["spec"]
-    assert found.pop("-other") == other
+    node = document.value["spec"]
+    assert node.pop("-other") == other
     for key in keys:
-        assert list(found) == [key]
-        found = found[key]
-    assert found == value
+        assert list(node) == [key]
+        node = node[key]
+    assert node == value
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False) | st.integers())
@@ -234,8 +234,8 @@ def test_every_error_of_every_document_at_once(document: Make, write: Write) -> 
     ],
 )  # fmt: skip
 def test_texts_that_are_not_jobs(text: str, error: str, write: Write) -> None:
-    (found,) = failures(write(text))
-    assert found.endswith(error)
+    (failure,) = failures(write(text))
+    assert failure.endswith(error)
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_texts_that_are_not_jobs(text: str, error: str, write: Write) -> None:
 )
 def test_unsupported_yaml_is_an_error(text: str, error: str) -> None:
     _, errors = parse_documents(text, {}, set())
-    assert [str(found) for found in errors] == [error]
+    assert [str(failure) for failure in errors] == [error]
 
 
 def test_alias_expansion_is_limited() -> None:
@@ -299,8 +299,8 @@ def test_result_kinds_must_fit_their_field(document: Make, write: Write) -> None
 def test_rows_must_come_from_data_jobs(document: Make, write: Write) -> None:
     rows = {"spec.data.demonstrations.source": {"job": {"name": "rloo"}}}
     (error,) = failures(write(document("sft", rows), document("rloo")))
-    place = "sft: spec.data.demonstrations.source.job.name"
-    assert f"{place}: must be a job that makes data: rloo makes a policy" in error
+    path = "sft: spec.data.demonstrations.source.job.name"
+    assert f"{path}: must be a job that makes data: rloo makes a policy" in error
     generate = {"spec.algorithm": {"generate": {}}}
     jobs = load_jobs(write(document("sft", rows), document("rloo", generate)))
     assert [job.name for job in jobs] == ["sft", "rloo"]

@@ -65,12 +65,12 @@ class Answers:
         return {"status": {"allowed": (requests["verb"], requests["resource"]) not in self.denied}}
 
 
-async def found(api: Answers) -> dict[str, CheckResult]:
+async def check_cluster(api: Answers) -> dict[str, CheckResult]:
     return {finding.what: finding async for finding in cluster.run_checks(api, "team")}  # type: ignore[arg-type]
 
 
 async def test_healthy_cluster_has_no_problems() -> None:
-    findings = await found(Answers())
+    findings = await check_cluster(Answers())
     assert {finding.health for finding in findings.values()} == {CheckStatus.OK}
     assert list(findings) == [
         "API server",
@@ -85,7 +85,7 @@ async def test_healthy_cluster_has_no_problems() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "answer", "what", "health", "said"),
+    ("path", "answer", "what", "health", "expected_text"),
     [
         ("/version", Unavailable("no route"), "API server", CheckStatus.MISSING, "no route"),
         (
@@ -136,23 +136,23 @@ async def test_healthy_cluster_has_no_problems() -> None:
     ],
 )
 async def test_missing_cluster_prerequisites(
-    path: str, answer: Any, what: str, health: CheckStatus, said: str
+    path: str, answer: Any, what: str, health: CheckStatus, expected_text: str
 ) -> None:
     api = Answers()
     api.held[path] = answer
-    finding = (await found(api))[what]
+    finding = (await check_cluster(api))[what]
     assert finding.health is health
-    assert said in f"{finding.detail} {finding.remedy}"
+    assert expected_text in f"{finding.detail} {finding.remedy}"
     assert bool(finding.remedy) is (health is not CheckStatus.OK)
 
 
 async def test_missing_permissions() -> None:
     api = Answers()
     api.denied = {("delete", "alignmentjobs")}
-    finding = (await found(api))["your rights in team"]
+    finding = (await check_cluster(api))["your rights in team"]
     assert (finding.health, finding.detail) == (CheckStatus.WARNING, "you may not delete alignmentjobs")
     api.denied.add(("create", "alignmentjobs"))
-    finding = (await found(api))["your rights in team"]
+    finding = (await check_cluster(api))["your rights in team"]
     assert finding.health is CheckStatus.MISSING
     assert "create alignmentjobs" in finding.detail and "RoleBinding" in finding.remedy
 

@@ -106,7 +106,7 @@ def test_explain_field(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "said"),
+    ("path", "expected_text"),
     [
         ("spec.algoritm", "no field spec.algoritm: did you mean spec.algorithm? spec has suspend, seed,"),
         ("algorithm.ppo", "no field algorithm: did you mean spec.algorithm?"),
@@ -116,10 +116,10 @@ def test_explain_field(run: Run) -> None:
         ("spec.algorithm.sft.xyzzy", "no field spec.algorithm.sft.xyzzy: spec.algorithm.sft has rowsPerStep"),
     ],
 )
-def test_unknown_field_suggests_the_closest(run: Run, path: str, said: str) -> None:
+def test_unknown_field_suggests_the_closest(run: Run, path: str, expected_text: str) -> None:
     done = run("explain", path)
     assert done.exit_code == 1
-    assert said in done.stderr
+    assert expected_text in done.stderr
 
 
 def test_every_field_can_be_explained() -> None:

@@ -84,8 +84,8 @@ def test_names_roles_order_and_heartbeats() -> None:
     stranger: Json = {"metadata": {"name": "stranger"}, "spec": {}, "status": {}}
     says = {"driver": {"time": 90.0, "step": 3}, "nats": {"time": "?"}}
     records = to_process_records([*pods, stranger], says, 100.0, finished=False, suspended=False)
-    assert [held.name for held in records] == ["driver", "rollout-2", "rollout-10", "prepare", "nats"]
-    assert [held.role for held in records] == ["driver", "rollout", "rollout", "prepare", "nats"]
+    assert [record.name for record in records] == ["driver", "rollout-2", "rollout-10", "prepare", "nats"]
+    assert [record.role for record in records] == ["driver", "rollout", "rollout", "prepare", "nats"]
     assert records[0].says == {"step": 3} and records[0].silent_seconds == 10.0
     assert records[0].restarts == 2 and records[0].where == "one-driver"
     assert records[-1].silent_seconds is None and records[-1].says == {}

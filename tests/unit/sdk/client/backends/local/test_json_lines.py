@@ -26,9 +26,9 @@ LINES = st.lists(
 
 @given(LINES, st.booleans(), st.integers(1, 40))
 def test_reading_from_the_end_reverses_reading_from_the_start(
-    lines: list[bytes], whole: bool, block: int
+    lines: list[bytes], ends_with_newline: bool, block: int
 ) -> None:
-    text = b"\n".join(lines) + (b"\n" if whole else b"")
+    text = b"\n".join(lines) + (b"\n" if ends_with_newline else b"")
     before = json_lines._BLOCK_BYTES
     json_lines._BLOCK_BYTES = block
     with tempfile.TemporaryDirectory() as folder:
