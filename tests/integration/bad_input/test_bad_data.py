@@ -1,4 +1,4 @@
-"""Data, tokenizers and models that cannot be used: said before training, with the field and the cause."""
+"""Unusable data, tokenizers and models are reported before training, with the field and the cause."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ def job(folder: Path, **spec: Any) -> dict[str, Any]:
 
 
 def write_model(folder: Path, embeddings: int, padding_side: str = "right") -> Path:
-    """A Llama with a tokenizer of ten tokens, none of which is for padding."""
+    """Write a Llama whose tokenizer has ten tokens and no pad token."""
     vocabulary = {token: index for index, token in enumerate(["<eos>", "<unk>", *"abcdefgh"])}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>"))
     tokenizer.decoder = decoders.Fuse()
@@ -45,34 +45,34 @@ def prompts(folder: Path, text: str) -> dict[str, Any]:
 def test_a_column_that_is_not_there(tmp_path: Path, failed) -> None:
     data = prompts(tmp_path, '{"questions": "ab"}\n')
     data["prompts"]["format"] = {"text": {"prompt": "question"}}
-    said = failed(job(tmp_path, data=data))
-    assert "spec.data.prompts.format.text.prompt: " in said
-    assert f"{tmp_path / 'rows.jsonl'} has no column 'question'; it has 'questions'" in said
-    assert "did you mean 'questions'?" in said
+    output = failed(job(tmp_path, data=data))
+    assert "spec.data.prompts.format.text.prompt: " in output
+    assert f"{tmp_path / 'rows.jsonl'} has no column 'question'; it has 'questions'" in output
+    assert "did you mean 'questions'?" in output
 
 
 def test_no_rows(tmp_path: Path, failed) -> None:
-    said = failed(job(tmp_path, data=prompts(tmp_path, "")))
-    assert f"spec.data.prompts.source: {tmp_path / 'rows.jsonl'} has no rows" in said
+    output = failed(job(tmp_path, data=prompts(tmp_path, "")))
+    assert f"spec.data.prompts.source: {tmp_path / 'rows.jsonl'} has no rows" in output
 
 
 def test_every_prompt_is_longer_than_the_context_has_room_for(tmp_path: Path, failed) -> None:
-    # 64 tokens of context, 60 for the response: 4 are left, the prompts have 8.
+    # Of 64 context tokens 60 are reserved for the response: a prompt may have 4, and these have 8.
     rows = "".join(json.dumps({"prompt": letter * 8}) + "\n" for letter in "abc")
     rollout = {"sampling": {"maxTokens": 60}}
-    said = failed(job(tmp_path, data=prompts(tmp_path, rows), rollout=rollout))
-    assert "all 3 rows were dropped" in said
-    assert "4 in a prompt, 64 with its response" in said
+    output = failed(job(tmp_path, data=prompts(tmp_path, rows), rollout=rollout))
+    assert "all 3 rows were dropped" in output
+    assert "4 in a prompt, 64 with its response" in output
 
 
 def test_a_vocabulary_that_does_not_fit_the_tokenizer(tmp_path: Path, failed) -> None:
-    said = failed(job(tmp_path, policy={"model": {"path": str(write_model(tmp_path, embeddings=6))}}))
-    assert "spec.policy.model: the tokenizer has ids up to 9, the model's vocabulary has 6 entries" in said
+    output = failed(job(tmp_path, policy={"model": {"path": str(write_model(tmp_path, embeddings=6))}}))
+    assert "spec.policy.model: the tokenizer has ids up to 9, the model's vocabulary has 6 entries" in output
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_a_tokenizer_without_a_pad_token_works(tmp_path: Path, side: str) -> None:
-    """Padded on whichever side: nothing is padded here, and the result keeps what it was given."""
+    """Check that either padding side works, since no batch is padded, and that the result keeps the side."""
     model = write_model(tmp_path, embeddings=10, padding_side=side)
     bad = job(tmp_path, policy={"model": {"path": str(model)}}, maxSteps=2)
     with RunningJobs(write_jobs(tmp_path, bad), tmp_path / "runs") as run:

@@ -1,4 +1,4 @@
-"""Full disks and corrupt commits: what was committed before is whole, and the job goes on from it."""
+"""Full disks and corrupt checkpoints: earlier checkpoints stay intact and the job resumes from them."""
 
 import shutil
 import subprocess
@@ -20,7 +20,7 @@ RLOO = {"rloo": {"promptsPerStep": 4, "samplesPerPrompt": 2}}
 
 @pytest.fixture
 def small_disk() -> Iterator[Callable[[Path, str], None]]:
-    """Mounts a file system of so many bytes."""
+    """Yield a function that mounts a file system of a given size."""
     with ExitStack() as mounted:
 
         def mount(folder: Path, size: str) -> None:
@@ -34,7 +34,7 @@ def small_disk() -> Iterator[Callable[[Path, str], None]]:
 
 
 def newest(commits: Path) -> int:
-    """Step of the newest commit, every byte of it verified."""
+    """Return the step of the newest checkpoint, whose checksums are verified."""
     commit = CheckpointStore(commits, keep=3).latest()
     assert commit is not None
     return commit.manifest.step
@@ -42,18 +42,19 @@ def newest(commits: Path) -> int:
 
 def test_a_disk_that_is_full_at_a_commit(tmp_path: Path, failed, small_disk) -> None:
     commits = tmp_path / "runs" / "bad" / "commits"
-    # A commit takes about 250 KB.
+    # A checkpoint takes about 250 KB.
     small_disk(commits, "600k")
-    said = failed(sft_job(tmp_path, "bad", checkpoint=EVERY))
-    assert "driver: step 3 was not committed: " in said
-    assert "No space left on device" in said
-    assert "earlier checkpoints are intact" in said
+    output = failed(sft_job(tmp_path, "bad", checkpoint=EVERY))
+    assert "driver: step 3 was not committed: " in output
+    assert "No space left on device" in output
+    assert "earlier checkpoints are intact" in output
     assert newest(commits) == 2
     assert sorted(path.name for path in commits.iterdir()) == ["step-00000001", "step-00000002"]
 
 
-def test_a_disk_that_others_fill(tmp_path: Path, small_disk) -> None:
-    """Nobody can write a message or a log any more. With room again, the same command goes on."""
+def test_disk_filled_by_another_process(tmp_path: Path, small_disk) -> None:
+    """Check that the job fails when no message or log can be written, and that the same command resumes it
+    once the disk has space again."""
     small_disk(tmp_path / "runs", "4m")
     job = online_job(tmp_path, "bad", RLOO, maxSteps=200, checkpoint={"everySteps": 2})
     with RunningJobs(write_jobs(tmp_path, job), tmp_path / "runs") as run:
@@ -81,9 +82,9 @@ def test_a_corrupt_commit_is_named_and_the_one_before_it_serves(tmp_path: Path) 
         assert run.end(120) == 0, run.output
         last = run.folder("bad") / "commits" / "step-00000004"
         shard = next((last / "trainer").glob("*.safetensors"))
-        held = bytearray(shard.read_bytes())
-        held[len(held) // 2] ^= 1
-        shard.write_bytes(held)
+        content = bytearray(shard.read_bytes())
+        content[len(content) // 2] ^= 1
+        shard.write_bytes(content)
         write_jobs(tmp_path, sft_job(tmp_path, "bad", checkpoint=EVERY, maxSteps=5))
 
         run.start()
@@ -91,7 +92,7 @@ def test_a_corrupt_commit_is_named_and_the_one_before_it_serves(tmp_path: Path) 
         assert f"driver: the newest checkpoint is corrupt: {shard} has digest " in run.output
         assert f"delete the folder {last} to go on from step-00000003" in run.output
         assert left_running(tmp_path) == {}
-        assert shard.read_bytes() == held, "what is corrupt is not made worse"
+        assert shard.read_bytes() == content, "what is corrupt is not made worse"
 
         shutil.rmtree(last)
         run.start()

@@ -1,4 +1,4 @@
-"""Losses and weights that are no numbers: the job stops, and the step's batch is kept for study."""
+"""Losses and weights that are not finite: the job stops, and the step's batch is saved for analysis."""
 
 from pathlib import Path
 from typing import Any
@@ -15,33 +15,34 @@ RLOO = {"rloo": {"promptsPerStep": 4, "samplesPerPrompt": 2}}
 
 
 def evidence(folder: Path, step: int) -> dict[str, Any]:
-    kept = folder / "runs" / "bad" / "evidence" / f"step-{step:06d}.safetensors"
-    samples = kept.with_suffix(".samples.txt").read_text().split()
+    path = folder / "runs" / "bad" / "evidence" / f"step-{step:06d}.safetensors"
+    samples = path.with_suffix(".samples.txt").read_text().split()
     assert len(samples) == 8, "4 prompts with 2 samples each"
-    return load_file(kept)
+    return load_file(path)
 
 
 def test_a_loss_that_overflows(tmp_path: Path, failed) -> None:
-    """Each reward is finite, as it must be; the distance of two is not: 3e38 - -3e38 > 3.4e38 in float32."""
+    """Check the overflow of a difference of two finite rewards: 3e38 - -3e38 > 3.4e38 in float32."""
     source = (
         "def reward(prompts, responses):\n    return [[3e38, -3e38][len(set(r)) % 2] for r in responses]\n"
     )
-    said = failed(online_job(tmp_path, "bad", RLOO, rewards=[write_reward(tmp_path, source, "huge")]))
-    assert "driver: step 1: trainer TrainStep: at optimiser step 1 the loss is " in said
-    assert "the weights stay as they were" in said
-    assert f"its batch is kept in {tmp_path / 'runs/bad/evidence/step-000001.safetensors'}" in said
+    output = failed(online_job(tmp_path, "bad", RLOO, rewards=[write_reward(tmp_path, source, "huge")]))
+    assert "driver: step 1: trainer TrainStep: at optimiser step 1 the loss is " in output
+    assert "the weights stay as they were" in output
+    assert f"its batch is kept in {tmp_path / 'runs/bad/evidence/step-000001.safetensors'}" in output
     columns = evidence(tmp_path, 1)
     assert not columns["token.advantages"].isfinite().all(), "it shows the cause"
 
 
 def test_weights_that_an_update_destroyed(tmp_path: Path, failed) -> None:
-    """Found before anything is sampled with them; what was committed before is whole."""
+    """Check that destroyed weights are detected before any sampling with them; earlier checkpoints stay
+    intact."""
     optimizer = {"adamW": {"learningRate": 1.0e30}}
-    said = failed(
+    output = failed(
         online_job(tmp_path, "bad", RLOO, trainer={"optimizer": optimizer}, checkpoint={"everySteps": 1})
     )
-    assert "driver: step 1: trainer PublishWeights: weights of version 1 give log-prob" in said
-    assert "that are not finite" in said
-    assert "the learning rate in spec.trainer.optimizer may be too high" in said
+    assert "driver: step 1: trainer PublishWeights: weights of version 1 give log-prob" in output
+    assert "that are not finite" in output
+    assert "the learning rate in spec.trainer.optimizer may be too high" in output
     assert len(evidence(tmp_path, 1)["sequence.rewards"]) == 8
     assert CheckpointStore(tmp_path / "runs" / "bad" / "commits", keep=3).latest() is None

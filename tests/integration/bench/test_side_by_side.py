@@ -1,4 +1,4 @@
-"""Two sides that share the machine in turns: real processes, stopped and resumed."""
+"""Two sides that alternate on one machine: real processes, stopped and resumed."""
 
 import contextlib
 import itertools
@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 from tests.bench.turns import Turns
 
-# Its child notes the time again and again.
+# The child process records the time repeatedly.
 _SIDE = """
 import subprocess, sys
 note = '''
@@ -51,13 +51,13 @@ def test_only_the_scheduled_side_runs(tmp_path: Path) -> None:
             turns.seconds(number, before, after) >= 0.999 * (after - before)
             for before, after in itertools.pairwise(noted)
         )
-        # Where a turn ends there is one longer pause, and now and then a signal that comes a moment late.
+        # The end of a turn is a longer pause; sometimes a signal arrives late.
         assert within > 0.9 * len(noted)
         assert turns.seconds(1 - number, noted[0], noted[-1]) > 0, "it never had to wait"
 
 
 def _noted(file: Path) -> list[float]:
-    """Return the noted times; the last line may be incomplete."""
+    """Return the recorded times; the last line may be incomplete."""
     return [float(line) for line in file.read_text().splitlines()[:-1]] if file.is_file() else []
 
 

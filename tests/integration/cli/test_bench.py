@@ -28,10 +28,10 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def predicted_again(told: dict[str, Any], shape: StepShape) -> list[float]:
+def predicted_again(report: dict[str, Any], shape: StepShape) -> list[float]:
     """Return the step times predicted from the command's own measurements."""
-    figures = SizingMeasurements.model_validate(told["figures"])
-    return [row.step for row in compute_sizing(figures, shape, len(told["predicted"])).rows]
+    figures = SizingMeasurements.model_validate(report["figures"])
+    return [row.step for row in compute_sizing(figures, shape, len(report["predicted"])).rows]
 
 
 def test_components_of_a_job_are_measured(tmp_path: Path) -> None:
@@ -44,8 +44,8 @@ def test_components_of_a_job_are_measured(tmp_path: Path) -> None:
     file = write_jobs(tmp_path, job)
     done = bench(str(file), "--seconds", "2", "--mean-tokens", "5", "--max-workers", "3", "-o", "json")
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    figures = told["figures"]
+    report = json.loads(done.stdout)
+    figures = report["figures"]
     running = [n for n, _ in figures["passes"]]
     # The engine has room for 8 of up to 24 sequences in flight.
     assert running[0] == 1 and running[-1] == 8 and running == sorted(running)
@@ -53,13 +53,13 @@ def test_components_of_a_job_are_measured(tmp_path: Path) -> None:
     assert (figures["mean_length"], figures["longest_length"], figures["prompt_tokens"]) == (5.0, 12, 2.0)
     # Critic values and old log-probabilities are computed before the optimiser steps.
     assert figures["train_seconds"] > 0 and figures["before_seconds"] > 0 and figures["refit_seconds"] > 0
-    # Two layers of 32, with 12 tokens: some 20,000 weights of 4 bytes, and no more.
+    # Two layers of width 32 and 12 tokens are about 20,000 weights of 4 bytes.
     assert 40_000 < figures["refit_bytes"] < 200_000
-    assert [row["workers"] for row in told["predicted"]] == [1, 2, 3]
-    assert [row["stepSeconds"] for row in told["predicted"]] == pytest.approx(
-        predicted_again(told, StepShape(4, 3, 8, 1, True, 1))
+    assert [row["workers"] for row in report["predicted"]] == [1, 2, 3]
+    assert [row["stepSeconds"] for row in report["predicted"]] == pytest.approx(
+        predicted_again(report, StepShape(4, 3, 8, 1, True, 1))
     )
-    assert told["maxStaleness"] == 1 and 1 <= told["workers"] <= 3 and told["sentence"]
+    assert report["maxStaleness"] == 1 and 1 <= report["workers"] <= 3 and report["sentence"]
     assert not list(tmp_path.glob("runs*"))
 
 
@@ -70,10 +70,10 @@ def test_recorded_run_predicts_more_workers(tmp_path: Path) -> None:
         steps = list(run.steps("ran").values())[1:]
     done = bench(str(file), "--from-run", str(tmp_path / "runs" / "ran"), "-o", "json")
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
+    report = json.loads(done.stdout)
     train = [step["seconds/train"] for step in steps]
-    assert told["figures"]["train_seconds"] == pytest.approx(sum(train) / len(train))
-    assert told["figures"]["source"].startswith("5 steps of ")
+    assert report["figures"]["train_seconds"] == pytest.approx(sum(train) / len(train))
+    assert report["figures"]["source"].startswith("5 steps of ")
     table = bench(str(file), "--from-run", str(tmp_path / "runs" / "ran"))
-    assert table.returncode == 0 and told["sentence"] in table.stdout
+    assert table.returncode == 0 and report["sentence"] in table.stdout
     assert "WORKERS   GENERATE   STEP" in table.stdout and "rollout.replicas" in table.stdout

@@ -90,8 +90,8 @@ def _lives(shell: Shell) -> None:
     assert all(line.startswith("tiny: ") for line in seen), (seen, complaint)
     assert "reward" in seen[-1] and "gen" in seen[-1]
     once = shell.run("top", "tiny", "--once")
-    for said in ("throughput", "queue", "staleness 0", "rollout-0", "driver"):
-        assert said in once
+    for text in ("throughput", "queue", "staleness 0", "rollout-0", "driver"):
+        assert text in once
     shell.run("suspend", "tiny")
     shell.run("wait", "tiny", "--for", "Suspended", "--timeout", "120s")
     shell.run("resume", "tiny")
@@ -107,14 +107,14 @@ def _ended(shell: Shell) -> None:
     rows = shell.run("metrics", "tiny", "-f", "reward/mean", "-o", "csv", "--last", "0").splitlines()
     assert [row.split(",")[0] for row in rows] == ["step", *map(str, range(1, STEPS + 1))]
     described = shell.run("describe", "tiny")
-    for said in (
+    for text in (
         "Succeeded",
         f"{STEPS}/{STEPS}",
         "grpo",
         "Events",
         str(shell.folder / "runs" / "tiny" / "result"),
     ):
-        assert said in described
+        assert text in described
     document = json.loads(shell.run("get", "tiny", "-o", "json"))
     assert document["status"]["phase"] == "Succeeded"
     reasons = [event["reason"] for event in json.loads(shell.run("events", "tiny", "-o", "json"))]

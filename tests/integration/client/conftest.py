@@ -12,7 +12,8 @@ from kubealign.local.run_dir.layout import RunDirectory
 
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[AlignmentClient]:
-    """Client of this machine with runs in the test's folder. Runners left by a failed test are terminated."""
+    """Yield a client of this machine with runs in the test's folder. Terminate runners that a failed test has
+    left."""
     runs = tmp_path / "runs"
     with AlignmentClient.local(runs) as client:
         yield client

@@ -58,8 +58,8 @@ def test_bare_wheel_can_write_and_validate_a_job(bare: Path, tmp_path: Path) -> 
     (tmp_path / "job.yaml").write_text(done(bare / "kubealign", "init", "ppo", folder=tmp_path))
     assert "1 job, valid" in done(bare / "kubealign", "validate", "job.yaml", folder=tmp_path)
     # Missing requirements for running a job are reported up front.
-    said = done(bare / "python", "-c", PROGRAM, "job.yaml", folder=tmp_path)
-    assert "pip install 'kubealign[services]'" in said
+    output = done(bare / "python", "-c", PROGRAM, "job.yaml", folder=tmp_path)
+    assert "pip install 'kubealign[services]'" in output
 
 
 def test_wheel_is_typed(bare: Path) -> None:

@@ -25,7 +25,7 @@ TOKEN = "a token of this test"
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Iterator[Path]:
-    """Stop the runner that a failed test leaves behind."""
+    """Stop the runner of a failed test."""
     folder = tmp_path / "runs"
     yield folder
     for root in folder.glob("[!.]*/"):

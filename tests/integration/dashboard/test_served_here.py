@@ -1,5 +1,5 @@
-"""The dashboard of this machine, as a process: opened by the address it prints, ended by a signal, and beside
-a run, which it neither harms nor outlives."""
+"""The dashboard of this machine as a process: opened at the printed address, ended by a signal, and started
+by a run that survives it and that it does not outlive."""
 
 import os
 import re
@@ -30,9 +30,9 @@ def dashboard(runs: Path) -> Iterator[tuple[str, str, "subprocess.Popen[str]"]]:
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
-        found = ADDRESS.match(line)
-        assert found, line
-        yield found[1], found[2], process
+        match = ADDRESS.match(line)
+        assert match, line
+        yield match[1], match[2], process
     finally:
         process.kill()
         process.communicate(timeout=30)

@@ -118,7 +118,7 @@ def test_second_run_reuses_the_preparation(tmp_path: Path, run_dir: Path) -> Non
     data = rows(tmp_path, SUMS)
     first = prepare(sft(data), run_dir, {})
     stamps = {path: path.stat().st_mtime_ns for path in first.folder.rglob("*")}
-    # Not even its data has to be there.
+    # The data may be missing by then.
     (tmp_path / "rows.jsonl").unlink()
     second = prepare(sft(data, maxSteps=7, checkpoint={"keep": 9}), run_dir, {})
     assert stamps == {path: path.stat().st_mtime_ns for path in second.folder.rglob("*")}
@@ -244,7 +244,8 @@ def test_reward_model_is_rejected_as_policy(tmp_path: Path, run_dir: Path) -> No
 
 
 def test_chat_rows_and_a_tokenizer_without_template_or_pad_token(tmp_path: Path, run_dir: Path) -> None:
-    """The prepared policy is a folder of links with a completed tokenizer; the original is unchanged."""
+    """Check that the prepared policy is a folder of links with a completed tokenizer, and that the original
+    is unchanged."""
     texts = ["User:\n0123456789+=\n\nAssistant:\n"]
     messages = [
         {
@@ -277,7 +278,7 @@ def test_chat_rows_and_a_tokenizer_without_template_or_pad_token(tmp_path: Path,
     assert row.prompt_text == "User:\n2+1=\n\nAssistant:\n"
     assert tokenizer.decode(row.prompt_tokens) == row.prompt_text
     assert prepared.report.train.unknown_tokens == 0
-    # A job that goes on from this one's tokenizer finds nothing left to do.
+    # A job that starts from this tokenizer has nothing to complete.
     again = prepare(sft(data, policy={"model": {"path": str(policy)}}), tmp_path / "again", {})
     assert again.model_folder("policy") == policy
 
@@ -322,7 +323,7 @@ def test_ratings_and_parquet_and_a_data_set_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (
             {"policy": {"model": from_config(model_type="lama")}},
@@ -358,9 +359,9 @@ def test_ratings_and_parquet_and_a_data_set_folder(tmp_path: Path) -> None:
     ],
 )
 def test_invalid_model_configs_are_reported(
-    tmp_path: Path, run_dir: Path, change: dict[str, Any], said: str
+    tmp_path: Path, run_dir: Path, change: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=message):
         prepare(sft(rows(tmp_path, SUMS), **change), run_dir, {})
     assert not list(run_dir.iterdir())
 
@@ -380,7 +381,7 @@ def test_validation_columns_are_checked(tmp_path: Path, run_dir: Path) -> None:
 
 
 def test_unreachable_hub_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Offline; in a process of its own, since the setting is read once."""
+    """Check the error in offline mode. The setting is read once, so a separate process is used."""
     program = (
         "import sys\n"
         "from pathlib import Path\n"

@@ -38,8 +38,8 @@ def test_several_ratings(tmp_path: Path) -> None:
 def test_unpaired_rows_as_text_and_as_messages(tmp_path: Path) -> None:
     lines: list[dict[str, Any]] = [row | {"good": index % 2} for index, row in enumerate(SUMS)]
     for line in lines:
-        said = {"user": line["prompt"], "assistant": line["response"]}
-        line["messages"] = [{"role": role, "content": text} for role, text in said.items()]
+        texts = {"user": line["prompt"], "assistant": line["response"]}
+        line["messages"] = [{"role": role, "content": text} for role, text in texts.items()]
     for name, layout in {"text": {"label": "good"}, "chat": {"label": "good"}}.items():
         data = rows(tmp_path, lines) | {"format": {name: layout}}
         prepared = prepare(learning({"kto": {}}, "unpaired", data), tmp_path / name, {})
@@ -104,7 +104,7 @@ def test_values_and_a_template(tmp_path: Path) -> None:
     row = prepared.train[3]
     assert row.prompt_text == "3+1= 1.5 short" == prepared.tokenizer.decode(row.prompt_tokens)
     assert prepared.train[4].prompt_text == "4+1= 2 short"
-    # What the template was filled with goes along, the prompt's own column included.
+    # The columns include the values of the template, also the prompt's own column.
     assert row.columns == {"prompt": "3+1=", "response": "4", "grade": 1.5, "style": "short"}
     with pytest.raises(DataError, match=r"\.values\.style was \"short\", is \"long\""):
         prepare(sft(data | {"values": {"style": "long"}}), tmp_path / "run", {})
@@ -112,7 +112,7 @@ def test_values_and_a_template(tmp_path: Path) -> None:
         prepare(sft(data | {"template": None}), tmp_path / "run", {})
 
 
-def test_values_may_be_what_a_format_names(tmp_path: Path) -> None:
+def test_values_can_supply_a_column_of_the_format(tmp_path: Path) -> None:
     data = rows(tmp_path, SUMS) | {"values": {"label": True}}
     prepared = prepare(learning({"kto": {}}, "unpaired", data), tmp_path / "run", {})
     assert {row.label for row in prepared.train} == {True}
@@ -142,12 +142,12 @@ def test_rows_that_another_job_made(tmp_path: Path) -> None:
 
 def test_a_job_that_made_no_rows(tmp_path: Path) -> None:
     given = sft({"source": {"job": {"name": "samples"}}})
-    place = r"spec\.data\.demonstrations\.source\.job\.name"
+    pattern = r"spec\.data\.demonstrations\.source\.job\.name"
     with pytest.raises(
-        DataError, match=f"{place}: the result of samples has no rows: there is no .*data.jsonl"
+        DataError, match=f"{pattern}: the result of samples has no rows: there is no .*data.jsonl"
     ):
         prepare(given, tmp_path / "run", {"samples": tmp_path})
-    with pytest.raises(DataError, match=f"{place}: there is no result of a job samples; known are: none"):
+    with pytest.raises(DataError, match=f"{pattern}: there is no result of a job samples; known are: none"):
         prepare(given, tmp_path / "run", {})
     (tmp_path / "data.jsonl").write_text("")
     with pytest.raises(DataError, match=r"data\.jsonl has no rows"):

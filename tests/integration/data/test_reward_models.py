@@ -56,7 +56,7 @@ def test_every_model_of_an_ensemble_is_found(tmp_path: Path, folders: dict[str, 
 
 
 @pytest.mark.parametrize(
-    ("reward", "said"),
+    ("reward", "message"),
     [
         (
             {"model": "two", "attributes": {"good": 1, "kid": 2}},
@@ -77,14 +77,14 @@ def test_every_model_of_an_ensemble_is_found(tmp_path: Path, folders: dict[str, 
     ],
 )
 def test_scores_that_do_not_fit(
-    tmp_path: Path, folders: dict[str, str], reward: dict[str, Any], said: str
+    tmp_path: Path, folders: dict[str, str], reward: dict[str, Any], message: str
 ) -> None:
     given = {"attributes": reward.get("attributes", {})}
     if "model" in reward:
         given["model"] = place(folders, reward["model"])
     else:
         given["ensemble"] = {"models": [place(folders, name) for name in reward["models"]]}
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=message):
         prepare(annotate(tmp_path, folders, **given), tmp_path / "run", {})
 
 

@@ -41,9 +41,8 @@ def write_rows(path: Path, rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def jobs(folder: Path) -> Path:
-    """Return three jobs, listed in an order in which they cannot run. Each letter is answered by itself,
-    twice.
-    """
+    """Return three jobs in an order in which they cannot run. The chats answer each letter with the same
+    letter, in two turns."""
     letters = "abcdefgh"
     chats = [
         [said("user", a), said("assistant", a), said("user", b), said("assistant", b)]
@@ -99,7 +98,7 @@ def test_chats_to_samples_to_rows(tmp_path: Path) -> None:
         result = (run.folder("samples") / "result" / "data.jsonl").read_text().splitlines()
         chat, again = load_prepared(run.folder("chat")), load_prepared(run.folder("again"))
         measured = [figures for figures in run.metrics("again") if "val/loss" in figures]
-    # Half of what is imitated is the end of a turn, which is soon known.
+    # Half of the learned tokens end a turn, and those are learned quickly.
     assert losses[-1] < losses[0] / 2
     batch = collate(chat.train[:1], ["a"], "demonstrations")
     learned = [

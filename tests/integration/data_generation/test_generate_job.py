@@ -1,5 +1,5 @@
-"""Jobs that make data, through the real command: with nobody disturbed, with everybody killed, and read by
-the next job."""
+"""Jobs that generate data through the real command: undisturbed, with processes killed, and as input of the
+next job."""
 
 import json
 import signal
@@ -16,7 +16,8 @@ STEPS = 5
 
 
 def generate_job(folder: Path, name: str, entry: dict[str, Any], **spec: Any) -> dict[str, Any]:
-    """40 prompts of two letters, in steps of eight; the rewards take their time as the folder's pace says."""
+    """Return a job with 40 prompts of two letters in steps of eight. The folder's pace file slows the rewards
+    down."""
     set_pace(folder, 0)
     source = PACED_LETTER_A.format(file=str(folder / "pace"))
     parts = {"maxSteps": 100, "rewards": [write_reward(folder, source)]}
@@ -33,7 +34,7 @@ def rows(run: RunningJobs, name: str) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> RunningJobs:
-    """Three jobs: all samples, the best and the worst, and one that learns from the first one's rows."""
+    """Run three jobs: all samples, the best and the worst ones, and training on the first job's rows."""
     folder: Path = tmp_path_factory.mktemp("undisturbed")
     best = ENTRY | {"samplesPerPrompt": 4, "keep": "BestAndWorst"}
     data = {"demonstrations": {"source": {"job": {"name": "all"}}}}
@@ -87,14 +88,15 @@ def test_another_job_learns_from_the_rows(undisturbed: RunningJobs) -> None:
 def test_killed_at_any_moment_nothing_is_lost_and_nothing_written_twice(
     tmp_path: Path, undisturbed: RunningJobs
 ) -> None:
-    """The rollout worker and the driver in the middle of a step, while rewards are slow; then everything is
-    stopped, and started again."""
+    """Kill the rollout worker and the driver in the middle of a step, while rewards are slow; then stop all
+    processes and start the job again."""
     job = generate_job(tmp_path, "all", ENTRY)
     set_pace(tmp_path, 0.3)
     with RunningJobs(write_jobs(tmp_path, job), tmp_path / "runs") as run:
         run.wait_for_step("all", 1)
         run.kill("all", "rollout-0")
-        # It asks anew: what the dead worker held would be handed out again when its time is over.
+        # The new driver requests the prompts again: otherwise those of the dead worker would only be
+        # redelivered after the acknowledgement deadline.
         run.kill("all", "driver")
         run.wait_for_step("all", 3)
         run.send(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""The quick starts' own commands and code, for real, in an empty folder."""
+"""The commands and the code of the quick starts, executed in an empty folder."""
 
 import os
 import shutil
@@ -16,13 +16,13 @@ DOCS = ROOT / "docs"
 EXAMPLE = ROOT / "examples" / "quickstart"
 _SECONDS = 840.0
 _GENERATED = shutil.ignore_patterns("runs", "data", "mine.yaml", "__pycache__")
-#: What the commands do is the same after few steps.
+#: Fewer steps: the behaviour of the commands does not depend on their number.
 _FEWER = {"maxSteps: 120": "maxSteps: 20", "maxSteps: 30": "maxSteps: 6"}
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where a reader stands who has the project: its example, with fewer steps."""
+    """Return a folder with a copy of the project's example, with fewer steps."""
     example = tmp_path / "examples" / "quickstart"
     shutil.copytree(EXAMPLE, example, ignore=_GENERATED)
     jobs = (example / "jobs.yaml").read_text()
@@ -34,10 +34,10 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run(command: list[str], folder: Path) -> str:
-    """What it prints. Fails with all of it when the command does."""
-    settings = {name: held for name, held in os.environ.items() if not name.startswith("KUBEALIGN_")}
+    """Return the output of a command, which must succeed."""
+    settings = {name: value for name, value in os.environ.items() if not name.startswith("KUBEALIGN_")}
     settings["PATH"] = f"{KUBEALIGN.parent}{os.pathsep}{settings['PATH']}"
-    # As on the machine of somebody who has no network, and no cluster.
+    # Simulates a machine without network and without a cluster.
     settings |= {"HF_HUB_OFFLINE": "1", "KUBECONFIG": str(folder / "none")}
     output = folder / "output.txt"
     with output.open("w") as written:
@@ -50,7 +50,7 @@ def run(command: list[str], folder: Path) -> str:
 
 
 @pytest.mark.timeout(900)
-def test_the_laptops_commands(folder: Path) -> None:
+def test_commands_of_the_laptop_quickstart(folder: Path) -> None:
     shown = [block.text for block in blocks(DOCS / "quickstart-laptop.md", "sh")]
     text = run(["bash", "-eu", "-c", "\n".join(shown)], folder)
     assert "dashboard: http://127.0.0.1:" in text
@@ -63,7 +63,7 @@ def test_the_laptops_commands(folder: Path) -> None:
 
 
 @pytest.mark.timeout(900)
-def test_pythons_code_and_the_references_examples(folder: Path) -> None:
+def test_code_of_the_python_quickstart_and_the_sdk_reference(folder: Path) -> None:
     example = folder / "examples" / "quickstart"
     run([sys.executable, "make_data.py"], example)
     shown = [*blocks(DOCS / "quickstart-python.md", "python"), *blocks(DOCS / "sdk.md", "python")]
@@ -78,7 +78,7 @@ def test_pythons_code_and_the_references_examples(folder: Path) -> None:
     assert not left_running(folder)
 
 
-def test_the_code_for_a_cluster_is_at_least_python() -> None:
+def test_cluster_code_is_valid_python() -> None:
     shown = [
         block for block in blocks(DOCS / "quickstart-python.md", "python") if "Client.cluster(" in block.text
     ]
@@ -88,7 +88,8 @@ def test_the_code_for_a_cluster_is_at_least_python() -> None:
 
 
 def one_script(block: Block) -> str:
-    """The block's code; where it awaits, as a notebook may, within a loop of its own."""
+    """Return the block's code; code with `async with`, which a notebook may contain, runs in its own event
+    loop."""
     text = f"print({str(block)!r})\n{block.text}"
     if "async with" not in text:
         return text

@@ -1,4 +1,4 @@
-"""The tutorial notebook, from an empty folder to the end."""
+"""The tutorial notebook, executed from start to end in an empty folder."""
 
 from pathlib import Path
 
@@ -11,19 +11,19 @@ NOTEBOOK = Path(__file__).parents[3] / "examples" / "notebooks" / "tutorial.ipyn
 
 @pytest.fixture
 def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of whoever runs the tests: neither their settings nor their history."""
+    """Isolate the kernels from the user's settings and history."""
     for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR"):
         monkeypatch.setenv(name, str(tmp_path / name.lower()))
 
 
-def test_it_is_kept_without_outputs() -> None:
+def test_notebook_has_no_outputs() -> None:
     cells = nbformat.read(NOTEBOOK, as_version=4).cells
     assert not any(cell.get("outputs") or cell.get("execution_count") for cell in cells)
 
 
 @pytest.mark.usefixtures("kernels")
 @pytest.mark.timeout(900)
-async def test_it_runs_and_the_model_learns(tmp_path: Path) -> None:
+async def test_notebook_runs_and_the_model_learns(tmp_path: Path) -> None:
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     folder = tmp_path / "empty"
     folder.mkdir()
@@ -33,7 +33,7 @@ async def test_it_runs_and_the_model_learns(tmp_path: Path) -> None:
     await client.async_execute()
 
     def said(source: str) -> str:
-        """What the cell with this in it has printed or shown."""
+        """Return the output of the cell whose source contains this text."""
         [cell] = [cell for cell in notebook.cells if cell.cell_type == "code" and source in cell.source]
         return "".join(str(output.get("text") or output.get("data")) for output in cell.outputs)
 

@@ -59,7 +59,7 @@ DATA = DatasetReport(
 
 
 class Hold:
-    """Blocks the work on one number (a step, a version) until it is released."""
+    """Blocks the work on one number (a step or a version) until it is released."""
 
     def __init__(self) -> None:
         self.at: int | None = None
@@ -73,15 +73,15 @@ class Hold:
 
 
 class Trainer(trainer_pb2_grpc.TrainerServicer):
-    """Trainer that trains nothing. `training`, `publishing`, `saving` block a step.
+    """Trainer without training. `training`, `publishing` and `saving` block a step.
 
-    destroyed: from this version on the weights have no finite log-probabilities.
+    destroyed: first version whose weights have no finite log-probabilities.
     """
 
     def __init__(self) -> None:
         self.state = training_pb2.TrainingState(world_size=1)
         self.training, self.publishing, self.saving = Hold(), Hold(), Hold()
-        # Versions, in the order in which their snapshots were made, and the step that it had done then.
+        # Versions in the order of their snapshots, each with the trainer's step at that time.
         self.published: list[tuple[int, int]] = []
         self.destroyed = 1 << 30
 
@@ -123,12 +123,12 @@ class Trainer(trainer_pb2_grpc.TrainerServicer):
 
 
 class Worker:
-    """Worker that generates, scores and takes weights. `generating`, `refitting` block a version."""
+    """Worker that generates, scores and takes weights. `generating` and `refitting` block a version."""
 
     def __init__(self, bus: MemoryBus) -> None:
         self._bus = bus
         self.generating, self.refitting = Hold(), Hold()
-        # Versions that are refused the next time.
+        # Versions that are refused once.
         self.refuses: set[int] = set()
         self.announced: list[refit_pb2.WeightsAnnouncement] = []
 
@@ -186,7 +186,7 @@ class Worker:
 
 
 class Stage:
-    """One job with its driver. `reached` is the newest step that it has reported."""
+    """One job with its driver. `reached` is the newest reported step."""
 
     def __init__(self, folder: Path, server: RpcServer, trainer: Trainer) -> None:
         document = online_job(
@@ -286,7 +286,7 @@ class Stage:
             await run_job(context, self.bus, peer, None, progress, grace)
 
     def begin(self) -> "asyncio.Task[None]":
-        """Start a driver that runs until it or the test ends."""
+        """Start a driver that runs until its job or the test ends."""
         driving = asyncio.create_task(self.drive())
         self._tasks.append(driving)
         return driving

@@ -1,4 +1,4 @@
-"""Asynchronous job: waits between trainer and rollout workers."""
+"""Asynchronous job: waits of the trainer and the rollout workers for each other."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.timeout(30)
 
 
 def asynchronous(stage: Any, staleness: int) -> None:
-    """Let the stage's job be of two prompts a step with this staleness."""
+    """Give the stage a job with two prompts per step and this staleness."""
     algorithm = {"rloo": {"promptsPerStep": 2, "samplesPerPrompt": 2, "maxStaleness": staleness}}
     algorithm["rloo"]["kl"] = {"fixed": {"coefficient": 0.0}}
     folder = stage.run_dir.parent
@@ -33,7 +33,8 @@ async def until(reached: Callable[[], bool]) -> None:
 async def test_the_trainer_goes_on_while_the_workers_take_a_version(
     stage: Any, staleness: int, steps: int
 ) -> None:
-    """One step more, if it may: then it has the next version to give, and two do not go out at once."""
+    """Check that the trainer runs ahead by one step, if the staleness allows it: the next version waits,
+    since two versions are not published at once."""
     asynchronous(stage, staleness)
     stage.worker.refitting.at = 1
     driving = stage.begin()
@@ -44,7 +45,7 @@ async def test_the_trainer_goes_on_while_the_workers_take_a_version(
     stage.worker.refitting.let_go.set()
     await until(lambda: stage.reached >= steps + 3)
     assert not driving.done()
-    # Each snapshot was made of the version that it is called by.
+    # Each snapshot holds the weights of its version.
     assert all(version == step for version, step in stage.trainer.published)
     assert [version for version, _ in stage.trainer.published][:4] == [0, 1, 2, 3]
 
@@ -61,7 +62,8 @@ async def test_the_trainer_waits_until_its_snapshot_is_made(stage: Any) -> None:
 
 
 async def test_a_lost_quorum_is_tried_again_with_the_same_snapshot(stage: Any) -> None:
-    """The trainer has other weights by then. In full: the changes alone may be what was wrong."""
+    """Check that the snapshot is reused, since the trainer has newer weights by then, and that it is sent in
+    full, since the delta may be the cause of the failure."""
     asynchronous(stage, 2)
     stage.worker.refuses, stage.worker.refitting.at = {1}, 1
     stage.begin()

@@ -1,5 +1,5 @@
-"""Shutdown of the driver: verified steps are saved in a checkpoint, unverified ones are not, and nothing
-waits in vain.
+"""Shutdown of the driver: verified steps are saved in a checkpoint, unverified ones are not, and no wait
+outlasts the grace period.
 
 Checkpoints are due at every third step; the grace period is 8 seconds.
 """
@@ -14,7 +14,7 @@ from kubealign_services.roles.driver.errors import ShutdownRequested, Unrecovera
 pytestmark = pytest.mark.timeout(20)
 
 
-async def test_what_is_done_and_proven_is_committed(stage: Any) -> None:
+async def test_verified_steps_are_committed(stage: Any) -> None:
     stage.worker.generating.at = 4
     driving = stage.begin()
     await stage.worker.generating.held.wait()
@@ -24,8 +24,8 @@ async def test_what_is_done_and_proven_is_committed(stage: Any) -> None:
     assert stage.committed == stage.reached == len(stage.history()) == 4
 
 
-async def test_the_proof_of_the_last_step_is_waited_for(stage: Any) -> None:
-    """It comes after the driver was told to stop."""
+async def test_verification_of_the_last_step_is_awaited(stage: Any) -> None:
+    """Check the wait for a verification that arrives after the stop request."""
     stage.worker.refitting.at = 4
     driving = stage.begin()
     await stage.worker.refitting.held.wait()
@@ -39,13 +39,13 @@ async def test_the_proof_of_the_last_step_is_waited_for(stage: Any) -> None:
     assert stage.committed == stage.reached == 4
 
 
-async def test_a_step_that_is_not_proven_in_time_is_not_committed(stage: Any) -> None:
+async def test_step_that_is_not_verified_in_time_is_not_committed(stage: Any) -> None:
     stage.worker.refitting.at = 4
     driving = stage.begin()
     await stage.worker.refitting.held.wait()
     stage.stop.set()
     with pytest.raises(ShutdownRequested):
-        # Within the grace period, not after the two minutes that a refit may take.
+        # The driver ends within the grace period, not at the refit's timeout of two minutes.
         await asyncio.wait_for(driving, 8)
     assert (stage.reached, stage.committed) == (4, 3)
 
@@ -62,8 +62,8 @@ async def test_weights_that_the_last_step_destroyed_are_not_committed(stage: Any
     assert stage.committed == 3
 
 
-async def test_with_nothing_to_commit_it_ends_at_once(stage: Any) -> None:
-    """Whatever it waits for: here for a rollout worker that does not take the first weights."""
+async def test_driver_with_nothing_to_commit_ends_at_once(stage: Any) -> None:
+    """Check the immediate end while a rollout worker does not take the first weights."""
     stage.worker.refitting.at = 0
     driving = stage.begin()
     await stage.worker.refitting.held.wait()
@@ -87,7 +87,7 @@ async def test_a_step_under_way_is_not_broken_off(stage: Any) -> None:
 
 
 async def test_a_step_that_outlasts_the_grace_period_is_given_up(stage: Any) -> None:
-    """Earlier steps are not saved either: no time is left."""
+    """Check that earlier steps are not saved either, since no time is left."""
     stage.trainer.training.at = 5
     driving = stage.begin()
     await stage.trainer.training.held.wait()
@@ -97,7 +97,7 @@ async def test_a_step_that_outlasts_the_grace_period_is_given_up(stage: Any) -> 
     assert stage.committed == 3
 
 
-async def test_a_commit_that_outlasts_the_grace_period_is_none(stage: Any) -> None:
+async def test_commit_that_outlasts_the_grace_period_is_discarded(stage: Any) -> None:
     stage.worker.generating.at = stage.trainer.saving.at = 4
     driving = stage.begin()
     await stage.worker.generating.held.wait()
@@ -108,8 +108,9 @@ async def test_a_commit_that_outlasts_the_grace_period_is_none(stage: Any) -> No
     assert stage.committed == 3
 
 
-async def test_a_trainer_that_is_away_is_not_waited_for(stage: Any) -> None:
-    """It may take five minutes to come back; there is nothing to commit without it."""
+async def test_missing_trainer_is_not_awaited(stage: Any) -> None:
+    """Check the immediate end without a trainer: its return may take five minutes, and no checkpoint is
+    possible without it."""
     driving = asyncio.create_task(stage.drive_to_end("127.0.0.1:1"))
     async with asyncio.timeout(10):
         while not (stage.run_dir / "fences" / "1").exists():  # noqa: ASYNC110

@@ -1,6 +1,5 @@
-"""Loss of the reference of given rows, of the bus and of the driver: nothing hangs, and cached scores are not
-requested again.
-"""
+"""Restarts of the reference for given rows, the bus and the driver: no call hangs, and cached scores are not
+requested again."""
 
 import json
 from pathlib import Path
@@ -37,7 +36,7 @@ def dpo_job(folder: Path) -> Path:
 
 
 @pytest.mark.timeout(300)
-def test_whoever_is_killed_each_row_is_trained_on_and_asked_about_once(tmp_path: Path) -> None:
+def test_each_row_is_trained_on_and_scored_once_despite_kills(tmp_path: Path) -> None:
     with RunningJobs(dpo_job(tmp_path), tmp_path / "runs", "--no-dashboard") as run:
         run.wait_for_step("rows", 1)
         run.kill("rows", "reference-0")

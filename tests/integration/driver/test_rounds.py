@@ -1,6 +1,5 @@
 """Rounds over a bus, with a real worker, engine and backend: a round is generated once, is regenerated if its
-weights are gone, and no prompt is lost or used twice.
-"""
+weights are gone, and no prompt is lost or used twice."""
 
 import asyncio
 from pathlib import Path
@@ -20,7 +19,7 @@ pytestmark = pytest.mark.timeout(60)
 
 LETTERS = "abcd"
 PROMPTS = [first + last for first in LETTERS for last in LETTERS]
-# Two steps a round.
+# Two steps per round.
 SAMPLING = {"rounds": 3, "promptsPerRound": 8, "samplesPerPrompt": 2, "rowsPerStep": 4}
 BEST = {"rejectionSampling": SAMPLING}
 
@@ -30,7 +29,7 @@ def share_of_a(prompt: str, response: str) -> float:
 
 
 class Stage:
-    """A run's folder and its policy, which attempts come and go on."""
+    """A run's folder and its policy, shared by consecutive attempts."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(exist_ok=True)
@@ -62,7 +61,7 @@ class Stage:
         )
 
     def sampled(self) -> list[str]:
-        """Every group that was generated since this was asked last."""
+        """Return the groups generated since the previous call."""
         requests = list(self.policy.asked)
         self.policy.asked.clear()
         return requests
@@ -86,7 +85,7 @@ def kept(stage: Stage, name: str) -> StoredRound:
 
 
 def carried(state: JobState) -> JobState:
-    """Return the state as it is sent with a step."""
+    """Return a copy of the state as it is sent with a step."""
     return JobState.model_validate_json(state.model_dump_json())
 
 
@@ -107,7 +106,7 @@ async def test_each_round_has_the_next_prompts_and_two_steps(tmp_path: Path) -> 
     assert [figures["round/number"] for figures in job.figures] == [1, 1, 2, 2, 3, 3]
     asked = [name.partition(":")[2] for name in stage.sampled()]
     assert len(set(asked)) == len(asked) == 24
-    # 16 prompts: a round and a half are the first epoch.
+    # The 16 prompts of the first epoch last for one and a half rounds.
     assert sorted(asked[:16]) == sorted(f"0/{row}" for row in range(16))
     assert all(name.startswith("1/") for name in asked[16:])
     assert stage.files() == [f"round-00000{number}-fence-1" for number in (1, 2, 3)]
@@ -128,15 +127,15 @@ async def test_a_driver_that_dies_alone_goes_on_in_the_middle_of_the_round(tmp_p
     assert same(reference_run.weights(), stage.weights())
 
 
-async def test_a_round_that_is_there_is_not_sampled_again(tmp_path: Path) -> None:
-    """The driver dies between the round's file and its first step."""
+async def test_existing_round_is_not_sampled_again(tmp_path: Path) -> None:
+    """Let the driver die after it has written the round's file and before the round's first step."""
     stage = Stage(tmp_path)
     async with stage.job() as job:
         await job.learn(steps=2)
         before = carried(job.state)
         await job.learn(rounds=2)
     assert stage.files()[-1] == "round-000002-fence-1"
-    # The step is undone, as if it had not come to it: the weights are those of the round's start.
+    # Undo the step: a second stage provides the weights of the round's start.
     again = Stage(tmp_path / "again")
     async with again.job() as job:
         await job.learn(steps=2)
@@ -150,7 +149,7 @@ async def test_a_round_that_is_there_is_not_sampled_again(tmp_path: Path) -> Non
     assert stage.files() == ["round-000001-fence-1", "round-000002-fence-1"]
 
 
-async def test_a_round_that_was_half_sampled_is_made_again_whole(tmp_path: Path) -> None:
+async def test_half_sampled_round_is_regenerated(tmp_path: Path) -> None:
     reference_run, steady = await undisturbed(tmp_path / "whole")
     stage = Stage(tmp_path / "cut")
     async with stage.job() as job:
@@ -169,8 +168,8 @@ async def test_a_round_that_was_half_sampled_is_made_again_whole(tmp_path: Path)
     assert same(reference_run.weights(), stage.weights())
 
 
-async def test_after_a_rollback_rows_of_weights_that_have_gone_are_made_again(tmp_path: Path) -> None:
-    """The commit is in the middle of round 1. What follows comes out otherwise, so version 2 is another."""
+async def test_rollback_regenerates_rows_of_lost_weights(tmp_path: Path) -> None:
+    """Roll back to a checkpoint in the middle of round 1. The repeated steps and version 2 differ."""
     stage = Stage(tmp_path)
     async with stage.job() as job:
         await job.learn(steps=1)
@@ -190,7 +189,7 @@ async def test_after_a_rollback_rows_of_weights_that_have_gone_are_made_again(tm
     assert again.state.round.file == "round-000002-fence-2"
 
 
-async def test_after_a_rollback_that_comes_out_the_same_nothing_is_sampled_again(tmp_path: Path) -> None:
+async def test_rollback_to_equal_weights_samples_nothing(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     async with stage.job() as job:
         await job.learn(steps=1)
@@ -205,7 +204,7 @@ async def test_after_a_rollback_that_comes_out_the_same_nothing_is_sampled_again
     assert same(stage.weights(), reached)
 
 
-async def test_a_state_from_before_there_were_rounds_is_at_the_start_of_the_first(tmp_path: Path) -> None:
+async def test_state_without_a_round_starts_the_first_round(tmp_path: Path) -> None:
     document = JobState().model_dump(mode="json")
     del document["round"]
     stage = Stage(tmp_path)
@@ -227,7 +226,7 @@ JUDGE = {"prompt": "{response}?", "pattern": "([abcd])", "maxTokens": 2}
 
 
 async def test_a_judge_that_cannot_be_read_ends_the_job_with_the_reason(tmp_path: Path) -> None:
-    """Its pattern finds letters, which are no numbers."""
+    """Use a judge whose pattern finds letters, which are not numbers."""
     stage = Stage(tmp_path)
     async with stage.job({"selfRewarding": SAMPLING | {"judge": JUDGE}}) as job:
         with pytest.raises(UnrecoverableError, match="none of 16 responses got a score from the judge"):
@@ -238,9 +237,8 @@ async def test_a_judge_that_cannot_be_read_ends_the_job_with_the_reason(tmp_path
 
 
 async def test_questions_that_do_not_fit_the_context_are_not_asked(tmp_path: Path) -> None:
-    """The context has six tokens and the judgement takes two, so a question has four at most, a response of
-    three and a mark.
-    """
+    """Check that long questions are skipped. The context has six tokens and the judgement takes two, so a
+    question has at most four tokens: a response of three and a question mark."""
     stage = Stage(tmp_path)
     judge = JUDGE | {"prompt": "{prompt}{response}?"}
     async with stage.job({"selfRewarding": SAMPLING | {"judge": judge}}, context=6) as job:
@@ -255,9 +253,9 @@ async def test_questions_that_do_not_fit_the_context_are_not_asked(tmp_path: Pat
     assert len([name for name in stage.sampled() if name.startswith("judge:")]) == len(short)
 
 
-async def test_a_judge_that_finds_all_alike_has_nothing_left_to_teach(tmp_path: Path) -> None:
-    """The one number that is ever written is 7. In the first round that is a mistake, later the job ends
-    well."""
+async def test_judge_with_equal_scores(tmp_path: Path) -> None:
+    """Check equal scores: the judge can only write 7. In the first round that is an error; in a later round
+    the job ends successfully."""
     judge = JUDGE | {"pattern": "([0-9])", "samples": 4}
     entry = {"selfRewarding": SAMPLING | {"judge": judge}}
     later = JobState()

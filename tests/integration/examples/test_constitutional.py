@@ -1,4 +1,4 @@
-"""The example of constitutional AI, with a few steps: its own files, its own commands."""
+"""The example of constitutional AI: its files and commands, with a few steps."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""The example of distillation, with a few steps: its own files, its own commands."""
+"""The example of distillation: its files and commands, with a few steps."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ def test_the_jobs_run_and_the_teacher_is_asked_once_for_each_row(tmp_path: Path)
         ]
     steps = [line for line in figures if "distillation/loss" in line]
     assert [line["step"] for line in steps] == [1, 2, 3, 4]
-    # All rows are in each step: the first asks for all of them, the others for none.
+    # Each step contains all rows: the first step requests all of them, later steps none.
     assert [line["teacher/kept_share"] for line in steps] == [0, 1, 1, 1]
     assert all(line["distillation/kl"] > 0 for line in steps)
     assert 0 < steps[0]["distillation/teacher_mass"] <= 1

@@ -1,4 +1,4 @@
-"""The example of adapters, with a few steps: its own files, its own commands."""
+"""The example of adapters: its files and commands, with a few steps."""
 
 import json
 import shutil
@@ -38,12 +38,12 @@ def test_adapters_travel_alone_and_leave_the_base_as_it_was(tmp_path: Path) -> N
     assert len(adapter) == 2 * len(changed)
     assert not (folder / "runs" / "lora-base" / "result" / "adapter").exists()
 
-    # The policy is its own reference: at first there is nothing between them.
+    # The policy is its own reference, so both are equal at first.
     first, second = figures("lora-grpo")
     assert first["kl/reference"] == 0 and second["kl/reference"] != 0
-    # Both versions that the steps sampled from went out, without the weights that no one trains.
-    whole = sum(weight.numel() * 4 for weight in base.values())
-    assert second["refit/bytes"] < 0.25 * whole
+    # Both sampled versions were published, without the frozen weights.
+    base_bytes = sum(weight.numel() * 4 for weight in base.values())
+    assert second["refit/bytes"] < 0.25 * base_bytes
     assert not list((folder / "runs" / "lora-grpo" / "logs").glob("reference*"))
     steps = [line for line in figures("lora-dpo") if "preference/margin" in line]
     assert steps[0]["preference/margin"] == 0 and steps[1]["preference/margin"] != 0

@@ -1,4 +1,4 @@
-"""The example package: built, installed beside kubealign, and run by its own jobs with a few steps."""
+"""The example package: built, installed next to kubealign, and used by its own jobs with a few steps."""
 
 import csv
 import os
@@ -20,7 +20,7 @@ STEPS = {"quantile-sft": 4, "quantile": 3}
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of packages that holds the example, as an installer leaves it."""
+    """Return a folder of packages with the installed example."""
     folder = tmp_path_factory.mktemp("packages")
     source = folder / "source"
     shutil.copytree(EXAMPLE, source, ignore=shutil.ignore_patterns("data", "runs", "__pycache__"))
@@ -56,8 +56,8 @@ def test_parameters_that_the_package_refuses_fail_the_job_before_it_begins(
     file = write_jobs(tmp_path, online_job(tmp_path, "refused", algorithm))
     with RunningJobs(file, tmp_path / "runs", "--no-dashboard") as running:
         assert running.end(240) != 0
-        said = "custom.parameters.quantile: Input should be less than or equal to 1 (it holds 1.5)"
-        assert said in running.output
+        message = "custom.parameters.quantile: Input should be less than or equal to 1 (it holds 1.5)"
+        assert message in running.output
 
 
 def test_the_algorithm_is_short_and_named_in_the_package_alone() -> None:

@@ -1,4 +1,4 @@
-"""The example of preference methods, with a few steps: its own files, its own commands."""
+"""The example of preference methods: its files and commands, with a few steps."""
 
 import math
 import shutil
@@ -14,9 +14,9 @@ from support.running import RunningJobs
 
 EXAMPLE = ROOT / "examples" / "preference"
 STEPS = 2
-#: Those whose answers are sampled too; the others go without for the sake of time.
+#: Jobs that also sample answers; the others skip this to save time.
 SAMPLED = ("pref-dpo", "pref-kto")
-#: Method -> share of its sequences that the reference has been asked about before each step.
+#: Method -> cached share of the reference scores at each step.
 KEPT = {"dpo": [0, 1], "ipo": [0, 1], "kto": [0, 1], "rpo": [0, 1], "orpo": None, "simpo": None}
 
 
@@ -38,17 +38,17 @@ def test_the_jobs_run_and_the_reference_is_asked_once_for_each_row(tmp_path: Pat
     (folder / "jobs.yaml").write_text(yaml.safe_dump_all(jobs))
     with RunningJobs(folder / "jobs.yaml", folder / "runs", *options) as run:
         assert run.end(270) == 0, run.output[-4000:]
-        for method, kept in KEPT.items():
+        for method, kept_shares in KEPT.items():
             steps = run.steps(f"pref-{method}").values()
             assert [line["step"] for line in steps] == [1, 2]
             assert all(math.isfinite(line["preference/loss"]) for line in steps)
             shares = [line.get("reference/kept_share") for line in steps]
-            assert shares == (kept or [None, None]), method
+            assert shares == (kept_shares or [None, None]), method
             (start, end) = [line for line in run.metrics(f"pref-{method}") if "val/margin" in line]
             assert {"val/accuracy", "val/loss", "val/chosen_logprob"} <= end.keys()
             assert ("val/in-order" in end) == (f"pref-{method}" in SAMPLED)
-            if kept:
-                # The reference is the policy: what tells them apart is rounding.
+            if kept_shares:
+                # The reference equals the policy, so the margin is only rounding.
                 assert abs(start["val/margin"]) < 1e-4
             else:
                 assert start["val/accuracy"] > 0

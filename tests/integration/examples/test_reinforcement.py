@@ -1,4 +1,4 @@
-"""The example of the online methods, with three steps: those jobs whose parts differ most. The other methods
+"""The example of the online methods, with three steps: the jobs whose parts differ most. The other methods
 learn in tests/learning."""
 
 import shutil
@@ -12,11 +12,11 @@ from support.doc_blocks import ROOT
 from support.running import RunningJobs
 
 EXAMPLE = ROOT / "examples" / "reinforcement"
-#: Greedy companions; groups that are dropped and sampled anew, and a penalty for length; stale samples.
+#: Greedy baselines; dropped and resampled groups with a length penalty; stale samples.
 JOBS = ("toy-start", "toy-remax", "toy-dapo", "toy-async")
 
 
-def test_its_jobs_run_and_say_what_is_their_own(tmp_path: Path) -> None:
+def test_jobs_run_and_report_their_own_metrics(tmp_path: Path) -> None:
     folder = tmp_path / "reinforcement"
     shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns("data", "runs", "__pycache__"))
     subprocess.run([sys.executable, "make_data.py"], cwd=folder, check=True, timeout=60)

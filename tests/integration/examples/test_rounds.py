@@ -1,4 +1,4 @@
-"""The example of rounds, with a few steps: its own files, its own commands."""
+"""The example of rounds: its files and commands, with a few steps."""
 
 import shutil
 import subprocess
@@ -9,7 +9,7 @@ from support.doc_blocks import ROOT
 from support.running import RunningJobs
 
 EXAMPLE = ROOT / "examples" / "rounds"
-#: The steps of a round, and one of the next.
+#: Steps per job; rounds-spin has one step more than a round.
 STEPS = {"rounds-start": 20, "rounds-spin": 9, "rounds-rejection-sampling": 1, "rounds-self-rewarding": 1}
 LESS = (
     "rounds-rejection-sampling:spec.algorithm.rejectionSampling.minimumReward=0.0",

@@ -44,7 +44,7 @@ from support.free_address import free_address
 
 pytestmark = pytest.mark.timeout(300)
 
-# Odd, so that one process has a row of the vocabulary more than the other.
+# An odd size: one process has one row of the vocabulary more than the other.
 VOCABULARY = 67
 COMMON: dict[str, Any] = {
     "vocab_size": VOCABULARY,
@@ -67,9 +67,9 @@ FAMILIES: dict[str, Callable[[], Any]] = {
     "mistral": lambda: MistralConfig(**COMMON, sliding_window=5),
 }
 SPEC = engine_spec.TorchEngineSpec(max_sequences=6, prefill_tokens=1024, tensor_parallel=2)
-#: The seed of weights that the second process cannot fetch.
+#: Seed of the weights that the second process fails to fetch.
 OUT_OF_REACH = 99
-#: Seconds within which the second process has to come: it imports transformers first.
+#: Seconds until the second process must have joined; it imports transformers first.
 MEETING = 150.0
 SEQUENCE = [5, 6, 7, 8, 60, 64, 9]
 
@@ -100,11 +100,11 @@ def weights(name: str, seed: int = 3) -> dict[str, torch.Tensor]:
 
 def parts(name: str, seed: int, rank: int) -> Iterator[WeightSlice]:
     """Return the weight slices that a process fetches for this seed."""
-    for key, whole in weights(name, seed).items():
-        ranges = shard_extent(key, whole.shape, ModelShard(rank, 2))
+    for key, tensor in weights(name, seed).items():
+        ranges = shard_extent(key, tensor.shape, ModelShard(rank, 2))
         if len(ranges[0]):
             start = tuple(part.start for part in ranges)
-            yield WeightSlice(key, tuple(whole.shape), start, shard_tensor(key, whole, ModelShard(rank, 2)))
+            yield WeightSlice(key, tuple(tensor.shape), start, shard_tensor(key, tensor, ModelShard(rank, 2)))
 
 
 class Parts:
@@ -189,12 +189,11 @@ def run_all(
 
 
 def same(one: TorchRolloutEngine, two: TorchRolloutEngine) -> None:
-    """Check equality with more samples than slots, prompts that stay cached, rows that move, and commands
-    longer than one broadcast; greedy and sampled.
-    """
+    """Check that both engines give equal samples, greedy and sampled. The requests cover more samples than
+    slots, cached prompts, rows that move, and commands longer than one broadcast."""
     requests = [
-        # Longer, so that its samples take the last slots: those of the next that wait come after them, into
-        # slots that had another prompt.
+        # Longer samples occupy the last slots, so the waiting samples of the next request get slots that had
+        # another prompt before.
         GenerationRequest("brief", (9,) * 7, (2, 3), SamplingParameters(2)),
         GenerationRequest("held", (1, 2, 3), tuple(range(9)), SamplingParameters(9)),
         GenerationRequest("greedy", (4, 5, 64), (1,), SamplingParameters(12, temperature=0)),
@@ -206,12 +205,12 @@ def same(one: TorchRolloutEngine, two: TorchRolloutEngine) -> None:
             for i in range(5)
         ),
     ]
-    expected, found = run_all(one, *requests), run_all(two, *requests)
-    assert len(found) == 19
+    expected, actual = run_all(one, *requests), run_all(two, *requests)
+    assert len(actual) == 19
     for key, sample in expected.items():
-        assert found[key].tokens == sample.tokens, key
-        assert found[key].engine_logprobs == pytest.approx(sample.engine_logprobs, abs=1e-5)
-        assert found[key].behaviour_logprobs == pytest.approx(sample.behaviour_logprobs, abs=1e-5)
+        assert actual[key].tokens == sample.tokens, key
+        assert actual[key].engine_logprobs == pytest.approx(sample.engine_logprobs, abs=1e-5)
+        assert actual[key].behaviour_logprobs == pytest.approx(sample.behaviour_logprobs, abs=1e-5)
     assert two.sequence_logprobs(SEQUENCE) == pytest.approx(one.sequence_logprobs(SEQUENCE), abs=1e-5)
 
 

@@ -1,5 +1,5 @@
-"""A data set with the rewards' scores as columns: by a model with several scores, an ensemble and a function,
-with the driver killed on the way."""
+"""A data set with the rewards' scores as columns: a model with several scores, an ensemble and a function,
+with the driver killed in between."""
 
 import json
 from itertools import islice, product
@@ -32,7 +32,7 @@ def models(tmp_path: Path) -> dict[str, Path]:
 
 
 def annotate_job(folder: Path, models: dict[str, Path], **algorithm: Any) -> Path:
-    """Three steps of fourteen rows, each at least as long as the function takes."""
+    """Return a job with three steps of fourteen rows, each at least as long as the function's delay."""
     rows = folder / "rows.jsonl"
     rows.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     places = {name: {"path": str(path)} for name, path in models.items()}
@@ -59,7 +59,7 @@ def annotate_job(folder: Path, models: dict[str, Path], **algorithm: Any) -> Pat
 
 
 def expected(models: dict[str, Path]) -> list[dict[str, float]]:
-    """Each row's columns, one sequence at a time, by transformers and by counting."""
+    """Return each row's columns, computed by transformers per sequence and by counting."""
     tokenizer = load_tokenizer(models["policy"], "policy")
     sequences = [
         (
@@ -70,10 +70,10 @@ def expected(models: dict[str, Path]) -> list[dict[str, float]]:
         )
         for row in ROWS
     ]
-    found = {name: scores_of(models[name], sequences).tolist() for name in ("steer", "first", "second")}
+    scores = {name: scores_of(models[name], sequences).tolist() for name in ("steer", "first", "second")}
     return [
-        dict(zip(NAMES, found["steer"][index], strict=True))
-        | {"pair": min(found["first"][index][0], found["second"][index][0])}
+        dict(zip(NAMES, scores["steer"][index], strict=True))
+        | {"pair": min(scores["first"][index][0], scores["second"][index][0])}
         | {"letters": row["response"].count("a") / len(row["response"])}
         for index, row in enumerate(ROWS)
     ]
@@ -92,15 +92,15 @@ def test_every_row_once_in_its_order_with_its_scores_though_the_driver_is_killed
         run.wait_for_step("annotated", 1)
         run.kill("annotated", "driver")
         assert run.end(180) == 0, run.output
-        made = result(run)
+        rows = result(run)
         figures = run.steps("annotated")
     assert sorted(figures) == [1, 2, 3]
-    wanted = expected(models)
-    assert [{key: row[key] for key in ROWS[0]} for row in made] == ROWS
-    for row, said in zip(made, wanted, strict=True):
-        assert {key: row[key] for key in row if key not in ROWS[0]} == pytest.approx(said, abs=1e-4)
-    first = wanted[:14]
-    mean = {name: sum(said[name] for said in first) / 14 for name in first[0]}
+    scores = expected(models)
+    assert [{key: row[key] for key in ROWS[0]} for row in rows] == ROWS
+    for row, row_scores in zip(rows, scores, strict=True):
+        assert {key: row[key] for key in row if key not in ROWS[0]} == pytest.approx(row_scores, abs=1e-4)
+    first = scores[:14]
+    mean = {name: sum(row_scores[name] for row_scores in first) / 14 for name in first[0]}
     assert figures[1]["reward/steer/kind"] == pytest.approx(mean["kind"], abs=1e-4)
     weighed = mean["good"] - 2 * mean["long"]
     assert figures[1]["reward/steer/mean"] == pytest.approx(weighed, abs=1e-4)

@@ -1,4 +1,4 @@
-"""Asynchronous training through the real command: responses that live through refits, workers that do not."""
+"""Asynchronous training through the real command: responses survive refits, and a worker is killed."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ PROMPTS = STEPS * PROMPTS_PER_STEP
 
 
 def job(folder: Path, in_flight: str, engine: dict[str, Any]) -> Path:
-    """One epoch exactly. Responses are long, so that a step is shorter than they are."""
+    """Return a job of exactly one epoch whose responses take longer than a step."""
     algorithm = {
         "grpo": {
             "promptsPerStep": PROMPTS_PER_STEP,
@@ -24,7 +24,7 @@ def job(folder: Path, in_flight: str, engine: dict[str, Any]) -> Path:
             "kl": {"fixed": {"coefficient": 0.0}},
         }
     }
-    made = online_job(
+    document = online_job(
         folder,
         "flight",
         algorithm,
@@ -36,15 +36,16 @@ def job(folder: Path, in_flight: str, engine: dict[str, Any]) -> Path:
         },
         lifecycle={"maxRestarts": 10},
     )
-    made["spec"]["data"] = {"prompts": {"source": {"path": str(write_prompts(folder, PROMPTS))}}}
-    return write_jobs(folder, made)
+    document["spec"]["data"] = {"prompts": {"source": {"path": str(write_prompts(folder, PROMPTS))}}}
+    return write_jobs(folder, document)
 
 
 @pytest.mark.parametrize("in_flight", ["Interrupt", "Continue"])
 def test_responses_live_through_refits_and_a_killed_worker_loses_nothing(
     tmp_path: Path, in_flight: str
 ) -> None:
-    """Each prompt is trained on once; none is too old, and none is thrown away for its age."""
+    """Check that each prompt is trained on once, within the allowed staleness, and that none is discarded as
+    stale."""
     file = job(tmp_path, in_flight, {"torch": {"maxSequences": 16}})
     with RunningJobs(file, tmp_path / "runs", "--no-dashboard") as run:
         run.wait_for_step("flight", 5)
@@ -61,7 +62,7 @@ def test_responses_live_through_refits_and_a_killed_worker_loses_nothing(
     assert all(line["rollout/groups_discarded"] == 0 for line in figures.values())
     gaps = [line["rollout/logprob_gap_max"] for line in figures.values() if "rollout/logprob_gap_max" in line]
     assert gaps and max(gaps) < 1e-3
-    # Beyond this batch two more are asked for, until the job ends.
+    # Two batches beyond the current one are in flight until the job ends.
     ahead = [line["rollout/groups_in_flight"] + line["rollout/groups_waiting"] for line in figures.values()]
     assert set(ahead) == {2 * PROMPTS_PER_STEP}
     assert all({"seconds/wait_groups", "seconds/groups_waited"} <= line.keys() for line in figures.values())

@@ -1,4 +1,4 @@
-"""kill -9 of everything that a job is made of: it ends well, and each prompt was trained on exactly once."""
+"""kill -9 of every process of a job: the job succeeds, and each prompt is trained on exactly once."""
 
 import os
 import signal
@@ -30,8 +30,8 @@ PPO = {
 
 
 def ppo_job(folder: Path, pace: float = 0.2, **spec: object) -> Path:
-    """One epoch exactly, with every role. A step takes `pace` seconds at least, on the quickest machine too:
-    what is done to the job is done while it runs."""
+    """Return a job with every role and exactly one epoch. A step takes at least `pace` seconds, on fast
+    machines too, so that faults are injected while the job runs."""
     job = online_job(folder, "killed", PPO, maxSteps=STEPS, critic={"model": FROM_CONFIG}, **spec)
     reward = PACED_LETTER_A.format(file=str(set_pace(folder, pace)))
     job["spec"]["rewards"] = [write_reward(folder, reward)]
@@ -49,7 +49,7 @@ def assert_each_prompt_once(run: RunningJobs) -> None:
 
 
 def standing_back(run: RunningJobs) -> set[str]:
-    """Processes that have less of the cores than others that want them."""
+    """Return the processes with a lowered CPU priority."""
     pids = {name: process["pid"] for name, process in run.processes("killed").items() if process["pid"]}
     return {name for name, pid in pids.items() if os.getpriority(os.PRIO_PROCESS, pid) > os.nice(0)}
 
@@ -82,12 +82,13 @@ def test_each_role_is_killed_in_turn_and_the_job_ends_well(tmp_path: Path) -> No
 
 @pytest.mark.timeout(400)
 def test_nats_comes_back_empty_and_nothing_is_done_twice(tmp_path: Path) -> None:
-    """As where its store goes with it: what the bus held is put on it again, and nobody else starts again."""
+    """Simulate the loss of the server's store: the bus contents are published again, and no other process
+    restarts."""
     with RunningJobs(ppo_job(tmp_path), tmp_path / "runs") as run:
         for turn in range(5):
             run.wait_for_step("killed", 2 * turn + 2)
             store = run.folder("killed") / "nats" / "store"
-            # Renamed, as the server may be started again before a deletion is done.
+            # Renamed instead of deleted: the server may restart before a deletion is complete.
             store.rename(store.with_name(f"lost-{turn}"))
             run.kill("killed", "nats")
         assert run.end(240) == 0, run.output

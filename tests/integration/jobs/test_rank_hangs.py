@@ -1,5 +1,4 @@
-"""A rank that hangs in the midst of a step, without ending: the others give up in time, and the group starts
-again whole."""
+"""A rank that hangs during a step without exiting: the other ranks time out, and the whole group restarts."""
 
 import os
 import re
@@ -16,7 +15,8 @@ STEPS = 10
 
 @pytest.mark.timeout(300)
 def test_one_rank_of_a_megatron_trainer_is_stopped_and_the_group_starts_again(tmp_path: Path) -> None:
-    """SIGSTOP: its connections stay open, and it answers neither the others nor SIGTERM."""
+    """Stop a rank with SIGSTOP: its connections stay open, and it answers neither the other ranks nor
+    SIGTERM."""
     reward = write_reward(tmp_path, PACED_LETTER_A.format(file=str(set_pace(tmp_path, 0.2))))
     grpo = {"promptsPerStep": 4, "samplesPerPrompt": 2, "kl": {"fixed": {"coefficient": 0}}}
     trainer = {
@@ -41,6 +41,6 @@ def test_one_rank_of_a_megatron_trainer_is_stopped_and_the_group_starts_again(tm
         assert [line["step"] for line in run.history("hanging")] == list(range(1, STEPS + 1))
         assert not alive(before)
         log = (run.folder("hanging") / "logs" / "trainer-0.log").read_text()
-        # Whichever command it was stopped in.
+        # The rank may have been stopped in any command.
         assert re.search(r"rank 1 did not answer \w+ within 20 s", log)
         assert (run.folder("hanging") / "result" / "config.json").exists()

@@ -1,4 +1,4 @@
-"""A recorded run is trained on again, and comes to the same numbers, bit for bit."""
+"""The replay of a recorded run gives the same numbers, bit for bit."""
 
 import json
 import os
@@ -18,7 +18,7 @@ RATE = "spec.trainer.optimizer.adamW.learningRate"
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Six asynchronous steps with two workers, of an algorithm that keeps something from step to step."""
+    """Record six asynchronous steps with two workers, of an algorithm with state between steps."""
     folder = tmp_path_factory.mktemp("replay")
     job = online_job(
         folder,
@@ -63,7 +63,7 @@ def test_the_same_losses_and_the_same_weights(runs: Path) -> None:
     done = replay(runs)
     assert done.returncode == 0, done.stderr
     assert "metrics of 6 steps: equal bit for bit\nfinal weights: equal bit for bit\n" in done.stdout
-    # The command is not taken at its word.
+    # Verify the command's claim by the recorded metrics and weights.
     recorded, again = steps(runs / "recorded"), steps(runs / "recorded-replay")
     assert sorted(again) == [1, 2, 3, 4, 5, 6]
     for step, figures in again.items():
@@ -93,7 +93,7 @@ def test_another_learning_rate_on_the_same_samples(runs: Path) -> None:
     assert "final weights: not equal" in done.stdout
 
 
-def test_what_was_altered_or_is_gone_is_named(runs: Path) -> None:
+def test_altered_and_missing_batches_are_named(runs: Path) -> None:
     path = runs / "recorded" / "batches" / "step-00000002.safetensors"
     before = path.read_bytes()
     try:

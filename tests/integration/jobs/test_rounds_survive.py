@@ -1,5 +1,5 @@
-"""kill -9 in the middle of a round's sampling and of its training: the rounds, and the weights at the end,
-are those of a run that nobody disturbed."""
+"""kill -9 during a round's sampling and during its training: the rounds and the final weights equal those of
+an undisturbed run."""
 
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,12 @@ from kubealign_services.roles.driver.sources.iterative.round_files import RoundF
 from support.running import RunningJobs
 from support.tiny_jobs import PACED_LETTER_A, online_job, set_pace, write_jobs, write_reward
 
-#: Four steps a round.
+#: Four steps per round.
 ENTRY = {"rounds": 3, "promptsPerRound": 16, "samplesPerPrompt": 2, "rowsPerStep": 4}
 
 
 def job(folder: Path, name: str) -> dict[str, Any]:
-    made = online_job(
+    document = online_job(
         folder,
         name,
         {"rejectionSampling": ENTRY},
@@ -26,8 +26,8 @@ def job(folder: Path, name: str) -> dict[str, Any]:
         lifecycle={"maxRestarts": 20},
     )
     reward = PACED_LETTER_A.format(file=str(set_pace(folder, 0.05)))
-    made["spec"]["rewards"] = [write_reward(folder, reward)]
-    return made
+    document["spec"]["rewards"] = [write_reward(folder, reward)]
+    return document
 
 
 def rounds(run: RunningJobs, name: str) -> list[StoredRound]:
@@ -45,7 +45,7 @@ def test_killed_and_undisturbed_runs_are_the_same(tmp_path: Path) -> None:
     ) as run:
         run.wait_for_step("killed", 2)
         run.kill("killed", "trainer-0")
-        # The next round is being sampled from the moment on that its prompts are asked for.
+        # Sampling of the next round begins when its prompts are requested.
         set_pace(tmp_path, 0.5)
         run.wait_for_step("killed", 4)
         run.kill("killed", "driver")
@@ -57,14 +57,14 @@ def test_killed_and_undisturbed_runs_are_the_same(tmp_path: Path) -> None:
         left, right = rounds(run, "killed"), rounds(run, "steady")
         history = {name: run.history(name) for name in ("killed", "steady")}
         results = [load_file(run.folder(name) / "result" / "model.safetensors") for name in history]
-        kept = sorted((run.folder("killed") / "rounds").iterdir())
+        round_folders = sorted((run.folder("killed") / "rounds").iterdir())
     assert len({line["fence"] for line in history["killed"]}) >= 3
-    assert len(kept) == 3, "no round was made twice"
+    assert len(round_folders) == 3, "no round was made twice"
     assert [line["prompts"] for line in history["killed"]] == [line["prompts"] for line in history["steady"]]
-    asked = [prompt for made in left for prompt in made.header.prompts]
+    asked = [prompt for round_ in left for prompt in round_.header.prompts]
     assert len(set(asked)) == 48
-    assert [made.header.weights for made in left] == [made.header.weights for made in right]
-    for made, other in zip(left, right, strict=True):
-        assert made.batch.sample_ids == other.batch.sample_ids
-        assert made.batch.tokens.tolist() == other.batch.tokens.tolist()
+    assert [round_.header.weights for round_ in left] == [round_.header.weights for round_ in right]
+    for round_, other in zip(left, right, strict=True):
+        assert round_.batch.sample_ids == other.batch.sample_ids
+        assert round_.batch.tokens.tolist() == other.batch.tokens.tolist()
     assert all(bool((results[0][name] == results[1][name]).all()) for name in results[0])

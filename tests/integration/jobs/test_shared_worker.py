@@ -1,5 +1,5 @@
-"""A job whose rollout worker is two processes: it learns, a lost process takes the other with it, and what
-`kubealign scale` counts is workers."""
+"""A job whose rollout worker has two processes: training works, both processes restart together, and
+`kubealign scale` counts workers."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def shared_job(folder: Path) -> Path:
 
 
 def workers(run: RunningJobs) -> dict[str, int]:
-    """Name -> pid of the processes of rollout workers."""
+    """Return name -> pid of the rollout workers' processes."""
     return {
         name: each["pid"] for name, each in run.processes("shared").items() if name.startswith("rollout-")
     }
@@ -50,9 +50,9 @@ def test_a_worker_of_two_processes(tmp_path: Path) -> None:
         assert run.end(120) == 0, run.output
         steps = run.steps("shared")
         assert sorted(steps) == list(range(1, STEPS + 1))
-        # The engine's own numbers are those that the trainer finds.
+        # The engine's log-probabilities equal the trainer's.
         assert max(line["rollout/logprob_gap_max"] for line in steps.values()) < 1e-4
         prompts = [prompt for line in run.history("shared") for prompt in line["prompts"]]
         assert sorted(prompts) == sorted(f"0/{row}" for row in range(4 * STEPS))
-        said = run.output
-        assert said.count("starting rollout-0 again") == 1, "one restart, of the worker as a whole"
+        output = run.output
+        assert output.count("starting rollout-0 again") == 1, "one restart, of the worker as a whole"

@@ -1,4 +1,4 @@
-"""Responses of several turns through the real command: a workflow of one's own, the example with its tool."""
+"""Multi-turn responses through the real command: a custom workflow, and the example with its tool."""
 
 import json
 import shutil
@@ -22,7 +22,7 @@ async def workflow(episode):
 """
 
 
-def test_a_workflow_of_ones_own_and_what_is_learned_of_it(tmp_path: Path) -> None:
+def test_custom_workflow_and_its_learned_tokens(tmp_path: Path) -> None:
     (tmp_path / "flow.py").write_text(FLOW)
     workflow = {"function": {"file": {"path": str(tmp_path / "flow.py")}}}
     rollout = {"sampling": {"maxTokens": 12, "minTokens": 12}, "workflow": workflow}
@@ -32,7 +32,7 @@ def test_a_workflow_of_ones_own_and_what_is_learned_of_it(tmp_path: Path) -> Non
         assert run.end(200) == 0, run.output
         figures = run.steps("flow")
     assert [figures[step]["rollout/turns"] for step in (1, 2)] == [2, 2]
-    # Two tokens of each turn are the policy's; the three between are not.
+    # The policy generates two tokens of each turn; the three tokens in between are not sampled.
     assert [figures[step]["response/length"] for step in (1, 2)] == [4, 4]
     assert figures[1]["rollout/logprob_gap_max"] < 1e-3
     samples = [

@@ -81,7 +81,7 @@ async def breaks(request: web.Request) -> web.StreamResponse:
 
 
 def streams(*events: Json, stays: bool = False) -> Answer:
-    """Send a watch with these events; `stays`: keep it open afterwards."""
+    """Send a watch with these events; `stays` keeps it open afterwards."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()

@@ -112,7 +112,7 @@ async def test_pages_then_events(errors: ErrorTranslation) -> None:
 
 
 async def test_a_broken_watch_resumes(errors: ErrorTranslation) -> None:
-    """A bookmark advances the resume point although no object changed."""
+    """Check the resume point, which a bookmark advances although no object changed."""
     stored, asked = await _followed(
         [
             _page(5, _item("a", 1)),
@@ -129,7 +129,7 @@ async def test_a_broken_watch_resumes(errors: ErrorTranslation) -> None:
 
 
 async def test_an_expired_watch_causes_a_list(errors: ErrorTranslation) -> None:
-    """410 as response, and 410 as event."""
+    """Check status 410 as a response and as an event."""
     gone = {"type": "ERROR", "object": {"code": 410, "reason": "Expired", "message": "too old"}}
     stored, asked = await _followed(
         [
@@ -163,12 +163,13 @@ async def test_an_incomplete_list_removes_nothing(errors: ErrorTranslation) -> N
 
 
 async def test_periodic_resync(errors: ErrorTranslation) -> None:
-    """A resync finds what a watch has missed; a failed list does not stop the watch."""
+    """Check that a resync finds objects that a watch has missed, and that a failed list does not stop the
+    watch."""
     lists = [_page(5, _item("a", 1)), refuses(500, "InternalError"), _page(8, _item("b", 7))]
     watches = [streams(_event("BOOKMARK", _item("", 6))), streams(_event("ADDED", _item("b", 7)))]
 
     async def answer(request: web.Request) -> web.StreamResponse:
-        # How many watches there are between two lists is chance: each has answers of its own.
+        # The number of watches between two lists is random: lists and watches have separate answers.
         return await next_of(watches if "watch" in request.query else lists)(request)
 
     stored, asked = await _followed([answer], errors, until=8, resync=0.05)
@@ -203,7 +204,7 @@ async def test_last_error_is_set_until_changes_are_received(errors: ErrorTransla
     assert reflector.synced.is_set()
     assert [bool(error) for error in last_errors] == [False, True, False, True]
     assert "InternalError by the test" in last_errors[1]
-    # The list that failed is not reported.
+    # The failed list is not reported.
     assert lists == [PODS]
     assert "limit=7" in server.asked[0][1]
 

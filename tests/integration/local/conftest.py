@@ -8,7 +8,7 @@ import pytest
 
 from kubealign.local.processes.fork_server import ForkServer
 
-# The role that the tests' processes have is imported by name, in the processes too.
+# The role of the tests' processes is imported by name, in those processes too.
 sys.path.insert(0, str(Path(__file__).parent))
 
 from local_job import Place, alive

@@ -20,13 +20,13 @@ EVENTS = "events.jsonl"
 
 def main(argv: list[str]) -> int:
     settings = ProcessSettings.model_validate_json(Path(argv[1]).read_text())
-    place = settings.run_dir.parent
-    messages = json.loads((place / BEHAVIOUR).read_text()).get(settings.name, {})
+    folder = settings.run_dir.parent
+    messages = json.loads((folder / BEHAVIOUR).read_text()).get(settings.name, {})
     terminated = False
 
     def happened(event: str, pid: int | None = None) -> None:
         line = json.dumps({"name": settings.name, "event": event, "pid": pid or os.getpid()})
-        with (place / EVENTS).open("a") as events:
+        with (folder / EVENTS).open("a") as events:
             events.write(line + "\n")
 
     def on_term(*_: object) -> None:
@@ -39,7 +39,7 @@ def main(argv: list[str]) -> int:
     happened("start")
     starts = [
         e
-        for e in map(json.loads, (place / EVENTS).read_text().splitlines())
+        for e in map(json.loads, (folder / EVENTS).read_text().splitlines())
         if e["name"] == settings.name and e["event"] == "start"
     ]
     if messages.get("helper"):
@@ -61,7 +61,7 @@ def main(argv: list[str]) -> int:
         time.sleep(messages["code_after_ready"])
         return code
     while not terminated:
-        # Ends by SIGUSR1 (the work is done), or wakes for SIGTERM.
+        # SIGUSR1 means that the work is done; SIGTERM wakes the process.
         if signal.sigtimedwait({signal.SIGUSR1}, 0.2) is not None:
             happened("done")
             return 0

@@ -86,7 +86,7 @@ class Begun:
         return pid
 
     async def finish(self) -> RunStatus:
-        """The driver's work is done."""
+        """Let the driver finish its work."""
         os.kill(self.pid("driver"), signal.SIGUSR1)
         return await self.task
 
@@ -127,7 +127,7 @@ class Place:
         return begun
 
     async def end(self) -> None:
-        """Whatever a failed test left running."""
+        """Kill the processes that a failed test has left."""
         for begun in self.begun:
             if not begun.task.done():
                 begun.interruption.request_stop()
@@ -154,7 +154,7 @@ def command_name(pid: int) -> str:
 
 
 def mode(path: Path) -> int:
-    """Permission bits."""
+    """Return the permission bits of a path."""
     return path.stat().st_mode & 0o777
 
 

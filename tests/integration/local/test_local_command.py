@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(90)
 
 
 class Command:
-    """`kubealign run` in a folder of the test."""
+    """`kubealign run` in the test's folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -53,7 +53,7 @@ class Command:
         return code, self.output.read_text()
 
     async def all_ready(self, runner: subprocess.Popen[bytes]) -> dict[str, int]:
-        """Process ids by name."""
+        """Return the process ids by name once all are ready."""
         async with asyncio.timeout(60):
             while True:
                 assert runner.poll() is None, self.output.read_text()
@@ -84,14 +84,14 @@ async def test_no_process_outlives_a_killed_runner(command: Command) -> None:
     runner = command.start()
     known = await command.all_ready(runner)
     everything = descendants(runner.pid)
-    # The fork server and multiprocessing's resource tracker besides.
+    # Two more: the fork server and multiprocessing's resource tracker.
     assert set(known.values()) < everything and len(everything) >= len(known) + 1
     runner.send_signal(signal.SIGKILL)
     await eventually(lambda: not any(alive(pid) for pid in everything))
     memory = shared_memory(command.folder / "tiny")
     assert is_there(memory)
 
-    # The same command goes on, and cleans up what the killed one could not.
+    # The same command resumes the run and cleans up after the killed runner.
     runner = command.start()
     known = await command.all_ready(runner)
     assert not is_there(memory)
@@ -107,7 +107,7 @@ async def test_ctrl_c_reaches_only_the_runner(command: Command) -> None:
     shown = bytearray()
     asyncio.get_running_loop().add_reader(master, lambda: shown.extend(_read(master)))
     await command.all_ready(runner)
-    # The live panel shows the job, its step and what is left: (90 - 7) steps of 2 s are 166 s.
+    # The live panel shows the job, its step and the remaining time: (90 - 7) steps of 2 s are 166 s.
     await eventually(lambda: b"step 7/90" in shown and b"2m46s left" in shown and b"46" in shown)
     os.write(master, b"\x03")
     code = await asyncio.to_thread(runner.wait, 60)
@@ -116,7 +116,7 @@ async def test_ctrl_c_reaches_only_the_runner(command: Command) -> None:
     os.close(master)
     assert code == 130
     assert b"stopped at step 7; the same command resumes from there" in shown.replace(b"\r\n", b" ")
-    # Had Ctrl-C reached the others, they would not have waited for the driver.
+    # With a Ctrl-C the other processes would not have waited for the driver.
     assert command.events("term")[0] == "driver"
     assert command.events("exit")[0] == "driver"
 
@@ -163,7 +163,7 @@ async def test_closed_output_does_not_stop_the_job(command: Command) -> None:
     os.close(writer)
     known = await command.all_ready(runner)
     os.close(reader)
-    # Its restart is announced into the broken pipe.
+    # The message about the restart goes to the broken pipe.
     os.kill(known["rollout-0"], signal.SIGKILL)
     await eventually(lambda: command.events("start").count("rollout-0") == 2)
     await command.all_ready(runner)
@@ -184,7 +184,7 @@ async def test_a_finished_job_is_skipped_and_another_of_its_name_refused(command
     assert "it differs in spec.seed (1, now 2); spec.trainer.ranks (1, now 2)" in output
     assert "--fresh" in output
 
-    # How the job runs may change: there is still nothing to do. More steps: there is.
+    # Changed lifecycle settings leave a finished job finished; more steps do not.
     code, output = command.run("--set", "spec.lifecycle.maxRestarts=9")
     assert "finished before" in output
     code, output = command.run("--set", "spec.maxSteps=100")

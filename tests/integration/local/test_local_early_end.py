@@ -19,7 +19,7 @@ JOB = [prepare(), trainer(), driver("trainer")]
 async def importing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Callable[[float], Awaitable[Place]]]:
-    """Return a place whose fork server imports for this many seconds."""
+    """Return a function that creates a run directory whose fork server imports for a number of seconds."""
     monkeypatch.setenv("PYTHONPATH", str(HERE))
     places: list[Place] = []
 
@@ -32,9 +32,9 @@ async def importing(
         return result
 
     yield place
-    for made in places:
-        await made.end()
-        await made.fork_server.__aexit__(None, None, None)
+    for each_place in places:
+        await each_place.end()
+        await each_place.fork_server.__aexit__(None, None, None)
 
 
 async def test_a_process_that_was_being_started_is_ended_too(importing) -> None:
@@ -43,7 +43,7 @@ async def test_a_process_that_was_being_started_is_ended_too(importing) -> None:
     await begun.until(lambda: begun.state("nats") is UnitState.STARTING)
     begun.interruption.request_stop()
     assert (await begun.task).phase is Phase.STOPPED
-    # After this one has run, whatever was asked for before it has been started.
+    # Once this program has run, all earlier start requests have been carried out.
     probe = await place.fork_server.start_program("true", place.path / "true.log", ["/bin/true"])
     assert await probe.wait() == 0
     fork_server = int((place.path / "fork-server.pid").read_text())

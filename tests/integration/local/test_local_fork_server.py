@@ -1,4 +1,4 @@
-"""Fork server."""
+"""Replacement of a dead fork server."""
 
 import multiprocessing.forkserver
 import os
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(60)
 async def test_dead_fork_server_is_replaced_during_a_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The replacement has the same preload configuration, so that it ends with the runner."""
+    """Check that the replacement has the same preload configuration, so that it ends with the runner."""
     running = multiprocessing.forkserver.ensure_running  # type: ignore[attr-defined]
     pid_file = tmp_path / "server.pid"
 

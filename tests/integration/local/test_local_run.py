@@ -101,7 +101,7 @@ async def test_grandchildren_end_with_their_process(place: Place) -> None:
     await begun.until(lambda: not alive(helper))
     await begun.all_ready()
     await begun.finish()
-    # Nobody waits for a grandchild: it is gone a moment after it is killed.
+    # No process waits for the grandchild, so it disappears shortly after the kill.
     await eventually(lambda: not any(alive(pid) for pid in place.pids()))
 
 
@@ -117,7 +117,7 @@ async def test_the_ranks_of_a_group_restart_together(place: Place) -> None:
     await begun.all_ready()
     assert before.isdisjoint({begun.pid("trainer-0"), begun.pid("trainer-1")})
     assert not any(alive(pid) for pid in before)
-    # Somewhere else, so that what is left of the old ranks' connections cannot disturb them.
+    # A new rendezvous address: leftover connections of the old ranks cannot interfere.
     again = ProcessSettings.model_validate_json(
         (place.folder.settings / "trainer-0.json").read_text()
     ).rendezvous
@@ -136,7 +136,7 @@ async def test_restarts_have_a_limit(place: Place) -> None:
     assert "all 1 restarts are used up" in status.message
     assert str(place.folder.log_path("trainer-0")) in status.message
     assert "trainer-0 says hello, start 2" in status.message
-    # Only what the last start wrote is its last words.
+    # Only output of the last start is quoted.
     assert "start 1" not in status.message
     nothing_left(place)
 
@@ -153,7 +153,7 @@ async def test_permanent_failure_uses_its_termination_message(place: Place) -> N
 
 
 async def test_empty_termination_message_causes_a_restart(place: Place) -> None:
-    """The termination file exists and is empty."""
+    """Check a termination file that exists and is empty."""
     place.behave(trainer_0={"codes": [1], "why": ""})
     begun = await place.begin(JOB)
     await begun.all_ready()
@@ -162,9 +162,8 @@ async def test_empty_termination_message_causes_a_restart(place: Place) -> None:
 
 
 async def test_termination_message_of_one_rank_counts_for_the_group(place: Place) -> None:
-    """A rank may crash because another one failed: the cause is the other's. A rank killed before its report
-    reports the next time.
-    """
+    """Check that the message of the failed rank is used: the other rank may have crashed because of it. A
+    rank that is killed before its report writes it at the next start."""
     place.behave(trainer_0={"codes": [1] * 3}, trainer_1={"codes": [78] * 3, "why": "the loss is NaN"})
     status = await (await place.begin([prepare(), trainer(0, 2), trainer(1, 2), driver("trainer")])).task
     assert status.message == "trainer-1: the loss is NaN"
@@ -193,7 +192,7 @@ async def test_an_interruption_reaches_the_driver_first(place: Place) -> None:
     events = [
         (event["name"], event["event"]) for event in place.events() if event["event"] in ("term", "exit")
     ]
-    # The driver has ended before anyone else is asked to.
+    # The driver ends before any other process is signalled.
     assert events[:2] == [("driver", "term"), ("driver", "exit")]
     assert {name for name, _ in events[2:]} == {"rollout-0", "trainer-0"}
     nothing_left(place, *servers)
@@ -285,7 +284,7 @@ async def test_a_group_nobody_starts_is_an_error_not_a_hang(place: Place) -> Non
 
 
 async def test_fork_server_may_die(place: Place) -> None:
-    """All of its processes die with it, and are restarted."""
+    """Check that all processes of a killed fork server die with it and are restarted."""
     place.lifecycle(max_restarts=100)
     begun = await place.begin(JOB)
     await begun.all_ready()

@@ -63,7 +63,7 @@ async def test_servers_restart_with_the_same_ports_and_data(place: Place) -> Non
     await client.close()
     async with job_redis(settings) as store:
         await store.set(settings.redis.prefix + "kept", "yes")
-    # appendfsync everysec is about power cuts: a kill -9 loses nothing that was written.
+    # appendfsync everysec concerns power cuts: a kill -9 loses no completed write.
     for name in ("nats", "redis"):
         before = begun.pid(name)
         os.kill(before, signal.SIGKILL)
@@ -75,7 +75,7 @@ async def test_servers_restart_with_the_same_ports_and_data(place: Place) -> Non
     await client.close()
     async with job_redis(settings) as store:
         assert await store.get(settings.redis.prefix + "kept") == "yes"
-    # Only they were restarted.
+    # Only the servers were restarted.
     assert place.sequence("start") == ["prepare", "trainer-0", "driver"]
     assert (await begun.finish()).phase is Phase.SUCCEEDED
 

@@ -13,20 +13,20 @@ pytestmark = pytest.mark.timeout(60)
 
 
 async def test_started_process_is_ended_after_a_cancelled_start(tmp_path: Path) -> None:
-    begun, go_on, there = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    begun, go_on, start_done = asyncio.Event(), asyncio.Event(), asyncio.Event()
     started: list[ChildProcess] = []
 
     async def launch(fork_server: ForkServer) -> ChildProcess:
         begun.set()
         await go_on.wait()
         started.append(await fork_server.start_program("sleeper", tmp_path / "log", ["/bin/sleep", "1000"]))
-        there.set()
+        start_done.set()
         return started[0]
 
     async with ForkServer([], tmp_path / "fork-server.log") as fork_server:
 
         async def start() -> ChildProcess:
-            # As of a request that another thread has begun to carry out.
+            # Simulates a request that another thread has already begun to carry out.
             return await asyncio.shield(asyncio.ensure_future(launch(fork_server)))
 
         text: list[str] = []
@@ -37,7 +37,7 @@ async def test_started_process_is_ended_after_a_cancelled_start(tmp_path: Path) 
         await asyncio.sleep(0)
         go_on.set()
         await ending
-        await there.wait()
+        await start_done.wait()
         assert not alive(started[0].pid)
-        # It ended when it was asked to.
+        # The process ended by the request, without a kill.
         assert text == []

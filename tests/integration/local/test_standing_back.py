@@ -27,7 +27,7 @@ print(nice, session.read_text().split()[-1] if session.exists() else "none")
 
 @pytest.mark.parametrize("before", [0, 15])
 def test_low_priority_threads_yield_the_cpu(before: int) -> None:
-    """A priority that was already lower is kept."""
+    """Check that an even lower priority is kept."""
     if os.nice(0) + before > 19:
         pytest.skip("this test process stands back itself")
     done = subprocess.run(

@@ -22,7 +22,7 @@ from support.megatron_models import config_of, save_model
 
 pytestmark = pytest.mark.timeout(240)
 
-#: Whether tensor ranks share the tokens, the model's folder, and what each rank wrote.
+#: Sequence parallelism, the model's folder, and each rank's results.
 Found = tuple[bool, Path, list[dict[str, Tensor]]]
 
 SCALE = LORA.alpha / LORA.rank
@@ -31,7 +31,7 @@ CONFIG = config_of("llama", num_hidden_layers=1, num_attention_heads=8, num_key_
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path]]:
-    """The model's folder and the folder of both ranks' results."""
+    """Return the model's folder and the folder of both ranks' results."""
     folder, work = tmp_path_factory.mktemp("model"), tmp_path_factory.mktemp("found")
     save_model(folder, CONFIG)
     modules = [adapter_layers.__name__, "transformers.models.llama.modeling_llama"]
@@ -88,9 +88,9 @@ def test_a_layer_and_its_gradients_match_a_dense_layer(end: str, found: Found) -
         tokens = slice(rank * TOKENS // 2, (rank + 1) * TOKENS // 2) if shared else slice(None)
         for part in parts[rank]:
             rows = slice(part.local_start[0], part.local_start[0] + part.size[0])
-            whole = slice(part.start[0], part.start[0] + part.size[0])
+            dense_rows = slice(part.start[0], part.start[0] + part.size[0])
             for kind in ("output", "base"):
-                expected = dense[part.name][kind][..., whole]
+                expected = dense[part.name][kind][..., dense_rows]
                 same(got[f"{name}.{kind}"][..., rows], expected[tokens] if is_row else expected)
         assert given.grad is not None
         columns = slice(rank * inputs, (rank + 1) * inputs) if is_row else slice(None)
@@ -104,21 +104,21 @@ def test_a_layer_and_its_gradients_match_a_dense_layer(end: str, found: Found) -
             same(got[f"{stem}.lora_B"], of["B"].grad[own])
 
 
-def same(found: Tensor, expected: Tensor) -> None:
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+def same(actual: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_gathered_weights_are_complete(shared: bool, places: tuple[Path, Path]) -> None:
     folder, work = places
-    found = load_file(work / f"{shared}-whole.safetensors")
+    gathered = load_file(work / f"{shared}-whole.safetensors")
     downs = init_lora_a(CONFIG, LORA, 1, Head.LANGUAGE_MODEL, torch.float32)
     for name, tensor in load_file(folder / "model.safetensors").items():
         expected, layer = tensor.double(), name.removesuffix(".weight")
         if layer in downs:
-            same(found[f"{layer}.lora_A.weight"], downs[layer].double())
+            same(gathered[f"{layer}.lora_A.weight"], downs[layer].double())
             up = whole_up(f"{layer}.lora_B.weight", (len(tensor), LORA.rank))
-            same(found[f"{layer}.lora_B.weight"], up)
+            same(gathered[f"{layer}.lora_B.weight"], up)
             expected = expected + SCALE * up @ downs[layer].double()
-        same(found[name], expected)
-    assert len(found) == 3 + 9 + 2 * 7
+        same(gathered[name], expected)
+    assert len(gathered) == 3 + 9 + 2 * 7

@@ -58,10 +58,10 @@ def test_a_family_computes_what_the_torch_backend_does(name: str, tmp_path: Path
     batch = random_batch([4, 1, 19, 7], list(range(4)), seed=1)
     batch.tokens = torch.randint(0, 37, batch.tokens.shape, dtype=batch.tokens.dtype)
     outputs = frozenset({"logprobs", "entropy"})
-    found, expected = (
+    actual, expected = (
         create_backend(tmp_path, Head.LANGUAGE_MODEL, Trainer(backend=backend), 1).forward(batch, outputs)
         for backend in (Backend(megatron=MegatronBackendSpec()), Backend(torch={}))
     )
     for column in outputs:
-        torch.testing.assert_close(found[column], expected[column], rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(actual[column], expected[column], rtol=1e-5, atol=1e-5)
     assert float(expected["logprobs"].abs().max()) > 1

@@ -21,12 +21,13 @@ SIZES = {
     "hidden_size": 32, "intermediate_size": 36, "num_hidden_layers": 4, "num_attention_heads": 8,
     "num_key_value_heads": 4, "max_position_embeddings": 64, "initializer_range": 0.2,
 }  # fmt: skip
-#: Tied: the first stage and the last have the same rows. Untied: queries, keys and values have biases.
+#: Tied embeddings: the first stage and the last hold the same rows. Untied: queries, keys and values have
+#: biases.
 MODELS: dict[str, dict[str, Any]] = {
     "tied": {"model_type": "llama", "tie_word_embeddings": True, **SIZES},
     "untied": {"model_type": "qwen2", "tie_word_embeddings": False, **SIZES},
 }
-#: Whether workers see the trainer's shared memory, and what they ask of a stream.
+#: Access to the trainer's shared memory, and the encoding that workers request of a stream.
 WAYS = {
     "shared_memory": (True, WeightEncoding.DENSE),
     "stream": (False, WeightEncoding.DENSE),
@@ -39,20 +40,21 @@ OF_MODELS = pytest.mark.parametrize("name", MODELS)
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     families = tuple(architecture["model_type"] for architecture in MODELS.values())
-    with opened(tmp_path_factory.mktemp("refit"), families) as made:
-        yield made
+    with opened(tmp_path_factory.mktemp("refit"), families) as opened_site:
+        yield opened_site
 
 
 async def agreed(workers: Workers, way: str) -> dict[int, refit_pb2.RefitAcknowledgement]:
-    """New weights are taken; both workers compute what the trainer does, which is not what it did before."""
-    said = await workers.take()
-    for processes, answer in said.items():
+    """Refit both workers, check that their log-probabilities equal the trainer's and differ from the previous
+    version's, and return the acknowledgements."""
+    acknowledgements = await workers.take()
+    for processes, answer in acknowledgements.items():
         assert answer.canary_gap < 1e-5, (processes, answer)
         assert answer.transport == TRANSPORTS[way], (processes, answer)
     announced = [announcement.canary.logprobs for announcement in workers.site.announced]
     if len(announced) > 1:
         assert max(abs(then - now) for then, now in zip(*announced[-2:], strict=True)) > 0.01
-    return said
+    return acknowledgements
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -61,14 +63,16 @@ async def test_weight_sync_of_all_weights(name: str, way: str, site: Site) -> No
     model = await asyncio.to_thread(site.open, name, MODELS[name])
     async with site.workers(model, *WAYS[way], base=False) as workers:
         for step in range(3):
-            said = await agreed(workers, way)
+            acknowledgements = await agreed(workers, way)
             # The first of two processes has the parts of each stage's first rank and fetches from no other.
             in_changes = {1: RANKS, 2: RANKS // 2} if way == "delta" and step else {1: 0, 2: 0}
-            assert {processes: answer.delta_parts for processes, answer in said.items()} == in_changes
-            sizes = {processes: answer.received_bytes for processes, answer in said.items()}
+            assert {
+                processes: answer.delta_parts for processes, answer in acknowledgements.items()
+            } == in_changes
+            sizes = {processes: answer.received_bytes for processes, answer in acknowledgements.items()}
             assert sizes[2] < 0.6 * sizes[1] or way == "shared_memory"
             await asyncio.to_thread(site.train)
-    # Every rank has a part, and all parts are the checkpoint: no element twice, no padding.
+    # Each rank has a part; together the parts are the checkpoint, without duplicates or padding.
     parts = site.announced[-1].parts
     assert [part.rank for part in parts] == list(range(RANKS)) and all(part.tensors for part in parts)
     sent: dict[str, int] = {}

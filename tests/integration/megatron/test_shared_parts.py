@@ -46,7 +46,7 @@ def head() -> dict[str, Tensor]:
 
 
 def pack() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """query [T, 4, 3], key and value [T, 2, 3], and what flows back."""
+    """Return query [T, 4, 3], key and value [T, 2, 3], and the gradient of the output."""
     generator = torch.Generator().manual_seed(1)
     shapes = ((LENGTH, 4, 3), (LENGTH, 2, 3), (LENGTH, 2, 3), (LENGTH, 4, 3))
     q, k, v, back = (torch.randn(*shape, dtype=torch.float64, generator=generator) for shape in shapes)
@@ -59,15 +59,15 @@ def share_parts(rank: int, address: str, work: Path) -> None:
     dist.init_process_group("gloo", init_method=f"tcp://{address}", rank=rank, world_size=2, timeout=limit)
     group = dist.group.WORLD
     assert group is not None
-    made = head()
-    weight = made["weight"][rank * ROWS : (rank + 1) * ROWS].clone().requires_grad_()
-    hidden = made["hidden"].requires_grad_()
+    inputs = head()
+    weight = inputs["weight"][rank * ROWS : (rank + 1) * ROWS].clone().requires_grad_()
+    hidden = inputs["hidden"].requires_grad_()
     share = VocabularyShare.for_rank(VOCABULARY, ROWS, rank, group)
-    logprobs, entropy = vocab_parallel_token_logprobs(hidden, weight, made["targets"], 0.7, True, share)
-    candidates = vocab_parallel_candidate_logprobs(hidden, weight, made["candidates"], 1.3, share)
+    logprobs, entropy = vocab_parallel_token_logprobs(hidden, weight, inputs["targets"], 0.7, True, share)
+    candidates = vocab_parallel_candidate_logprobs(hidden, weight, inputs["candidates"], 1.3, share)
     together = torch.cat([logprobs[:, None], entropy[:, None], candidates], -1)
-    (together * made["back"]).sum().backward()  # type: ignore[no-untyped-call]
-    found = {"columns": together.detach(), "hidden": hidden.grad, "weight": weight.grad}
+    (together * inputs["back"]).sum().backward()  # type: ignore[no-untyped-call]
+    results = {"columns": together.detach(), "hidden": hidden.grad, "weight": weight.grad}
 
     seams = torch.tensor(SEAMS, dtype=torch.int32)
     own = context_shares(LENGTH, 2)[rank]
@@ -78,11 +78,11 @@ def share_parts(rank: int, address: str, work: Path) -> None:
         with megatron_cpu_shims():
             attended = context_attention(local[0], local[1], local[2], plan, group, None, window)
             (attended * back[own]).sum().backward()  # type: ignore[no-untyped-call]
-        found[name] = attended.detach()
-        found |= {f"{name} {index}": tensor.grad for index, tensor in enumerate(local)}
+        results[name] = attended.detach()
+        results |= {f"{name} {index}": tensor.grad for index, tensor in enumerate(local)}
         for tensor in local:
             tensor.grad = None
-    save_file({name: tensor.contiguous() for name, tensor in found.items()}, work / str(rank))
+    save_file({name: tensor.contiguous() for name, tensor in results.items()}, work / str(rank))
     dist.destroy_process_group()
 
 
@@ -97,18 +97,22 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[dict[str, T
 
 
 def test_a_vocabulary_divided_between_two_ranks(found: list[dict[str, Tensor]]) -> None:
-    made = head()
-    hidden, weight = made["hidden"].requires_grad_(), made["weight"].requires_grad_()
+    inputs = head()
+    hidden, weight = inputs["hidden"].requires_grad_(), inputs["weight"].requires_grad_()
     logits = hidden @ weight[:VOCABULARY].T
     log_p, of_candidates = (logits / 0.7).log_softmax(-1), (logits / 1.3).log_softmax(-1)
     entropy = -(log_p.exp() * log_p).sum(-1, keepdim=True)
-    wanted = torch.cat(
-        [log_p.gather(-1, made["targets"][:, None]), entropy, of_candidates.gather(-1, made["candidates"])],
+    expected = torch.cat(
+        [
+            log_p.gather(-1, inputs["targets"][:, None]),
+            entropy,
+            of_candidates.gather(-1, inputs["candidates"]),
+        ],
         -1,
     )
-    (wanted * made["back"]).sum().backward()  # type: ignore[no-untyped-call]
+    (expected * inputs["back"]).sum().backward()  # type: ignore[no-untyped-call]
     for rank in found:
-        torch.testing.assert_close(rank["columns"], wanted.detach(), atol=1e-9, rtol=1e-9)
+        torch.testing.assert_close(rank["columns"], expected.detach(), atol=1e-9, rtol=1e-9)
     torch.testing.assert_close(found[0]["hidden"] + found[1]["hidden"], hidden.grad, atol=1e-9, rtol=1e-9)
     both = torch.cat([found[0]["weight"], found[1]["weight"]])
     torch.testing.assert_close(both, weight.grad, atol=1e-9, rtol=1e-9)
@@ -120,17 +124,17 @@ def test_a_pack_divided_between_two_ranks(
 ) -> None:
     *states, back = pack()
     q, k, v = (tensor.requires_grad_() for tensor in states)
-    place = torch.arange(LENGTH)
-    sequence = torch.bucketize(place, torch.tensor(SEAMS[1:]), right=True)
-    distance = place[:, None] - place[None, :]
+    positions = torch.arange(LENGTH)
+    sequence = torch.bucketize(positions, torch.tensor(SEAMS[1:]), right=True)
+    distance = positions[:, None] - positions[None, :]
     mask = (distance >= 0) & (sequence[:, None] == sequence[None, :])
     if window is not None:
         mask &= distance < window
     heads = [tensor.transpose(0, 1) for tensor in (q, k.repeat_interleave(2, 1), v.repeat_interleave(2, 1))]
-    wanted = scaled_dot_product_attention(*heads, attn_mask=mask).transpose(0, 1)
-    (wanted * back).sum().backward()  # type: ignore[no-untyped-call]
+    expected = scaled_dot_product_attention(*heads, attn_mask=mask).transpose(0, 1)
+    (expected * back).sum().backward()  # type: ignore[no-untyped-call]
     for rank, own in enumerate(context_shares(LENGTH, 2)):
-        torch.testing.assert_close(found[rank][name], wanted.detach()[own], atol=1e-9, rtol=1e-9)
+        torch.testing.assert_close(found[rank][name], expected.detach()[own], atol=1e-9, rtol=1e-9)
         for index, tensor in enumerate((q, k, v)):
             assert tensor.grad is not None
             torch.testing.assert_close(found[rank][f"{name} {index}"], tensor.grad[own], atol=1e-9, rtol=1e-9)

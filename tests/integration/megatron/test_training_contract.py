@@ -63,7 +63,7 @@ SIZES = {
 
 @pytest.fixture(scope="module")
 def folder(root: Path) -> Path:
-    """Llama with tied embeddings: the first stage and the last share a weight."""
+    """Write a Llama with tied embeddings: the first stage and the last share a weight."""
     torch.manual_seed(3)
     model = AutoModelForCausalLM.from_config(LlamaConfig(tie_word_embeddings=True, **SIZES))
     model.save_pretrained(root / "llama")
@@ -161,7 +161,7 @@ def test_five_ppo_and_five_sft_steps(outcome: ContractRun, reference: ContractRu
 
 @OF_ALL
 def test_a_loss_that_is_not_finite_changes_nothing(outcome: ContractRun) -> None:
-    """The following steps equal those of `reference`, which has no failed step."""
+    """Check that the following steps equal those of `reference`, which has no failed step."""
     assert "optimiser step 6 the loss is -inf" in outcome.results["policy"]["poisoned"]
 
 
@@ -255,12 +255,12 @@ def test_bf16_stays_near_the_torch_backend(run_contract: RunContract, folder: Pa
         assert actual["loss"] == pytest.approx(expected["loss"], abs=5e-2)
         assert actual["gradient_norm"] == pytest.approx(expected["gradient_norm"], rel=0.1)
     # Passes use the rounded weights; the masters equal the folder's weights.
-    whole = load_file(folder / "model.safetensors")["model.layers.0.mlp.down_proj.weight"]
-    held = [load_file(path) for path in sorted((outcome.work / "untrained").glob("*.safetensors"))]
-    pieces = [
+    folder_weight = load_file(folder / "model.safetensors")["model.layers.0.mlp.down_proj.weight"]
+    shards = [load_file(path) for path in sorted((outcome.work / "untrained").glob("*.safetensors"))]
+    tensors = [
         tensor
-        for shard in held
+        for shard in shards
         for key, tensor in shard.items()
         if "layers.0.mlp.down_proj.weight@" in key and not key.startswith("exp_avg")
     ]
-    assert torch.equal(torch.cat(pieces, dim=1), whole)
+    assert torch.equal(torch.cat(tensors, dim=1), folder_weight)

@@ -19,7 +19,7 @@ NAME = "nats.kubealign.test"
 
 
 class Names:
-    """Resolves NAME; None when it has no address. Replaces the system's resolver."""
+    """Resolves NAME in place of the system's resolver; None when NAME has no address."""
 
     def __init__(self) -> None:
         self.address: str | None = None
@@ -50,7 +50,7 @@ async def test_server_is_reconnected_at_its_new_address(
         await bus.publish("work", b"lost", "1")
         losses = bus.watch_data_loss("work")
         first.kill()
-        # Away for longer than a few tries take, each of them another way to fail.
+        # The outage outlasts several attempts, each of which fails differently.
         await asyncio.sleep(1.0)
         names.address = None
         asked = names.asked

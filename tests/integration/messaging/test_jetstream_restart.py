@@ -38,7 +38,7 @@ async def pull_all(bus: Bus, subject: str, consumer: str, count: int) -> list[De
 
 
 async def test_stored_messages_survive_a_restart(server: Server, connect: Connect) -> None:
-    """Unsettled messages are redelivered, unread ones delivered.
+    """Check that unsettled messages are redelivered and unread ones delivered.
 
     Some acknowledged messages may be redelivered: the server persists acknowledgements periodically.
     """
@@ -63,7 +63,7 @@ async def test_stored_messages_survive_a_restart(server: Server, connect: Connec
 
 
 async def test_publishing_survives_a_restart(server: Server, connect: Connect) -> None:
-    """Many messages at once, some while the server is stopped: each is stored once."""
+    """Publish many messages at once, some while the server is stopped: each is stored once."""
     bus, reader = await connect(), await connect("two")
     await bus.publish("work", b"0", "0")
     publishing = [
@@ -82,7 +82,7 @@ async def test_publishing_survives_a_restart(server: Server, connect: Connect) -
 
 
 async def test_waiting_pull_survives_a_restart(server: Server, connect: Connect) -> None:
-    """The waiting pull returns nothing; the next one gets the message."""
+    """Check that the waiting pull returns nothing and that the next one gets the message."""
     bus, other = await connect(), await connect("two")
     waiting = asyncio.create_task(bus.pull("work", "rollout", 4, 60.0))
     await asyncio.sleep(0.3)
@@ -104,12 +104,12 @@ async def test_pull_without_a_server_waits_for_its_timeout(server: Server, conne
     assert await bus.pull("work", "rollout", 4, 0.0) == []
     begin = loop.time()
     assert await bus.pull("work", "rollout", 4, 1.0) == []
-    # No busy loop for whoever pulls again and again: it did wait.
+    # The pull waited: repeated pulls are not a busy loop.
     assert loop.time() - begin >= 0.9
 
 
 async def test_streams_are_recreated_after_a_lost_store(server: Server, connect: Connect) -> None:
-    """Streams and consumers are created again by the first process that uses them."""
+    """Check that the first process that uses streams and consumers creates them again."""
     bus, other = await connect(), await connect("two")
     seen: asyncio.Queue[bytes] = asyncio.Queue()
 
@@ -134,7 +134,7 @@ async def test_streams_are_recreated_after_a_lost_store(server: Server, connect:
 
 
 async def test_only_a_lost_store_is_reported(server: Server, connect: Connect) -> None:
-    """Also when another process has recreated the streams before."""
+    """Check the report also when another process has already recreated the streams."""
     bus, other = await connect(), await connect("two")
     for each in (bus, other):
         await each.purge("work")
@@ -162,7 +162,7 @@ async def test_only_a_lost_store_is_reported(server: Server, connect: Connect) -
 async def test_deliveries_of_a_lost_store_settle_nothing_in_the_new_one(
     server: Server, connect: Connect
 ) -> None:
-    """Both have the same sequence number: the first of the old store, and of the new one."""
+    """Check equal sequence numbers: the first message of the old store and of the new one."""
     bus, other = await connect(ack_wait=2.0), await connect("two", ack_wait=2.0)
     await bus.publish("work", b"old", "1")
     (old,) = await pull_all(bus, "work", "rollout", 1)
@@ -174,7 +174,7 @@ async def test_deliveries_of_a_lost_store_settle_nothing_in_the_new_one(
     assert new.data == b"new"
     assert await bus.pull("work", "rollout", 1, 0.5) == []
     await old.ack()
-    # Not settled by its holder, who has died, say: it comes back.
+    # Redelivered, since its consumer has not settled the message.
     (back,) = await pull_all(bus, "work", "rollout", 1)
     assert (back.data, back.attempt) == (b"new", 2)
 
@@ -193,7 +193,7 @@ async def test_follower_gets_the_newest_message_once(connect: Connect) -> None:
     await bus.publish("refit", b"v1", "1")
     await asyncio.wait_for(news.wait(), 20)
     news.clear()
-    # Like a server that restarts without the consumer: a new one delivers the last message again.
+    # Simulates a server that restarts without the consumer: a new consumer delivers the last message again.
     context = bus._connection.client.jetstream()
     (follower,) = await context.consumers_info("refit")
     await context.delete_consumer("refit", follower.name)
@@ -229,7 +229,7 @@ async def test_settling_without_a_server_is_no_error(server: Server, connect: Co
 
 
 async def test_connection_closed_by_the_server_is_replaced(server: Server, connect: Connect) -> None:
-    """nats-py does not reconnect when the server states a reason for closing."""
+    """Check the replacement: nats-py does not reconnect when the server states a reason for closing."""
     bus = await connect()
     await bus.publish("work", b"first", "1")
     await bus._connection.client._process_err("'Slow Consumer'")
@@ -241,7 +241,7 @@ async def test_connection_closed_by_the_server_is_replaced(server: Server, conne
 async def test_client_that_gave_up_is_replaced(
     server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """nats-py gives up at an unexpected error while it reconnects."""
+    """Check the replacement: nats-py gives up at an unexpected error while it reconnects."""
     bus = await connect()
     await bus.publish("work", b"first", "1")
 

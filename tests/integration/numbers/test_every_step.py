@@ -1,7 +1,8 @@
-"""Ten steps of PPO by the real command: every figure is there and right, whatever carries weights and scores.
+"""Ten steps of PPO by the real command: all metrics are present and right, for every transport of weights and
+placement of scorers.
 
-One file of jobs: the first weights, a reward model, and the same PPO job in layouts that may not change its
-numbers.
+One file of jobs: the first weights, a reward model, and the same PPO job in layouts that must not change its
+metrics.
 """
 
 import json
@@ -27,7 +28,7 @@ from support.tiny_jobs import FROM_CONFIG, online_job, write_jobs, write_prompts
 STEPS = 10
 TOKEN_VALUES = {"logprobs", "trainer_logprobs", "logprob_gap", "kl", "advantages", "values"}
 FIGURES = online_figures(["preference", "letters"], critic=True, kl_in_loss=False)
-#: What a run's clock and the way of the weights decide.
+#: Metrics that depend on the clock or the weight transport.
 NOT_REPEATED = re.compile(
     r"time|fence|seconds/.*|tokens_per_second|refit/(snapshot_seconds|received_bytes|.*_workers)"
 )
@@ -47,22 +48,22 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "stream": {"refit": {"transport": "Stream"}},
     "colocated": {"reference": "WithTrainer", "reward": "WithCritic"},
     "again": {"reference": "WithTrainer", "reward": "WithCritic"},
-    # Each rank streams what it has, and after the first step what changed of it.
+    # Each rank streams its shard, after the first step as a delta.
     "ranks": {"ranks": 2, "refit": {"transport": "Stream", "encoding": "Delta"}},
 }
 
 
 @dataclass(frozen=True)
 class Ran:
-    """What a job left behind."""
+    """Metrics and result of a finished job."""
 
     figures: dict[int, dict[str, Any]]
     result: Path
 
 
 def first_jobs(folder: Path) -> list[dict[str, Any]]:
-    """The policy's first weights, and a reward model made from them that prefers the letter a. Their data
-    hold every letter that a prompt may have."""
+    """Return the jobs of the policy's first weights and of a reward model, trained from those weights, that
+    prefers the letter a. Their data contain every letter of the prompts."""
     path = folder / "preferences.jsonl"
     rows = [
         {"prompt": first + second, "chosen": "aa", "rejected": second * 2}
@@ -123,7 +124,7 @@ def ppo_job(folder: Path, name: str, layout: Mapping[str, Any]) -> dict[str, Any
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
-    """Every job of the file by its name, by one command."""
+    """Run all jobs of the file by one command; return them by name."""
     folder = tmp_path_factory.mktemp("numbers")
     jobs = [ppo_job(folder, name, layout) for name, layout in LAYOUTS.items()]
     with RunningJobs(write_jobs(folder, *first_jobs(folder), *jobs), folder / "runs") as run:
@@ -136,7 +137,7 @@ def repeated(figures: Mapping[str, float]) -> dict[str, float]:
 
 
 def test_the_page_names_the_figures_that_matter() -> None:
-    """Else that all of them are there would say little."""
+    """Check the list of metrics itself, since the next test only checks that the listed ones are present."""
     assert {"reward/mean", "reward/preference/mean", "kl/reference", "critic/explained_variance"} <= FIGURES
     assert {"rollout/logprob_gap_max", "weights/version", "data/dropped_prompts", "seconds/refit"} <= FIGURES
     assert len(FIGURES) > 50
@@ -162,7 +163,7 @@ def test_every_step_has_every_figure_and_fresh_weights(
         assert line["refit/retries"] == line["refit/quarantined_workers"] == 0
         assert line["batch/sequences"] == 16
     assert figures[1]["kl/reference"] == pytest.approx(0, abs=1e-5), "the policy starts as its reference"
-    # 64 prompts, 8 a step: the ninth step begins the second epoch.
+    # 64 prompts, 8 per step: the ninth step begins the second epoch.
     assert [figures[step]["data/epoch"] for step in (1, 9)] == [0, 1]
 
 
@@ -192,17 +193,17 @@ def test_trackers_have_the_same_figures(runs: dict[str, Ran]) -> None:
     folder, figures = runs["shared"].result.parent / "trackers", runs["shared"].figures
     lines = [json.loads(line) for line in (folder / "lines" / "metrics.jsonl").read_text().splitlines()]
     assert {line["step"]: line["metrics"] for line in lines} == {
-        step: {name: value for name, value in held.items() if name not in ("step", "fence", "time")}
-        for step, held in figures.items()
+        step: {name: value for name, value in metrics.items() if name not in ("step", "fence", "time")}
+        for step, metrics in figures.items()
     }
     events = EventAccumulator(str(folder / "curves")).Reload()
     curve = {event.step: event.value for event in events.Scalars("reward/mean")}
-    assert curve == {step: pytest.approx(held["reward/mean"]) for step, held in figures.items()}
+    assert curve == {step: pytest.approx(metrics["reward/mean"]) for step, metrics in figures.items()}
 
 
 @pytest.mark.timeout(300)
 def test_the_policy_moves(runs: dict[str, Ran]) -> None:
-    """Else equal numbers would say nothing."""
+    """Check that training changes the policy, without which equal metrics would prove nothing."""
     figures = runs["shared"].figures
     assert figures[STEPS]["kl/reference_sequence"] > 0.01
     assert figures[STEPS]["policy/ratio_max"] > 1.01
@@ -212,8 +213,8 @@ def test_the_policy_moves(runs: dict[str, Ran]) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", ["stream", "colocated", "ranks"])
 def test_layouts_give_the_same_numbers(runs: dict[str, Ran], name: str) -> None:
-    """To 1e-5, of the figure where it is above one: scorers of their own take the samples in whatever batches
-    they come, and ranks add up in another order."""
+    """Compare with a tolerance of 1e-5, relative above 1: separate scorers batch the samples differently, and
+    ranks sum in another order."""
     for step in range(1, STEPS + 1):
         ours, theirs = (repeated(runs[each].figures[step]) for each in ("shared", name))
         assert ours.keys() == theirs.keys()
@@ -223,8 +224,8 @@ def test_layouts_give_the_same_numbers(runs: dict[str, Ran], name: str) -> None:
 
 @pytest.mark.timeout(300)
 def test_the_same_job_gives_the_same_bits(runs: dict[str, Ran]) -> None:
-    """Where all scoring is of whole batches. What the engine says of its samples depends on which of them it
-    ran side by side, and shows in the gap alone."""
+    """Compare layouts in which all scoring uses whole batches. The engine's log-probabilities depend on the
+    samples that run concurrently, which affects only the gap."""
     for step in range(1, STEPS + 1):
         once, twice = (repeated(runs[name].figures[step]) for name in ("colocated", "again"))
         different = {name for name in once if once[name] != twice[name]}

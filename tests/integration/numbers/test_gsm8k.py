@@ -1,4 +1,4 @@
-"""The GSM8K example on the files as they lie: every algorithm on real text, a few steps each."""
+"""The GSM8K example on its unchanged files: every algorithm on real text, a few steps each."""
 
 import json
 import math
@@ -11,7 +11,7 @@ import pytest
 from support.metrics_page import online_figures
 from support.running import RunningJobs
 
-#: Job -> step -> its figures.
+#: Job -> step -> metrics.
 Figures = dict[str, dict[int, dict[str, Any]]]
 
 ROOT = Path(__file__).parents[3]
@@ -30,7 +30,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Figures:
-    """The figures of each job of the example."""
+    """Run the jobs of the example and return their metrics."""
     runs = tmp_path_factory.mktemp("gsm8k") / "runs"
     shorter = [f"--set={job}:spec.maxSteps={steps}" for job, steps in STEPS.items()]
     with RunningJobs(EXAMPLE, runs, f"--param=DATA={DATA}", *shorter) as run:
@@ -48,8 +48,8 @@ def test_every_job_makes_its_steps_and_every_figure_is_finite(
 
 
 def test_the_losses_fall(ran: Figures) -> None:
-    """A random model with a vocabulary of 4,000 begins at log 4000 = 8.3 nats a token. What falls surely in a
-    few steps of the reward model is the language part of its loss."""
+    """Check falling losses. A random model with a vocabulary of 4,000 begins at log 4000 = 8.3 nats per
+    token. Only the language-model part of the reward model's loss reliably falls within a few steps."""
     sft = [ran["gsm8k-sft"][step]["sft/loss"] for step in sorted(ran["gsm8k-sft"])]
     assert sft[0] == pytest.approx(math.log(4000), abs=0.3)
     assert sft[-1] < sft[0] - 1.5
@@ -58,7 +58,7 @@ def test_the_losses_fall(ran: Figures) -> None:
 
 
 def test_dropped_prompts_are_counted(ran: Figures) -> None:
-    """maxTokens 128 leaves out the longest questions, the same for each job that reads them."""
+    """Check that maxTokens 128 drops the longest questions, the same ones in each job that reads them."""
     rows = sum(1 for line in (DATA / "train.jsonl").read_text().splitlines() if json.loads(line))
     counts = {
         job: {line["data/dropped_prompts"] for line in figures.values()} for job, figures in ran.items()
@@ -73,10 +73,10 @@ def test_dropped_prompts_are_counted(ran: Figures) -> None:
 def test_every_figure_is_there_and_rollout_and_trainer_agree(ran: Figures, job: str) -> None:
     ppo = job == "gsm8k-ppo"
     sources = ["preference"] if ppo else ["exact", "form"]
-    wanted = online_figures(sources, critic=ppo, kl_in_loss=job == "gsm8k-grpo")
+    expected = online_figures(sources, critic=ppo, kl_in_loss=job == "gsm8k-grpo")
     for step, line in ran[job].items():
-        # The example's first step of PPO trains the critic alone.
+        # The first PPO step of the example trains only the critic.
         idle = ("policy/", "trainer/") if ppo and step == 1 else ()
-        assert {name for name in wanted - line.keys() if not name.startswith(idle)} == set(), step
+        assert {name for name in expected - line.keys() if not name.startswith(idle)} == set(), step
         assert line["rollout/logprob_gap_max"] < 1e-4
         assert line["rollout/staleness_max"] == 0

@@ -59,7 +59,7 @@ async def test_acquire_and_release() -> None:
         other = _lease(connections, "other")
         await _acquire(other)
         assert leases.holder == "other"
-        # Whose it is no longer, does not give it back.
+        # A replica that is no longer the holder does not release the lease.
         await lease.release()
         assert leases.holder == "other"
         await other.release()
@@ -87,7 +87,7 @@ async def test_a_hanging_server_ends_leadership() -> None:
 
 
 async def test_no_writes_after_a_long_pause() -> None:
-    """The whole process was paused: none of its timers has fired yet."""
+    """Simulate a pause of the whole process, in which no timer has fired yet."""
     async with ScriptedServer([Leases()]) as connections:
         lease = _lease(connections)
         await _acquire(lease)

@@ -78,7 +78,7 @@ async def test_a_new_job_gets_its_objects_status_and_events() -> None:
     assert server.objects["services"].keys() == server.objects["networkpolicies"].keys() == {"sft-peers"}
     assert server.objects["alignmentjobs"]["sft"]["status"]["phase"]
     assert server.field_managers == {"kubealign"}
-    # The operator keeps its pods; of all other objects it only needs to know that they exist.
+    # The operator stores its pods; of all other objects only the existence matters.
     assert server.accepted["pods"] == "application/json"
     assert {media for resource, media in server.accepted.items() if resource != "pods"} == {
         "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 _JOB = "#/jobs/default/llama"
-#: An address, and what is there once it is drawn.
+#: Addresses, each with the selector of an element that the drawn view contains.
 _VIEWS = (
     ("#/", "table.jobs tbody tr"),
     ("#/?phase=Failed", ".notice"),
@@ -55,9 +55,9 @@ def test_no_view_has_serious_violations(browser: "Browser", filled: Dashboard, t
         expect(page.get_by_label("Token")).to_be_visible()
         violations = serious(page, theme)
         view.sign_in("secret")
-        for address, there in _VIEWS:
+        for address, selector in _VIEWS:
             view.open(address)
-            expect(page.locator(there).first).to_be_visible()
+            expect(page.locator(selector).first).to_be_visible()
             if "step=" in address:
                 expect(page.locator(".chart .main-svg").first).to_be_visible()
                 page.locator(".astable summary").first.click()
@@ -73,9 +73,9 @@ def test_no_horizontal_scrolling_on_a_phone(browser: "Browser", filled: Dashboar
     small = {"width": 360, "height": 740}
     with View(browser, filled.url, viewport=small, has_touch=True, is_mobile=True) as view:
         view.sign_in("secret")
-        for address, there in _VIEWS:
+        for address, selector in _VIEWS:
             page = view.open(address)
-            expect(page.locator(there).first).to_be_visible()
+            expect(page.locator(selector).first).to_be_visible()
             width = page.evaluate("document.documentElement.scrollWidth")
             assert width <= small["width"], f"{address} is {width} pixels wide"
 

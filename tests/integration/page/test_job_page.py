@@ -30,11 +30,11 @@ def steps(page: "Page", panel: str = "kl", trace: int = 1) -> list[int]:
     return shown
 
 
-def until_steps(page: "Page", wanted: list[int], panel: str = "kl") -> None:
+def until_steps(page: "Page", expected: list[int], panel: str = "kl") -> None:
     """Wait until the curve shows exactly these steps."""
-    script = """([id, wanted]) => JSON.stringify(
-        document.querySelector(`#figure-${id} .plot`)?.data?.[1]?.customdata) === JSON.stringify(wanted)"""
-    page.wait_for_function(script, arg=[panel, wanted])
+    script = """([id, expected]) => JSON.stringify(
+        document.querySelector(`#figure-${id} .plot`)?.data?.[1]?.customdata) === JSON.stringify(expected)"""
+    page.wait_for_function(script, arg=[panel, expected])
 
 
 def shown_range(page: "Page", panel: str) -> list[float]:
@@ -176,7 +176,7 @@ def test_a_lost_connection_resumes_without_loss_in_two_tabs(
     view.context.set_offline(False)
     for page in (first, second):
         until_steps(page, list(range(1, 44)))
-        # It went on where it was: a stream that began anew would have sent the first step again.
+        # The stream resumed: a new one would have sent the first step again.
         assert page.evaluate("window.resumedFrom.every((id) => id.startsWith('4'))")
         assert page.evaluate("window.resumedFrom.length") >= 1
 

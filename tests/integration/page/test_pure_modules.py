@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def view(browser: "Browser") -> Iterator[View]:
-    """Share one view: these tests change nothing."""
+    """Share one view, since these tests change nothing."""
     with Dashboard(RuledAccess(MemoryBackend(), {})) as served, View(browser, served.url) as opened:
         opened.open("")
         yield opened

@@ -1,5 +1,5 @@
-"""Jobs whose rollout workers live in the trainer's processes: the same numbers as in processes of their own,
-and the same survival."""
+"""Jobs whose rollout workers run in the trainer's processes: the same metrics and the same recovery as with
+separate processes."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,8 @@ from support.tiny_jobs import PACED_LETTER_A, online_job, set_pace, write_jobs, 
 
 STEPS = 4
 PROMPTS = 16
-#: The trainer is asked between generation and update, by the reference and for the ratio's base.
+#: Between generation and update the trainer computes the reference's log-probabilities and the base of the
+#: ratio.
 RLOO: dict[str, Any] = {
     "rloo": {
         "promptsPerStep": 4,
@@ -26,7 +27,7 @@ ENGINE = {"engine": {"torch": {"maxSequences": 64}}, "sampling": {"maxTokens": 4
 
 
 def job(folder: Path, name: str, placement: str) -> dict[str, Any]:
-    made = online_job(
+    document = online_job(
         folder,
         name,
         RLOO,
@@ -36,16 +37,16 @@ def job(folder: Path, name: str, placement: str) -> dict[str, Any]:
         checkpoint={"everySteps": 2},
     )
     source = {"path": str(write_prompts(folder, PROMPTS))}
-    made["spec"]["data"] = {"prompts": {"source": source}}
-    made["spec"]["validation"] = {"everySteps": 2, "data": {"prompts": {"source": source, "limit": 4}}}
-    return made
+    document["spec"]["data"] = {"prompts": {"source": source}}
+    document["spec"]["validation"] = {"everySteps": 2, "data": {"prompts": {"source": source, "limit": 4}}}
+    return document
 
 
 def numbers(run: RunningJobs, name: str) -> list[dict[str, float]]:
-    """What each step learned from and did, without what time and placement have to do with."""
-    kept = ("reward", "kl/", "loss", "trainer/", "response/", "rollout/logprob_gap", "val/")
+    """Return the metrics of each step that do not depend on time or placement."""
+    prefixes = ("reward", "kl/", "loss", "trainer/", "response/", "rollout/logprob_gap", "val/")
     return [
-        {key: value for key, value in line.items() if key == "step" or key.startswith(kept)}
+        {key: value for key, value in line.items() if key == "step" or key.startswith(prefixes)}
         for line in run.metrics(name)
     ]
 
@@ -72,7 +73,7 @@ def test_two_ranks_generate_and_both_tenants_come_back_after_a_kill(tmp_path: Pa
     document = job(tmp_path, "killed", "WithTrainer")
     document["spec"]["trainer"]["ranks"] = document["spec"]["rollout"]["replicas"] = 2
     document["spec"]["rollout"]["minReplicas"] = 2
-    # A step takes this long on the quickest machine too: what is done to the job is done while it runs.
+    # Slows steps down on fast machines too, so that faults are injected while the job runs.
     paced = PACED_LETTER_A.format(file=str(set_pace(tmp_path, 0.3)))
     document["spec"]["rewards"] = [write_reward(tmp_path, paced)]
     with RunningJobs(write_jobs(tmp_path, document), tmp_path / "runs") as run:

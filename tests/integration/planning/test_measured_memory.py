@@ -1,9 +1,9 @@
 """Planned memory is within a tenth of the memory of real backends and engines on a CPU.
 
-Each case is a process of its own that works on a model of 32 million weights. The kernel's high-water
-mark, minus the resident memory after the same work on a tiny model, is compared with the plan minus its
-process. Glibc is configured to return every large block at once, since the plan does not include freed
-blocks on the heap.
+Each case is a separate process that works on a model of 32 million weights. The kernel's high-water mark,
+minus the resident memory after the same work on a tiny model, is compared with the plan minus its process.
+Glibc is configured to return every large block at once, since the plan does not include freed blocks on the
+heap.
 """
 
 import json
@@ -61,10 +61,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _model(folder: Path, **sizes: Any) -> None:
     words = sorted(pre_tokenizers.ByteLevel.alphabet())
     words += [f"<{i}>" for i in range(VOCABULARY - 2 - len(words))]
-    made = Tokenizer(models.BPE(vocab={word: i for i, word in enumerate(words)}, merges=[]))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<end>", pad_token="<pad>")
+    backend_tokenizer = Tokenizer(models.BPE(vocab={word: i for i, word in enumerate(words)}, merges=[]))
+    backend_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend_tokenizer.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend_tokenizer, eos_token="<end>", pad_token="<pad>"
+    )
     ids = {
         "eos_token_id": tokenizer.eos_token_id,
         "pad_token_id": tokenizer.pad_token_id,
@@ -77,7 +79,7 @@ def _model(folder: Path, **sizes: Any) -> None:
 
 
 def measured(folder: Path, job: str, part: str, ranks: int) -> list[dict[str, int]]:
-    """Return bytes before and at the peak, by rank."""
+    """Return the bytes before the work and at the peak, by rank."""
     words = [sys.executable, "-m", "support.measured_memory"]
     words += [str(folder / f"{job}.yaml"), part, str(folder / "tiny")]
     environment = os.environ | {
@@ -104,12 +106,12 @@ def measured(folder: Path, job: str, part: str, ranks: int) -> list[dict[str, in
 )
 def test_the_plan_is_within_a_tenth(folder: Path, job: str, part: str, ranks: int) -> None:
     (loaded,) = load_jobs(folder / f"{job}.yaml")
-    found = plan_job(loaded, ModelShapes({}, [loaded]), Machine(device=Device.CPU), PROMPT, RESPONSE)
-    need = next(each for each in found.requirements if each.group == part)
+    plan = plan_job(loaded, ModelShapes({}, [loaded]), Machine(device=Device.CPU), PROMPT, RESPONSE)
+    need = next(each for each in plan.requirements if each.group == part)
     expected = need.peak.total - need.peak.parts["process"]
     for each in measured(folder, job, part, ranks):
         took = each["most"] - each["before"]
-        said = [size >> 20 for size in (expected, took, each["before"])]
-        print(f"{job} {part}: planned {said[0]} MiB, measured {said[1]}, process {said[2]}")
+        mebibytes = [size >> 20 for size in (expected, took, each["before"])]
+        print(f"{job} {part}: planned {mebibytes[0]} MiB, measured {mebibytes[1]}, process {mebibytes[2]}")
         assert took == pytest.approx(expected, rel=0.1)
         assert each["before"] == pytest.approx(PROCESS_BYTES, rel=0.25)

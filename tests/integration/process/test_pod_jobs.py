@@ -52,11 +52,12 @@ async def fork_server(cluster: Cluster, tmp_path: Path) -> AsyncIterator[ForkSer
 
 
 async def test_jobs_in_containers(cluster: Cluster, fork_server: ForkServer) -> None:
-    """Each container has its own memory file system: weights are streamed, from the trainer's host name."""
+    """Run both jobs. Each container has its own memory file system, so weights are streamed from the
+    trainer's host name."""
     sft_run, ppo_run = cluster.volume / "sft-0a1b2c3d", cluster.volume / "ppo-4e5f6a7b"
     async with JobPods(fork_server, cluster.folder / "sft", cluster.sft, sft_run) as pods:
         assert await pods.prepare() == ExitCode.DONE
-        # Nobody but the pods can reach the volume: the job's own document is theirs to write.
+        # Only the pods can reach the volume, so they write the job's document.
         assert AlignmentJob.model_validate_json((sft_run / "job.json").read_text()) == cluster.sft
         await pods.start_workers()
         driver = await pods.drive()

@@ -50,7 +50,7 @@ class Host:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            # gRPC's core writes lines of its own, which are not ours, to the log.
+            # gRPC's core also writes lines to the log.
             env={**os.environ, "OMP_NUM_THREADS": "1", "GRPC_VERBOSITY": "NONE"},
         )
 
@@ -91,7 +91,7 @@ class RoleProcess:
             "shared_memory": self._folder,
             "tls": tls,
             "nats": NatsAccess(url="tls://127.0.0.1:1", user="job", password="x"),
-            # Nobody listens there: telemetry is lost, nothing else.
+            # A port without a listener: only telemetry is lost.
             "redis": RedisAccess(host="127.0.0.1", port=1, user="job", password="x", prefix="p:"),
             "threads": 1,
             "termination": self._folder / "termination",
@@ -142,11 +142,11 @@ def host() -> Iterator[Host]:
 
 @pytest.fixture
 def process(host: Host, tmp_path: Path) -> Iterator[RoleProcess]:
-    made = RoleProcess(host, tmp_path)
+    role_process = RoleProcess(host, tmp_path)
     try:
-        yield made
+        yield role_process
     finally:
-        made.close()
+        role_process.close()
 
 
 def test_finished_work(process: RoleProcess) -> None:
@@ -258,7 +258,7 @@ def test_blocked_event_loop_is_not_live(process: RoleProcess, unused_tcp_port: i
 
 
 def probe(port: int, path: str, timeout: float = 20.0) -> int:
-    """Return the status that a kubelet would get."""
+    """Return the status that a kubelet would receive."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
     try:
         connection.request("GET", path)

@@ -29,7 +29,7 @@ def start() -> Iterator[Start]:
 
     yield begin
     for process in started:
-        # Its child too, where the test went wrong.
+        # Also ends its child when the test has failed.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait(20)

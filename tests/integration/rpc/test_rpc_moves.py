@@ -29,7 +29,8 @@ _ANSWER = 0x8400
 
 
 class NameServer(asyncio.DatagramProtocol):
-    """Answers every query for an IPv4 address with `address` and no caching; None: the name does not exist.
+    """Answers every query for an IPv4 address with `address` and no caching. None means that the name does
+    not exist.
 
     Other queries get no records. See RFC 1035, section 4.
     """
@@ -47,13 +48,13 @@ class NameServer(asyncio.DatagramProtocol):
         end = data.index(b"\0", 12) + 5
         question = data[12:end]
         (kind,) = struct.unpack("!H", question[-4:-2])
-        found = self.address if kind == _A else None
+        address = self.address if kind == _A else None
         self.asked += kind == _A
-        header = data[:2] + struct.pack("!HHHHH", _ANSWER, 1, 0 if found is None else 1, 0, 0)
+        header = data[:2] + struct.pack("!HHHHH", _ANSWER, 1, 0 if address is None else 1, 0, 0)
         record = b""
-        if found is not None:
+        if address is not None:
             # The name is the question's, at offset 12.
-            record = struct.pack("!HHHIH", 0xC00C, _A, _INTERNET, 0, 4) + socket.inet_aton(found)
+            record = struct.pack("!HHHIH", 0xC00C, _A, _INTERNET, 0, 4) + socket.inet_aton(address)
         self._transport.sendto(header + question + record, sender)
 
 
@@ -89,7 +90,7 @@ async def test_peer_is_reconnected_at_its_new_address(names: NameServer, tmp_pat
         peer = Peer("trainer", target, driver, trainer_pb2_grpc.TrainerStub)
         await peer.wait_until_ready(20.0)
     async with peer:
-        # The name goes on leading to where nobody is, then nowhere, then to the new address.
+        # The name first keeps the address without a listener, then has none, then gets the new address.
         with pytest.raises(Unreachable):
             await peer.wait_until_ready(1.5)
         names.address = None
@@ -98,7 +99,7 @@ async def test_peer_is_reconnected_at_its_new_address(names: NameServer, tmp_pat
         names.address = SECOND
         async with RpcServer(f"{SECOND}:{port}", served, [Trainer(2)], lambda *_: None, grace=0.0) as second:
             await second.set_serving(True)
-            # gRPC by itself asks for a name's address at most every half minute.
+            # By default gRPC resolves a name at most every 30 seconds.
             await peer.wait_until_ready(10.0)
             state = await peer.call("Describe", training_pb2.DescribeRequest(), timeout=10.0)
             assert state.step == 2
@@ -107,7 +108,8 @@ async def test_peer_is_reconnected_at_its_new_address(names: NameServer, tmp_pat
 async def test_unresolvable_name_is_resolved_again(
     names: NameServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """gRPC waits longer after each failed resolution, up to two minutes: here 1, 1.6 and 2.6 seconds."""
+    """Check repeated resolution. gRPC waits longer after each failure, up to two minutes: here 1, 1.6 and 2.6
+    seconds."""
     monkeypatch.setattr(client, "_REPLACE_CHANNEL_SECONDS", 0.25)
     tls = write_tls(tmp_path, CertificateAuthority.create("moves", timedelta(hours=1)), Role.DRIVER)
     target = f"dns://127.0.0.1:{names.port}/{NAME}:1"

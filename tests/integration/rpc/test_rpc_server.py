@@ -31,7 +31,7 @@ pytestmark = pytest.mark.timeout(60)
 
 
 class Observed(list[tuple[str, str]]):
-    """Methods and codes of finished calls. A refusal may reach its caller before it is counted."""
+    """Methods and codes of finished calls. A rejection may reach its caller before it is counted."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class Trainer(trainer_pb2_grpc.TrainerServicer):
 
 
 class Sender(sender_pb2_grpc.WeightsSenderServicer):
-    """Streams, and fails when the trainer does."""
+    """Streams chunks, and fails when the trainer does."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
@@ -252,7 +252,7 @@ async def test_unreachable_peer_is_reported(tls: Callable[[Role], TlsFiles], ser
 
 
 async def test_health_starts_not_serving(server: RpcServer, tls: Callable[[Role], TlsFiles]) -> None:
-    """Any role of the job may ask, for the server and for each service."""
+    """Check that any role of the job may ask for the health of the server and of each service."""
     states = health_pb2.HealthCheckResponse
     runner = Peer("trainer", server.address, tls(Role.RUNNER), trainer_pb2_grpc.TrainerStub)
     async with connect(server.address, tls(Role.RUNNER)) as channel, runner:

@@ -163,7 +163,8 @@ def reward(prompts, responses):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a signal on the parent's death is Linux's")
 def test_the_process_dies_with_its_parent_even_in_a_loop(tmp_path: Path) -> None:
-    """In a loop inside a C function no other thread runs, so none can notice that the input has ended."""
+    """Check the end during a loop inside a C function, where no other thread runs that could notice the end
+    of the input."""
     pipe = tmp_path / "pid"
     os.mkfifo(pipe)
     file = tmp_path / "loops.py"

@@ -1,4 +1,4 @@
-"""A reward model from its folder, against transformers' own sequence classification."""
+"""A reward model from its folder, compared with transformers' sequence classification."""
 
 from pathlib import Path
 
@@ -42,9 +42,9 @@ def test_scores_are_those_of_transformers(
     batch = pack(sequences, ["a", "b", "c"])
     batch.token_columns["loss_mask"] = torch.tensor(
         [
-            int(place >= prompt)
+            int(position >= prompt)
             for ids, prompt in zip(sequences, prompts, strict=True)
-            for place in range(len(ids))
+            for position in range(len(ids))
         ],
         dtype=torch.uint8,
     )
@@ -58,8 +58,8 @@ def test_scores_are_those_of_transformers(
             hidden = model.model(torch.tensor([ids])).last_hidden_state[0]
             heads = model.score(hidden)
             expected.append(heads[prompt:].sum(0) if pooling == "ResponseSum" else heads[-1])
-    wanted = torch.stack(expected)
-    torch.testing.assert_close(scored.rewards, wanted @ torch.tensor(weights), atol=1e-5, rtol=1e-5)
+    expected_scores = torch.stack(expected)
+    torch.testing.assert_close(scored.rewards, expected_scores @ torch.tensor(weights), atol=1e-5, rtol=1e-5)
     assert list(scored.attributes) == (names if len(names) > 1 else [])
     for index, column in enumerate(scored.attributes.values()):
-        torch.testing.assert_close(column, wanted[:, index], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(column, expected_scores[:, index], atol=1e-5, rtol=1e-5)

@@ -112,7 +112,7 @@ async def test_written_values_can_be_read(redis: Redis) -> None:
 async def test_samples_by_position_and_by_step(redis: Redis) -> None:
     await redis.start()
     async with ReadModelWriter(redis.access) as model:
-        # A driver that came to step 60, and one that went back to step 30.
+        # One driver reached step 60; the next one rolled back to step 30.
         for version, steps in ((1, range(1, 61)), (2, range(31, 41))):
             for step in steps:
                 for index in range(3):
@@ -129,10 +129,10 @@ async def test_samples_by_position_and_by_step(redis: Redis) -> None:
         assert (following.step, following.prompt) == (2, "p1")
         newest = await reader.samples(count=2, newest=True)
         assert [(sample.step, sample.prompt) for sample in newest] == [(40, "p2"), (40, "p1")]
-        # The last attempt of a repeated step counts; steps that were not repeated are found as well.
+        # The last attempt of a repeated step is returned; so are steps that were not repeated.
         for step, version in ((35, 2), (50, 1), (10, 1)):
-            found = await reader.samples(step=step)
-            assert [(sample.step, sample.prompt, sample.weight_version) for sample in found] == [
+            samples = await reader.samples(step=step)
+            assert [(sample.step, sample.prompt, sample.weight_version) for sample in samples] == [
                 (step, f"p{index}", version) for index in range(3)
             ]
         assert await reader.samples(step=61) == []
@@ -196,7 +196,7 @@ async def test_unreachable_redis_delays_nothing(redis: Redis) -> None:
 
 
 async def test_dropped_entries_are_counted(redis: Redis, caplog: pytest.LogCaptureFixture) -> None:
-    """No exception is raised, the newest entries stay, the shutdown does not wait."""
+    """Check that no exception is raised, the newest entries stay and the shutdown does not wait."""
     async with asyncio.timeout(20):
         async with ReadModelWriter(redis.access) as model:
             for step in range(10_500):

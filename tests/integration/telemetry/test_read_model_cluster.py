@@ -34,7 +34,7 @@ async def redis(tmp_path: Path, unused_tcp_port: int) -> AsyncIterator[LocalRedi
 
 @asynccontextmanager
 async def tls_in_front(redis: LocalRedisServer, folder: Path) -> AsyncIterator[RedisAccess]:
-    """Put a TLS proxy with a certificate for localhost in front of the bundled server, which has no TLS."""
+    """Start a TLS proxy with a certificate for localhost in front of the bundled server, which has no TLS."""
     files = write_tls(
         folder / "tls", CertificateAuthority.create("redis", timedelta(hours=1)), Role.RUNNER, ["localhost"]
     )
@@ -86,7 +86,7 @@ async def test_untrusted_certificate(
         async with reading.ReadModelClient(unknown) as reader:
             with pytest.raises(reading.ReadModelUnavailable, match="certificate verify failed"):
                 await reader.progress()
-        # It went nowhere else, either.
+        # The write did not reach the server by another way.
         async with reading.ReadModelClient(access) as reader:
             assert await reader.metrics() == []
 

@@ -13,7 +13,7 @@ from kubealign_services.telemetry.trackers.contract import RunOutcome
 from kubealign_services.telemetry.trackers.factory import open_trackers
 from support.bad_specs import whole_job
 
-#: Driver after driver: (fence, steps). The second one goes back to the commit of step 2.
+#: Consecutive drivers: (fence, steps). The second one rolls back to the checkpoint of step 2.
 DRIVERS = ((1, [1, 2, 3, 4]), (2, [3, 4, 5]))
 
 
@@ -80,7 +80,7 @@ def test_weights_and_biases_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         monkeypatch.setenv(f"WANDB_{kind}_DIR", str(tmp_path / kind))
     folder = track(tmp_path, {"weightsAndBiases": {"project": "sums", "mode": "Offline"}})
     run_id = (folder / "run-id").read_text()
-    # A file for each driver, both of one run.
+    # One file per driver, both of the same run.
     files = sorted(folder.glob("wandb/offline-run-*/run-*.wandb"))
     assert [file.name for file in files] == [f"run-{run_id}.wandb"] * 2
     rows = [row for file in files for row in history(file)]
@@ -109,23 +109,23 @@ def history(file: Path) -> list[dict[str, float]]:
     return rows
 
 
-def records(held: bytes) -> Iterator[bytes]:
-    """Read LevelDB's log format, in which the library writes, after seven bytes of its own.
+def records(data: bytes) -> Iterator[bytes]:
+    """Read the library's LevelDB log format, after seven bytes of header.
 
     Blocks of 32 KiB with parts, each after its checksum (4), length (2) and kind (1: full, 2: first, 3:
     middle, 4: last).
     """
     at, record = 7, b""
-    while at + 7 <= len(held):
+    while at + 7 <= len(data):
         left = 32768 - at % 32768
         if left < 7:
             at += left
             continue
-        length, kind = struct.unpack_from("<HB", held, at + 4)
+        length, kind = struct.unpack_from("<HB", data, at + 4)
         if kind == 0:
             at += left
             continue
-        record += held[at + 7 : at + 7 + length]
+        record += data[at + 7 : at + 7 + length]
         at += 7 + length
         if kind in (1, 4):
             yield record

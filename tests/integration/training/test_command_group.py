@@ -71,7 +71,7 @@ Start = Callable[..., tuple[mp.process.BaseProcess, Connection]]
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts processes that are ended, by their own handles, with the test."""
+    """Yield a function that starts processes. They are ended by their handles with the test."""
     context = mp.get_context("spawn")
     started: list[mp.process.BaseProcess] = []
 
@@ -98,8 +98,8 @@ def rendezvous() -> str:
 
 def heard(pipe: Connection) -> str:
     assert pipe.poll(60), "the follower said nothing in a minute"
-    said: str = pipe.recv()
-    return said
+    message: str = pipe.recv()
+    return message
 
 
 def test_all_ranks_run_the_commands_of_rank_0(start: Start, rendezvous: str) -> None:
@@ -167,9 +167,9 @@ def test_ranks_meet_at_a_host_name(start: Start, rendezvous: str, monkeypatch: p
 
 def test_an_unresolvable_name_is_retried_until_the_deadline(start: Start) -> None:
     _, pipe = start(follower, 1, 2, "trainer-0.sums-peers.invalid:29500", 1.0)
-    said = heard(pipe)
-    assert said.startswith("lost: the 2 ranks did not meet at trainer-0.sums-peers.invalid:29500 in 1 s")
-    assert "rank 0 was not reached" in said
+    message = heard(pipe)
+    assert message.startswith("lost: the 2 ranks did not meet at trainer-0.sums-peers.invalid:29500 in 1 s")
+    assert "rank 0 was not reached" in message
 
 
 def test_a_port_in_use_is_an_error_at_once(rendezvous: str) -> None:

@@ -1,6 +1,4 @@
-"""Two FSDP2 ranks compute the same as one: losses, gradient norms, columns, weights, and the same after a
-restart.
-"""
+"""Two FSDP2 ranks compute the same as one: losses, gradient norms, columns, weights, also after a restart."""
 
 # mypy: disable-error-code="no-untyped-call"
 import json
@@ -26,7 +24,7 @@ pytestmark = pytest.mark.timeout(240)
 
 VOCABULARY = 41
 STEPS = 10
-# Of 32 tokens a pack; step 4 has one sequence, so that a rank has nothing of its own to do.
+# 32 tokens per pack; step 4 has one sequence, so one rank has no sequence.
 LENGTHS = [(5, 9, 1, 12, 7, 30, 3, 16), (2, 2, 2, 40), (33, 1), (8,) * 7, (6,)] * 2
 
 
@@ -71,11 +69,11 @@ def trainer(precision: Precision, checkpointing: bool, lora: Lora | None = None)
 
 def commands(folder: Path, rank: int, world_size: int, spec: Trainer) -> Handlers:
     """Return the commands of both ranks, on the backend that the command Create makes."""
-    made: list[TorchTrainingBackend] = []
+    backends: list[TorchTrainingBackend] = []
     objective = MeanNegativeLogprob()
 
     def create(_: bytes) -> bytes:
-        made[:] = [
+        backends[:] = [
             TorchTrainingBackend.create(
                 folder, Head.LANGUAGE_MODEL, spec, STEPS, rank=rank, world_size=world_size
             )
@@ -85,23 +83,23 @@ def commands(folder: Path, rank: int, world_size: int, spec: Trainer) -> Handler
     def step(payload: bytes) -> bytes:
         number = int(payload)
         plan = UpdatePlan(1, len(LENGTHS[number]), seed=number)
-        return json.dumps(made[0].train_step(batch_of(number), objective, plan)).encode()
+        return json.dumps(backends[0].train_step(batch_of(number), objective, plan)).encode()
 
     def poison(_: bytes) -> bytes:
         batch = batch_of(0)
         batch.scalars["poison"] = 1.0
         batch.tokens[-1] = 0
-        made[0].train_step(batch, objective, UpdatePlan(1, 8, seed=0))
+        backends[0].train_step(batch, objective, UpdatePlan(1, 8, seed=0))
         return b""
 
     def ask(path: bytes) -> bytes:
-        columns = made[0].forward(batch_of(0), frozenset({"logprobs", "entropy"}))
-        metrics = made[0].evaluate(batch_of(0), objective)
-        weights = dict(made[0].snapshot())
-        adapter = made[0].adapter()
+        columns = backends[0].forward(batch_of(0), frozenset({"logprobs", "entropy"}))
+        metrics = backends[0].evaluate(batch_of(0), objective)
+        weights = dict(backends[0].snapshot())
+        adapter = backends[0].adapter()
         if adapter is not None:
             weights |= dict(adapter.tensors)
-            columns["base"] = made[0].base_forward(batch_of(0), frozenset({"logprobs"}))["logprobs"]
+            columns["base"] = backends[0].base_forward(batch_of(0), frozenset({"logprobs"}))["logprobs"]
         if rank == 0:
             save_file({**columns, **weights}, path.decode())
         else:
@@ -109,19 +107,19 @@ def commands(folder: Path, rank: int, world_size: int, spec: Trainer) -> Handler
         return json.dumps(metrics).encode()
 
     def save(path: bytes) -> bytes:
-        made[0].save(Path(path.decode()))
+        backends[0].save(Path(path.decode()))
         return b""
 
     def load(path: bytes) -> bytes:
-        made[0].load(Path(path.decode()))
+        backends[0].load(Path(path.decode()))
         return b""
 
     def export(path: bytes) -> bytes:
-        made[0].export(Path(path.decode()))
+        backends[0].export(Path(path.decode()))
         return b""
 
-    found = {"Create": create, "Step": step, "Poison": poison, "Ask": ask}
-    return {**found, "Save": save, "Load": load, "Export": export}
+    handlers = {"Create": create, "Step": step, "Poison": poison, "Ask": ask}
+    return {**handlers, "Save": save, "Load": load, "Export": export}
 
 
 def follow(folder: Path, rendezvous: str, spec: str) -> None:
@@ -132,7 +130,7 @@ def follow(folder: Path, rendezvous: str, spec: str) -> None:
 
 
 def run_all(group: CommandGroup, handlers: Handlers, work: Path) -> dict[str, Any]:
-    """Run all commands on a group of any size. Returns the results."""
+    """Run all commands on a group of any size and return the results."""
     work.mkdir()
     (work / "shards").mkdir()
 
@@ -188,8 +186,8 @@ def test_two_ranks_match_one_rank(
 ) -> None:
     spec = trainer(precision, checkpointing, lora)
     rendezvous = free_address()
-    told = spec.model_dump_json(by_alias=True)
-    other = mp.get_context("spawn").Process(target=follow, args=(folder, rendezvous, told))
+    spec_json = spec.model_dump_json(by_alias=True)
+    other = mp.get_context("spawn").Process(target=follow, args=(folder, rendezvous, spec_json))
     other.start()
     try:
         with CommandGroup(0, 2, rendezvous, 60) as group:
@@ -203,9 +201,9 @@ def test_two_ranks_match_one_rank(
     with CommandGroup(0, 1, None, 60) as group:
         one = run_all(group, commands(folder, 0, 1, spec), tmp_path / "one")
 
-    for found, wanted in zip(two["steps"], one["steps"], strict=True):
-        assert found == pytest.approx(wanted, rel=tolerance * 10, abs=tolerance)
-        assert found["loss"] == pytest.approx(wanted["loss"], abs=tolerance)
+    for actual, expected in zip(two["steps"], one["steps"], strict=True):
+        assert actual == pytest.approx(expected, rel=tolerance * 10, abs=tolerance)
+        assert actual["loss"] == pytest.approx(expected["loss"], abs=tolerance)
     if lora is None:
         assert one["steps"][0]["loss"] > one["steps"][5]["loss"] + 0.1
     else:
@@ -215,9 +213,9 @@ def test_two_ranks_match_one_rank(
     assert two["asked"] == pytest.approx(one["asked"], abs=tolerance)
     assert two["again"] == two["steps"][6:] and one["again"] == one["steps"][6:]
     if precision is Precision.FLOAT32:
-        for name, wanted in one["columns"].items():
-            torch.testing.assert_close(two["columns"][name], wanted, atol=1e-4, rtol=1e-4, msg=name)
-        # The exported folder loads, and computes what the two ranks computed.
+        for name, expected in one["columns"].items():
+            torch.testing.assert_close(two["columns"][name], expected, atol=1e-4, rtol=1e-4, msg=name)
+        # The exported model computes the same as the two ranks.
         model = AutoModelForCausalLM.from_pretrained(tmp_path / "two" / "export").eval()
         tokens = batch_of(0).tokens[5:14].long()
         with torch.no_grad():

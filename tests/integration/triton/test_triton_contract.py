@@ -1,4 +1,4 @@
-"""The engine contract over a real Triton server, which starts once; then its death and its shutdown."""
+"""The engine contract over a real Triton server that starts once, and a kill and a shutdown of it."""
 
 import asyncio
 import os
@@ -87,12 +87,12 @@ class Stage:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
     memory = tmp_path_factory.mktemp("memory")
-    made = Stage(tmp_path_factory.mktemp("triton"), memory)
-    async with made.generator:
-        made.running = asyncio.create_task(made.generator.run())
-        yield made
-        await made.leave()
-    # Weights on their way, and what the server was started with.
+    new_stage = Stage(tmp_path_factory.mktemp("triton"), memory)
+    async with new_stage.generator:
+        new_stage.running = asyncio.create_task(new_stage.generator.run())
+        yield new_stage
+        await new_stage.leave()
+    # Weights in transfer and the server's start-up files are deleted.
     assert not any(memory.iterdir())
 
 
@@ -103,7 +103,7 @@ class TestTritonEngine(EngineContract):
 
 
 async def test_health_and_metrics_come_from_triton(stage: Stage) -> None:
-    """All requests went through one model; the worker's metrics include the server's."""
+    """Check that all requests went through one model and that the worker's metrics include the server's."""
     registry = CollectorRegistry()
     registry.register(TritonMetrics(lambda: stage.server.metrics_address))
     page = (await asyncio.to_thread(generate_latest, registry)).decode()
@@ -115,7 +115,7 @@ async def test_health_and_metrics_come_from_triton(stage: Stage) -> None:
 
 
 async def test_server_with_a_worker_rejects_another(stage: Stage) -> None:
-    """The second worker connects by address, as to an external server; the first continues."""
+    """Connect a second worker by address, as to an external server; the first continues."""
     address = await stage.server.start()
     with pytest.raises(EngineLost, match=r"within 1 s .*w has the engine"):
         async with stage.client(ExternalTritonServer(address), patience=1.0):
@@ -127,11 +127,13 @@ async def test_server_with_a_worker_rejects_another(stage: Stage) -> None:
 
 
 async def test_killed_model_loses_requests_and_returns_without_weights(stage: Stage) -> None:
-    """Kills the model's process, the only failure that the server does not notice."""
+    """Kill the model's process, the only failure that the server does not notice."""
     generator, subject = stage.generator, Subject(stage.generator, stage.folder)
     await refitted(subject, 1)
     before = generator.load.generated_tokens
-    held = asyncio.create_task(generated(generator, group("held", *range(64), max_tokens=90, min_tokens=90)))
+    generation = asyncio.create_task(
+        generated(generator, group("held", *range(64), max_tokens=90, min_tokens=90))
+    )
     while not generator.load.running:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     pid = stage.server.pid
@@ -139,7 +141,7 @@ async def test_killed_model_loses_requests_and_returns_without_weights(stage: St
     (model,) = children(pid)
     os.kill(model, signal.SIGKILL)
     with pytest.raises(EngineLost):
-        await held
+        await generation
     async with asyncio.timeout(SECONDS):
         cause = await generator.wait_for_weight_loss()
     assert cause == "the model's process in the Triton server ended"
@@ -157,23 +159,23 @@ async def test_killed_model_loses_requests_and_returns_without_weights(stage: St
 
 
 async def test_shutdown_with_open_streams_is_in_time(stage: Stage) -> None:
-    """Requests in flight get an error; no process is left running."""
+    """Check that requests in flight get an error and no process is left running."""
     pid = stage.server.pid
     assert pid is not None
     models = children(pid)
     assert models
-    held = asyncio.create_task(generated(stage.generator, group("held", *range(64), max_tokens=90)))
+    generation = asyncio.create_task(generated(stage.generator, group("held", *range(64), max_tokens=90)))
     await asyncio.sleep(0.1)
     await stage.leave()
     async with asyncio.timeout(20):
         await stage.generator.__aexit__(None, None, None)
     with pytest.raises(EngineLost):
-        await held
+        await generation
     assert not alive([pid, *models])
 
 
 async def test_hanging_model_ends_with_its_server(stage: Stage) -> None:
-    """Otherwise its process would wait for ever for a killed server."""
+    """Check that the model's process ends with a killed server, which it would otherwise wait for."""
     async with stage.server:
         await stage.server.start()
         pid = stage.server.pid

@@ -30,7 +30,7 @@ def tritonserver(worker: int) -> int | None:
 
 
 def test_killed_server_costs_only_a_retry(tmp_path: Path) -> None:
-    """Every step is trained once; no role is restarted; no server process is left."""
+    """Check that every step is trained once, no role is restarted and no server process is left."""
     job = online_job(
         tmp_path,
         "behind-triton",
@@ -47,7 +47,7 @@ def test_killed_server_costs_only_a_retry(tmp_path: Path) -> None:
         worker = run.processes("behind-triton")["rollout-0"]
         server = tritonserver(worker["pid"])
         assert server is not None
-        held = [server, *children(server)]
+        pids = [server, *children(server)]
         os.kill(server, signal.SIGKILL)
         assert run.end(timeout=300) == 0, run.output
         steps = [line["step"] for line in run.metrics("behind-triton") if "seconds/step" in line]
@@ -55,5 +55,5 @@ def test_killed_server_costs_only_a_retry(tmp_path: Path) -> None:
         logs = (run.folder("behind-triton") / "logs" / "rollout-0.log").read_text()
         assert "Triton server is started again" in logs
         assert logs.count('"started"') == 1
-        assert not alive(held)
+        assert not alive(pids)
     assert not left_running(tmp_path)

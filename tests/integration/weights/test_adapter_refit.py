@@ -74,8 +74,8 @@ class Site:
         self.core.train_step(training_pb2.TrainStepRequest(fence=1, step=step, update=True, batch=batch))
 
     def logprobs(self, tokens: list[int]) -> list[float]:
-        found = self.core.backend.forward(pack([tokens], ["one"]), frozenset({"logprobs"}))["logprobs"]
-        return [float(value) for value in found[1:]]
+        values = self.core.backend.forward(pack([tokens], ["one"]), frozenset({"logprobs"}))["logprobs"]
+        return [float(value) for value in values[1:]]
 
     def broadcast(self, replicas: int = 1) -> RefitCoordinator:
         return RefitCoordinator(
@@ -110,7 +110,7 @@ class Site:
 
 @pytest.mark.parametrize("dora", [False, True])
 async def test_only_the_adapter_is_transferred_and_all_engines_agree(dora: bool, tmp_path: Path) -> None:
-    """An early worker, a late one, and one that fails once and recovers, agree with the trainer."""
+    """Check that an early worker, a late one, and one that recovers from a failure agree with the trainer."""
     site = Site(tmp_path, Lora(rank=2, alpha=8, dora=dora))
     probe = list(range(3, 15))
     async with AsyncExitStack() as stack:
@@ -127,13 +127,13 @@ async def test_only_the_adapter_is_transferred_and_all_engines_agree(dora: bool,
         assert report is not None
         figures = report.metrics()
         assert figures["refit/canary_gap"] < 1e-4
-        # Yesterday's weights would not have passed.
+        # The previous weights would have failed the check.
         assert site.logprobs(probe) != pytest.approx(base, abs=1e-2)
 
         async with site.worker("rollout-1") as (late, theirs):
             await late.wait_for_version(1, 3, timeout=10)
             assert theirs.sequence_logprobs(probe) == engine.sequence_logprobs(probe)
-        # Without the base, or with another one, the canary or the engine says so; a later version mends it.
+        # A missing or wrong base is reported by the engine or the canary; a later version repairs the worker.
         async with site.worker("rollout-2", base=False) as (lame, theirs):
             await asyncio.wait_for(_quarantine(lame), 10)
             assert "before the weights that it is an adapter to" in lame.quarantine_reason
@@ -145,7 +145,7 @@ async def test_only_the_adapter_is_transferred_and_all_engines_agree(dora: bool,
             theirs.refit(read_folder_weights(site.model), BASE_VERSION)
             site.train(5)
             await broadcast.publish(5)
-            # A quorum has it; this one may still be at it.
+            # A quorum has taken the version; this worker may still be refitting.
             await asyncio.wait_for(lame.wait_until_released(), 10)
             await lame.wait_for_version(1, 5, timeout=10)
             await first.wait_for_version(1, 5, timeout=10)
@@ -154,10 +154,10 @@ async def test_only_the_adapter_is_transferred_and_all_engines_agree(dora: bool,
         announcement = await site.publish(1, 6)
         assert announcement.adapter.scale == 4.0
         dense = sum(tensor.numel() * 4 for _, tensor in site.core.backend.snapshot())
-        # Rank 2 in matrices of 32 to 64: an eighth of all.
+        # Rank 2 in matrices of 32 to 64: an eighth of all weights.
         assert announcement.size_bytes < 0.2 * dense and figures["refit/bytes"] == announcement.size_bytes
 
-        # The reference is the same model without what is trained: the first weights, to the bit.
+        # The reference is the model without its adapter: the first weights, bit for bit.
         batch = pack([probe], ["probe"])
         request = training_pb2.ForwardRequest(fence=1, batch=encode(batch), outputs=["logprobs"])
         reply = AdapterOffLogprobsCommand(site.core)(request)

@@ -1,6 +1,5 @@
-"""The collective transport over gloo, between processes: all take part, one joins late, one dies in the
-middle.
-"""
+"""The collective transport over gloo, between processes: a full group, a late member, and a member that dies
+during a transfer."""
 
 import signal
 from pathlib import Path
@@ -40,7 +39,7 @@ def test_all_take_part_and_a_late_receiver_streams_once(tmp_path: Path) -> None:
         late.take(announcement)
         assert late.taken()[:2] == (digest, "stream")
         assert line.spent()[0] == SIZE
-        # The group is made anew, with the new one in it.
+        # The group is created again, with the new member.
         assert taken(line, 3, [*receivers, late]) == ["collective"] * 4
         assert line.spent()[0] == 0
 
@@ -56,6 +55,6 @@ def test_others_stream_after_a_member_dies_and_broadcast_again(tmp_path: Path, e
         answers = [receiver.taken() for receiver in others]
         assert [answer[0] for answer in answers] == [digest] * 2
         assert "stream" in [answer[1] for answer in answers]
-        # Without the third, who is waited for and does not come.
+        # The group forms without the third member after a wait.
         assert taken(line, 1, others) == ["collective"] * 2
         assert taken(line, 2, others) == ["collective"] * 2

@@ -46,7 +46,7 @@ STEPS = 10
 
 
 def make_model(folder: Path, tied: bool) -> None:
-    """A Llama of two layers with a tokenizer of one character a token."""
+    """Write a Llama of two layers with a tokenizer of one character per token."""
     vocabulary = {chr(48 + token): token for token in range(TOKENS - 1)} | {"<eos>": TOKENS - 1}
     raw = Tokenizer(models.WordLevel(vocabulary, unk_token="0"))
     raw.pre_tokenizer = pre_tokenizers.Split("", "isolated")
@@ -72,7 +72,7 @@ def make_model(folder: Path, tied: bool) -> None:
 
 @asynccontextmanager
 async def generating(engine: TorchRolloutEngine) -> AsyncGenerator[SteppedGenerator]:
-    """A generator on the only thread that may call the engine."""
+    """Return a generator whose thread is the only one that may call the engine."""
     with ThreadPoolExecutor(1) as thread:
 
         def compute(call: Callable[..., Any], *arguments: Any) -> Awaitable[Any]:
@@ -119,7 +119,7 @@ async def test_trainer_and_engine_agree_after_every_refit(
         "localhost:0", tls[Role.TRAINER], [WeightsSenderServicer(publisher)], lambda *seen: None, grace=1.0
     )
     async with server, PeerStreams(tls[Role.ROLLOUT]) as streams, generating(engine) as generator:
-        # The server chose its port when it began to listen.
+        # The port is known once the server listens.
         publisher._address = server.address
         receiver = WeightsReceiver(tmp_path / "shared", streams, timeout=30)
         worker = RefitWorker("rollout-0", bus, receiver, generator, timeout=30)
@@ -142,7 +142,7 @@ async def test_trainer_and_engine_agree_after_every_refit(
                 batch = pack(data, [str(index) for index in range(8)])
                 before = trainer_logprobs(canary.tokens)
                 backend.train_step(batch, MeanNegativeLogprob(), UpdatePlan(1, 8, seed=step))
-                # The step is large enough that yesterday's weights would not pass.
+                # The step is large enough that the previous weights would fail the check.
                 moved = zip(before, trainer_logprobs(canary.tokens), strict=True)
                 assert max(abs(then - now) for then, now in moved) > 0.01
             assert versions == [step for step in range(STEPS) for _ in range(2)]

@@ -85,7 +85,7 @@ class Stage:
         self._stack.push_async_callback(self.bus.close)
 
     def worker(self, name: str, elsewhere: bool = False) -> None:
-        """Start a worker process; one on another machine has a shared memory of its own."""
+        """Start a worker process; a worker on another machine has a separate shared memory."""
         shared = self._folder / f"shared-{name}" if elsewhere else self.shared
         shared.mkdir(exist_ok=True)
         settings = self._folder / f"{name}.json"
@@ -151,11 +151,11 @@ class Stage:
 
 @pytest.fixture
 async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
-    made = Stage(tmp_path)
+    new_stage = Stage(tmp_path)
     try:
-        yield made
+        yield new_stage
     finally:
-        await made.close()
+        await new_stage.close()
 
 
 def within(seconds: float) -> Callable[[Test], Test]:
@@ -194,7 +194,7 @@ async def test_versions_reach_local_and_remote_processes_through_a_kill_and_a_la
     async with stage.broadcast(fence=1, min_replicas=1, replicas=2, timeout=60) as broadcast:
         report = await broadcast.publish(10)
         assert set(report.committed) == {"far"}, stage.logs()
-        # One that joins late takes the version that is there; with it the quorum of two is back.
+        # A late worker takes the current version, which restores the quorum of two.
         stage.worker("late")
         deliveries: list[Any] = []
         while not deliveries:
@@ -229,7 +229,7 @@ async def test_corrupt_stream_is_refused_then_repaired_and_else_fails(stage: Sta
         stage.trainer.harm = flip
         with pytest.raises(RefitFailed, match=r"worker: CorruptTransfer: 1 of 2 tensors from .* have"):
             await broadcast.publish(1)
-        # A worker that dies in the middle of a refit is silent, and said to be.
+        # A worker that dies during a refit is reported as not answering.
         stage.trainer.harm = lambda chunk: stage.kill("worker") if "worker" in stage._processes else None
         broadcast._timeout = 2.0
         with pytest.raises(RefitFailed, match=r"First try: worker: no answer within 2(\.\d)? s"):

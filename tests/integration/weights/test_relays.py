@@ -33,20 +33,21 @@ def test_eight_receivers_cost_the_sender_two_streams(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "changes_sent", "weights_sent"),
+    ("position", "changes_sent", "weights_sent"),
     [
-        # Nobody has the weights yet; of who has not the changes nobody else gets them.
+        # No receiver has the weights yet, and the newcomer without the delta cannot relay it.
         (0, 1, 1),
-        # It has the one place below a receiver of changes: the next has them from the sender.
+        # The newcomer takes the only place below a delta receiver; the next one gets the delta from the
+        # sender.
         (1, 2, 0),
         (2, 2, 0),
         (3, 1, 0),
     ],
 )
 def test_deltas_are_relayed_and_a_newcomer_gets_the_full_weights(
-    tmp_path: Path, place: int, changes_sent: int, weights_sent: int
+    tmp_path: Path, position: int, changes_sent: int, weights_sent: int
 ) -> None:
-    """place: of the newcomer, in the order of the requests."""
+    """Check the sent bytes for each position of the newcomer in the order of the requests."""
     with weights_line(tmp_path, SIZE, fan_out=1, encoding=WeightEncoding.DELTA) as line:
         old = line.receivers(3)
         announcement, digest = line.publish(0)
@@ -56,7 +57,7 @@ def test_deltas_are_relayed_and_a_newcomer_gets_the_full_weights(
         line.spent()
         newcomer = line.receiver()
         announcement, digest = line.publish(1)
-        for receiver in [*old[:place], newcomer, *old[place:]]:
+        for receiver in [*old[:position], newcomer, *old[position:]]:
             receiver.take(announcement)
             receiver.begun()
         assert newcomer.taken() == (digest, "stream", SIZE, 0)
@@ -74,7 +75,7 @@ def test_relay_that_dies_costs_no_receiver_the_version(tmp_path: Path, end: sign
         doomed = line.receiver(end=end)
         others = line.receivers(3)
         announcement, digest = line.publish(0)
-        # The first to ask is the only one whom the sender streams to: all others depend on it.
+        # The sender streams only to the first receiver; all others depend on that relay.
         doomed.take(announcement)
         assert doomed.begun() == line.address
         for receiver in others:
@@ -84,10 +85,10 @@ def test_relay_that_dies_costs_no_receiver_the_version(tmp_path: Path, end: sign
             doomed.process.join(20)
             assert doomed.process.exitcode == -signal.SIGKILL
         assert doomed.address in {address for receiver in others for address in receiver.heard}
-        # The orphan's verified bytes were not sent again.
+        # The bytes that the orphaned receiver had verified were not sent again.
         sent, _ = line.spent()
         assert SIZE < sent <= 2 * SIZE
-        # The next version finds its way without the one that is no more.
+        # The next version is distributed without the dead relay.
         announcement, digest = line.publish(1)
         for receiver in others:
             receiver.take(announcement)

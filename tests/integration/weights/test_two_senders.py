@@ -48,7 +48,7 @@ from support.mean_negative_logprob import MeanNegativeLogprob
 
 pytestmark = pytest.mark.timeout(240)
 
-# 41 rows are no two equal halves: FSDP2 gives rank 0 twenty-one.
+# 41 rows do not split evenly: FSDP2 gives rank 0 twenty-one.
 VOCABULARY, WIDTH = 41, 24
 SPEC = Trainer(
     ranks=2,
@@ -58,7 +58,7 @@ SPEC = Trainer(
 
 
 class Rank:
-    """One rank of the trainer: its backend, its publisher, and the commands that it executes."""
+    """One rank of the trainer: its backend, its publisher, and its command handlers."""
 
     def __init__(self, rank: int, model: Path, shared: Path, address: str) -> None:
         self.publisher = WeightsPublisher(
@@ -95,7 +95,7 @@ class Rank:
 
 
 def follow(model: Path, shared: Path, address: str, rendezvous: str, tls: TlsFiles) -> None:
-    """Run rank 1 until it is killed or told to end: the group on this thread, its server on another."""
+    """Run rank 1 until it is killed or told to end: the group on this thread, the server on another."""
     torch.set_num_threads(1)
     rank = Rank(1, model, shared, address)
 
@@ -176,7 +176,7 @@ async def opened(folder: Path) -> AsyncIterator[tuple[Site, PeerStreams]]:
             PeerStreams(tls[Role.ROLLOUT]) as streams,
         ):
             yield Site(folder, group, rank, other, tls[Role.ROLLOUT]), streams
-        # Rank 1 may be gone: nobody waits for its farewell.
+        # Rank 1 may be dead, so its end is not awaited.
         group.__exit__(RuntimeError, None, None)
     finally:
         other.kill()
@@ -209,16 +209,18 @@ def full_disk(publisher: WeightsPublisher) -> Iterator[None]:
         file.write = write  # type: ignore[method-assign]
 
 
-def flip(path: Path, place: int) -> None:
+def flip(path: Path, offset: int) -> None:
     with path.open("r+b") as file:
-        file.seek(HEADER_BYTES + place)
+        file.seek(HEADER_BYTES + offset)
         byte = file.read(1)[0]
-        file.seek(HEADER_BYTES + place)
+        file.seek(HEADER_BYTES + offset)
         file.write(bytes([byte ^ 1]))
 
 
-def same(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> bool:
-    return found.keys() == wanted.keys() and all(torch.equal(found[name], wanted[name]) for name in wanted)
+def same(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> bool:
+    return actual.keys() == expected.keys() and all(
+        torch.equal(actual[name], expected[name]) for name in expected
+    )
 
 
 async def test_two_ranks_publish_their_parts(tmp_path: Path) -> None:
@@ -232,7 +234,7 @@ async def test_two_ranks_publish_their_parts(tmp_path: Path) -> None:
             dense = sum(tensor.numel() * 2 for tensor in gathered.values())
             assert {tensor.dtype for tensor in gathered.values()} == {torch.bfloat16}
             part_bytes = [sum(entry.size_bytes for entry in part.tensors) for part in announcement.parts]
-            # Each has about half, and nobody what the other has.
+            # Each rank has about half, without overlap.
             assert len(part_bytes) == 2 and sum(part_bytes) == dense and min(part_bytes) > 0.4 * dense
             (rows,) = (e for e in announcement.parts[1].tensors if e.name == "model.embed_tokens.weight")
             assert (list(rows.start), list(rows.shape)) == ([21, 0], [20, WIDTH])
@@ -241,42 +243,42 @@ async def test_two_ranks_publish_their_parts(tmp_path: Path) -> None:
                 (far, ("stream", 0)),
                 (delta, ("stream", 2 if version else 0)),
             ):
-                found, transport = await taken(receiver, announcement)
-                assert same(found, gathered) and transport == how, (version, transport)
+                received, transport = await taken(receiver, announcement)
+                assert same(received, gathered) and transport == how, (version, transport)
             if version:
                 sizes = [sum(part.delta_sizes) for part in announcement.parts]
                 assert 0 < sum(sizes) < 0.6 * dense, (sizes, dense)
             await site.train(version + 1)
 
-        # An engine of several processes: one of them wants the lower half of each matrix.
+        # One process of an engine with several processes requests the lower half of each matrix.
         def lower(name: str, shape: tuple[int, ...]) -> list[Box]:
             return [Box((shape[0] // 2, 0), (shape[0] - shape[0] // 2, shape[1]))] if len(shape) == 2 else []
 
-        found, _ = await taken(site.receiver(streams, near=False, select_ranges=lower), announcement)
+        received, _ = await taken(site.receiver(streams, near=False, select_ranges=lower), announcement)
         matrices = {name: tensor for name, tensor in gathered.items() if tensor.dim() == 2}
-        assert same(found, {name: tensor[tensor.shape[0] // 2 :] for name, tensor in matrices.items()})
+        assert same(received, {name: tensor[tensor.shape[0] // 2 :] for name, tensor in matrices.items()})
 
-        # Rank 1's part is harmed, in the one place that both of its sources read.
+        # Corrupt rank 1's part in the file that both of its sources read.
         segment = tmp_path / "shared" / announcement.parts[1].sources[0].shared_memory.name
         flip(segment, 70)
         for receiver in (near, far):
             with pytest.raises(CorruptTransfer, match=r"the part of rank 1: .* have the wrong checksum"):
                 await taken(receiver, announcement)
         flip(segment, 70)
-        found, _ = await taken(far, announcement)
-        assert same(found, gathered)
+        received, _ = await taken(far, announcement)
+        assert same(received, gathered)
 
-        # One rank has no room: both fail alike, so that the group is whole, and the next try passes.
+        # Rank 0 has a full disk: both ranks fail, the group stays intact, and the next attempt succeeds.
         with full_disk(site.rank.publisher), pytest.raises(PublishFailed, match=r"rank 0: .* No space left"):
             await site.publish(3)
         announcement, gathered = await site.publish(3)
-        found, _ = await taken(far, announcement)
-        assert same(found, gathered)
+        received, _ = await taken(far, announcement)
+        assert same(received, gathered)
 
-        # Rank 1 is gone: what it left in shared memory serves those who share it, and others are told.
+        # Rank 1 is dead: its shared memory still serves local receivers, and remote ones get an error.
         site.other.kill()
         await asyncio.to_thread(site.other.join, 20)
-        found, _ = await taken(near, announcement)
-        assert same(found, gathered)
+        received, _ = await taken(near, announcement)
+        assert same(received, gathered)
         with pytest.raises(Unreachable, match="the part of rank 1: "):
             await taken(far, announcement)
