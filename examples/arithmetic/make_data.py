@@ -97,7 +97,7 @@ def garbled(problem: Problem, draw: random.Random) -> str:
     """Return a worked answer of the wrong form: a part missing, doubled or reversed, a digit missing or
     doubled."""
     right = problem.worked
-    place = draw.randrange(len(right))
+    index = draw.randrange(len(right))
     forms = [
         f"{problem.tens}+{problem.ones}",
         f"{problem.tens}={problem.answer}",
@@ -105,8 +105,8 @@ def garbled(problem: Problem, draw: random.Random) -> str:
         f"{problem.answer}={problem.answer}",
         f"{right}={problem.answer}",
         f"{problem.a}+{problem.b}={problem.answer}",
-        right[:place] + right[place + 1 :],
-        right[:place] + right[place] + right[place:],
+        right[:index] + right[index + 1 :],
+        right[:index] + right[index] + right[index:],
     ]
     return draw.choice([form for form in forms if form != right])
 
@@ -165,14 +165,14 @@ def make(seed: int, out: Path) -> None:
     problems = [Problem(a, b) for a in range(10, 100) for b in range(10, 100)]
     draw.shuffle(problems)
     test, rest = problems[:TEST], problems[TEST:]
-    held, rest = rest[:HELD], rest[HELD:]
+    held_out, rest = rest[:HELD], rest[HELD:]
     shown, asked = rest[:DEMONSTRATED], rest[DEMONSTRATED:]
     out.mkdir(parents=True, exist_ok=True)
     write(out / "sft.jsonl", demonstrations(shown, draw))
     write(out / "preferences.jsonl", preferences(asked, draw))
     write(out / "prompts.jsonl", questions(asked))
-    write(out / "held.jsonl", questions(held))
-    write(out / "held_preferences.jsonl", preferences(held, draw))
+    write(out / "held.jsonl", questions(held_out))
+    write(out / "held_preferences.jsonl", preferences(held_out, draw))
     write(out / "test.jsonl", questions(test))
 
 

@@ -41,12 +41,12 @@ def make(seed: int, out: Path) -> None:
     draw = random.Random(seed)
     words = ["".join(letters) for letters in product(LETTERS, repeat=2)]
     draw.shuffle(words)
-    held, learned, others = words[:HELD], words[HELD : HELD + TAUGHT], words[HELD + TAUGHT :]
+    held_out, learned, others = words[:HELD], words[HELD : HELD + TAUGHT], words[HELD + TAUGHT :]
     out.mkdir(parents=True, exist_ok=True)
     files = {
         "taught": [row for word in learned for row in taught(word, draw)],
         "prompts": [{"prompt": f"{word}?"} for word in others],
-        "held": [{"prompt": f"{word}?"} for word in held],
+        "held": [{"prompt": f"{word}?"} for word in held_out],
     }
     for name, rows in files.items():
         path = out / f"{name}.jsonl"

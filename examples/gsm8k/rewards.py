@@ -12,16 +12,16 @@ def _value(number: str) -> float:
 
 def _closing(text: str) -> float | None:
     """Return the number after the last `####`, or None."""
-    found = CLOSING.findall(text)
-    return _value(found[-1]) if found else None
+    numbers = CLOSING.findall(text)
+    return _value(numbers[-1]) if numbers else None
 
 
 def exact(prompts: list[str], responses: list[str], *, answer: list[str], **columns: object) -> list[float]:
     """Return 1 if response and worked solution close with the same number, else 0."""
-    wanted = [_closing(text) for text in answer]
+    expected = [_closing(text) for text in answer]
     return [
         float(right is not None and _closing(response) == right)
-        for response, right in zip(responses, wanted, strict=True)
+        for response, right in zip(responses, expected, strict=True)
     ]
 
 

@@ -23,10 +23,10 @@ def make(seed: int, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     prompts = ["".join(letters) for letters in product(LETTERS, repeat=3) if len(set(letters)) == 3]
     chance.shuffle(prompts)
-    held, prompts = prompts[:64], prompts[64:]
+    held_out, prompts = prompts[:64], prompts[64:]
     write(folder / "base.jsonl", [demonstration(p, chance.choice(p)) for p in prompts * 8])
     write(folder / "twice.jsonl", [demonstration(p, 2 * chance.choice(p)) for p in prompts * 8])
-    for name, rows in {"prompts": prompts, "held": held}.items():
+    for name, rows in {"prompts": prompts, "held": held_out}.items():
         write(folder / f"{name}.jsonl", [{"prompt": p, "answer": 2 * p[-1]} for p in rows])
     pairs = [{"prompt": p, "chosen": 2 * p[-1], "rejected": 2 * chance.choice(p[:-1])} for p in prompts * 4]
     write(folder / "preferences.jsonl", pairs)

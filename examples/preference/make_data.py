@@ -26,9 +26,9 @@ def make(seed: int, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     prompts = ["".join(letters) + ":" for letters in itertools.permutations(LETTERS, 4)]
     chance.shuffle(prompts)
-    shown, compared, held = prompts[:740], prompts[740:1480], prompts[1480:]
+    shown, compared, held_out = prompts[:740], prompts[740:1480], prompts[1480:]
     write(folder / "sft.jsonl", (demonstration(prompt, chance) for prompt in shown))
-    for name, part in (("", compared), ("held_", held)):
+    for name, part in (("", compared), ("held_", held_out)):
         pairs = [pair(prompt, chance) for prompt in part]
         write(folder / f"{name}pairs.jsonl", pairs)
         write(folder / f"{name}singles.jsonl", (single(row, chance) for row in pairs))

@@ -46,7 +46,7 @@ def make(seed: int, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     draw = random.Random(seed)
     prompts = [f"{word}>" for word in draw.sample(WORDS, len(WORDS))]
-    held, prompts = prompts[:HELD], prompts[HELD:]
+    held_out, prompts = prompts[:HELD], prompts[HELD:]
     start = [written(prompts, draw) for _ in range(WRITTEN)] + [judged(draw) for _ in range(JUDGED)]
     draw.shuffle(start)
     _write(folder / "start.jsonl", start)
@@ -55,7 +55,7 @@ def make(seed: int, folder: Path) -> None:
         ({"prompt": prompt, "response": wanted(prompt)} for prompt in prompts),
     )
     _write(folder / "prompts.jsonl", ({"prompt": prompt} for prompt in prompts))
-    _write(folder / "held.jsonl", ({"prompt": prompt} for prompt in held))
+    _write(folder / "held.jsonl", ({"prompt": prompt} for prompt in held_out))
 
 
 def _write(path: Path, rows: Iterable[dict[str, str]]) -> None:

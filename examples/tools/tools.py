@@ -9,7 +9,7 @@ def calculate(argument: str) -> str:
     Raises:
         ValueError: Any other text. The policy reads the call as an error.
     """
-    found = re.fullmatch(r"(\d{1,4})\+(\d{1,4})", argument)
-    if found is None:
+    match = re.fullmatch(r"(\d{1,4})\+(\d{1,4})", argument)
+    if match is None:
         raise ValueError(f"not a sum: {argument}")
-    return str(int(found[1]) + int(found[2]))
+    return str(int(match[1]) + int(match[2]))
