@@ -22,7 +22,7 @@ def test_every_metric_is_explained() -> None:
         if hasattr(family, "reported"):
             reported |= set(family.reported())
     explained = set(re.findall(r"`([a-z]+(?:/[A-Za-z_]+)+)`", PAGE.read_text(encoding="utf-8")))
-    # An attribute's own figures stand there under NAME.
+    # Metrics of one attribute are listed under NAME on the page.
     general = {re.sub(r"^(rm/absolute_error)/.+", r"\1/NAME", name) for name in reported}
     assert len(general) > 40
     assert general - explained == set()

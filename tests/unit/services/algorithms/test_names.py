@@ -15,8 +15,7 @@ ROOT = Path(__file__).parents[4]
 ALGORITHMS = ROOT / "services/kubealign_services/algorithms"
 LONGEST = 150
 
-#: Members of the union whose names say other things as well: verbs, and a kind of model that has a role of
-#: its own.
+#: Union members whose names have other meanings as well: verbs, and a kind of model with its own role.
 ORDINARY = {"generate", "annotate", "custom", "custom_offline", "reward_model"}
 
 #: Files that may name algorithms, with the reason.
@@ -44,7 +43,7 @@ def names() -> set[str]:
     return result
 
 
-def said(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def identifiers(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Yield (line, word) of all identifiers and one-word strings."""
     for node in ast.walk(tree):
         line = getattr(node, "lineno", 0)
@@ -75,12 +74,14 @@ def test_no_algorithm_is_named_outside_allowed_files() -> None:
     result = []
     for package in ("sdk/kubealign", "operator/kubealign_operator", "services/kubealign_services"):
         for path in sorted((ROOT / package).rglob("*.py")):
-            place = path.relative_to(ROOT).as_posix()
-            if any(place == allowed or place.startswith(f"{allowed}/") for allowed in ALLOWED):
+            relative_path = path.relative_to(ROOT).as_posix()
+            if any(
+                relative_path == allowed or relative_path.startswith(f"{allowed}/") for allowed in ALLOWED
+            ):
                 continue
-            for line, word in said(ast.parse(path.read_text(encoding="utf-8"))):
+            for line, word in identifiers(ast.parse(path.read_text(encoding="utf-8"))):
                 if holds(word, known) and not is_metric(word):
-                    result.append(f"{place}:{line}: {word}")
+                    result.append(f"{relative_path}:{line}: {word}")
     assert result == []
 
 
@@ -105,7 +106,7 @@ def test_dashboard_page_names_no_algorithm() -> None:
 
 
 def test_every_allowance_is_used() -> None:
-    assert [place for place in ALLOWED if not (ROOT / place).exists()] == []
+    assert [allowed for allowed in ALLOWED if not (ROOT / allowed).exists()] == []
 
 
 def test_algorithms_page_names_all_algorithms_with_valid_links() -> None:

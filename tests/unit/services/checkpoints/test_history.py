@@ -49,7 +49,7 @@ def test_torn_last_line_is_ignored_and_overwritten(lost: int) -> None:
         data = path.read_bytes()
         path.write_bytes(data[: max(0, len(data) - lost)])
         steps = history.read()
-        # A line is whole exactly when its newline is still there.
+        # A line is complete exactly when its newline is present.
         assert steps == [step(1), step(2), step(3)][: path.read_bytes().count(b"\n")]
         history.append(step(9))
         assert history.read() == [*steps, step(9)]

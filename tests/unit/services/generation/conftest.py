@@ -21,7 +21,7 @@ from kubealign.spec.sections import engines as engine_spec
 from kubealign_services.generation.contract import GeneratedSample, GenerationRequest
 from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
 
-# The tokenizer's, and the models', who have rows to spare, as models do.
+# Vocabulary sizes of the tokenizer and of the models, which have unused rows as real models do.
 TOKENS, VOCABULARY = 272, 276
 SIZES: dict[str, Any] = {
     "vocab_size": VOCABULARY,
@@ -67,7 +67,7 @@ CONFIGURATIONS: dict[str, Callable[[], Any]] = {
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Use one thread: models this small only get slower with more."""
+    """Use one thread: models this small are slower with more."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -86,13 +86,17 @@ def tokenizer() -> PreTrainedTokenizerFast:
     raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     raw.decoder = decoders.ByteLevel()
     make: Callable[..., PreTrainedTokenizerFast] = PreTrainedTokenizerFast
-    made = make(
+    byte_tokenizer = make(
         tokenizer_object=raw,
         pad_token=AddedToken("<pad>", special=True),
         eos_token=AddedToken("<eos>", special=True),
     )
-    assert (made.eos_token_id, made.pad_token_id, len(made)) == (270, 271, TOKENS)
-    return made
+    assert (byte_tokenizer.eos_token_id, byte_tokenizer.pad_token_id, len(byte_tokenizer)) == (
+        270,
+        271,
+        TOKENS,
+    )
+    return byte_tokenizer
 
 
 @pytest.fixture(scope="session")
@@ -134,7 +138,7 @@ class Zoo:
             torch.manual_seed(7)
             config = CONFIGURATIONS[name]()
             make: Callable[..., Any] = AutoModelForCausalLM.from_config
-            # A test in inference mode may be the first to ask; later ones copy other weights into the model.
+            # The first caller may be a test in inference mode; later tests copy other weights into the model.
             with torch.inference_mode(False):
                 self._references[name] = make(config, attn_implementation="eager").eval()
         return self._references[name]

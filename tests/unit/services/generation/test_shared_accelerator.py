@@ -27,7 +27,7 @@ TOKENS = [5, 6, 7, 8, 9]
 OTHER = "training"
 
 
-class Nothing:
+class OtherTenant:
     """The other tenant."""
 
     def offload(self) -> None: ...
@@ -40,7 +40,7 @@ class Shared:
 
     def __init__(self, zoo: Any, name: str) -> None:
         self.tenant = EngineTenant()
-        self.lease = AcceleratorLock({GENERATION_TENANT: self.tenant, OTHER: Nothing()}, timeout=5.0)
+        self.lease = AcceleratorLock({GENERATION_TENANT: self.tenant, OTHER: OtherTenant()}, timeout=5.0)
         spec = engine_spec.TorchEngineSpec(max_sequences=8, prefill_tokens=64)
 
         def passes(config: Any) -> OffloadableModelRunner:
@@ -48,14 +48,14 @@ class Shared:
             self.tenant.memory = self.memory
             return self.memory
 
-        made = TorchRolloutEngine.with_runner(zoo.folder(name), spec, passes)
-        self.engine = SharedAcceleratorEngine(made, self.lease, self.tenant)
+        torch_engine = TorchRolloutEngine.with_runner(zoo.folder(name), spec, passes)
+        self.engine = SharedAcceleratorEngine(torch_engine, self.lease, self.tenant)
         self.engine.refit(zoo.reference(name).named_parameters(), version=1)
 
     def disturb(self) -> None:
         """Let the other tenant acquire the accelerator and overwrite its memory."""
         with self.lease.hold(OTHER, "a step"):
-            assert self._held_bytes() == 0, "the engine has given everything back"
+            assert self._held_bytes() == 0, "the engine has released all its memory"
 
     def _held_bytes(self) -> int:
         weights = sum(weight.untyped_storage().nbytes() for weight in self.memory.model.module.parameters())
@@ -64,7 +64,7 @@ class Shared:
 
 @pytest.fixture
 def shared(zoo: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Shared]:
-    # The CPU's memory stands for an accelerator's: else nothing would be moved.
+    # CPU memory stands in for accelerator memory; otherwise nothing would be offloaded.
     monkeypatch.setattr(offloadable_runner, "make_offloader", HostOffloader)
     return lambda name: Shared(zoo, name)
 
@@ -75,52 +75,52 @@ def request(name: str) -> GenerationRequest:
 
 @pytest.mark.parametrize("name", ["llama-gqa", "llama-tied"])
 def test_samples_are_equal_after_an_offload(name: str, shared: Any, zoo: Any, run_all: Any) -> None:
-    def made(engine: Any, name: str) -> dict[tuple[str, int], GeneratedSample]:
-        found = run_all(engine, request(name))
-        return {key: replace(sample, seconds=0.0) for key, sample in found.items()}
+    def generate(engine: Any, name: str) -> dict[tuple[str, int], GeneratedSample]:
+        samples = run_all(engine, request(name))
+        return {key: replace(sample, seconds=0.0) for key, sample in samples.items()}
 
-    held = shared(name)
-    wanted = made(zoo.engine(name), "a")
-    assert made(held.engine, "a") == wanted
+    shared_engine = shared(name)
+    expected = generate(zoo.engine(name), "a")
+    assert generate(shared_engine.engine, "a") == expected
     for _ in range(2):
-        held.disturb()
-        assert made(held.engine, "a") == wanted
-    held.disturb()
-    held.engine.refit(
+        shared_engine.disturb()
+        assert generate(shared_engine.engine, "a") == expected
+    shared_engine.disturb()
+    shared_engine.engine.refit(
         ((key, 2 * weight) for key, weight in zoo.reference(name).named_parameters()), version=2
     )
-    assert held.engine.version == 2
+    assert shared_engine.engine.version == 2
     other = zoo.engine(name)
     other.refit(((key, 2 * weight) for key, weight in zoo.reference(name).named_parameters()), version=2)
-    held.disturb()
-    assert made(held.engine, "b") == made(other, "b")
+    shared_engine.disturb()
+    assert generate(shared_engine.engine, "b") == generate(other, "b")
 
 
 def test_adapter_and_base_survive_an_offload(shared: Any, zoo: Any) -> None:
-    held, other = shared("llama-gqa"), zoo.engine("llama-gqa")
+    shared_engine, other = shared("llama-gqa"), zoo.engine("llama-gqa")
     layer = "model.layers.0.self_attn.q_proj"
     for version, seed in ((2, 1), (3, 2)):
         generator = torch.Generator().manual_seed(seed)
         part = LowRankAdapter(
             torch.randn(2, 32, generator=generator), torch.randn(32, 2, generator=generator), None
         )
-        held.disturb()
-        for engine in (held.engine, other):
+        shared_engine.disturb()
+        for engine in (shared_engine.engine, other):
             engine.adapt(part.named_tensors(layer), 0.5, version)
-        held.disturb()
-        assert held.engine.sequence_logprobs(TOKENS) == other.sequence_logprobs(TOKENS)
+        shared_engine.disturb()
+        assert shared_engine.engine.sequence_logprobs(TOKENS) == other.sequence_logprobs(TOKENS)
 
 
 def test_lock_is_held_from_the_first_token_until_idle(shared: Any) -> None:
-    held = shared("llama-gqa")
-    engine, lease = held.engine, held.lease
-    assert lease.holder is None, "a refit lets go of it"
+    shared_engine = shared("llama-gqa")
+    engine, lease = shared_engine.engine, shared_engine.lease
+    assert lease.holder is None, "a refit releases the lock"
     engine.add(request("a"))
-    assert lease.holder is None, "a request that waits computes nothing"
+    assert lease.holder is None, "a waiting request computes nothing"
     assert engine.step() == []
     assert lease.holder == GENERATION_TENANT
     engine.sequence_logprobs(TOKENS)
-    assert lease.holder == GENERATION_TENANT, "what is asked beside leaves it where it is"
+    assert lease.holder == GENERATION_TENANT, "a log-probability request does not release the lock"
     engine.abort("a")
     assert lease.holder is None
     assert engine.step() == []

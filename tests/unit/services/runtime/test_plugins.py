@@ -49,7 +49,7 @@ def test_algorithm_is_created_from_its_entry_point(install: Install) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         (
             {"parameters": {"share": 7}},
@@ -64,12 +64,12 @@ def test_algorithm_is_created_from_its_entry_point(install: Install) -> None:
     ],
 )
 def test_parameters_refused_by_an_algorithm_are_named(
-    fields: dict[str, Any], said: str, install: Install
+    fields: dict[str, Any], message: str, install: Install
 ) -> None:
     install(ALGORITHM, {"algorithms.ours": "Ours"})
     with pytest.raises(PluginError) as caught:
         make_algorithm(custom(**fields))
-    assert str(caught.value) == said
+    assert str(caught.value) == message
 
 
 def test_missing_plugin_lists_the_installed_ones(install: Install) -> None:
@@ -146,7 +146,7 @@ def test_function_gets_parameters_and_columns(install: Install) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "parameters", "said"),
+    ("name", "parameters", "message"),
     [
         ("scaled", {"scale": -1}, "plugin.parameters: scale must be above 0, not -1"),
         (
@@ -163,12 +163,12 @@ def test_function_gets_parameters_and_columns(install: Install) -> None:
     ],
 )
 def test_parameters_refused_by_a_reward_are_named(
-    name: str, parameters: dict[str, Any], said: str, install: Install
+    name: str, parameters: dict[str, Any], message: str, install: Install
 ) -> None:
     install(REWARDS, POINTS)
     with pytest.raises(FunctionError) as caught:
         reward(name, **parameters)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 TRACKER = """

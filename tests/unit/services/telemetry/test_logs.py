@@ -1,4 +1,4 @@
-"""One JSON line for each log event, whatever is logged."""
+"""One JSON line for each log event, for any logged value."""
 
 import io
 import json

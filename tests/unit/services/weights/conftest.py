@@ -166,8 +166,8 @@ class Stage:
 
 @pytest.fixture
 async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
-    made = Stage(tmp_path)
+    refit_stage = Stage(tmp_path)
     try:
-        yield made
+        yield refit_stage
     finally:
-        await made.close()
+        await refit_stage.close()

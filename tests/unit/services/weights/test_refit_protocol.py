@@ -18,12 +18,12 @@ from kubealign_services.weights.transfer import shared_memory
 pytestmark = pytest.mark.timeout(60)
 
 
-def flip_in_memory(stage: Any, announcement: refit_pb2.WeightsAnnouncement, place: int = 100) -> None:
+def flip_in_memory(stage: Any, announcement: refit_pb2.WeightsAnnouncement, offset: int = 100) -> None:
     """Flip one byte of the segment, like a stray write."""
     path = stage.folder / announcement.parts[0].sources[0].shared_memory.name
     with path.open("r+b") as file:
-        byte = os.pread(file.fileno(), 1, HEADER_BYTES + place)
-        os.pwrite(file.fileno(), bytes([byte[0] ^ 1]), HEADER_BYTES + place)
+        byte = os.pread(file.fileno(), 1, HEADER_BYTES + offset)
+        os.pwrite(file.fileno(), bytes([byte[0] ^ 1]), HEADER_BYTES + offset)
 
 
 def flip_first_chunk(chunk: refit_pb2.WeightsChunk) -> None:
@@ -204,7 +204,7 @@ async def test_weights_that_do_not_match_are_refused_with_the_engines_error(stag
     async with stage.broadcast(sender) as broadcast:
         with pytest.raises(RefitFailed, match=r"ValueError: the model has .* not .*extra\.bias"):
             await broadcast.publish(0)
-    # It was touched: nobody knows what it holds.
+    # The model may have been partly written: its weights are unknown.
     assert receiver.worker.current is None
 
 
@@ -292,11 +292,11 @@ async def test_reader_slower_than_two_publications_gets_the_newest(stage: Any) -
 
 
 async def test_overwrite_during_the_copy_is_detected(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a reader on a file system without locks."""
+    """The reader is on a file system without locks."""
     monkeypatch.setattr(shared_memory._OpenFile, "lock", lambda file: False)
     sender = stage.sender(WeightTransport.SHARED_MEMORY)
     receiver = stage.receiver("rollout-0", sender)
-    # Differs where the canary does not look: only the file's header can tell.
+    # Differs in a region that the canary does not check: only the file's header reveals it.
     other = {name: weight.clone() for name, weight in sender.model.weights.items()}
     unseen = next(token for token in range(50) if token not in sender.canary.tokens)
     other["embed.weight"][unseen] += 1.0
@@ -328,11 +328,11 @@ async def test_older_fences_are_refused(stage: Any) -> None:
         await broadcast.publish(0)
         with pytest.raises(StaleFence, match="fence 1 has been replaced by 2"):
             await waiting
-    held = receiver.worker.current
+    current = receiver.worker.current
     async with stage.broadcast(sender, fence=1) as old:
         with pytest.raises(RefitFailed, match="fence 1 has been replaced by 2"):
             await old.publish(1)
-    assert receiver.worker.current == held
+    assert receiver.worker.current == current
     assert not receiver.worker.quarantined
 
 
@@ -415,7 +415,7 @@ async def test_metrics_count_workers_that_acknowledged_after_the_quorum(stage: A
         assert report.metrics()["refit/workers"] == 1
         late.idle.set()
         await late.worker.wait_for_version(1, 0, timeout=5)
-        # Its answer leaves after its commit.
+        # The worker acknowledges after its commit.
         for _ in range(500):
             if report.metrics()["refit/workers"] == 2:
                 return
@@ -487,7 +487,7 @@ async def test_background_failure_is_reported(stage: Any) -> None:
 
 
 async def test_lost_announcement_is_repeated(stage: Any) -> None:
-    """For a worker that joins after the loss, and for a publication whose receiver had not seen it."""
+    """Repetition covers a worker that joins after the loss and a publication that no receiver has seen."""
     sender = stage.sender()
     async with stage.broadcast(sender) as broadcast:
         broadcast.publish_in_background(0)

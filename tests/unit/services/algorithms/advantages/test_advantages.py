@@ -132,15 +132,15 @@ def test_ppo_group_normalisation_of_tokens(make_batch: MakeBatch) -> None:
     spans = slow_spans(left)
     for i, span in enumerate(spans):
         among = [
-            float(left.token("advantages")[place])
-            for j, places in enumerate(spans)
+            float(left.token("advantages")[position])
+            for j, positions in enumerate(spans)
             if GROUPS[j] == GROUPS[i]
-            for place in places
+            for position in positions
         ]
-        for place in span:
-            value = float(left.token("advantages")[place]) - statistics.fmean(among)
+        for position in span:
+            value = float(left.token("advantages")[position]) - statistics.fmean(among)
             expected = value / (statistics.stdev(among) + 1e-6)
-            assert float(scaled.token("advantages")[place]) == pytest.approx(expected, abs=1e-9)
+            assert float(scaled.token("advantages")[position]) == pytest.approx(expected, abs=1e-9)
 
 
 @pytest.mark.parametrize("estimator", list(spec.KLEstimator))
@@ -153,14 +153,16 @@ def test_ppo_equals_a_reference_loop(make_batch: MakeBatch, estimator: spec.KLEs
     values = batch.token("values").tolist()
     for i, span in enumerate(slow_spans(batch)):
         advantage, following = 0.0, 0.0
-        for place in reversed(span):
-            reward = -beta * slow_divergence(batch, place, estimator)
-            if place == span[-1]:
+        for position in reversed(span):
+            reward = -beta * slow_divergence(batch, position, estimator)
+            if position == span[-1]:
                 reward += float(batch.sequence("rewards")[i])
-            advantage = reward + gamma * following - values[place] + gamma * lambda_ * advantage
-            following = values[place]
-            assert float(batch.token("advantages")[place]) == pytest.approx(advantage, abs=1e-9)
-            assert float(batch.token("returns")[place]) == pytest.approx(advantage + values[place], abs=1e-9)
+            advantage = reward + gamma * following - values[position] + gamma * lambda_ * advantage
+            following = values[position]
+            assert float(batch.token("advantages")[position]) == pytest.approx(advantage, abs=1e-9)
+            assert float(batch.token("returns")[position]) == pytest.approx(
+                advantage + values[position], abs=1e-9
+            )
 
 
 def test_kl_in_the_loss_leaves_the_rewards_alone(make_batch: MakeBatch) -> None:

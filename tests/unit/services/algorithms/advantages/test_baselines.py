@@ -50,7 +50,7 @@ def test_groups_of_any_size_equal_a_plain_loop(samples: list[tuple[int, float]])
 
 
 def test_constant_group_share() -> None:
-    # Of groups 0 (1, 1), 1 (0, 1), 2 (alone) the first and the last.
+    # Groups 0 (1, 1) and 2 (alone) are constant; group 1 (0, 1) is not.
     assert constant_group_share(float64(1, 0, 1, 1, 3), torch.tensor([0, 1, 0, 1, 2])) == pytest.approx(2 / 3)
 
 

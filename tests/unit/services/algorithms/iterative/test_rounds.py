@@ -25,8 +25,8 @@ def prompt(name: str, *rewards: float | None, demonstration: list[int] | None = 
     return RoundPrompt(name, [1, 2], responses, demonstration)
 
 
-def names(made: RoundRows) -> list[tuple[str, ...]]:
-    return [tuple(response.name for response in row.responses) for row in made.rows]
+def names(round_rows: RoundRows) -> list[tuple[str, ...]]:
+    return [tuple(response.name for response in row.responses) for row in round_rows.rows]
 
 
 def test_rejection_sampling_keeps_the_best_above_the_minimum() -> None:
@@ -79,8 +79,8 @@ def test_self_rewarding_pairs_best_with_worst() -> None:
         [
             prompt("a", 2.0, None, 5.0, 3.0),
             prompt("b", 4.0, 3.0),  # differ by no more than the margin
-            prompt("c", None, 3.0),  # one alone
-            prompt("d", 5.0, 1.0, 5.0, 1.0),  # of equals the first is best, the last worst
+            prompt("c", None, 3.0),  # a single response
+            prompt("d", 5.0, 1.0, 5.0, 1.0),  # ties: the first is best, the last worst
         ]
     )
     assert names(result) == [("a#2", "a#0"), ("d#0", "d#3")]
@@ -108,7 +108,7 @@ def test_judge_score_is_the_mean_of_parsed_scores() -> None:
     assert parse_judge_scores(answers, PATTERN) == JudgeScore(score=(4 + 2.5 - 1) / 3, answers=4, unparsed=1)
     assert parse_judge_scores(["good"], PATTERN) == JudgeScore(None, 1, 1)
     assert parse_judge_scores([], PATTERN) == JudgeScore(None, 0, 0)
-    # Found, and no number; a group that took no part.
+    # Matches that are no finite number, and a match in which the group did not participate.
     assert parse_judge_scores(["mark x", "mark nan", "mark 1e999"], r"mark (\S+)") == JudgeScore(None, 3, 3)
     assert parse_judge_scores(["none"], r"none|mark (\d)") == JudgeScore(None, 1, 1)
 

@@ -12,7 +12,7 @@ from kubealign_services.batch.packed import Batch, pack
 MASK = torch.tensor([0, 1, 1, 0, 1, 0, 0, 1, 1, 1])
 
 
-def made(old: bool) -> tuple[Batch, torch.Tensor]:
+def batch_and_logprobs(old: bool) -> tuple[Batch, torch.Tensor]:
     batch = pack([[1, 2, 3], [4, 5], [6, 7, 8, 9, 1]], ["a", "b", "c"])
     logprobs = -torch.arange(1.0, 11.0, dtype=torch.float64) / 4 * MASK
     batch.token_columns = {
@@ -47,7 +47,7 @@ def test_in_step_kl_equals_a_separate_pass(estimator: KLEstimator) -> None:
     assert not algorithm.needs_old_logprobs and algorithm.needs_reference
     result = []
     for old in (True, False):
-        batch, logprobs = made(old)
+        batch, logprobs = batch_and_logprobs(old)
         metrics = algorithm.advantages(batch, {})
         objective = algorithm.policy_objective()
         objective.prepare(batch)
@@ -69,14 +69,14 @@ def test_in_step_kl_equals_a_separate_pass(estimator: KLEstimator) -> None:
 
 def test_the_divergence_by_hand() -> None:
     algorithm = make_algorithm(grpo(KLEstimator.K1))
-    batch, logprobs = made(old=False)
+    batch, logprobs = batch_and_logprobs(old=False)
     algorithm.advantages(batch, {})
     objective = algorithm.policy_objective()
     objective.prepare(batch)
     terms = objective.loss(ModelOutputs(logprobs=logprobs, entropy=logprobs * 0), batch)
-    # Six response tokens of three responses; log p - log p_ref is -0.3 cos(place). The truncated response,
+    # Six response tokens of three responses; log p - log p_ref is -0.3 cos(position). The truncated response,
     # which is not learned, diverges as well.
-    total = -0.3 * sum(float(torch.cos(torch.tensor(float(place)))) for place in (1, 2, 4, 7, 8, 9))
+    total = -0.3 * sum(float(torch.cos(torch.tensor(float(position)))) for position in (1, 2, 4, 7, 8, 9))
     assert float(terms.sums["kl/reference"]) == pytest.approx(total / 6, abs=1e-6)
     assert float(terms.sums["kl/reference_sequence"]) == pytest.approx(total / 3, abs=1e-6)
 

@@ -38,10 +38,10 @@ def batch(uniform: bool = False) -> Batch:
     return result
 
 
-def value_and_gradient(objective: Objective, made: Batch) -> tuple[float, Tensor, dict[str, float]]:
+def value_and_gradient(objective: Objective, batch: Batch) -> tuple[float, Tensor, dict[str, float]]:
     weights = WEIGHTS.clone().requires_grad_()
-    objective.prepare(made)
-    terms = objective.loss(stand_in(made, weights), made)
+    objective.prepare(batch)
+    terms = objective.loss(stand_in(batch, weights), batch)
     (gradient,) = torch.autograd.grad(terms.loss, weights)
     return float(terms.loss.detach()), gradient, {name: float(value) for name, value in terms.sums.items()}
 
@@ -51,12 +51,12 @@ def clipped(**fields: Any) -> tuple[spec.PPOSpec, Objective]:
     return entry, PolicyObjective(entry, ClippedRatio(entry.clip), entry.ratio)
 
 
-def agrees(made: Batch, **fields: Any) -> None:
+def agrees(batch: Batch, **fields: Any) -> None:
     entry, objective = clipped(**fields)
     weights = WEIGHTS.clone().requires_grad_()
-    expected = slow_policy_loss(made, stand_in(made, weights), entry)
+    expected = slow_policy_loss(batch, stand_in(batch, weights), entry)
     (slow,) = torch.autograd.grad(expected, weights)
-    value, gradient, _ = value_and_gradient(objective, made)
+    value, gradient, _ = value_and_gradient(objective, batch)
     assert value == pytest.approx(float(expected.detach()), abs=1e-9)
     torch.testing.assert_close(gradient, slow, atol=1e-9, rtol=0)
 
@@ -109,18 +109,18 @@ def test_a_response_s_ratio_with_advantages_of_tokens_is_that_of_gspo_token(rati
         moves = torch.stack([logprobs[t] - result.token("old_logprobs")[t] for t in span])
         one = ratio is spec.RatioLevel.SEQUENCE
         ratio_ = moves.sum().exp() if one else moves.mean().exp()
-        for place in span:
-            at_token = ratio_.detach() * (logprobs[place] - logprobs[place].detach()).exp()
-            advantage = float(result.token("advantages")[place])
-            held = at_token.clamp(1 - entry.clip.low, 1 + entry.clip.high)
-            total = total - torch.minimum(at_token * advantage, held * advantage) / len(span) / len(spans)
+        for position in span:
+            at_token = ratio_.detach() * (logprobs[position] - logprobs[position].detach()).exp()
+            advantage = float(result.token("advantages")[position])
+            clamped = at_token.clamp(1 - entry.clip.low, 1 + entry.clip.high)
+            total = total - torch.minimum(at_token * advantage, clamped * advantage) / len(span) / len(spans)
     (expected,) = torch.autograd.grad(total, weights)
     value, gradient, _ = value_and_gradient(objective, result)
     if ratio is spec.RatioLevel.SEQUENCE_MEAN:
         assert value == pytest.approx(float(total.detach()), abs=1e-9)
         torch.testing.assert_close(gradient, expected, atol=1e-9, rtol=0)
     else:
-        # The response is one action, of which each of n tokens bears 1 / n: the same direction at each
+        # The response is one action and each of its n tokens bears 1 / n: the same direction at each
         # token, and with shares that do not depend on the length the same gradient.
         _, objective = clipped(ratio=ratio, aggregation=spec.LossAggregation.SEQUENCE_SUM)
         _, gradient, _ = value_and_gradient(objective, batch())
@@ -132,35 +132,37 @@ def test_a_response_s_ratio_with_advantages_of_tokens_is_that_of_gspo_token(rati
         total = torch.zeros((), dtype=torch.float64)
         for span in spans:
             moves = torch.stack([logprobs[t] - result.token("old_logprobs")[t] for t in span])
-            for place in span:
-                at_token = moves.sum().exp().detach() * (logprobs[place] - logprobs[place].detach()).exp()
-                advantage = float(result.token("advantages")[place])
-                held = at_token.clamp(1 - entry.clip.low, 1 + entry.clip.high)
-                total = total - torch.minimum(at_token * advantage, held * advantage) / len(spans)
+            for position in span:
+                at_token = (
+                    moves.sum().exp().detach() * (logprobs[position] - logprobs[position].detach()).exp()
+                )
+                advantage = float(result.token("advantages")[position])
+                clamped = at_token.clamp(1 - entry.clip.low, 1 + entry.clip.high)
+                total = total - torch.minimum(at_token * advantage, clamped * advantage) / len(spans)
         (expected,) = torch.autograd.grad(total, weights)
         torch.testing.assert_close(gradient, expected, atol=1e-9, rtol=0)
 
 
-def reinforce_gradient(made: Batch, share: str) -> Tensor:
+def reinforce_gradient(batch: Batch, share: str) -> Tensor:
     """Return the gradient of -A log p(response) by a plain sum; `share`: averaged entries."""
     weights = WEIGHTS.clone().requires_grad_()
-    logprobs = stand_in(made, weights).logprobs
+    logprobs = stand_in(batch, weights).logprobs
     assert logprobs is not None
-    spans = slow_spans(made)
+    spans = slow_spans(batch)
     tokens = sum(len(span) for span in spans)
     total = torch.zeros((), dtype=torch.float64)
-    for place in itertools.chain.from_iterable(spans):
-        total = total - float(made.token("advantages")[place]) * logprobs[place]
+    for position in itertools.chain.from_iterable(spans):
+        total = total - float(batch.token("advantages")[position]) * logprobs[position]
     (gradient,) = torch.autograd.grad(total / (tokens if share == "tokens" else len(spans)), weights)
     return gradient
 
 
-def at_ratio_one(made: Batch) -> Batch:
+def at_ratio_one(batch: Batch) -> Batch:
     """Return a batch whose sampling policy is the trained policy."""
-    logprobs = stand_in(made, WEIGHTS).logprobs
+    logprobs = stand_in(batch, WEIGHTS).logprobs
     assert logprobs is not None
-    made.token_columns["old_logprobs"] = logprobs
-    return made
+    batch.token_columns["old_logprobs"] = logprobs
+    return batch
 
 
 def test_all_losses_reduce_to_reinforce_at_ratio_one() -> None:
@@ -202,7 +204,7 @@ def test_without_old_logprobs_the_ratio_is_one(ratio: spec.RatioLevel) -> None:
 def test_without_old_logprobs_weights_use_the_step_s_own_pass(
     level: spec.ImportanceLevel, outside: spec.OutOfBoundsWeights
 ) -> None:
-    """Same weights as with a pass before the step, without a gradient of their own."""
+    """The importance weights equal those of a pass before the step and have no gradient."""
     with_old, without = at_ratio_one(batch()), at_ratio_one(batch())
     del without.token_columns["old_logprobs"]
     _, objective = clipped(
@@ -234,9 +236,9 @@ BY_HAND = [
     ("SequenceMean", "Token", -((E1 + 1.2) / 2 + 2 * LOW) / 2),  # -1.4811301
     ("SequenceSum", "Token", -(E1 + 1.2 + 2 * LOW) / 2),  # -2.0574229
     ("FixedLength", "Token", -(E1 + 1.2 + 2 * LOW) / 2 / 4),  # -0.5143557
-    # The first response's ratio is exp(0.3) = 1.3498588, held at 1.2; the second's 0.9048374.
+    # The first response's ratio is exp(0.3) = 1.3498588, clipped to 1.2; the second's 0.9048374.
     ("SequenceSum", "Sequence", -(1.2 + 2 * LOW) / 2),  # -1.5048374
-    # Its geometric mean over two tokens is exp(0.15) = 1.1618342, not held.
+    # Its geometric mean over two tokens is exp(0.15) = 1.1618342, not clipped.
     ("SequenceMean", "SequenceMean", -(math.exp(0.15) + 2 * LOW) / 2),  # -1.4857545
 ]
 
@@ -281,14 +283,14 @@ def test_importance_by_hand() -> None:
     masked = spec.ImportanceCorrection(high=1.3, outside=spec.OutOfBoundsWeights.MASK)
     _, objective = clipped(clip=spec.Clip(), importance=masked)
     objective.prepare(result)
-    # The first token counts for nothing, and stays counted: divided by three.
+    # The first token adds nothing to the sum but still counts in the denominator, three.
     assert float(objective.loss(outputs, result).loss) == pytest.approx(
         -(weights[1] * 1.2 + weights[2] * 2 * LOW) / 3, abs=1e-12
     )
 
 
 def test_cispo_by_hand() -> None:
-    # r = 1.1051709, 1.2214028, 0.9048374; held between 0.95 and 1.15: 1.1051709, 1.15, 0.95. Losses
+    # r = 1.1051709, 1.2214028, 0.9048374; clamped to 0.95 and 1.15: 1.1051709, 1.15, 0.95. Losses
     # -w A log p: 1.1051709 * 0.9, 1.15 * 0.8, 0.95 * 2 * 1.1; mean over three tokens. Gradient -w A: none is
     # lost.
     result, outputs = two_responses()

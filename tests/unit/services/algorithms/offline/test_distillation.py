@@ -102,13 +102,13 @@ def test_values_and_gradients_equal_a_reference_loop(
 
     assert float(loss(logits).detach()) == pytest.approx(slowly(logits.detach()), abs=1e-9)
     (gradient,) = torch.autograd.grad(loss(logits), logits)
-    for place in range(6):
+    for position in range(6):
         for column in range(5):
             up, down = logits.detach().clone(), logits.detach().clone()
-            up[place, column] += 1e-5
-            down[place, column] -= 1e-5
+            up[position, column] += 1e-5
+            down[position, column] -= 1e-5
             numeric = (slowly(up) - slowly(down)) / 2e-5
-            assert float(gradient[place, column]) == pytest.approx(numeric, abs=1e-6)
+            assert float(gradient[position, column]) == pytest.approx(numeric, abs=1e-6)
 
 
 @pytest.mark.parametrize("divergence", [FORWARD, REVERSE])

@@ -137,8 +137,8 @@ def test_value_and_gradient_equal_the_published_formula(name: str) -> None:
     assert float(terms.loss.detach()) == pytest.approx(float(expected.detach()), abs=1e-9)
     assert float(terms.sums["preference/loss"]) == pytest.approx(float(expected.detach()), abs=1e-9)
     (gradient,) = torch.autograd.grad(terms.loss, logprobs)
-    (wanted,) = torch.autograd.grad(expected, logprobs)
-    torch.testing.assert_close(gradient, wanted, atol=1e-9, rtol=1e-9)
+    (expected_gradient,) = torch.autograd.grad(expected, logprobs)
+    torch.testing.assert_close(gradient, expected_gradient, atol=1e-9, rtol=1e-9)
     assert gradient.abs().max() > 1e-3
 
 
@@ -364,5 +364,5 @@ def test_ktos_value_and_gradient_equal_the_published_formula() -> None:
             expected = expected + 0.7 * (1 - sigmoid(0.3 * (0.37 - side.ratio))) / 8
     assert float(terms.loss.detach()) == pytest.approx(float(expected.detach()), abs=1e-9)
     (gradient,) = torch.autograd.grad(terms.loss, logprobs)
-    (wanted,) = torch.autograd.grad(expected, logprobs)
-    torch.testing.assert_close(gradient, wanted, atol=1e-9, rtol=1e-9)
+    (expected_gradient,) = torch.autograd.grad(expected, logprobs)
+    torch.testing.assert_close(gradient, expected_gradient, atol=1e-9, rtol=1e-9)

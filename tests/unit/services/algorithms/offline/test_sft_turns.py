@@ -10,7 +10,7 @@ from kubealign_services.algorithms.offline.sft import SFTAlgorithm
 from kubealign_services.data.collate import collate
 from kubealign_services.data.prepared import PreparedRow
 
-#: Two imitated turns with something read between them; and one turn.
+#: Two imitated turns with unimitated tokens between them; and one turn.
 ROWS = [
     PreparedRow(0, [5, 6], "p", response_tokens=[7, 1, 4, 4, 8, 1], response_mask=[1, 1, 0, 0, 1, 1]),
     PreparedRow(1, [5], "q", response_tokens=[9, 1]),
@@ -26,7 +26,7 @@ def loss_of(logprobs: torch.Tensor) -> torch.Tensor:
 
 def test_values_by_hand() -> None:
     """Six tokens are imitated: those of probability 1/2, 1/4, 1/2, 1, 1/8 and 1/2. The mean of -log p is
-    (1 + 2 + 1 + 0 + 3 + 1) log 2 / 6 = 4/3 log 2; what is read, of probability 1/1024, counts for nothing."""
+    (1 + 2 + 1 + 0 + 3 + 1) log 2 / 6 = 4/3 log 2; the other tokens, of probability 1/1024, do not count."""
     read = 2.0**-10
     chances = [read, read, 1 / 2, 1 / 4, read, read, 1 / 2, 1.0, read, 1 / 8, 1 / 2]
     loss = loss_of(torch.tensor(chances, dtype=torch.float64).log())
@@ -39,14 +39,14 @@ def test_against_a_slow_loop() -> None:
     logprobs = -torch.rand(length, generator=generator, dtype=torch.float64)
     mine, slow = logprobs.clone().requires_grad_(), logprobs.clone().requires_grad_()
     imitated = []
-    place = 0
+    position = 0
     for row in ROWS:
         assert row.response_tokens is not None
-        place += len(row.prompt_tokens)
+        position += len(row.prompt_tokens)
         for index in range(len(row.response_tokens)):
             if row.response_mask is None or row.response_mask[index] == 1:
-                imitated.append(slow[place])
-            place += 1
+                imitated.append(slow[position])
+            position += 1
     expected = -sum(imitated, torch.zeros((), dtype=torch.float64)) / len(imitated)
     loss = loss_of(mine)
     loss.backward()  # type: ignore[no-untyped-call]

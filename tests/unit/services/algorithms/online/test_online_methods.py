@@ -36,7 +36,7 @@ ENTRIES: dict[str, spec.OnPolicySpec] = {
 }
 
 
-def made(name: str, **fields: Any) -> Algorithm:
+def make(name: str, **fields: Any) -> Algorithm:
     return load_algorithm(name)(type(ENTRIES[name])(**fields))
 
 
@@ -62,14 +62,14 @@ def one_group(rewards: list[float], companions: list[int] | None = None) -> Batc
 def test_reinforce_by_hand() -> None:
     # Beta 2: R = 1 - 0.2 = 0.8, 2 - 0.4 = 1.6, 6 - 0.6 = 5.4; their mean is 2.6.
     batch = one_group([1, 2, 6])
-    metrics = made("reinforce", kl=IN_REWARD).advantages(batch, {})
+    metrics = make("reinforce", kl=IN_REWARD).advantages(batch, {})
     expected = [0, -1.8, 0, -1, -1, 0, 2.8, 2.8, 2.8]
     assert batch.token("advantages").tolist() == pytest.approx(expected, abs=1e-9)
     assert metrics["return/mean"] == pytest.approx(2.6)
 
     batch = one_group([1, 2, 6])
     no_baseline = spec.AdvantageNormalization(center=spec.AdvantageCenter.NONE)
-    made("reinforce", kl=IN_REWARD, advantage=no_baseline).advantages(batch, {})
+    make("reinforce", kl=IN_REWARD, advantage=no_baseline).advantages(batch, {})
     expected = [0, 0.8, 0, 1.6, 1.6, 0, 5.4, 5.4, 5.4]
     assert batch.token("advantages").tolist() == pytest.approx(expected, abs=1e-9)
 
@@ -79,7 +79,7 @@ def test_reinforce_plus_plus_by_hand() -> None:
     # rewards 3, 5, 2. Mean 17 / 6; over the deviation of all six tokens.
     batch = one_group([3, 5, 2])
     returns = [2.8, 4.6, 4.8, 1.4, 1.6, 1.8]
-    metrics = made("reinforce_plus_plus", kl=IN_REWARD).advantages(batch, {})
+    metrics = make("reinforce_plus_plus", kl=IN_REWARD).advantages(batch, {})
     mask = batch.token("loss_mask").bool()
     deviation = statistics.stdev(returns) + 1e-6
     assert batch.token("advantages")[mask].tolist() == pytest.approx(
@@ -90,10 +90,10 @@ def test_reinforce_plus_plus_by_hand() -> None:
 
 
 def test_reinforce_plus_plus_with_a_group_s_baseline_by_hand() -> None:
-    # Rewards less their group's mean 10/3, then the KL to come, over the deviation of what is left.
+    # Rewards less their group's mean 10/3, then the KL to come, over the standard deviation of the remainder.
     batch = one_group([3, 5, 2])
     baseline = spec.AdvantageNormalization(center=spec.AdvantageCenter.GROUP, scale=spec.AdvantageScale.BATCH)
-    made("reinforce_plus_plus", kl=IN_REWARD, samples_per_prompt=3, advantage=baseline).advantages(batch, {})
+    make("reinforce_plus_plus", kl=IN_REWARD, samples_per_prompt=3, advantage=baseline).advantages(batch, {})
     left = [value - 10 / 3 for value in (2.8, 4.6, 4.8, 1.4, 1.6, 1.8)]
     deviation = statistics.stdev(left) + 1e-6
     assert batch.token("advantages")[batch.token("loss_mask").bool()].tolist() == pytest.approx(
@@ -103,9 +103,9 @@ def test_reinforce_plus_plus_with_a_group_s_baseline_by_hand() -> None:
 
 def test_remax_by_hand_excludes_the_greedy_response() -> None:
     # R = 1 - 0.2, 2 - 0.4; the third response, of reward 6, is the likeliest: A = 0.8 - 6, 1.6 - 6. Its KL
-    # and its reward are in no figure.
+    # and its reward enter no metric.
     batch = one_group([1, 2, 6], companions=[0, 0, 1])
-    metrics = made("remax", kl=IN_REWARD).advantages(batch, {})
+    metrics = make("remax", kl=IN_REWARD).advantages(batch, {})
     assert batch.token("advantages").tolist() == pytest.approx([0, -5.2, 0, -4.4, -4.4, 0, 0, 0, 0], abs=1e-9)
     assert metrics["kl/reference_sequence"] == pytest.approx(0.15)
     assert metrics["return/mean"] == pytest.approx(1.2)
@@ -118,7 +118,7 @@ def test_remax_compares_each_group_with_its_own_greedy_response(make_batch: Make
     batch = make_batch(RESPONSES, [0, 0, 1, 1, 1, 0, 2, 2])
     batch.sequence_columns["companion"] = torch.tensor([0, 1, 0, 0, 1, 0, 1, 0], dtype=torch.uint8)
     rewards = batch.sequence("rewards").tolist()
-    made("remax", kl=NO_KL).advantages(batch, {})
+    make("remax", kl=NO_KL).advantages(batch, {})
     greedy = {0: rewards[1], 1: rewards[4], 2: rewards[6]}
     for i, span in enumerate(slow_spans(batch)):
         learned = i not in (1, 4, 6)
@@ -129,7 +129,7 @@ def test_remax_compares_each_group_with_its_own_greedy_response(make_batch: Make
 def test_remax_names_the_group_without_a_greedy_response() -> None:
     batch = one_group([1, 2, 6])
     with pytest.raises(ValueError, match=r"groups \[0\] have no greedy response"):
-        made("remax", kl=NO_KL).advantages(batch, {})
+        make("remax", kl=NO_KL).advantages(batch, {})
 
 
 @pytest.mark.parametrize("name", sorted(set(ENTRIES) - {"remax"}))
@@ -152,7 +152,7 @@ def test_the_overlong_penalty_by_hand() -> None:
     batch.scalars["max_tokens"] = 5.0
     no_baseline = spec.AdvantageNormalization(center=spec.AdvantageCenter.NONE)
     overlong = spec.OverlongPenalty(buffer_tokens=2, penalty=3)
-    metrics = made("reinforce", kl=NO_KL, advantage=no_baseline, overlong=overlong).advantages(batch, {})
+    metrics = make("reinforce", kl=NO_KL, advantage=no_baseline, overlong=overlong).advantages(batch, {})
     assert metrics["reward/overlong_penalty"] == pytest.approx((1.5 + 3 + 3) / 6)
     last = (batch.cu_seqlens[1:] - 1).long()
     assert batch.token("advantages")[last].tolist() == pytest.approx([1, 1, 1, -0.5, -2, -2])
@@ -165,17 +165,17 @@ def test_overlong_penalty_is_applied_first(make_batch: MakeBatch) -> None:
     by_hand.sequence_columns["rewards"] = by_hand.sequence("rewards") - 0.7 * torch.tensor(
         [min(max((n - 2) / 3, 0.0), 1.0) for n in RESPONSES], dtype=torch.float64
     )
-    made("grpo", overlong=overlong).advantages(batch, {})
-    made("grpo").advantages(by_hand, {})
+    make("grpo", overlong=overlong).advantages(batch, {})
+    make("grpo").advantages(by_hand, {})
     torch.testing.assert_close(batch.token("advantages"), by_hand.token("advantages"))
 
 
 def test_truncated_responses_stay_in_the_baseline(make_batch: MakeBatch) -> None:
     batch, same = make_batch(RESPONSES, GROUPS), make_batch(RESPONSES, GROUPS)
     batch.sequence_columns["truncated"][1] = 1
-    algorithm = made("grpo", mask_truncated=True, kl=NO_KL)
+    algorithm = make("grpo", mask_truncated=True, kl=NO_KL)
     algorithm.advantages(batch, {})
-    made("grpo", kl=NO_KL).advantages(same, {})
+    make("grpo", kl=NO_KL).advantages(same, {})
     torch.testing.assert_close(batch.token("advantages"), same.token("advantages"))
     objective = algorithm.policy_objective()
     objective.prepare(batch)
@@ -198,7 +198,7 @@ def losses(batch: Batch, **entries: spec.OnPolicySpec) -> dict[str, float]:
 
 
 def test_grpo_dr_grpo_and_dapo_differ_exactly_where_their_papers_say(make_batch: MakeBatch) -> None:
-    """Each becomes another by the fields that its paper names, and by no fewer."""
+    """Setting exactly the fields that a paper names turns one algorithm into the other; fewer do not."""
     batch = make_batch(RESPONSES, [0, 0, 0, 1, 1, 1, 2, 2], seed=9)
     group = spec.AdvantageNormalization(center=spec.AdvantageCenter.GROUP)
     group_std = spec.AdvantageNormalization(
@@ -231,12 +231,12 @@ def test_dapo_s_upper_bound_alone_is_wider() -> None:
         result = []
         for name in ("grpo", "dapo"):
             batch.token_columns["advantages"] = torch.full_like(logprobs, advantage)
-            objective = made(name, kl=NO_KL, aggregation=spec.LossAggregation.TOKEN_MEAN).policy_objective()
+            objective = make(name, kl=NO_KL, aggregation=spec.LossAggregation.TOKEN_MEAN).policy_objective()
             objective.prepare(batch)
             outputs = stand_in(batch, WEIGHTS)
             outputs = type(outputs)(logprobs=logprobs, entropy=outputs.entropy)
             result.append(float(objective.loss(outputs, batch).loss))
-        # exp(0.25) = 1.2840254: held at 1.2, or 1.28. exp(-0.25) = 0.7788008: at 0.8 by both.
+        # exp(0.25) = 1.2840254: clipped to 1.2, or 1.28. exp(-0.25) = 0.7788008: at 0.8 by both.
         assert (abs(result[0] - result[1]) > 0.05) == differs
         assert result[0] == pytest.approx(-1.2 if differs else 0.8)
 
@@ -285,13 +285,13 @@ def test_staleness_enables_decoupled_importance_weights(make_batch: MakeBatch) -
     batch = make_batch(RESPONSES, GROUPS)
     batch.token_columns["old_logprobs"] = batch.token("behaviour_logprobs") + 2.5 * batch.token("values")
     batch.token_columns["advantages"] = torch.ones(len(batch.tokens), dtype=torch.float64)
-    objective = made("ppo", kl=NO_KL, max_staleness=2).policy_objective()
+    objective = make("ppo", kl=NO_KL, max_staleness=2).policy_objective()
     objective.prepare(batch)
     outputs = stand_in(batch, WEIGHTS)
     at_old = type(outputs)(logprobs=batch.token("old_logprobs"), entropy=outputs.entropy)
     loss = float(objective.loss(at_old, batch).loss)
-    places = [place for span in slow_spans(batch) for place in span]
-    weights = [min(math.exp(2.5 * float(batch.token("values")[place])), 5.0) for place in places]
+    positions = [position for span in slow_spans(batch) for position in span]
+    weights = [min(math.exp(2.5 * float(batch.token("values")[position])), 5.0) for position in positions]
     assert max(weights) == 5.0
     assert loss == pytest.approx(-statistics.fmean(weights), abs=1e-9)
 

@@ -56,10 +56,10 @@ def test_preferences_with_ratings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("held", "label"), [(True, True), (False, False), (1, True), (0, False), (1.0, True)]
+    ("value", "label"), [(True, True), (False, False), (1, True), (0, False), (1.0, True)]
 )
-def test_labels(held: Any, label: bool) -> None:
-    example = read_example(data("unpaired"), ROW | {"label": held}, 0)
+def test_labels(value: Any, label: bool) -> None:
+    example = read_example(data("unpaired"), ROW | {"label": value}, 0)
     assert example.label is label
 
 
@@ -130,7 +130,7 @@ def test_referenced_columns_by_spec_path() -> None:
 
 
 @pytest.mark.parametrize(
-    ("member", "fields", "row", "said"),
+    ("member", "fields", "row", "message"),
     [
         ("prompts", {}, {"prompt": 5}, r"row 8: column 'prompt' holds 5 \(int\), not text"),
         ("prompts", {}, {"prompt": None}, r"column 'prompt' holds None \(NoneType\), not text"),
@@ -177,6 +177,6 @@ def test_referenced_columns_by_spec_path() -> None:
         ),
     ],
 )
-def test_invalid_rows_are_reported(member: str, fields: Any, row: dict[str, Any], said: str) -> None:
-    with pytest.raises(DataError, match=said):
+def test_invalid_rows_are_reported(member: str, fields: Any, row: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
         read_example(data(member, **fields), row, 7)

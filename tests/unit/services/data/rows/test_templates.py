@@ -43,22 +43,22 @@ def test_a_brace_that_stands_alone_is_refused_by_the_spec(template: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("held", "written"),
+    ("value", "written"),
     [(4, "4"), (4.0, "4"), (0.5, "0.5"), (-1e-07, "-1e-07"), (True, "true"), ("so {x}", "so {x}"), ("", "")],
 )
-def test_numbers_are_written_plainly(held: Any, written: str) -> None:
-    row = {"prompt": "p", "quality": held}
+def test_numbers_are_written_plainly(value: Any, written: str) -> None:
+    row = {"prompt": "p", "quality": value}
     assert (
         read_example(data("prompts", "{prompt} quality:{quality}"), row, 0).prompt == f"p quality:{written}"
     )
 
 
-@pytest.mark.parametrize("held", [None, [1], {"a": 1}, float("nan")])
-def test_non_text_values_are_rejected(held: Any) -> None:
+@pytest.mark.parametrize("value", [None, [1], {"a": 1}, float("nan")])
+def test_non_text_values_are_rejected(value: Any) -> None:
     with pytest.raises(
         DataError, match=r"row 3: column 'quality' holds .*, not a text or a number to be put"
     ):
-        read_example(data("prompts", "{quality}"), {"prompt": "p", "quality": held}, 2)
+        read_example(data("prompts", "{quality}"), {"prompt": "p", "quality": value}, 2)
 
 
 def test_prompt_placeholder_is_independent_of_the_column() -> None:

@@ -36,7 +36,7 @@ def test_json_lines_are_read_exactly(
 
 
 def test_values_are_read_exactly(tmp_path: Path) -> None:
-    """Dates stay text, large integers whole, and a column may hold several types."""
+    """Dates stay text, large integers keep all digits, and a column may hold several types."""
     path = tmp_path / "rows.jsonl"
     path.write_text(
         '{"a": "2020-01-01", "b": 123456789012345678901234567890}\n{"a": 5, "b": {"c": [1, "x"]}}\n'
@@ -72,7 +72,7 @@ def test_parquet(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "message"),
     [
         ("rows.jsonl", b'{"a": 1}\n{"a": 2\n', r"rows.jsonl, line 2, column \d+: not JSON"),
         ("rows.jsonl", b'{"a": 1}\n[1]\n', "line 2: a row is an object, not a list"),
@@ -87,10 +87,10 @@ def test_parquet(tmp_path: Path) -> None:
         ("rows.csv", b"a,b\n1,2\n", r"ends in .csv; rows are read from .jsonl"),
     ],
 )
-def test_files_that_cannot_be_used(tmp_path: Path, name: str, content: bytes, said: str) -> None:
+def test_files_that_cannot_be_used(tmp_path: Path, name: str, content: bytes, message: str) -> None:
     path = tmp_path / name
     path.write_bytes(content)
-    with pytest.raises(DataError, match=said) as caught:
+    with pytest.raises(DataError, match=message) as caught:
         list(opened(path))
     assert str(path) in str(caught.value)
 

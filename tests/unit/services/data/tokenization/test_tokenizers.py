@@ -181,7 +181,7 @@ def test_an_empty_prompt_needs_a_beginning() -> None:
 
 
 def test_a_folder_of_another_models_type_keeps_its_own_plain_tokenizer(tmp_path: Path) -> None:
-    """By a qwen2 config alone, AutoTokenizer would bring Qwen's own tokens and normaliser."""
+    """AutoTokenizer would add Qwen's own tokens and normaliser for a folder with only a qwen2 config."""
     from transformers import AutoConfig
 
     trained = train_character_tokenizer(["abc"])

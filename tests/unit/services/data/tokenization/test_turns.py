@@ -37,18 +37,18 @@ LINES = (
 )
 
 
-def said(role: str, content: str, **more: object) -> Message:
+def chat_message(role: str, content: str, **more: object) -> Message:
     return {"role": role, "content": content, **more}
 
 
 TALK = [
-    said("system", "be brief"),
-    said("user", "1+1?"),
-    said("assistant", "2"),
-    said("user", "sure?"),
-    said("assistant", "yes"),
-    said("user", "bye"),
-    said("assistant", "bye bye"),
+    chat_message("system", "be brief"),
+    chat_message("user", "1+1?"),
+    chat_message("assistant", "2"),
+    chat_message("user", "sure?"),
+    chat_message("assistant", "yes"),
+    chat_message("user", "bye"),
+    chat_message("assistant", "bye bye"),
 ]
 
 
@@ -102,7 +102,7 @@ def test_the_plain_template_ends_each_turn_with_the_end_of_sequence() -> None:
 
 def test_a_template_with_special_tokens() -> None:
     tokenizer = tokenizer_with(LLAMA)
-    row = rendered(tokenizer, [2, 6], [*TALK[:2], said("assistant", " 2 \n"), *TALK[3:]])
+    row = rendered(tokenizer, [2, 6], [*TALK[:2], chat_message("assistant", " 2 \n"), *TALK[3:]])
     header = "<|start|>assistant<|end|>\n\n"
     opening = "<|begin|><|start|>system<|end|>\n\nbe brief<|eot|><|start|>user<|end|>\n\n1+1?<|eot|>"
     assert parts(tokenizer, row) == [
@@ -158,17 +158,17 @@ def test_whitespace_between_turns_is_excluded() -> None:
 @pytest.mark.parametrize(
     ("template", "message"),
     [
-        # As templates do that leave earlier turns' thoughts out.
+        # Some templates drop the reasoning of earlier turns in this way.
         (
             LINES.replace("m['content']", "(m['content'] if loop.last else '...')"),
             "writes message 3 in another",
         ),
-        # A turn that is not the last one ends in another way.
+        # Turns before the last end differently.
         (
             LINES.replace("m['content']", f"m['content'] + ('<|eot|>' if loop.last and {OWN} else '')"),
             "writes message 3 in another way",
         ),
-        # The opening of a turn is not how the turn begins.
+        # The generation prompt differs from the start of an assistant turn.
         (LINES.replace("'assistant: '", "'assistant: <think>'"), "writes message 3 in another way"),
         (
             MARKED.replace(OWN, f"{OWN} and loop.last"),
@@ -191,7 +191,9 @@ def test_every_imitated_turn_is_its_words_and_an_end(
     turns: list[tuple[str, str]], data: st.DataObject
 ) -> None:
     talk = [
-        said(role, text) for turn in turns for role, text in zip(("user", "assistant"), turn, strict=True)
+        chat_message(role, text)
+        for turn in turns
+        for role, text in zip(("user", "assistant"), turn, strict=True)
     ]
     own = list(range(1, len(talk), 2))
     imitated = sorted(data.draw(st.sets(st.sampled_from(own), min_size=1)))
@@ -205,7 +207,7 @@ def test_every_imitated_turn_is_its_words_and_an_end(
 
 
 def test_single_turn_equals_last_turn() -> None:
-    """Of a conversation with one answer, all turns are the last one."""
+    """A conversation with one answer has one turn, which is also the last."""
     tokenizer = tokenizer_with(None, eos="<eos>")
     talk = TALK[:3]
     alone = ExampleTokenizer(tokenizer).tokenize([Example(0, talk[:2], {"response": "2"})])[0]

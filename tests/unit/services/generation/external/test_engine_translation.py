@@ -52,11 +52,15 @@ def request(sampling: SamplingParameters) -> GenerationRequest:
 
 def test_vllm_starts_without_weights_and_with_the_worker_extension() -> None:
     spec = VllmEngineSpec(tensor_parallel=4, pipeline_parallel=2, between_phases=IdleMemoryPolicy.FREED)
-    made = vllm.engine_arguments(Path("/m"), spec, 512)
-    assert made["load_format"] == "dummy" and made["enable_sleep_mode"]
-    assert (made["tensor_parallel_size"], made["pipeline_parallel_size"]) == (4, 2)
-    assert (made["dtype"], made["max_model_len"], made["max_num_seqs"]) == ("bfloat16", 512, 256)
-    module, _, name = made["worker_extension_cls"].rpartition(".")
+    arguments = vllm.engine_arguments(Path("/m"), spec, 512)
+    assert arguments["load_format"] == "dummy" and arguments["enable_sleep_mode"]
+    assert (arguments["tensor_parallel_size"], arguments["pipeline_parallel_size"]) == (4, 2)
+    assert (arguments["dtype"], arguments["max_model_len"], arguments["max_num_seqs"]) == (
+        "bfloat16",
+        512,
+        256,
+    )
+    module, _, name = arguments["worker_extension_cls"].rpartition(".")
     assert hasattr(__import__(module, fromlist=[name]), name)
 
 
@@ -73,25 +77,27 @@ def test_tensorrt_llm_sampling_arguments_follow_the_spec() -> None:
     assert (asked["end_id"], asked["stop_token_ids"]) == (-1, [2, 7])
     greedy = tensorrt.sampling_arguments(SamplingParameters(max_tokens=1, temperature=0), 3, [])
     assert (greedy["temperature"], greedy["top_k"], greedy["top_p"]) == (1.0, 1, None)
-    made = tensorrt.engine_arguments(Path("/m"), TensorRTLLMEngineSpec(tensor_parallel=8), 512)
-    assert made["load_format"] == "dummy" and made["tensor_parallel_size"] == 8
+    arguments = tensorrt.engine_arguments(Path("/m"), TensorRTLLMEngineSpec(tensor_parallel=8), 512)
+    assert arguments["load_format"] == "dummy" and arguments["tensor_parallel_size"] == 8
     assert tensorrt.cache_arguments(TensorRTLLMEngineSpec(cache_share=0.5))["free_gpu_memory_fraction"] == 0.5
 
 
 def test_each_token_has_its_own_log_probability() -> None:
-    told = [{3: Logprob(-0.5), 9: Logprob(-0.1)}, {4: Logprob(-1.5)}]
-    assert vllm_engine.to_external_sample(Completion([3, 4], told)) == ExternalSample([3, 4], [-0.5, -1.5])
-    assert tensorrt_engine.to_external_sample(Completion([3, 4], told)) == ExternalSample(
+    logprobs = [{3: Logprob(-0.5), 9: Logprob(-0.1)}, {4: Logprob(-1.5)}]
+    assert vllm_engine.to_external_sample(Completion([3, 4], logprobs)) == ExternalSample(
+        [3, 4], [-0.5, -1.5]
+    )
+    assert tensorrt_engine.to_external_sample(Completion([3, 4], logprobs)) == ExternalSample(
         [3, 4], [-0.5, -1.5]
     )
     assert tensorrt_engine.to_external_sample(Completion([3, 4], [-0.5, -1.5])).logprobs == [-0.5, -1.5]
 
 
 @pytest.mark.parametrize("results", [vllm_engine, tensorrt_engine])
-@pytest.mark.parametrize("told", [None, [{3: Logprob(-1)}], [{3: Logprob(-1)}, {5: Logprob(-1)}]])
-def test_missing_log_probability_is_an_error(results: Any, told: Any) -> None:
+@pytest.mark.parametrize("logprobs", [None, [{3: Logprob(-1)}], [{3: Logprob(-1)}, {5: Logprob(-1)}]])
+def test_missing_log_probability_is_an_error(results: Any, logprobs: Any) -> None:
     with pytest.raises(ValueError, match="log-probabilit"):
-        results.to_external_sample(Completion([3, 4], told))
+        results.to_external_sample(Completion([3, 4], logprobs))
 
 
 def decode(tokens: Any) -> str:
@@ -100,11 +106,11 @@ def decode(tokens: Any) -> str:
 
 def ended(tokens: list[int], sampling: SamplingParameters) -> tuple[FinishReason, str]:
     zeros = [-1.0] * len(tokens)
-    made = to_generated_sample(
+    sample = to_generated_sample(
         request(sampling), 0, ExternalSample(tokens, zeros), zeros, frozenset({7}), 4, 0.0, decode
     )
-    assert made.versions == [4] * len(tokens)
-    return made.finish, made.text
+    assert sample.versions == [4] * len(tokens)
+    return sample.finish, sample.text
 
 
 def test_finish_reason_follows_from_tokens() -> None:
@@ -118,10 +124,10 @@ def test_finish_reason_follows_from_tokens() -> None:
 
 def test_greedy_behaviour_log_probability_is_zero() -> None:
     sampling = SamplingParameters(max_tokens=2, temperature=0)
-    made = to_generated_sample(
+    sample = to_generated_sample(
         request(sampling), 0, ExternalSample([1, 2], [-1, -2]), [-1, -2], frozenset(), 0, 0.0, decode
     )
-    assert (made.behaviour_logprobs, made.engine_logprobs) == ([0.0, 0.0], [-1, -2])
+    assert (sample.behaviour_logprobs, sample.engine_logprobs) == ([0.0, 0.0], [-1, -2])
 
 
 def test_unsupported_log_probabilities_are_refused() -> None:

@@ -77,7 +77,9 @@ class Counter:
     async def close(self) -> None: ...
 
 
-def made(tmp_path: Path, engine: Counter, *, adapted: bool = False, freed: bool = False) -> ExternalGenerator:
+def make_generator(
+    tmp_path: Path, engine: Counter, *, adapted: bool = False, freed: bool = False
+) -> ExternalGenerator:
     facts = ModelInfo(20, 10, frozenset({9}), lambda tokens: "".join(map(str, tokens)))
     return ExternalGenerator(engine, facts, WeightFiles(tmp_path), GeneratorOptions(4, adapted, freed))
 
@@ -96,7 +98,7 @@ BASE = {"layer.weight": torch.arange(6.0).view(2, 3), "norm.weight": torch.ones(
 
 async def test_samples_and_their_log_probabilities(tmp_path: Path) -> None:
     engine = Counter()
-    generator = made(tmp_path, engine)
+    generator = make_generator(tmp_path, engine)
     await generator.refit(BASE.items(), 3)
     first, second = await collected(generator, request())
     assert first.tokens == [3, 4, 5] and first.versions == [3, 3, 3]
@@ -110,7 +112,7 @@ async def test_samples_and_their_log_probabilities(tmp_path: Path) -> None:
 
 async def test_weight_files_are_removed_after_loading(tmp_path: Path) -> None:
     engine = Counter()
-    generator = made(tmp_path, engine)
+    generator = make_generator(tmp_path, engine)
     async with generator.paused(InFlightPolicy.DRAIN):
         await generator.refit(BASE.items(), 1)
     assert torch.equal(engine.weights["layer.weight"], BASE["layer.weight"]) and engine.flushed == 1
@@ -123,7 +125,7 @@ async def test_weight_files_are_removed_after_loading(tmp_path: Path) -> None:
 
 async def test_adapters_are_merged_into_the_same_base(tmp_path: Path) -> None:
     engine = Counter()
-    generator = made(tmp_path, engine, adapted=True)
+    generator = make_generator(tmp_path, engine, adapted=True)
     with pytest.raises(RuntimeError, match="before the weights"):
         await generator.adapt([], 1.0, 1)
     await generator.refit(BASE.items(), 0)
@@ -138,7 +140,7 @@ async def test_adapters_are_merged_into_the_same_base(tmp_path: Path) -> None:
 
 async def test_pause_drains_running_requests_and_holds_new_ones(tmp_path: Path) -> None:
     engine = Counter()
-    generator = made(tmp_path, engine)
+    generator = make_generator(tmp_path, engine)
     await generator.refit(BASE.items(), 0)
     engine.may_answer.clear()
     running = asyncio.create_task(collected(generator, request("a")))
@@ -165,7 +167,7 @@ async def test_pause_drains_running_requests_and_holds_new_ones(tmp_path: Path) 
 
 async def test_closing_early_frees_resources(tmp_path: Path) -> None:
     engine = Counter()
-    generator = made(tmp_path, engine)
+    generator = make_generator(tmp_path, engine)
     await generator.refit(BASE.items(), 0)
     engine.may_answer.clear()
     task = asyncio.create_task(collected(generator, request()))
@@ -179,7 +181,7 @@ async def test_closing_early_frees_resources(tmp_path: Path) -> None:
 
 async def test_dead_engine_ends_the_run(tmp_path: Path) -> None:
     engine = Counter()
-    generator = made(tmp_path, engine)
+    generator = make_generator(tmp_path, engine)
     await generator.refit(BASE.items(), 0)
     run = asyncio.create_task(generator.run())
     engine.gone = True
@@ -194,7 +196,7 @@ async def test_idle_engine_releases_memory_and_reloads_weights(
 ) -> None:
     monkeypatch.setattr(external_generator, "IDLE_SECONDS", 0.01)
     engine = Counter()
-    generator = made(tmp_path, engine, freed=True)
+    generator = make_generator(tmp_path, engine, freed=True)
     await generator.refit(BASE.items(), 0)
     async with _running(generator):
         await asyncio.wait_for(engine.released.wait(), 10)
@@ -215,7 +217,7 @@ class _running:
 
 
 async def test_impossible_requests_are_refused(tmp_path: Path) -> None:
-    generator = made(tmp_path, Counter())
+    generator = make_generator(tmp_path, Counter())
     await generator.refit(BASE.items(), 0)
     long = GenerationRequest("g", (1,) * 19, (1,), SamplingParameters(max_tokens=3))
     with pytest.raises(RequestRefused, match="context of 20"):

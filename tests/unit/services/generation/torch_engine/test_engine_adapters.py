@@ -15,18 +15,18 @@ SCALE = 2.0
 def adapter(model: Any, ends: tuple[str, ...], seed: int, dora: bool = False) -> dict[str, LowRankAdapter]:
     """Return an adapter of rank 2 for the layers whose names have these endings."""
     generator = torch.Generator().manual_seed(seed)
-    found = {}
+    adapters = {}
     for name, module in model.named_modules():
         if name.endswith(ends):
-            # GPT-2 keeps its matrices the other way round.
+            # GPT-2 stores its matrices transposed.
             outputs, inputs = module.weight.shape if hasattr(module, "in_features") else module.weight.T.shape
             down, up = (
                 0.3 * torch.randn(shape, generator=generator) for shape in ((2, inputs), (outputs, 2))
             )
             magnitude = 1 + torch.rand(outputs, generator=generator) if dora else None
-            found[name] = LowRankAdapter(down, up, magnitude)
-    assert found
-    return found
+            adapters[name] = LowRankAdapter(down, up, magnitude)
+    assert adapters
+    return adapters
 
 
 def named(layers: dict[str, LowRankAdapter]) -> Iterator[tuple[str, torch.Tensor]]:
@@ -65,8 +65,8 @@ def test_a_hundred_versions_do_not_drift(zoo: Any) -> None:
     fresh = zoo.engine("llama-gqa")
     fresh.adapt(named(adapter(model, ("q_proj",), 99)), SCALE, version=99)
     assert engine.sequence_logprobs(TOKENS) == fresh.sequence_logprobs(TOKENS)
-    kept = sum(layer.base.numel() for layer in engine._runner._adapters._layers.values())
-    assert kept == sum(m.weight.numel() for n, m in model.named_modules() if n.endswith("q_proj"))
+    stored_elements = sum(layer.base.numel() for layer in engine._runner._adapters._layers.values())
+    assert stored_elements == sum(m.weight.numel() for n, m in model.named_modules() if n.endswith("q_proj"))
     none = {
         name: LowRankAdapter(each.down, 0 * each.up, None)
         for name, each in adapter(model, ("q_proj",), 1).items()

@@ -1,4 +1,4 @@
-"""Samples are independent of the batch: any order, any company, any cache size, interrupted or not."""
+"""Samples are independent of the batch: its order, other requests, cache size and interruptions."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ SAMPLINGS = st.builds(
     st.sampled_from([(), (), ("<",), ("6", "é")]),
     st.sampled_from([(), tuple(range(0, 256, 8))]),
 )
-# Beginnings that several share, of no page to three, and what follows them.
+# Shared prefixes of zero to three pages, and the tokens after them.
 PROMPTS = st.builds(
     lambda stem, length, tail: tuple((stem * 50 + i * i) % 270 for i in range(length)) + tuple(tail),
     st.integers(1, 2),
@@ -94,17 +94,17 @@ def check_idle(engine: TorchRolloutEngine) -> None:
     assert not cache._pool._reference_counts.any()
 
 
-def made_alone(
+def generate_alone(
     engine: TorchRolloutEngine, request: GenerationRequest, versions: list[int], weights: Callable[[int], Any]
 ) -> GeneratedSample:
     """Return the sample of an otherwise idle engine, which is refitted where the versions change."""
     engine.refit(weights(versions[0]), versions[0])
     engine.add(request)
-    for made in range(1, 100):
+    for generated in range(1, 100):
         for sample in engine.step():
             return sample
-        if made < len(versions) and versions[made] != versions[made - 1]:
-            engine.refit(weights(versions[made]), versions[made], InFlightPolicy.INTERRUPT)
+        if generated < len(versions) and versions[generated] != versions[generated - 1]:
+            engine.refit(weights(versions[generated]), versions[generated], InFlightPolicy.INTERRUPT)
     raise AssertionError("it does not end")
 
 
@@ -114,7 +114,7 @@ def plain_logprobs(zoo: Any, name: str, arrival: Arrival, sample: GeneratedSampl
     ids = torch.tensor([[*arrival.prompt, *sample.tokens]])
     model = zoo.reference(name)
     own = {key: weight.detach().clone() for key, weight in model.named_parameters()}
-    found = [0.0] * len(sample.tokens)
+    result = [0.0] * len(sample.tokens)
     for version in set(sample.versions):
         with torch.no_grad():
             for key, weight in weights(zoo, name, version):
@@ -123,10 +123,10 @@ def plain_logprobs(zoo: Any, name: str, arrival: Arrival, sample: GeneratedSampl
             logprobs = torch.log_softmax(logits, -1).gather(1, torch.tensor(sample.tokens)[:, None])[:, 0]
             for key, weight in own.items():
                 model.get_parameter(key).copy_(weight)
-        for place, made_with in enumerate(sample.versions):
-            if made_with == version:
-                found[place] = float(logprobs[place])
-    return found
+        for index, token_version in enumerate(sample.versions):
+            if token_version == version:
+                result[index] = float(logprobs[index])
+    return result
 
 
 @pytest.mark.parametrize("name", ["llama-gqa", "qwen2-some-windows"])
@@ -182,10 +182,10 @@ def test_samples_are_independent_of_the_batch(
                 continue
             assert got.versions == sorted(got.versions) and set(got.versions) <= set(range(1, version + 1))
             if continued and len(set(got.versions)) > 1:
-                # What it looks at depends on when it ran; see the test of those that continue.
+                # Keys and values depend on when they were computed; see the test of continuing samples.
                 continue
             request = GenerationRequest(f"{i}.{j}", arrival.prompt, (seed,), arrival.sampling)
-            expected = made_alone(alone, request, got.versions, lambda v: weights(zoo, name, v))
+            expected = generate_alone(alone, request, got.versions, lambda v: weights(zoo, name, v))
             assert facts(got) == facts(expected)
             assert got.behaviour_logprobs == pytest.approx(expected.behaviour_logprobs, abs=1e-4)
             assert got.engine_logprobs == pytest.approx(plain_logprobs(zoo, name, arrival, got), abs=1e-4)

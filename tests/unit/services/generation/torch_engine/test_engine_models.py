@@ -68,10 +68,10 @@ def test_logprobs_equal_a_plain_forward_pass(name: str, zoo: Any, run_all: Calla
         logits = plain_logits(reference, prompt + sample.tokens)[len(prompt) - 1 : -1]
         expected = torch.log_softmax(logits / 0.7, -1).gather(1, torch.tensor(sample.tokens)[:, None])[:, 0]
         assert sample.engine_logprobs == pytest.approx(expected.tolist(), abs=1e-4)
-        whole = prompt + sample.tokens
-        canary = torch.log_softmax(plain_logits(reference, whole)[:-1], -1)
-        expected = canary.gather(1, torch.tensor(whole[1:])[:, None])[:, 0]
-        assert engine.sequence_logprobs(whole) == pytest.approx(expected.tolist(), abs=1e-4)
+        sequence = prompt + sample.tokens
+        canary = torch.log_softmax(plain_logits(reference, sequence)[:-1], -1)
+        expected = canary.gather(1, torch.tensor(sequence[1:])[:, None])[:, 0]
+        assert engine.sequence_logprobs(sequence) == pytest.approx(expected.tolist(), abs=1e-4)
 
 
 def test_behaviour_logprobs_against_an_independent_computation(zoo: Any, run_all: Callable[..., Any]) -> None:
@@ -85,19 +85,19 @@ def test_behaviour_logprobs_against_an_independent_computation(zoo: Any, run_all
         for row, token, logprob in zip(logits, sample.tokens, sample.behaviour_logprobs, strict=True):
             weights = {t: math.exp(value / temperature) for t, value in enumerate(row) if t != 270}
             likeliest = sorted(weights, key=lambda t: -weights[t])[:k]
-            total, held, kept = sum(weights[t] for t in likeliest), 0.0, []
+            total, mass, nucleus = sum(weights[t] for t in likeliest), 0.0, []
             for t in likeliest:
-                if held < p * total:
-                    kept.append(t)
-                held += weights[t]
-            assert token in kept
+                if mass < p * total:
+                    nucleus.append(t)
+                mass += weights[t]
+            assert token in nucleus
             assert logprob == pytest.approx(
-                math.log(weights[token] / sum(weights[t] for t in kept)), abs=1e-4
+                math.log(weights[token] / sum(weights[t] for t in nucleus)), abs=1e-4
             )
 
 
 def test_min_tokens_equals_transformers_min_new_tokens(zoo: Any, run_all: Callable[..., Any]) -> None:
-    """With an end token that is the model's likeliest token from the start."""
+    """The end token is the model's likeliest token from the start."""
     engine, reference = zoo.engine("llama-gqa"), zoo.reference("llama-gqa")
     free = run_all(engine, GenerationRequest("free", (5, 9, 200), (0,), SamplingParameters(8, temperature=0)))
     liked = free["free", 0].tokens[0]

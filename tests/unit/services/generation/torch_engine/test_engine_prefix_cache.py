@@ -59,7 +59,7 @@ def tokens_of(samples: Any) -> dict[Any, list[int]]:
 
 
 def test_a_groups_prompt_is_computed_once(zoo: Any, run_all: Run) -> None:
-    """Also where the group starts gradually: ten samples through four rows."""
+    """The group may also start gradually: ten samples through four rows."""
     engine = zoo.engine("llama-gqa", max_sequences=4)
     samples = run_all(engine, request("r", 17, *range(10)))
     assert len(samples) == 10
@@ -89,12 +89,12 @@ def test_long_prompts_are_chunked_while_others_run(
     long, short = request("long", 50, most=2), request("short", (3, 4, 5), most=2)
     engine.add(long)
     engine.add(short)
-    made = []
+    generated = []
     for _ in range(4):
-        made.append(engine.load().generated_tokens)
+        generated.append(engine.load().generated_tokens)
         engine.step()
     assert watched.passes == [(0, [2]), (1, [20]), (1, [20]), (1, [10, 3]), (3, [])]
-    assert made == [1, 2, 3, 6]
+    assert generated == [1, 2, 3, 6]
     apart = run_all(zoo.engine("llama-gqa"), long)
     assert tokens_of(run_all(zoo.engine("llama-gqa", prefill_tokens=7), long)) == tokens_of(apart)
 
@@ -102,7 +102,7 @@ def test_long_prompts_are_chunked_while_others_run(
 def test_shared_prefix_is_found_in_the_same_pass_and_later(
     zoo: Any, run_all: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """40 tokens, of which two full pages; different ends. The third request arrives after the first two have
+    """40 tokens share two full pages and end differently. The third request arrives after the first two have
     ended.
     """
     first, second, third = (
@@ -121,16 +121,16 @@ def test_shared_prefix_is_found_in_the_same_pass_and_later(
         assert tokens_of(together)[each.request_id, 0] == alone[each.request_id, 0]
 
 
-@pytest.mark.parametrize(("made", "reused"), [(30, 32), (23, 32), (22, 16)])
-def test_next_turn_reuses_the_previous_one(made: int, reused: int, zoo: Any, run_all: Run) -> None:
-    """10 tokens and the generated ones, the last of which was never computed: of 32, one page is full."""
+@pytest.mark.parametrize(("generated", "reused"), [(30, 32), (23, 32), (22, 16)])
+def test_next_turn_reuses_the_previous_one(generated: int, reused: int, zoo: Any, run_all: Run) -> None:
+    """10 tokens and the generated ones, the last of them never computed: 32 tokens make one full page."""
     engine = zoo.engine("llama-gqa")
-    turn = request("one", 10, most=made)
-    said = run_all(engine, turn)["one", 0].tokens
-    follow = request("two", (*turn.prompt_tokens, *said, 5, 6))
+    turn = request("one", 10, most=generated)
+    answer = run_all(engine, turn)["one", 0].tokens
+    follow = request("two", (*turn.prompt_tokens, *answer, 5, 6))
     again = run_all(engine, follow)
     assert engine.load().reused_tokens == reused
-    assert engine.load().prefilled_tokens == 10 + 12 + made - reused
+    assert engine.load().prefilled_tokens == 10 + 12 + generated - reused
     assert tokens_of(again) == tokens_of(run_all(zoo.engine("llama-gqa"), follow))
 
 
@@ -148,7 +148,7 @@ def test_refit_invalidates_the_cache(kind: InFlightPolicy, zoo: Any, run_all: Ru
     ]
     engine.refit(weights, 2, kind)
     later = run_all(engine, request("c", 40))
-    # An interrupted one is computed again, before c, which finds it.
+    # The interrupted sample is recomputed before c, which reuses its pages.
     assert engine.load().reused_tokens - reused == (32 if kind is InFlightPolicy.INTERRUPT else 0)
     if kind is InFlightPolicy.CONTINUE:
         last = engine.load().reused_tokens
@@ -175,11 +175,11 @@ def test_youngest_sample_is_preempted_and_recomputed(zoo: Any, run_all: Run) -> 
     assert load.prefilled_tokens + load.reused_tokens > 3 * 16
     assert (load.cache_used, load.running, load.waiting) == (0.0, 0, 0)
     roomy = zoo.engine("llama-gqa")
-    got, wanted = (run_all(each, *requests) for each in (zoo.engine("llama-gqa", pages=7), roomy))
-    assert tokens_of(got) == tokens_of(wanted)
+    got, expected = (run_all(each, *requests) for each in (zoo.engine("llama-gqa", pages=7), roomy))
+    assert tokens_of(got) == tokens_of(expected)
     for key, sample in got.items():
-        assert sample.engine_logprobs == pytest.approx(wanted[key].engine_logprobs, abs=1e-4)
-        assert sample.behaviour_logprobs == pytest.approx(wanted[key].behaviour_logprobs, abs=1e-4)
+        assert sample.engine_logprobs == pytest.approx(expected[key].engine_logprobs, abs=1e-4)
+        assert sample.behaviour_logprobs == pytest.approx(expected[key].behaviour_logprobs, abs=1e-4)
         assert sample.versions == [1] * 40
     assert roomy.load().preemptions == 0
 
@@ -253,22 +253,25 @@ def test_released_storage_is_not_read(zoo: Any, run_all: Run) -> None:
     assert tokens_of(run_all(engine)) == tokens_of(expected)
 
 
-@pytest.mark.parametrize("place", [1, 2, 3, 4, 5, 8, 9])
+@pytest.mark.parametrize("stop_index", [1, 2, 3, 4, 5, 8, 9])
 def test_tokens_after_a_late_stop_string_are_dropped(
-    place: int, successor_engine: Callable[..., Any], byte_ids: Callable[[bytes], list[int]], run_all: Run
+    stop_index: int,
+    successor_engine: Callable[..., Any],
+    byte_ids: Callable[[bytes], list[int]],
+    run_all: Run,
 ) -> None:
     """Stop strings are searched at every fourth token: later tokens are removed from tokens, text and
-    log-probabilities. q leads to w, and so on; the stop is the letter at `place`.
+    log-probabilities. q leads to w, and so on; the stop is the letter at `stop_index`.
     """
     word = b"qwertyuiop"
     ids = byte_ids(word)
     engine = successor_engine(dict(pairwise(ids)))
-    sampling = SamplingParameters(9, temperature=0, stop=(chr(word[place]),))
+    sampling = SamplingParameters(9, temperature=0, stop=(chr(word[stop_index]),))
     sample = run_all(engine, GenerationRequest("r", (ids[0],), (0,), sampling))["r", 0]
-    assert sample.tokens == ids[1 : place + 1]
-    assert (sample.finish, sample.text) == ("stop", word[1:place].decode())
-    assert len(sample.behaviour_logprobs) == len(sample.engine_logprobs) == len(sample.versions) == place
-    assert engine.load().generated_tokens == min(9, -(-place // 4) * 4)
+    assert sample.tokens == ids[1 : stop_index + 1]
+    assert (sample.finish, sample.text) == ("stop", word[1:stop_index].decode())
+    assert len(sample.behaviour_logprobs) == len(sample.engine_logprobs) == len(sample.versions) == stop_index
+    assert engine.load().generated_tokens == min(9, -(-stop_index // 4) * 4)
 
 
 def test_continuing_samples_keep_their_cache(zoo: Any, run_all: Run) -> None:
@@ -282,8 +285,8 @@ def test_continuing_samples_keep_their_cache(zoo: Any, run_all: Run) -> None:
             weight.mul_(1.2)
         ids = torch.arange(20, 40)[None]
         cache, expected = None, []
-        for made in range(16):
-            out = (old if made < 8 else new)(ids, past_key_values=cache, use_cache=True)
+        for step in range(16):
+            out = (old if step < 8 else new)(ids, past_key_values=cache, use_cache=True)
             cache, ids = out.past_key_values, out.logits[:, -1:].argmax(-1)
             expected.append(int(ids))
     engine.add(request("r", 20, most=16, least=0, temperature=0.0))
@@ -296,11 +299,11 @@ def test_continuing_samples_keep_their_cache(zoo: Any, run_all: Run) -> None:
 
 
 def test_failed_refit_recomputes_running_sequences(zoo: Any, run_all: Run) -> None:
-    """The same as for Interrupt, although the mode was Continue: the state of the weights is unknown."""
+    """Continue behaves like Interrupt after a failed refit, since the state of the weights is unknown."""
     weights = [
         (name, 1.2 * weight.detach()) for name, weight in zoo.reference("llama-gqa").named_parameters()
     ]
-    made = []
+    results = []
     for kind in (InFlightPolicy.CONTINUE, InFlightPolicy.INTERRUPT):
         engine = zoo.engine("llama-gqa")
         engine.add(request("r", 20, 1, 2, most=16))
@@ -313,6 +316,6 @@ def test_failed_refit_recomputes_running_sequences(zoo: Any, run_all: Run) -> No
                 engine.step()
             assert engine.load().waiting == 2
         engine.refit(weights, 3, kind)
-        made.append(run_all(engine))
-    assert tokens_of(made[0]) == tokens_of(made[1])
-    assert made[0]["r", 1].versions == [1] * 5 + [3] * 11
+        results.append(run_all(engine))
+    assert tokens_of(results[0]) == tokens_of(results[1])
+    assert results[0]["r", 1].versions == [1] * 5 + [3] * 11

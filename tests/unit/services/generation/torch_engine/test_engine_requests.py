@@ -59,10 +59,10 @@ def test_ends(successor_engine: Callable[..., Any], byte_ids: Ids, run_all: Call
     assert all(s.behaviour_logprobs == [0.0] * len(s.tokens) for s in samples.values())
 
 
-@pytest.mark.parametrize(("min_tokens", "made", "text"), [(2, 3, "ba"), (3, 3, "ba"), (4, 5, "baba")])
+@pytest.mark.parametrize(("min_tokens", "length", "text"), [(2, 3, "ba"), (3, 3, "ba"), (4, 5, "baba")])
 def test_a_stop_string_waits_for_min_tokens(
     min_tokens: int,
-    made: int,
+    length: int,
     text: str,
     successor_engine: Callable[..., Any],
     byte_ids: Ids,
@@ -73,13 +73,13 @@ def test_a_stop_string_waits_for_min_tokens(
     engine = successor_engine({a: b, b: a})
     sampling = SamplingParameters(12, min_tokens=min_tokens, temperature=0, stop=("b",))
     sample = run_all(engine, GenerationRequest("r", (a,), (0,), sampling))["r", 0]
-    assert (sample.tokens, sample.text) == ([b, a, b, a, b][:made], text)
+    assert (sample.tokens, sample.text) == ([b, a, b, a, b][:length], text)
 
 
 def test_end_tokens_are_forbidden_until_min_tokens(
     successor_engine: Callable[..., Any], run_all: Callable[..., Any]
 ) -> None:
-    """Every token leads to the end token: it comes after four others."""
+    """Every token leads to the end token, which comes after four others."""
     engine = successor_engine(dict.fromkeys(range(276), 270))
     sampling = SamplingParameters(12, min_tokens=4, temperature=0)
     sample = run_all(engine, GenerationRequest("r", (1,), (0,), sampling))["r", 0]
@@ -141,9 +141,7 @@ def test_id_is_reserved_until_its_last_sample_ends(zoo: Any, run_all: Callable[.
 
 
 def test_abort_frees_at_once_and_leaves_others_unchanged(zoo: Any, run_all: Callable[..., Any]) -> None:
-    """Of three groups in four slots one has started in part, so that its prompt stays cached; it is aborted
-    then.
-    """
+    """One of three groups in four slots is aborted after it has started in part, with its prompt cached."""
     sampling = SamplingParameters(10, min_tokens=10)
     requests = [
         GenerationRequest(name, (i, 7, 9), (i, i + 10, i + 20), sampling) for i, name in enumerate("abc")

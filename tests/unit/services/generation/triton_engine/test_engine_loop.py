@@ -60,13 +60,13 @@ class Counting:
     def step(self) -> list[GeneratedSample]:
         ended: list[GeneratedSample] = []
         self.steps += 1
-        for name, (request, made) in list(self._running.items()):
+        for name, (request, generated) in list(self._running.items()):
             if request.prompt_tokens == (13,):
                 raise ArithmeticError("logits that are NaN")
-            self._running[name] = (request, made + 1)
-            if made + 1 == request.sampling.max_tokens:
+            self._running[name] = (request, generated + 1)
+            if generated + 1 == request.sampling.max_tokens:
                 del self._running[name]
-                tokens = list(range(made + 1))
+                tokens = list(range(generated + 1))
                 flat = [-0.5] * len(tokens)
                 ended += [
                     GeneratedSample(
@@ -107,14 +107,14 @@ class Stream:
     """A Reply that records its messages."""
 
     def __init__(self) -> None:
-        self.said: list[dict[str, Any]] = []
+        self.messages: list[dict[str, Any]] = []
         self.closed = threading.Event()
         self.gone = False
         self._news = threading.Condition()
 
     def send(self, message: dict[str, Any]) -> None:
         with self._news:
-            self.said.append(decode(encode(message)))
+            self.messages.append(decode(encode(message)))
             self._news.notify_all()
 
     def close(self) -> None:
@@ -125,13 +125,13 @@ class Stream:
 
     def first(self) -> dict[str, Any]:
         with self._news:
-            assert self._news.wait_for(lambda: bool(self.said), SECONDS)
-            return self.said[0]
+            assert self._news.wait_for(lambda: bool(self.messages), SECONDS)
+            return self.messages[0]
 
 
 class Client:
     def __init__(self) -> None:
-        self.made: list[Counting] = []
+        self.engines: list[Counting] = []
         self.loop = EngineLoop(self._create)
         self.session = ""
         self.thread = threading.Thread(target=self.loop.run)
@@ -140,8 +140,8 @@ class Client:
     def _create(self, folder: Path, spec: TorchEngineSpec, threads: int | None) -> Counting:
         if folder.name == "bad":
             raise ValueError(f"{folder} is no model")
-        self.made.append(Counting())
-        return self.made[-1]
+        self.engines.append(Counting())
+        return self.engines[-1]
 
     def open(self, owner: str = "w0", folder: str = "/model") -> Stream:
         opened = Stream()
@@ -170,11 +170,11 @@ class Client:
 
 @pytest.fixture
 def client() -> Iterator[Client]:
-    made = Client()
-    yield made
-    made.loop.stop()
-    made.thread.join(SECONDS)
-    assert not made.thread.is_alive()
+    test_client = Client()
+    yield test_client
+    test_client.loop.stop()
+    test_client.thread.join(SECONDS)
+    assert not test_client.thread.is_alive()
 
 
 def test_messages_survive_encoding() -> None:
@@ -192,10 +192,10 @@ def test_stream_closes_after_the_last_sample(client: Client, tmp_path: Path) -> 
     client.open()
     assert client.generate("early", 2).first()["error"] == "lost"
     client.refit(tmp_path, 4)
-    assert torch.equal(client.made[0].taken["w"], torch.tensor([1.0, 2.0]))
+    assert torch.equal(client.engines[0].taken["w"], torch.tensor([1.0, 2.0]))
     stream = client.generate("a", 3)
     assert stream.closed.wait(SECONDS)
-    samples = [parse_sample(said["sample"]) for said in stream.said]
+    samples = [parse_sample(message["sample"]) for message in stream.messages]
     assert [(s.sample, s.tokens, s.versions) for s in samples] == [(i, [0, 1, 2], [4, 4, 4]) for i in (0, 1)]
 
 
@@ -204,13 +204,13 @@ def test_abort_frees_resources(client: Client, tmp_path: Path) -> None:
     client.open()
     client.refit(tmp_path, 1)
     endless = client.generate("a", 10**9)
-    beside = client.generate("b", 5)
+    concurrent = client.generate("b", 5)
     client.say(Op.ABORT, request_id="a")
     again = client.generate("a", 2)
-    for stream in (endless, beside, again):
+    for stream in (endless, concurrent, again):
         assert stream.closed.wait(SECONDS)
-    assert not endless.said
-    assert len(beside.said) == len(again.said) == 2
+    assert not endless.messages
+    assert len(concurrent.messages) == len(again.messages) == 2
 
 
 @pytest.mark.parametrize("how", ["close", "gone"])
@@ -230,8 +230,8 @@ def test_ended_session_closes_its_streams(client: Client, tmp_path: Path, how: s
     assert opened.closed.wait(SECONDS)
     assert client.generate("b", 1).first()["error"] == "lost"
     assert "result" in client.open("w1").first()
-    assert len(client.made) == 2
-    assert not other.said
+    assert len(client.engines) == 2
+    assert not other.messages
 
 
 def test_errors_have_a_kind(client: Client, tmp_path: Path) -> None:
@@ -265,52 +265,52 @@ def test_errors_have_a_kind(client: Client, tmp_path: Path) -> None:
 def test_failed_engine_ends_the_session_with_its_error(client: Client, tmp_path: Path) -> None:
     opened = client.open()
     client.refit(tmp_path, 1)
-    held = client.generate("a", 10**9)
+    endless = client.generate("a", 10**9)
     client.generate("b", 1, prompt=(13,))
-    assert held.closed.wait(SECONDS)
+    assert endless.closed.wait(SECONDS)
     assert opened.closed.wait(SECONDS)
-    assert opened.said[-1] == {"failed": "ArithmeticError: logits that are NaN"}
+    assert opened.messages[-1] == {"failed": "ArithmeticError: logits that are NaN"}
 
 
 def test_paused_engine_generates_nothing_and_answers_other_requests(client: Client, tmp_path: Path) -> None:
-    """New requests wait too, aborted ones are gone; the others continue after RELEASE."""
+    """New requests wait too, aborted ones end; the others continue after RELEASE."""
     opened = client.open()
     client.refit(tmp_path, 1)
     running, gone = client.generate("a", 10**9), client.generate("gone", 10**9)
     assert client.say(Op.HOLD).first() == {"result": None}
-    steps = client.made[0].steps
+    steps = client.engines[0].steps
     later = client.generate("b", 2)
     client.say(Op.ABORT, request_id="gone")
     assert gone.closed.wait(SECONDS)
     client.refit(tmp_path, 2, InFlightPolicy.CONTINUE)
-    assert client.made[0].in_flight is InFlightPolicy.CONTINUE
+    assert client.engines[0].in_flight is InFlightPolicy.CONTINUE
     assert client.say(Op.SEQUENCE_LOGPROBS, tokens=[1, 2]).first() == {"result": [-2.0]}
-    told = len(opened.said)
+    message_count = len(opened.messages)
     deadline = time.monotonic() + SECONDS
-    while len(opened.said) == told:  # the load is told all the same
+    while len(opened.messages) == message_count:  # load messages continue while paused
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    assert client.made[0].steps == steps
+    assert client.engines[0].steps == steps
     client.say(Op.RELEASE, lost="")
     assert later.closed.wait(SECONDS)
-    assert [parse_sample(said["sample"]).versions for said in later.said] == [[2, 2], [2, 2]]
+    assert [parse_sample(message["sample"]).versions for message in later.messages] == [[2, 2], [2, 2]]
     assert not running.closed.is_set()
 
 
 def test_release_as_lost_drops_paused_requests(client: Client, tmp_path: Path) -> None:
-    """Their samples are not stepped again; their ids are free."""
+    """Samples of dropped requests are not stepped again; their ids are free."""
     client.open()
     client.refit(tmp_path, 1)
-    held = client.generate("a", 10**9)
+    paused = client.generate("a", 10**9)
     assert client.say(Op.HOLD).first() == {"result": None}
-    steps = client.made[0].steps
+    steps = client.engines[0].steps
     client.say(Op.RELEASE, lost="the canary said no")
-    assert held.closed.wait(SECONDS)
-    assert held.said == [{"error": "lost", "words": "the canary said no"}]
-    assert client.made[0].steps == steps
+    assert paused.closed.wait(SECONDS)
+    assert paused.messages == [{"error": "lost", "words": "the canary said no"}]
+    assert client.engines[0].steps == steps
     again = client.generate("a", 2)
     assert again.closed.wait(SECONDS)
-    assert len(again.said) == 2
+    assert len(again.messages) == 2
 
 
 def test_ended_session_resumes_the_engine(client: Client, tmp_path: Path) -> None:
@@ -328,6 +328,6 @@ def test_load_is_reported_while_idle(client: Client, tmp_path: Path) -> None:
     client.refit(tmp_path, 1)
     client.generate("a", 10**9)
     deadline = time.monotonic() + SECONDS
-    while opened.said[-1].get("load", {}).get("running") != 1:
+    while opened.messages[-1].get("load", {}).get("running") != 1:
         assert time.monotonic() < deadline
         time.sleep(0.01)

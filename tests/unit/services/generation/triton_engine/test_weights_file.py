@@ -23,11 +23,11 @@ def test_round_trip(tmp_path: Path) -> None:
     entries = write_weights(path, WEIGHTS.items())
     assert [entry["offset"] for entry in entries] == [0, 64, 128, 192, 192]
     with read_weights(path, entries) as tensors:
-        found = {name: tensor.clone() for name, tensor in tensors}
-    assert found.keys() == WEIGHTS.keys()
+        loaded = {name: tensor.clone() for name, tensor in tensors}
+    assert loaded.keys() == WEIGHTS.keys()
     for name, tensor in WEIGHTS.items():
-        assert found[name].dtype == tensor.dtype
-        assert torch.equal(found[name], tensor)
+        assert loaded[name].dtype == tensor.dtype
+        assert torch.equal(loaded[name], tensor)
 
 
 def test_empty_file(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import sys
 from kubealign.process_settings import ExitCode
 
 _SECONDS = 30
-# Stands in for the module that the start imports, and is told to end while it is imported.
+# Stands in for the module that the entry point imports; SIGTERM arrives during the import.
 _PROGRAM = """
 import os, signal, sys
 from importlib.machinery import ModuleSpec

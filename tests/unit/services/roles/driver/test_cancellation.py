@@ -45,7 +45,7 @@ async def test_an_error_of_the_work_is_raised() -> None:
 
 
 async def test_work_that_swallows_a_cancellation_is_still_ended() -> None:
-    """For example a loop around `asyncio.wait_for` in Python 3.11."""
+    """A loop around `asyncio.wait_for` in Python 3.11 is an example."""
 
     async def stubborn() -> None:
         try:

@@ -1,4 +1,4 @@
-"""Creation of the run directory, which in a cluster the first pod does."""
+"""Creation of the run directory, a task of the first pod in a cluster."""
 
 import errno
 from pathlib import Path
@@ -41,7 +41,7 @@ def test_the_document_is_copied_to_the_run_directory(job: Path, tmp_path: Path) 
 
 
 def test_an_existing_document_stays(job: Path, tmp_path: Path) -> None:
-    """Resumed, or on one machine, where the document is the job's own file."""
+    """The job was resumed, or runs on one machine where the document is the job's own file."""
     (tmp_path / "job.json").write_text("{}")
     create_run_dir(settings(job, tmp_path))
     create_run_dir(settings(tmp_path / "job.json", tmp_path))

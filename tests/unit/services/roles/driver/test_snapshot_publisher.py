@@ -29,7 +29,7 @@ async def passes() -> None:
 
 
 async def test_the_trainer_is_released_once_its_snapshot_is_taken() -> None:
-    """Also before the snapshot is requested."""
+    """The release may also come before the snapshot request."""
     trainer = Trainer()
     snapshots = SnapshotPublisher(trainer.publish)
     await snapshots(1, 1)

@@ -1,5 +1,5 @@
-"""Generation with weights whose checksums are still being verified: no sample is handed out before, and none
-at all if they are wrong.
+"""Generation with weights whose checksums are still being verified: no sample is handed out before
+verification, and none if it fails.
 """
 
 import asyncio
@@ -29,11 +29,11 @@ class Checks:
         self.may = threading.Event()
         self.may.set()
         self.real = part_fetcher.verify_checksums
-        self.made = 0
+        self.calls = 0
 
     def __call__(self, snapshot: memoryview, tensors: Any, source: str) -> None:
         assert self.may.wait(30)
-        self.made += 1
+        self.calls += 1
         self.real(snapshot, tensors, source)
 
 
@@ -99,7 +99,7 @@ async def test_samples_of_wrong_weights_are_dropped_and_regenerated(
             await stage.ask("0/0", 40)
             await stage.running(SAMPLES)
         checks.may.clear()
-        started = checks.made
+        started = checks.calls
         flip = bit_in(tmp_path, await stage.announce(2, harm=lambda one: bit_in(tmp_path, one)()))
         if in_flight is InFlightPolicy.DRAIN:
             await stage.ask("0/0", 40, min_version=2)
@@ -113,13 +113,13 @@ async def test_samples_of_wrong_weights_are_dropped_and_regenerated(
             try:
                 real(snapshot, tensors, source)
             finally:
-                if checks.made == started + 1:
+                if checks.calls == started + 1:
                     flip()
 
         checks.real = mended_after
         checks.may.set()
         assert (await stage.acknowledged()).error == ""
-        assert checks.made == started + 2
+        assert checks.calls == started + 2
         with pytest.raises(EngineLost, match=r"not what was sent: 1 of .* have the wrong checksum"):
             await scoring
         stage.compute.may_step.set()

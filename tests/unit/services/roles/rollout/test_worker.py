@@ -36,7 +36,7 @@ class Engine:
         self.waiting: deque[tuple[str, int]] = deque()
         self.asked: list[str] = []
         self.may_finish: Callable[[int], bool] = lambda finished: True
-        self.made = 0
+        self.finished_count = 0
 
     def add(self, request: GenerationRequest) -> None:
         if request.request_id in {identity for identity, _ in self.waiting}:
@@ -48,9 +48,9 @@ class Engine:
         self.waiting = deque(one for one in self.waiting if one[0] != request_id)
 
     def step(self) -> list[GeneratedSample]:
-        if not self.waiting or not self.may_finish(self.made):
+        if not self.waiting or not self.may_finish(self.finished_count):
             return []
-        self.made += 1
+        self.finished_count += 1
         request_id, sample = self.waiting.popleft()
         return [
             GeneratedSample(

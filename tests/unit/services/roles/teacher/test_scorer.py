@@ -69,7 +69,7 @@ async def test_candidates_are_the_most_likely_of_the_whole_distribution(
         with torch.no_grad():
             logits = plain(torch.tensor([tokens])).logits[0, :, :vocabulary] / temperature
         prompt = 2 if len(tokens) > 2 else 1
-        # A token is predicted at the position before it; padding of the vocabulary is no token.
+        # A token is predicted at the previous position; vocabulary padding is no token.
         all_logprobs = logits[prompt - 1 : -1].log_softmax(-1)
         expected, which = all_logprobs.topk(min(candidates, vocabulary), -1)
         assert columns["tokens"].dtype == torch.int32

@@ -9,7 +9,7 @@ from kubealign_services.runtime.offload.accelerator_lock import AcceleratorLock,
 pytestmark = pytest.mark.timeout(30)
 
 
-class Told:
+class RecordingTenant:
     """A tenant that records its calls, and fails as often as instructed."""
 
     def __init__(self, name: str, events: list[str]) -> None:
@@ -36,12 +36,12 @@ def events() -> list[str]:
 
 
 @pytest.fixture
-def tenants(events: list[str]) -> dict[str, Told]:
-    return {name: Told(name, events) for name in ("training", "generation")}
+def tenants(events: list[str]) -> dict[str, RecordingTenant]:
+    return {name: RecordingTenant(name, events) for name in ("training", "generation")}
 
 
 @pytest.fixture
-def lease(tenants: dict[str, Told]) -> AcceleratorLock:
+def lease(tenants: dict[str, RecordingTenant]) -> AcceleratorLock:
     return AcceleratorLock(tenants, timeout=10.0)
 
 
@@ -76,7 +76,7 @@ def test_tenants_wait_their_turn_in_order(lease: AcceleratorLock, events: list[s
         thread.start()
         waiting.append(thread)
         while lease.queue_length <= number:
-            # The order of asking is what is tested, so each has to stand in the queue first.
+            # The request order is tested, so each waiter must be queued before the next starts.
             threading.Event().wait(0.001)
     again = threading.Thread(target=_compute, args=(lease, "generation", "again", events))
     again.start()
@@ -104,8 +104,8 @@ def _compute(lease: AcceleratorLock, tenant: str, what: str, events: list[str]) 
         events.append(f"{tenant} {what}")
 
 
-def test_timeout_names_the_holder_and_its_purpose(tenants: dict[str, Told]) -> None:
-    # Read as generation begins to wait and has it, as training begins to wait, and twice as it gives up.
+def test_timeout_names_the_holder_and_its_purpose(tenants: dict[str, RecordingTenant]) -> None:
+    # Clock reads: generation starts waiting and acquires, training starts waiting, and two when it times out.
     clock = iter([100.0, 100.0, 102.5, 108.0, 108.0])
     lease = AcceleratorLock(tenants, timeout=5.0, clock=lambda: next(clock))
     lease.acquire("generation", "samples")
@@ -118,7 +118,7 @@ def test_timeout_names_the_holder_and_its_purpose(tenants: dict[str, Told]) -> N
     assert lease.holder == "generation"
 
 
-def test_timed_out_waiter_blocks_no_other(tenants: dict[str, Told]) -> None:
+def test_timed_out_waiter_blocks_no_other(tenants: dict[str, RecordingTenant]) -> None:
     lease = AcceleratorLock(tenants, timeout=0.05)
     lease.acquire("generation", "samples")
     with pytest.raises(AcceleratorLockTimeout, match="generation has held it"):
@@ -130,7 +130,7 @@ def test_timed_out_waiter_blocks_no_other(tenants: dict[str, Told]) -> None:
 
 
 def test_failed_reload_releases_the_lock_and_offloads_before_the_next(
-    lease: AcceleratorLock, tenants: dict[str, Told], events: list[str]
+    lease: AcceleratorLock, tenants: dict[str, RecordingTenant], events: list[str]
 ) -> None:
     tenants["training"].failures = 1
     with pytest.raises(MemoryError, match="training enters"):

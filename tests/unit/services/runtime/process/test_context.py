@@ -65,7 +65,7 @@ async def test_sub_context_has_its_own_name_and_thread_and_no_address() -> None:
 
     pending = asyncio.ensure_future(part.compute(long))
     await asyncio.to_thread(inside.wait, 10)
-    # The other thread is free, and the process knows what keeps it from ending.
+    # The other thread is free, and the process reports the work that blocks its shutdown.
     assert await main_context.compute(lambda: "done") == "done"
     assert "long" in main_context.running_computation
     leave.set()

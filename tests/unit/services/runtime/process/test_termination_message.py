@@ -36,7 +36,7 @@ def test_message_is_written_in_place(tmp_path: Path) -> None:
     before = path.stat().st_ino
     write_termination_message(path, "no column reward")
     assert path.read_text() == "no column reward"
-    # A container's is a mount of its own: nothing can take its place.
+    # A container's message file is a mount of its own and cannot be replaced.
     assert path.stat().st_ino == before
 
 

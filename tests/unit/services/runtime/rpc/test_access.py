@@ -30,7 +30,7 @@ def test_every_method_names_existing_roles() -> None:
 
 
 def test_method_without_the_option_allows_no_role() -> None:
-    # A method of a foreign contract that is loaded in every process, and one that nobody has.
+    # A method of a foreign contract loaded in every process, and an unknown method.
     pool = descriptor_pool.Default()
     assert pool.FindMethodByName("kubealign.v1.Trainer.TrainStep") is not None
     assert allowed_roles("/kubealign.v1.Trainer/Destroy") == frozenset()

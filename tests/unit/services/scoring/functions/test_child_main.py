@@ -33,7 +33,7 @@ def test_booleans_are_one_and_zero() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ([1.0], "returned 1 rewards for 2 responses"),
         ([1.0, float("nan")], "returned nan for response 1; a reward is a finite number"),
@@ -47,10 +47,10 @@ def test_booleans_are_one_and_zero() -> None:
         ([torch.zeros(2), 1], "not one number"),
     ],
 )
-def test_invalid_rewards_are_rejected_with_their_index(given: Any, said: str) -> None:
+def test_invalid_rewards_are_rejected_with_their_index(given: Any, message: str) -> None:
     refused = refusal(lambda prompts, responses: given)
     assert refused.kind is FunctionFailure.BAD
-    assert said in str(refused)
+    assert message in str(refused)
 
 
 def test_a_function_gets_the_columns_it_names() -> None:
@@ -109,7 +109,7 @@ def test_missing_function_lists_the_defined_ones(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("import no_such_thing\n", "ModuleNotFoundError: No module named 'no_such_thing'"),
         ("def f(:\n", "SyntaxError"),
@@ -117,13 +117,13 @@ def test_missing_function_lists_the_defined_ones(tmp_path: Path) -> None:
         ("x = 1 / 0\n", "line 1: x = 1 / 0"),
     ],
 )
-def test_a_file_that_cannot_be_imported(tmp_path: Path, text: str, said: str) -> None:
+def test_a_file_that_cannot_be_imported(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "broken_reward.py"
     file.write_text(text)
     with pytest.raises(FunctionError) as caught:
         load_function({"file": str(file), "name": "f"})
     assert caught.value.kind is FunctionFailure.MISSING
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_missing_module_or_file_is_reported() -> None:

@@ -17,7 +17,7 @@ from kubealign_services.telemetry.trackers.json_lines import JsonLinesWriter
 from support.bad_specs import whole_job
 
 
-class Kept:
+class RecordingTracker:
     """Records its calls; waits for `go` before each step, if it has one."""
 
     def __init__(self, go: threading.Event | None = None) -> None:
@@ -37,7 +37,7 @@ class Kept:
 
 
 def test_queue_is_written_before_close() -> None:
-    recorder = Kept()
+    recorder = RecordingTracker()
     tracker = BackgroundTracker("kept", lambda: recorder)
     for step in range(100):
         tracker.step(step, 1, {"reward/mean": 0.5})
@@ -49,7 +49,7 @@ def test_queue_is_written_before_close() -> None:
 
 def test_hanging_tracker_only_drops_metrics(caplog: pytest.LogCaptureFixture) -> None:
     go = threading.Event()
-    recorder = Kept(go)
+    recorder = RecordingTracker(go)
     tracker = BackgroundTracker("slow", lambda: recorder, max_queued=3)
     tracker.step(0, 1, {})
     assert recorder.begun.wait(20)
@@ -66,7 +66,7 @@ def test_hanging_tracker_only_drops_metrics(caplog: pytest.LogCaptureFixture) ->
 
 
 def test_tracker_that_cannot_be_opened_warns_once(caplog: pytest.LogCaptureFixture) -> None:
-    def refuse() -> Kept:
+    def refuse() -> RecordingTracker:
         raise PermissionError("no key")
 
     tracker = BackgroundTracker("wb", refuse, max_queued=2)

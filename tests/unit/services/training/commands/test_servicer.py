@@ -48,5 +48,5 @@ async def test_every_method_is_a_command(
         assert reply.DESCRIPTOR is method.output_type
         name, passed = dispatcher.commands.pop()
         assert passed is request
-        # Only the calls of log-probabilities and values have another name on the wire than in the group.
+        # Only log-probabilities and values are called differently on the wire and in the group.
         assert name == {"Logprobs": "Forward", "Values": "Forward"}.get(method.name, method.name)

@@ -32,7 +32,7 @@ LOGPROBS = frozenset({"logprobs"})
 OTHER = "generation"
 
 
-class Nothing:
+class OtherTenant:
     """The other tenant."""
 
     def offload(self) -> None: ...
@@ -47,7 +47,7 @@ def moved(monkeypatch: pytest.MonkeyPatch) -> None:
     def loaded(*arguments: Any) -> PackedModel:
         model = load_model(*arguments)
         for parameter in model.parameters():
-            # Not the file's own pages: these cannot be freed.
+            # A copy: mapped file pages cannot be freed.
             parameter.data = parameter.data.clone()
         return model
 
@@ -58,7 +58,7 @@ def moved(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def shared() -> tuple[AcceleratorLock, SharedAccelerator]:
     tenant = TrainingTenant()
-    lock = AcceleratorLock({TRAINING: tenant, OTHER: Nothing()}, timeout=5.0)
+    lock = AcceleratorLock({TRAINING: tenant, OTHER: OtherTenant()}, timeout=5.0)
     return lock, SharedAccelerator(lock, tenant)
 
 
@@ -105,7 +105,7 @@ def test_offloading_between_commands_does_not_affect_training(
 
     def between() -> None:
         with lock.hold(OTHER, "samples"):
-            # Except AdamW's step counts, which are not on the accelerator.
+            # AdamW's step counts are excluded: they are not on the accelerator.
             large = [tensor for tensor in created._resident_tensors() if tensor.numel() > 1]
             assert sum(tensor.untyped_storage().nbytes() for tensor in large) == 0
         with accelerator.hold("what follows"):

@@ -96,14 +96,14 @@ def test_inconsistent_announcement_is_refused(
 
 
 @given(st.integers(0, len(SNAPSHOT) - 1), st.integers(0, 7))
-def test_any_flipped_bit_is_detected_and_named(place: int, bit: int) -> None:
+def test_any_flipped_bit_is_detected_and_named(offset: int, bit: int) -> None:
     harmed = bytearray(SNAPSHOT)
-    harmed[place] ^= 1 << bit
+    harmed[offset] ^= 1 << bit
     tensors = announcement().parts[0].tensors
-    if 60 <= place < 64:  # padding: part of no tensor
+    if 60 <= offset < 64:  # padding: part of no tensor
         verify_checksums(memoryview(harmed), tensors, "here")
         return
-    with pytest.raises(CorruptTransfer, match=f"1 of 2 tensors from here .*: {'a' if place < 60 else 'b'}$"):
+    with pytest.raises(CorruptTransfer, match=f"1 of 2 tensors from here .*: {'a' if offset < 60 else 'b'}$"):
         verify_checksums(memoryview(harmed), tensors, "here")
 
 

@@ -18,10 +18,10 @@ def answer(worker: str, error: str = "", version: int = 4) -> refit_pb2.RefitAck
 @pytest.mark.parametrize(
     ("committed", "failed", "min_replicas", "replicas", "known", "passed", "verdict"),
     [
-        # Enough, whatever else.
+        # Enough acknowledgements, regardless of the others.
         ("ab", "", 2, 3, "", False, QuorumVerdict.REACHED),
         ("ab", "c", 2, 3, "", True, QuorumVerdict.REACHED),
-        # Not enough yet, but those left could make it up.
+        # Not enough yet, but the remaining workers could suffice.
         ("a", "", 2, 3, "", False, QuorumVerdict.WAITING),
         ("a", "b", 2, 3, "", False, QuorumVerdict.WAITING),
         ("", "", 1, 1, "", False, QuorumVerdict.WAITING),

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(60)
 @dataclass(frozen=True)
 class Piece:
     name: str
-    whole: tuple[int, ...]
+    whole_shape: tuple[int, ...]
     box: Box
     rank: int
 
@@ -34,14 +34,14 @@ class Piece:
 def announced(
     pieces: list[Piece], tensors: dict[str, Tensor]
 ) -> tuple[refit_pb2.WeightsAnnouncement, dict[int, memoryview]]:
-    """An announcement of these pieces, and each part's bytes by its index."""
+    """Return an announcement of these pieces, and each part's bytes by its index."""
     parts, snapshots = [], {}
     for index, rank in enumerate(sorted({piece.rank for piece in pieces})):
         data = bytearray()
         part = refit_pb2.WeightsPart(rank=rank)
         for piece in (piece for piece in pieces if piece.rank == rank):
             data += bytes(align_offset(len(data)) - len(data))
-            contents = tensors[piece.name][piece.box.slices_in(Box.whole(piece.whole))].contiguous()
+            contents = tensors[piece.name][piece.box.slices_in(Box.whole(piece.whole_shape))].contiguous()
             raw = contents.reshape(-1).view(torch.uint8).numpy().tobytes() if contents.numel() else b""
             part.tensors.add(
                 name=piece.name,
@@ -51,7 +51,7 @@ def announced(
                 size_bytes=len(raw),
                 checksum=f"{len(data):016x}",
                 start=piece.box.start,
-                whole_shape=piece.whole,
+                whole_shape=piece.whole_shape,
             )
             data += raw
         part.size_bytes = len(data)
@@ -93,9 +93,9 @@ def tilings(draw: st.DrawFn) -> tuple[list[Piece], dict[str, tuple[int, ...]], d
 @settings(deadline=None, max_examples=150)
 @given(tilings())
 def test_any_range_of_any_tiling_is_assembled(
-    made: tuple[list[Piece], dict[str, tuple[int, ...]], dict[str, list[Box]]],
+    tiling: tuple[list[Piece], dict[str, tuple[int, ...]], dict[str, list[Box]]],
 ) -> None:
-    pieces, shapes, requested = made
+    pieces, shapes, requested = tiling
     generator = torch.Generator().manual_seed(1)
     tensors = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
     announcement, snapshots = announced(pieces, tensors)
@@ -116,7 +116,7 @@ def test_any_range_of_any_tiling_is_assembled(
     for name, boxes in requested.items():
         for box, tensor in zip(boxes, taken[name], strict=True):
             assert torch.equal(tensor, tensors[name][box.slices_in(Box.whole(shapes[name]))])
-    # Nothing is fetched that gives no element.
+    # No piece without a requested element is fetched.
     for index, entries in wanted_plan.needed.items():
         for entry in entries:
             name = announcement.parts[index].tensors[entry].name
@@ -132,9 +132,9 @@ def test_any_range_of_any_tiling_is_assembled(
 @settings(deadline=None, max_examples=80)
 @given(tilings(), st.data())
 def test_missing_or_duplicate_piece_is_detected(
-    made: tuple[list[Piece], dict[str, tuple[int, ...]], dict[str, list[Box]]], data: st.DataObject
+    tiling: tuple[list[Piece], dict[str, tuple[int, ...]], dict[str, list[Box]]], data: st.DataObject
 ) -> None:
-    pieces, shapes, _ = made
+    pieces, shapes, _ = tiling
     full = [index for index, piece in enumerate(pieces) if piece.box.size]
     if not full:
         return

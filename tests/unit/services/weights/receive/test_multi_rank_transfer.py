@@ -77,16 +77,19 @@ class Ranks:
             await asyncio.sleep(0)
 
     def receiver(
-        self, near: bool, wanted: RangeSelector | None = None, encoding: WeightEncoding = WeightEncoding.DENSE
+        self,
+        near: bool,
+        selector: RangeSelector | None = None,
+        encoding: WeightEncoding = WeightEncoding.DENSE,
     ) -> WeightsReceiver:
         folder = self.folder if near else self.folder / "nowhere"
-        return WeightsReceiver(folder, self.stream, 10.0, wanted, encoding)
+        return WeightsReceiver(folder, self.stream, 10.0, selector, encoding)
 
-    def flip(self, part: refit_pb2.WeightsPart, place: int) -> None:
+    def flip(self, part: refit_pb2.WeightsPart, offset: int) -> None:
         """Flip a byte in the part's segment, like a stray write."""
         path = self.folder / part.sources[0].shared_memory.name
         data = bytearray(path.read_bytes())
-        data[HEADER_BYTES + place] ^= 1
+        data[HEADER_BYTES + offset] ^= 1
         path.write_bytes(data)
 
     def close(self) -> None:
@@ -115,7 +118,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 async def taken(
     receiver: WeightsReceiver, announcement: refit_pb2.WeightsAnnouncement
 ) -> tuple[dict[str, Tensor], str, int, int]:
-    """Tensors that an engine has copied; transport, received bytes, parts that arrived as deltas."""
+    """Return the tensors that an engine copied, transport, received bytes, and number of delta parts."""
     async with receiver.fetch(announcement) as transfer:
         copied = {name: tensor.clone() for name, tensor in transfer.tensors}
         transfer.check_valid()
@@ -126,8 +129,10 @@ async def taken(
 DENSE = 4000 + 2400 + 1200
 
 
-def same(found: dict[str, Tensor], weights: dict[str, Tensor]) -> bool:
-    return found.keys() == weights.keys() and all(torch.equal(found[name], weights[name]) for name in weights)
+def same(actual: dict[str, Tensor], weights: dict[str, Tensor]) -> bool:
+    return actual.keys() == weights.keys() and all(
+        torch.equal(actual[name], weights[name]) for name in weights
+    )
 
 
 @pytest.mark.parametrize("near", [True, False], ids=["shared memory", "stream"])
@@ -154,12 +159,12 @@ async def test_split_engine_fetches_only_its_ranges(start: Start) -> None:
         return [Box((0, 25), (40, 25))] if name == "w" else []
 
     announcement = ranks.publish(0)
-    async with ranks.receiver(near=False, wanted=columns).fetch(announcement) as transfer:
+    async with ranks.receiver(near=False, selector=columns).fetch(announcement) as transfer:
         (piece,) = transfer.tensors.slices()
         assert (piece.name, piece.shape, piece.start) == ("w", (64, 50), (0, 25))
         assert torch.equal(piece.tensor, ranks.weights["w"][:40, 25:])
         assert transfer.received_bytes == 4000
-    # Nothing was asked of the rank that has nothing of it.
+    # The rank without requested elements received no request.
     assert ranks.asked == [(0, False)]
 
 
@@ -181,7 +186,7 @@ async def test_corrupt_part_of_one_rank_is_reported_and_fetched_from_another_sou
     announcement = ranks.publish(1)
     tensors, *_ = await taken(ranks.receiver(near=False), announcement)
     assert same(tensors, ranks.weights)
-    # The one that was corrupt was asked once more, the other was not.
+    # The corrupt part was requested once more, the other was not.
     assert sorted(ranks.asked) == [(0, False), (1, False), (1, False)]
 
 
@@ -189,7 +194,7 @@ async def test_missing_part_of_one_rank_is_reported(start: Start) -> None:
     ranks = start()
     announcement = ranks.publish(0)
     (ranks.folder / announcement.parts[0].sources[0].shared_memory.name).unlink()
-    # Its file is gone, its stream is not.
+    # The file is removed; the stream still serves.
     tensors, transport, *_ = await taken(ranks.receiver(near=True), announcement)
     assert same(tensors, ranks.weights) and transport == "stream"
     ranks.gone.add(0)
@@ -227,7 +232,7 @@ async def test_only_deltas_are_streamed_after_the_first_version(start: Start) ->
         if version:
             assert received == sum(sum(part.delta_sizes) for part in announcement.parts)
             assert received < DENSE / 8
-        # With shared memory nothing is streamed, and a receiver without a cached base fetches everything.
+        # Shared memory needs no stream, and a receiver without a cached base fetches everything.
         tensors, transport, received, deltas = await taken(near, announcement)
         assert (same(tensors, ranks.weights), transport, received, deltas) == (
             True,
@@ -249,7 +254,7 @@ async def test_receiver_without_the_base_fetches_everything(start: Start) -> Non
         ranks.asked.clear()
         tensors, _, _, count = await taken(who, announcement)
         assert same(tensors, ranks.weights)
-        # Nor are changes asked for that could not be used.
+        # Unusable deltas are not requested either.
         assert [delta for _, delta in ranks.asked].count(True) == count
         return count
 
@@ -286,7 +291,7 @@ async def test_invalid_delta_is_followed_by_a_full_transfer(start: Start, how: s
         if rank == 0 and (0, False) not in ranks.asked:
             if how == "gone":
                 raise NotFound("no deltas here")
-            # The last byte, of the compressed changes: they unpack to others, or not at all.
+            # The last byte of the compressed delta: it unpacks to other changes or fails to unpack.
             end = b"" if how == "cut" else bytes([chunk.data[-1] ^ 0x40])
             chunk.data = chunk.data[:-1] + end
 
@@ -294,7 +299,7 @@ async def test_invalid_delta_is_followed_by_a_full_transfer(start: Start, how: s
     tensors, _, _, deltas = await taken(receiver, announcement)
     assert same(tensors, ranks.weights)
     assert sorted(ranks.asked) == [(0, False), (0, True), (1, True)] and deltas == 1
-    # From there on changes come again, to the full one too.
+    # Later transfers use deltas again, also for the part that was fetched in full.
     ranks.harm = lambda rank, chunk: None
     ranks.step()
     tensors, _, _, deltas = await taken(receiver, ranks.publish(2))
@@ -313,7 +318,7 @@ async def test_part_with_large_delta_is_sent_dense(start: Start) -> None:
     assert [len(part.delta_sizes) for part in announcement.parts] == [0, 2]
     tensors, _, _, deltas = await taken(receiver, announcement)
     assert same(tensors, ranks.weights) and deltas == 1
-    # Another shape is no change of the same tensor.
+    # A tensor of another shape has no delta to the old one.
     ranks.weights["b"] = torch.zeros(299)
     announcement = ranks.publish(2)
     assert [len(part.delta_sizes) for part in announcement.parts] == [1, 0]
@@ -327,7 +332,7 @@ async def test_split_engine_fetches_only_its_deltas(start: Start) -> None:
     def bias(name: str, shape: tuple[int, ...]) -> list[Box]:
         return [Box((4,), (3,))] if name == "b" else []
 
-    receiver = ranks.receiver(near=False, wanted=bias, encoding=WeightEncoding.DELTA)
+    receiver = ranks.receiver(near=False, selector=bias, encoding=WeightEncoding.DELTA)
     await taken(receiver, ranks.publish(0))
     ranks.step()
     announcement = ranks.publish(1)

@@ -17,13 +17,13 @@ class Losses:
     """Reports losses of a server, and loads the base weights, which may fail."""
 
     def __init__(self, receiver: Any) -> None:
-        self.told: asyncio.Queue[str] = asyncio.Queue()
+        self.causes: asyncio.Queue[str] = asyncio.Queue()
         self.bases = 0
         self.failing = 0
         self._receiver = receiver
 
     async def lost(self) -> str:
-        return await self.told.get()
+        return await self.causes.get()
 
     async def base(self) -> None:
         self.bases += 1
@@ -34,7 +34,7 @@ class Losses:
     def lose(self, cause: str) -> None:
         for weight in self._receiver.model.weights.values():
             weight.zero_()
-        self.told.put_nowait(cause)
+        self.causes.put_nowait(cause)
 
 
 async def test_lost_weights_are_restored_after_the_base(stage: Any) -> None:

@@ -50,7 +50,7 @@ class Memory:
 )
 def test_bytes_equal_torchs_conversion(
     given_in: torch.dtype,
-    wanted: torch.dtype,
+    target_dtype: torch.dtype,
     count: int,
     is_strided: bool,
     mapped_bytes: int,
@@ -62,11 +62,11 @@ def test_bytes_equal_torchs_conversion(
         -30, 4, generator=generator
     )
     source = values.to(given_in)[::2] if is_strided else values[:count].to(given_in)
-    expected = source.to(wanted).clone(memory_format=torch.contiguous_format).view(torch.uint8)
+    expected = source.to(target_dtype).clone(memory_format=torch.contiguous_format).view(torch.uint8)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(piece_copy, "_CHUNK_BYTES", stretch)
         memory = Memory(len(expected) + 128, mapped_bytes)
-        checksum = copy_tensor(source, wanted, memory, 64)
+        checksum = copy_tensor(source, target_dtype, memory, 64)
     written = torch.from_numpy(memory.data)
     assert torch.equal(written[64:-64], expected)
     assert bool((written[:64] == 255).all()) and bool((written[-64:] == 255).all())
@@ -139,7 +139,7 @@ def test_narrowing_rounds_to_even_and_keeps_nan() -> None:
         0x8000_0000: 0x8000,  # minus zero
         0x0000_8001: 0x0001,  # among the subnormal numbers
     }
-    for count in (len(cases), 40 * len(cases)):  # one vector does not hold them all
+    for count in (len(cases), 40 * len(cases)):  # more values than one vector holds
         bits = np.resize(np.array(list(cases), np.uint32), count)
         memory = torch.empty(2 * count, dtype=torch.uint8).numpy()
         checksum = narrow_with_checksum(memory, bits.view(np.float32))

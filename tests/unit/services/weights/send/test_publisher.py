@@ -29,9 +29,9 @@ CANARY = refit_pb2.Canary(tokens=[1, 2], logprobs=[-1.0], tolerance=1e-3)
 
 @pytest.fixture
 def publisher(tmp_path: Path) -> Iterator[WeightsPublisher]:
-    made = WeightsPublisher(tmp_path, "localhost:1", WeightTransport.AUTO)
-    yield made
-    made.close()
+    weights_publisher = WeightsPublisher(tmp_path, "localhost:1", WeightTransport.AUTO)
+    yield weights_publisher
+    weights_publisher.close()
 
 
 def publish(
@@ -236,7 +236,7 @@ def test_another_folder_is_another_host(tmp_path: Path) -> None:
 def test_snapshot_is_gone_from_the_first_changed_byte(
     publisher: WeightsPublisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For a reader on a file system without locks."""
+    """The reader is on a file system without locks."""
     monkeypatch.setattr(shared_memory._OpenFile, "lock", lambda file: False)
     first = publish(publisher, 1, [("w", torch.ones(3))])
     late = mapped_at(tmp_path, first)
@@ -258,7 +258,7 @@ def test_master_weights_are_published_in_the_requested_precision(
     publisher: WeightsPublisher, tmp_path: Path
 ) -> None:
     master = torch.randn(3, 1000, generator=torch.Generator().manual_seed(1))
-    for version in (1, 2, 3):  # the third goes through a map that is kept
+    for version in (1, 2, 3):  # the third publication reuses a mapping
         part = publisher.write([WeightSlice("w", (3, 1000), (0, 0), master, torch.bfloat16)])
         announcement = build_announcement([part], fence=1, version=version, canary=CANARY)
         publisher.seal(announcement.weights)

@@ -25,9 +25,9 @@ NAMES = ("embed.weight", "head.weight")
 
 @pytest.fixture
 def publisher(tmp_path: Path) -> Iterator[WeightsPublisher]:
-    made = WeightsPublisher(tmp_path, "trainer:1", WeightTransport.AUTO)
-    yield made
-    made.close()
+    weights_publisher = WeightsPublisher(tmp_path, "trainer:1", WeightTransport.AUTO)
+    yield weights_publisher
+    weights_publisher.close()
 
 
 def publish(publisher: WeightsPublisher, version: int) -> refit_pb2.WeightsAnnouncement:
@@ -48,8 +48,10 @@ def receiver(
     return WeightsReceiver(folder, stream, 10.0, encoding=encoding)
 
 
-async def kept(receiver: WeightsReceiver, announcement: refit_pb2.WeightsAnnouncement) -> dict[str, Tensor]:
-    """Views that are kept beyond the transfer."""
+async def fetch_views(
+    receiver: WeightsReceiver, announcement: refit_pb2.WeightsAnnouncement
+) -> dict[str, Tensor]:
+    """Return views that outlive the transfer."""
     async with receiver.fetch(announcement) as transfer:
         assert transfer.tensors.lasts
         return dict(transfer.tensors)
@@ -72,10 +74,10 @@ def all_are(tensors: dict[str, Tensor], version: int) -> bool:
 async def test_version_in_use_stays_intact_through_later_versions(
     publisher: WeightsPublisher, tmp_path: Path
 ) -> None:
-    slow = await kept(receiver(tmp_path, publisher), publish(publisher, 1))
+    slow = await fetch_views(receiver(tmp_path, publisher), publish(publisher, 1))
     quick = receiver(tmp_path, publisher)
     for version in range(2, 7):
-        views = await kept(quick, publish(publisher, version))
+        views = await fetch_views(quick, publish(publisher, version))
         assert all_are(views, version) and all_are(slow, 1)
         assert len(files(tmp_path)) == 2
 
@@ -84,7 +86,7 @@ async def test_prompt_reader_needs_only_two_files(publisher: WeightsPublisher, t
     first, worker = files(tmp_path), receiver(tmp_path, publisher)
     views: dict[str, Tensor] = {}
     for version in range(1, 8):
-        views = await kept(worker, publish(publisher, version))
+        views = await fetch_views(worker, publish(publisher, version))
         assert all_are(views, version)
     assert files(tmp_path) == first
 
@@ -92,7 +94,7 @@ async def test_prompt_reader_needs_only_two_files(publisher: WeightsPublisher, t
 async def test_single_view_keeps_the_lock(publisher: WeightsPublisher, tmp_path: Path) -> None:
     before = files(tmp_path)
     worker = receiver(tmp_path, publisher)
-    views = await kept(worker, publish(publisher, 1))
+    views = await fetch_views(worker, publish(publisher, 1))
     corner = views["head.weight"][3:, 5]
     del views
     publish(publisher, 2)
@@ -103,7 +105,7 @@ async def test_single_view_keeps_the_lock(publisher: WeightsPublisher, tmp_path:
     assert removed_but_mapped(tmp_path)
     del corner
     for version in range(4, 7):
-        await kept(worker, publish(publisher, version))
+        await fetch_views(worker, publish(publisher, version))
     assert files(tmp_path) == after
     assert not removed_but_mapped(tmp_path)
 
@@ -114,14 +116,14 @@ async def test_eight_receivers_share_one_snapshot(publisher: WeightsPublisher, t
     views: list[dict[str, Tensor]] = []
     for version in range(1, 6):
         announcement = publish(publisher, version)
-        views = [await kept(each, announcement) for each in receivers]
+        views = [await fetch_views(each, announcement) for each in receivers]
         assert all(all_are(tensors, version) for tensors in views)
     assert files(tmp_path) == before
-    # One falls behind; seven go on, and its memory goes with it.
+    # One reader falls behind and keeps its snapshot's memory; seven continue.
     late = views.pop()
     for version in range(6, 9):
         announcement = publish(publisher, version)
-        views = [await kept(each, announcement) for each in receivers[:7]]
+        views = [await fetch_views(each, announcement) for each in receivers[:7]]
     assert all_are(late, 5) and all(all_are(tensors, 8) for tensors in views)
     assert len(files(tmp_path) - before) == 1
 
@@ -187,20 +189,20 @@ async def test_snapshot_being_written_cannot_be_read(publisher: WeightsPublisher
 
     publisher.publish(fence=1, version=3, tensors=tensors(), canary=refit_pb2.Canary())
     assert seen == [SnapshotGone]
-    assert all_are(await kept(worker, publish(publisher, 4)), 4)
+    assert all_are(await fetch_views(worker, publish(publisher, 4)), 4)
 
 
 async def test_damaged_map_is_mapped_again(tmp_path: Path) -> None:
     publisher = WeightsPublisher(tmp_path, None, WeightTransport.SHARED_MEMORY)
     worker = receiver(tmp_path, publisher)
-    views = await kept(worker, publish(publisher, 1))
+    views = await fetch_views(worker, publish(publisher, 1))
     views["embed.weight"][0, 0] = 7.0  # this process's own page from now on
     del views
     publish(publisher, 2)
     other = receiver(tmp_path, publisher)
     third = publish(publisher, 3)
-    assert all_are(await kept(worker, third), 3)
-    assert all_are(await kept(other, third), 3)
+    assert all_are(await fetch_views(worker, third), 3)
+    assert all_are(await fetch_views(other, third), 3)
     publisher.close()
 
 
@@ -215,11 +217,11 @@ async def test_corruption_is_detected_before_views_are_kept(
             file.seek(64 + 40)
             file.write(b"\x01")
     with pytest.raises(CorruptTransfer, match=r"1 of 2 tensors from shared memory .* embed.weight"):
-        await kept(receiver(tmp_path, publisher), announcement)
+        await fetch_views(receiver(tmp_path, publisher), announcement)
 
 
 async def test_cached_delta_base_cannot_be_kept(tmp_path: Path) -> None:
-    """The next version's deltas are applied in place."""
+    """Deltas of the next version are applied to the base in place."""
     publisher = WeightsPublisher(
         tmp_path / "shared", "trainer:1", WeightTransport.AUTO, encoding=WeightEncoding.DELTA
     )

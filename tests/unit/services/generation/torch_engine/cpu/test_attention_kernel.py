@@ -67,15 +67,15 @@ def test_every_new_token_sees_its_context(case: dict[str, Any]) -> None:
     cache = PagedKVCache({3: LayerKVShape(case["key_heads"], width, value_width)}, dtype, CPU)
     cache.reserve(tables.size)
     cached = cache.layer(3)
-    # What nobody may look at would show.
+    # NaN marks slots that must not be read.
     for block in cached:
         block.fill_(torch.nan)
     states = [torch.randn(n, case["key_heads"], width + value_width).to(dtype) for n in contexts]
     for row, start in enumerate(case["earlier"]):
         for p in range(start):
-            page, place = tables[row, p // PAGE_TOKENS], p % PAGE_TOKENS
-            cached[0][page, place] = states[row][p, :, :width]
-            cached[1][page, place] = states[row][p, :, width:]
+            page, offset = tables[row, p // PAGE_TOKENS], p % PAGE_TOKENS
+            cached[0][page, offset] = states[row][p, :, :width]
+            cached[1][page, offset] = states[row][p, :, width:]
     total = int(lengths.sum())
     new = torch.cat([each[start:] for each, start in zip(states, earlier, strict=True)])
     queries = torch.randn(heads, total, width).to(dtype)
@@ -88,24 +88,24 @@ def test_every_new_token_sees_its_context(case: dict[str, Any]) -> None:
     torch.set_num_threads(case["threads"])
     try:
         with pytest.MonkeyPatch.context() as patch:
-            # So that a few rows are worth several threads.
+            # A low threshold, so that a few rows already use several threads.
             patch.setattr(kernel_threads, "NUMBERS_PER_THREAD", 64)
             keys, values = (x.transpose(0, 1) for x in (new[..., :width], new[..., width:]))
-            found = plan.attend(3, queries, keys, values, 0.3, case["window"])
+            output = plan.attend(3, queries, keys, values, 0.3, case["window"])
     finally:
         torch.set_num_threads(threads)
-    assert found.dtype == dtype
+    assert output.dtype == dtype
     owners = np.repeat(np.arange(len(lengths)), lengths)
     for token, (row, position) in enumerate(zip(owners.tolist(), positions.tolist(), strict=True)):
         k, v = torch.split(states[row][: position + 1], [width, value_width], dim=2)
         expected = defined(queries[:, token], k, v, 0.3, case["window"])
         # Torch's bfloat16 rounds the weights too.
         tolerance = 2e-6 if dtype == torch.float32 else 3e-2
-        torch.testing.assert_close(found[token].double(), expected, atol=tolerance, rtol=tolerance)
+        torch.testing.assert_close(output[token].double(), expected, atol=tolerance, rtol=tolerance)
 
 
 def test_nan_and_infinity_propagate() -> None:
-    """NaN or infinity among the keys of a token makes its result NaN, and that of no other."""
+    """NaN or infinity among the keys of a token makes the result of that token NaN and no other."""
     for wrong in (torch.nan, torch.inf):
         cache = PagedKVCache({0: LayerKVShape(1, 8, 8)}, torch.float32, CPU)
         cache.reserve(2)
@@ -148,9 +148,9 @@ def test_rows_are_split_by_cost() -> None:
     torch.set_num_threads(2)
     try:
         assert split_work(np.array([1_000_000] + [100_000] * 10), 8) == [(0, 1, 0, 8), (1, 11, 0, 8)]
-        # Two rows for two threads: half of the heads each, so that they are done together.
+        # Two rows for two threads: each thread takes half of the heads, so that both finish together.
         assert split_work(np.array([900_000, 100_000]), 8) == [(0, 2, 0, 4), (0, 2, 4, 8)]
-        # Too little for two.
+        # Too little work for two threads.
         assert split_work(np.array([1000] * 100), 8) == [(0, 100, 0, 8)]
     finally:
         torch.set_num_threads(threads)

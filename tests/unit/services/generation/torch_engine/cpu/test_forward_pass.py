@@ -29,7 +29,7 @@ def layers(*outputs: int, bias: bool = False, dtype: torch.dtype = torch.float32
 @pytest.mark.parametrize("rows", [0, 1, 9])
 @pytest.mark.parametrize("bias", [True, False])
 def test_linear_layers_equal_torch(rows: int, bias: bool, own: bool) -> None:
-    """By oneDNN where available, packed and unpacked, and by torch."""
+    """Cover oneDNN where available, with packed and unpacked weights, and torch."""
     products = OneDnnLayers(torch.float32)
     if not own:
         products.is_supported = False
@@ -59,7 +59,7 @@ def test_concatenated_layers(packs: bool) -> None:
 
 
 def test_changed_weights_are_packed_again() -> None:
-    """Changed in place, or with another tensor's memory."""
+    """Weights change in place or get another tensor's memory."""
     products = OneDnnLayers(torch.float32)
     (layer,) = layers(7)
     product, x = products.add(layer), torch.randn(2, 24)
@@ -164,6 +164,6 @@ def test_undecisive_weights_verify_nothing(zoo: Any) -> None:
     passes.load_weights(reference.named_parameters())
     passes.forward_sequence([1, 2])
     assert quickened._is_verified
-    # And what is NaN later is seen.
+    # NaN that appears later is detected too.
     passes.load_weights((name, weight * torch.nan) for name, weight in reference.named_parameters())
     assert bool(passes.forward_sequence([1, 2]).isnan().all())

@@ -43,11 +43,11 @@ def test_only_engines_on_shared_cores_limit_threads(zoo: Any) -> None:
         model.forward = watched(model.forward, seen)
         prompt = tuple(5 + token % 7 for token in range(SMALL_BATCH_TOKENS + 1))
         engine.add(GenerationRequest("one", prompt, (1,), SamplingParameters(max_tokens=6, min_tokens=6)))
-        made: list[GeneratedSample] = []
-        while not made:
-            made = engine.step()
+        finished: list[GeneratedSample] = []
+        while not finished:
+            finished = engine.step()
         assert seen == expected
-        responses.append(made[0].tokens)
+        responses.append(finished[0].tokens)
     assert responses[0] == responses[1]
 
 

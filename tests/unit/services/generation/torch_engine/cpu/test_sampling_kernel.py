@@ -90,11 +90,11 @@ def test_forbidden_tokens_may_dominate() -> None:
 
 @pytest.mark.parametrize("wrong", [torch.nan, torch.inf])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("place", [0, 70, 99])
-def test_nan_propagates(wrong: float, temperature: float, place: int) -> None:
+@pytest.mark.parametrize("column", [0, 70, 99])
+def test_nan_propagates(wrong: float, temperature: float, column: int) -> None:
     """NaN appears in the log-probabilities of its row only."""
     logits = torch.zeros(3, 100)
-    logits[1, place] = wrong
+    logits[1, column] = wrong
     sampled = sample(logits, choice_of([temperature] * 3, [0.5] * 3, []))
     finite = torch.isfinite(sampled.behaviour_logprobs + sampled.engine_logprobs)
     assert finite.tolist() == [True, False, True]
@@ -108,7 +108,7 @@ def test_greedy_takes_the_first_of_equal_logits() -> None:
 
 
 def test_truncated_and_untruncated_rows() -> None:
-    """Each row equals torch's result, whatever the other rows are."""
+    """Each row equals torch's result regardless of the other rows."""
     torch.manual_seed(1)
     logits = torch.randn(6, 150)
     top_k = torch.tensor([0, 5, 0, 0, 1, 0])
@@ -120,7 +120,7 @@ def test_truncated_and_untruncated_rows() -> None:
         top_k=top_k,
         top_p=top_p,
     )
-    found, expected = sample(logits, choice), sample_by_torch(logits, choice)
-    assert torch.equal(found.tokens, expected.tokens)
-    torch.testing.assert_close(found.behaviour_logprobs, expected.behaviour_logprobs, atol=2e-6, rtol=0)
-    torch.testing.assert_close(found.engine_logprobs, expected.engine_logprobs, atol=2e-6, rtol=0)
+    actual, expected = sample(logits, choice), sample_by_torch(logits, choice)
+    assert torch.equal(actual.tokens, expected.tokens)
+    torch.testing.assert_close(actual.behaviour_logprobs, expected.behaviour_logprobs, atol=2e-6, rtol=0)
+    torch.testing.assert_close(actual.engine_logprobs, expected.engine_logprobs, atol=2e-6, rtol=0)

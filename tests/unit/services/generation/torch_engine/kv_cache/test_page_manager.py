@@ -139,24 +139,24 @@ class Pages(RuleBasedStateMachine):
 
     @rule(content=TEXTS)
     def comes(self, content: list[int]) -> None:
-        found = self.cache.find_prefix(np.append(text(*content), 0))
-        for place, page in enumerate(found.tolist()):
-            assert self.holds[page] == tuple(content[: place + 1])
-        missing = len(content) - len(found)
-        if missing > self.cache.available - self.cache.count_unused(found):
+        prefix = self.cache.find_prefix(np.append(text(*content), 0))
+        for index, page in enumerate(prefix.tolist()):
+            assert self.holds[page] == tuple(content[: index + 1])
+        missing = len(content) - len(prefix)
+        if missing > self.cache.available - self.cache.count_unused(prefix):
             return
-        self.cache.share(found)
-        pages = np.concatenate((found, self.cache.allocate(missing)))
-        for place in range(len(found), len(content)):
-            self.holds[int(pages[place])] = tuple(content[: place + 1])
+        self.cache.share(prefix)
+        pages = np.concatenate((prefix, self.cache.allocate(missing)))
+        for index in range(len(prefix), len(content)):
+            self.holds[int(pages[index])] = tuple(content[: index + 1])
         self.cache.register(text(*content), pages)
         self.users.append((content, pages.tolist()))
 
     @precondition(lambda self: self.users)
     @rule(data=st.data())
     def goes(self, data: st.DataObject) -> None:
-        place = data.draw(st.integers(0, len(self.users) - 1))
-        self.cache.release(np.array(self.users.pop(place)[1], np.int32))
+        index = data.draw(st.integers(0, len(self.users) - 1))
+        self.cache.release(np.array(self.users.pop(index)[1], np.int32))
 
     @rule()
     def flushed(self) -> None:
@@ -170,7 +170,7 @@ class Pages(RuleBasedStateMachine):
         assert self.cache.storage_pages <= 9
         for content, pages in self.users:
             assert [self.holds[page] for page in pages] == [
-                tuple(content[: place + 1]) for place in range(len(content))
+                tuple(content[: index + 1]) for index in range(len(content))
             ]
 
 

@@ -98,8 +98,8 @@ def test_random_chunks_of_random_sequences(name: str, kind: type[LocalModelRunne
             continue
         batch, places = sequences.batch(news)
         logits = passes.forward(batch)
-        wanted = torch.stack([expected[i][p] for i, p in places])
-        torch.testing.assert_close(logits, wanted, atol=1e-4, rtol=1e-5)
+        expected_logits = torch.stack([expected[i][p] for i, p in places])
+        torch.testing.assert_close(logits, expected_logits, atol=1e-4, rtol=1e-5)
 
 
 @torch.inference_mode()
@@ -109,11 +109,11 @@ def test_only_requested_logits_are_returned(zoo: Any) -> None:
     passes.reserve(PAGES)
     tokens = list(range(5, 45))
     sequences = Sequences([tokens], shuffled_tables(random.Random(1), 1))
-    for wanted in ([], [3, 9], [9], []):
+    for offsets in ([], [3, 9], [9], []):
         batch, _ = sequences.batch({0: 10})
-        chosen = RaggedBatch(**{**vars(batch), "logit_indices": np.array(wanted, np.int64)})
+        chosen = RaggedBatch(**{**vars(batch), "logit_indices": np.array(offsets, np.int64)})
         start = sequences.done[0] - 10
-        expected = plain(reference, tokens)[[start + w for w in wanted]]
+        expected = plain(reference, tokens)[[start + w for w in offsets]]
         torch.testing.assert_close(passes.forward(chosen), expected, atol=1e-4, rtol=1e-5)
 
 
@@ -136,8 +136,8 @@ def test_shared_pages_written_in_the_same_pass(name: str, kind: type[LocalModelR
     second, more = sequences.batch({0: 1, 1: 1})
     expected = [plain(reference, each) for each in tokens]
     for batch, where in ((first, places), (second, more)):
-        wanted = torch.stack([expected[i][p] for i, p in where])
-        torch.testing.assert_close(passes.forward(batch), wanted, atol=1e-4, rtol=1e-5)
+        expected_logits = torch.stack([expected[i][p] for i, p in where])
+        torch.testing.assert_close(passes.forward(batch), expected_logits, atol=1e-4, rtol=1e-5)
 
 
 @torch.inference_mode()
@@ -156,8 +156,8 @@ def test_copied_pages_are_independent(zoo: Any) -> None:
     expected = [plain(reference, each) for each in tokens]
     for _ in range(2):
         batch, places = sequences.batch({0: 1, 1: 1})
-        wanted = torch.stack([expected[i][p] for i, p in places])
-        torch.testing.assert_close(passes.forward(batch), wanted, atol=1e-4, rtol=1e-5)
+        expected_logits = torch.stack([expected[i][p] for i, p in places])
+        torch.testing.assert_close(passes.forward(batch), expected_logits, atol=1e-4, rtol=1e-5)
 
 
 @torch.inference_mode()
@@ -171,8 +171,8 @@ def test_cached_contents_survive_growth(zoo: Any) -> None:
         passes.reserve(pages)
         news = min(60, pages * PAGE_TOKENS) - sequences.done[0]
         batch, places = sequences.batch({0: news})
-        wanted = torch.stack([expected[p] for _, p in places])
-        torch.testing.assert_close(passes.forward(batch), wanted, atol=1e-4, rtol=1e-5)
+        expected_logits = torch.stack([expected[p] for _, p in places])
+        torch.testing.assert_close(passes.forward(batch), expected_logits, atol=1e-4, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -201,12 +201,12 @@ def test_bfloat16(name: str, kind: type[LocalModelRunner], zoo: Any) -> None:
     rough = torch.stack([plain(reference, each) for each in tokens]).float()
     exact = torch.stack([plain(reference.float(), each) for each in tokens])
     sequences = Sequences(tokens, shuffled_tables(draw, 3))
-    found = torch.zeros_like(exact)
+    actual = torch.zeros_like(exact)
     for news in (70, 19, 1):
         batch, places = sequences.batch(dict.fromkeys(range(3), news))
         for logits, (i, p) in zip(passes.forward(batch), places, strict=True):
-            found[i, p] = logits
-    assert (found - exact).square().mean() < 1.5**2 * (rough - exact).square().mean()
+            actual[i, p] = logits
+    assert (actual - exact).square().mean() < 1.5**2 * (rough - exact).square().mean()
 
 
 def test_page_bytes() -> None:

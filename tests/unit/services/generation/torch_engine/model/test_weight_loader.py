@@ -52,11 +52,11 @@ TOKENS = torch.arange(7)
 def weights(seed: int, dtype: torch.dtype = torch.float32, lasts: bool = True) -> Lasting:
     generator = torch.Generator().manual_seed(seed)
     shapes = [(7, 4), (4, 4), (4,), (4,)]
-    made = {
+    tensors = {
         name: torch.randn(shape, generator=generator).to(dtype)
         for name, shape in zip(NAMES, shapes, strict=True)
     }
-    return Lasting(made, lasts)
+    return Lasting(tensors, lasts)
 
 
 def logits(tensors: dict[str, Tensor]) -> Tensor:
@@ -95,8 +95,10 @@ def test_later_copies_go_to_the_models_own_memory(then: str) -> None:
     assert given.untouched
     assert torch.allclose(model(TOKENS), logits({n: t.float() for n, t in second.tensors.items()}))
     own = addresses(model)
-    assert not set(own.values()) & {t.data_ptr() for held in (given, second) for t in held.tensors.values()}
-    # From then on in place.
+    assert not set(own.values()) & {
+        t.data_ptr() for source in (given, second) for t in source.tensors.values()
+    }
+    # Later loads copy in place.
     taking.load(weights(3, lasts=False))
     assert addresses(model) == own
 
@@ -151,7 +153,7 @@ def test_adapter_is_merged_outside_the_base() -> None:
         merged = given.tensors["middle.weight"] + 0.5 * change
         assert torch.allclose(model(TOKENS), logits({**given.tensors, "middle.weight": merged}), atol=1e-5)
         assert given.untouched
-    # Another base, after which nothing of the first or its adapter is left.
+    # A new base replaces the first one and its adapter completely.
     second = weights(2)
     adapted.forget()
     taking.load(second)

@@ -84,19 +84,18 @@ def test_top_k_renormalises() -> None:
 
 
 @pytest.mark.parametrize(
-    ("top_p", "kept"),
+    ("top_p", "expected"),
     [(0.01, [1]), (0.39, [1]), (0.41, [1, 3]), (0.71, [1, 2, 3]), (0.89, [1, 2, 3]), (0.91, [0, 1, 2, 3])],
 )
-def test_top_p_keeps_the_fewest_that_hold_it(top_p: float, kept: list[int]) -> None:
+def test_top_p_keeps_the_smallest_sufficient_set(top_p: float, expected: list[int]) -> None:
     """In descending order 0.4, 0.3, 0.2, 0.1, cumulative 0.4, 0.7, 0.9, 1."""
     cut = apply_top_k_top_p(LOGITS[None], torch.tensor([0]), torch.tensor([top_p], dtype=torch.float64))
-    assert torch.isfinite(cut[0]).nonzero()[:, 0].tolist() == kept
-    assert torch.equal(cut[0][kept], LOGITS[kept])
+    assert torch.isfinite(cut[0]).nonzero()[:, 0].tolist() == expected
+    assert torch.equal(cut[0][expected], LOGITS[expected])
 
 
-def test_top_p_counts_what_top_k_left() -> None:
-    """Of the three likeliest, 4/9, 3/9, 2/9: 0.75 needs two of them, where of all four it would need
-    three."""
+def test_top_p_applies_after_top_k() -> None:
+    """The three likeliest have 4/9, 3/9, 2/9: 0.75 needs two of them, but three of all four tokens."""
     cut = apply_top_k_top_p(LOGITS[None], torch.tensor([3]), torch.tensor([0.75], dtype=torch.float64))
     assert torch.isfinite(cut[0]).tolist() == [False, True, False, True]
 

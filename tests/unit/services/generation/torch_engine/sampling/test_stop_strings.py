@@ -23,10 +23,10 @@ def follow(
 ) -> tuple[int, str] | None:
     """Return (tokens until the stop, the text before it), with the engine's calls."""
     stops = StopStrings(decode, stop)
-    for made in range(1, len(tokens) + 1):
-        text = stops.push(tokens[:made], may_stop=made >= min_tokens)
+    for count in range(1, len(tokens) + 1):
+        text = stops.push(tokens[:count], may_stop=count >= min_tokens)
         if text is not None:
-            return made, text
+            return count, text
     return None
 
 
@@ -68,8 +68,9 @@ def test_unfinished_character_after_a_stop_string(
 def test_unfinished_character_in_the_same_token(
     decode: Callable[[Sequence[int]], str], tokenizer: PreTrainedTokenizerFast
 ) -> None:
-    """`a.€` is a, the full stop with the first byte of the euro sign, and its other two: the second token
-    ends it."""
+    """`a.€` is encoded as `a`, the full stop with the first byte of the euro sign, and its other two bytes:
+    the second token completes the stop.
+    """
     tokens = tokenizer.encode("a.€")
     assert len(tokens) == 4
     assert follow(decode, tokens, (".",)) == (2, "a")
@@ -94,8 +95,8 @@ def test_a_decoder_that_drops_the_space_of_the_first_token() -> None:
 def test_invalid_bytes_before_a_stop_string(decode: Callable[[Sequence[int]], str], byte_ids: Ids) -> None:
     """A first byte of an incomplete character, and twenty stray continuation bytes."""
     assert follow(decode, byte_ids(b"\xe2END"), ("END",)) == (4, "\ufffd")
-    found = follow(decode, byte_ids(b"\x80" * 20 + b"END"), ("END",))
-    assert found is not None and found[0] == 23
+    result = follow(decode, byte_ids(b"\x80" * 20 + b"END"), ("END",))
+    assert result is not None and result[0] == 23
 
 
 def test_a_special_token_is_text_too(decode: Callable[[Sequence[int]], str], byte_ids: Ids) -> None:
@@ -119,16 +120,16 @@ def test_early_stop_string_does_not_count_later(
 def test_any_text_with_any_token_boundaries(
     text: str, stop: str, data: st.DataObject, tokenizer: PreTrainedTokenizerFast, byte_ids: Ids
 ) -> None:
-    """However the tokenizer, or single bytes, divide the text: the response ends with the token whose bytes
-    complete the stop.
+    """The response ends with the token whose bytes complete the stop, for any division of the text into
+    tokens or single bytes.
     """
     encoded = data.draw(st.sampled_from([byte_ids(text.encode()), tokenizer.encode(text)]))
     pieces = [str(tokenizer.decode(encoded[:i])).rstrip("\ufffd") for i in range(len(encoded) + 1)]
     expected = None
     if stop in text:
         length = text.index(stop) + len(stop)
-        made = next(i for i, piece in enumerate(pieces) if len(piece) >= length)
-        expected = (made, text[: text.index(stop)])
+        count = next(i for i, piece in enumerate(pieces) if len(piece) >= length)
+        expected = (count, text[: text.index(stop)])
     assert follow(lambda tokens: str(tokenizer.decode(list(tokens))), encoded, (stop,)) == expected
 
 
@@ -154,21 +155,21 @@ def test_scanning_several_tokens_equals_one_by_one(
     def decode(tokens: Sequence[int]) -> str:
         return str(tokenizer.decode(list(tokens)))
 
-    stops, seen, found = StopStrings(decode, stop), 0, None
+    stops, seen, result = StopStrings(decode, stop), 0, None
     for cut in [*cuts, len(tokens)]:
         seen = min(seen + cut, len(tokens))
-        if found is None and tokens:
-            found = stops.scan(tokens[:seen], min_tokens)
-    assert found == follow(decode, tokens, stop, min_tokens)
+        if result is None and tokens:
+            result = stops.scan(tokens[:seen], min_tokens)
+    assert result == follow(decode, tokens, stop, min_tokens)
 
 
 def test_a_decoder_that_drops_a_space_and_several_tokens_at_once() -> None:
-    """Like the test above, with words that carry a leading space, four at a time."""
+    """Words with a leading space, as above, scanned four at a time."""
     words = [f"▁w{i}" for i in range(40)]
     raw = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token=words[0]))
     raw.decoder = decoders.Metaspace()
     for i in range(1, 40):
         stops = StopStrings(lambda tokens: str(raw.decode(list(tokens))), (f" w{i}",))
-        found = [stops.scan(range(seen), 0) for seen in range(4, 41, 4)]
-        assert found[i // 4] == (i + 1, " ".join(f"w{j}" for j in range(i)))
-        assert found[: i // 4] == [None] * (i // 4)
+        results = [stops.scan(range(seen), 0) for seen in range(4, 41, 4)]
+        assert results[i // 4] == (i + 1, " ".join(f"w{j}" for j in range(i)))
+        assert results[: i // 4] == [None] * (i // 4)

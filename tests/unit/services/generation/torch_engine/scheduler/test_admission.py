@@ -102,7 +102,7 @@ def test_shared_prefix_is_computed_once() -> None:
 
 
 def test_uncomputed_prefix_is_not_shared() -> None:
-    """Of a's 40 tokens, 20 are computed in the first pass; b, with the same text, starts after a is done."""
+    """The first pass computes 20 of a's 40 tokens; b, with the same text, starts after a is done."""
     site = Site(entry("a", 40, 1, 0), entry("b", 40, 1, 1))
     assert site.admitted(9, 20) == [("a", 0, 20, 0)]
     assert site.admitted(9, 30) == [("a", 20, 40, 1), ("b", 32, 40, 1)]

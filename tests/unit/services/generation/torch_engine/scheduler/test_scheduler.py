@@ -77,15 +77,15 @@ class ReadingPasses:
         assert len({*zip(pages.tolist(), places.tolist(), strict=True)}) == len(pages), "written twice"
         self._tokens[pages, places] = batch.tokens
         self._versions[pages, places] = self.version
-        found = []
-        for place in batch.logit_indices.tolist():
-            length = int(batch.positions[place]) + 1
-            table = batch.page_tables[rows[place], : pages_for(length)]
+        logits = []
+        for index in batch.logit_indices.tolist():
+            length = int(batch.positions[index]) + 1
+            table = batch.page_tables[rows[index], : pages_for(length)]
             tokens = self._tokens[table].reshape(-1)[:length]
             versions = self._versions[table].reshape(-1)[:length]
-            assert tokens[-1] == batch.tokens[place]
-            found.append(logits_after(tokens, versions, self.version))
-        return torch.stack(found) if found else torch.zeros(0, VOCABULARY)
+            assert tokens[-1] == batch.tokens[index]
+            logits.append(logits_after(tokens, versions, self.version))
+        return torch.stack(logits) if logits else torch.zeros(0, VOCABULARY)
 
     def copy_pages(self, sources: list[int], targets: list[int]) -> None:
         assert not {*sources} & {*targets}
@@ -124,7 +124,7 @@ SAMPLINGS = st.builds(
     st.sampled_from([(), (), ("<",), ("6", "é", "ab")]),
     st.sampled_from([(), (), tuple(range(0, 256, 16))]),
 )
-# Few beginnings, of no page to four, that go on in few ways.
+# Few distinct prefixes of zero to four pages, each with few continuations.
 PROMPTS = st.builds(
     lambda stem, length, tail: tuple((stem * 50 + i * i) % 256 for i in range(length)) + tuple(tail),
     st.integers(1, 2),
@@ -166,7 +166,7 @@ def expected(
         text = [*prompt, *tokens]
         before = [version] * len(text)
         if continued and tokens:
-            # A token is computed when the next one is drawn.
+            # A token's forward pass runs when the next token is drawn.
             before = [got.versions[0]] * len(prompt) + got.versions[1 : len(tokens) + 1]
         young = len(tokens) < sampling.min_tokens
         barred = torch.tensor(sorted(ends)) if young else torch.zeros(0, dtype=torch.int64)
@@ -187,9 +187,9 @@ def expected(
         tokens.append(int(drawn.tokens))
         if tokens[-1] in ends:
             return tokens, FinishReason.STOP, decode(tokens[:-1])
-        found = stops.push(tokens, may_stop=len(tokens) >= sampling.min_tokens)
-        if found is not None:
-            return tokens, FinishReason.STOP, found
+        stopped_text = stops.push(tokens, may_stop=len(tokens) >= sampling.min_tokens)
+        if stopped_text is not None:
+            return tokens, FinishReason.STOP, stopped_text
         if len(tokens) == sampling.max_tokens:
             return tokens, FinishReason.LENGTH, decode(tokens)
     raise AssertionError(f"it ended too early: {tokens}")
@@ -222,9 +222,9 @@ def test_samples_are_independent_of_the_batch(
     engine = TorchRolloutEngine(passes, tokenizer, spec, ENDS)
     engine.refit([("version", torch.tensor(1))], 1)
     cache = engine._scheduler.cache
-    made: dict[tuple[str, int], GeneratedSample] = {}
+    finished: dict[tuple[str, int], GeneratedSample] = {}
     mixed = False
-    # Each step makes a token of the oldest, or computes a part of its text.
+    # Each step generates a token of the oldest sequence or prefills a part of it.
     for now in range(20_000):
         for i, arrival in enumerate(arrivals):
             if arrival.step == now:
@@ -237,8 +237,8 @@ def test_samples_are_independent_of_the_batch(
             mixed |= kind is InFlightPolicy.CONTINUE
             engine.refit([("version", torch.tensor(version))], version, kind)
         for each in engine.step():
-            assert (each.request_id, each.sample) not in made
-            made[each.request_id, each.sample] = each
+            assert (each.request_id, each.sample) not in finished
+            finished[each.request_id, each.sample] = each
         assert cache.used <= cache.limit == pages and passes.pages <= pages
         if now > 40 and not engine._scheduler:
             break
@@ -252,7 +252,7 @@ def test_samples_are_independent_of_the_batch(
     assert cache._pool.free == cache.storage_pages and not cache._pool._reference_counts.any()
     for i, arrival in enumerate(arrivals):
         for j, seed in enumerate(arrival.seeds):
-            got = made.pop((str(i), j), None)
+            got = finished.pop((str(i), j), None)
             if got is None:
                 assert arrival.aborted is not None
                 continue
@@ -262,4 +262,4 @@ def test_samples_are_independent_of_the_batch(
                 continue
             same = expected(arrival.prompt, seed, arrival.sampling, got, mixed, engine._decode)
             assert (got.tokens, got.finish, got.text) == same
-    assert not made
+    assert not finished

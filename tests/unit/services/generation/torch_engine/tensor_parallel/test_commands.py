@@ -27,13 +27,13 @@ def batches(draw: st.DrawFn) -> RaggedBatch:
 
 @given(batch=batches())
 def test_encoding_round_trip(batch: RaggedBatch) -> None:
-    """Everything except page-table entries beyond the longest sequence."""
+    """All fields survive except page-table entries beyond the longest sequence."""
     numbers = encode_batch(batch)
     assert numbers.dtype == np.int64
-    found = decode_batch(numbers)
+    decoded = decode_batch(numbers)
     most = -(-int(batch.context_lengths.max()) // PAGE_TOKENS)
-    assert found.decoding_count == batch.decoding_count
+    assert decoded.decoding_count == batch.decoding_count
     for name in ("tokens", "positions", "lengths", "logit_indices"):
-        assert np.array_equal(getattr(found, name), getattr(batch, name))
-    assert np.array_equal(found.page_tables, batch.page_tables[:, :most])
-    assert found.page_tables.dtype == np.int32
+        assert np.array_equal(getattr(decoded, name), getattr(batch, name))
+    assert np.array_equal(decoded.page_tables, batch.page_tables[:, :most])
+    assert decoded.page_tables.dtype == np.int32

@@ -1,4 +1,4 @@
-"""Shards of a model: they tile the whole, and together compute it."""
+"""Shards of a model: they tile every tensor and together compute the full model."""
 
 from typing import Any
 
@@ -45,12 +45,12 @@ def test_every_slice_fits_the_model_of_its_shard(config: Any, size: int) -> None
         shard = ModelShard(rank, size)
         check_divisible(config, shard)
         local = parameters(shard_config(config, shard))
-        for name, whole in parameters(config).items():
-            found, room = shard_tensor(name, whole, shard).shape, local[name].shape
-            assert len(found) == len(room)
-            assert all(part <= most for part, most in zip(found, room, strict=True)), name
-            # The vocabulary's last part alone has rows to spare; a bias of what is summed is the first's.
-            if found != room:
+        for name, full in parameters(config).items():
+            shape, room = shard_tensor(name, full, shard).shape, local[name].shape
+            assert len(shape) == len(room)
+            assert all(part <= most for part, most in zip(shape, room, strict=True)), name
+            # Only the vocabulary's last shard has unused rows; only the first adds the bias of a sum.
+            if shape != room:
                 assert name.endswith(
                     ("embed_tokens.weight", "lm_head.weight", "o_proj.bias", "down_proj.bias")
                 )
@@ -58,11 +58,11 @@ def test_every_slice_fits_the_model_of_its_shard(config: Any, size: int) -> None
 
 def test_vocabulary_shards() -> None:
     """67 rows for three processes: 23, 23 and 21."""
-    whole = torch.arange(67.0)[:, None]
-    parts = [shard_tensor("model.embed_tokens.weight", whole, ModelShard(rank, 3)) for rank in range(3)]
+    embedding = torch.arange(67.0)[:, None]
+    parts = [shard_tensor("model.embed_tokens.weight", embedding, ModelShard(rank, 3)) for rank in range(3)]
     assert [len(part) for part in parts] == [23, 23, 21]
-    assert torch.equal(torch.cat(parts), whole)
-    # Ten for seven: two each, and nothing is left for the last two.
+    assert torch.equal(torch.cat(parts), embedding)
+    # Ten rows for seven processes: two each, none for the last two.
     assert [len(ModelShard(rank, 7).block(10)) for rank in range(7)] == [2, 2, 2, 2, 2, 0, 0]
 
 
@@ -76,9 +76,9 @@ def test_mlp_shards_sum_to_the_whole() -> None:
         shard = ModelShard(rank, 3)
         hidden = torch.relu(x @ shard_tensor("layers.0.mlp.up_proj.weight", up, shard).T)
         total += hidden @ shard_tensor("layers.0.mlp.down_proj.weight", down, shard).T
-        held = shard_tensor("layers.0.mlp.down_proj.bias", bias, shard)
-        if len(held):
-            total += held
+        bias_shard = shard_tensor("layers.0.mlp.down_proj.bias", bias, shard)
+        if len(bias_shard):
+            total += bias_shard
     assert torch.allclose(total, torch.relu(x @ up.T) @ down.T + bias, atol=1e-12, rtol=0)
 
 
@@ -88,15 +88,15 @@ def test_mlp_shards_sum_to_the_whole() -> None:
 def test_merged_adapter_shards_equal_shards_of_the_merged(layer: str, shape: tuple[int, int]) -> None:
     torch.manual_seed(2)
     base = torch.randn(*shape, dtype=torch.float64)
-    whole = LowRankAdapter(
+    adapter = LowRankAdapter(
         torch.randn(2, shape[1], dtype=torch.float64), torch.randn(shape[0], 2, dtype=torch.float64), None
     )
-    merged = whole.merge_into(base, 0.5, transposed=False)
+    merged = adapter.merge_into(base, 0.5, transposed=False)
     for rank in range(3):
         shard = ModelShard(rank, 3)
-        part = shard_adapter(layer, whole, shard)
-        found = part.merge_into(shard_tensor(f"{layer}.weight", base, shard), 0.5, transposed=False)
-        assert torch.allclose(found, shard_tensor(f"{layer}.weight", merged, shard), atol=1e-12, rtol=0)
+        part = shard_adapter(layer, adapter, shard)
+        actual = part.merge_into(shard_tensor(f"{layer}.weight", base, shard), 0.5, transposed=False)
+        assert torch.allclose(actual, shard_tensor(f"{layer}.weight", merged, shard), atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize(

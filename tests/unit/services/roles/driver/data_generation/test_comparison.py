@@ -18,7 +18,7 @@ def test_the_share_of_an_answer_is_that_of_both_answers_probability() -> None:
 
 
 def test_both_orders_count_alike() -> None:
-    # Shown first, the one is better with 0.9; shown second, the other is with 0.3: (0.9 + 0.7) / 2.
+    # In first position the response wins with 0.9; in second, its opponent wins with 0.3: (0.9 + 0.7) / 2.
     assert preference_probability(0.9, 0.3) == pytest.approx(0.8)
     assert preference_probability(0.3, 0.9) == pytest.approx(1 - 0.8)
 

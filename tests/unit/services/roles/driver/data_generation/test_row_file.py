@@ -1,4 +1,4 @@
-"""Durability of the row file, whichever process is killed at any time."""
+"""Durability of the row file when either process is killed at any time."""
 
 import json
 from pathlib import Path
@@ -39,7 +39,7 @@ def test_written_rows_are_found_again(tmp_path: Path) -> None:
 
 
 def test_rows_of_an_unfinished_step_are_truncated(tmp_path: Path) -> None:
-    """Killed between rows and state: the next attempt repeats the step."""
+    """A process killed between rows and state repeats the step in the next attempt."""
     written(tmp_path, 2)
     with (tmp_path / "making" / "rows.jsonl").open("a") as file:
         file.write('{"row": 4}\n{"row"')

@@ -69,7 +69,7 @@ def _answers(item: rollout_pb2.WorkItem, prompt: str, says: Says, finds: Finds) 
 
 
 @asynccontextmanager
-async def made(
+async def run_step(
     folder: Path,
     entry: dict[str, Any],
     says: Says,
@@ -111,7 +111,7 @@ def reviser(prompt: str, sample: int) -> str:
 
 async def test_each_response_is_criticised_and_revised_several_times(tmp_path: Path) -> None:
     entry = {"samplesPerPrompt": 2, "revise": REVISE | {"times": 2}}
-    async with made(tmp_path, entry, reviser) as (rows, state, figures, asked):
+    async with run_step(tmp_path, entry, reviser) as (rows, state, figures, asked):
         assert [row["response"] for row in rows] == ["n0xx", "n1xx"]
         assert [row["first_response"] for row in rows] == ["n0", "n1"]
         assert all(row["critiques"] == ["bad", "bad"] and row["prompt"] == "hi" for row in rows)
@@ -132,10 +132,10 @@ async def test_each_response_is_criticised_and_revised_several_times(tmp_path: P
 async def test_prompts_without_room_for_an_answer_are_skipped(tmp_path: Path) -> None:
     """hi|n0|brief? has 11 characters, hi|n0|brief|bad: 15; four tokens follow."""
     entry = {"revise": REVISE | {"principles": ["brief"]}}
-    async with made(tmp_path, entry, reviser, context=18) as (rows, state, _, asked):
+    async with run_step(tmp_path, entry, reviser, context=18) as (rows, state, _, asked):
         assert rows == [] and state.left_out == {"too_long": 1}
         assert asked == ["hi", "hi|n0|brief?"]
-    async with made(tmp_path, entry, reviser, context=20) as (rows, state, _, _):
+    async with run_step(tmp_path, entry, reviser, context=20) as (rows, state, _, _):
         assert [row["response"] for row in rows] == ["n0x"] and state.left_out == {}
 
 
@@ -155,7 +155,7 @@ async def test_pairs_are_compared_in_both_orders(tmp_path: Path) -> None:
         return [0.0, -1.0 if "1:n0" in question or "1:n3" in question else -3.0]
 
     entry = {"samplesPerPrompt": 4, "compare": COMPARE}
-    async with made(tmp_path, entry, lambda prompt, n: f"n{n}", finds) as (rows, _, figures, asked):
+    async with run_step(tmp_path, entry, lambda prompt, n: f"n{n}", finds) as (rows, _, figures, asked):
         assert [(row["chosen"], row["rejected"]) for row in rows] == [("n1", "n0"), ("n2", "n3")]
         for row in rows:
             assert row["chosen_rating"] == pytest.approx(1 - 0.389242, abs=1e-6)
@@ -174,7 +174,7 @@ async def test_pairs_are_compared_in_both_orders(tmp_path: Path) -> None:
 async def test_equal_pairs_and_ties_give_no_row(tmp_path: Path) -> None:
     texts = {"hi": ["n", "n"], "ho": ["n", "m"]}
     entry = {"samplesPerPrompt": 2, "compare": COMPARE}
-    async with made(
+    async with run_step(
         tmp_path, entry, lambda prompt, n: texts[prompt][n], lambda question: [-0.5, -2.0], ("hi", "ho")
     ) as (rows, state, _, asked):
         assert rows == [] and state.left_out == {"alike": 1, "ties": 1}
@@ -183,5 +183,8 @@ async def test_equal_pairs_and_ties_give_no_row(tmp_path: Path) -> None:
 
 async def test_the_same_job_generates_the_same_rows(tmp_path: Path) -> None:
     entry = {"samplesPerPrompt": 2, "revise": REVISE | {"times": 2}}
-    async with made(tmp_path, entry, reviser) as (first, *_), made(tmp_path, entry, reviser) as (second, *_):
+    async with (
+        run_step(tmp_path, entry, reviser) as (first, *_),
+        run_step(tmp_path, entry, reviser) as (second, *_),
+    ):
         assert json.dumps(first) == json.dumps(second)

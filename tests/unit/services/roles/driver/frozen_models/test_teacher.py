@@ -31,7 +31,7 @@ def rows(*sequences: list[int]) -> Batch:
     return batch
 
 
-def said(batch: Batch) -> tuple[Tensor, Tensor]:
+def candidates_of(batch: Batch) -> tuple[Tensor, Tensor]:
     """Return the stand-in's candidates: the token and the next one, with log-probabilities derived from their
     ids.
     """
@@ -50,7 +50,7 @@ async def teaching(
         scores = []
         for rollout in rollouts:
             batch = decode(rollout.sequence)
-            tokens, logprobs = (column[batch.token("loss_mask").bool()] for column in said(batch))
+            tokens, logprobs = (column[batch.token("loss_mask").bool()] for column in candidates_of(batch))
             reply = empty_score(rollout, "teacher", "teacher-0")
             reply.candidates, reply.candidates_digest = encode_columns(
                 {"tokens": tokens.int(), "logprobs": logprobs}
@@ -83,7 +83,7 @@ async def test_candidates_are_added_and_cached(tmp_path: Path) -> None:
         batch = rows([1, 2, 3], [1, 4], [5])
         figures = await read(teacher, batch)
         assert figures["teacher/kept_share"] == 0 and figures["seconds/teacher"] > 0
-        tokens, logprobs = said(batch)
+        tokens, logprobs = candidates_of(batch)
         assert batch.token("candidates").dtype == torch.int64
         assert torch.equal(batch.token("candidates"), tokens)
         torch.testing.assert_close(batch.token("candidate_logprobs"), logprobs)
@@ -92,7 +92,7 @@ async def test_candidates_are_added_and_cached(tmp_path: Path) -> None:
 
         second = rows([7, 8], [1, 2, 3])
         assert (await read(teacher, second))["teacher/kept_share"] == 0.5
-        assert torch.equal(second.token("candidates"), said(second)[0])
+        assert torch.equal(second.token("candidates"), candidates_of(second)[0])
         assert asked[3:] == ["0/0"]
 
 
@@ -102,8 +102,8 @@ async def test_rows_beyond_the_cache_limit_are_requested_again(tmp_path: Path) -
             for sequence in ([1, 2, 3], [1, 4]):
                 batch = rows(sequence)
                 await read(teacher, batch)
-                assert torch.equal(batch.token("candidates"), said(batch)[0])
-        assert len(asked) == 3  # the first one is kept, and then it is full
+                assert torch.equal(batch.token("candidates"), candidates_of(batch)[0])
+        assert len(asked) == 3  # the cache keeps the first batch and is then full
 
 
 def of_another_length(score: scoring_pb2.Score) -> None:

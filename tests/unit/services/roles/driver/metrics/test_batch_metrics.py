@@ -1,4 +1,4 @@
-"""Log-probability gap between engine and trainer, over the tokens that both should agree on."""
+"""Log-probability gap between engine and trainer, over the tokens whose values should agree."""
 
 import pytest
 import torch

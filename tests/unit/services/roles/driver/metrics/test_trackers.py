@@ -18,7 +18,7 @@ from kubealign_services.telemetry.trackers.background import BackgroundTracker
 from kubealign_services.telemetry.trackers.contract import RunOutcome, TrackerNotInstalled
 
 
-class Told:
+class HangingTracker:
     """Tracker that records its outcome and then hangs until `go` is set, if given."""
 
     def __init__(self, go: threading.Event | None = None) -> None:
@@ -64,7 +64,7 @@ def go() -> Iterator[threading.Event]:
 async def test_a_tracker_receives_the_outcome(
     raised: Exception | None, ending: RunOutcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recorder, around = Told(), context(tmp_path)
+    recorder, around = HangingTracker(), context(tmp_path)
     monkeypatch.setattr(
         trackers, "open_trackers", lambda job, folder: [BackgroundTracker("it", lambda: recorder)]
     )
@@ -80,7 +80,7 @@ async def test_a_tracker_receives_the_outcome(
 async def test_a_hanging_tracker_is_abandoned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, go: threading.Event, caplog: pytest.LogCaptureFixture
 ) -> None:
-    hanging, sound, around = Told(go), Told(), context(tmp_path)
+    hanging, sound, around = HangingTracker(go), HangingTracker(), context(tmp_path)
     both = [BackgroundTracker("hanging", lambda: hanging), BackgroundTracker("sound", lambda: sound)]
     monkeypatch.setattr(trackers, "open_trackers", lambda job, folder: both)
     with pytest.raises(ShutdownRequested):

@@ -163,11 +163,11 @@ async def test_generated_groups_are_reported_while_others_are_missing() -> None:
 
 @pytest.mark.parametrize("dropped", [False, True])
 async def test_unscored_groups_are_reported(dropped: bool) -> None:
-    """Except where groups are dropped for their rewards: then it is unknown whether they will be taken."""
+    """Groups that may be dropped for their rewards are not reported, since they might not be taken."""
     bus, reported, heard = MemoryBus(), list[tuple[int, int]](), asyncio.Event()
 
-    def coming(there: Sequence[RolloutGroup], missing: int) -> None:
-        reported.append((len(there), missing))
+    def record(groups: Sequence[RolloutGroup], missing: int) -> None:
+        reported.append((len(groups), missing))
         heard.set()
 
     async def rollouts(opened: MemoryBus) -> list[rollout_pb2.Rollout]:
@@ -184,13 +184,13 @@ async def test_unscored_groups_are_reported(dropped: bool) -> None:
     async with RolloutCollector(bus, 1, asyncio.Event(), lambda text: None) as opened, asyncio.timeout(20):
         options = GroupBufferOptions(dynamic_sampling=DynamicSamplingFilter(REWARDS, 2 if dropped else 0))
         buffer = GroupBuffer(opened, epochs(), plan(), "train", ("exact",), options)
-        taking = asyncio.create_task(buffer.take_batch(0, coming))
+        taking = asyncio.create_task(buffer.take_batch(0, record))
         published = await rollouts(bus.new_connection())
         while not dropped and (3, 0) not in reported:
             await heard.wait()
             heard.clear()
         for number, rollout in enumerate(published):
-            # In each group another than the first: none is dropped.
+            # Samples of one group get different scores, so that no group is dropped.
             score = score_of(rollout, float(rollout.sample))
             await bus.publish("scores", score.SerializeToString(), str(number))
         assert len(await taking) == 3
@@ -365,7 +365,7 @@ REWARDS = [Reward(name="exact", function=RewardFunction(module="a:b"))]
 
 
 async def test_uninformative_groups_are_dropped_and_replaced() -> None:
-    # Rows 0 and 2 have samples that are all alike.
+    # Rows 0 and 2 have identical rewards for all samples.
     rewards = {"0": [1.0, 1], "1": [0.0, 1], "2": [0.0, 0], "3": [1.0, 0], "4": [0.5, 0], "5": [1.0, 1]}
     async with exchange(rewards=rewards.__getitem__) as (opened, _, _asked):
         options = GroupBufferOptions(dynamic_sampling=DynamicSamplingFilter(REWARDS, 6))
@@ -390,7 +390,7 @@ async def test_with_staleness_groups_are_requested_ahead_and_stale_ones_again() 
     async with exchange(version=None) as (opened, _, _asked):
         buffer = GroupBuffer(opened, epochs(), plan(max_staleness=1), "train", ("exact",))
         assert [group.group_id for group in await buffer.take_batch(version=0)] == ["0/0", "0/1", "0/2"]
-        # Three more were asked for at version 0 beside them.
+        # Three more groups were requested at version 0.
         assert buffer.outstanding_prompts == ["0/3", "0/4", "0/5"]
         taken = await buffer.take_batch(version=1)
         assert [group.group_id for group in taken] == ["0/3", "0/4", "0/5"]

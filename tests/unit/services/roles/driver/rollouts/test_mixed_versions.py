@@ -39,7 +39,7 @@ def sample(index: int, versions: list[int], probabilities: list[float]) -> rollo
     return to_rollout(item, packed, "w")
 
 
-def whole() -> RolloutGroup:
+def mixed_group() -> RolloutGroup:
     """Return a group: one sample interrupted after its second token, one of a single version."""
     first = sample(0, [3, 3, 5, 5], [0.5, 0.4, 0.8, 0.25])
     second = sample(1, [5, 5], [0.6, 0.9])
@@ -49,7 +49,9 @@ def whole() -> RolloutGroup:
 
 
 def batch(*, continued: bool = False) -> Batch:
-    packed = assemble_batch([whole()], [], SamplingInfo(1.0, 9, continued=continued), 5, reference=False)
+    packed = assemble_batch(
+        [mixed_group()], [], SamplingInfo(1.0, 9, continued=continued), 5, reference=False
+    )
     old = torch.zeros(len(packed.tokens))
     old[packed.token("loss_mask").bool()] = torch.tensor(OLD).log()
     packed.token_columns["old_logprobs"] = old
@@ -77,7 +79,7 @@ def test_a_sample_is_as_old_as_its_oldest_token() -> None:
     packed = batch()
     assert compute_staleness(packed, 5).tolist() == [2, 0]
     assert has_mixed_versions(packed).tolist() == [True, False]
-    assert find_oldest_version(whole()) == 3
+    assert find_oldest_version(mixed_group()) == 3
     figures = response_metrics(packed, 5)
     assert figures["rollout/staleness"] == 1.0 and figures["rollout/staleness_max"] == 2.0
     assert figures["rollout/mixed_versions_share"] == 0.5

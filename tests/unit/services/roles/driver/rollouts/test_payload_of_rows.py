@@ -42,13 +42,13 @@ SAMPLED = {
 }
 
 
-@pytest.mark.parametrize("beside", [{}, SAMPLED], ids=["rows-alone", "validated-on-samples"])
-def test_a_row_that_does_not_fit_fails_with_remedies(beside: dict[str, Any]) -> None:
-    check_payload_limits(job(DPO | beside), report(100, 5000), 40_000)
+@pytest.mark.parametrize("changes", [{}, SAMPLED], ids=["rows-alone", "validated-on-samples"])
+def test_a_row_that_does_not_fit_fails_with_remedies(changes: dict[str, Any]) -> None:
+    check_payload_limits(job(DPO | changes), report(100, 5000), 40_000)
     with pytest.raises(
         UnrecoverableError, match=r"5100 tokens\) may take 33692 bytes.*data.preferences.maxTokens"
     ):
-        check_payload_limits(job(DPO | beside), report(100, 5000), 33_000)
+        check_payload_limits(job(DPO | changes), report(100, 5000), 33_000)
 
 
 @pytest.mark.parametrize(

@@ -60,12 +60,12 @@ async def test_a_request_is_sent_once_as_many_groups_are_generated_as_are_missin
     for count in range(1, 8):
         ahead.submit_ready(all_groups[:count], 8 - count, assembled)
         await settled(ahead)
-    # 4 of 8, then 2 of the 4 left, then 1 of 2, and the last when the batch is whole.
+    # 4 of 8, then 2 of the 4 left, then 1 of 2, and the last when the batch is complete.
     assert model.asked == [["0", "1", "2", "3"], ["4", "5"], ["6"]]
     batch = assembled(all_groups[::-1])
     assert torch.equal(await ahead.get_column(batch), 2.0 * batch.tokens)
     assert model.asked[3:] == [["7"]]
-    await ahead.get_column(batch)  # the next step's weights are others: nothing of this one's is known
+    await ahead.get_column(batch)  # the next step has new weights: results of this step are not reused
     assert model.asked[4:] == [list(batch.sample_ids)]
 
 
@@ -85,7 +85,7 @@ async def test_requests_are_sequential_and_later_groups_join_the_next_one() -> N
 
 
 async def test_a_batch_without_prefetch_is_requested_at_once() -> None:
-    """For example rows, one of which may occur twice."""
+    """Given rows are not prefetched, for example, and one of them may occur twice."""
     model, batch = Model(), assembled(groups(3))
     batch.sample_ids[2] = "1"
     ahead = ForwardPrefetcher(model)
@@ -110,7 +110,7 @@ async def test_a_failed_request_fails_the_step() -> None:
     model.error = ValueError("gone")
     ahead.submit_ready(all_groups[:2], 2, assembled)
     await settled(ahead)
-    ahead.submit_ready(all_groups[:3], 1, assembled)  # nothing more is asked of what is gone
+    ahead.submit_ready(all_groups[:3], 1, assembled)  # no further requests after a failure
     with pytest.raises(ValueError, match="gone"):
         await ahead.get_column(assembled(all_groups))
     assert model.asked == [["0", "1"]]

@@ -27,7 +27,7 @@ SAMPLES = 2
 
 
 class Workers:
-    """Workers that finish the samples of their items in any order.
+    """Workers that finish samples in any order.
 
     A sample begins with weights that its item allows, and may live through all versions until it ends.
     now: the newest version.
@@ -36,7 +36,7 @@ class Workers:
     def __init__(self, bus: MemoryBus, chance: random.Random, failing: float) -> None:
         self.now = 0
         self._bus, self._chance, self._failing = bus, chance, failing
-        # With the version that each began with.
+        # Each with the version at its start.
         self._held: list[tuple[rollout_pb2.WorkItem, int, int]] = []
 
     async def run(self) -> None:

@@ -22,7 +22,7 @@ from support.batches import random_batch
 pytestmark = pytest.mark.timeout(60)
 
 
-class Given:
+class FixedBatches:
     """Batch source of given batches."""
 
     def __init__(self, batches: list[Batch]) -> None:
@@ -59,7 +59,7 @@ def replay(run: Path, last: int, reference: bool = True, stop: asyncio.Event | N
 
 
 async def record(run: Path, batches: list[Batch], attempts: dict[str, int] | None = None) -> None:
-    source = RecordingSource(Given(batches), recorder(run))
+    source = RecordingSource(FixedBatches(batches), recorder(run))
     for step in range(len(batches)):
         figures = StepRecord(step + 1)
         figures.attempts = attempts or {}
@@ -110,7 +110,7 @@ async def test_a_repeated_step_replaces_its_record(tmp_path: Path) -> None:
     await record(tmp_path, [batch(0), batch(1), batch(2)])
     later = BatchRecorder(tmp_path / FOLDER, 2, seed=5)
     later.resume_at(1)
-    # A rollback to step 1 undid the others, whether they come again or not.
+    # A rollback to step 1 discards the later batches, regardless of whether they are recorded again.
     assert list_recorded_steps(tmp_path / FOLDER) == [1]
     assert [path.name for path in (tmp_path / FOLDER).glob("*.safetensors")] == ["step-00000001.safetensors"]
     again = batch(9)
@@ -163,10 +163,10 @@ async def test_replay_stops_on_shutdown(tmp_path: Path) -> None:
 async def test_a_disk_error_fails_the_job_with_a_remedy(tmp_path: Path) -> None:
     recorded = recorder(tmp_path)
     recorded.write(JobState(), batch(0), {})
-    # A folder where the batch is to lie: no file can take its place.
+    # A folder with the batch's name: no file can replace it.
     batch_path(tmp_path / FOLDER, 1).unlink()
     batch_path(tmp_path / FOLDER, 1).mkdir()
     with pytest.raises(UnrecoverableError, match=r"step 1 was not recorded: .*recordBatches: false"):
         recorded.write(JobState(), batch(1), {})
-    # The line of the batch before it does not stand beside what is there of the new one.
+    # The previous batch's record is gone: its line must not describe remains of the new batch.
     assert list_recorded_steps(tmp_path / FOLDER) == []

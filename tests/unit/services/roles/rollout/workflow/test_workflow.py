@@ -104,7 +104,7 @@ async def test_the_tools_answer_is_inserted_and_not_trained_on() -> None:
     assert result.behaviour_logprobs == [-0.5] * 5 + [0.0] * 3 + [-0.5] * 2
     assert result.tokens == [*ids("[1+2]<3>3"), TOKENIZER.eos_token_id]
     assert (result.turns, result.tool_errors, result.truncated) == (2, 0, False)
-    # The second turn goes on from all of it, with another seed and what room is left.
+    # The second turn continues from the complete sequence, with another seed and the remaining room.
     first, second = script.asked
     assert second.prompt_tokens == (*ids("1+2="), *ids("[1+2]<3>"))
     assert first.seeds != second.seeds
@@ -168,10 +168,10 @@ async def test_a_custom_workflow(tmp_path: Path) -> None:
         named("other")
 
 
-async def asks_twice(made: Episode) -> None:
-    await made.generate(max_tokens=3)
-    if made.put(" ab "):
-        await made.generate(max_tokens=3)
+async def asks_twice(episode: Episode) -> None:
+    await episode.generate(max_tokens=3)
+    if episode.put(" ab "):
+        await episode.generate(max_tokens=3)
 
 
 async def compute(function: object, *arguments: object) -> object:

@@ -36,7 +36,7 @@ def drawn(conversions: list[WeightConversion], seed: int = 0) -> Wholes:
     }
 
 
-def held(conversion: WeightConversion, wholes: Wholes) -> dict[str, ParameterState]:
+def rank_state(conversion: WeightConversion, wholes: Wholes) -> dict[str, ParameterState]:
     """Build a rank's state independently of the product: element by element, from each element's origin."""
     states = {}
     for name, shape in conversion.shapes.items():
@@ -57,7 +57,7 @@ def written(
     wholes = drawn(conversions)
     folder.mkdir(exist_ok=True)
     for rank, conversion in enumerate(conversions):
-        names = save_shard(folder, conversions, rank, held(conversion, wholes).items(), 5)
+        names = save_shard(folder, conversions, rank, rank_state(conversion, wholes).items(), 5)
         assert all((folder / name).is_file() for name in names)
     return wholes
 
@@ -91,7 +91,7 @@ def test_any_layout_reads_checkpoints_of_any_other(
     for rank, conversion in enumerate(conversions):
         states, updates = load_shards(tmp_path, conversions, rank, conversion.shapes)
         assert updates == 5
-        expected = held(conversion, wholes)
+        expected = rank_state(conversion, wholes)
         assert states.keys() == expected.keys()
         for name, state in states.items():
             for kind in PARTS:
@@ -105,7 +105,7 @@ def test_the_same_rank_restores_its_rng_state(tmp_path: Path) -> None:
         following = []
         for rank, conversion in enumerate(conversions):
             torch.manual_seed(40 + rank)
-            save_shard(tmp_path, conversions, rank, held(conversion, wholes).items(), 1)
+            save_shard(tmp_path, conversions, rank, rank_state(conversion, wholes).items(), 1)
             following.append(torch.rand(3))
         for rank, conversion in enumerate(conversions):
             load_shards(tmp_path, conversions, rank, conversion.shapes)

@@ -34,7 +34,7 @@ CASES = [
 ]
 
 
-def place(target: Tensor, piece: WeightSlice) -> Tensor:
+def target_view(target: Tensor, piece: WeightSlice) -> Tensor:
     return target[
         tuple(slice(start, start + size) for start, size in zip(piece.start, piece.tensor.shape, strict=True))
     ]
@@ -64,8 +64,8 @@ def test_slices_of_all_ranks_equal_the_folder(
     for conversion in conversions_of(config_of(family, tie_word_embeddings=tied), **ranks):
         for piece in local_slices(conversion, loaded(folder, conversion)):
             assert piece.shape == tuple(stored[piece.name].shape)
-            place(actual[piece.name], piece).copy_(piece.tensor)
-            place(covered[piece.name], piece).add_(1)
+            target_view(actual[piece.name], piece).copy_(piece.tensor)
+            target_view(covered[piece.name], piece).add_(1)
     assert all(bool((count == 1).all()) for count in covered.values())
     assert all(torch.equal(actual[name], stored[name]) for name in stored)
 
@@ -102,7 +102,7 @@ def test_slices_tile_every_tensor_once_in_any_layout(data: st.DataObject) -> Non
     for conversion in conversions:
         parameters = {name: torch.zeros(shape) for name, shape in conversion.shapes.items()}
         for piece in local_slices(conversion, parameters, keep=is_weight):
-            place(counts.setdefault(piece.name, torch.zeros(piece.shape)), piece).add_(1)
+            target_view(counts.setdefault(piece.name, torch.zeros(piece.shape)), piece).add_(1)
     assert counts.keys() == tensor_owners(conversions, is_weight).keys()
     assert all(bool((count == 1).all()) for count in counts.values())
     assert ("lm_head.weight" in counts) == (heads.vocabulary and not sizes["tie_word_embeddings"])

@@ -88,7 +88,7 @@ def test_a_group_is_split_when_it_does_not_fit_or_a_rank_would_idle() -> None:
     batch = sampled((4, [5, 5]))
     assert plan_microbatches(batch, 1, 10, 1, shared=True) == [[Microbatch([0]), Microbatch([1])]]
     assert plan_microbatches(batch, 1, 100, 1, shared=True) == [[Microbatch([0, 1])]]
-    # On two ranks 9 each rather than 14 and nothing.
+    # Two ranks get 9 tokens each rather than 14 and none.
     assert plan_microbatches(batch, 1, 100, 2, shared=True) == [[Microbatch([0])], [Microbatch([1])]]
 
 

@@ -152,7 +152,7 @@ def test_prompts_are_not_shared_when_the_self_check_fails(
     real = PackedModel.hidden
 
     def leaking(self: PackedModel, packed: PackedTokens) -> Tensor:
-        """States that flow from token to token of the pack, whatever sequence they are of."""
+        """Return hidden states that leak between tokens of the pack across sequence boundaries."""
         hidden = real(self, packed)
         return hidden + hidden.cumsum(0)
 

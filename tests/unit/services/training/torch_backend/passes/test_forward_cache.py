@@ -92,7 +92,7 @@ def test_activation_recomputation_works_with_a_cached_pass(
         inside = layer.get_submodule("input_layernorm")  # a layer's own hooks are called once
         inside.register_forward_pre_hook(lambda *_, number=number: calls.append(number))
     keeping.train_step(batch, objective, ONE)
-    assert sorted(calls) == [0, 1]  # each once more, in the backward pass
+    assert sorted(calls) == [0, 1]  # once more per layer, in the backward pass
     torch.testing.assert_close(weights(keeping), weights(plain), rtol=0, atol=1e-6)
 
 

@@ -139,10 +139,10 @@ def test_dense_changes_store_the_new_state() -> None:
     delta = encode_delta(old.tobytes(), new.tobytes(), 2)
     assert delta == sealed(b"\1" + new.tobytes())
     assert applied(old.tobytes(), delta, 2) == new.tobytes()
-    # All that changed lies at the beginning: a thirty-second of the whole, and changes are enough.
+    # All changes lie in the first thirty-second of the tensor, so the delta is used.
     new[1 << 16 :] = 0
     assert len(encode_delta(old.tobytes(), new.tobytes(), 2)) < 1 << 16
-    # So few elements that their changes take no fewer bytes.
+    # The tensor is so small that its delta saves no bytes.
     few = np.arange(3, dtype=np.uint16)
     assert encode_delta(few.tobytes(), few[::-1].tobytes(), 2) == sealed(b"\1" + few[::-1].tobytes())
 

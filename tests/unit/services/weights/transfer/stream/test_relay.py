@@ -92,7 +92,7 @@ def test_gaps_and_excess_bytes_are_refused() -> None:
         incoming.put(0, data[:50], SENDER)
     with pytest.raises(CorruptTransfer, match="sent bytes up to 201 of a snapshot of 200"):
         incoming.put(50, data[50:] + b"x", SENDER)
-    # Between pieces there may be nothing.
+    # The padding between pieces need not be sent.
     incoming.put(50, data[50:100], SENDER)
     incoming.put(128, data[128:], SENDER)
     with pytest.raises(CorruptTransfer, match="more bytes than requested"):
@@ -195,15 +195,15 @@ async def test_waiting_stream_fails_when_the_transfer_fails() -> None:
 class Wire:
     """Messages of each address: chunks, an error to raise, or a silence."""
 
-    def __init__(self, **said: list[object]) -> None:
-        self._said = said
+    def __init__(self, **scripts: list[object]) -> None:
+        self._scripts = scripts
         self.asked: list[tuple[str, refit_pb2.FetchWeightsRequest]] = []
 
     async def __call__(
         self, address: str, asked: refit_pb2.FetchWeightsRequest, timeout: float
     ) -> AsyncGenerator[refit_pb2.WeightsChunk]:
         self.asked.append((address, asked))
-        script = self._said[address.partition(":")[0]].pop(0)
+        script = self._scripts[address.partition(":")[0]].pop(0)
         assert isinstance(script, list)
         for item in script:
             if item is None:
@@ -252,7 +252,7 @@ async def test_missing_pieces_are_requested_again_without_duplicates(fails: obje
     incoming = await filled(wire, data)
     assert bytes(incoming.buffer) == data
     assert wire.path == [SENDER, "a:1", SENDER, "b:1"]
-    # The first piece was whole.
+    # The first piece was complete.
     assert [asked.skip for _, asked in wire.asked] == [0, 0, 1, 1]
     assert [list(asked.lost) for _, asked in wire.asked] == [[], [], ["a:1"], ["a:1"]]
 

@@ -35,12 +35,12 @@ def test_lost_parent_is_replaced_and_not_assigned_again() -> None:
     tree = RelayTree(2)
     for name in "abcdef":
         tree.assign_parent(ask(name))
-    # a dies: c says so and takes its place at the sender; d goes where there is room.
+    # a dies: c reports it and takes a's slot at the sender; d gets a free slot.
     assert tree.assign_parent(ask("c"), ["a:1"]) == SENDER
     assert tree.assign_parent(ask("d"), ["a:1"]) == "c:1"
     assert tree.assign_parent(ask("g")) == "c:1"
     assert tree.assign_parent(ask("h")) != "a:1"
-    # It was not dead after all.
+    # a was alive after all.
     assert tree.assign_parent(ask("a")) != SENDER
     assert "a:1" in {tree.assign_parent(ask(name)) for name in "ijklmnopqrstuvwxyz"}
 
@@ -49,7 +49,7 @@ def test_only_reports_about_the_own_parent_count() -> None:
     tree = RelayTree(1)
     for name in "abc":
         tree.assign_parent(ask(name))
-    # d has never been sent to c: it is spared c itself, and the others are not.
+    # d was never assigned to c: its report keeps d itself away from c, but not the others.
     assert tree.assign_parent(ask("d", serves=False), ["c:1"]) == SENDER
     assert tree.assign_parent(ask("e")) == "c:1"
 
@@ -58,7 +58,7 @@ def test_parent_must_have_the_requested_pieces() -> None:
     tree = RelayTree(1)
     assert tree.assign_parent(ask("part", pieces=frozenset({1, 2}))) == SENDER
     assert tree.assign_parent(ask("less", pieces=frozenset({2}))) == "part:1"
-    # Beyond the fan-out rather than not at all.
+    # Exceeding the fan-out is better than no source.
     assert tree.assign_parent(ask("all")) == SENDER
     assert tree.assign_parent(ask("more", pieces=frozenset({3}))) == "all:1"
 
@@ -68,7 +68,7 @@ def test_deltas_come_from_receivers_of_deltas() -> None:
     assert tree.assign_parent(ask("dense")) == SENDER
     assert tree.assign_parent(ask("delta", delta=True)) == SENDER
     assert tree.assign_parent(ask("later", delta=True)) == "delta:1"
-    # The weights that the changes result in are there, too.
+    # Receivers of deltas also hold the resulting dense weights.
     assert [tree.assign_parent(ask(name)) for name in ("x", "y", "z")] == ["dense:1", "dense:1", "delta:1"]
 
 
@@ -101,7 +101,7 @@ def test_no_cycles_and_no_overload(fan_out: int, events: list[tuple[int, bool, b
         parent = tree.assign_parent(ask(name, delta=delta), reported)
         assert parent not in reported
         parents[name] = parent
-        # Following whom each was told to ask leads to the sender.
+        # The assigned parents of every receiver lead to the sender.
         at, steps = name, 0
         while parents[at] != SENDER:
             at, steps = parents[at].removesuffix(":1"), steps + 1

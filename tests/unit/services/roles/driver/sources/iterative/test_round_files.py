@@ -58,7 +58,7 @@ def test_a_round_is_read_back(tmp_path: Path) -> None:
 
 
 def test_other_weights_or_another_data_position_is_another_round(tmp_path: Path) -> None:
-    """For example after a rollback: the version is the same, the weights differ."""
+    """A rollback, for example, gives the same version with different weights."""
     files = RoundFiles(tmp_path)
     files.write(header(), batch())
     assert files.find(2, "w7 made again", HERE) is None
