@@ -1,4 +1,4 @@
-"""Two clusters, each made when a test first asks for it: one with simulated nodes, one with a real node."""
+"""Fixtures of two clusters, each started on first use: one with simulated nodes, one with a real node."""
 
 import uuid
 from collections.abc import Generator, Iterator
@@ -23,7 +23,7 @@ from cluster.support.volumes import delete_volumes
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A failed test shows what its cluster has to say."""
+    """Add the state of its cluster to the report of a failed test."""
     report = yield
     if report.failed and report.when == "call":
         report.sections.extend(sections(getattr(item, "funcargs", {})))
@@ -34,21 +34,21 @@ def _namespace(control_plane: ControlPlane) -> Iterator[str]:
     name = f"test-{uuid.uuid4().hex[:8]}"
     control_plane.kubectl.create_namespace(name)
     yield name
-    # Kubernetes waits five seconds before it starts on this; nobody uses the name again.
+    # Kubernetes starts the deletion after five seconds; no other test uses the name.
     control_plane.kubectl("delete", "namespace", name, "--wait=false")
     delete_volumes(control_plane.api, name)
 
 
 @pytest.fixture(scope="session")
 def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A Kubernetes API with controllers and scheduler, without nodes. Needs no root."""
+    """Kubernetes API with controllers and scheduler, without nodes. Needs no root."""
     with ControlPlane(tmp_path_factory.mktemp("control-plane")) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def simulated(control_plane: ControlPlane) -> Iterator[SimulatedKubelet]:
-    """Nodes of `control_plane` whose pods only say that they run. `behave` is put back after each test."""
+    """Simulated nodes of `control_plane`. `behave` is reset after each test."""
     with control_plane.simulated_kubelet() as kubelet:
         yield kubelet
 
@@ -62,43 +62,43 @@ def _plain_behaviour(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster with one real node. Skips, and says why, where this machine cannot run one."""
+    """Cluster with one real node. Skips with the reason where this machine cannot run one."""
     try:
-        made = Cluster(tmp_path_factory.mktemp("cluster"))
+        new_cluster = Cluster(tmp_path_factory.mktemp("cluster"))
     except NodeImpossible as reason:
         pytest.skip(str(reason))
-    with made as running:
+    with new_cluster as running:
         yield running
 
 
 @pytest.fixture
 def cluster_namespace(cluster: Cluster) -> Iterator[str]:
-    """A namespace of its own in `cluster`, deleted afterwards with all that is in it, volumes too."""
+    """New namespace in `cluster`, deleted afterwards with its objects and volumes."""
     yield from _namespace(cluster.control_plane)
 
 
 @pytest.fixture
 def namespace(control_plane: ControlPlane) -> Iterator[str]:
-    """A namespace of its own in `control_plane`, deleted afterwards with all that is in it."""
+    """New namespace in `control_plane`, deleted afterwards with its objects and volumes."""
     yield from _namespace(control_plane)
 
 
 @pytest.fixture(scope="module")
 def known(control_plane: ControlPlane) -> Iterator[None]:
-    """The resource, taken away after the module: Helm installs over none that it did not make."""
+    """Custom resource definition, deleted after the module: Helm adopts none that it did not make."""
     with defined(control_plane):
         yield
 
 
 @pytest.fixture
 def door(control_plane: ControlPlane, known: None, namespace: str) -> Door:
-    """Where jobs are handed in, in a namespace of their own."""
+    """Strictly validated access to the jobs of a new namespace."""
     return Door(control_plane.api, namespace)
 
 
 @pytest.fixture
 def team(control_plane: ControlPlane, simulated: SimulatedKubelet, namespace: str) -> Team:
-    """A namespace of `control_plane` where jobs can run, in simulated pods."""
+    """Namespace of `control_plane` with claims, where jobs run in simulated pods."""
     define(control_plane)
     make_claims(control_plane, namespace)
     return Team(control_plane, namespace)
@@ -106,6 +106,6 @@ def team(control_plane: ControlPlane, simulated: SimulatedKubelet, namespace: st
 
 @pytest.fixture
 def operator(team: Team, tmp_path: Path) -> Iterator[OperatorProcess]:
-    """The operator of the team's namespace."""
+    """Operator of the team's namespace."""
     with OperatorProcess(tmp_path, team.control_plane.kubeconfig, team.namespace) as running:
         yield running

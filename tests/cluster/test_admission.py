@@ -1,4 +1,4 @@
-"""An API server says of a job what the models say: what it refuses, what it fills in, what may change."""
+"""The API server and the Pydantic models agree on jobs: rejections, defaults and stored fields."""
 
 import json
 from copy import deepcopy
@@ -26,7 +26,7 @@ EXAMPLES = sorted(
 
 
 def read(job: Job) -> AlignmentJob:
-    """As the models read what is written. Raises ValidationError."""
+    """Parse a job with the models. Raises ValidationError."""
     return AlignmentJob.model_validate_json(json.dumps(job), strict=True, by_alias=True, by_name=False)
 
 
@@ -34,7 +34,7 @@ def spec_of(stored: Job) -> Any:
     return read({key: stored[key] for key in ("apiVersion", "kind", "metadata", "spec")}).spec
 
 
-#: What no schema can tell is admitted, and refused by the operator, which reads it by the models.
+#: Rows with `admitted` violate rules beyond a schema: the API server admits them, the operator rejects them.
 REFUSED = [row for row in BAD if not {"server_accepts", "admitted"} & row.keys()]
 
 
@@ -55,7 +55,7 @@ def test_what_the_models_refuse_is_refused_and_the_field_named(door: Door) -> No
 
 
 @pytest.mark.parametrize("row", [row for row in BAD if "server_accepts" in row], ids=name_of)
-def test_what_an_api_server_reads_otherwise(row: Job, door: Door) -> None:
+def test_rows_that_the_api_server_reads_differently(row: Job, door: Door) -> None:
     stored = spec_of(door.admit(bad_job(row)))
     assert stored == read(whole_job(row["job"])).spec, row["server_accepts"]
 
@@ -65,16 +65,16 @@ def test_defaults_are_the_models(algorithm: str, door: Door) -> None:
     job = whole_job(algorithm)
     stored = door.admit(job)
     assert spec_of(stored) == read(job).spec
-    # Filled in by the server, not by the models on reading.
+    # The server fills in the defaults, not the models on reading.
     filled = read(job).spec.model_dump(mode="json", by_alias=True, exclude_none=True)
     assert json.loads(json.dumps(stored["spec"])) == filled
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_examples_are_accepted(path: Path, door: Door) -> None:
-    found, errors = parse_documents(path.read_text(), {"DATA": "/data"}, set())
+    documents, errors = parse_documents(path.read_text(), {"DATA": "/data"}, set())
     assert errors == []
-    written = [document for document in found if document.value["kind"] == "AlignmentJob"]
+    written = [document for document in documents if document.value["kind"] == "AlignmentJob"]
     assert written
     for document in written:
         assert spec_of(door.admit(document.value)) == read(document.value).spec

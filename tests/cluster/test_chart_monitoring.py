@@ -1,4 +1,4 @@
-"""What the chart gives to Prometheus and Grafana: nothing unless it is asked."""
+"""Objects of the chart for Prometheus and Grafana, which are off by default."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,9 @@ def groups(objects: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def dashboards(objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [found for found in of_kind(objects, "ConfigMap") if "kubealign.json" in found["data"]]
+    return [
+        config_map for config_map in of_kind(objects, "ConfigMap") if "kubealign.json" in config_map["data"]
+    ]
 
 
 def test_nothing_is_made_unless_it_is_asked_for(helm: Helm) -> None:
@@ -39,13 +41,13 @@ def test_rules_and_dashboard_are_the_files(helm: Helm) -> None:
     objects = helm.render(ALL | {"dashboard": {"enabled": True}})
     written = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())
     assert groups(objects) == {group["name"]: group["rules"] for group in written["groups"]}
-    [found] = dashboards(objects)
-    held = json.loads((CHART / "files" / "grafana-dashboard.json").read_text())
-    assert json.loads(found["data"]["kubealign.json"]) == held
-    assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
+    [config_map] = dashboards(objects)
+    expected = json.loads((CHART / "files" / "grafana-dashboard.json").read_text())
+    assert json.loads(config_map["data"]["kubealign.json"]) == expected
+    assert config_map["metadata"]["labels"]["grafana_dashboard"] == "1"
 
 
-def test_what_is_off_raises_no_alarm(helm: Helm) -> None:
+def test_disabled_components_have_no_alerts(helm: Helm) -> None:
     off = {"dashboard": {"enabled": False}, "redis": {"embedded": {"enabled": False}}}
     assert set(groups(helm.render(ALL | off))) == {"kubealign-operator", "kubealign-jobs"}
 
@@ -65,10 +67,10 @@ def test_labels_are_those_that_prometheus_and_grafana_look_for(helm: Helm) -> No
     )
     [rule] = of_kind(objects, "PrometheusRule")
     assert rule["metadata"]["labels"]["release"] == "prometheus"
-    [found] = dashboards(objects)
-    assert found["metadata"]["labels"]["dashboards"] == "yes"
-    assert found["metadata"]["annotations"] == {"grafana_folder": "align"}
-    assert found["metadata"]["name"] == f"{RELEASE}-grafana"
+    [config_map] = dashboards(objects)
+    assert config_map["metadata"]["labels"]["dashboards"] == "yes"
+    assert config_map["metadata"]["annotations"] == {"grafana_folder": "align"}
+    assert config_map["metadata"]["name"] == f"{RELEASE}-grafana"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The chart against a real API server: every object is taken as it is, and a release comes and goes."""
+"""The chart against a real API server: every object is accepted; releases install, upgrade and uninstall."""
 
 import base64
 import json
@@ -22,13 +22,14 @@ pytestmark = pytest.mark.skipif(find("helm") is None, reason="helm is not built:
 OPERATOR = f"{RELEASE}-operator"
 REDIS = f"{RELEASE}-redis"
 ACCOUNT = f"system:serviceaccount:{NAMESPACE}:{OPERATOR}"
-# Everything that a release may make, and what Kubernetes makes in every namespace.
+# Kinds of all namespaced objects of a release.
 KINDS = (
     "deployments,replicasets,statefulsets,pods,services,configmaps,secrets,serviceaccounts,roles,rolebindings,"
     "leases,networkpolicies,poddisruptionbudgets,persistentvolumeclaims"
 )
+# Objects that Kubernetes makes in every namespace.
 ALWAYS_THERE = {"configmap/kube-root-ca.crt", "serviceaccount/default"}
-# No provisioner of volumes here, so the claim would stay unbound and Redis unscheduled.
+# This cluster has no volume provisioner, so the claim would stay unbound and Redis unscheduled.
 INSTALLED = {"redis": {"embedded": {"persistence": {"enabled": False}}}}
 _WAIT = ("--wait", "--timeout", "90s")
 _HELM_SECONDS = 120.0
@@ -36,7 +37,7 @@ _HELM_SECONDS = 120.0
 
 @pytest.fixture(scope="module")
 def platform(control_plane: ControlPlane) -> Iterator[None]:
-    """The platform's namespaces, held to restricted Pod Security."""
+    """Namespaces of the platform, with restricted Pod Security."""
     for name in (NAMESPACE, "team-a", "team-b"):
         control_plane.kubectl.create_namespace(name)
         labels = [f"pod-security.kubernetes.io/{mode}=restricted" for mode in ("enforce", "warn")]
@@ -51,13 +52,13 @@ def helm(control_plane: ControlPlane, tmp_path: Path) -> Helm:
 
 
 def names(control_plane: ControlPlane, kinds: str, *where: str) -> set[str]:
-    """KIND/NAME of what there is."""
-    found = control_plane.kubectl("get", kinds, "-o", "name", "--ignore-not-found", *where).split()
-    return {name.partition("/")[0].partition(".")[0] + "/" + name.partition("/")[2] for name in found}
+    """Return KIND/NAME of the existing objects of these kinds."""
+    resources = control_plane.kubectl("get", kinds, "-o", "name", "--ignore-not-found", *where).split()
+    return {name.partition("/")[0].partition(".")[0] + "/" + name.partition("/")[2] for name in resources}
 
 
 def dry_run(control_plane: ControlPlane, *objects: dict[str, Any]) -> None:
-    """Raises KubectlFailed where the API server would refuse one of them."""
+    """Apply objects as a dry run. Raises KubectlFailed where the API server would refuse one of them."""
     text = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
     control_plane.kubectl(
         "apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", "-", stdin=text
@@ -66,32 +67,38 @@ def dry_run(control_plane: ControlPlane, *objects: dict[str, Any]) -> None:
 
 def test_the_api_server_takes_every_object(control_plane: ControlPlane, platform: None, helm: Helm) -> None:
     dry_run(control_plane, *of_kind(helm.render({}), "CustomResourceDefinition"))
-    # The resource is large, and the same each time. The Prometheus operator's kind is not known here.
+    # The CRD is large and always the same. The Prometheus operator's kind is not defined in this cluster.
     left_out = ("CustomResourceDefinition", "ServiceMonitor")
     for values in VALUES.values():
-        dry_run(control_plane, *(found for found in helm.render(values) if found["kind"] not in left_out))
+        dry_run(
+            control_plane, *(manifest for manifest in helm.render(values) if manifest["kind"] not in left_out)
+        )
 
 
 def restricted_only(spec: dict[str, Any]) -> dict[str, Any]:
-    """A pod of this spec without what it needs beside itself: an account, a claim, a priority class."""
-    kept = {
+    """Return a pod of this spec without references to other objects: account, claim, priority class."""
+    pod_spec = {
         key: value for key, value in spec.items() if key not in ("serviceAccountName", "priorityClassName")
     }
-    known = {volume["name"] for volume in kept.get("volumes", [])}
-    mounts = [mount for mount in kept["containers"][0].get("volumeMounts", []) if mount["name"] in known]
-    kept["containers"] = [{**kept["containers"][0], "volumeMounts": mounts}]
+    known = {volume["name"] for volume in pod_spec.get("volumes", [])}
+    mounts = [mount for mount in pod_spec["containers"][0].get("volumeMounts", []) if mount["name"] in known]
+    pod_spec["containers"] = [{**pod_spec["containers"][0], "volumeMounts": mounts}]
     metadata = {"name": "tried", "namespace": NAMESPACE}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": metadata,
-        "spec": {**kept, "restartPolicy": "Never"},
+        "spec": {**pod_spec, "restartPolicy": "Never"},
     }
 
 
 def test_every_pod_is_restricted(control_plane: ControlPlane, platform: None, helm: Helm) -> None:
     # Pod Security refuses pods, and only warns of a Deployment whose pods it would refuse.
-    specs = {name: spec for held in VALUES.values() for name, spec in pod_specs(helm.render(held)).items()}
+    specs = {
+        name: spec
+        for chart_values in VALUES.values()
+        for name, spec in pod_specs(helm.render(chart_values)).items()
+    }
     assert {name.partition("/")[0] for name in specs} == {"Deployment", "StatefulSet", "Pod"}
     for spec in specs.values():
         dry_run(control_plane, restricted_only(spec))
@@ -101,7 +108,7 @@ def test_every_pod_is_restricted(control_plane: ControlPlane, platform: None, he
             dry_run(control_plane, loose)
 
 
-def test_a_release_is_installed_upgraded_and_gone(
+def test_a_release_is_installed_upgraded_and_uninstalled(
     control_plane: ControlPlane, simulated: SimulatedKubelet, platform: None, helm: Helm
 ) -> None:
     cluster_wide = ("crds,clusterroles,clusterrolebindings",)
@@ -119,9 +126,9 @@ def test_a_release_is_installed_upgraded_and_gone(
     more = {"operator": {"replicas": 3}, **INSTALLED}
     values = ("--namespace", NAMESPACE, "-f", str(helm.values(more)))
     helm("upgrade", RELEASE, str(CHART), *values, *_WAIT, timeout=_HELM_SECONDS)
-    kept = control_plane.kubectl("get", "secret", REDIS, "-n", NAMESPACE, "-o", "jsonpath={.data}")
-    assert json.loads(kept) == json.loads(secret)
-    assert set(json.loads(kept)) == {
+    secret_after = control_plane.kubectl("get", "secret", REDIS, "-n", NAMESPACE, "-o", "jsonpath={.data}")
+    assert json.loads(secret_after) == json.loads(secret)
+    assert set(json.loads(secret_after)) == {
         "operator-password",
         "dashboard-password",
         "users.acl",
@@ -147,7 +154,7 @@ def test_a_release_is_installed_upgraded_and_gone(
 
 
 @pytest.mark.parametrize("values", ["default", "two-namespaces"])
-def test_the_operators_account_may_do_this_and_no_more(
+def test_the_operators_account_has_only_the_rights_it_needs(
     control_plane: ControlPlane, platform: None, helm: Helm, values: str
 ) -> None:
     objects = of_kind(
@@ -164,7 +171,9 @@ def test_the_operators_account_may_do_this_and_no_more(
     authorization = client.AuthorizationV1Api(control_plane.api)
 
     def may(verb: str, what: str, namespace: str) -> bool:
-        """`what` is GROUP/RESOURCE, GROUP/RESOURCE/SUBRESOURCE or GROUP/RESOURCE//NAME."""
+        """Return True when the operator's account has a right.
+
+        `what` is GROUP/RESOURCE, GROUP/RESOURCE/SUBRESOURCE or GROUP/RESOURCE//NAME."""
         group, resource, subresource, name = [*what.split("/"), "", ""][:4]
         asked = client.V1ResourceAttributes(
             group=group, resource=resource, subresource=subresource, name=name, namespace=namespace, verb=verb
@@ -199,17 +208,17 @@ def test_users_of_a_namespace_get_the_jobs_with_the_clusters_own_roles(
     control_plane: ControlPlane, platform: None, helm: Helm
 ) -> None:
     roles = [
-        found
-        for found in of_kind(helm.render({}), "ClusterRole")
-        if found["metadata"]["labels"]["app.kubernetes.io/component"] == "users"
+        role
+        for role in of_kind(helm.render({}), "ClusterRole")
+        if role["metadata"]["labels"]["app.kubernetes.io/component"] == "users"
     ]
-    assert {found["metadata"]["name"] for found in roles} == {f"{RELEASE}-view", f"{RELEASE}-edit"}
-    wanted = {"view": {"get", "list", "watch"}, "edit": {"create", "delete", "patch", "update"}}
+    assert {role["metadata"]["name"] for role in roles} == {f"{RELEASE}-view", f"{RELEASE}-edit"}
+    expected = {"view": {"get", "list", "watch"}, "edit": {"create", "delete", "patch", "update"}}
     for role in roles:
         level = role["metadata"]["name"].rpartition("-")[2]
         assert role["metadata"]["labels"][f"rbac.authorization.k8s.io/aggregate-to-{level}"] == "true"
         verbs = {verb for rule in role["rules"] for verb in rule["verbs"]}
-        assert wanted[level] <= verbs
+        assert expected[level] <= verbs
         assert not any(
             resource.endswith("/status") for rule in role["rules"][1:] for resource in rule["resources"]
         )
@@ -219,8 +228,8 @@ def test_users_of_a_namespace_get_the_jobs_with_the_clusters_own_roles(
     ("name", "service"), [(REDIS, REDIS), (f"{RELEASE}-dashboard-tls", f"{RELEASE}-dashboard")]
 )
 def test_the_secrets_certificate_is_for_the_services_name(helm: Helm, name: str, service: str) -> None:
-    secrets = {found["metadata"]["name"]: found for found in of_kind(helm.render({}), "Secret")}
+    secrets = {manifest["metadata"]["name"]: manifest for manifest in of_kind(helm.render({}), "Secret")}
     secret = secrets[name]
-    made = x509.load_pem_x509_certificate(base64.b64decode(secret["data"]["tls.crt"]))
-    held = made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    assert f"{service}.{NAMESPACE}.svc" in held.get_values_for_type(x509.DNSName)
+    certificate = x509.load_pem_x509_certificate(base64.b64decode(secret["data"]["tls.crt"]))
+    alternative_names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert f"{service}.{NAMESPACE}.svc" in alternative_names.get_values_for_type(x509.DNSName)

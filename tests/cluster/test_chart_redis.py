@@ -1,4 +1,4 @@
-"""A real Redis server with the chart's own files: who is let in, and to what."""
+"""Logins and ACLs of a real Redis server with the chart's configuration."""
 
 import base64
 from collections.abc import Iterator
@@ -24,14 +24,18 @@ _READY_SECONDS = 20.0
 
 
 class Server:
-    """Redis as the chart sets it up, moved to a folder and a free port of this machine."""
+    """Redis with the chart's configuration, moved to a folder and a free port of this machine."""
 
     def __init__(self, folder: Path, values: str) -> None:
         objects = Helm(folder / "helm").render(VALUES[values])
         [secret] = [
-            found for found in of_kind(objects, "Secret") if "users.acl" in found.get("stringData", {})
+            manifest
+            for manifest in of_kind(objects, "Secret")
+            if "users.acl" in manifest.get("stringData", {})
         ]
-        [config] = [found for found in of_kind(objects, "ConfigMap") if "redis.conf" in found["data"]]
+        [config] = [
+            manifest for manifest in of_kind(objects, "ConfigMap") if "redis.conf" in manifest["data"]
+        ]
         self.port = free_port()
         self.passwords = secret["stringData"]
         self.ca: Path | None = None
@@ -52,16 +56,16 @@ class Server:
         self.daemon = Daemon("redis", [program, file], folder / "redis.log")
 
     def client(self, user: str | None, password: str | None = None) -> Redis:
-        held = password or (self.passwords[f"{user}-password"] if user else None)
+        login_password = password or (self.passwords[f"{user}-password"] if user else None)
         return Redis(
             "localhost",
             self.port,
             username=user,
-            password=held,
+            password=login_password,
             socket_timeout=5,
             ssl=self.ca is not None,
             ssl_ca_certs=str(self.ca) if self.ca else None,
-            # A refused login is an answer, not a reason to try again.
+            # A refused login is final, so there are no retries.
             retry=Retry(NoBackoff(), 0),
         )
 
@@ -74,13 +78,13 @@ class Server:
 
 @pytest.fixture(params=["default", "plain-redis"])
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
-    made = Server(tmp_path, request.param)
-    made.daemon.start()
+    new_server = Server(tmp_path, request.param)
+    new_server.daemon.start()
     try:
-        made.daemon.wait_until(made.ready, "the operator's login", _READY_SECONDS)
-        yield made
+        new_server.daemon.wait_until(new_server.ready, "the operator's login", _READY_SECONDS)
+        yield new_server
     finally:
-        made.daemon.stop()
+        new_server.daemon.stop()
 
 
 def test_nobody_is_let_in_without_a_password(server: Server) -> None:

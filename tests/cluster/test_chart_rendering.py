@@ -1,4 +1,4 @@
-"""What the chart makes of values: without a cluster."""
+"""Objects that the chart renders from values, without a cluster."""
 
 import tomllib
 from pathlib import Path
@@ -26,9 +26,9 @@ def helm(tmp_path: Path) -> Helm:
 
 
 def configuration(objects: list[dict[str, Any]], folder: Path) -> OperatorConfig:
-    """The operator's file, as the operator reads it."""
+    """Return the operator's configuration, parsed by the operator."""
     maps = of_kind(objects, "ConfigMap")
-    [text] = [found["data"]["config.yaml"] for found in maps if "config.yaml" in found["data"]]
+    [text] = [config_map["data"]["config.yaml"] for config_map in maps if "config.yaml" in config_map["data"]]
     file = folder / "config.yaml"
     file.write_text(text)
     return load_config(file)
@@ -65,10 +65,12 @@ def test_what_an_external_redis_needs_is_mounted(helm: Helm, tmp_path: Path) -> 
     assert config.redis is not None
     assert (config.redis.host, config.redis.port) == ("redis.example", 6380)
     assert not of_kind(objects, "StatefulSet")
-    assert [found["metadata"]["name"] for found in of_kind(objects, "Secret")] == [f"{DASHBOARD}-tls"]
+    assert [secret["metadata"]["name"] for secret in of_kind(objects, "Secret")] == [f"{DASHBOARD}-tls"]
     spec = pod_specs(objects)[f"Deployment/{OPERATOR}"]
     mounted = {mount["name"]: mount["mountPath"] for mount in spec["containers"][0]["volumeMounts"]}
-    secrets = {found["name"]: found["secret"]["secretName"] for found in spec["volumes"] if "secret" in found}
+    secrets = {
+        volume["name"]: volume["secret"]["secretName"] for volume in spec["volumes"] if "secret" in volume
+    }
     assert secrets == {"redis": "redis-login", "redis-ca": "redis-ca"}
     assert str(config.redis.password_file) == f"{mounted['redis']}/password"
     assert str(config.redis.ca_file) == f"{mounted['redis-ca']}/ca.crt"
@@ -110,26 +112,26 @@ def test_every_default_is_in_the_schema_and_every_key_of_the_schema_has_one() ->
     schema = yaml.safe_load((CHART / "values.schema.json").read_text())
     defaults = yaml.safe_load((CHART / "values.yaml").read_text())
 
-    def compare(rule: dict[str, Any], held: Any, where: str) -> None:
+    def compare(rule: dict[str, Any], default: Any, where: str) -> None:
         rule = schema["$defs"][rule["$ref"].rpartition("/")[2]] if "$ref" in rule else rule
-        if rule.get("additionalProperties") is not False or not isinstance(held, dict) or not held:
+        if rule.get("additionalProperties") is not False or not isinstance(default, dict) or not default:
             return
         known = set(rule["properties"]) - {"global"}
         optional = {"limits", "requests", "claims"}
-        assert known - optional <= set(held), f"{where}: no default"
-        assert set(held) <= known, f"{where}: not in the schema"
-        for key, value in held.items():
+        assert known - optional <= set(default), f"{where}: no default"
+        assert set(default) <= known, f"{where}: not in the schema"
+        for key, value in default.items():
             compare(rule["properties"][key], value, f"{where}.{key}")
 
     compare(schema, defaults, "values")
 
 
 def test_the_resource_is_the_file_with_labels_added(helm: Helm) -> None:
-    [made] = of_kind(helm.render({}), "CustomResourceDefinition")
+    [rendered] = of_kind(helm.render({}), "CustomResourceDefinition")
     committed = yaml.safe_load(MANIFEST.read_text())
-    assert made["spec"] == committed["spec"]
-    assert made["metadata"]["name"] == committed["metadata"]["name"]
-    assert made["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    assert rendered["spec"] == committed["spec"]
+    assert rendered["metadata"]["name"] == committed["metadata"]["name"]
+    assert rendered["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
     [gone] = of_kind(helm.render({"crds": {"keep": False}}), "CustomResourceDefinition")
     assert "annotations" not in gone["metadata"]
     assert not of_kind(helm.render({"crds": {"install": False}}), "CustomResourceDefinition")
@@ -139,7 +141,7 @@ Rights = dict[tuple[str, str], tuple[set[str], tuple[str, ...]]]
 
 
 def rights(objects: list[dict[str, Any]], component: str) -> Rights:
-    """(kind of role, resource) -> verbs and names, of all roles of a component."""
+    """Return the rights of a component: (kind of role, resource) -> verbs and names."""
     return {
         (role["kind"], resource): (set(rule["verbs"]), tuple(rule.get("resourceNames", ())))
         for role in of_kind(objects, "ClusterRole", "Role")
@@ -167,19 +169,19 @@ def test_the_operator_has_these_rights_and_no_other(helm: Helm) -> None:
 def test_the_dashboard_reads_and_may_do_nothing_else(helm: Helm, values: str) -> None:
     objects = helm.render(VALUES[values])
     kind = "Role" if values == "two-namespaces" else "ClusterRole"
-    wanted: Rights = {
+    expected: Rights = {
         (kind, "alignmentjobs"): ({"get", "list", "watch"}, ()),
         (kind, "pods"): ({"list"}, ()),
     }
     if values != "plain-dashboard":
-        # Of whoever comes through the API server; what they see is for their token to say.
+        # Users reach the dashboard through the API server's proxy; their tokens decide what they see.
         passing = {"get", "create", "update", "patch", "delete"}
-        wanted["Role", "services/proxy"] = (passing, (f"https:{DASHBOARD}:https",))
-    assert rights(objects, "dashboard") == wanted
+        expected["Role", "services/proxy"] = (passing, (f"https:{DASHBOARD}:https",))
+    assert rights(objects, "dashboard") == expected
     bound = [
-        found["roleRef"]["name"]
-        for found in of_kind(objects, "ClusterRoleBinding")
-        if found["metadata"]["labels"]["app.kubernetes.io/component"] == "dashboard"
+        binding["roleRef"]["name"]
+        for binding in of_kind(objects, "ClusterRoleBinding")
+        if binding["metadata"]["labels"]["app.kubernetes.io/component"] == "dashboard"
     ]
     assert sorted(bound) == sorted(["system:auth-delegator", *([] if kind == "Role" else [DASHBOARD])])
 
@@ -193,9 +195,9 @@ def test_the_dashboard_reads_its_environment(helm: Helm, name: str) -> None:
     if spec is None:
         return
     [container] = spec["containers"]
-    settings = from_environment({held["name"]: held["value"] for held in container["env"]})
-    # What it does not know would be a setting that is passed over in silence.
-    assert {held["name"] for held in container["env"]} <= {
+    settings = from_environment({variable["name"]: variable["value"] for variable in container["env"]})
+    # The dashboard would silently ignore an unknown variable.
+    assert {variable["name"] for variable in container["env"]} <= {
         f"KUBEALIGN_{field.upper()}" for field in DashboardSettings.model_fields
     }
     [port] = container["ports"]
@@ -222,16 +224,16 @@ def test_named_namespaces_get_a_role_each_and_the_cluster_none(helm: Helm) -> No
     # Reviews of tokens and rights belong to no namespace; Kubernetes' own role allows nothing else.
     [reviews] = of_kind(objects, "ClusterRoleBinding")
     assert reviews["roleRef"]["name"] == "system:auth-delegator"
-    roles = {found["metadata"]["namespace"] for found in of_kind(objects, "Role")}
+    roles = {role["metadata"]["namespace"] for role in of_kind(objects, "Role")}
     bindings = of_kind(objects, "RoleBinding")
-    assert roles == {found["metadata"]["namespace"] for found in bindings}
+    assert roles == {binding["metadata"]["namespace"] for binding in bindings}
     assert roles == {"team-a", "team-b", "kubealign-system"}
-    for found in bindings:
-        name = found["metadata"]["name"]
+    for binding in bindings:
+        name = binding["metadata"]["name"]
         if name != f"{DASHBOARD}-users":
             account = {"kind": "ServiceAccount", "name": name.removesuffix("-lease")}
             account["namespace"] = "kubealign-system"
-            assert found["subjects"] == [account]
+            assert binding["subjects"] == [account]
 
 
 def test_a_pod_gets_an_api_token_only_where_it_asks_the_api(helm: Helm) -> None:
@@ -244,8 +246,8 @@ def test_a_new_chart_alone_restarts_nothing(helm: Helm, tmp_path: Path) -> None:
     before = of_kind(helm.render({}), "Deployment", "StatefulSet")
     images = {"operator": {"image": {"tag": "1"}}, "jobs": {"image": {"tag": "1"}}}
     pinned = of_kind(helm.render(images), "Deployment", "StatefulSet")
-    for found in before:
-        assert "helm.sh/chart" not in found["spec"]["template"]["metadata"]["labels"]
+    for workload in before:
+        assert "helm.sh/chart" not in workload["spec"]["template"]["metadata"]["labels"]
     changed = [new["kind"] for old, new in zip(before, pinned, strict=True) if old["spec"] != new["spec"]]
     assert changed == ["Deployment"]
 

@@ -1,4 +1,4 @@
-"""The SDK's site of a cluster, against a real API server, the real operator, and simulated pods."""
+"""Cluster backend of the SDK, against a real API server, the real operator, and simulated pods."""
 
 import asyncio
 import copy
@@ -38,20 +38,20 @@ _SECONDS = 60.0
 
 @pytest.fixture
 async def site(control_plane: ControlPlane, known: None, namespace: str) -> AsyncIterator[ClusterBackend]:
-    """A namespace of the test's own (the team's), as the cluster's administrator."""
-    made = await open_cluster(control_plane.kubeconfig, namespace=namespace)
-    yield made
-    await made.close()
+    """Backend of the team's namespace, as the cluster's administrator."""
+    backend = await open_cluster(control_plane.kubeconfig, namespace=namespace)
+    yield backend
+    await backend.close()
 
 
 @pytest.fixture
 async def api(control_plane: ControlPlane) -> AsyncIterator[KubernetesApi]:
-    async with await connect(control_plane.kubeconfig) as made:
-        yield made
+    async with await connect(control_plane.kubeconfig) as new_api:
+        yield new_api
 
 
 async def until_phase(site: ClusterBackend, name: str, phase: JobPhase) -> JobRecord:
-    """By its watch; the job as it is then."""
+    """Watch a job until it has the phase, and return the job."""
     async with asyncio.timeout(_SECONDS), aclosing(site.watch(JobRef(site.namespace, name))) as records:
         async for record in records:
             if record.phase is phase:
@@ -60,11 +60,13 @@ async def until_phase(site: ClusterBackend, name: str, phase: JobPhase) -> JobRe
 
 
 async def until_ready(site: ClusterBackend, name: str, process: str) -> None:
-    """Until that process of the job serves."""
+    """Wait until a process of the job is ready."""
     async with asyncio.timeout(_SECONDS):
         while True:
-            there = {held.name: held.state for held in await site.processes(JobRef(site.namespace, name))}
-            if there.get(process) is ProcessState.READY:
+            states = {
+                record.name: record.state for record in await site.processes(JobRef(site.namespace, name))
+            }
+            if states.get(process) is ProcessState.READY:
                 return
             await asyncio.sleep(0.1)
 
@@ -73,7 +75,7 @@ def names(page: JobPage) -> list[str]:
     return [job.name for job in page.jobs]
 
 
-async def test_a_job_is_handed_in_scaled_held_resumed_and_deleted(
+async def test_a_job_is_created_scaled_suspended_resumed_and_deleted(
     site: ClusterBackend, team: Team, operator: OperatorProcess, simulated: SimulatedKubelet
 ) -> None:
     simulated.behave = until_told
@@ -81,11 +83,11 @@ async def test_a_job_is_handed_in_scaled_held_resumed_and_deleted(
     tried = await site.create(rloo("one"), dry_run=True)
     assert tried.job.spec.rollout.replicas == 2
     await refused(JobNotFound, site.get(ref), f"no job one in namespace {team.namespace}")
-    made = await site.create(rloo("one"))
-    assert made.ref == ref
+    created = await site.create(rloo("one"))
+    assert created.ref == ref
     await refused(JobExists, site.create(rloo("one")), "there is a job one")
     running = await until_phase(site, "one", JobPhase.RUNNING)
-    assert running.uid == made.uid
+    assert running.uid == created.uid
     await until_ready(site, "one", "driver")
 
     processes = await site.processes(ref)
@@ -116,10 +118,10 @@ async def test_a_job_is_handed_in_scaled_held_resumed_and_deleted(
     await site.suspend(ref, False)
     await until_phase(site, "one", JobPhase.RUNNING)
 
-    told = await site.events(ref)
-    assert [event.time for event in told] == sorted(event.time for event in told)
-    assert any(event.message.startswith("trainer-1: ") and event.reason == "Scheduled" for event in told)
-    assert {"Running", "Suspended"} <= {event.reason for event in told}
+    events = await site.events(ref)
+    assert [event.time for event in events] == sorted(event.time for event in events)
+    assert any(event.message.startswith("trainer-1: ") and event.reason == "Scheduled" for event in events)
+    assert {"Running", "Suspended"} <= {event.reason for event in events}
 
     await refused(NotPossible, site.result(ref), "no result yet", "Running")
     await site.delete(ref)
@@ -135,7 +137,7 @@ async def test_a_job_that_has_ended_says_so_and_stays_so(
     simulated.exit(team.namespace, "one-driver", Exit(78, "the data has no column prompt"))
     failed = await until_phase(site, "one", JobPhase.FAILED)
     assert "no column prompt" in (failed.status.message or "")
-    [driver] = [held for held in await site.processes(failed.ref) if held.role == "driver"]
+    [driver] = [process for process in await site.processes(failed.ref) if process.role == "driver"]
     assert driver.state is ProcessState.FAILED
     assert "the data has no column prompt" in driver.message
     await refused(Conflict, site.suspend(failed.ref, True), "has failed", "never runs again")
@@ -166,14 +168,14 @@ async def test_a_watch_goes_on_through_a_restart_of_the_api_server_and_ends_with
     await asyncio.wait_for(first.wait(), _SECONDS)
     control_plane.kill_apiserver()
     await refused(Unavailable, site.get(ref), "did not answer", "get alignmentjobs one")
-    # Not in a thread: the server ends with the thread that starts it.
+    # Not in a worker thread: the server ends with the thread that starts it.
     control_plane.start_apiserver()
     await site.patch(ref, {"metadata": {"labels": {"touched": "yes"}}})
     await asyncio.wait_for(changed.wait(), _SECONDS)
     await site.delete(ref)
     await asyncio.wait_for(following, _SECONDS)
     versions = [record.metadata["resourceVersion"] for record in seen]
-    assert len(versions) == len(set(versions)) == 2, "each change is told, and nothing twice"
+    assert len(versions) == len(set(versions)) == 2, "each change is reported exactly once"
 
 
 async def test_jobs_are_listed_by_namespace_label_search_phase_and_page(site: ClusterBackend) -> None:
@@ -194,12 +196,12 @@ async def test_jobs_are_listed_by_namespace_label_search_phase_and_page(site: Cl
     ]
     assert names(await site.list(query(phases=frozenset({"Running"})))) == []
     for sort, all_of_them in (("name", [0, 1, 2, 3, 4]), ("-name", [4, 3, 2, 1, 0])):
-        found: list[str] = []
+        listed_names: list[str] = []
         page = JobPage([])
-        while not found or page.next:
+        while not listed_names or page.next:
             page = await site.list(query(sort=sort, limit=2, after=page.next))
-            found += names(page)
-        assert found == [f"job-{number}" for number in all_of_them]
+            listed_names += names(page)
+        assert listed_names == [f"job-{number}" for number in all_of_them]
     first = await site.list(query(limit=2))
     assert first.total == 5 and first.resource_version
     everywhere = await site.list(ListQuery(sort="name", label_selector="team=red", search="job-4"))
@@ -209,32 +211,32 @@ async def test_jobs_are_listed_by_namespace_label_search_phase_and_page(site: Cl
     await refused(JobInvalid, site.list(query(after="nonsense")), "first page")
 
 
-async def test_what_is_wrong_with_a_job_is_told_field_by_field(site: ClusterBackend) -> None:
+async def test_errors_of_a_job_are_reported_by_field(site: ClusterBackend) -> None:
     error = await refused(JobInvalid, site.create(sft("one", maxSteps=0, sed=1)), "at least 1")
     assert isinstance(error, JobInvalid)
-    assert {held.path for held in error.errors} == {"spec.maxSteps", "spec.sed"}
+    assert {field_error.path for field_error in error.errors} == {"spec.maxSteps", "spec.sed"}
 
-    made = await site.create(sft("one"))
-    error = await refused(JobInvalid, site.patch(made.ref, {"spec": {"seed": 4}}), "cannot be changed")
+    created = await site.create(sft("one"))
+    error = await refused(JobInvalid, site.patch(created.ref, {"spec": {"seed": 4}}), "cannot be changed")
     assert isinstance(error, JobInvalid)
-    assert [held.path for held in error.errors] == ["spec.seed"]
-    error = await refused(JobInvalid, site.patch(made.ref, {"spec": {"sed": 4}}), "no such field")
+    assert [field_error.path for field_error in error.errors] == ["spec.seed"]
+    error = await refused(JobInvalid, site.patch(created.ref, {"spec": {"sed": 4}}), "no such field")
     assert isinstance(error, JobInvalid)
-    assert [held.path for held in error.errors] == ["spec.sed"]
-    await refused(NotPossible, site.scale(made.ref, 2), "no rollout workers")
+    assert [field_error.path for field_error in error.errors] == ["spec.sed"]
+    await refused(NotPossible, site.scale(created.ref, 2), "no rollout workers")
 
     elsewhere = copy.deepcopy(sft("two"))
     elsewhere["metadata"]["namespace"] = "nowhere"
     error = await refused(JobInvalid, site.create(elsewhere), "no such namespace")
     assert isinstance(error, JobInvalid)
-    assert [held.path for held in error.errors] == ["metadata.namespace"]
+    assert [field_error.path for field_error in error.errors] == ["metadata.namespace"]
 
-    # What the API server gave back can be handed in again under another name.
-    again = {**made.resource, "metadata": {**made.resource["metadata"], "name": "again"}}
-    assert (await site.create(again)).uid != made.uid
+    # A resource returned by the API server can be submitted again under another name.
+    again = {**created.resource, "metadata": {**created.resource["metadata"], "name": "again"}}
+    assert (await site.create(again)).uid != created.uid
 
 
-async def test_rights_are_the_caller_s(
+async def test_rights_are_the_callers(
     site: ClusterBackend, control_plane: ControlPlane, api: KubernetesApi
 ) -> None:
     kubectl = control_plane.kubectl
@@ -252,69 +254,69 @@ async def test_rights_are_the_caller_s(
         account: kubectl("create", "token", account, "-n", site.namespace).strip()
         for account in ("reader", "stranger")
     }
-    made = await site.create(rloo("one"))
+    created = await site.create(rloo("one"))
     reader, stranger = as_(tokens["reader"]), as_(tokens["stranger"])
-    assert (await reader.get(made.ref)).uid == made.uid
+    assert (await reader.get(created.ref)).uid == created.uid
     assert names(await reader.list(ListQuery(site.namespace))) == ["one"]
     await refused(
-        Forbidden, reader.suspend(made.ref, True), f"patch alignmentjobs one in namespace {site.namespace}"
+        Forbidden, reader.suspend(created.ref, True), f"patch alignmentjobs one in namespace {site.namespace}"
     )
-    await refused(Forbidden, reader.scale(made.ref, 3), "patch alignmentjobs/scale one")
-    await refused(Forbidden, reader.delete(made.ref), "delete alignmentjobs one")
-    await refused(Forbidden, reader.processes(made.ref), "list pods")
+    await refused(Forbidden, reader.scale(created.ref, 3), "patch alignmentjobs/scale one")
+    await refused(Forbidden, reader.delete(created.ref), "delete alignmentjobs one")
+    await refused(Forbidden, reader.processes(created.ref), "list pods")
     await refused(Forbidden, reader.list(ListQuery(sort="name")), "in every namespace")
-    await refused(Forbidden, stranger.get(made.ref), "get alignmentjobs one", "`edit`")
+    await refused(Forbidden, stranger.get(created.ref), "get alignmentjobs one", "`edit`")
     await refused(Forbidden, stranger.create(sft("two")), "create alignmentjobs")
-    await refused(Unauthenticated, as_("nonsense").get(made.ref), "missing, wrong or expired")
+    await refused(Unauthenticated, as_("nonsense").get(created.ref), "missing, wrong or expired")
     assert await api.with_token("abc").bearer_token() == "abc"
     assert await api.bearer_token() == control_plane.token
 
 
-async def test_another_s_token_goes_without_one_s_own_certificate(
+async def test_a_callers_token_is_sent_without_the_client_certificate(
     control_plane: ControlPlane, site: ClusterBackend, tmp_path: Path
 ) -> None:
-    """A client certificate goes before a token: it must not be shown beside somebody else's."""
+    """A client certificate has precedence over a token, so it must not accompany another user's token."""
     pair = control_plane.authority.client("h2-admin", "boss", "system:masters")
-    held = yaml.safe_load(control_plane.kubeconfig.read_text())
-    held["users"][0]["user"] = {"client-certificate": str(pair.certificate), "client-key": str(pair.key)}
+    config = yaml.safe_load(control_plane.kubeconfig.read_text())
+    config["users"][0]["user"] = {"client-certificate": str(pair.certificate), "client-key": str(pair.key)}
     file = tmp_path / "certificate.kubeconfig"
-    file.write_text(yaml.safe_dump(held))
-    made = await site.create(sft("one"))
+    file.write_text(yaml.safe_dump(config))
+    created = await site.create(sft("one"))
     async with await connect(file) as boss:
         assert await boss.bearer_token() is None
         assert (
-            await ClusterBackend(boss, open_telemetry(boss), site.namespace).get(made.ref)
-        ).uid == made.uid
+            await ClusterBackend(boss, open_telemetry(boss), site.namespace).get(created.ref)
+        ).uid == created.uid
         nobody = ClusterBackend(boss.with_token("nonsense"), open_telemetry(boss), site.namespace)
-        await refused(Unauthenticated, nobody.get(made.ref))
-        # Nor can the dashboard be told who asks.
+        await refused(Unauthenticated, nobody.get(created.ref))
+        # The dashboard cannot authenticate a client certificate either.
         own = ClusterBackend(boss, open_telemetry(boss), site.namespace)
-        await refused(Unauthenticated, own.metrics(made.ref), "client certificate", "KUBEALIGN_TOKEN")
+        await refused(Unauthenticated, own.metrics(created.ref), "client certificate", "KUBEALIGN_TOKEN")
 
 
-async def test_figures_want_a_dashboard_and_nothing_else_does(site: ClusterBackend) -> None:
-    made = await site.create(sft("one"))
+async def test_metrics_need_a_dashboard_and_nothing_else_does(site: ClusterBackend) -> None:
+    created = await site.create(sft("one"))
     await refused(
-        Unavailable, site.metrics(made.ref), "no dashboard in this cluster", "dashboard.enabled=true"
+        Unavailable, site.metrics(created.ref), "no dashboard in this cluster", "dashboard.enabled=true"
     )
-    await refused(Unavailable, site.samples(made.ref), "no dashboard in this cluster")
-    assert await site.processes(made.ref) == []
-    assert [line async for line in site.logs(made.ref)] == []
+    await refused(Unavailable, site.samples(created.ref), "no dashboard in this cluster")
+    assert await site.processes(created.ref) == []
+    assert [line async for line in site.logs(created.ref)] == []
 
 
-async def test_logs_of_what_is_not_there_are_refused_and_followed_ones_wait(site: ClusterBackend) -> None:
-    """Nobody runs the job: a follower waits for its pods, and ends when the job is deleted."""
-    made = await site.create(sft("one"))
+async def test_logs_of_missing_processes_are_refused_and_followers_wait(site: ClusterBackend) -> None:
+    """No operator runs the job: a follower waits for its pods, and ends when the job is deleted."""
+    created = await site.create(sft("one"))
     with pytest.raises(NotPossible, match="no process trainer-7: it has none yet"):
-        await anext(site.logs(made.ref, process="trainer-7"))
+        await anext(site.logs(created.ref, process="trainer-7"))
     with pytest.raises(JobNotFound):
         await anext(site.logs(JobRef(site.namespace, "two"), follow=True))
 
     async def follow() -> list[str]:
-        return [line.text async for line in site.logs(made.ref, role="driver", follow=True)]
+        return [line.text async for line in site.logs(created.ref, role="driver", follow=True)]
 
     following = asyncio.create_task(follow())
     done, _ = await asyncio.wait([following], timeout=1.0)
     assert not done
-    await site.delete(made.ref)
+    await site.delete(created.ref)
     assert await asyncio.wait_for(following, _SECONDS) == []

@@ -1,4 +1,4 @@
-"""A client that finds no platform, no cluster, or a kubeconfig of its own kind."""
+"""Clients without a platform, without a cluster, or with an unusual kubeconfig."""
 
 import copy
 import json
@@ -21,8 +21,8 @@ from kubealign.kube.api import KubernetesApi, connect
 
 @pytest.fixture
 async def api(control_plane: ControlPlane) -> AsyncIterator[KubernetesApi]:
-    async with await connect(control_plane.kubeconfig) as made:
-        yield made
+    async with await connect(control_plane.kubeconfig) as new_api:
+        yield new_api
 
 
 async def test_a_cluster_without_kubealign_says_so(control_plane: ControlPlane, api: KubernetesApi) -> None:
@@ -36,13 +36,13 @@ async def test_a_cluster_without_kubealign_says_so(control_plane: ControlPlane, 
 async def test_a_kubeconfig_is_read_as_kubectl_reads_it(
     control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = yaml.safe_load(control_plane.kubeconfig.read_text())
-    held["contexts"][0]["context"]["namespace"] = "ours"
-    other = copy.deepcopy(held["contexts"][0]) | {"name": "other"}
+    config = yaml.safe_load(control_plane.kubeconfig.read_text())
+    config["contexts"][0]["context"]["namespace"] = "ours"
+    other = copy.deepcopy(config["contexts"][0]) | {"name": "other"}
     del other["context"]["namespace"]
-    held["contexts"].append(other)
+    config["contexts"].append(other)
     file = tmp_path / "config"
-    file.write_text(yaml.safe_dump(held))
+    file.write_text(yaml.safe_dump(config))
     monkeypatch.setenv("KUBECONFIG", str(file))
     async with await connect() as api:
         assert api.namespace == "ours"

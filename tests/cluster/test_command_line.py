@@ -1,4 +1,4 @@
-"""The commands as a plugin of the real kubectl: a real API server and operator, simulated pods."""
+"""Commands as a plugin of the real kubectl, with a real API server and operator, and simulated pods."""
 
 import json
 import os
@@ -22,7 +22,7 @@ _SECONDS = 120.0
 
 
 class Plugin:
-    """`kubectl align ...` with a kubeconfig."""
+    """Runs `kubectl align ...` with a kubeconfig."""
 
     def __init__(self, kubeconfig: Path, namespace: str) -> None:
         programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -30,7 +30,7 @@ class Plugin:
         self._namespace = namespace
 
     def __call__(self, *arguments: str, code: int = 0) -> str:
-        """Its stdout, and where it is to fail its stderr; it must end with this code."""
+        """Run the plugin, assert its exit code, and return stdout, plus stderr for a non-zero code."""
         command = [str(program("kubectl")), "align", *arguments, "-n", self._namespace]
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=_SECONDS, check=False, env=self._environment
@@ -60,9 +60,9 @@ def test_a_job_by_the_plugin(
     align("scale", "sums", "3")
     assert json.loads(align("get", "sums", "-o", "json"))["spec"]["rollout"]["replicas"] == 3
     described = align("describe", "sums")
-    for said in ("sums-trainer-1", "Conditions", "Accepted", "rollout"):
-        assert said in described
-    # Without a dashboard it says so, and shows the rest.
+    for word in ("sums-trainer-1", "Conditions", "Accepted", "rollout"):
+        assert word in described
+    # Without a dashboard `top` says so, and shows the rest.
     top = align("top", "sums", "--once")
     assert "no metrics: " in top and "trainer-0" in top
     align("suspend", "sums")
@@ -71,17 +71,17 @@ def test_a_job_by_the_plugin(
     assert "there is no job" in align("get", "sums", code=1)
 
 
-def test_what_the_doctor_finds(align: Plugin, team: Team, tmp_path: Path) -> None:
-    """The resource and storage are there; nobody runs jobs."""
-    found = align("doctor", "--kubeconfig", str(team.control_plane.kubeconfig), code=1)
-    assert "ok       API server: https://" in found
-    assert "ok       alignmentjobs.kubealign.dev: v1alpha1" in found
-    assert f"ok       your rights in {team.namespace}: all that the commands need" in found
-    assert "missing  operator: nobody runs jobs" in found
-    assert "This machine" not in found
+def test_the_doctor_reports_a_missing_operator(align: Plugin, team: Team, tmp_path: Path) -> None:
+    """The CRD and storage exist, and no operator runs."""
+    report = align("doctor", "--kubeconfig", str(team.control_plane.kubeconfig), code=1)
+    assert "ok       API server: https://" in report
+    assert "ok       alignmentjobs.kubealign.dev: v1alpha1" in report
+    assert f"ok       your rights in {team.namespace}: all that the commands need" in report
+    assert "missing  operator: nobody runs jobs" in report
+    assert "This machine" not in report
 
 
-def test_somebody_who_may_look_only(team: Team, tmp_path: Path) -> None:
+def test_a_read_only_user(team: Team, tmp_path: Path) -> None:
     rules = [
         {"apiGroups": ["kubealign.dev"], "resources": ["alignmentjobs"], "verbs": ["get", "list", "watch"]}
     ]
@@ -91,6 +91,6 @@ def test_somebody_who_may_look_only(team: Team, tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     file.write_text(yaml.safe_dump(rloo("sums")))
     assert "create alignmentjobs" in reader("submit", str(file), code=1)
-    found = reader("doctor", "--kubeconfig", str(tmp_path / "reader.kubeconfig"), code=1)
-    assert f"missing  your rights in {team.namespace}: you may not create alignmentjobs" in found
-    assert "warning  operator, Redis, dashboard: " in found
+    report = reader("doctor", "--kubeconfig", str(tmp_path / "reader.kubeconfig"), code=1)
+    assert f"missing  your rights in {team.namespace}: you may not create alignmentjobs" in report
+    assert "warning  operator, Redis, dashboard: " in report

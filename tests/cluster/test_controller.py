@@ -1,4 +1,4 @@
-"""The operator against a real API server, with pods that only say what they do."""
+"""Operator against a real API server, with simulated pods."""
 
 import random
 from collections import Counter
@@ -45,7 +45,7 @@ def test_a_finished_job_never_runs_again(
     operator.start()
     team.until(lambda: operator.leads, "the operator to lead again")
     kubectl("annotate", "aj", "one", "touched=twice", "--overwrite", "-n", team.namespace)
-    # Whatever it would do it does on seeing this job, which is the last that it is told of.
+    # The operator learns of this job last: when it has succeeded, the first job was reconciled too.
     team.apply(sft("after"))
     team.until_phase("after", "Succeeded")
     assert not [name for name in team.pods() if name.startswith("one-")]
@@ -69,7 +69,7 @@ def test_a_standby_takes_over(team: Team, simulated: SimulatedKubelet, tmp_path:
             assert {name: uid for name, uid in team.pods().items() if name.startswith("one-")} == before
             first.start()
             second.daemon.stop()
-            # Given back: the other does not have to wait for the end of the lease.
+            # The lease was released: the other replica does not have to wait for its expiry.
             assert any("released the lease" in line["message"] for line in second.logged())
             team.until(lambda: first.leads, "the first to lead again")
             simulated.exit(team.namespace, "one-driver", Exit())
@@ -95,7 +95,7 @@ def test_a_paused_leader_does_nothing_when_it_wakes(
 
 
 def _mixed(chance: random.Random) -> Callable[[Asked], Fault | None]:
-    """About one call in six goes wrong, in one of the ways that calls go wrong."""
+    """Return faults for about one call in six, drawn from all kinds of faults."""
 
     def faults(asked: Asked) -> Fault | None:
         if asked.resource == "leases":
@@ -125,7 +125,7 @@ def _mixed(chance: random.Random) -> Callable[[Asked], Fault | None]:
 def test_faults_under_load_lose_no_job_and_run_none_twice(
     team: Team, simulated: SimulatedKubelet, tmp_path: Path
 ) -> None:
-    """409, 410, 429, 500, answers that are lost after the deed, slow answers, watches that break."""
+    """Injects 409, 410, 429, 500, answers lost after the write, slow answers and broken watches."""
     simulated.behave = runs = Runs(finishing)
     count = 50
     with (
@@ -159,13 +159,13 @@ def test_the_operator_survives_an_api_server_that_is_killed(
     assert all(len(uids) == 1 for uids in runs.uids.values())
 
 
-def test_a_quota_is_told_and_mended(
+def test_an_exceeded_quota_is_reported_and_recovers(
     team: Team, operator: OperatorProcess, simulated: SimulatedKubelet
 ) -> None:
     simulated.behave = until_told
     kubectl = team.control_plane.kubectl
     kubectl("create", "quota", "tight", "--hard=pods=1", "-n", team.namespace)
-    # The quota counts nothing before its controller has looked.
+    # The quota counts nothing before its controller has synced.
     path = "{.status.hard.pods}"
     team.until(
         lambda: kubectl("get", "quota", "tight", "-n", team.namespace, f"-o=jsonpath={path}") == "1",
@@ -181,7 +181,7 @@ def test_a_quota_is_told_and_mended(
     assert "quota" not in team.job("one")["status"].get("message", "")
 
 
-def test_an_object_of_somebody_else_is_left_alone_and_told(
+def test_a_foreign_object_is_left_alone_and_reported(
     team: Team, operator: OperatorProcess, simulated: SimulatedKubelet
 ) -> None:
     simulated.behave = until_told
@@ -192,8 +192,8 @@ def test_an_object_of_somebody_else_is_left_alone_and_told(
         lambda: "one-document that does not belong" in team.job("one").get("status", {}).get("message", ""),
         "the stranger in the job's message",
     )
-    held = kubectl("get", "configmap", "one-document", "-n", team.namespace, "-o=jsonpath={.data.theirs}")
-    assert held == "yes"
+    value = kubectl("get", "configmap", "one-document", "-n", team.namespace, "-o=jsonpath={.data.theirs}")
+    assert value == "yes"
     kubectl("delete", "configmap", "one-document", "-n", team.namespace)
     team.until_phase("one", "Running")
 
@@ -201,7 +201,7 @@ def test_an_object_of_somebody_else_is_left_alone_and_told(
 def test_a_job_that_is_made_again_is_another_job(
     team: Team, operator: OperatorProcess, simulated: SimulatedKubelet
 ) -> None:
-    """The pods and objects of the first one are still going when the second of its name comes."""
+    """A second job of the same name comes while pods and objects of the first are still being deleted."""
     simulated.behave = lambda pod: (
         Behaviour(stop_after=1.0) if process_of(pod) != "prepare" else finishing(pod)
     )
@@ -217,7 +217,7 @@ def test_a_job_that_is_made_again_is_another_job(
 def test_an_old_view_of_a_job_overwrites_nothing(
     team: Team, simulated: SimulatedKubelet, tmp_path: Path
 ) -> None:
-    """The job changes, or is another one, while the operator's first status patch is on its way."""
+    """The job changes while the operator's first status patch is in flight."""
     simulated.behave = until_told
 
     def slow_first_patch(asked: Asked) -> Fault | None:

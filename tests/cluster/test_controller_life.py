@@ -1,4 +1,4 @@
-"""Turns in a life of a job that clients of a real API server cause: suspend, scale, failures, the TTL."""
+"""Lifecycle of a job on a real API server: suspend, scale, failures, TTL and dependencies."""
 
 from collections.abc import Callable
 from typing import Any
@@ -53,9 +53,9 @@ def test_scale_changes_the_workers_only(
     kubectl = team.control_plane.kubectl
     for replicas in (4, 1):
         kubectl("scale", "aj/one", f"--replicas={replicas}", "-n", team.namespace)
-        wanted = {f"one-rollout-{number}" for number in range(replicas)}
+        expected = {f"one-rollout-{number}" for number in range(replicas)}
         team.until(
-            lambda wanted=wanted: {name for name in team.pods() if "rollout" in name} == wanted,
+            lambda expected=expected: {name for name in team.pods() if "rollout" in name} == expected,
             f"{replicas} workers",
         )
         team.until(
@@ -63,8 +63,8 @@ def test_scale_changes_the_workers_only(
             "the count in the status",
         )
     after = team.pods()
-    kept = {name for name in before if "rollout" not in name or name.endswith("rollout-0")}
-    assert {name: after[name] for name in kept} == {name: before[name] for name in kept}
+    unchanged = {name for name in before if "rollout" not in name or name.endswith("rollout-0")}
+    assert {name: after[name] for name in unchanged} == {name: before[name] for name in unchanged}
 
 
 def test_a_rank_that_crashes_takes_its_group_along(
@@ -87,7 +87,7 @@ def test_a_rank_that_crashes_takes_its_group_along(
     assert {name: team.pods()[name] for name in workers} == {name: before[name] for name in workers}
 
 
-def test_what_no_restart_mends_ends_the_job_in_its_own_words(
+def test_a_permanent_failure_ends_the_job_with_its_message(
     team: Team, operator: OperatorProcess, simulated: SimulatedKubelet
 ) -> None:
     simulated.behave = runs = Runs(
@@ -103,7 +103,7 @@ def test_what_no_restart_mends_ends_the_job_in_its_own_words(
     assert all(len(uids) == 1 for uids in runs.uids.values())
 
 
-def test_an_image_that_cannot_be_pulled_is_told(
+def test_an_image_that_cannot_be_pulled_is_reported(
     team: Team, operator: OperatorProcess, simulated: SimulatedKubelet
 ) -> None:
     why = Waiting("ImagePullBackOff", 'Back-off pulling image "none"')

@@ -1,4 +1,4 @@
-"""Each job has a Redis user of its own; what its driver says is in its status; and Redis may be away."""
+"""Redis in the operator: one user per job, progress of the driver in the status, and outages of Redis."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +25,7 @@ def redis(tmp_path: Path) -> Iterator[RedisProcess]:
 
 @pytest.fixture
 def watched(team: Team, redis: RedisProcess, tmp_path: Path) -> Iterator[OperatorProcess]:
-    """An operator that knows Redis."""
+    """Operator with a Redis configuration."""
     where = (tmp_path, team.control_plane.kubeconfig, team.namespace)
     with OperatorProcess(*where, redis=redis.config, progressSeconds=0.2) as running:
         yield running
@@ -38,7 +38,7 @@ def _job_client(team: Team, redis: RedisProcess, name: str) -> Redis:
 
 
 def _says(team: Team, redis: RedisProcess, name: str, step: int) -> bool:
-    """As the job's driver does; False: it was not let in."""
+    """Report a step as the job's driver does. Returns False when Redis refuses the login."""
     prefix = f"kubealign:{team.namespace}:{name}:"
     try:
         driver = _job_client(team, redis, name)
@@ -68,7 +68,7 @@ def test_a_job_has_a_user_and_its_progress(
     ):
         with pytest.raises(NoPermissionError):
             act()
-    # The last word of a driver that ends at once is not lost.
+    # The last report of a driver that ends right afterwards is not lost.
     _says(team, redis, "one", 10)
     simulated.exit(team.namespace, "one-driver", Exit())
     team.until_phase("one", "Succeeded")
@@ -93,14 +93,14 @@ def test_the_keys_of_a_finished_job_go_with_it(
     assert keys_of() == {"one", "two"}
     team.control_plane.kubectl("delete", "aj", "one", "-n", team.namespace)
     team.until(lambda: keys_of() == {"two"}, "the keys of the first to go with it")
-    # One that goes while no operator is there is missed by the next.
+    # The next operator notices a job that is deleted while no operator runs.
     watched.daemon.stop()
     team.control_plane.kubectl("delete", "aj", "two", "-n", team.namespace)
     watched.start()
     team.until(lambda: not keys_of(), "the keys of the second to go too")
 
 
-def test_redis_forgets_and_jobs_go(
+def test_a_restarted_redis_gets_its_users_back(
     team: Team, watched: OperatorProcess, redis: RedisProcess, simulated: SimulatedKubelet
 ) -> None:
     simulated.behave = until_told
@@ -116,7 +116,7 @@ def test_redis_forgets_and_jobs_go(
     team.until(lambda: not redis.client().keys("*"), "the keys to go with the job")
 
 
-def test_jobs_live_without_redis(
+def test_jobs_run_without_redis(
     team: Team, watched: OperatorProcess, redis: RedisProcess, simulated: SimulatedKubelet
 ) -> None:
     simulated.behave = until_told

@@ -1,4 +1,4 @@
-"""The dashboard of a cluster while things change and break: pages, streams, figures, its own end."""
+"""Dashboard of a cluster during changes and outages: pages, streams, metrics, shutdown."""
 
 import json
 import ssl
@@ -29,14 +29,14 @@ _SECONDS = 60.0
 
 
 class Redis(RedisProcess):
-    """With the user that the chart makes for the dashboard."""
+    """Redis with the user that the chart makes for the dashboard."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         [secret] = [
-            found
-            for found in of_kind(Helm(folder / "helm").render({}), "Secret")
-            if "users.acl" in found.get("stringData", {})
+            manifest
+            for manifest in of_kind(Helm(folder / "helm").render({}), "Secret")
+            if "users.acl" in manifest.get("stringData", {})
         ]
         [line] = [line for line in secret["stringData"]["users.acl"].splitlines() if "user dashboard" in line]
         self._rules = line.split()[2:]
@@ -85,7 +85,7 @@ def board(
             control_plane.kubectl.create_namespace(name)
             stack.callback(control_plane.kubectl, "delete", "namespace", name, "--wait=false")
         redis = stack.enter_context(Redis(folder))
-        # As with watchNamespaces: a Role in the team's namespace, and the cluster's own role for reviews.
+        # watchNamespaces gives a Role in the team's namespace, and the cluster's built-in role for reviews.
         account = charts_account(control_plane, folder / "helm", platform, {"watchNamespaces": [team]})
         own = kubeconfig(control_plane, folder / "own.kubeconfig", stack.enter_context(account))
         process = stack.enter_context(DashboardProcess(folder, own, NAMESPACES=team, **redis.settings))
@@ -93,7 +93,7 @@ def board(
 
 
 class Stream:
-    """Events of a stream, read in a thread until it ends or `close`."""
+    """Events of a stream, read in a thread until the stream ends."""
 
     def __init__(self, asking: httpx.Client, path: str) -> None:
         self.events: list[tuple[str, Any]] = []
@@ -126,7 +126,7 @@ class Stream:
 
 
 def labelled(name: str, text: str) -> Any:
-    """Of an event: the job of this name has the label `mark` with this value."""
+    """Return a predicate on events: the job of this name has the label `mark` with this value."""
 
     def so(event: tuple[str, Any]) -> bool:
         kind, data = event
@@ -153,13 +153,13 @@ def test_pages_go_on_while_jobs_come_and_go(board: Board) -> None:
             assert asking.delete(f"{board.jobs}/{gone}").status_code == 200
         for name in ("page-00a", "page-12a"):
             assert asking.post(board.jobs, json=sft(name)).status_code == 201
-        found, following = [], first["metadata"]["continue"]
+        listed, following = [], first["metadata"]["continue"]
         while following:
             page = asking.get(board.jobs, params={**query, "continue": following}).json()
-            found += [job["metadata"]["name"] for job in page["items"]]
+            listed += [job["metadata"]["name"] for job in page["items"]]
             following = page["metadata"].get("continue")
-        wanted = sorted({f"page-{number:02}" for number in range(11, 25)} | {"page-12a"})
-        assert found == wanted
+        expected = sorted({f"page-{number:02}" for number in range(11, 25)} | {"page-12a"})
+        assert listed == expected
         everything = asking.get(board.jobs, params={"search": "PAGE-", "limit": 500}).json()
         assert everything["metadata"]["total"] == len(everything["items"]) == 24
         other = asking.get(board.jobs, params={"search": "other", "continue": first["metadata"]["continue"]})
@@ -178,7 +178,7 @@ def test_streams_outlive_the_api_server(board: Board) -> None:
         for stream in (one, some):
             stream.until(labelled("watched", "before"), "the first label")
         board.control_plane.kill_apiserver()
-        # What is known is shown meanwhile, to those who have just been let in.
+        # Users with a cached authorization still see the cached jobs.
         listed = asking.get(board.jobs)
         assert listed.status_code in (200, 503), listed.text
         board.control_plane.start_apiserver()
@@ -190,7 +190,7 @@ def test_streams_outlive_the_api_server(board: Board) -> None:
         some.until(lambda event: event[0] == "gone", "the job to be gone from the list")
 
 
-def test_figures_come_from_redis_and_everything_else_does_without(board: Board) -> None:
+def test_metrics_come_from_redis_and_other_pages_need_none(board: Board) -> None:
     apply(board.control_plane, board.team, sft("figures"))
     with board.asking() as asking:
         job = f"{board.jobs}/figures"
@@ -222,7 +222,7 @@ def test_figures_come_from_redis_and_everything_else_does_without(board: Board) 
 
 
 def _say(board: Board, step: int) -> None:
-    """As the job's driver does."""
+    """Write metrics, a sample and a heartbeat as the job's driver does."""
     prefix, redis = f"kubealign:{board.team}:figures:", board.redis.client()
     redis.xadd(f"{prefix}metrics", {"step": step, "fence": 1, "json": '{"reward/mean": 0.5}'})
     sample = {"prompt": "2+2", "response": "<b>four</b>", "reward": 1.0}
@@ -240,9 +240,7 @@ def _pod(uid: str) -> dict[str, Any]:
     }
 
 
-def test_with_a_certificate_both_doors_open_and_streams_end_when_it_is_told_to(
-    board: Board, tmp_path: Path
-) -> None:
+def test_both_listeners_work_with_tls_and_streams_end_at_shutdown(board: Board, tmp_path: Path) -> None:
     apply(board.control_plane, board.team, sft("long"))
     pair = board.control_plane.authority.server("dashboard", ["localhost", "127.0.0.1"])
     port = free_port()
@@ -269,22 +267,22 @@ def test_with_a_certificate_both_doors_open_and_streams_end_when_it_is_told_to(
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"TLS_CERT_FILE": "/none", "TLS_KEY_FILE": "/none"}, "KUBEALIGN_TLS_CERT_FILE held /none"),
         ({"KUBECONFIG": "/none"}, "/none"),
     ],
 )
-def test_a_setting_that_cannot_be_used_ends_it_with_its_name(
-    board: Board, tmp_path: Path, settings: dict[str, str], told: str
+def test_an_unusable_setting_ends_the_dashboard_and_is_named(
+    board: Board, tmp_path: Path, settings: dict[str, str], message: str
 ) -> None:
     process = DashboardProcess(tmp_path, board.own_kubeconfig, **settings)
     with pytest.raises(DaemonFailed, match="ended with 2"):
         process.start()
-    assert told in process.daemon.tail()
+    assert message in process.daemon.tail()
 
 
-def test_without_rights_of_its_own_it_is_not_ready_and_says_why(board: Board, tmp_path: Path) -> None:
+def test_without_its_own_rights_the_dashboard_is_not_ready(board: Board, tmp_path: Path) -> None:
     token = account(board.control_plane, board.team, "nobody", [])
     process = DashboardProcess(tmp_path, kubeconfig(board.control_plane, tmp_path / "nobody", token))
     process.daemon.start()
@@ -292,7 +290,7 @@ def test_without_rights_of_its_own_it_is_not_ready_and_says_why(board: Board, tm
         process.daemon.wait_until(
             lambda: "cannot list resource" in process.get("/readyz"), "it to say why", _SECONDS
         )
-        # Nor does it take its own lack of rights for the caller's.
+        # The dashboard does not blame the caller for its own lack of rights.
         answer = process.client(board.control_plane.token).get(board.jobs)
         assert answer.status_code == 503 and "own account" in answer.json()["detail"]
     finally:

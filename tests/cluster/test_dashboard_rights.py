@@ -1,4 +1,4 @@
-"""The dashboard of a cluster lets everybody see and do what the cluster lets them, and no more."""
+"""Authorization of the dashboard: callers have exactly the rights that the cluster grants them."""
 
 import json
 import time
@@ -43,7 +43,7 @@ EDIT: list[dict[str, Any]] = [
 
 @dataclass(frozen=True)
 class Board:
-    """A dashboard over two teams' jobs, and tokens: of the first team's people, and of the second's."""
+    """A dashboard over two teams' jobs, with tokens of members of both teams."""
 
     process: DashboardProcess
     control_plane: ControlPlane
@@ -95,15 +95,15 @@ def board(
 
 
 def routes(board: Board) -> list[tuple[str, str]]:
-    """(method, path) of every operation that the API documents, with a job of the team."""
+    """Return (method, path) of every documented operation, with a job of the team."""
     document = board.ask(board.viewer, "GET", "/openapi.json").json()
-    found = [
+    result = [
         (method.upper(), path.removeprefix("/api/v1").format(namespace=board.team, name="sums"))
         for path, operations in document["paths"].items()
         for method in operations
     ]
-    assert len(found) > 15
-    return found
+    assert len(result) > 15
+    return result
 
 
 def body_for(method: str, path: str) -> dict[str, Any]:
@@ -137,7 +137,7 @@ def test_a_token_of_another_namespace_gets_403_on_every_route_of_a_job(board: Bo
         answer = board.ask(board.stranger, method, path, **body_for(method, path))
         assert answer.status_code == 403, (method, path, answer.text)
         assert board.others not in answer.text.replace(f"serviceaccount:{board.others}", "")
-    # Whether a job is there makes no difference to who may not see it.
+    # A caller without rights cannot tell whether a job exists.
     assert board.ask(board.stranger, "GET", f"{board.jobs}/none").status_code == 403
     assert board.ask(board.viewer, "GET", f"{board.jobs}/none").status_code == 404
 
@@ -163,7 +163,7 @@ def test_everybody_sees_their_own_namespaces(board: Board) -> None:
     assert (session["site"], session["readOnly"]) == ("cluster", False)
 
 
-def test_who_may_look_may_not_change(board: Board) -> None:
+def test_a_viewer_may_not_change_anything(board: Board) -> None:
     changes = [route for route in routes(board) if route[0] != "GET" and "/namespaces/" in route[1]]
     assert {method for method, _ in changes} == {"POST", "PUT", "PATCH", "DELETE"}
     for method, path in changes:
@@ -174,8 +174,8 @@ def test_who_may_look_may_not_change(board: Board) -> None:
         assert answer.status_code == 200, (path, answer.text)
 
 
-def test_changes_are_the_callers_own(board: Board) -> None:
-    """The dashboard's account may change nothing, so nobody but the caller can have done it."""
+def test_changes_use_the_callers_rights(board: Board) -> None:
+    """The dashboard's account may change nothing, so every change uses the caller's rights."""
     review = client.AuthorizationV1Api(board.control_plane.api).create_subject_access_review
     platform = "platform-" + board.team.removeprefix("team-")
     user = f"system:serviceaccount:{platform}:{ACCOUNT}"
@@ -186,27 +186,27 @@ def test_changes_are_the_callers_own(board: Board) -> None:
         spec = client.V1SubjectAccessReviewSpec(user=user, resource_attributes=asked)
         assert not review(client.V1SubjectAccessReview(spec=spec)).status.allowed
     with board.process.client(board.editor) as asking:
-        made = asking.post(board.jobs, json=rloo("mine"))
-        assert made.status_code == 201, made.text
+        response = asking.post(board.jobs, json=rloo("mine"))
+        assert response.status_code == 201, response.text
         job = f"{board.jobs}/mine"
-        # What was written is read at once.
+        # Reads see the write at once.
         assert asking.get(job).status_code == 200
         assert asking.put(f"{job}/scale", json={"spec": {"replicas": 5}}).json()["spec"] == {"replicas": 5}
         assert asking.put(f"{job}/suspend", json={"suspend": True}).json()["spec"]["suspend"] is True
-        held = client.CustomObjectsApi(board.control_plane.api).get_namespaced_custom_object(
+        stored = client.CustomObjectsApi(board.control_plane.api).get_namespaced_custom_object(
             _GROUP, "v1alpha1", board.team, "alignmentjobs", "mine"
         )
-        assert held["spec"]["rollout"]["replicas"] == 5 and held["spec"]["suspend"] is True
+        assert stored["spec"]["rollout"]["replicas"] == 5 and stored["spec"]["suspend"] is True
         assert asking.get(job).json()["spec"]["suspend"] is True
         wrong = asking.post(board.jobs, json=rloo("wrong", maxSteps=0))
         assert wrong.status_code == 422
-        assert "spec.maxSteps" in {place["path"] for place in wrong.json()["errors"]}
+        assert "spec.maxSteps" in {error["path"] for error in wrong.json()["errors"]}
         assert asking.post(board.jobs, json=rloo("mine")).status_code == 409
         assert asking.delete(job).status_code == 200
         assert asking.get(job).status_code == 404
 
 
-def test_a_right_or_an_account_that_is_taken_away_is_gone_within_seconds(board: Board) -> None:
+def test_a_revoked_right_or_account_takes_effect_within_seconds(board: Board) -> None:
     tokens = {
         403: account(board.control_plane, board.team, "demoted", VIEW),
         401: account(board.control_plane, board.team, "leaver", VIEW),
@@ -222,7 +222,7 @@ def test_a_right_or_an_account_that_is_taken_away_is_gone_within_seconds(board: 
             time.sleep(0.2)
 
 
-def test_for_reading_only_nobody_changes_anything(board: Board, tmp_path: Path) -> None:
+def test_a_read_only_dashboard_changes_nothing(board: Board, tmp_path: Path) -> None:
     with DashboardProcess(tmp_path, board.own_kubeconfig, READ_ONLY="true") as process:
         reading = replace(board, process=process)
         for method, path in routes(reading):

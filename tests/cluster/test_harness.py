@@ -1,4 +1,4 @@
-"""The test clusters do what the tests of the operator rely on."""
+"""Behaviour of the test clusters that the operator's tests rely on."""
 
 import time
 from typing import Any
@@ -15,7 +15,7 @@ _GROUP = "harness.kubealign.dev"
 
 
 def definition() -> dict[str, Any]:
-    """A custom resource with one rule: `least` may not exceed `most`."""
+    """Return a custom resource definition with one rule: `least` may not exceed `most`."""
     number = {"type": "integer"}
     rule = {"rule": "self.least <= self.most", "message": "least is more than most"}
     spec = {
@@ -46,13 +46,18 @@ def pod(name: str, **spec: Any) -> dict[str, Any]:
 def test_server_side_apply_defaults_and_cel_rules_work(control_plane: ControlPlane, namespace: str) -> None:
     control_plane.kubectl.apply(definition(), namespace=namespace)
     control_plane.kubectl.wait_for(f"crd/ranges.{_GROUP}", "condition=Established", namespace=namespace)
-    made = {"apiVersion": f"{_GROUP}/v1", "kind": "Range", "metadata": {"name": "good"}, "spec": {"least": 3}}
-    control_plane.kubectl.apply(made, namespace=namespace)
+    resource = {
+        "apiVersion": f"{_GROUP}/v1",
+        "kind": "Range",
+        "metadata": {"name": "good"},
+        "spec": {"least": 3},
+    }
+    control_plane.kubectl.apply(resource, namespace=namespace)
     objects = client.CustomObjectsApi(control_plane.api)
     stored: Any = objects.get_namespaced_custom_object(_GROUP, "v1", namespace, "ranges", "good")
     assert stored["spec"] == {"least": 3, "most": 9}
     with pytest.raises(KubectlFailed, match="least is more than most"):
-        control_plane.kubectl.apply({**made, "spec": {"least": 10}}, namespace=namespace)
+        control_plane.kubectl.apply({**resource, "spec": {"least": 10}}, namespace=namespace)
 
 
 def test_a_killed_api_server_comes_back_with_its_data(control_plane: ControlPlane, namespace: str) -> None:
@@ -60,11 +65,11 @@ def test_a_killed_api_server_comes_back_with_its_data(control_plane: ControlPlan
     before = control_plane.apiserver.pid
     control_plane.restart_apiserver()
     assert control_plane.apiserver.pid != before
-    kept = client.CoreV1Api(control_plane.api).read_namespaced_config_map("kept", namespace)
-    assert kept.data == {"a": "b"}
+    config_map = client.CoreV1Api(control_plane.api).read_namespaced_config_map("kept", namespace)
+    assert config_map.data == {"a": "b"}
 
 
-def test_a_simulated_pod_is_ready_and_fails_as_told(
+def test_a_simulated_pod_is_ready_and_fails_as_scripted(
     control_plane: ControlPlane, simulated: SimulatedKubelet, namespace: str
 ) -> None:
     simulated.behave = lambda manifest: Behaviour(start_after=0.2, ready_after=0.2)
@@ -111,7 +116,7 @@ def test_a_simulated_pod_leaves_another_of_its_name_alone(
     control_plane.kubectl.apply(pod("name"), namespace=namespace)
     control_plane.kubectl.wait_for("pod/name", "condition=Ready", namespace=namespace)
     core.delete_namespaced_pod("name", namespace)
-    # Deleted by force while it is still stopping; the next one takes its name before it has stopped.
+    # The pod is force-deleted while it stops; the next pod takes its name before it has stopped.
     core.delete_namespaced_pod("name", namespace, grace_period_seconds=0)
     control_plane.kubectl.apply(pod("name"), namespace=namespace)
     control_plane.kubectl.wait_for("pod/name", "condition=Ready", namespace=namespace)

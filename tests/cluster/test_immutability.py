@@ -1,4 +1,4 @@
-"""What of a job may change once it exists, and what kubectl scale does to it."""
+"""Mutable and immutable fields of an existing job, and `kubectl scale`."""
 
 import json
 from typing import Any
@@ -15,7 +15,7 @@ from support.bad_specs import whole_job
 
 _CONFIG = {"architecture": {"model_type": "llama", "hidden_size": 64}, "tokenizer": {"path": "t"}}
 
-#: What the job below is made of, beside the defaults.
+#: Non-default fields of the job in the tests below.
 GIVEN: dict[str, Any] = {
     "spec.maxSteps": 100,
     "spec.policy": {"model": {"config": _CONFIG}},
@@ -73,7 +73,7 @@ FREE: list[dict[str, Any]] = [
 ]
 
 
-def test_what_a_job_learns_is_fixed_and_how_it_runs_is_not(door: Door) -> None:
+def test_training_fields_are_immutable_and_runtime_fields_are_not(door: Door) -> None:
     before = door.create(whole_job("ppo", GIVEN))
     for field, change in FIXED:
         with pytest.raises(Refused, match=rf"spec\.{field}: Invalid value: cannot be changed"):
@@ -107,7 +107,7 @@ def test_the_same_document_applied_again_changes_nothing(
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "rloo", "grpo"])
-def test_a_job_that_says_nothing_of_rollout_can_be_scaled(
+def test_a_job_without_a_rollout_section_can_be_scaled(
     algorithm: str, control_plane: ControlPlane, door: Door, namespace: str
 ) -> None:
     door.create(whole_job(algorithm))

@@ -1,4 +1,4 @@
-"""Helm installs this checkout's operator on a real node, `helm test` passes, and nothing stays behind."""
+"""Helm installs this checkout's operator on a real node, `helm test` passes, and uninstall is complete."""
 
 import time
 from pathlib import Path
@@ -16,7 +16,7 @@ pytestmark = [
     pytest.mark.skipif(
         bool(missing_for_builds()), reason=f"no images here: {', '.join(missing_for_builds())}"
     ),
-    # The operator's image is built first, when its sources changed.
+    # Includes the build of the operator's image after a change of its sources.
     pytest.mark.timeout(900),
 ]
 
@@ -27,7 +27,7 @@ _OWN = ("get", "all,configmaps,secrets,leases,networkpolicies", "-n", NAMESPACE,
 
 
 def figures(cluster: Cluster) -> list[dict[str, float]]:
-    """What each replica of the operator measures: the metrics without labels."""
+    """Return the metrics without labels of each replica of the operator."""
     selector = "app.kubernetes.io/component=operator"
     pods = cluster.kubectl("get", "pods", "-n", NAMESPACE, "-l", selector, "-o", "name").split()
     pages = []
@@ -45,7 +45,7 @@ def one_leads_and_has_redis(cluster: Cluster) -> bool:
 
 
 @pytest.mark.parametrize("namespaced", [False, True], ids=["cluster-wide", "one-namespace"])
-def test_the_platform_comes_works_and_goes(
+def test_the_platform_installs_works_and_uninstalls(
     cluster: Cluster, cluster_namespace: str, tmp_path: Path, namespaced: bool
 ) -> None:
     before = set(cluster.kubectl(*_WIDE).split())
@@ -56,8 +56,8 @@ def test_the_platform_comes_works_and_goes(
         waiting = ("--timeout", f"{_TEST_SECONDS:.0f}s")
         passed = helm("test", RELEASE, "--namespace", NAMESPACE, *waiting, timeout=_TEST_SECONDS + 20)
         assert "Succeeded" in passed
-        made = set(cluster.kubectl(*_WIDE).split()) - before
-        assert len(made) == (2 if namespaced else 8), made
+        created = set(cluster.kubectl(*_WIDE).split()) - before
+        assert len(created) == (2 if namespaced else 8), created
         deadline = time.monotonic() + _LEADER_SECONDS
         while not one_leads_and_has_redis(cluster):
             assert time.monotonic() < deadline, figures(cluster)

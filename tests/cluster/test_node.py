@@ -1,4 +1,4 @@
-"""The real node runs pods as any cluster does."""
+"""Pods on the real node: security, DNS, Services, volumes, rights and ends."""
 
 import json
 import textwrap
@@ -11,7 +11,7 @@ from cluster.support.cluster import Cluster
 from cluster.support.host_bind import HOST_BIND
 from cluster.support.kubectl import KubectlFailed
 
-# What Pod Security calls restricted.
+# Security context of the Pod Security level `restricted`.
 RESTRICTED = {
     "allowPrivilegeEscalation": False,
     "capabilities": {"drop": ["ALL"]},
@@ -22,7 +22,7 @@ RESTRICTED = {
 
 
 def python(name: str, code: str, *, labels: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
-    """A pod that runs a text of Python in the host-bind image, as restricted as can be."""
+    """Return a pod that runs Python code in the host-bind image with a restricted security context."""
     main = {
         "name": "main",
         "image": HOST_BIND,
@@ -44,7 +44,7 @@ def service(name: str, **spec: Any) -> dict[str, Any]:
 
 
 def output(cluster: Cluster, namespace: str, pod: str) -> str:
-    """The log of a pod, once it has succeeded."""
+    """Wait until a pod has succeeded, and return its log."""
     condition = "jsonpath={.status.phase}=Succeeded"
     cluster.kubectl.wait_for(f"pod/{pod}", condition, namespace=namespace, seconds=120)
     return cluster.kubectl("logs", "-n", namespace, pod)
@@ -63,7 +63,7 @@ SERVER = """
 
 
 def asks(*hosts: str) -> str:
-    """Python that asks each host, again until it answers, and prints the answers."""
+    """Return Python code that sends a request to each host, retries, and prints the answers."""
     return f"""
         import time, urllib.request
         for host in {hosts!r}:
@@ -158,13 +158,13 @@ def test_a_pod_with_rights_calls_the_api_server(cluster: Cluster, cluster_namesp
     assert output(cluster, cluster_namespace, "calls") == "['calls']\n403\n"
 
 
-def test_a_pod_s_end_is_told_with_code_and_message(cluster: Cluster, cluster_namespace: str) -> None:
+def test_a_failed_pod_reports_exit_code_and_message(cluster: Cluster, cluster_namespace: str) -> None:
     code = "open('/dev/termination-log', 'w').write('bad spec'); raise SystemExit(78)"
     cluster.kubectl.apply(python("fails", code), namespace=cluster_namespace)
     cluster.kubectl.wait_for("pod/fails", "jsonpath={.status.phase}=Failed", namespace=cluster_namespace)
     path = "jsonpath={.status.containerStatuses[0].state.terminated}"
-    told = json.loads(cluster.kubectl("get", "pod", "fails", "-n", cluster_namespace, "-o", path))
-    assert (told["exitCode"], told["message"]) == (78, "bad spec")
+    state = json.loads(cluster.kubectl("get", "pod", "fails", "-n", cluster_namespace, "-o", path))
+    assert (state["exitCode"], state["message"]) == (78, "bad spec")
 
 
 def test_a_pod_ends_at_a_deadline_that_it_got_later(cluster: Cluster, cluster_namespace: str) -> None:
@@ -174,11 +174,11 @@ def test_a_pod_ends_at_a_deadline_that_it_got_later(cluster: Cluster, cluster_na
     cluster.kubectl("patch", "pod", "long", "-n", cluster_namespace, "-p", patch)
     cluster.kubectl.wait_for("pod/long", "jsonpath={.status.phase}=Failed", namespace=cluster_namespace)
     path = "jsonpath={.status.reason}"
-    said = cluster.kubectl("get", "pod", "long", "-n", cluster_namespace, "-o", path)
-    assert said == "DeadlineExceeded"
+    reason = cluster.kubectl("get", "pod", "long", "-n", cluster_namespace, "-o", path)
+    assert reason == "DeadlineExceeded"
 
 
-def test_an_image_that_cannot_be_had_is_told_soon(cluster: Cluster, cluster_namespace: str) -> None:
+def test_a_missing_image_is_reported_within_seconds(cluster: Cluster, cluster_namespace: str) -> None:
     nowhere = python("nowhere", "pass")
     nowhere["spec"]["containers"][0]["image"] = "nowhere.invalid/image:1"
     cluster.kubectl.apply(nowhere, namespace=cluster_namespace)
@@ -205,8 +205,8 @@ def test_commands_run_in_pods_and_sigterm_reaches_them(cluster: Cluster, cluster
         python("waits", code, terminationGracePeriodSeconds=30), namespace=cluster_namespace
     )
     cluster.kubectl.wait_for("pod/waits", "condition=Ready", namespace=cluster_namespace)
-    said = cluster.kubectl("exec", "-n", cluster_namespace, "waits", "--", "python", "-c", "print(6 * 7)")
-    assert said == "42\n"
+    stdout = cluster.kubectl("exec", "-n", cluster_namespace, "waits", "--", "python", "-c", "print(6 * 7)")
+    assert stdout == "42\n"
     follow = cluster.kubectl.start("logs", "-f", "-n", cluster_namespace, "waits")
     cluster.kubectl("delete", "pod", "waits", "-n", cluster_namespace, "--timeout=25s")
     assert "told to end" in follow.communicate(timeout=30)[0]

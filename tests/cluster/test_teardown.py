@@ -1,4 +1,4 @@
-"""A cluster leaves nothing on the machine: neither at its end, nor when the test process is killed."""
+"""Clusters leave nothing on the machine, at a normal end and after a kill of the test process."""
 
 import os
 import signal
@@ -16,9 +16,9 @@ from cluster.support.requirements import missing_for_a_node
 
 _TESTS = Path(__file__).resolve().parents[1]
 _END_SECONDS = 60
-# What a node makes at fixed paths, and never on the machine itself.
+# Fixed paths of a node, which must never appear on the machine itself.
 _FOLDERS = ("/var/lib/cni", "/var/lib/kubelet", "/var/log/pods", "/run/containerd")
-# A control plane has no node, so it takes nothing but processes; a cluster runs a pod of its own.
+# A control plane has no node, so it consists of processes only; the cluster also runs a pod.
 _CONTROL_PLANE = """
 import sys
 from pathlib import Path
@@ -48,7 +48,7 @@ needs_a_node = pytest.mark.skipif(
 
 @contextmanager
 def running(program: str, folder: Path) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
-    """A process that holds a cluster until its standard input ends, and the words it said when it was up."""
+    """Run a process that keeps a cluster until stdin ends; yield the process and its first line, split."""
     environment = {**os.environ, "PYTHONPATH": str(_TESTS)}
     process = subprocess.Popen(
         [sys.executable, "-c", program, str(folder)],
@@ -68,16 +68,16 @@ def running(program: str, folder: Path) -> Iterator[tuple[subprocess.Popen[str],
 
 
 def processes_of(folder: Path) -> list[str]:
-    """The command lines that name a folder, of every process but this one's ancestors."""
-    found = []
+    """Return the command lines of all processes that name a folder."""
+    command_lines = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except (FileNotFoundError, ProcessLookupError):
             continue
         if str(folder) in words:
-            found.append(words)
-    return found
+            command_lines.append(words)
+    return command_lines
 
 
 def eventually_none(what: Callable[[], list[str]]) -> None:
@@ -93,13 +93,13 @@ def lines(*command: str) -> list[str]:
 
 
 def shared() -> list[str]:
-    """What all clusters would share if they touched the machine's own: packet filter rules and folders."""
+    """Return the machine's own packet filter rules and node folders, which no cluster may change."""
     rules = [line for line in lines("iptables-save") if line.startswith("-")]
     return [*rules, *(path for path in _FOLDERS if Path(path).exists())]
 
 
 def traces(number: int, folder: Path) -> list[str]:
-    """What the cluster of this number and folder has on the machine. Other clusters may run beside it."""
+    """Return the processes, mounts and networks of one cluster. Other clusters may run concurrently."""
     here = Addresses(number)
     mounts = [row for row in Path("/proc/self/mountinfo").read_text().splitlines() if str(folder) in row]
     networks = [row for row in lines("ip", "-o", "address") + lines("ip", "route") if here.link in row]
@@ -107,7 +107,7 @@ def traces(number: int, folder: Path) -> list[str]:
 
 
 def groups(number: int) -> list[str]:
-    """The control groups of a cluster's pods."""
+    """Return the control groups of a cluster's pods."""
     return [str(path) for path in Path("/sys/fs/cgroup").glob(f"**/{Addresses(number).link}-*")]
 
 

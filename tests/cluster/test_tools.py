@@ -1,4 +1,4 @@
-"""Where the programs of a cluster come from."""
+"""Lookup and build of the programs of a test cluster."""
 
 import shutil
 from pathlib import Path
@@ -14,7 +14,7 @@ _SMALL = Program("pause", Level.NODE, "pause", ".")
 
 @pytest.fixture
 def tools(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A copy of the modules with one small program, and an empty cache."""
+    """Copy of the Go modules with one small program, and an empty cache."""
     copy = tmp_path / "tools"
     shutil.copytree(programs.TOOLS, copy)
     monkeypatch.setattr(programs, "TOOLS", copy)
@@ -39,7 +39,7 @@ def executable(path: Path) -> Path:
     return path
 
 
-def test_assets_of_the_user_come_before_what_was_built(
+def test_kubebuilder_assets_take_precedence(
     tools: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     built = executable(programs.build_folder() / "etcd")
@@ -62,9 +62,7 @@ def test_another_version_is_built_into_another_folder(tools: Path) -> None:
     assert programs.build_folder() != before
 
 
-def test_what_is_missing_is_built_once_and_whole(
-    tools: Path, go: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_programs_are_built_once(tools: Path, go: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = tools / "pause" / "main.go"
     good = source.read_text()
     source.write_text(good.replace("os.Signal", "os.Signals"))

@@ -1,1 +1,1 @@
-"""A package, so that pytest ends the fixture `platform` with the last test of this folder."""
+"""Package of the job tests, so that pytest ends the fixture `platform` after the folder's last test."""

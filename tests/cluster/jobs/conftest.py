@@ -1,4 +1,4 @@
-"""The platform, installed once for all tests of this folder, and a namespace for each test."""
+"""Fixtures of the platform, installed once for this folder, and of a namespace for each test."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +15,7 @@ from cluster.support.tenant import Tenant
 
 @pytest.fixture(scope="package")
 def platform(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Helm]:
-    """Helm, with the release installed on the real node; uninstalled with all that it made."""
+    """Helm, with the release installed on the real node and uninstalled at the end."""
     if find("helm") is None:
         pytest.skip("helm is not built: `make cluster-tools`")
     if lacking := missing_for_builds():
@@ -26,8 +26,8 @@ def platform(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 @pytest.fixture
 def tenant(platform: Helm, cluster: Cluster, cluster_namespace: str, tmp_path: Path) -> Iterator[Tenant]:
-    """A namespace with a volume. No job is left in it: their pods would keep the volume."""
-    made = Tenant(cluster, cluster_namespace, tmp_path / "volume")
-    yield made
-    made.kubectl("delete", "alignmentjobs", "--all", "--timeout=60s", timeout=70)
-    made.until(lambda: not made.left("pods"), "the pods to go with their jobs")
+    """Namespace with a volume. All jobs are deleted at the end, because their pods would keep the volume."""
+    new_tenant = Tenant(cluster, cluster_namespace, tmp_path / "volume")
+    yield new_tenant
+    new_tenant.kubectl("delete", "alignmentjobs", "--all", "--timeout=60s", timeout=70)
+    new_tenant.until(lambda: not new_tenant.left("pods"), "the pods to go with their jobs")

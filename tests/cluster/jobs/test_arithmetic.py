@@ -1,4 +1,4 @@
-"""The example of the README in real pods: three jobs, each built on the one before."""
+"""The README's example in real pods: three jobs, each of which uses the result of the job before."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ from cluster.support.tenant import Tenant
 pytestmark = pytest.mark.timeout(3600)
 
 _JOB_SECONDS = 1200.0
-# All that a job is made of.
+# Kinds of all objects of a job.
 _OWNED = "pods,services,secrets,configmaps,networkpolicies"
 _PPO_ROLES = {
     "prepare",
@@ -32,12 +32,12 @@ _ROW = re.compile(r"^(\S+)\s+(\S+)\s+(\d+)\s+(-?[\d.]+)\s+\S+$")
 
 
 def ready_roles(tenant: Tenant, job: str) -> set[str]:
-    """The groups of a job whose processes serve or are done."""
+    """Return the roles of a job whose processes are all ready or finished."""
     return {role["name"] for role in tenant.status(job).get("roles", []) if role["ready"] == role["replicas"]}
 
 
 def assert_loads(tenant: Tenant, job: str) -> None:
-    """The result, at the place that the status names, is a model that transformers loads and runs."""
+    """Assert that transformers loads and runs the result at the path in the status."""
     where = tenant.status(job)["result"]
     assert where["claimName"] == "arithmetic"
     folder = tenant.folder / where["path"]

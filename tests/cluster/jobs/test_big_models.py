@@ -1,5 +1,5 @@
-"""Models in several pieces, in real pods: a policy that Megatron trains on two ranks, samples made behind a
-Triton server that is killed, and a rollout worker that is two pods."""
+"""Sharded models in real pods: Megatron training on two ranks, generation by a Triton server that is killed,
+and a rollout worker of two pods."""
 
 import json
 import os
@@ -29,7 +29,7 @@ _STEPS = 6
 
 
 def steps_of(tenant: Tenant, job: str) -> list[dict[str, Any]]:
-    """What the job's metrics say of each step, as they were written."""
+    """Return the metrics of each step, in the order of the file."""
     lines = (tenant.run_folder(job) / "metrics.jsonl").read_text().splitlines()
     return [line for line in map(json.loads, lines) if "seconds/step" in line]
 
@@ -43,7 +43,7 @@ def assert_loads(tenant: Tenant, job: str) -> None:
 
 
 def assert_streamed(steps: list[dict[str, Any]], count: int) -> None:
-    """Every step once, and its weights taken by stream: pods share no memory."""
+    """Assert that every step occurs once, with weights sent by stream: pods share no memory."""
     assert [line["step"] for line in steps] == list(range(1, count + 1))
     assert {line["refit/stream_workers"] for line in steps} == {1.0}
     assert {line["refit/shared_memory_workers"] for line in steps} == {0.0}
@@ -95,7 +95,7 @@ def test_megatron_trains_in_two_pods_and_a_killed_triton_server_costs_no_pod(ten
 
 
 def test_two_pods_are_one_worker(tenant: Tenant) -> None:
-    """They meet, share the model, and each takes its part of the weights from the trainer."""
+    """The pods connect, shard the model, and each receives its shard of the weights from the trainer."""
     steps = 3
     prepare(tenant, steps)
     set_pace(tenant, 0.0)

@@ -1,4 +1,4 @@
-"""What stops the pods of a job is told in a sentence, in the words of a real kubelet and scheduler."""
+"""Status messages for pods that cannot run, with the reasons of a real kubelet and scheduler."""
 
 from typing import Any
 
@@ -54,7 +54,7 @@ _NO_RESTART = {"lifecycle": {"maxRestarts": 0, "gracePeriodSeconds": 10}}
         ),
     ],
 )
-def test_the_status_says_what_stops_a_pod(
+def test_the_status_names_the_cause_that_stops_a_pod(
     tenant: Tenant, changes: dict[str, Any], phase: str, words: tuple[str, ...]
 ) -> None:
     prepare(tenant, 1)

@@ -1,4 +1,4 @@
-"""The researcher's script of `support.client_script` on a real cluster, and what only a cluster has."""
+"""The script of `support.client_script` on a real cluster, and client features of clusters only."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ _STEPS = 20
 def test_the_script_of_this_machine_runs_on_a_cluster(
     tenant: Tenant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # What reads the result is a pod as well: it must get in where the job's pods do.
+    # A pod reads the result: the namespace must admit that pod like the pods of the job.
     tenant.kubectl("label", "namespace", tenant.namespace, "pod-security.kubernetes.io/enforce=restricted")
     prepare(tenant, _STEPS)
     set_pace(tenant, 0.3)
@@ -41,23 +41,23 @@ def test_the_script_of_this_machine_runs_on_a_cluster(
         [last] = client.logs("walked", process="driver", tail=1)
         assert last.text == walked.lines[-1]
 
-        kept = tenant.run_folder("walked") / "result"
-        sent = {path.name: path.read_bytes() for path in kept.iterdir()}
+        result_folder = tenant.run_folder("walked") / "result"
+        sent = {path.name: path.read_bytes() for path in result_folder.iterdir()}
         assert {path.name: path.read_bytes() for path in walked.result.iterdir()} == sent
         with pytest.raises(NotPossible, match="new or empty"):
             client.result("walked", walked.result)
         assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
         tenant.until(lambda: not [name for name in tenant.pods() if "-result-" in name], "its pod to go")
 
-        # Where the volume is mounted here too, nothing is fetched.
+        # With the volume mounted on this machine, nothing is downloaded.
         (tmp_path / "claims").mkdir()
         (tmp_path / "claims" / CLAIM).symlink_to(tenant.folder)
         monkeypatch.setenv("KUBEALIGN_CLAIMS_DIR", str(tmp_path / "claims"))
         loaded = client.load_result("walked")
-        assert loaded.path.resolve() == kept.resolve()
+        assert loaded.path.resolve() == result_folder.resolve()
         assert loaded.model.num_parameters() > 0 and loaded.tokenizer("a")
 
-        # By the platform's dashboard, through the API server.
+        # Metrics and samples come from the platform's dashboard, through the API server.
         assert [row["step"] for row in client.metrics("walked")] == list(range(1, _STEPS + 1))
         [sample] = client.samples("walked", count=1)
         assert sample.prompt and sample.weight_version > 0

@@ -1,4 +1,4 @@
-"""Whatever is taken from a running job, it goes on; whatever is done to a finished one, it stays finished."""
+"""Running jobs survive the loss of any pod, scaling and suspension; finished jobs stay finished."""
 
 import pytest
 
@@ -13,7 +13,7 @@ _LEASE = ("get", "lease", "kubealign-operator", "-n", NAMESPACE, "-o", "jsonpath
 
 
 def lose_pod(tenant: Tenant, job: str, process: str) -> None:
-    """Delete a pod, and wait until another has its place and the job goes on."""
+    """Delete a pod, and wait until it is replaced and the job makes progress."""
     name = f"{job}-{process}"
     before = tenant.pods()[name]
     tenant.kubectl("delete", "pod", name, "--wait=false")
@@ -25,12 +25,12 @@ def lose_pod(tenant: Tenant, job: str, process: str) -> None:
 
 
 def leader(tenant: Tenant) -> str:
-    """The operator's pod that leads: the lease names it first."""
+    """Return the operator's leader pod, whose name begins the lease's holder identity."""
     return tenant.control_plane.kubectl(*_LEASE).split("_")[0]
 
 
 def lose_leader(tenant: Tenant, job: str) -> None:
-    """Delete the operator's leader; the other replica leads, and tells the job's steps."""
+    """Delete the operator's leader, and wait until the other replica leads and reports the job's steps."""
     before = leader(tenant)
     tenant.control_plane.kubectl("delete", "pod", before, "-n", NAMESPACE, "--wait=false")
     tenant.until(lambda: leader(tenant) not in ("", before), f"another leader than {before}")
@@ -38,7 +38,7 @@ def lose_leader(tenant: Tenant, job: str) -> None:
 
 
 def finish(tenant: Tenant, job: str) -> None:
-    """Let the rest of the job run as fast as it can."""
+    """Run the rest of the job at full speed, and wait until it succeeds."""
     set_pace(tenant, 0.0)
     tenant.until_phase(job, "Succeeded", 300)
 
@@ -50,14 +50,15 @@ def test_every_pod_is_lost_in_turn_and_the_finished_job_stays_finished(tenant: T
     for process in ("rollout-0", "trainer-0", "driver", "nats"):
         lose_pod(tenant, "lost", process)
     lose_leader(tenant, "lost")
-    assert not tenant.status("lost").get("restarts"), "a deleted pod is nobody's failure"
+    assert not tenant.status("lost").get("restarts"), "a deleted pod is no failure"
     finish(tenant, "lost")
     assert_each_prompt_once(tenant, "lost", _STEPS)
     ended = tenant.status("lost")
 
     tenant.kubectl("delete", "pods,secrets,configmaps,services", "-l", "kubealign.dev/job=lost")
     tenant.kubectl("annotate", "aj", "lost", "touched=yes")
-    # Jobs are looked at in the order in which they change: by then the other has been looked at.
+    # The operator reconciles jobs in the order of their changes: the message of this job proves that the
+    # finished job was reconciled too.
     tenant.apply(paced_job("after", _STEPS, policy={"model": {"job": {"name": "nobody"}}}))
     tenant.until_message("after", "job nobody, which does not exist")
     assert tenant.left("pods,secrets,configmaps,services") == []
@@ -75,22 +76,22 @@ def suspend(tenant: Tenant, job: str, yes: bool) -> None:
 
 
 def workers(tenant: Tenant, job: str) -> set[str]:
-    """Pods of rollout workers that are not on their way out."""
+    """Return the names of the rollout workers' pods."""
     return {name for name in tenant.pods() if name.startswith(f"{job}-rollout-")}
 
 
 def scale(tenant: Tenant, job: str, replicas: int) -> None:
-    """kubectl scale, in flight: pods and status follow, and the steps go on."""
+    """Scale a running job with kubectl, and wait until pods and status follow and the steps go on."""
     tenant.kubectl("scale", f"aj/{job}", f"--replicas={replicas}")
-    wanted = {f"{job}-rollout-{number}" for number in range(replicas)}
-    tenant.until(lambda: workers(tenant, job) == wanted, f"{replicas} rollout workers")
+    expected = {f"{job}-rollout-{number}" for number in range(replicas)}
+    tenant.until(lambda: workers(tenant, job) == expected, f"{replicas} rollout workers")
 
-    def told() -> bool:
+    def status_agrees() -> bool:
         status = tenant.status(job)
         [role] = [role for role in status["roles"] if role["name"] == "rollout"]
         return bool(status["rolloutReplicas"] == role["ready"] == replicas)
 
-    tenant.until(told, f"the status to tell {replicas} rollout workers", 180)
+    tenant.until(status_agrees, f"the status to tell {replicas} rollout workers", 180)
     tenant.until_beyond(job, tenant.step(job), f"with {replicas} rollout workers")
 
 

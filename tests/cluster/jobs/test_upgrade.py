@@ -1,4 +1,4 @@
-"""Another version of the operator takes over what runs."""
+"""Upgrade of the operator while a job runs."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ _UPGRADE_SECONDS = 180.0
 
 
 def next_values() -> dict[str, Any]:
-    """The operator under another tag, with another annotation."""
+    """Return chart values with another image tag and another annotation for the operator."""
     values = platform_values()
     values["operator"]["image"]["tag"] = _NEXT.partition(":")[2]
     values["operator"]["podAnnotations"] = {"kubealign.test/version": "next"}
@@ -28,14 +28,14 @@ def next_values() -> dict[str, Any]:
 
 
 def operator_images(kubectl: Kubectl) -> set[str]:
-    """Of the operator's pods that there are."""
+    """Return the images of the operator's current pods."""
     selector = "app.kubernetes.io/component=operator"
     path = "jsonpath={.items[*].spec.containers[*].image}"
     return set(kubectl("get", "pods", "-n", NAMESPACE, "-l", selector, "-o", path).split())
 
 
 def restarts(tenant: Tenant) -> set[str]:
-    """How often containers of the tenant's pods were started again, each number once."""
+    """Return the distinct restart counts of the containers of the tenant's pods."""
     path = "jsonpath={.items[*].status.containerStatuses[*].restartCount}"
     return set(tenant.kubectl("get", "pods", "-o", path).split())
 

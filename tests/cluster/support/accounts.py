@@ -1,4 +1,4 @@
-"""Service accounts of a test's own, with rights and tokens."""
+"""Service accounts with rights and tokens, for one test."""
 
 import base64
 import json
@@ -14,14 +14,14 @@ from .control_plane import ControlPlane
 from .kubeconfig import write_kubeconfig
 
 _RBAC = "rbac.authorization.k8s.io"
-# The shortest that the API server gives.
+# The shortest lifetime that the API server grants.
 _TOKEN_SECONDS = 600
 
 
 def account(control_plane: ControlPlane, namespace: str, name: str, rules: list[dict[str, Any]]) -> str:
-    """Make an account that may do this in its namespace. Its token."""
+    """Create a service account with `rules` in its namespace, and return its token."""
     metadata = {"name": name, "namespace": namespace}
-    made: list[dict[str, Any]] = [
+    objects: list[dict[str, Any]] = [
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata},
         {"apiVersion": f"{_RBAC}/v1", "kind": "Role", "metadata": metadata, "rules": rules},
         {
@@ -32,23 +32,25 @@ def account(control_plane: ControlPlane, namespace: str, name: str, rules: list[
             "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": namespace}],
         },
     ]
-    control_plane.kubectl.apply(*made)
+    control_plane.kubectl.apply(*objects)
     return token(control_plane, namespace, name)
 
 
 def token(control_plane: ControlPlane, namespace: str, name: str) -> str:
-    """As `kubectl create token` gets it."""
+    """Request a token of a service account, as `kubectl create token` does."""
     request = client.AuthenticationV1TokenRequest(
         spec=client.V1TokenRequestSpec(audiences=[], expiration_seconds=_TOKEN_SECONDS)
     )
-    made = client.CoreV1Api(control_plane.api).create_namespaced_service_account_token(
+    response = client.CoreV1Api(control_plane.api).create_namespaced_service_account_token(
         name, namespace, request
     )
-    return str(made.status.token)
+    return str(response.status.token)
 
 
 def ending_at(control_plane: ControlPlane, token: str, expires: float) -> str:
-    """The same token with another end, signed by the cluster: the API server gives none that ends soon."""
+    """Return the token with another expiry, signed by the cluster.
+
+    The API server itself issues no token that expires soon."""
     head, body, _ = token.split(".")
     claims = json.loads(_decoded(body))
     claims["exp"] = int(expires)
@@ -62,13 +64,13 @@ def ending_at(control_plane: ControlPlane, token: str, expires: float) -> str:
 
 
 def kubeconfig(control_plane: ControlPlane, file: Path, token: str) -> Path:
-    """A kubeconfig with this token."""
+    """Write a kubeconfig with this token to `file`."""
     write_kubeconfig(file, control_plane.url, control_plane.authority.certificate, token)
     return file
 
 
-def _encoded(held: bytes) -> str:
-    return base64.urlsafe_b64encode(held).decode().rstrip("=")
+def _encoded(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")
 
 
 def _decoded(text: str) -> bytes:

@@ -1,4 +1,4 @@
-"""The arithmetic example in a real cluster: applied as it lies, or with fewer steps."""
+"""The arithmetic example in a real cluster: applied unchanged, or with fewer steps."""
 
 import os
 from pathlib import Path
@@ -10,17 +10,17 @@ from .host_bind import HOST_BIND
 from .tenant import Tenant
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "arithmetic"
-#: Set to 1, the three jobs run unchanged, which takes about ten minutes more.
+#: Set to 1, this variable runs the three jobs unchanged, which takes about ten minutes more.
 WHOLE = "KUBEALIGN_WHOLE_EXAMPLES"
 
 SFT, REWARD_MODEL, PPO = "arithmetic-sft", "arithmetic-rm", "arithmetic-ppo"
-# Enough steps to see figures move; nothing is learned in them.
+# Enough steps to see the metrics change; too few to learn anything.
 _FEWER_STEPS = {SFT: 60, REWARD_MODEL: 40, PPO: 6}
 _DATA_SECONDS = 120
 
 
 def make_data(tenant: Tenant) -> None:
-    """What README.md tells to do before the jobs: the ConfigMap, and the Job that fills the volume."""
+    """Make the ConfigMap and run the Job that fills the volume, as README.md does before the jobs."""
     files = [f"--from-file={EXAMPLE / name}" for name in ("rewards.py", "make_data.py")]
     tenant.kubectl("create", "configmap", "arithmetic", *files)
     claim, job = yaml.safe_load_all((EXAMPLE / "data.yaml").read_text())
@@ -36,10 +36,10 @@ def make_data(tenant: Tenant) -> None:
 
 
 def jobs_file(folder: Path) -> tuple[Path, dict[str, int]]:
-    """A file for `kubectl apply -f`, and the steps of each of its jobs.
+    """Return a file for `kubectl apply -f`, and the steps of each of its jobs.
 
-    It is the example's own where KUBEALIGN_WHOLE_EXAMPLES is 1. Else only the steps are fewer, and SFT is
-    validated twice, by an early stop that it cannot reach."""
+    The example's own file is returned where KUBEALIGN_WHOLE_EXAMPLES is 1. Otherwise a copy has fewer steps,
+    and validates SFT twice, with an early stop that SFT cannot reach."""
     example = EXAMPLE / "cluster.yaml"
     jobs = list(yaml.safe_load_all(example.read_text()))
     if os.environ.get(WHOLE) == "1":

@@ -1,4 +1,4 @@
-"""What a simulated pod is to do."""
+"""Scripted behaviour of a simulated pod."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Exit:
-    """How the containers of a pod end: exit code, termination message, and the reason that Kubernetes gives.
+    """End of a pod's containers: exit code, termination message, and the reason that Kubernetes gives.
 
-    Without a reason it is Completed for code 0 and Error otherwise; OOMKilled goes with code 137."""
+    The reason defaults to Completed for code 0 and to Error otherwise; OOMKilled goes with code 137."""
 
     code: int = 0
     message: str = ""
@@ -20,7 +20,7 @@ class Exit:
 
 @dataclass(frozen=True)
 class Waiting:
-    """Why containers do not start, such as ImagePullBackOff, with the text that a kubelet would give."""
+    """Reason for containers not to start, such as ImagePullBackOff, with the text of a kubelet."""
 
     reason: str
     message: str = ""
@@ -28,11 +28,12 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Behaviour:
-    """One run of a pod's containers; all seconds.
+    """One run of a pod's containers; all times in seconds.
 
-    `stuck` keeps them from starting. `exit` ends them `exit_after` seconds after they became ready. Where the
-    pod's restart policy starts them again, that happens after `restart_after`. When the pod is deleted they
-    take `stop_after` and leave with `stopped`; at the end of the pod's grace period they are killed."""
+    `stuck` keeps the containers from starting. `exit` ends them `exit_after` seconds after they became ready.
+    Where the pod's restart policy starts the containers again, the restart happens after `restart_after`.
+    When the pod is deleted, the containers take `stop_after` and end with `stopped`; at the end of the pod's
+    grace period they are killed."""
 
     start_after: float = 0.0
     ready_after: float = 0.0
@@ -45,9 +46,9 @@ class Behaviour:
 
 
 Behave = Callable[[Json], Behaviour]
-"""Asked before each run of a pod's containers; the pod's status tells how often they have restarted."""
+"""Called before each run of a pod's containers; the pod's status has the number of restarts."""
 
 
 def always(behaviour: Behaviour) -> Behave:
-    """The same for every pod."""
+    """Return the same behaviour for every pod."""
     return lambda pod: behaviour

@@ -1,8 +1,9 @@
 """Build the programs of the test cluster: `python -m tests.cluster.support.build [LEVEL...]`.
 
-The operator's image comes last, where nodes can run and images be built.
+The operator's image comes last, where nodes can run and images can be built.
 
-What is built already is left alone. Interrupted, it goes on where it was; two at once wait for each other."""
+Programs that exist already are left alone. An interrupted build continues at the program where it stopped;
+two concurrent builds wait for each other."""
 
 import argparse
 import fcntl
@@ -25,12 +26,12 @@ _DEADLINE_SECONDS = 3600
 
 
 class BuildFailed(Exception):
-    """Go did not build a program; its output says why."""
+    """Go did not build a program; the text has Go's output."""
 
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """One build at a time on this machine; a second one waits for the first."""
+    """Hold the build lock of this machine; a second build waits for the first."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -38,7 +39,9 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _go_environment(private: Path) -> dict[str, str]:
-    """Go's caches hold gigabytes: unless the user named folders for them, they are private, and removed."""
+    """Return Go's environment, with caches below `private` unless the user named folders for them.
+
+    The private caches hold gigabytes, and are removed after the build."""
     environment = {**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOWORK": "off"}
     # Go makes its module cache read-only, which could not be removed.
     environment["GOFLAGS"] = "-modcacherw -mod=readonly -buildvcs=false"
@@ -48,7 +51,7 @@ def _go_environment(private: Path) -> dict[str, str]:
 
 
 def _build(program: Program, go: Path, environment: dict[str, str], folder: Path) -> None:
-    """Build one program into `folder`, whole or not at all."""
+    """Build one program into `folder`. A failed build leaves no program there."""
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = folder / f".{program.name}.unfinished"
     command = [str(go), "build", *BUILD_FLAGS, "-o", str(unfinished), program.package]
@@ -70,9 +73,9 @@ def _build(program: Program, go: Path, environment: dict[str, str], folder: Path
 
 
 def build(levels: Sequence[Level]) -> None:
-    """Build what is missing of the levels, and print a line for each program.
+    """Build the missing programs of the levels, and print a line for each.
 
-    Raises NoGo where there is no Go that can, and BuildFailed with Go's output."""
+    Raises NoGo where no Go is new enough, and BuildFailed with Go's output."""
     with _alone(cache_folder()):
         needed = [program for level in levels for program in missing(level)]
         if not needed:

@@ -1,4 +1,4 @@
-"""buildah, as the tests call it: one image store in a folder, builds without a daemon or a registry."""
+"""Image builds with buildah: one image store in a folder, without a daemon or a registry."""
 
 import os
 import shutil
@@ -25,7 +25,7 @@ class BuildFailed(Exception):
 
 
 def missing_for_builds() -> list[str]:
-    """What this machine lacks to build images, one phrase each; empty when it lacks nothing."""
+    """Return the requirements of image builds that this machine lacks, one phrase each."""
     lacking = [f"the package {command}" for command in _COMMANDS if shutil.which(command) is None]
     if os.geteuid() != 0:
         lacking.append(f"root (this is user {os.geteuid()})")
@@ -33,13 +33,13 @@ def missing_for_builds() -> list[str]:
 
 
 def require_builds() -> None:
-    """Raises BuildImpossible where images cannot be built."""
+    """Check that images can be built. Raises BuildImpossible otherwise."""
     if lacking := missing_for_builds():
         raise BuildImpossible(f"building images needs {', '.join(lacking)}")
 
 
 def run(command: list[str], *, timeout: float, environment: Mapping[str, str] | None = None) -> str:
-    """What a program printed. Raises BuildFailed when it fails or takes longer than `timeout` seconds."""
+    """Run a program and return its output. Raises BuildFailed on failure or after `timeout` seconds."""
     try:
         done = subprocess.run(
             command,
@@ -61,11 +61,11 @@ def run(command: list[str], *, timeout: float, environment: Mapping[str, str] | 
 class Buildah:
     """A context manager: an image store in `folder`, removed at the end.
 
-    One process at a time may have the folder; what an interrupted one left there is removed first."""
+    One process at a time may use the folder; leftovers of an interrupted process are removed first."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        # chroot needs no namespaces of the kernel's, so it works in a container too.
+        # Isolation by chroot needs no kernel namespaces, so builds work in a container too.
         self._environment = {**plain_environment(), "BUILDAH_ISOLATION": "chroot", "HOME": str(folder)}
 
     def __enter__(self) -> Self:
@@ -80,7 +80,7 @@ class Buildah:
         self._remove()
 
     def __call__(self, *arguments: str, timeout: float = _SHORT_SECONDS) -> str:
-        """What `buildah ARGUMENTS` printed. Raises BuildFailed."""
+        """Run `buildah ARGUMENTS` and return its output. Raises BuildFailed."""
         store = ["--storage-driver", "overlay", "--root", str(self._folder / "store")]
         command = ["buildah", *store, "--runroot", str(self._folder / "run"), *arguments]
         return run(command, timeout=timeout, environment=self._environment).strip()
@@ -108,7 +108,7 @@ class Buildah:
         self("build", "--quiet", *options, *where, timeout=_BUILD_SECONDS)
 
     def run(self, name: str, *command: str) -> str:
-        """What a command prints in a container of the image, run as the image's user."""
+        """Run a command in a container of the image, as the image's user, and return its output."""
         container = self("from", "--pull-never", name)
         try:
             return self("run", container, "--", *command)

@@ -1,7 +1,7 @@
-"""The project's own images, from their Containerfiles on a base made here: `python -m ... [NAME...]`.
+"""The project's own images, built from their Containerfiles on a local base image: `python -m ... [NAME...]`.
 
-Bases, wheels and archives are kept in the cache of the cluster's programs, by a digest of what they are
-made of. The services' image holds gigabytes, so it is built, tried and not kept."""
+Bases, wheels and archives are kept in the cache of the cluster's programs, by a digest of their inputs.
+The services' image holds gigabytes, so it is built, tried and not kept."""
 
 import argparse
 import fcntl
@@ -31,7 +31,7 @@ _SOURCES = ("pyproject.toml", "README.md", "LICENSE", "sdk", "operator", "servic
 
 @dataclass(frozen=True)
 class Recipe:
-    """One image of the project: its folder in images/, and commands that prove that it is whole."""
+    """One image of the project: its folder in images/, and commands that prove that the image works."""
 
     name: str
     trials: tuple[tuple[str, ...], ...]
@@ -69,7 +69,7 @@ RECIPES = {
 
 
 def operator_image() -> Path:
-    """An archive with the image OPERATOR, built when its sources changed.
+    """Return an archive with the image OPERATOR, built when its sources changed.
 
     Raises BuildImpossible where images cannot be built, and BuildFailed."""
     require_builds()
@@ -104,7 +104,7 @@ def _name(recipe: Recipe) -> str:
 
 @contextmanager
 def _alone(what: str) -> Iterator[None]:
-    """One build of a thing at a time; a second one waits, and then finds what the first made."""
+    """Hold the build lock of one artifact; a second build waits, and then finds the first one's result."""
     _folder().mkdir(parents=True, exist_ok=True)
     with (_folder() / f"{what}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -113,7 +113,7 @@ def _alone(what: str) -> Iterator[None]:
 
 @contextmanager
 def _built(recipe: Recipe) -> Iterator[Buildah]:
-    """A store that holds the image, for as long as it is needed."""
+    """Provide an image store that holds the image."""
     with _alone("base"):
         base = _base()
     with Buildah(_folder() / f"store-{recipe.name}") as buildah:
@@ -128,7 +128,7 @@ def _built(recipe: Recipe) -> Iterator[Buildah]:
 
 
 def _base() -> Path:
-    """A tar of a small Debian with Python."""
+    """Return a tar of a small Debian with Python, built on first use."""
     excluded = [f"--dpkgopt=path-exclude=/usr/share/{folder}/*" for folder in _LEFT_OUT]
     options = ["--quiet", "--variant=minbase", f"--include={','.join(_PACKAGES)}", *excluded, _SUITE]
     archive = _folder() / f"base-{_digest([repr(options).encode()])}.tar"
@@ -140,7 +140,7 @@ def _base() -> Path:
 
 
 def _wheels(recipe: Recipe, python: str) -> Path:
-    """A folder with every locked package of the image, for the base's Python."""
+    """Return a folder with every locked package of the image, for the base's Python."""
     locked = [file.read_bytes() for file in recipe.requirements]
     folder = _folder() / f"wheels-{recipe.name}-{_digest([python.encode(), *locked])}"
     if not folder.exists():
@@ -153,7 +153,7 @@ def _wheels(recipe: Recipe, python: str) -> Path:
 
 
 def _inputs(recipe: Recipe) -> Iterator[bytes]:
-    """All that an image is made of."""
+    """Yield every input of an image: packages, Containerfile, requirements and sources."""
     yield repr((_SUITE, _PACKAGES, _LEFT_OUT)).encode()
     files = [recipe.containerfile, *recipe.requirements]
     for source in _SOURCES:
@@ -172,10 +172,10 @@ def _digest(parts: Iterable[bytes]) -> str:
     return state.hexdigest()[:16]
 
 
-def _forget(pattern: str, kept: Path) -> None:
-    """Remove what earlier states of the checkout left behind."""
+def _forget(pattern: str, current: Path) -> None:
+    """Remove the cached files that match `pattern`, except `current`: earlier checkouts left them behind."""
     for path in _folder().glob(pattern):
-        if path != kept:
+        if path != current:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 

@@ -1,4 +1,4 @@
-"""The control groups of a node's pods: the one thing of a node that no namespace removes."""
+"""Control groups of a node's pods, which no namespace removes."""
 
 import time
 from pathlib import Path
@@ -9,29 +9,29 @@ _CONTROLLERS = Path("/proc/self/mountinfo")
 
 
 class CgroupsLeft(Exception):
-    """Control groups could not be removed: something still runs in them."""
+    """Control groups could not be removed: processes still run in them."""
 
 
 def hierarchies() -> list[Path]:
-    """The mounted trees: one on a machine with version 2 only, else one for each version 1 controller."""
+    """Return the mounted trees: one with cgroup version 2 only, else one for each version 1 controller."""
     rows = [line.split() for line in _CONTROLLERS.read_text().splitlines()]
     return [Path(row[4]) for row in rows if row[row.index("-") + 1] in ("cgroup", "cgroup2")]
 
 
 def make(name: str) -> None:
-    """A group called `name` in every tree; what a killed test left of that name is removed first."""
+    """Make a group called `name` in every tree, and remove leftovers of a killed test first."""
     remove(name)
     for tree in hierarchies():
         (tree / name).mkdir(exist_ok=True)
 
 
 def left(name: str) -> list[Path]:
-    """The groups called `name` that exist."""
+    """Return the groups called `name` that exist."""
     return [tree / name for tree in hierarchies() if (tree / name).exists()]
 
 
 def remove(name: str) -> None:
-    """Remove the groups called `name` and all below. Raises CgroupsLeft when processes stay in them."""
+    """Remove the groups called `name` and their subgroups. Raises CgroupsLeft when processes stay in them."""
     deadline = time.monotonic() + _DEADLINE_SECONDS
     while remaining := [group for top in left(name) for group in _below(top)]:
         for group in remaining:
@@ -46,6 +46,6 @@ def remove(name: str) -> None:
 
 
 def _below(top: Path) -> list[Path]:
-    """`top` and every group in it, the deepest first."""
+    """Return `top` and every group in it, the deepest first."""
     inner = [path for path in top.rglob("*") if path.is_dir()]
     return [*sorted(inner, key=lambda path: len(path.parts), reverse=True), top]

@@ -1,4 +1,4 @@
-"""Values of the chart that the tests install: each a platform somebody may want."""
+"""Chart values that the tests install, one entry for each kind of platform."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""How a client's request is refused."""
+"""Assertion on a request that a client refuses."""
 
 from collections.abc import Awaitable
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 
 
 async def refused(kind: type[Exception], work: Awaitable[Any], *parts: str) -> Exception:
-    """The error of this kind that the work ends with; its text has all the parts."""
+    """Await `work`, assert that it raises `kind` with all `parts` in the text, and return the error."""
     with pytest.raises(kind) as caught:
         await work
     for part in parts:

@@ -1,4 +1,4 @@
-"""A whole cluster on this machine: a control plane and one real node."""
+"""A complete cluster on this machine: a control plane and one real node."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -66,11 +66,11 @@ class Cluster:
         self._parts.close()
 
     def import_image(self, archive: Path) -> None:
-        """Give the node an image; see Node.import_image."""
+        """Import an image into the node; see Node.import_image."""
         self.node.import_image(archive)
 
     def volume(self, claim: str, namespace: str, path: Path) -> None:
-        """A claim in `namespace` that is a folder of this machine; see volumes.volume."""
+        """Make a claim in `namespace` for a folder of this machine; see volumes.volume."""
         volume(self.control_plane.api, self.kubectl, claim, namespace, path)
 
     def delete_volumes(self, namespace: str) -> None:

@@ -1,4 +1,4 @@
-"""AlignmentJobs for a cluster whose pods are simulated, and what their simulated pods do."""
+"""AlignmentJobs for a cluster with simulated pods, and the behaviour of those pods."""
 
 import json
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ def _volume(claim: str, path: str) -> Json:
 
 
 def sft(name: str, **spec: Any) -> Json:
-    """Preparation, bus, trainer, driver; anything in `spec` replaces what is here."""
+    """Return an SFT job with preparation, bus, trainer and driver. Fields in `spec` replace the defaults."""
     parts = {
         "maxSteps": 10,
         "algorithm": {"sft": {"rowsPerStep": 8}},
@@ -28,7 +28,7 @@ def sft(name: str, **spec: Any) -> Json:
 
 
 def rloo(name: str, **spec: Any) -> Json:
-    """An online job with two ranks, a reward model and two rollout workers."""
+    """Return an RLOO job with two ranks, a reward model and two rollout workers."""
     parts = {
         "maxSteps": 10,
         "algorithm": {"rloo": {"promptsPerStep": 8, "samplesPerPrompt": 4}},
@@ -52,7 +52,7 @@ def _job(name: str, spec: Json) -> Json:
 
 
 def make_claims(control_plane: ControlPlane, namespace: str) -> None:
-    """The volumes that the jobs name; nothing is ever mounted."""
+    """Create the volumes and claims that the jobs name; simulated pods mount none of them."""
     names = {claim: f"{namespace}-{claim}" for claim in CLAIMS}
     shared: Json = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
     volumes = []
@@ -61,7 +61,7 @@ def make_claims(control_plane: ControlPlane, namespace: str) -> None:
         claimed = {"claimRef": {"namespace": namespace, "name": claim}}
         volumes.append(_core("PersistentVolume", {"name": volume}, {**shared, **source, **claimed}))
     apply(control_plane, namespace, *volumes)
-    # A claim that its controller sees before the volume waits fifteen seconds for the next look.
+    # A claim that its controller sees before the volume waits fifteen seconds for the next sync.
     _wait_for(control_plane, "Available", *(f"pv/{volume}" for volume in names.values()))
     request = {"resources": {"requests": {"storage": "1Gi"}}}
     apply(
@@ -81,23 +81,23 @@ def _wait_for(control_plane: ControlPlane, phase: str, *objects: str) -> None:
 
 
 def apply(control_plane: ControlPlane, namespace: str, *manifests: Mapping[str, Any]) -> None:
-    """kubectl apply, all at once."""
+    """Apply all manifests with one `kubectl apply`."""
     text = json.dumps({"apiVersion": "v1", "kind": "List", "items": manifests})
     control_plane.kubectl("apply", "--server-side", "-f", "-", "-n", namespace, stdin=text)
 
 
 def process_of(pod: Json) -> str:
-    """The process of its job that a pod runs, such as trainer-0."""
+    """Return the name of the job process that a pod runs, such as trainer-0."""
     return str(pod["metadata"].get("labels", {}).get(_PROCESS, ""))
 
 
 def until_told(pod: Json) -> Behaviour:
-    """Preparation ends at once, everything else runs on."""
+    """End the preparation at once; let every other process run until the test ends it."""
     return Behaviour(exit=Exit()) if process_of(pod) == "prepare" else Behaviour()
 
 
 def finishing(pod: Json) -> Behaviour:
-    """Like `until_told`, but the driver ends well after a moment."""
+    """Behave like `until_told`, but end the driver with success after half a second."""
     if process_of(pod) == "driver":
         return Behaviour(exit=Exit(), exit_after=0.5)
     return until_told(pod)

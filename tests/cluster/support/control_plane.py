@@ -1,4 +1,4 @@
-"""etcd, the API server, the controllers and the scheduler, on free ports in a folder of their own."""
+"""etcd, the API server, the controllers and the scheduler, on free ports, with all files in one folder."""
 
 import http.client
 import ipaddress
@@ -27,9 +27,9 @@ _REQUEST_SECONDS = 5.0
 class ControlPlane:
     """A context manager: a Kubernetes API without nodes. Needs no root; touches nothing outside `folder`.
 
-    `folder` belongs to this object alone. `host` is the address that the API server listens on,
+    `folder` is used by this object alone. `host` is the address that the API server listens on,
     `service_range` the network of its Services, `api_flags` are added to the API server's command line.
-    The controllers run wide, for thousands of pods."""
+    The controllers have enough workers for thousands of pods."""
 
     def __init__(
         self,
@@ -64,23 +64,23 @@ class ControlPlane:
 
     @property
     def store(self) -> str:
-        """Where etcd answers, to everybody on this machine."""
+        """URL of etcd, which answers every user of this machine."""
         return f"http://127.0.0.1:{self._etcd_port}"
 
     @property
     def daemons(self) -> list[Daemon]:
-        """Its processes, in the order in which they start."""
+        """Processes of the control plane, in the order in which they start."""
         return [self.etcd, self.apiserver, self.controller_manager, self.scheduler]
 
     @property
     def api(self) -> client.ApiClient:
-        """An API client that acts as the administrator; hand it to `client.CoreV1Api(...)` and kin."""
+        """API client of the administrator, for `client.CoreV1Api(...)` and similar classes."""
         if self._api is None:
             self._api = self.new_api()
         return self._api
 
     def new_api(self) -> client.ApiClient:
-        """A further client, with connections of its own: for a thread of its own."""
+        """Return a new API client with its own connections, for use in another thread."""
         settings = client.Configuration()
         config.load_kube_config(str(self.kubeconfig), client_configuration=settings)  # type: ignore[no-untyped-call]
         # A proxy from the environment would not reach this machine's own addresses.
@@ -91,13 +91,13 @@ class ControlPlane:
 
     @property
     def tls(self) -> ssl.SSLContext:
-        """Trusts this cluster's certificates only."""
+        """TLS context that trusts this cluster's certificates only."""
         return ssl.create_default_context(cafile=str(self.authority.certificate))
 
     def simulated_kubelet(
         self, *, behave: Behave | None = None, nodes: int = 1, capacity: Mapping[str, str] | None = None
     ) -> SimulatedKubelet:
-        """Nodes for this control plane, to be entered by the caller; see SimulatedKubelet."""
+        """Return simulated nodes for this control plane, which the caller enters; see SimulatedKubelet."""
         return SimulatedKubelet(self.url, self.tls, self.token, behave=behave, nodes=nodes, capacity=capacity)
 
     def __enter__(self) -> Self:
@@ -126,26 +126,26 @@ class ControlPlane:
             self._api = None
         self.scheduler.kill()
         self.controller_manager.kill()
-        # Watches that clients left open would keep it from ending in order.
+        # Watches that clients left open would keep the API server from an orderly shutdown.
         self.apiserver.kill()
         self.etcd.stop()
 
     def start_apiserver(self) -> None:
-        """Start the API server, on the same port and data if it ran before, and wait until it is ready."""
+        """Start the API server and wait until it is ready. A restart keeps the port and the data."""
         self.apiserver.start()
         self.apiserver.wait_until(self._ready, "readiness", _READY_SECONDS)
 
     def kill_apiserver(self) -> None:
-        """kill -9: every connection and watch breaks; nothing that was stored is lost."""
+        """Kill the API server with SIGKILL: every connection and watch breaks, no stored data is lost."""
         self.apiserver.kill()
 
     def restart_apiserver(self) -> None:
-        """kill -9 and start again; returns when it is ready."""
+        """Kill the API server with SIGKILL, start it again and wait until it is ready."""
         self.kill_apiserver()
         self.start_apiserver()
 
     def get(self, path: str) -> tuple[int, str]:
-        """Status and body of a GET as the administrator, such as `/metrics`; OSError when nobody answers."""
+        """Return status and body of a GET as the administrator. Raises OSError without an answer."""
         connection = http.client.HTTPSConnection(
             self.host, self.port, context=self.tls, timeout=_REQUEST_SECONDS
         )
@@ -163,7 +163,7 @@ class ControlPlane:
             return False
 
     def _has_service_account(self) -> bool:
-        # Pods of a namespace are refused until the controllers have made this.
+        # Pods of a namespace are refused until the controllers have made its service account.
         return self.get("/api/v1/namespaces/default/serviceaccounts/default")[0] == http.client.OK
 
     def _daemon(self, name: str, flags: list[str]) -> Daemon:
@@ -179,7 +179,7 @@ class ControlPlane:
         ]
         names = sorted({"localhost", "127.0.0.1", self.host, first, *cluster_names})
         self._serving = self.authority.server("kube-apiserver", names)
-        # The kubelet asks who calls it; this is the API server's name there.
+        # The kubelet authenticates its callers; this certificate names the API server.
         self._calling = self.authority.client("kube-apiserver-client", "kube-apiserver", "system:masters")
         self._signing_key = self.folder / "tls" / "service-accounts.key"
         signing_key(self._signing_key)
@@ -231,14 +231,14 @@ class ControlPlane:
             f"--service-account-private-key-file={self._signing_key}",
             "--authentication-skip-lookup",
             "--leader-elect=false",
-            # No page of its own: one port fewer to find.
+            # No HTTPS endpoint: one free port fewer to find.
             "--secure-port=0",
             "--kube-api-qps=2000",
             "--kube-api-burst=4000",
             "--concurrent-gc-syncs=40",
             # A new node takes pods within a second; a lost one is still noticed after the usual 40 s.
             "--node-monitor-period=1s",
-            # A claim that it sees before its volume is bound at the next look.
+            # A claim that the binder sees before its volume is bound at the next sync.
             "--pvclaimbinder-sync-period=1s",
             *(f"--concurrent-{kind}-syncs=20" for kind in wide),
         ]

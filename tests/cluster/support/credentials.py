@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 _LIFE = timedelta(days=2)
-# Clocks of one machine agree; this only keeps a certificate from being newer than the reader's second.
+# Clocks of one machine agree; the margin only keeps a certificate from being newer than the reader's second.
 _MARGIN = timedelta(minutes=5)
 
 Key = ec.EllipticCurvePrivateKey
@@ -50,7 +50,7 @@ def _alternative(name: str) -> x509.GeneralName:
 
 
 class Authority:
-    """A certificate authority that lives in one folder."""
+    """A certificate authority with its files in one folder."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -92,19 +92,19 @@ class Authority:
         return pair
 
     def server(self, file: str, names: Sequence[str]) -> Pair:
-        """A certificate for a server that is reached by these DNS names and addresses."""
+        """Issue a certificate for a server with these DNS names and addresses."""
         return self._issue(file, _name(file, None), ExtendedKeyUsageOID.SERVER_AUTH, names)
 
     def client(self, file: str, user: str, group: str) -> Pair:
-        """A certificate that says to a server who calls: user and group as Kubernetes reads them."""
+        """Issue a client certificate that names the user and the group as Kubernetes reads them."""
         return self._issue(file, _name(user, group), ExtendedKeyUsageOID.CLIENT_AUTH, ())
 
 
 def signing_key(path: Path) -> None:
-    """The key that signs service account tokens."""
+    """Write a new key that signs service account tokens."""
     _write_key(path, rsa.generate_private_key(public_exponent=65537, key_size=2048))
 
 
 def token() -> str:
-    """A bearer token that nobody guesses."""
+    """Return a random bearer token."""
     return secrets.token_hex(24)

@@ -1,4 +1,4 @@
-"""A program of the cluster that runs until it is told to end."""
+"""Long-running process of a test cluster."""
 
 import os
 import signal
@@ -20,15 +20,15 @@ class DaemonFailed(Exception):
 
 
 def plain_environment() -> dict[str, str]:
-    """What the programs inherit: no proxy, kubeconfig or Go setting of the user's."""
-    kept = ("PATH", "LANG", "TMPDIR")
-    return {name: os.environ[name] for name in kept if name in os.environ}
+    """Return the inherited environment, without the user's proxy, kubeconfig and Go settings."""
+    inherited = ("PATH", "LANG", "TMPDIR")
+    return {name: os.environ[name] for name in inherited if name in os.environ}
 
 
 class Daemon:
-    """One process, started and ended by its own id; the kernel ends it when the test process is killed.
+    """One process, signalled by its own id; the kernel ends the process when the test process is killed.
 
-    Start it from a thread that lives as long as it should: the kernel watches that thread."""
+    Start a daemon from a thread that lives at least as long as the daemon: the kernel watches that thread."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Daemon:
 
     @property
     def pid(self) -> int:
-        """The process's id. Raises DaemonFailed when it was never started."""
+        """Process id. Raises DaemonFailed when the process was never started."""
         if self._process is None:
             raise DaemonFailed(f"{self.name} was not started")
         return self._process.pid
@@ -57,11 +57,11 @@ class Daemon:
 
     @property
     def exit_code(self) -> int | None:
-        """Of the run that ended last; None: it runs, or never did."""
+        """Exit code of the last run; None while the process runs and before its first start."""
         return None if self._process is None else self._process.poll()
 
     def start(self) -> None:
-        """Start it; its output is appended to its log. Raises DaemonFailed when it runs already."""
+        """Start the process and append its output to the log. Raises DaemonFailed when it runs already."""
         if self.alive:
             raise DaemonFailed(f"{self.name} runs already, as process {self.pid}")
         self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -72,13 +72,13 @@ class Daemon:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=self._environment,
-                # A group of its own: Ctrl-C in the terminal is for the test process, which ends this one.
+                # A separate process group: Ctrl-C in the terminal reaches only the test process.
                 process_group=0,
                 preexec_fn=partial(die_with_parent, os.getpid()),
             )
 
     def stop(self, grace: float = 5.0) -> None:
-        """SIGTERM, then SIGKILL after `grace` seconds. Does nothing when it does not run."""
+        """Send SIGTERM, and SIGKILL after `grace` seconds. Does nothing when the process does not run."""
         if self._process is None or not self.alive:
             return
         self._process.send_signal(signal.SIGTERM)
@@ -88,23 +88,23 @@ class Daemon:
             self.kill()
 
     def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
+        """Send SIGKILL, and wait until the process is gone."""
         if self._process is None:
             return
         self._process.kill()
         self._process.wait(_KILL_SECONDS)
 
     def tail(self, lines: int = 40) -> str:
-        """The last lines of its log."""
+        """Return the last lines of the log."""
         if not self.log.exists():
             return "(no log)"
         end = self.log.read_bytes()[-_TAIL_BYTES:].decode(errors="replace")
         return "\n".join(end.splitlines()[-lines:])
 
     def wait_until(self, ready: Callable[[], bool], what: str, deadline: float) -> None:
-        """Wait at most `deadline` seconds until `ready`.
+        """Wait at most `deadline` seconds until `ready` returns True.
 
-        Raises DaemonFailed with the end of the log when the time is over or the process ends before."""
+        Raises DaemonFailed with the end of the log at the deadline, or when the process ends earlier."""
         end = time.monotonic() + deadline
         while not ready():
             if not self.alive:

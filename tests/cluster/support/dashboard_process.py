@@ -1,4 +1,4 @@
-"""The dashboard of a cluster as a process of the test's own, with the rights that the chart gives it."""
+"""Dashboard of a cluster as a child process of the test, with the rights that the chart grants."""
 
 import json
 import sys
@@ -28,14 +28,15 @@ ACCOUNT = f"{RELEASE}-dashboard"
 def charts_account(
     control_plane: ControlPlane, folder: Path, namespace: str, values: Mapping[str, Any] | None = None
 ) -> Iterator[str]:
-    """A token of the account that the chart makes for the dashboard, moved to `namespace`; its rights are
-    taken back at the end."""
+    """Provide a token of the dashboard's account from the chart, moved to `namespace`.
+
+    The account and its rights are deleted at the end."""
     rendered = json.dumps(
         [
-            found
-            for found in Helm(folder).render(values or {})
-            if found["kind"] in _RIGHTS
-            and found["metadata"]["labels"]["app.kubernetes.io/component"] == "dashboard"
+            manifest
+            for manifest in Helm(folder).render(values or {})
+            if manifest["kind"] in _RIGHTS
+            and manifest["metadata"]["labels"]["app.kubernetes.io/component"] == "dashboard"
         ]
     )
     objects = json.loads(rendered.replace(f'"{NAMESPACE}"', f'"{namespace}"'))
@@ -48,8 +49,9 @@ def charts_account(
 
 
 class DashboardProcess:
-    """A context manager: `python -m kubealign_dashboard`, ready. `settings`: KUBEALIGN_ variables
-    without their prefix."""
+    """A context manager that runs `python -m kubealign_dashboard` and waits until it is ready.
+
+    `settings` are KUBEALIGN_ variables without their prefix."""
 
     def __init__(self, folder: Path, kubeconfig: Path, name: str = "dashboard", **settings: Any) -> None:
         self.port = free_port()
@@ -80,14 +82,14 @@ class DashboardProcess:
         return self.get("/readyz") == "ok\n"
 
     def get(self, path: str) -> str:
-        """What is said there to everybody, whatever its status; empty while nobody answers."""
+        """Return the body of an unauthenticated GET, for any status; empty while nothing answers."""
         try:
             return httpx.get(f"{self.url}{path}", timeout=_ANSWER_SECONDS, trust_env=False).text
         except httpx.TransportError:
             return ""
 
     def client(self, token: str | None = None) -> httpx.Client:
-        """To be closed. Its paths begin behind /api/v1."""
+        """Return a client whose paths are relative to /api/v1; the caller closes the client."""
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         return httpx.Client(
             base_url=f"{self.url}/api/v1", headers=headers, timeout=_ANSWER_SECONDS, trust_env=False

@@ -1,4 +1,4 @@
-"""The API server's door for AlignmentJobs, as kubectl uses it: unknown fields are errors."""
+"""Writes of AlignmentJobs with the strict validation of kubectl: unknown fields are errors."""
 
 import json
 from collections.abc import Iterator
@@ -18,43 +18,44 @@ _SECONDS = 60
 
 
 class Refused(Exception):
-    """What the API server said."""
+    """The API server rejected a request; the text is its message."""
 
 
 def define(control_plane: ControlPlane) -> None:
-    """Make the custom resource known, or bring it up to date."""
+    """Apply the CustomResourceDefinition and wait until it is established."""
     control_plane.kubectl("apply", "--server-side", "-f", "-", stdin=crd_manifest())
-    # The first of the two waits also where there are no conditions yet.
+    # Unlike the second, the first wait works while the definition has no conditions yet.
     for state in ("jsonpath={.status.acceptedNames.plural}=" + PLURAL, "condition=Established"):
         control_plane.kubectl.wait_for(f"crd/{NAME}", state, seconds=_SECONDS)
 
 
 @contextmanager
 def defined(control_plane: ControlPlane) -> Iterator[None]:
-    """The custom resource is known meanwhile. Afterwards it is gone with every job: Helm takes over none that
-    it did not make."""
+    """Define the custom resource for the time of the context, and delete it afterwards with every job.
+
+    Helm adopts no definition that it did not make."""
     define(control_plane)
     yield
     control_plane.kubectl("delete", "crd", NAME, f"--timeout={_SECONDS}s", timeout=_SECONDS + 10)
 
 
 class Door:
-    """AlignmentJobs of one namespace. Every method raises Refused where the API server does not agree."""
+    """AlignmentJobs of one namespace. Every method raises Refused where the API server rejects a request."""
 
     def __init__(self, api: client.ApiClient, namespace: str) -> None:
         self._objects = client.CustomObjectsApi(api)
         self._namespace = namespace
 
     def admit(self, job: Job) -> Job:
-        """The object as it would be stored; nothing is."""
+        """Create the job as a dry run and return the object that would be stored."""
         return self._create(job, dry_run="All")
 
     def create(self, job: Job) -> Job:
-        """The stored object."""
+        """Create the job and return the stored object."""
         return self._create(job)
 
     def patch(self, name: str, changes: Job) -> Job:
-        """The object after a merge patch."""
+        """Apply a merge patch and return the resulting object."""
         try:
             patched: Job = self._objects.patch_namespaced_custom_object(
                 GROUP, VERSION, self._namespace, PLURAL, name, changes, field_validation="Strict"

@@ -1,4 +1,4 @@
-"""State of a cluster that explains why a test on it failed: objects, events and logs."""
+"""State of a cluster for the report of a failed test: objects, events and logs."""
 
 from collections.abc import Mapping
 from subprocess import TimeoutExpired
@@ -23,34 +23,39 @@ Section = tuple[str, str]
 
 
 def sections(fixtures: Mapping[str, object]) -> list[Section]:
-    """Titles and texts: the objects of the test's namespaces, and the ends of the clusters' logs."""
-    found: list[Section] = []
+    """Return titles and texts: the objects of the test's namespaces, and the ends of the clusters' logs."""
+    result: list[Section] = []
     control_plane, cluster = fixtures.get("control_plane"), fixtures.get("cluster")
     if isinstance(control_plane, ControlPlane):
-        found += _objects(control_plane.kubectl, fixtures.get("namespace"))
-        found += _logs(control_plane.daemons)
+        result += _objects(control_plane.kubectl, fixtures.get("namespace"))
+        result += _logs(control_plane.daemons)
     if isinstance(cluster, Cluster):
-        found += _objects(cluster.kubectl, fixtures.get("cluster_namespace"), *_OF_REAL_PODS)
-        found += _logs([*cluster.control_plane.daemons, *cluster.node.daemons])
-    return found
+        result += _objects(cluster.kubectl, fixtures.get("cluster_namespace"), *_OF_REAL_PODS)
+        result += _logs([*cluster.control_plane.daemons, *cluster.node.daemons])
+    return result
 
 
 def pods_report(kubectl: Kubectl, namespace: str) -> str:
     """Return the pods' conditions, the events and the logs of each pod in a namespace."""
     commands = [("describe", "pods"), ("get", "events", "--sort-by=.lastTimestamp")]
-    names = _said(kubectl, namespace, ("get", "pods", "-o", "name")).split()
+    names = _kubectl_output(kubectl, namespace, ("get", "pods", "-o", "name")).split()
     commands += [("logs", name, "--all-containers", "--prefix", f"--tail={_LINES}") for name in names]
-    return "\n".join(f"$ kubectl {' '.join(each)}\n{_said(kubectl, namespace, each)}" for each in commands)
+    return "\n".join(
+        f"$ kubectl {' '.join(command)}\n{_kubectl_output(kubectl, namespace, command)}"
+        for command in commands
+    )
 
 
 def _objects(kubectl: Kubectl, namespace: object, *further: tuple[str, ...]) -> list[Section]:
     if not isinstance(namespace, str):
         return []
     commands = (*_OF_ALL_PODS, *further)
-    return [(f"kubectl {' '.join(command)}", _said(kubectl, namespace, command)) for command in commands]
+    return [
+        (f"kubectl {' '.join(command)}", _kubectl_output(kubectl, namespace, command)) for command in commands
+    ]
 
 
-def _said(kubectl: Kubectl, namespace: str, command: tuple[str, ...]) -> str:
+def _kubectl_output(kubectl: Kubectl, namespace: str, command: tuple[str, ...]) -> str:
     try:
         return kubectl(*command, "-n", namespace, timeout=_SECONDS)
     except (KubectlFailed, TimeoutExpired) as error:

@@ -1,4 +1,4 @@
-"""A proxy before the API server that does to requests what networks and servers do."""
+"""Fault-injecting proxy in front of the API server: delays, errors, lost answers, broken watches."""
 
 import asyncio
 import contextlib
@@ -25,23 +25,23 @@ _DROPPED_HEADERS = frozenset({"host", "content-length", "transfer-encoding", "co
 
 @dataclass(frozen=True)
 class Asked:
-    """A request. `verb` as Kubernetes names it; `resource` is the plural."""
+    """A request. `verb` is the Kubernetes verb, `resource` the plural name."""
 
     verb: str
     resource: str
-    #: Of the object, or empty.
+    #: Name of the object, or empty.
     name: str
-    #: How many requests came before it.
+    #: Number of earlier requests.
     number: int
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens to a request; times in seconds.
+    """Fault to inject into a request; times in seconds.
 
-    `delay` comes first. `status` answers without asking the server. With `lost` the server does what was
-    asked and its answer is thrown away: `status` is answered, or the connection breaks. `watch_lasts` breaks
-    a watch after that time; with `expired` a 410 in its stream ends it."""
+    `delay` comes first. `status` answers without forwarding the request. With `lost` the server executes the
+    request and its answer is discarded: the client gets `status`, or a broken connection. `watch_lasts`
+    breaks a watch after that time; with `expired` a 410 in the stream ends the watch."""
 
     delay: float = 0.0
     status: int | None = None
@@ -55,14 +55,14 @@ Faults = Callable[[Asked], Fault | None]
 
 
 def harmless(asked: Asked) -> Fault | None:
-    """Nothing goes wrong."""
+    """Inject no fault."""
     return None
 
 
 class FaultyProxy:
-    """A context manager in a thread of its own. `faults` may be replaced at any time.
+    """A context manager that runs the proxy in its own thread. `faults` may be replaced at any time.
 
-    `kubeconfig` makes a client go through it; `asked` has every request so far."""
+    Clients with `kubeconfig` connect through the proxy; `asked` lists every request so far."""
 
     def __init__(self, control_plane: ControlPlane, kubeconfig: Path, faults: Faults = harmless) -> None:
         self.faults = faults
@@ -135,7 +135,7 @@ class FaultyProxy:
     async def _forwarded(self, request: web.Request) -> AsyncIterator[aiohttp.ClientResponse]:
         assert self._session is not None
         headers = {
-            name: held for name, held in request.headers.items() if name.lower() not in _DROPPED_HEADERS
+            name: value for name, value in request.headers.items() if name.lower() not in _DROPPED_HEADERS
         }
         headers["Accept-Encoding"] = "identity"
         url = f"{self._upstream}{request.path_qs}"
@@ -158,13 +158,16 @@ class FaultyProxy:
         except TimeoutError:
             if not fault.expired:
                 return _broken(request)
-            await response.write(json.dumps({"type": "ERROR", "object": _told(410)}).encode() + b"\n")
+            await response.write(
+                json.dumps({"type": "ERROR", "object": _failure_status(410)}).encode() + b"\n"
+            )
         await response.write_eof()
         return response
 
 
 def _asked(request: web.Request, number: int) -> Asked:
-    """/api/v1/namespaces/NS/pods/NAME and /apis/GROUP/VERSION/namespaces/NS/PLURAL/NAME/status."""
+    """Parse paths such as /api/v1/namespaces/NS/pods/NAME and
+    /apis/GROUP/VERSION/namespaces/NS/PLURAL/NAME/status."""
     parts = [part for part in request.path.split("/") if part]
     rest = parts[2:] if parts[:1] == ["api"] else parts[3:]
     if rest[:1] == ["namespaces"] and len(rest) > 2:
@@ -185,7 +188,7 @@ def _broken(request: web.Request) -> web.StreamResponse:
     return web.Response(status=500)
 
 
-def _told(status: int) -> dict[str, Any]:
+def _failure_status(status: int) -> dict[str, Any]:
     return {
         "kind": "Status",
         "apiVersion": "v1",
@@ -198,7 +201,7 @@ def _told(status: int) -> dict[str, Any]:
 
 def _status(status: int, retry_after: int | None) -> web.Response:
     headers = {"Retry-After": str(retry_after)} if retry_after is not None else {}
-    return web.json_response(_told(status), status=status, headers=headers)
+    return web.json_response(_failure_status(status), status=status, headers=headers)
 
 
 def _kubeconfig(server: str, token: str) -> dict[str, Any]:

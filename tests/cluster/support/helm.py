@@ -1,4 +1,4 @@
-"""Helm, as a test calls it, and what the chart renders to."""
+"""Helm commands, and queries on the objects that the chart renders."""
 
 import subprocess
 from collections.abc import Iterable, Mapping
@@ -13,18 +13,18 @@ from .programs import program
 CHART = Path(__file__).resolve().parents[3] / "charts" / "kubealign"
 NAMESPACE = "kubealign-system"
 RELEASE = "kubealign"
-# Newer than every API version that the chart uses; a cluster's own is asked where there is one.
+# Newer than every API version that the chart uses; with a cluster, Helm asks the cluster for its version.
 _KUBERNETES = "1.35.0"
 
 Json = dict[str, Any]
 
 
 class HelmFailed(Exception):
-    """helm ended with an error; the text has the command and what it printed."""
+    """helm ended with an error; the text has the command and its output."""
 
 
 class Helm:
-    """helm, with folders of its own, for one cluster or for none."""
+    """helm with private cache, config and data folders, for one cluster or for none."""
 
     def __init__(self, folder: Path, kubeconfig: Path | None = None) -> None:
         self._folder = folder
@@ -32,13 +32,15 @@ class Helm:
         for kind in ("CACHE", "CONFIG", "DATA"):
             self._environment[f"HELM_{kind}_HOME"] = str(folder / kind.lower())
         self._environment["KUBECONFIG"] = str(kubeconfig or folder / "none.kubeconfig")
-        # Without it, and without a home, what it learns of the API would lie in the current folder.
+        # Without KUBECACHEDIR and HOME, helm caches API discovery in the current folder.
         self._environment["KUBECACHEDIR"] = str(folder / "kube-cache")
-        # What else it keeps lies with the test, not in the folder that it is called from.
+        # Other files of helm belong in the folder of the test, not in the working directory.
         self._environment["HOME"] = str(folder)
 
     def __call__(self, *arguments: str, timeout: float = 60.0) -> str:
-        """What it printed. Raises HelmFailed when it fails, TimeoutExpired after `timeout` seconds."""
+        """Run helm and return its output.
+
+        Raises HelmFailed on failure, TimeoutExpired after `timeout` seconds."""
         done = subprocess.run(
             [str(program("helm")), *arguments],
             text=True,
@@ -53,33 +55,35 @@ class Helm:
             )
         return done.stdout
 
-    def values(self, held: Mapping[str, Any]) -> Path:
-        """A file with values, for `-f`."""
+    def values(self, chart_values: Mapping[str, Any]) -> Path:
+        """Write a file with values, for `-f`."""
         self._folder.mkdir(parents=True, exist_ok=True)
         number = len(list(self._folder.glob("values-*.yaml")))
         file = self._folder / f"values-{number}.yaml"
-        file.write_text(yaml.safe_dump(dict(held)))
+        file.write_text(yaml.safe_dump(dict(chart_values)))
         return file
 
-    def render(self, held: Mapping[str, Any]) -> list[Json]:
-        """Every object of a release with these values, the test's pod included. Asks no cluster."""
+    def render(self, chart_values: Mapping[str, Any]) -> list[Json]:
+        """Return every object of a release with these values, the pod of `helm test` included.
+
+        Rendering needs no cluster."""
         where = ("--namespace", NAMESPACE, "--kube-version", _KUBERNETES)
-        text = self("template", RELEASE, str(CHART), *where, "-f", str(self.values(held)))
-        return [found for found in yaml.safe_load_all(text) if found is not None]
+        text = self("template", RELEASE, str(CHART), *where, "-f", str(self.values(chart_values)))
+        return [manifest for manifest in yaml.safe_load_all(text) if manifest is not None]
 
 
 def of_kind(objects: Iterable[Json], *kinds: str) -> list[Json]:
-    """Those of some kinds."""
-    return [found for found in objects if found["kind"] in kinds]
+    """Return the objects of the given kinds."""
+    return [manifest for manifest in objects if manifest["kind"] in kinds]
 
 
 def pod_specs(objects: Iterable[Json]) -> dict[str, Json]:
-    """The spec of every pod that the objects ask for, by KIND/NAME."""
+    """Return the spec of every pod and pod template among the objects, by KIND/NAME."""
     specs = {}
-    for found in objects:
-        name = f"{found['kind']}/{found['metadata']['name']}"
-        if found["kind"] == "Pod":
-            specs[name] = found["spec"]
-        elif "template" in found.get("spec", {}):
-            specs[name] = found["spec"]["template"]["spec"]
+    for manifest in objects:
+        name = f"{manifest['kind']}/{manifest['metadata']['name']}"
+        if manifest["kind"] == "Pod":
+            specs[name] = manifest["spec"]
+        elif "template" in manifest.get("spec", {}):
+            specs[name] = manifest["spec"]["template"]["spec"]
     return specs

@@ -1,4 +1,4 @@
-"""Two images made without a registry or a builder: a pod's pause, and one that shows the host's Python."""
+"""Two images made without a registry or a builder: pause, and one that links to the host's Python."""
 
 import hashlib
 import io
@@ -18,7 +18,7 @@ CHECKOUT = Path(__file__).resolve().parents[3]
 # The folders with the project's packages, which a link of the virtual environment names by their own path.
 _PACKAGE_FOLDERS = ("sdk", "operator", "services")
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-# 65532 is whom the platform's images run as.
+# 65532 is the user of the platform's images.
 _PASSWORDS = (
     "root:x:0:0::/root:/bin/sh\nkubealign:x:65532:65532::/tmp:/bin/sh\nnobody:x:65534:65534::/tmp:/bin/sh\n"
 )
@@ -34,7 +34,7 @@ class HostFolder:
 
 
 def host_folders() -> list[HostFolder]:
-    """What the project's Python needs in a container: /usr, the interpreter, its venv and the checkout."""
+    """Return the host folders of the project's Python: /usr, the checkout, the venv and the interpreter."""
     chosen: list[Path] = []
     for path in (Path("/usr"), CHECKOUT, Path(sys.prefix), Path(sys.base_prefix)):
         if not any(path.is_relative_to(other) for other in chosen):
@@ -43,7 +43,7 @@ def host_folders() -> list[HostFolder]:
 
 
 def path_in_containers(path: Path) -> Path:
-    """Return where a container finds a path of this machine.
+    """Return the path in a container of a path of this machine.
 
     The links of the image do not suffice: a pod's own volume at /tmp hides a checkout below /tmp.
     """
@@ -80,7 +80,7 @@ def _tar(members: Sequence[tuple[tarfile.TarInfo, bytes]]) -> bytes:
 
 
 def _archive(name: str, layer: bytes, settings: Mapping[str, object]) -> bytes:
-    """An image of one layer."""
+    """Return an image archive with one layer."""
     config = {
         "architecture": _ARCHITECTURES[os.uname().machine],
         "os": "linux",
@@ -95,30 +95,30 @@ def _archive(name: str, layer: bytes, settings: Mapping[str, object]) -> bytes:
 
 
 def pause_image(pause: Path) -> bytes:
-    """The image that holds a pod's namespaces: one static binary."""
+    """Return the pause image, which holds a pod's namespaces: one static binary."""
     layer = _tar([_file("pause", pause.read_bytes(), 0o755)])
     return _archive(PAUSE, layer, {"Entrypoint": ["/pause"], "User": "65535:65535"})
 
 
 def host_bind_image(folders: Sequence[HostFolder]) -> bytes:
-    """An image of links to the host's folders, which the node mounts in every container.
+    """Return an image of links to the host's folders, which the node mounts in every container.
 
-    It runs as user 65532, and finds this interpreter's programs on its PATH."""
+    The image runs as user 65532 and has this interpreter's programs on its PATH."""
     members = [_folder(name) for name in ("etc", "root", "home")]
     members.append(_folder("tmp", 0o1777))
     members += [_file("etc/passwd", _PASSWORDS.encode(), 0o644), _file("etc/group", _GROUPS.encode(), 0o644)]
-    # The loader's table and the programs' choices lie beside /usr on Debian.
+    # Debian keeps the loader's cache and the alternatives outside /usr.
     if Path("/etc/ld.so.cache").is_file():
         members.append(_file("etc/ld.so.cache", Path("/etc/ld.so.cache").read_bytes(), 0o644))
     if Path("/etc/alternatives").is_dir():
         links = (path for path in Path("/etc/alternatives").iterdir() if path.is_symlink())
         members.append(_folder("etc/alternatives"))
         members += [_link(str(path).lstrip("/"), str(path.readlink())) for path in links]
-    made = {"etc", "root", "home", "tmp"}
+    existing = {"etc", "root", "home", "tmp"}
     for folder in folders:
         parents = [str(parent).lstrip("/") for parent in reversed(folder.source.parents)][1:]
-        members += [_folder(parent) for parent in parents if parent not in made]
-        made.update(parents)
+        members += [_folder(parent) for parent in parents if parent not in existing]
+        existing.update(parents)
         members.append(_link(str(folder.source).lstrip("/"), str(folder.inside)))
     for name in ("bin", "lib", "lib64", "sbin"):
         if Path("/", name).is_symlink():

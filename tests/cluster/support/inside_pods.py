@@ -1,11 +1,11 @@
-"""Processes of pods, as this machine sees them: by their control group and their command."""
+"""Processes of pods on this machine, identified by control group and command."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 
 def pids(pod_uid: str, program: str) -> list[int]:
-    """Those of a pod whose command's first word is a program of this name; process ids of this machine."""
+    """Return the host process ids of a pod's processes that run `program`."""
     return [
         int(process.name) for process in _processes(pod_uid) if Path(_command(process)[0]).name == program
     ]
@@ -22,7 +22,7 @@ def _command(process: Path) -> list[str]:
 
 
 def _read(file: Path) -> str:
-    """Empty where the process has ended."""
+    """Read a file of /proc; empty where the process has ended."""
     try:
         return file.read_text(errors="replace")
     except (FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""The file that tells a client where the API server is and who calls."""
+"""Kubeconfig files of test clusters."""
 
 import base64
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""kubectl, as a test calls it."""
+"""kubectl commands of the tests."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from .programs import program
 
 
 class KubectlFailed(Exception):
-    """kubectl ended with an error; the text has the command and what it printed."""
+    """kubectl ended with an error; the text has the command and its output."""
 
 
 class Kubectl:
@@ -25,7 +25,9 @@ class Kubectl:
         self._environment = {**plain_environment(), "KUBECONFIG": str(kubeconfig)}
 
     def __call__(self, *arguments: str, stdin: str | None = None, timeout: float = 60.0) -> str:
-        """What it printed. Raises KubectlFailed when it fails, TimeoutExpired after `timeout` seconds."""
+        """Run kubectl and return its output.
+
+        Raises KubectlFailed on failure, TimeoutExpired after `timeout` seconds."""
         done = subprocess.run(
             self._command(*arguments),
             input=stdin,
@@ -42,13 +44,13 @@ class Kubectl:
         return done.stdout
 
     def apply(self, *manifests: Json, namespace: str | None = None) -> None:
-        """Server-side apply. Raises KubectlFailed with the API server's reasons."""
+        """Apply manifests server-side. Raises KubectlFailed with the API server's reasons."""
         items = json.dumps({"apiVersion": "v1", "kind": "List", "items": manifests})
         where = ["-n", namespace] if namespace else []
         self("apply", "--server-side", *where, "-f", "-", stdin=items)
 
     def create_namespace(self, name: str) -> None:
-        """A namespace that takes pods, which are refused until controllers have made its service account."""
+        """Create a namespace and wait for its service account, without which pods are refused."""
         self("create", "namespace", name)
         self.wait_for("serviceaccount/default", "create", namespace=name)
 
@@ -61,7 +63,9 @@ class Kubectl:
         self("wait", *where, what, f"--for={condition}", limit, timeout=seconds + 10)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """kubectl in the background, to follow or watch; the caller ends it. Both outputs go to one pipe."""
+        """Start kubectl in the background, for example to watch; the caller ends the process.
+
+        stdout and stderr go to one pipe."""
         return subprocess.Popen(
             self._command(*arguments),
             stdin=subprocess.DEVNULL,
@@ -73,7 +77,7 @@ class Kubectl:
         )
 
     def _command(self, *arguments: str) -> list[str]:
-        # Its cache of the API's resources would end in the user's home, and outlive the cluster.
+        # The default discovery cache is in the user's home and would outlive the cluster.
         return [
             str(program("kubectl")),
             f"--cache-dir={self._kubeconfig.parent / 'kubectl-cache'}",

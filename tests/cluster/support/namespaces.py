@@ -1,7 +1,8 @@
-"""A machine inside the machine: processes, mounts and network of a node, apart from everything else.
+"""Linux namespaces of a node: isolated processes, mounts and network.
 
-Whatever a node leaves behind (containers, mounts, interfaces, packet filter rules) lies in these namespaces,
-and the kernel removes all of it when their first process ends, even when the test process is killed."""
+Everything that a node leaves behind (containers, mounts, interfaces, packet filter rules) belongs to these
+namespaces, and the kernel removes all of it when their first process ends, even when the test process is
+killed."""
 
 import itertools
 import subprocess
@@ -19,11 +20,11 @@ _MOST_CLUSTERS = 64
 
 
 class CommandFailed(Exception):
-    """A command on the way to a node failed; the text has what it printed."""
+    """A command during the set-up of a node failed; the text has its output."""
 
 
 def run(command: Sequence[str | Path], *, timeout: float = _COMMAND_SECONDS) -> str:
-    """Output of a command. Raises CommandFailed when it fails or takes longer than `timeout` seconds."""
+    """Run a command and return its output. Raises CommandFailed on failure or after `timeout` seconds."""
     shown = " ".join(map(str, command))
     try:
         done = subprocess.run(
@@ -44,23 +45,23 @@ def run(command: Sequence[str | Path], *, timeout: float = _COMMAND_SECONDS) -> 
 
 @dataclass(frozen=True)
 class Addresses:
-    """The addresses of one of several clusters on a machine: none of them is seen outside it."""
+    """Addresses of one of several clusters on a machine; none is visible outside the machine."""
 
     number: int
 
     @property
     def link(self) -> str:
-        """The name of the interface on the machine's side."""
+        """Name of the network interface on the machine's side."""
         return f"kubealign{self.number}"
 
     @property
     def machine(self) -> str:
-        """Where the node and its pods reach the machine, and so the API server."""
+        """Address at which the node and its pods reach the machine, and with it the API server."""
         return f"10.97.{self.number}.1"
 
     @property
     def node(self) -> str:
-        """Where the machine reaches the node, and pods the DNS server."""
+        """Address at which the machine reaches the node, and pods reach the DNS server."""
         return f"10.97.{self.number}.2"
 
     @property
@@ -73,9 +74,9 @@ class Addresses:
 
 
 class NodeNamespaces:
-    """Namespaces with one process that does nothing, and a link to the machine.
+    """Namespaces with one idle process, and a network link to the machine.
 
-    The machine can reach the node, its pods and their Services by address, and they the machine."""
+    The machine and the node, its pods and their Services reach each other by address."""
 
     def __init__(self, folder: Path) -> None:
         unshare = [
@@ -99,14 +100,14 @@ class NodeNamespaces:
         return self._addresses
 
     def open(self) -> None:
-        """Make the namespaces and the link. Raises CommandFailed or DaemonFailed."""
+        """Create the namespaces and the link. Raises CommandFailed or DaemonFailed."""
         self._holder.start()
         self._holder.wait_until(self._has_first, "the first process of the namespaces", _START_SECONDS)
         self._addresses = self._link()
         self._private_folders()
 
     def close(self) -> None:
-        """End every process inside, and wait until all of them are gone; the kernel does the rest."""
+        """End every process inside and wait until all are gone; the kernel removes the rest."""
         first, self._first = self._first, None
         # The kernel ends the first process with its parent, and all others with the first.
         self._holder.kill()
@@ -116,35 +117,37 @@ class NodeNamespaces:
                 raise DaemonFailed(f"waited {_COMMAND_SECONDS:g} s for the end of the node's processes")
             time.sleep(0.02)
         if self._addresses is not None and Path(f"/sys/class/net/{self._addresses.link}").exists():
-            # The kernel removes it too, a little later.
+            # The kernel removes the link too, a little later.
             subprocess.run(["ip", "link", "del", self._addresses.link], check=False, capture_output=True)
 
     def command(self, *command: str | Path) -> list[str]:
-        """The command line that runs `command` inside; it ends with the process that was started for it."""
+        """Return the command line that runs `command` inside.
+
+        `command` ends with the process that the command line starts."""
         if self._first is None:
             raise DaemonFailed("the namespaces of the node are not open")
         enter = ["nsenter", f"--target={self._first}", "--pid", "--mount", "--net", "--"]
         return [*enter, "setpriv", "--pdeathsig=KILL", "--", *map(str, command)]
 
     def run(self, *command: str | Path, timeout: float = _COMMAND_SECONDS) -> str:
-        """Output of a command inside. Raises CommandFailed."""
+        """Run a command inside and return its output. Raises CommandFailed."""
         return run(self.command(*command), timeout=timeout)
 
     def show(self, folder: Path, at: str) -> None:
-        """Have a folder of the machine appear at the path `at` inside; both are made where missing."""
+        """Mount a folder of the machine at the path `at` inside; both are created where missing."""
         folder.mkdir(parents=True, exist_ok=True)
         self.run("mkdir", "-p", at)
         self.run("mount", "--bind", folder, at)
 
     def _has_first(self) -> bool:
         children = Path(f"/proc/{self._holder.pid}/task/{self._holder.pid}/children").read_text().split()
-        # Before it has become `pause` it may still be mounting.
+        # Before the process has become `pause` it may still be mounting.
         if children and Path(f"/proc/{children[0]}/comm").read_text().strip() == "pause":
             self._first = int(children[0])
         return self._first is not None
 
     def _link(self) -> Addresses:
-        """Making the link takes its name, and with it the addresses, in one step."""
+        """Create the link; its creation reserves the name, and with it the addresses, atomically."""
         for number in itertools.count():
             here = Addresses(number)
             peer = ["peer", "name", "uplink", "netns", str(self._first)]
@@ -159,7 +162,7 @@ class NodeNamespaces:
         self.run("ip", "link", "set", "lo", "up")
         self.run("ip", "address", "add", f"{here.node}/30", "dev", "uplink")
         self.run("ip", "link", "set", "uplink", "up")
-        # No other way out: what looks for a registry fails at once instead of waiting.
+        # No default route: a pull from a registry fails at once instead of waiting.
         self.run("ip", "route", "add", here.services, "via", here.machine)
         self.run("sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
         for network in (here.pods, here.services):
@@ -167,7 +170,7 @@ class NodeNamespaces:
         return here
 
     def _private_folders(self) -> None:
-        """Where programs have fixed paths, what they write is seen inside only."""
+        """Mount private folders over the fixed paths that programs write to."""
         self.run("mount", "-t", "tmpfs", "tmpfs", "/run")
         for folder in ("/var/lib", "/var/log"):
             upper = f"/run/private{folder}"

@@ -1,4 +1,4 @@
-"""A real node: containerd, kubelet, kube-proxy and DNS, in namespaces of their own."""
+"""A real node: containerd, kubelet, kube-proxy and DNS, in separate namespaces."""
 
 import http.client
 import json
@@ -25,10 +25,10 @@ _DNS_SECONDS = 2.0
 class Node:
     """A context manager; needs root. `namespaces` must be open, and are closed with the node.
 
-    Every container of the node sees the host's folders of `host_folders` under /host, read-only, and the
-    image HOST_BIND links to them: so it runs this checkout's Python without any volume. NetworkPolicies are
-    accepted and not enforced. No image can be pulled; see `import_image`. A container that fails starts
-    again after at most `restart_seconds`."""
+    Every container of the node sees the host's folders of `host_folders` under /host, read-only. The image
+    HOST_BIND links to these folders, so its containers run this checkout's Python without any volume.
+    NetworkPolicies are accepted and not enforced. No image can be pulled; see `import_image`. A failed
+    container starts again after at most `restart_seconds`."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Node:
         name: str = "real-0",
         restart_seconds: int = 2,
     ) -> None:
-        """Raises NodeImpossible where something is missing."""
+        """Prepare the node. Raises NodeImpossible where a requirement is missing."""
         require_node()
         self.name = name
         self.logs = folder / "logs"
@@ -67,7 +67,7 @@ class Node:
 
     @property
     def daemons(self) -> list[Daemon]:
-        """Its processes, but for the pods, in the order in which they start."""
+        """Processes of the node without the pods, in the order in which they start."""
         return [self.containerd, self.kubelet, self.kube_proxy, self.dns]
 
     def __enter__(self) -> Self:
@@ -84,7 +84,7 @@ class Node:
         self.close()
 
     def close(self) -> None:
-        """End everything that runs on the node, and remove what it stored; its logs stay."""
+        """End every process of the node and remove its data; the logs stay."""
         for daemon in reversed(self.daemons):
             daemon.kill()
         self._spaces.close()
@@ -92,17 +92,17 @@ class Node:
         shutil.rmtree(self._data, ignore_errors=True)
 
     def import_image(self, archive: Path) -> None:
-        """Give the node an image: an archive as `docker save` or `buildah push docker-archive:` writes it.
+        """Import an image archive as written by `docker save` or `buildah push docker-archive:`.
 
-        Raises CommandFailed. Pods must not ask to pull it: any tag but `latest` will do."""
+        Raises CommandFailed. Pods must not pull the image: any tag but `latest` avoids that."""
         self._ctr("images", "import", archive)
 
     def name_image(self, name: str, further: str) -> None:
-        """Give an image of the node a further name, both with registry and tag. Raises CommandFailed."""
+        """Add a name to an image of the node, both names with registry and tag. Raises CommandFailed."""
         self._ctr("images", "tag", "--force", name, further)
 
     def images(self) -> list[str]:
-        """The names of the node's images."""
+        """Return the names of the node's images."""
         return self._ctr("images", "list", "-q").split()
 
     def _start(self) -> None:
@@ -153,7 +153,9 @@ class Node:
             path.write_text(text)
 
     def _publish_api_server(self) -> None:
-        """Lets pods reach the API server by the Service `kubernetes`, which it was told not to do itself."""
+        """Publish the endpoint of the Service `kubernetes`, by which pods reach the API server.
+
+        The API server runs without its own endpoint reconciler."""
         discovery = client.DiscoveryV1Api(self._control_plane.api)
         discovery.create_namespaced_endpoint_slice(
             "default",

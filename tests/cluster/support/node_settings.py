@@ -1,4 +1,4 @@
-"""The configuration of a node's programs: pure functions that give the files' text."""
+"""Configuration of a node's programs: pure functions that return the text of the files."""
 
 import json
 from collections.abc import Sequence
@@ -12,14 +12,14 @@ from .namespaces import Addresses
 
 CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
 DNS_READY_PORT = 8181
-# Short, whatever the folder of the cluster is called: the path of a Unix socket holds 107 bytes.
+# Short paths, independent of the cluster's folder: the path of a Unix socket holds 107 bytes.
 CONTAINERD_FOLDER = "/var/lib/containerd"
 KUBELET_FOLDER = "/var/lib/kubelet"
 POD_LOGS_FOLDER = "/var/log/pods"
 
 
 def containerd(cni: Path, plugins: Path, base_spec: Path) -> str:
-    """containerd's settings; its sockets lie in the /run of the node."""
+    """Return containerd's settings; its sockets are in the /run of the node."""
     cri = 'plugins."io.containerd.grpc.v1.cri"'
     return f"""version = 2
 root = "{CONTAINERD_FOLDER}"
@@ -46,7 +46,7 @@ base_runtime_spec = {_quoted(base_spec)}
 
 
 def base_spec(default: Json, folders: Sequence[HostFolder]) -> str:
-    """What every container starts from: containerd's default and the host's folders, read-only."""
+    """Return the base spec of every container: containerd's default and the host's folders, read-only."""
     mounts = [
         {
             "destination": str(folder.inside),
@@ -60,9 +60,10 @@ def base_spec(default: Json, folders: Sequence[HostFolder]) -> str:
 
 
 def network(addresses: Addresses) -> str:
-    """One link for each pod, routed by the node: every packet passes its Service rules, both ways.
+    """Return a CNI configuration with one routed link for each pod.
 
-    NetworkPolicies are accepted by the API server and enforced by nobody."""
+    Every packet passes the node's Service rules in both directions. The API server accepts NetworkPolicies;
+    nothing enforces them."""
     ranges = {"subnet": addresses.pods, "routes": [{"dst": "0.0.0.0/0"}]}
     ptp = {"type": "ptp", "mtu": 1500, "ipam": {"type": "host-local", "dataDir": "/run/cni", **ranges}}
     ports = {"type": "portmap", "capabilities": {"portMappings": True}}
@@ -70,7 +71,7 @@ def network(addresses: Addresses) -> str:
 
 
 def kubelet(addresses: Addresses, authority: Path, cgroup: str, resolver: Path, restart_seconds: int) -> str:
-    """The kubelet's settings; `restart_seconds` is the longest wait before a container starts again."""
+    """Return the kubelet's settings; `restart_seconds` is the longest wait before a container restart."""
     return yaml.safe_dump(
         {
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -111,7 +112,7 @@ def kubelet(addresses: Addresses, authority: Path, cgroup: str, resolver: Path, 
 
 
 def kube_proxy(addresses: Addresses, kubeconfig: Path, node: str) -> str:
-    """kube-proxy's settings. Rules follow a change of a Service within a tenth of a second."""
+    """Return kube-proxy's settings. Rules follow a change of a Service within a tenth of a second."""
     return yaml.safe_dump(
         {
             "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
@@ -128,7 +129,7 @@ def kube_proxy(addresses: Addresses, kubeconfig: Path, node: str) -> str:
 
 
 def corefile(addresses: Addresses, kubeconfig: Path) -> str:
-    """The names of the cluster; every other name does not exist, at once."""
+    """Return CoreDNS's settings: the cluster's names, and NXDOMAIN at once for every other name."""
     return f"""cluster.local in-addr.arpa {{
   bind {addresses.node}
   errors

@@ -1,4 +1,4 @@
-"""The operator as a process of the test's own."""
+"""Operator as a child process of the test."""
 
 import json
 import os
@@ -24,9 +24,9 @@ _STOP_SECONDS = 20.0
 
 
 class OperatorProcess:
-    """A context manager: `python -m kubealign_operator` with a configuration of its own.
+    """A context manager that runs `python -m kubealign_operator` with a new configuration file.
 
-    `namespace` has the lease. `changes` replace top-level fields of the configuration."""
+    The lease is in `namespace`. `changes` replace top-level fields of the configuration."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class OperatorProcess:
         self.daemon.stop(_STOP_SECONDS)
 
     def start(self) -> None:
-        """Start it and wait until it is ready, as a leader or as a standby."""
+        """Start the operator and wait until it is ready, as a leader or as a standby."""
         self.daemon.start()
         self.daemon.wait_until(self.ready, "readiness", _READY_SECONDS)
 
@@ -76,11 +76,11 @@ class OperatorProcess:
         return self._get(self.health_port, "/readyz") is not None
 
     def pause(self) -> None:
-        """As a machine that is put to sleep does."""
+        """Stop the process with SIGSTOP, like a machine that goes to sleep."""
         os.kill(self.daemon.pid, signal.SIGSTOP)
 
     def wake(self) -> None:
-        """After `pause`."""
+        """Continue the process after `pause`."""
         os.kill(self.daemon.pid, signal.SIGCONT)
 
     @property
@@ -88,22 +88,22 @@ class OperatorProcess:
         return self.metric("kubealign_operator_leader") == 1.0
 
     def metric(self, sample: str, **labels: str) -> float:
-        """The sum of the samples with this name and at least these labels."""
+        """Return the sum of the samples with this name and at least these labels."""
         page = self._get(self.metrics_port, "/metrics") or ""
         return sum(
-            found.value
+            measurement.value
             for family in text_string_to_metric_families(page)
-            for found in family.samples
-            if found.name == sample and labels.items() <= found.labels.items()
+            for measurement in family.samples
+            if measurement.name == sample and labels.items() <= measurement.labels.items()
         )
 
     def logged(self) -> list[dict[str, Any]]:
-        """The lines of its log that are JSON."""
+        """Return the JSON lines of the log."""
         lines = self.daemon.log.read_text().splitlines() if self.daemon.log.exists() else []
         return [json.loads(line) for line in lines if line.startswith("{")]
 
     def _get(self, port: int, path: str) -> str | None:
-        """None: it does not answer, or not with 200."""
+        """Return the body of a GET; None without an answer of status 200."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=_ANSWER_SECONDS) as answer:
                 text: str = answer.read().decode()

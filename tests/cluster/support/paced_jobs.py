@@ -1,4 +1,4 @@
-"""Small jobs for real pods. How long a step takes lies in a file that the test may change at any time."""
+"""Small jobs for real pods, with a step duration that the test may change at any time in a file."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ _FUNCTIONS = "functions"
 _PACE = "pace"
 PROMPTS_PER_STEP = 4
 
-# The test's finger on the job: each scoring takes as long as the file says.
+# Each scoring takes as long as the file says, so that the test controls the speed of the job.
 _REWARD = f"""
 import time
 from pathlib import Path
@@ -24,7 +24,7 @@ def reward(prompts, responses, **columns):
 
 
 def prepare(tenant: Tenant, steps: int) -> None:
-    """The data of `steps` steps, the reward's function, and a slow pace."""
+    """Write the data of `steps` steps, the reward function, and a slow pace."""
     write_prompts(tenant.folder, steps * PROMPTS_PER_STEP)
     set_pace(tenant, 1.0)
     function = {"kind": "ConfigMap", "metadata": {"name": _FUNCTIONS}, "data": {"reward.py": _REWARD}}
@@ -32,7 +32,7 @@ def prepare(tenant: Tenant, steps: int) -> None:
 
 
 def set_pace(tenant: Tenant, seconds: float) -> None:
-    """Each scoring takes `seconds` more than it needs."""
+    """Set the delay of each scoring to `seconds`."""
     replacement = tenant.folder / f".{_PACE}"
     replacement.write_text(str(seconds))
     replacement.chmod(0o644)
@@ -40,12 +40,12 @@ def set_pace(tenant: Tenant, seconds: float) -> None:
 
 
 def paced_job(name: str, steps: int, **spec: Any) -> Json:
-    """Every role but critic and reference; anything in `spec` replaces what is here."""
+    """Return a job with every role but critic and reference. Fields in `spec` replace the defaults."""
     source = {"volume": {"claimName": CLAIM, "path": "prompts.jsonl"}}
     function = {"configMap": {"name": _FUNCTIONS, "key": "reward.py", "function": "reward"}}
     parts: dict[str, Any] = {
         "maxSteps": steps,
-        # Without KL there is no reference: one start less that imports torch.
+        # No KL penalty, so no reference: one process fewer that imports torch.
         "algorithm": {
             "rloo": {
                 "promptsPerStep": PROMPTS_PER_STEP,
@@ -59,7 +59,7 @@ def paced_job(name: str, steps: int, **spec: Any) -> Json:
         "rewards": [{"name": "letters", "function": function}],
         "rollout": {"engine": {"torch": {"maxSequences": 64}}, "sampling": {"maxTokens": 4}},
         "checkpoint": {"everySteps": 3, "volume": {"claimName": CLAIM, "path": "runs"}},
-        # A bus that is told to end while it begins does not hear it.
+        # A bus that gets SIGTERM while it starts ignores the signal.
         "lifecycle": {"gracePeriodSeconds": 10},
         "podTemplate": _resources(
             {"requests": {"cpu": "50m", "memory": "512Mi"}, "limits": {"memory": "3Gi"}}
@@ -74,16 +74,16 @@ def paced_job(name: str, steps: int, **spec: Any) -> Json:
 
 
 def container(**fields: Any) -> Json:
-    """A pod template that sets fields of every container of a job."""
+    """Return a pod template that sets fields of every container of a job."""
     return {"spec": {"containers": [{"name": "main", **fields}]}}
 
 
-def _resources(held: Json) -> Json:
-    return container(resources=held)
+def _resources(resources: Json) -> Json:
+    return container(resources=resources)
 
 
 def assert_each_prompt_once(tenant: Tenant, job: str, steps: int) -> None:
-    """Whatever happened meanwhile: every step was done once, and every prompt of the epoch trained once."""
+    """Assert that every step was done once, and that every prompt of the epoch was trained once."""
     history = tenant.history(job)
     assert [line["step"] for line in history] == list(range(1, steps + 1))
     trained = [prompt for line in history for prompt in line["prompts"]]

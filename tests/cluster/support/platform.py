@@ -1,4 +1,4 @@
-"""The whole platform on a real node: Helm installs the chart with images built from this checkout."""
+"""Complete platform on a real node: Helm installs the chart with images built from this checkout."""
 
 import shutil
 import subprocess
@@ -25,14 +25,14 @@ class PlatformNotInstalled(Exception):
 
 
 def redis_with_tls() -> Path | None:
-    """A Redis server of this machine that speaks TLS; the one in the wheel does not."""
-    found = shutil.which("redis-server")
-    if found is None:
+    """Return a Redis server of this machine with TLS support, which the wheel's server lacks."""
+    program = shutil.which("redis-server")
+    if program is None:
         return None
     linked = subprocess.run(
-        ["ldd", found], capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False
+        ["ldd", program], capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False
     )
-    return Path(found) if "libssl" in linked.stdout else None
+    return Path(program) if "libssl" in linked.stdout else None
 
 
 def _image(reference: str) -> dict[str, str]:
@@ -41,7 +41,9 @@ def _image(reference: str) -> dict[str, str]:
 
 
 def platform_values() -> dict[str, Any]:
-    """The operator in its own image; dashboard, Redis and the pods of jobs run this machine's programs."""
+    """Return chart values for the operator in its own image.
+
+    Dashboard, Redis and the pods of jobs run this machine's programs."""
     redis = redis_with_tls()
     return {
         "operator": {"image": _image(OPERATOR)},
@@ -60,7 +62,7 @@ def platform_values() -> dict[str, Any]:
 
 @contextmanager
 def installed(cluster: Cluster, folder: Path, values: Mapping[str, Any] | None = None) -> Iterator[Helm]:
-    """The platform, ready, in the namespace NAMESPACE; uninstalled at the end with the resource and all jobs.
+    """Install the platform in NAMESPACE and wait until it is ready; uninstall it at the end with all jobs.
 
     `values` replaces platform_values(). Raises BuildImpossible where the operator's image cannot be built."""
     cluster.import_image(operator_image())
@@ -82,14 +84,14 @@ def _released(cluster: Cluster, folder: Path, values: Mapping[str, Any]) -> Iter
     finally:
         uninstall = ("uninstall", RELEASE, "--namespace", NAMESPACE, "--ignore-not-found", "--wait")
         helm(*uninstall, timeout=_INSTALL_SECONDS)
-        # Helm waits for what it made, which does not include the pods of a Deployment.
+        # Helm waits for the objects that it made, which do not include the pods of a Deployment.
         gone = ("wait", "pods", "--all", "-n", NAMESPACE, "--for=delete", f"--timeout={_GONE_SECONDS}s")
         cluster.kubectl(*gone, timeout=_GONE_SECONDS + 10)
 
 
 @contextmanager
 def _system_namespace(cluster: Cluster) -> Iterator[None]:
-    """The namespace NAMESPACE, where Pod Security is enforced; gone at the end."""
+    """Create NAMESPACE with enforced Pod Security, and delete it at the end."""
     cluster.kubectl.create_namespace(NAMESPACE)
     cluster.kubectl("label", "namespace", NAMESPACE, "pod-security.kubernetes.io/enforce=restricted")
     try:

@@ -1,4 +1,4 @@
-"""The status that a kubelet would report: pure functions of what a simulated pod has been through."""
+"""Pod status as a kubelet would report it: pure functions of the state of a simulated pod."""
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -9,13 +9,13 @@ _LATE = "Pod was active on the node longer than the specified deadline"
 
 
 def now() -> str:
-    """This moment as Kubernetes writes it: UTC, whole seconds."""
+    """Return the current time in the format of Kubernetes: UTC, whole seconds."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 @dataclass(frozen=True)
 class PodState:
-    """What a pod's containers are doing. At most one of `waiting`, `started` and `ended` is set at a time."""
+    """State of a pod's containers. At most one of `waiting`, `started` and `ended` is set at a time."""
 
     ip: str
     host_ip: str
@@ -37,28 +37,28 @@ class PodState:
         return replace(self, waiting=None, started=self.started or now(), ended=None, ready=ready)
 
     def exits(self, how: Exit, *, final: bool) -> "PodState":
-        """The containers end; `final` when they are not started again."""
+        """Return the state after the containers ended; `final` when they are not started again."""
         return replace(self, waiting=None, ended=how, ended_at=now(), ready=False, final=final)
 
     def is_late(self, how: Exit) -> "PodState":
-        """The pod is over because of its activeDeadlineSeconds; its containers, if they ran, are stopped."""
+        """Return the state after activeDeadlineSeconds, with the containers stopped if they ran."""
         stopped = self.exits(how, final=True) if self.started else self
         return replace(stopped, ready=False, final=True, late=True)
 
     def restarts_again(self) -> "PodState":
-        """Waits in back-off for the next run, as after `exits`."""
+        """Return the state in back-off before the next run, which follows `exits`."""
         backoff = Waiting("CrashLoopBackOff", "back-off restarting failed container")
         last = {"terminated": _terminated(self)} if self.ended else self.last
         return replace(self.is_waiting(backoff), restarts=self.restarts + 1, last=last)
 
 
 def restarted(policy: str, how: Exit) -> bool:
-    """Whether the restart policy of a pod starts its containers again after such an end."""
+    """Return True when the restart policy of a pod starts its containers again after this exit."""
     return policy == "Always" or (policy == "OnFailure" and how.code != 0)
 
 
 def status(pod: Json, state: PodState) -> Json:
-    """The whole status of `pod`, for a strategic merge patch."""
+    """Return the complete status of `pod`, for a strategic merge patch."""
     running = state.waiting is None and state.ended is None and state.started is not None
     answer: Json = {
         "phase": _phase(state, running),
@@ -128,7 +128,7 @@ def _container(spec: Json, state: PodState) -> Json:
 
 
 def _init_container(spec: Json, state: PodState, running: bool) -> Json:
-    """Init containers have done their work; those that restart for ever run beside the others."""
+    """Return the status of an init container: running for a sidecar, otherwise completed."""
     base = {"name": spec["name"], "image": spec["image"], "imageID": "", "restartCount": 0, "lastState": {}}
     if spec.get("restartPolicy") == "Always" and running:
         return {**base, "ready": True, "started": True, "state": {"running": {"startedAt": state.started}}}

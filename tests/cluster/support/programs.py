@@ -1,4 +1,4 @@
-"""Which programs a test cluster consists of, from which module each is built, and where each one lies."""
+"""Programs of a test cluster: their Go modules and their build folder."""
 
 import hashlib
 import os
@@ -21,7 +21,7 @@ BUILD_FLAGS = ("-trimpath", "-ldflags", f"-s -w {_VERSION_FLAGS}")
 
 
 class Level(StrEnum):
-    """What the programs are for; a machine without root needs no `node`."""
+    """Purpose of the programs; a machine without root needs no `node`."""
 
     CONTROL_PLANE = "control-plane"
     CHART = "chart"
@@ -30,7 +30,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True)
 class Program:
-    """One binary: `package` is built inside the module in the folder `module` of tools/."""
+    """One binary: `package` is built inside the Go module in the folder `module` of tools/."""
 
     name: str
     level: Level
@@ -38,7 +38,7 @@ class Program:
     package: str
 
 
-# Ordered so that what compiles the most comes first and later ones find it in Go's cache.
+# Ordered by the amount of compiled code, most first: later programs reuse Go's cache.
 PROGRAMS = (
     Program("kube-apiserver", Level.CONTROL_PLANE, "kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver"),
     Program("etcd", Level.CONTROL_PLANE, "kubernetes", "go.etcd.io/etcd/server/v3"),
@@ -63,7 +63,7 @@ class ProgramMissing(Exception):
 
 
 def cache_folder() -> Path:
-    """Where built programs are kept between checkouts: $KUBEALIGN_CACHE, else the user's cache folder."""
+    """Return the cache of built programs: $KUBEALIGN_CACHE, else the user's cache folder."""
     if chosen := os.environ.get("KUBEALIGN_CACHE"):
         return Path(chosen) / "cluster"
     base = os.environ.get("XDG_CACHE_HOME")
@@ -71,7 +71,7 @@ def cache_folder() -> Path:
 
 
 def digest() -> str:
-    """A digest of all that the programs depend on: the files of the modules and the flags of the build."""
+    """Return a digest of all inputs of the programs: the files of the modules and the build flags."""
     state = hashlib.sha256(repr((BUILD_FLAGS, PROGRAMS)).encode())
     for file in sorted(TOOLS.glob("*/*")):
         if file.name in ("go.mod", "go.sum") or file.suffix == ".go":
@@ -80,12 +80,12 @@ def digest() -> str:
 
 
 def build_folder() -> Path:
-    """Where the programs of this state of the modules belong, whether they are built or not."""
+    """Return the folder for programs of the current state of the modules, built or not."""
     return cache_folder() / digest() / "bin"
 
 
 def find(name: str) -> Path | None:
-    """The program called `name`: from KUBEBUILDER_ASSETS where it has it, else as built; None if neither."""
+    """Return the program `name` from KUBEBUILDER_ASSETS, else from the build folder; None if in neither."""
     folders = [build_folder()]
     if assets := os.environ.get("KUBEBUILDER_ASSETS"):
         folders.insert(0, Path(assets))
@@ -93,7 +93,7 @@ def find(name: str) -> Path | None:
 
 
 def program(name: str) -> Path:
-    """Like `find`, but raises ProgramMissing, which says what to do."""
+    """Return the program `name` like `find`. Raises ProgramMissing, whose text names the remedy."""
     if path := find(name):
         return path
     raise ProgramMissing(
@@ -103,5 +103,5 @@ def program(name: str) -> Path:
 
 
 def missing(level: Level) -> list[Program]:
-    """The programs of a level that are still to be built."""
+    """Return the programs of a level that are still to be built."""
     return [program for program in PROGRAMS if program.level == level and find(program.name) is None]

@@ -1,4 +1,4 @@
-"""A real Redis server of the test's own, as the chart's: an administrator, and nobody else."""
+"""Real Redis server for one test, with the administrator as its only user, as in the chart."""
 
 import base64
 import hashlib
@@ -19,7 +19,7 @@ _READY_SECONDS = 20.0
 
 
 class RedisProcess:
-    """A context manager. It keeps nothing over a restart: neither keys nor users."""
+    """A context manager that runs Redis. A restart loses all keys and users."""
 
     def __init__(self, folder: Path) -> None:
         self.port = free_port()
@@ -36,7 +36,7 @@ class RedisProcess:
 
     @property
     def config(self) -> dict[str, Any]:
-        """The operator's `redis`."""
+        """Section `redis` of the operator's configuration."""
         return {
             "host": "127.0.0.1",
             "port": self.port,
@@ -65,7 +65,7 @@ class RedisProcess:
         self.daemon.wait_until(self._answers, "an answer", _READY_SECONDS)
 
     def restart(self) -> None:
-        """kill -9, and start again empty."""
+        """Kill Redis with SIGKILL, and start it again empty."""
         self.daemon.kill()
         self.start()
 
@@ -77,5 +77,5 @@ class RedisProcess:
 
 
 def password_in(secret: Any) -> str:
-    """The job's Redis password, of its Secret."""
+    """Return a job's Redis password from its Secret."""
     return base64.b64decode(secret.data["redis-password"]).decode()

@@ -1,4 +1,4 @@
-"""What the platform's Redis holds, asked in its own pod as the operator."""
+"""Contents of the platform's Redis, queried in its own pod with the operator's login."""
 
 import base64
 import json
@@ -9,7 +9,7 @@ from .kubectl import Kubectl
 
 _SECRET = f"{RELEASE}-redis"
 _POD = f"{RELEASE}-redis-0"
-# The server's certificate names the Service, and is not what is looked at here.
+# The server's certificate names the Service, not localhost, so it is not verified.
 _PROGRAM = """
 import json, sys
 from redis import Redis
@@ -22,19 +22,19 @@ print(json.dumps({"users": redis.acl_users(), "keys": sorted(redis.scan_iter("ku
 
 @dataclass(frozen=True)
 class RedisView:
-    """`users` are the jobs' only, `keys` all that belong to a job."""
+    """Users and keys of jobs in Redis."""
 
     users: tuple[str, ...]
     keys: tuple[str, ...]
 
 
 def look(kubectl: Kubectl) -> RedisView:
-    """What is there now. Raises KubectlFailed where Redis does not answer."""
+    """Return the current users and keys of jobs. Raises KubectlFailed where Redis does not answer."""
     secret = json.loads(kubectl("get", "secret", _SECRET, "-n", NAMESPACE, "-o", "json"))["data"]
     password = base64.b64decode(secret["operator-password"]).decode()
     asked = json.dumps({"password": password, "tls": "tls.crt" in secret})
-    said = json.loads(
+    response = json.loads(
         kubectl("exec", "-i", "-n", NAMESPACE, _POD, "--", "python", "-c", _PROGRAM, stdin=asked)
     )
-    users = tuple(user for user in said["users"] if user.startswith("kubealign-"))
-    return RedisView(users, tuple(said["keys"]))
+    users = tuple(user for user in response["users"] if user.startswith("kubealign-"))
+    return RedisView(users, tuple(response["keys"]))

@@ -1,4 +1,4 @@
-"""What a machine must have to run real pods."""
+"""Requirements of a machine that runs real pods."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ from .programs import Level
 CNI_FOLDERS = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))
 _TRIAL_SECONDS = 10
 _CNI_PLUGINS = ("ptp", "host-local", "portmap", "loopback")
-# Command, and the Debian package that has it.
+# Command -> Debian package.
 _COMMANDS = {
     "containerd": "containerd",
     "ctr": "containerd",
@@ -31,7 +31,7 @@ class NodeImpossible(Exception):
 
 
 def cni_folder() -> Path | None:
-    """Where the network plugins lie; None if one that is needed is not there."""
+    """Return the folder of the network plugins; None if a required plugin is missing."""
     for folder in CNI_FOLDERS:
         if all(os.access(folder / plugin, os.X_OK) for plugin in _CNI_PLUGINS):
             return folder
@@ -40,7 +40,7 @@ def cni_folder() -> Path | None:
 
 @cache
 def missing_for_a_node() -> tuple[str, ...]:
-    """What this machine lacks to run a node, one phrase each; empty when it lacks nothing."""
+    """Return the requirements of a node that this machine lacks, one phrase each."""
     return tuple(_missing())
 
 
@@ -70,11 +70,11 @@ def _makes_namespaces() -> bool:
 
 
 def usable_levels() -> list[Level]:
-    """The levels of programs that this machine can make use of."""
+    """Return the levels of programs that this machine can use."""
     return [level for level in Level if level is not Level.NODE or not missing_for_a_node()]
 
 
 def require_node() -> None:
-    """Raises NodeImpossible where real pods cannot run."""
+    """Check that real pods can run. Raises NodeImpossible otherwise."""
     if lacking := missing_for_a_node():
         raise NodeImpossible(f"a real node needs {', '.join(lacking)}")

@@ -1,6 +1,6 @@
-"""The few calls of the Kubernetes API that a simulated kubelet makes, on plain JSON.
+"""Minimal Kubernetes client of a simulated kubelet, on plain JSON.
 
-Quick enough for thousands of pods, and patient with an API server that is away for a while."""
+The client is fast enough for thousands of pods, and retries while the API server is away."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ Verdict = tuple[int, Json]
 
 
 class Rest:
-    """An async context manager. `call` repeats what fails in passing for about a minute."""
+    """An async context manager. `call` retries transient failures for about a minute."""
 
     def __init__(self, url: str, tls: ssl.SSLContext, token: str) -> None:
         self._url = url
@@ -54,9 +54,9 @@ class Rest:
         return self._session
 
     async def call(self, method: str, path: str, body: Json | None = None, kind: str = "json") -> Verdict:
-        """Status and body of the answer; `kind` is the media type after `application/`.
+        """Return status and body of the answer; `kind` is the media type after `application/`.
 
-        Raises ConnectionError when no lasting answer came after every attempt."""
+        Raises ConnectionError when every attempt failed."""
         headers = {"Content-Type": f"application/{kind}"}
         data = json.dumps(body) if body is not None else None
         last: object = None
@@ -72,9 +72,9 @@ class Rest:
         raise ConnectionError(f"{method} {path}: no answer after {_ATTEMPTS} attempts; the last one: {last}")
 
     async def watch(self, path: str, version: str) -> AsyncIterator[Json]:
-        """The events since a resource version, until the API server ends the watch or the connection breaks.
+        """Yield the events since a resource version, until the watch ends or the connection breaks.
 
-        `path` has a query already."""
+        `path` already has a query string."""
         timeout = aiohttp.ClientTimeout(total=None, sock_read=_WATCH_SECONDS + _REQUEST_SECONDS)
         query = f"{path}&watch=1&timeoutSeconds={_WATCH_SECONDS}&resourceVersion={version}"
         pending = b""

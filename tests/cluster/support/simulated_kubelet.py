@@ -1,4 +1,4 @@
-"""A kubelet that runs nothing: its pods become Running and Ready, fail and end as a test says."""
+"""Simulated kubelet: its pods run no process, and become Running and Ready, fail and end as scripted."""
 
 import asyncio
 import contextlib
@@ -28,14 +28,14 @@ Act = Callable[["_Pod"], Awaitable[None]]
 
 
 def _addresses() -> Iterator[str]:
-    """Pod addresses, each used once: 10.128.0.1 and up."""
+    """Yield unique pod addresses from 10.128.0.1 on."""
     for number in itertools.count(1):
         yield f"10.{128 + (number >> 16)}.{(number >> 8) & 255}.{number & 255}"
 
 
 @dataclass
 class _Pod:
-    """One pod that is bound to us. `life` is what it is going through at the moment."""
+    """One pod that is bound to a simulated node. `life` is the task of its current run."""
 
     manifest: Json
     state: PodState
@@ -53,10 +53,10 @@ class _Pod:
 
 
 class SimulatedKubelet:
-    """A context manager. Between enter and exit the nodes exist, are Ready, and run what is bound to them.
+    """A context manager. Between enter and exit the nodes exist, are Ready, and run the pods bound to them.
 
-    `behave` may be replaced at any time; it is asked before every later run of a pod, in the thread that does
-    all the work. `capacity` adds to the resources of each node, such as {"nvidia.com/gpu": "8"}."""
+    `behave` may be replaced at any time; it is called before every later run of a pod, in the worker thread.
+    `capacity` adds to the resources of each node, such as {"nvidia.com/gpu": "8"}."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class SimulatedKubelet:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Raises the first error of a simulated pod's life, if there was one."""
+        """Remove the nodes, and raise the first error of a simulated pod's life, if any."""
         try:
             self._wait(self._stop(), "the simulated nodes to be gone")
         finally:
@@ -103,7 +103,7 @@ class SimulatedKubelet:
         self._on(namespace, name, lambda pod: self._exit(pod, how))
 
     def set_waiting(self, namespace: str, name: str, why: Waiting) -> None:
-        """Its containers stop and wait, for example with ImagePullBackOff, until the pod is deleted."""
+        """Make a pod's containers wait, for example with ImagePullBackOff, until the pod is deleted."""
         self._on(namespace, name, lambda pod: self._report(pod, pod.state.is_waiting(why)))
 
     def set_ready(self, namespace: str, name: str, ready: bool) -> None:
@@ -111,7 +111,7 @@ class SimulatedKubelet:
         self._on(namespace, name, lambda pod: self._report(pod, pod.state.runs(ready=ready)))
 
     def names(self) -> list[str]:
-        """`namespace/name` of every pod that is bound here, as last seen."""
+        """Return `namespace/name` of every pod that is bound to these nodes, as last seen."""
         metas = [pod.manifest["metadata"] for pod in list(self._pods.values())]
         return sorted(f"{meta['namespace']}/{meta['name']}" for meta in metas)
 
@@ -143,7 +143,7 @@ class SimulatedKubelet:
         await self._rest.__aexit__(None, None, None)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """A task whose error is kept for the end."""
+        """Start a task whose error is raised at the exit of the context."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._over)
@@ -155,7 +155,7 @@ class SimulatedKubelet:
             self._failures.append(error)
 
     async def _follow(self, node: str) -> None:
-        """List, then watch; again from the start whenever the watch breaks."""
+        """List and then watch the pods of a node; list again whenever the watch breaks."""
         while True:
             with contextlib.suppress(aiohttp.ClientError, ConnectionError, TimeoutError):
                 async for pod in self._events(node):
@@ -189,7 +189,7 @@ class SimulatedKubelet:
             ip = manifest["status"].get("podIP") or next(self._ips)
             state = PodState(ip=ip, host_ip=ADDRESS, created=now())
             pod = self._pods[meta["uid"]] = _Pod(manifest, state, self.behave(manifest))
-            # Whoever waits looks again; the next one waits for the next pod.
+            # Wake the waiters for a bound pod; later waiters get a new event.
             self._bound.set()
             self._bound = asyncio.Event()
             if manifest["status"].get("phase") not in ("Succeeded", "Failed"):
@@ -208,7 +208,7 @@ class SimulatedKubelet:
             pod.life.cancel()
 
     async def _live(self, pod: _Pod) -> None:
-        """Every run of the containers, until one is the last."""
+        """Simulate every run of the containers, up to the last."""
         while True:
             plan = pod.behaviour
             if plan.stuck:
@@ -227,13 +227,13 @@ class SimulatedKubelet:
             await self._back_off(pod)
 
     async def _ended(self, pod: _Pod, how: Exit) -> bool:
-        """Report the end of a run; True when another run is to follow."""
+        """Report the end of a run; return True when another run follows."""
         again = restarted(pod.manifest["spec"]["restartPolicy"], how) and not pod.ending
         await self._report(pod, pod.state.exits(how, final=not again))
         return again
 
     async def _back_off(self, pod: _Pod) -> None:
-        """Wait as a kubelet does before it starts containers again, and ask what the next run is like."""
+        """Wait in restart back-off like a kubelet, and get the behaviour of the next run."""
         await self._report(pod, pod.state.restarts_again())
         await asyncio.sleep(pod.behaviour.restart_after)
         pod.behaviour = self.behave({**pod.manifest, "status": status(pod.manifest, pod.state)})
@@ -249,7 +249,7 @@ class SimulatedKubelet:
         await self._live(pod)
 
     async def _expire(self, pod: _Pod, deadline: int) -> None:
-        """Ends a pod that is active for longer than its activeDeadlineSeconds; the newest deadline counts."""
+        """End a pod that is active for longer than its activeDeadlineSeconds; the newest deadline counts."""
         await asyncio.sleep(max(0.0, pod.bound + deadline - time.monotonic()))
         if pod.state.final or pod.ending or pod.deadline != deadline:
             return
@@ -259,7 +259,7 @@ class SimulatedKubelet:
         await self._report(pod, pod.state.is_late(pod.behaviour.stopped))
 
     async def _end(self, pod: _Pod) -> None:
-        """What a kubelet does when a pod is deleted: stop the containers, say how they ended, let it go."""
+        """Finish a deleted pod like a kubelet: stop its containers, report their exit, delete the object."""
         if pod.life:
             pod.life.cancel()
         grace = pod.manifest["metadata"].get("deletionGracePeriodSeconds", 0)
@@ -272,17 +272,17 @@ class SimulatedKubelet:
         await self._ask("DELETE", pod.path, at_once, "json")
 
     async def _change(self, namespace: str, name: str, act: Act) -> None:
-        while not (found := self._named(namespace, name)):
+        while not (pods := self._named(namespace, name)):
             await self._bound.wait()
-        await act(found[-1])
+        await act(pods[-1])
 
     def _named(self, namespace: str, name: str) -> list[_Pod]:
-        """Those of this name, oldest first."""
+        """Return the pods of this name, oldest first."""
         metas = [(pod, pod.manifest["metadata"]) for pod in self._pods.values()]
         return [pod for pod, meta in metas if (meta["namespace"], meta["name"]) == (namespace, name)]
 
     async def _report(self, pod: _Pod, state: PodState) -> None:
-        """Patch the status. A pod that is gone, or another of the same name, is left alone."""
+        """Patch the status of a pod, unless it is gone or another pod has its name."""
         async with pod.lock:
             pod.state = state
             meta = {"uid": pod.manifest["metadata"]["uid"]}
@@ -290,7 +290,7 @@ class SimulatedKubelet:
             await self._ask("PATCH", f"{pod.path}/status", body, _PATCH)
 
     async def _ask(self, method: str, path: str, body: Json, kind: str) -> None:
-        """A call about a pod that need not be there any more. Raises RuntimeError when it is refused."""
+        """Send a request about a pod that may be gone. Raises RuntimeError when the API server refuses it."""
         for _ in range(_CONFLICTS):
             code, answer = await self._rest.call(method, path, body, kind)
             # Another pod has the name by now: a patch is invalid then, a deletion in conflict.

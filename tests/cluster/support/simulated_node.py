@@ -1,4 +1,4 @@
-"""The Node object of a simulated node, and the heartbeat that keeps it."""
+"""Node object of a simulated node, and its heartbeat."""
 
 import asyncio
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ _LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 
 
 async def register(rest: Rest, name: str, capacity: Mapping[str, str]) -> None:
-    """Make the node, Ready from the start. Raises RuntimeError when the API server refuses it."""
+    """Create the node in state Ready. Raises RuntimeError when the API server refuses the node."""
     body = {
         "apiVersion": "v1",
         "kind": "Node",

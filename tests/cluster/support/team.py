@@ -1,4 +1,4 @@
-"""A namespace with jobs, as a test sees it past the operator."""
+"""Namespace with jobs, read directly from the API server and not through the operator."""
 
 import time
 from collections.abc import Callable
@@ -18,7 +18,7 @@ _JOBS = ("kubealign.dev", "v1alpha1")
 
 
 class Team:
-    """What is there, and waiting for what should be."""
+    """Jobs and pods of a namespace: current state, and waits for an expected state."""
 
     def __init__(self, control_plane: ControlPlane, namespace: str) -> None:
         self.control_plane = control_plane
@@ -37,7 +37,7 @@ class Team:
         return {item["metadata"]["name"]: item.get("status", {}).get("phase", "") for item in listed["items"]}
 
     def pods(self) -> dict[str, str]:
-        """Name -> uid."""
+        """Return the pods of the namespace: name -> uid."""
         listed = self._core.list_namespaced_pod(self.namespace)
         return {pod.metadata.name: pod.metadata.uid for pod in listed.items}
 
@@ -54,7 +54,7 @@ class Team:
 
 
 class Runs:
-    """How often the pods of each process were started, by namespace/name, and with which uids."""
+    """Behaviour that records the pods that were started: pod name -> uids."""
 
     def __init__(self, behave: Callable[[Json], Behaviour]) -> None:
         self._behave = behave

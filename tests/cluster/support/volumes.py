@@ -1,4 +1,4 @@
-"""Volumes that are folders of this machine."""
+"""Persistent volumes backed by folders of this machine."""
 
 from pathlib import Path
 
@@ -10,10 +10,10 @@ _SIZE = "10Gi"
 
 
 def volume(api: client.ApiClient, kubectl: Kubectl, claim: str, namespace: str, path: Path) -> None:
-    """A claim that pods of `namespace` may mount, bound to the folder `path`, made where it is missing.
+    """Create a claim in `namespace` bound to the folder `path`, which is created where missing.
 
-    Everybody may write to the folder: pods run as users that this machine does not know, and a host's folder
-    gets no owner from a pod's fsGroup. The volume is called NAMESPACE-CLAIM. Deleting the claim keeps the
+    The folder is world-writable: pods run as users unknown to this machine, and a pod's fsGroup does not
+    change the owner of a host folder. The volume is called NAMESPACE-CLAIM. Deleting the claim keeps the
     files; `delete_volumes` deletes the volume."""
     path.mkdir(parents=True, exist_ok=True)
     path.chmod(0o777)
@@ -32,7 +32,7 @@ def volume(api: client.ApiClient, kubectl: Kubectl, claim: str, namespace: str, 
             ),
         )
     )
-    # A claim that its controller sees before the volume waits fifteen seconds for the next look.
+    # A claim that its controller sees before the volume waits fifteen seconds for the next sync.
     kubectl.wait_for(f"pv/{name}", "jsonpath={.status.phase}=Available")
     core.create_namespaced_persistent_volume_claim(
         namespace,
@@ -52,8 +52,8 @@ def volume(api: client.ApiClient, kubectl: Kubectl, claim: str, namespace: str, 
 def delete_volumes(api: client.ApiClient, namespace: str) -> None:
     """Delete the volumes that `volume` made for the claims of a namespace; the folders stay."""
     core = client.CoreV1Api(api)
-    for found in core.list_persistent_volume().items:
-        reference = found.spec and found.spec.claim_ref
-        name = found.metadata and found.metadata.name
+    for persistent_volume in core.list_persistent_volume().items:
+        reference = persistent_volume.spec and persistent_volume.spec.claim_ref
+        name = persistent_volume.metadata and persistent_volume.metadata.name
         if name and reference and reference.namespace == namespace:
             core.delete_persistent_volume(name)

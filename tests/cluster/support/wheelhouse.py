@@ -1,4 +1,4 @@
-"""Folders of wheels, so that an image is built without a network."""
+"""Folders of wheels for image builds without a network."""
 
 import os
 import sys
@@ -8,20 +8,20 @@ from pathlib import Path
 from .buildah import run
 
 _DOWNLOAD_SECONDS = 1800.0
-# pip takes a wheel for just the versions of the C library that it is told, the old names included; newest
-# first. Every one of them installs on the base image's Debian.
+# pip accepts wheels only for the listed versions of the C library, newest first, legacy tags included. All of
+# these wheels install on the base image's Debian.
 _NEWEST = 28
 _LIBRARIES = (*(f"_2_{minor}" for minor in range(_NEWEST, 4, -1)), "2014", "2010", "1")
 
 
 def download(requirements: Sequence[Path], python: str, folder: Path) -> None:
-    """Download what locked requirements name, for Linux and the Python version `python`, such as 3.11.2.
+    """Download the wheels of locked requirements, for Linux and the Python version `python`, such as 3.11.2.
 
-    Hashes are checked. Raises BuildFailed."""
+    Hashes are verified. Raises BuildFailed."""
     folder.mkdir(parents=True)
     machine = os.uname().machine
     for file in requirements:
-        # pip judges the conditions of a requirement by the Python that runs it: they are resolved first.
+        # pip evaluates environment markers for the Python that runs pip, so uv resolves the markers first.
         plain = folder / f".{file.name}"
         uv = str(Path(sys.executable).parent / "uv")
         target = ["--python-version", python, "--python-platform", f"{machine}-manylinux_2_{_NEWEST}"]
