@@ -75,7 +75,7 @@ gsm8k: $(VENV)/.services ## Run every algorithm on real text (DATA=folder with t
 # from the start; the learning tests run at low priority during the cluster tests, and their output comes
 # after that of the cluster tests.
 test: $(VENV)/.dev $(VENV)/.triton ## Run everything: lint, unit, integration, learning and cluster tests
-	nice -n 19 $(MAKE) --no-print-directory cluster-tools & building=$$!; \
+	nice -n 10 $(MAKE) --no-print-directory cluster-tools & building=$$!; \
 	$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint test-unit && $(INTEGRATION); tested=$$?; \
 	[ $$tested = 0 ] || { kill $$building; wait $$building; $(TIER); exit $$tested; }; \
 	wait $$building || exit $$?; \
