@@ -1,5 +1,5 @@
-"""For all tests: property tests are judged by what they find, not by how fast a loaded machine finds it. Runs
-start no dashboard: those who test that ask for it. What takes longest comes first."""
+"""Configuration of all tests: property tests have no deadline, because a loaded machine is slow; runs start
+no dashboard unless a test asks for it; the slowest test files run first."""
 
 import gc
 import os
@@ -12,7 +12,7 @@ from hypothesis import settings
 from support.longest_first import weight
 
 os.environ.setdefault("KUBEALIGN_RUN_DASHBOARD", "off")
-# Tests share the cores, and so do their jobs' processes: OpenMP's threads that wait sleep at once.
+# Tests and the processes of their jobs share the cores, so idle OpenMP threads sleep instead of spinning.
 os.environ.setdefault("GOMP_SPINCOUNT", "0")
 
 settings.register_profile("kubealign", deadline=None)
@@ -23,7 +23,7 @@ _TESTS = Path(__file__).parent
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What is imported stays, so nobody looks for garbage in it: neither meanwhile nor later."""
+    """Exclude imported objects from garbage collection: they stay alive, so scanning them only takes time."""
     gc.disable()
     try:
         return (yield)
@@ -33,11 +33,11 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_unconfigure() -> None:
-    """Or libraries that count what is left of them at the end would complain."""
+    """Unfreeze all objects, because some libraries report objects that are left at exit."""
     gc.unfreeze()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files in the order of what they take; the tests of each stay together, and in their order."""
+    """Sort files by duration, the slowest first; the tests of each file stay together and in order."""
     items.sort(key=lambda item: -weight(item.path.relative_to(_TESTS).as_posix()))

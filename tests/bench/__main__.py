@@ -1,7 +1,7 @@
 """The benchmark: `python -m tests.bench [LINE...]`; without lines, all of them in turn.
 
-A line's result is kept as soon as it is there, so a run that was broken off goes on with the lines that are
-missing (`--missing`). `python -m tests.bench.render` makes the table of docs/benchmarks.md of them.
+Each line's result is written as soon as the line is done, so an interrupted run can continue with the missing
+lines (`--missing`). `python -m tests.bench.render` renders the results as the table of docs/benchmarks.md.
 """
 
 import argparse
@@ -28,7 +28,7 @@ OUT = Path("build/bench")
 
 
 def measure(line: Line, form: Form, console: Console) -> Result:
-    """Run a line. Raises whatever its run raises."""
+    """Run a line and return its result. Exceptions of the run propagate."""
     begun = time.time()
     with tempfile.TemporaryDirectory(prefix=f"kubealign-bench-{line.name}-") as folder:
         bench = Bench(form, Path(folder), lambda text: console.print(f"  {text}"))
@@ -40,7 +40,7 @@ def measure(line: Line, form: Form, console: Console) -> Result:
 
 
 def table(results: Sequence[Result]) -> Table:
-    """Each aim of each line, what was measured, and whether it is met."""
+    """Return a table of all aims: the bound, the measured value, and whether the aim is met."""
     shown = Table("line", "what", "aim", "measured", "met")
     for result in results:
         for aim in LINES[result.line].aims:
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str]) -> int:
     form.add_argument("--tiny", action="store_true", help="see whether the benchmark works; no figures")
     parser.add_argument("--out", type=Path, default=OUT, metavar="FOLDER", help=f"results ({OUT})")
     parser.add_argument("--json", type=Path, metavar="PATH", help="write this run's results there too")
-    parser.add_argument("--missing", action="store_true", help="leave out lines that have a result")
+    parser.add_argument("--missing", action="store_true", help="skip lines that have a result")
     options = parser.parse_args(arguments)
     unknown = [name for name in options.lines if name not in LINES]
     if unknown:
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str]) -> int:
         console.print(f"{name}: {LINES[name].title}")
         try:
             result = measure(LINES[name], chosen, console)
-        # One line that cannot be measured keeps none of the others from it.
+        # A line that fails does not stop the others.
         except Exception as error:  # noqa: BLE001
             traceback.print_exc()
             failed.append(f"{name}: {error}")
@@ -100,6 +100,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    # As Ctrl+C: what a line has started ends with it.
+    # Exit like after Ctrl+C, so that the processes a line has started end too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""What passes over a running job's bus, seen by a bystander: who served which sample, and when."""
+"""Observes the message bus of a running job: which worker served which sample, and when."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ _SECONDS_BETWEEN = 0.1
 
 @dataclass(frozen=True)
 class Served:
-    """One sample on the bus. time: time.time()."""
+    """One sample on the bus. time: seconds since the epoch."""
 
     time: float
     worker: str
@@ -30,7 +30,7 @@ class Served:
 
 @contextmanager
 def rollouts(run_dir: Path) -> Iterator[list[Served]]:
-    """Within the block the list grows by each sample that a worker of the run publishes."""
+    """Yield a list to which every sample that a worker of the run publishes is appended."""
     seen: list[Served] = []
     done = threading.Event()
     thread = threading.Thread(
@@ -57,7 +57,7 @@ async def _listen(run_dir: Path, seen: list[Served], done: threading.Event) -> N
         password=access["password"],
         tls=context,
         name="bystander",
-        # Where the server goes, the run has ended.
+        # The server ends only with the run.
         allow_reconnect=False,
         error_cb=_ended,
     )
@@ -73,15 +73,15 @@ async def _listen(run_dir: Path, seen: list[Served], done: threading.Event) -> N
 
 
 async def _ended(_: Exception) -> None:
-    """The run has ended before the bystander."""
+    """Ignore errors: the run may end before the observer."""
 
 
 async def _settings(run_dir: Path, done: threading.Event) -> dict[str, Any] | None:
-    """The driver's, once they are there; None where the run ends before."""
+    """Return the driver's settings once they are written; None if the run ends before."""
     deadline = time.monotonic() + _BEGINS_WITHIN_SECONDS
     while not done.is_set() and time.monotonic() < deadline:
         for path in (run_dir / "settings").glob("driver*.json"):
-            held: dict[str, Any] = json.loads(path.read_text())
-            return held
+            settings: dict[str, Any] = json.loads(path.read_text())
+            return settings
         await asyncio.sleep(_SECONDS_BETWEEN)
     return None

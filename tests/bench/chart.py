@@ -1,4 +1,4 @@
-"""A chart of what was measured beside what was aimed at, as SVG. Pure."""
+"""Charts measured values relative to their aims, as SVG. Pure functions."""
 
 import math
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from html import escape
 
 _PLOT, _NUMBERS = 380, 150
-#: Of a character of a label, at most on average: fonts differ.
+#: Maximum average width of a label's character in pixels: fonts differ.
 _CHARACTER = 7
 _ROW, _BAR, _TOP, _BOTTOM = 26, 14, 46, 34
 #: Blue and orange that the colour-blind can tell apart, grey that reads on white and on black.
@@ -15,8 +15,10 @@ _MET, _MISSED, _INK, _FAINT = "#2f6fb0", "#c7691a", "#7a7a7a", "#b8b8b8"
 
 @dataclass(frozen=True)
 class Bar:
-    """label: what was measured. text: the figure and the aim, as a person reads them. score: how many times
-    better than the aim; 1: just met."""
+    """One bar of the chart.
+
+    label: the measured metric. text: the formatted value and aim. score: factor by which the value is better
+    than the aim; 1: the aim is just met."""
 
     label: str
     text: str
@@ -24,8 +26,8 @@ class Bar:
 
 
 def chart(bars: Sequence[Bar], title: str) -> str:
-    """An SVG document: a bar for each, from the aim to the right where it is met, to the left where it is
-    missed, on a logarithmic scale. Raises ValueError for a score that is not above 0."""
+    """Return an SVG document with one bar per aim on a logarithmic scale: to the right of the aim's line if
+    the aim is met, to the left if it is missed. Raises ValueError for a score that is not above 0."""
     if any(bar.score <= 0 for bar in bars):
         raise ValueError(f"scores must be above 0: {[bar.score for bar in bars]}")
     low, high = _range([bar.score for bar in bars])
@@ -43,13 +45,13 @@ def chart(bars: Sequence[Bar], title: str) -> str:
         f'<text x="0" y="16" font-size="14">{escape(title)}</text>',
     ]
     for power in range(low, high + 1):
-        place = x(2.0**power)
+        line_x = x(2.0**power)
         stroke = f'stroke="{_INK}" stroke-width="1.5"' if power == 0 else f'stroke="{_FAINT}"'
         parts.append(
-            f'<line x1="{place:.1f}" x2="{place:.1f}" y1="{_TOP - 8}" y2="{height - _BOTTOM}" {stroke}/>'
+            f'<line x1="{line_x:.1f}" x2="{line_x:.1f}" y1="{_TOP - 8}" y2="{height - _BOTTOM}" {stroke}/>'
         )
-        said = "the aim" if power == 0 else f"{2.0**power:g} x"
-        parts.append(f'<text x="{place:.1f}" y="{height - 14}" text-anchor="middle">{said}</text>')
+        caption = "the aim" if power == 0 else f"{2.0**power:g} x"
+        parts.append(f'<text x="{line_x:.1f}" y="{height - 14}" text-anchor="middle">{caption}</text>')
     for row, bar in enumerate(bars):
         top = _TOP + _ROW * row
         begin, end = sorted((x(1.0), x(bar.score)))
@@ -65,6 +67,6 @@ def chart(bars: Sequence[Bar], title: str) -> str:
 
 
 def _range(scores: Sequence[float]) -> tuple[int, int]:
-    """Powers of two that hold all scores, and a half and twice the aim at least."""
+    """Return the exponents of two that enclose all scores, and at least half and twice the aim."""
     logs = [math.log2(score) for score in scores]
     return min(-1, *map(math.floor, [*logs, -1.0])), max(1, *map(math.ceil, [*logs, 1.0]))

@@ -1,11 +1,11 @@
-"""The copy of a piece into a snapshot with its checksum, against the xxhash library in the same run.
+"""Measures the copy with checksum into a snapshot against the xxhash library in the same run.
 
     python -m tests.bench.checksum_speed [--mib 256] [--repeats 7]
 
-The own kernel (`weights/verify/copy_with_checksum.py`) makes one pass. The library needs a second one: over
-the whole tensor, from memory, or over chunks that the copy has left in the cache. The faster of the two
-counts. Tensors of 1, 16 and 256 MiB, as many as make up 256 MiB; on one thread, and on two that share them in
-batches of 16 MiB, as the product's do. The library releases the interpreter's lock as the kernel does.
+Our kernel (`weights/verify/copy_with_checksum.py`) makes one pass. The library needs a second one: over the
+whole tensor, from memory, or over chunks that the copy has left in the cache. The faster of the two counts.
+Tensors of 1, 16 and 256 MiB, 256 MiB in all; on one thread, and on two that share the tensors in batches of
+16 MiB, like those of the trainer. The library releases the interpreter's lock, like the kernel.
 """
 
 import argparse
@@ -34,13 +34,13 @@ Piece = tuple[Bytes, Bytes]
 
 
 def two_passes(target: Bytes, source: Bytes) -> str:
-    """All of it is copied before its checksum is computed."""
+    """Copy everything, then compute the checksum."""
     np.copyto(target, source)
     return str(xxhash.xxh3_64_hexdigest(target.data))
 
 
 def chunks(target: Bytes, source: Bytes) -> str:
-    """The checksum of a chunk is computed while the chunk is in the cache."""
+    """Copy and checksum chunk by chunk, while each chunk is in the cache."""
     checksum = xxhash.xxh3_64()
     for start in range(0, len(source), _CHUNK_BYTES):
         chunk = target[start : start + _CHUNK_BYTES]
@@ -57,12 +57,12 @@ COPIES: dict[str, Callable[[Bytes, Bytes], str]] = {
 
 
 def measure(largest: int = 256 << 20, repeats: int = 7) -> dict[str, dict[str, float]]:
-    """Case -> best seconds of each copy; `ratio`, the library's fastest to the own kernel's, and
-    `cpu_ratio`, the same of processor time.
+    """Return case -> best seconds of each copy; `ratio`, the library's fastest time to the kernel's, and
+    `cpu_ratio`, the same ratio of processor times.
 
     largest: bytes of the largest tensor.
     """
-    found = {}
+    results = {}
     total = largest * max(_THREADS)
     with tempfile.TemporaryDirectory(dir=_SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None) as folder:
         target = np.asarray(np.memmap(Path(folder) / "snapshot", np.uint8, "w+", shape=(total,)))
@@ -73,15 +73,15 @@ def measure(largest: int = 256 << 20, repeats: int = 7) -> dict[str, dict[str, f
                 ends = range(size, max(largest, threads * size) + 1, size)
                 pieces = [(target[end - size : end], source[end - size : end]) for end in ends]
                 case = f"{size / 2**20:g} MiB, {threads} thread{'s' * (threads > 1)}"
-                found[case] = _compare(pieces, threads, repeats)
-    return found
+                results[case] = _compare(pieces, threads, repeats)
+    return results
 
 
 def _compare(pieces: Sequence[Piece], threads: int, repeats: int) -> dict[str, float]:
     wall = dict.fromkeys(COPIES, float("inf"))
     processor = dict(wall)
     with ThreadPoolExecutor(threads) as pool:
-        # The first round is not measured: it maps the pages.
+        # The first round only maps the pages and is not measured.
         for number in range(repeats + 1):
             checksums = []
             for name, copy in COPIES.items():
@@ -103,7 +103,7 @@ def _compare(pieces: Sequence[Piece], threads: int, repeats: int) -> dict[str, f
 def _copy_all(
     copy: Callable[[Bytes, Bytes], str], pieces: Sequence[Piece], pool: ThreadPoolExecutor | None
 ) -> list[str]:
-    """pool: None with one thread, as in the product."""
+    """Copy all pieces and return their checksums. pool: None with one thread, like in the trainer."""
     if pool is None:
         return [copy(*piece) for piece in pieces]
     count = max(1, BATCH_BYTES // len(pieces[0][0]))

@@ -1,7 +1,7 @@
-"""Ten thousand runs of this machine, listed through its dashboard: `python -m ... [--help]`.
+"""Measures a local dashboard that lists ten thousand runs: `python -m tests.bench.dashboard [--help]`.
 
 The runs are folders as `kubealign run` leaves them; the dashboard is `kubealign dashboard`.
-`dashboard_cluster` measures the same of a cluster's."""
+`dashboard_cluster` measures the dashboard of a cluster."""
 
 import argparse
 import asyncio
@@ -42,8 +42,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=100, help="requests of each kind")
-    parser.add_argument("--clients", type=int, default=4, help="that ask at the same time")
-    parser.add_argument("--seconds", type=float, default=30.0, help="for which the streams are open")
+    parser.add_argument("--clients", type=int, default=4, help="concurrent clients")
+    parser.add_argument("--seconds", type=float, default=30.0, help="how long the streams stay open")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         runs = Path(folder) / "runs"
@@ -77,7 +77,7 @@ async def _measured(runs: Path, target: Target, arguments: argparse.Namespace) -
 
 
 async def _change(runs: Path) -> None:
-    """Steps of the jobs that are followed."""
+    """Append steps to the metrics of the followed jobs."""
     step = 0
     while True:
         step += 1
@@ -89,7 +89,7 @@ async def _change(runs: Path) -> None:
 
 
 def _run(runs: Path, number: int) -> None:
-    """A run that is over."""
+    """Write the folder of a finished run."""
     folder = RunDirectory(runs / _name(number))
     folder.root.mkdir(parents=True)
     document = {

@@ -1,7 +1,7 @@
-"""Ten thousand jobs in a real API server, listed through a cluster's dashboard: `python -m ... [--help]`.
+"""Measures a cluster's dashboard that lists ten thousand jobs of a real API server: `python -m ... [--help]`.
 
-The dashboard is a process of this machine with the rights that the chart gives it; so are API server and
-etcd, which share the cores with it."""
+The dashboard is a local process with the permissions that the chart grants it. API server and etcd are local
+processes too and share the cores with the dashboard."""
 
 import argparse
 import asyncio
@@ -37,8 +37,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=100, help="requests of each kind")
-    parser.add_argument("--clients", type=int, default=4, help="that ask at the same time")
-    parser.add_argument("--seconds", type=float, default=30.0, help="for which the streams are open")
+    parser.add_argument("--clients", type=int, default=4, help="concurrent clients")
+    parser.add_argument("--seconds", type=float, default=30.0, help="how long the streams stay open")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, ControlPlane(Path(folder) / "control-plane") as running:
         define(running)
@@ -52,7 +52,7 @@ async def _measured(running: ControlPlane, folder: Path, token: str, arguments: 
     connector = aiohttp.TCPConnector(ssl=running.tls, limit=_AT_ONCE)
     async with aiohttp.ClientSession(running.url, headers=headers, connector=connector) as server:
         began = time.monotonic()
-        await _made(server, running.store, arguments.jobs)
+        await _create_jobs(server, running.store, arguments.jobs)
         await _until_served(server, arguments.jobs)
         print(f"{arguments.jobs} jobs made in {time.monotonic() - began:.0f} s", flush=True)
         own = kubeconfig(running, folder / "own.kubeconfig", token)
@@ -65,10 +65,10 @@ async def _measured(running: ControlPlane, folder: Path, token: str, arguments: 
             latencies = await pages(
                 target, "/api/v1/alignmentjobs", _queries(), arguments.rounds, arguments.clients
             )
-            changing = asyncio.create_task(_changed(server, arguments.jobs))
-            found = await streams(target, _streams(arguments.jobs), arguments.seconds)
+            changing = asyncio.create_task(_change_statuses(server, arguments.jobs))
+            streamed = await streams(target, _streams(arguments.jobs), arguments.seconds)
             changing.cancel()
-            print(table(latencies, found, _STREAMS))
+            print(table(latencies, streamed, _STREAMS))
         finally:
             dashboard.daemon.stop()
 
@@ -92,7 +92,7 @@ def _queries() -> dict[str, dict[str, str]]:
 
 
 def _streams(jobs: int) -> list[str]:
-    """Half of them follow the list, half one of twenty jobs."""
+    """Return the paths of the streams: half of the list, half of one of twenty jobs."""
     job = "/api/v1/namespaces/{}/alignmentjobs/{}/stream"
     followed = [job.format(_namespace(number), _name(number)) for number in range(min(20, jobs))]
     return [
@@ -109,9 +109,9 @@ def _name(number: int) -> str:
     return f"job-{number:05}"
 
 
-async def _made(server: aiohttp.ClientSession, store: str, jobs: int) -> None:
-    """One job of each kind through the API server, which completes and validates it; the others into its
-    store, as it keeps these: a tenth of the time."""
+async def _create_jobs(server: aiohttp.ClientSession, store: str, jobs: int) -> None:
+    """Create one job of each kind through the API server, which defaults and validates it, and write copies
+    of the stored objects directly into etcd, which takes a tenth of the time."""
     for number in range(_NAMESPACES):
         body = {"metadata": {"name": _namespace(number)}}
         async with server.post("/api/v1/namespaces", json=body) as answer:
@@ -119,7 +119,7 @@ async def _made(server: aiohttp.ClientSession, store: str, jobs: int) -> None:
     for number, kind in enumerate((sft, rloo)):
         async with server.post(_path(number, ""), json=kind(_name(number))) as answer:
             answer.raise_for_status()
-        await _told(server, number, 1)
+        await _patch_status(server, number, 1)
     async with aiohttp.ClientSession(store, connector=aiohttp.TCPConnector(limit=_AT_ONCE)) as etcd:
         kinds = [json.loads(await _stored(etcd, number)) for number in range(2)]
         numbers = iter(range(jobs))
@@ -147,7 +147,7 @@ def _another(job: Json, number: int) -> Json:
 
 
 async def _until_served(server: aiohttp.ClientSession, jobs: int) -> None:
-    """The API server has taken up what its store holds. Raises TimeoutError."""
+    """Wait until the API server serves all jobs of its store. Raises TimeoutError."""
     async with asyncio.timeout(_SERVED_SECONDS):
         while True:
             async with server.get(
@@ -162,16 +162,16 @@ async def _until_served(server: aiohttp.ClientSession, jobs: int) -> None:
 async def _stored(etcd: aiohttp.ClientSession, number: int) -> bytes:
     async with etcd.post("/v3/kv/range", json={"key": _encoded(_key(number).encode())}) as answer:
         answer.raise_for_status()
-        [found] = (await answer.json())["kvs"]
-        return base64.b64decode(found["value"])
+        [entry] = (await answer.json())["kvs"]
+        return base64.b64decode(entry["value"])
 
 
 def _key(number: int) -> str:
     return f"/registry/kubealign.dev/alignmentjobs/{_namespace(number)}/{_name(number)}"
 
 
-def _encoded(held: bytes) -> str:
-    return base64.b64encode(held).decode()
+def _encoded(raw: bytes) -> str:
+    return base64.b64encode(raw).decode()
 
 
 def _status(number: int, step: int) -> Json:
@@ -179,7 +179,7 @@ def _status(number: int, step: int) -> Json:
     return {"phase": phase, "step": step, "reward": random.random(), "maxSteps": 1_000_000}
 
 
-async def _told(server: aiohttp.ClientSession, number: int, step: int) -> None:
+async def _patch_status(server: aiohttp.ClientSession, number: int, step: int) -> None:
     status = _status(number, step)
     headers = {"Content-Type": "application/merge-patch+json"}
     async with server.patch(
@@ -193,10 +193,10 @@ def _path(number: int, name: str) -> str:
     return f"{path}/{name}" if name else path
 
 
-async def _changed(server: aiohttp.ClientSession, jobs: int) -> None:
-    """Twenty changes a second, of the jobs that are followed and of others."""
+async def _change_statuses(server: aiohttp.ClientSession, jobs: int) -> None:
+    """Change twenty statuses a second, alternately of followed and of arbitrary jobs."""
     for step in range(1, 1_000_000):
-        await _told(server, random.randrange(20 if step % 2 else jobs), step)
+        await _patch_status(server, random.randrange(20 if step % 2 else jobs), step)
         await asyncio.sleep(1 / _CHANGES_A_SECOND)
 
 

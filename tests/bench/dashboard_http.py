@@ -1,4 +1,4 @@
-"""What a dashboard takes for its answers, asked over HTTP as pages and scripts ask it."""
+"""Measures latency, processor time and memory of a dashboard over HTTP, with the requests of its pages."""
 
 import asyncio
 import math
@@ -17,7 +17,7 @@ _DEEP_PAGES = 20
 
 @dataclass(frozen=True)
 class Target:
-    """`process`: the id of the dashboard's process, whose memory is looked at."""
+    """A dashboard. `process`: process id of the dashboard, whose memory is measured."""
 
     url: str
     token: str
@@ -28,12 +28,12 @@ class Target:
         return {"Authorization": f"Bearer {self.token}"}
 
     def computed(self) -> float:
-        """Seconds of processor time so far."""
+        """Return the processor time used so far, in seconds."""
         fields = Path(f"/proc/{self.process}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def memory(self) -> float:
-        """Resident, in MiB."""
+        """Return the resident memory in MiB."""
         lines = Path(f"/proc/{self.process}/status").read_text().splitlines()
         [line] = [line for line in lines if line.startswith("VmRSS:")]
         return int(line.split()[1]) / 1024
@@ -41,15 +41,15 @@ class Target:
 
 @dataclass(frozen=True)
 class Latency:
-    """Milliseconds of some requests of one kind. `computed`: of processor time that the dashboard took for
-    one; nothing else was asked meanwhile."""
+    """Latencies of the requests of one kind in milliseconds. `computed`: mean processor time of the dashboard
+    per request; no other requests are sent meanwhile."""
 
     kind: str
     values: Sequence[float]
     computed: float
 
     def at(self, share: float) -> float:
-        """The value that this share of them does not exceed."""
+        """Return the quantile of the latencies at this share."""
         ordered = sorted(self.values)
         return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
@@ -57,19 +57,20 @@ class Latency:
 async def pages(
     target: Target, path: str, queries: Mapping[str, Mapping[str, str]], rounds: int, at_once: int
 ) -> list[Latency]:
-    """Each query `rounds` times by `at_once` clients together; then, as `deep`, from page to page."""
+    """Send each query `rounds` times from `at_once` clients; then follow the pages of the first one
+    (`deep`)."""
     async with _session(target) as session:
-        found: dict[str, list[float]] = {kind: [] for kind in (*queries, "deep")}
+        milliseconds: dict[str, list[float]] = {kind: [] for kind in (*queries, "deep")}
 
         async def asked(kind: str, query: Mapping[str, str]) -> dict[str, Any]:
             began = time.perf_counter()
             async with session.get(path, params=dict(query)) as answer:
                 body = await answer.read()
                 answer.raise_for_status()
-                found[kind].append(1000 * (time.perf_counter() - began))
-                held: dict[str, Any] = await answer.json()
-                assert body and held["items"], (kind, query)
-                return held
+                milliseconds[kind].append(1000 * (time.perf_counter() - began))
+                document: dict[str, Any] = await answer.json()
+                assert body and document["items"], (kind, query)
+                return document
 
         async def again(kind: str, query: Mapping[str, str], number: int) -> None:
             for _ in range(number, rounds, at_once):
@@ -85,10 +86,10 @@ async def pages(
         for kind, query in queries.items():
             began = target.computed()
             await asyncio.gather(*(again(kind, query, number) for number in range(at_once)))
-            latencies.append(_latency(kind, found[kind], target.computed() - began))
+            latencies.append(_latency(kind, milliseconds[kind], target.computed() - began))
         began = target.computed()
         await asyncio.gather(*(through(next(iter(queries.values()))) for _ in range(at_once)))
-        return [*latencies, _latency("deep", found["deep"], target.computed() - began)]
+        return [*latencies, _latency("deep", milliseconds["deep"], target.computed() - began)]
 
 
 def _latency(kind: str, values: Sequence[float], seconds: float) -> Latency:
@@ -97,8 +98,8 @@ def _latency(kind: str, values: Sequence[float], seconds: float) -> Latency:
 
 @dataclass(frozen=True)
 class Streamed:
-    """Memory in MiB before any stream, with all open, and after a while of changes; `events`: how many each
-    stream got at least and at most."""
+    """Memory in MiB before any stream, with all streams open, after a period of changes, and with all closed;
+    `events`: minimum and maximum number of events per stream."""
 
     before: float
     opened: float
@@ -108,7 +109,7 @@ class Streamed:
 
 
 async def streams(target: Target, paths: Sequence[str], seconds: float) -> Streamed:
-    """All of these streams at once, for so long. Whoever calls sees to it that something changes."""
+    """Follow all streams concurrently for `seconds`. The caller makes sure that jobs change meanwhile."""
     before = target.memory()
     counts = [0] * len(paths)
     ready = [asyncio.Event() for _ in paths]
@@ -151,15 +152,15 @@ def _session(target: Target, limit: int = 100) -> aiohttp.ClientSession:
 
 
 def table(latencies: Sequence[Latency], streamed: Streamed, count: int) -> str:
-    """As Markdown."""
+    """Format the results as Markdown."""
     lines = [
         "| a page of the list | requests | p50 ms | p99 ms | most ms | of it processor, mean ms |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     lines += [
-        f"| {held.kind} | {len(held.values)} | {held.at(0.5):.0f} | {held.at(0.99):.0f} | {held.at(1):.0f} |"
-        f" {held.computed:.1f} |"
-        for held in latencies
+        f"| {latency.kind} | {len(latency.values)} | {latency.at(0.5):.0f} | {latency.at(0.99):.0f} |"
+        f" {latency.at(1):.0f} | {latency.computed:.1f} |"
+        for latency in latencies
     ]
     least, most = streamed.events
     lines += [

@@ -1,4 +1,4 @@
-"""What it costs to know every pod: the client's SharedInformer beside the operator's reflector and cache.
+"""Compares the memory of the client's SharedInformer with that of the operator's reflector and pod cache.
 
 `python -m tests.bench.informer_memory`: real etcd and API server, pods of the operator's shape, no node.
 """
@@ -49,10 +49,10 @@ def _child(work: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _make_pods(kubeconfig: str, pods: int) -> None:
-    asyncio.run(_made(kubeconfig, pods))
+    asyncio.run(_create_pods(kubeconfig, pods))
 
 
-async def _made(kubeconfig: str, pods: int) -> None:
+async def _create_pods(kubeconfig: str, pods: int) -> None:
     from kubealign.kube.resources import PODS
     from kubealign_operator.controller.config import OperatorConfig
     from kubealign_operator.controller.kube.connection import connect, operator_api
@@ -64,10 +64,10 @@ async def _made(kubeconfig: str, pods: int) -> None:
     job = sft("shape")
     job["metadata"] |= {"namespace": _NAMESPACE, "uid": "00000000-0000-0000-0000-000000000000"}
     config = _config(OperatorConfig, kubeconfig)
-    wanted = plan_reconcile(
+    plan = plan_reconcile(
         processes_of(job), ObservedState(job), datetime.now(UTC), config.platform.platform()
     )
-    shape = next(item for item in wanted.create if item["kind"] == "Pod")
+    shape = next(item for item in plan.create if item["kind"] == "Pod")
     shape["metadata"].pop("ownerReferences")
     async with await connect(config) as connections, asyncio.TaskGroup() as tasks:
         api = operator_api(connections, OperatorMetrics(), 60)

@@ -1,4 +1,4 @@
-"""The AlignmentJobs that do a workload."""
+"""AlignmentJobs that perform a workload."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,7 @@ from tests.bench.workload import MODEL, PROMPTS, REWARD, REWARD_MODEL, WORKFLOW,
 
 
 def online(workload: Workload, folder: Path, name: str, steps: int) -> dict[str, Any]:
-    """One that learns from its own samples. folder: what the workload has written."""
+    """Return a job that learns from its own samples. folder: output folder of `Workload.write`."""
     method: dict[str, Any] = {
         "promptsPerStep": workload.prompts_per_step,
         "samplesPerPrompt": workload.samples_per_prompt,
@@ -35,8 +35,8 @@ def online(workload: Workload, folder: Path, name: str, steps: int) -> dict[str,
 def offline(
     workload: Workload, folder: Path, name: str, steps: int, rows: Path, rows_per_step: int
 ) -> dict[str, Any]:
-    """One that learns from rows: of `prompt` and `response` (sft), or of `prompt`, `chosen` and `rejected`
-    (dpo)."""
+    """Return a job that learns from rows with `prompt` and `response` (sft), or with `prompt`, `chosen` and
+    `rejected` (dpo)."""
     data = "demonstrations" if workload.method == "sft" else "preferences"
     spec = _spec(workload, folder, steps)
     spec |= {

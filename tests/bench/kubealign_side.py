@@ -1,4 +1,4 @@
-"""kubealign on a workload: `kubealign run` as a person starts it, every service a process of its own."""
+"""Runs a workload with `kubealign run`, every service in its own process."""
 
 import asyncio
 import json
@@ -24,21 +24,20 @@ def measure(
     job: dict[str, Any],
     run_folder: Path,
     timeout: float,
-    beside: Callable[[Path], Any] | None = None,
+    around_run: Callable[[Path], Any] | None = None,
     env: Mapping[str, str] | None = None,
 ) -> tuple[list[dict[str, Any]], Usage]:
-    """The lines of metrics.jsonl, one a step, and what the processes used. beside: a context manager around
-    the run, which is given the run's folder.
+    """Run the job. Return the lines of metrics.jsonl, one per step, and the resource usage of the processes.
 
-    Raises RuntimeError with the end of the output when the job fails, or has not ended after `timeout`
-    seconds."""
+    around_run: context manager around the run, called with the run directory. Raises RuntimeError with the
+    end of the output when the job fails, or has not ended after `timeout` seconds."""
     run_folder.mkdir()
     document = run_folder / "job.yaml"
     document.write_text(yaml.safe_dump(job))
     folder = run_folder / "runs" / NAME
     kubealign = str(Path(sys.executable).with_name("kubealign"))
     command = [kubealign, "run", str(document), "--no-dashboard", "--runs-dir", str(folder.parent)]
-    with (beside or _nothing)(folder):
+    with (around_run or _nothing)(folder):
         usage = run(
             command,
             run_folder / "output.txt",
@@ -51,13 +50,13 @@ def measure(
 
 
 def metrics(folder: Path) -> list[dict[str, Any]]:
-    """Of a run's folder."""
+    """Read metrics.jsonl of a run directory."""
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
 class ProcessGroups:
-    """Which process of the run a pid belongs to: asked of the runner, by the process's own name. Only where
-    there is a new one: what the runner answers with is a core that the job lacks."""
+    """Maps the pids of a run to process names. The runner is asked only when there is a new pid, because
+    answering takes a core from the job."""
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
@@ -70,16 +69,16 @@ class ProcessGroups:
         return {pid: self._of(pid, parents) for pid in parents}
 
     def _ask(self) -> bool:
-        """False: it does not answer yet."""
+        """Ask the runner for its processes. Return False if it does not answer yet."""
         try:
-            found = asyncio.run(list_processes(self._run_dir))
+            processes = asyncio.run(list_processes(self._run_dir))
         except RunRefused:
             return False
-        self._names |= {process["pid"]: process["name"] for process in found if process["pid"]}
+        self._names |= {process["pid"]: process["name"] for process in processes if process["pid"]}
         return True
 
     def _of(self, pid: int, parents: dict[int, int]) -> str:
-        """Its own name, or that of the process that started it."""
+        """Return the name of a process, or of the nearest ancestor with a name."""
         while pid not in self._names:
             if pid not in parents:
                 return RUNNER

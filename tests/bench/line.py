@@ -1,4 +1,4 @@
-"""What a line of the benchmark is: what is measured, against what, and what is aimed at."""
+"""Data types of the benchmark: a line, its aims and its outcome."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -10,8 +10,8 @@ from tests.bench.workload import FULL, QUICK, TINY, Workload
 
 
 class Form(StrEnum):
-    """TINY: whether the benchmark itself works; its figures mean nothing. QUICK: minutes, a smaller model.
-    FULL: the work as the table states it."""
+    """Size of the work. TINY: checks that the benchmark itself works; its figures mean nothing. QUICK:
+    minutes, a smaller model. FULL: the work that the table states."""
 
     TINY = "tiny"
     QUICK = "quick"
@@ -20,8 +20,7 @@ class Form(StrEnum):
 
 @dataclass(frozen=True)
 class Bench:
-    """What a line's run is given. folder: of its own, empty, gone afterwards. say: tells the person that
-    waits."""
+    """Context of a line's run. folder: empty temporary folder of the run. say: prints a progress message."""
 
     form: Form
     folder: Path
@@ -29,12 +28,12 @@ class Bench:
 
     @property
     def workload(self) -> Workload:
-        """All responses of the mean length; `doing` changes it."""
+        """Workload whose responses all have the mean length; `doing` changes it."""
         return {Form.TINY: TINY, Form.QUICK: QUICK, Form.FULL: FULL}[self.form]
 
     @property
     def tailed(self) -> Workload:
-        """Responses of long-tailed length."""
+        """Workload with long-tailed response lengths."""
         return self.workload.doing(longest={Form.TINY: 48, Form.QUICK: 512, Form.FULL: 512}[self.form])
 
     def pick(self, tiny: Any, quick: Any, full: Any) -> Any:
@@ -43,7 +42,7 @@ class Bench:
 
 @dataclass(frozen=True)
 class Aim:
-    """A bound on one of a line's figures. figure: its name. what: in the words of the table."""
+    """A bound on one of a line's figures. figure: name of the figure. what: description in the table."""
 
     figure: str
     what: str
@@ -52,7 +51,7 @@ class Aim:
     percent: bool = False
 
     def met(self, figures: Mapping[str, float]) -> bool | None:
-        """None: the figure was not measured."""
+        """Return whether the bound holds; None if the figure was not measured."""
         value = figures.get(self.figure)
         if value is None:
             return None
@@ -67,8 +66,8 @@ class Aim:
 
 @dataclass(frozen=True)
 class Outcome:
-    """figures: numbers by name, those that the aims bound among them. detail: all else that is worth keeping,
-    as JSON holds it. notes: what whoever reads the figures must know."""
+    """Outcome of a line's run. figures: numbers by name, including those that the aims bound. detail: further
+    results, serializable as JSON. notes: caveats for readers of the figures."""
 
     figures: dict[str, float]
     detail: dict[str, Any] = field(default_factory=dict)
@@ -77,7 +76,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Line:
-    """name: as it is asked for. title: what is measured. against: what it is measured against."""
+    """A line of the benchmark. name: on the command line. title: the measurement. against: the baseline."""
 
     name: str
     title: str

@@ -1,4 +1,4 @@
-"""The machine that measures, and how much else it did meanwhile."""
+"""Facts about the machine that runs the benchmark, and the environments of the processes it measures."""
 
 import importlib.metadata
 import os
@@ -15,7 +15,7 @@ _PACKAGES = ("torch", "transformers", "trl", "numpy", "numba", "grpcio")
 
 
 def facts() -> dict[str, Any]:
-    """Processor, cores, memory, versions."""
+    """Return processor, cores, memory, and package versions."""
     return {
         "processor": _processor(),
         "architecture": platform.machine(),
@@ -28,14 +28,14 @@ def facts() -> dict[str, Any]:
 
 
 def environment(threads: int | None = None) -> dict[str, str]:
-    """Of a side that is one process: as many threads as there are cores, which wait for one another as those
-    of a job do whose processes take turns."""
+    """Return the environment of a side that is one process: one thread per core, with the OpenMP wait policy
+    of a job whose processes take turns."""
     waiting = libraries(exclusive_cores=True)
     return job_environment(threads) | {name: waiting[name] for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
 
 
 def job_environment(threads: int | None = None) -> dict[str, str]:
-    """For every side alike: as many threads as there are cores; nothing is fetched."""
+    """Return the environment common to all sides: one thread per core, no downloads."""
     return os.environ | {
         "OMP_NUM_THREADS": str(threads or available_cores()),
         "HF_HUB_OFFLINE": "1",

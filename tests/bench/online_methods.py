@@ -1,8 +1,8 @@
-"""RLOO beside PPO at equal samples, and what clipping takes when the ratio's base is the engine's: `python -m
-tests.bench.online_methods`.
+"""Compares RLOO with PPO at equal samples, and measures the share of clipped ratios when the old
+log-probabilities are the engine's: `python -m tests.bench.online_methods`.
 
-Each measurement is a process of its own; both methods run in turn, twice, and the better time counts. Memory
-is the process's peak less what it had before the first model was made.
+Each measurement runs in its own process; both methods run in turn, twice, and the better time counts. Memory
+is the process's peak minus its size before the first model was created.
 """
 
 import argparse
@@ -37,7 +37,7 @@ ENTRIES: dict[str, dict[str, Any]] = {
 
 
 def measure_step(method: str, folder: Path) -> dict[str, float]:
-    """Seconds of a step, the first one left out, and MiB of the whole."""
+    """Return seconds per step without the first one, and the memory in MiB."""
     from support.online_learning import OnlineLearner
 
     before = resident()
@@ -51,8 +51,9 @@ def measure_step(method: str, folder: Path) -> dict[str, float]:
 
 
 def measure_clipped(method: str, folder: Path) -> dict[str, float]:
-    """Shares of ratios outside 0.8 to 1.2 before the policy has moved, engine and trainer both in bf16: of
-    tokens and of responses, with the engine's log-probabilities as base. With the trainer's they are 0."""
+    """Return the shares of token and response ratios outside 0.8 to 1.2 before the first update, with engine
+    and trainer in bf16 and the engine's log-probabilities as the old ones. With the trainer's own
+    log-probabilities the shares are 0."""
     import torch
 
     from kubealign_services.batch.packed import sequence_sums
@@ -66,7 +67,7 @@ def measure_clipped(method: str, folder: Path) -> dict[str, float]:
     mask = batch.token("loss_mask").bool()
     gap = (batch.token("old_logprobs") - batch.token("engine_logprobs")).where(mask, torch.zeros(()))
     ratios = {"tokens": gap[mask].exp(), "responses": sequence_sums(gap, batch).exp()}
-    shares = {name: float(((held < 0.8) | (held > 1.2)).float().mean()) for name, held in ratios.items()}
+    shares = {name: float(((ratio < 0.8) | (ratio > 1.2)).float().mean()) for name, ratio in ratios.items()}
     return shares | {"gap": float(gap[mask].abs().mean())}
 
 
@@ -88,18 +89,18 @@ def task(trainer: dict[str, Any] | None = None, engine: dict[str, Any] | None = 
 
 
 def resident() -> float:
-    """MiB."""
+    """Return the resident memory in MiB."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def alone(what: str, method: str) -> dict[str, float]:
-    """The measurement in a process of its own."""
+    """Run a measurement in its own process."""
     command = [sys.executable, "-m", "tests.bench.online_methods", "--one", what, method]
     environment = os.environ | {"PYTHONPATH": str(ROOT / "tests")}
     done = subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True, timeout=900)
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return figures
 
 
 def main() -> None:
@@ -114,11 +115,13 @@ def main() -> None:
         return
     runs = [(method, alone("step", method)) for _ in range(2) for method in ENTRIES]
     best = {
-        method: {key: min(found[key] for name, found in runs if name == method) for key in ("seconds", "mib")}
+        method: {
+            key: min(figures[key] for name, figures in runs if name == method) for key in ("seconds", "mib")
+        }
         for method in ENTRIES
     }
-    for method, found in best.items():
-        print(f"{method}: {found['seconds']:.2f} s a step, {found['mib']:.0f} MiB")
+    for method, figures in best.items():
+        print(f"{method}: {figures['seconds']:.2f} s a step, {figures['mib']:.0f} MiB")
     ratio = {key: best["rloo"][key] / best["ppo"][key] for key in ("seconds", "mib")}
     print(f"rloo / ppo: {ratio['seconds']:.2f} of the seconds, {ratio['mib']:.2f} of the memory")
     clipped = alone("clipped", "rloo")

@@ -1,7 +1,8 @@
-"""A thousand jobs at once: how soon the operator makes their pods and tells what they do, and what it costs.
+"""Measures how soon the operator creates the pods of a thousand jobs and reports their status, and at what
+cost.
 
-Real etcd, API server, controllers and scheduler; pods whose containers only say that they run. All on this
-machine: what the other programs take of its cores is part of the answer, so it is measured too.
+Real etcd, API server, controllers and scheduler; the kubelet is simulated. Everything runs on this machine,
+so the processor time of the other programs is measured too.
 """
 
 import argparse
@@ -33,7 +34,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1000)
     parser.add_argument("--kind", choices=sorted(_KINDS), default="sft", help="4 or 9 pods a job")
     parser.add_argument("--per-second", type=float, help="default: one after another without a pause")
-    parser.add_argument("--in-flight", type=int, default=1, help="jobs applied at the same time; kubectl: 1")
+    parser.add_argument("--in-flight", type=int, default=1, help="concurrently applied jobs; kubectl: 1")
     parser.add_argument("--seconds", type=float, default=1200, help="give up after this time")
     parser.add_argument("--workers", type=int, default=8, help="the operator's")
     arguments = parser.parse_args()
@@ -78,7 +79,9 @@ def _run(plane: ControlPlane, op: OperatorProcess, arguments: argparse.Namespace
         seen = child.submit(measure, server, load).result()
     wall = time.monotonic() - began
     used = {name: seconds - before[name] for name, seconds in _cpu(programs).items()}
-    print(f"\n{arguments.jobs} {arguments.kind} jobs, {_rate(seen)}; {wall:.0f} s until all was told\n")
+    print(
+        f"\n{arguments.jobs} {arguments.kind} jobs, {_rate(seen)}; {wall:.0f} s until all were reported ready\n"
+    )
     _print_times(seen)
     _print_costs(op, arguments.jobs, idle, used, wall)
 
@@ -92,7 +95,7 @@ def _print_times(seen: Seen) -> None:
     print("| seconds | p50 | p90 | p99 | max |\n| --- | --- | --- | --- | --- |")
     for what, begin, end in (
         ("job applied -> its first pods are there", seen.applied, seen.created),
-        ("driver's pod ready -> in the job's status", seen.driver_ready, seen.told_ready),
+        ("driver's pod ready -> in the job's status", seen.driver_ready, seen.reported_ready),
         ("job applied -> Running", seen.applied, seen.running),
     ):
         taken = sorted(max(0.0, end[name] - begin[name]) for name in begin)
@@ -118,8 +121,8 @@ def _print_costs(op: OperatorProcess, jobs: int, idle: float, used: Mapping[str,
             "events",
         )
     }
-    told = ", ".join(f"{name} {count / jobs:.2f}" for name, count in calls.items() if count)
-    print(f"API calls a job: {sum(calls.values()) / jobs:.1f} ({told})")
+    breakdown = ", ".join(f"{name} {count / jobs:.2f}" for name, count in calls.items() if count)
+    print(f"API calls a job: {sum(calls.values()) / jobs:.1f} ({breakdown})")
     looks = op.metric("kubealign_operator_reconcile_seconds_count")
     seconds = op.metric("kubealign_operator_reconcile_seconds_sum")
     print(f"looks a job: {looks / jobs:.1f}, {1000 * seconds / max(1, looks):.1f} ms each with their calls")
@@ -137,7 +140,7 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
 
 def _cpu(programs: Mapping[str, psutil.Process]) -> dict[str, float]:
     times = {name: process.cpu_times() for name, process in programs.items()}
-    return {name: held.user + held.system for name, held in times.items()}
+    return {name: cpu.user + cpu.system for name, cpu in times.items()}
 
 
 def _peak_mib(pid: int) -> float:

@@ -1,4 +1,4 @@
-"""Jobs applied to an API server, and what a bystander sees of their pods and statuses, with times."""
+"""Applies jobs to an API server and records when their pods and statuses change."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ _REPORT_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Server:
-    """Where the API is, and as whom."""
+    """Address and credentials of the API server."""
 
     url: str
     ca: str
@@ -30,33 +30,33 @@ class Server:
 
 @dataclass(frozen=True)
 class Load:
-    """`per_second`: how many jobs are applied each second; None: as fast as the server takes them."""
+    """Jobs to apply. `per_second`: rate; None: as fast as the server accepts them."""
 
     jobs: Sequence[Json]
     per_second: float | None
-    #: Processes whose pods the operator makes at once, before anything is ready.
+    #: Processes whose pods the operator creates immediately, before anything is ready.
     first: Sequence[str]
     seconds: float
-    #: 1: as one kubectl applies them.
+    #: Concurrent requests. 1: like kubectl.
     in_flight: int = 1
 
 
 @dataclass
 class Seen:
-    """Times in seconds of one clock, by job."""
+    """Times by job, in seconds of the monotonic clock."""
 
     asked: dict[str, float] = field(default_factory=dict)
     applied: dict[str, float] = field(default_factory=dict)
     created: dict[str, float] = field(default_factory=dict)
     driver_ready: dict[str, float] = field(default_factory=dict)
-    told_ready: dict[str, float] = field(default_factory=dict)
+    reported_ready: dict[str, float] = field(default_factory=dict)
     running: dict[str, float] = field(default_factory=dict)
 
 
 def measure(server: Server, load: Load) -> Seen:
     """Apply the jobs and watch until every driver's readiness is in its job's status.
 
-    Raises TimeoutError after `load.seconds`. Meant for a process of its own: nothing else takes its time."""
+    Raises TimeoutError after `load.seconds`. Run it in its own process, so that nothing delays it."""
     return asyncio.run(_Bystander(server, load).measure())
 
 
@@ -65,7 +65,7 @@ class _Bystander:
         self._server = server
         self._load = load
         self._seen = Seen()
-        self._all_told = asyncio.Event()
+        self._all_reported = asyncio.Event()
         self._missing = {job["metadata"]["name"]: set(load.first) for job in load.jobs}
 
     async def measure(self) -> Seen:
@@ -85,7 +85,7 @@ class _Bystander:
             ]
             tasks.create_task(self._apply(session))
             reporting = tasks.create_task(self._report())
-            await self._all_told.wait()
+            await self._all_reported.wait()
             for task in (*watches, reporting):
                 task.cancel()
         return self._seen
@@ -147,9 +147,9 @@ class _Bystander:
             self._seen.running.setdefault(name, now)
         for role in status.get("roles", ()):
             if role["name"] == "driver" and role["ready"] > 0:
-                self._seen.told_ready.setdefault(name, now)
-        if len(self._seen.told_ready) == len(self._load.jobs):
-            self._all_told.set()
+                self._seen.reported_ready.setdefault(name, now)
+        if len(self._seen.reported_ready) == len(self._load.jobs):
+            self._all_reported.set()
 
     async def _report(self) -> None:
         while True:
@@ -157,6 +157,6 @@ class _Bystander:
             seen = self._seen
             print(
                 f"  applied {len(seen.applied)}, pods created {len(seen.created)}, "
-                f"ready {len(seen.driver_ready)}, told {len(seen.told_ready)}",
+                f"ready {len(seen.driver_ready)}, reported {len(seen.reported_ready)}",
                 flush=True,
             )

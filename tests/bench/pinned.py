@@ -1,4 +1,4 @@
-"""Processes of a run kept on one core each."""
+"""Pins processes of a run to one core each."""
 
 import asyncio
 import os
@@ -15,8 +15,10 @@ _SECONDS_BETWEEN = 0.2
 
 @contextmanager
 def pinned(run_dir: Path, cores: Mapping[str, int]) -> Iterator[None]:
-    """Within the block each process of the run whose name begins with a key is kept, with all its threads, on
-    that core; threads that it starts are caught a moment later."""
+    """Pin the processes of the run to cores within the block, with all their threads; new threads are pinned
+    at the next poll.
+
+    cores: name prefix of processes -> core."""
     done = threading.Event()
 
     def keep() -> None:
@@ -37,15 +39,15 @@ def pinned(run_dir: Path, cores: Mapping[str, int]) -> Iterator[None]:
 
 def _running(run_dir: Path) -> dict[str, int]:
     try:
-        found = asyncio.run(list_processes(run_dir))
+        processes = asyncio.run(list_processes(run_dir))
     except RunRefused:
-        # It has not begun, or has ended.
+        # The run has not begun, or has ended.
         return {}
-    return {process["name"]: process["pid"] for process in found if process["pid"]}
+    return {process["name"]: process["pid"] for process in processes if process["pid"]}
 
 
 def _pin(pid: int, core: int) -> None:
-    """Its threads one by one: a process's affinity is that of its first thread alone."""
+    """Pin each thread of a process: a process's affinity is that of its first thread only."""
     try:
         threads = [int(entry.name) for entry in Path(f"/proc/{pid}/task").iterdir()]
     except OSError:

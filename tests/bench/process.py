@@ -1,4 +1,4 @@
-"""A side of a comparison that is a process of its own, watched while it runs."""
+"""Runs one side of a comparison as a process and measures its resource usage."""
 
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -17,10 +17,10 @@ def run(
     name: str,
     group_of: Callable[[dict[int, int]], dict[int, str]] | None = None,
 ) -> Usage:
-    """Run it from the repository's root and say what it used. group_of: as Watch's; None: all is `name`.
+    """Run a command from the repository's root and return its usage.
 
-    Raises RuntimeError with the end of the output where it fails, or has not ended after `timeout`
-    seconds."""
+    group_of: see `Watch`; None: all processes are in the group `name`. Raises RuntimeError with the end of
+    the output if the command fails, or has not ended after `timeout` seconds."""
     with (
         output.open("w") as file,
         subprocess.Popen(

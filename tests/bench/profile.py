@@ -1,8 +1,8 @@
-"""Where the time of a step goes: `python -m tests.bench.profile [--full] [--fixed]`.
+"""Profiles a training step: `python -m tests.bench.profile [--full] [--fixed]`.
 
-The phases of a step, then the parts of the engine and of the trainer by torch's profiler: in one process,
-whose work is a job's (see `peers/one_process.py`). Every operation is counted where it runs, without what it
-calls.
+Prints the phases of a step, then the shares of the engine's and the trainer's operations from torch's
+profiler. The step runs in one process, which does the work of a job (see `peers/one_process.py`). Operations
+count with their self time, without the operations that they call.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from kubealign.spec.sections.engines import TorchEngineSpec as EngineSpec
 from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
 from kubealign_services.roles.rollout.weights import read_folder_weights
 
-#: Part -> what the names of its operations hold. The first that fits counts.
+#: Part -> substrings of its operations' names. The first match counts.
 PARTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("attention", ("attention", "flash", "bmm", "softmax")),
     ("linear", ("addmm", "mm", "linear", "mkldnn", "matmul")),
@@ -43,7 +43,7 @@ PARTS: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 
 def part_of(operation: str) -> str:
-    """The part that an operation of torch belongs to."""
+    """Return the part that an operation of torch belongs to."""
     name = operation.lower()
     return next(
         (part for part, words in PARTS if any(word in name for word in words)), "elementwise and rest"
@@ -51,15 +51,16 @@ def part_of(operation: str) -> str:
 
 
 def by_part(operations: Iterable[tuple[str, float]]) -> dict[str, float]:
-    """Seconds by part, the most first. operations: (name, seconds of its own)."""
-    found: dict[str, float] = {}
+    """Return the seconds by part, the largest first. operations: (name, self time in seconds)."""
+    totals: dict[str, float] = {}
     for name, seconds in operations:
-        found[part_of(name)] = found.get(part_of(name), 0.0) + seconds
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
+        totals[part_of(name)] = totals.get(part_of(name), 0.0) + seconds
+    return dict(sorted(totals.items(), key=lambda item: -item[1]))
 
 
 def measured(action: Callable[[], Any]) -> tuple[float, dict[str, float]]:
-    """Seconds of the action, and seconds by part within it; what is in no operation is Python's."""
+    """Return the seconds of the action, and its seconds by part; time outside of operations counts as
+    Python."""
     begun = time.perf_counter()
     action()
     plain = time.perf_counter() - begun
@@ -92,7 +93,7 @@ def _generation(workload: Workload, folder: Path) -> tuple[float, dict[str, floa
 def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.profile", description=__doc__)
     parser.add_argument("--full", action="store_true", help="25 million weights in place of 6")
-    parser.add_argument("--tiny", action="store_true", help="see whether it works")
+    parser.add_argument("--tiny", action="store_true", help="check that the profile itself works")
     parser.add_argument("--fixed", action="store_true", help="all answers of the same length")
     options = parser.parse_args(arguments)
     console = Console(width=None if sys.stdout.isatty() else 100, highlight=False)
@@ -115,6 +116,6 @@ def main(arguments: Sequence[str]) -> None:
 
 if __name__ == "__main__":
     if "OMP_WAIT_POLICY" not in os.environ:
-        # Threads that wait spinning would be counted as work.
+        # Spinning threads would be counted as work.
         os.execve(sys.executable, [sys.executable, "-m", "tests.bench.profile", *sys.argv[1:]], environment())
     main(sys.argv[1:])

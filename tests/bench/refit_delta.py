@@ -1,11 +1,11 @@
-"""What a delta is, against the dense weights: bytes, and processor time against one memcpy in the same run,
-on one thread. And what eight receivers cost a sender that streams, against one.
+"""Measures deltas against the dense weights: size, and processor time against one memcpy in the same run, on
+one thread; and the cost of eight receivers for a streaming sender, against one.
 
     PYTHONPATH=tests python -m tests.bench.refit_delta [MILLIONS OF WEIGHTS]
 
-bf16 weights over fp32 masters that AdamW (betas 0.9 and 0.95) moves. Of normal weights (standard deviation
-0.02) the gradients are random; of a small Llama they are those of its loss on a text of one letter after
-another, with learning rate 1e-6. The eleventh step is measured, best of several.
+The weights are bf16 with fp32 masters, updated by AdamW (betas 0.9 and 0.95). Normally distributed weights
+(standard deviation 0.02) get random gradients; a small Llama gets the gradients of its loss on ascending
+token sequences, with learning rate 1e-6. The eleventh step is measured, best of several.
 """
 
 import sys
@@ -27,21 +27,22 @@ _RECEIVERS = 8
 
 
 def versions(count: int, rate: float) -> tuple[bytes, bytes]:
-    """The bits of two versions, one optimiser step apart."""
+    """Return the bytes of two versions, one optimiser step apart."""
     generator = torch.Generator().manual_seed(1)
     master = torch.nn.Parameter(0.02 * torch.randn(count, generator=generator))
     optimizer = torch.optim.AdamW([master], lr=rate, betas=(0.9, 0.95))
-    found = []
+    states = []
     for step in range(_STEPS + 1):
         master.grad = torch.randn(count, generator=generator)
         optimizer.step()
         if step >= _STEPS - 1:
-            found.append(master.detach().bfloat16().view(torch.uint8).numpy().tobytes())
-    return found[0], found[1]
+            states.append(master.detach().bfloat16().view(torch.uint8).numpy().tobytes())
+    return states[0], states[1]
 
 
 def model_versions(rate: float) -> tuple[bytes, bytes]:
-    """As `versions`, of a Llama of 10 million weights and the gradients of its own loss."""
+    """Return two versions like `versions`, of a Llama of 10 million weights with the gradients of its
+    loss."""
     from transformers import AutoModelForCausalLM, LlamaConfig
 
     torch.manual_seed(1)
@@ -52,7 +53,7 @@ def model_versions(rate: float) -> tuple[bytes, bytes]:
     model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.95))
     generator = torch.Generator().manual_seed(2)
-    found = []
+    states = []
     for step in range(_STEPS + 1):
         first = torch.randint(2048, (4, 1), generator=generator)
         tokens = (first + torch.arange(64)) % 2048
@@ -61,18 +62,21 @@ def model_versions(rate: float) -> tuple[bytes, bytes]:
         optimizer.zero_grad()
         if step >= _STEPS - 1:
             flat = torch.cat([parameter.detach().bfloat16().reshape(-1) for parameter in model.parameters()])
-            found.append(flat.view(torch.uint8).numpy().tobytes())
-    return found[0], found[1]
+            states.append(flat.view(torch.uint8).numpy().tobytes())
+    return states[0], states[1]
 
 
 def measure(count: int, rate: float) -> dict[str, float]:
-    """As `compare`, of so many weights."""
+    """Compare two versions of `count` weights."""
     return compare(*versions(count, rate))
 
 
 def compare(old: bytes, new: bytes) -> dict[str, float]:
-    """Of two states in bf16. changed: share of the elements. size: of the delta, of the dense bytes. encode,
-    apply: in memcpys of the dense bytes; encode_gib, apply_gib: dense GiB a second of one core."""
+    """Measure the delta between two states in bf16.
+
+    Returns changed, the share of changed elements; size, the delta's bytes relative to the dense bytes;
+    encode and apply, in memcpys of the dense bytes; encode_gib and apply_gib, in dense GiB per second of one
+    core."""
     changed = float((np.frombuffer(old, np.uint16) != np.frombuffer(new, np.uint16)).mean())
     source, target = np.frombuffer(new, np.uint8), np.empty(len(new), np.uint8)
     target[:] = source
@@ -98,8 +102,8 @@ def compare(old: bytes, new: bytes) -> dict[str, float]:
 
 
 def sender_cost(fan_out: int | None, size_bytes: int = _SENT_BYTES) -> dict[str, float]:
-    """Of one version that is streamed: the sender's processor seconds for one receiver and for eight,
-    all on one machine, and the bytes that it sent to the eight, in sizes of the version."""
+    """Stream a version on one machine. Return the sender's processor seconds for one receiver and for eight,
+    and the bytes sent to the eight, in multiples of the version's size."""
     from support.weights_line import weights_line
 
     seconds: dict[int, float] = {}

@@ -1,10 +1,9 @@
-"""Refit over shared memory against one memcpy of the same bytes in the same run.
+"""Measures the refit over shared memory against one memcpy of the same bytes in the same run.
 
     python -m tests.bench.refit_speed [--gib 1] [--repeats 5]
 
-The real publisher, receiver and engine weights, in one process so that all has the same cores. The model's
-module is shaped like a language model's: the same matrices in every block, an embedding and a head that are
-larger.
+The publisher, receiver and engine weights are real and share one process, so that all use the same cores. The
+module is shaped like a language model: the same matrices in every block, a larger embedding and head.
 """
 
 import argparse
@@ -32,12 +31,12 @@ from kubealign_services.weights.send.publisher import WeightsPublisher
 
 _SHARED_MEMORY = Path("/dev/shm")
 _TIMEOUT = 60.0
-# The first two versions fill fresh memory, the third and fourth are the first that are seen again.
+# The first two versions fill fresh memory; the third and fourth are the first to reuse it.
 _WARM = 4
 
 
 class Block(nn.Module):
-    """Nine tensors, as a Llama block has them."""
+    """The nine tensors of a Llama block."""
 
     def __init__(self, width: int, dtype: torch.dtype) -> None:
         super().__init__()
@@ -53,27 +52,27 @@ class Block(nn.Module):
 
 
 def model(size_bytes: int, dtype: torch.dtype, blocks: int = 22) -> nn.Module:
-    """9 x blocks + 2 tensors of about so many bytes."""
+    """Return a module of 9 x blocks + 2 tensors with about `size_bytes` bytes in all."""
     # Ten squares of the width in each block, and two of eight each around them.
     width = int((size_bytes / dtype.itemsize / (10 * blocks + 16)) ** 0.5) // 64 * 64
     with torch.device("meta"):
-        made = nn.Module()
-        made.embed = nn.Embedding(8 * width, width, dtype=dtype)
-        made.blocks = nn.ModuleList(Block(width, dtype) for _ in range(blocks))
-        made.head = nn.Linear(width, 8 * width, bias=False, dtype=dtype)
-    made.requires_grad_(False).to_empty(device="cpu")
-    for place, weight in enumerate(made.parameters()):
-        weight.fill_(0.01 * place).view(-1)[::61] = 1.0
-    return made
+        module = nn.Module()
+        module.embed = nn.Embedding(8 * width, width, dtype=dtype)
+        module.blocks = nn.ModuleList(Block(width, dtype) for _ in range(blocks))
+        module.head = nn.Linear(width, 8 * width, bias=False, dtype=dtype)
+    module.requires_grad_(False).to_empty(device="cpu")
+    for index, weight in enumerate(module.parameters()):
+        weight.fill_(0.01 * index).view(-1)[::61] = 1.0
+    return module
 
 
 class Sender:
-    """The trainer's half. masters: the precision of what it holds."""
+    """The trainer's side of the refit. masters: precision of the trainer's weights."""
 
-    def __init__(self, folder: Path, made: nn.Module, masters: torch.dtype) -> None:
+    def __init__(self, folder: Path, module: nn.Module, masters: torch.dtype) -> None:
         self.publisher = WeightsPublisher(folder, None, WeightTransport.SHARED_MEMORY)
-        self._dtype = next(made.parameters()).dtype
-        self.weights = {name: weight.to(masters, copy=True) for name, weight in made.state_dict().items()}
+        self._dtype = next(module.parameters()).dtype
+        self.weights = {name: weight.to(masters, copy=True) for name, weight in module.state_dict().items()}
         self._version = 0
 
     def publish(self) -> refit_pb2.WeightsAnnouncement:
@@ -98,7 +97,7 @@ async def no_stream(
 
 
 class Clock:
-    """Best seconds of what is measured again and again: `best` on the wall, `spent` of the processor."""
+    """Best seconds of repeated measurements: `best` of the wall clock, `spent` of processor time."""
 
     def __init__(self) -> None:
         self.best: dict[str, float] = {}
@@ -119,14 +118,17 @@ def measure(
     masters: torch.dtype | None = None,
     repeats: int = 5,
 ) -> dict[str, float]:
-    """Best seconds of `repeats`: memcpy (tensor by tensor, with one thread or all, whichever is faster);
-    publish (copy in, checksum); fetch (map, lock); adopt (the engine computes with what is mapped); proof
-    (what is left then of the checksums that the receiver computes); copy (fetch, an engine that copies, and
-    the checksums beside it). In memcpys, adopting: until the engine can compute; proven: until what it makes
-    is handed out; copying: that for an engine that copies. Of processor seconds, with memcpy's of one thread,
-    all is counted.
+    """Return the best seconds of `repeats` refits, by phase, and totals in multiples of a memcpy.
 
-    masters: the precision that the trainer's weights have; None: dtype. gib: of the weights.
+    Phases: memcpy (tensor by tensor, with one thread or all, whichever is faster); publish (copy in,
+    checksum); fetch (map, lock); adopt (load the mapped tensors into the engine); proof (the remaining time
+    of the receiver's checksums); copy (fetch into an engine that copies, with concurrent checksums). Totals
+    in memcpys: adopting, until the engine can compute; proven, until its output may be handed out; copying,
+    the same for an engine that copies. The *_processor totals count all processor time, relative to a memcpy
+    of one thread. gib: size of the weights.
+
+    Args:
+        masters: Precision of the trainer's weights; None: dtype.
     """
     source, engine = (model(size_bytes, dtype) for _ in range(2))
     own = {name: torch.zeros_like(weight) for name, weight in source.state_dict().items()}
@@ -135,19 +137,19 @@ def measure(
         sender = Sender(Path(folder), source, masters or dtype)
         asyncio.run(_versions(sender, engine, own, dict(source.state_dict()), Path(folder), clock, repeats))
         sender.publisher.close()
-    found = dict(clock.best)
-    found["memcpy"] = min(found.pop("memcpy_one"), found.pop("memcpy_all"))
-    found["gib"] = sum(weight.nbytes for weight in own.values()) / 2**30
+    figures = dict(clock.best)
+    figures["memcpy"] = min(figures.pop("memcpy_one"), figures.pop("memcpy_all"))
+    figures["gib"] = sum(weight.nbytes for weight in own.values()) / 2**30
     spent = clock.spent | {"memcpy": clock.spent["memcpy_one"]}
     adopting, proven = ("publish", "fetch", "adopt"), ("publish", "fetch", "adopt", "proof")
-    found |= {
-        "adopting": _memcpys(found, *adopting),
-        "proven": _memcpys(found, *proven),
+    figures |= {
+        "adopting": _memcpys(figures, *adopting),
+        "proven": _memcpys(figures, *proven),
         "adopting_processor": _memcpys(spent, *proven),
-        "copying": _memcpys(found, "publish", "copy"),
+        "copying": _memcpys(figures, "publish", "copy"),
         "copying_processor": _memcpys(spent, "publish", "copy"),
     }
-    return found
+    return figures
 
 
 def _memcpys(seconds: dict[str, float], *parts: str) -> float:
@@ -196,8 +198,8 @@ async def _versions(
 def sender_seconds(
     size_bytes: int = 256 << 20, receivers: tuple[int, ...] = (1, 8), versions: int = 6
 ) -> dict[int, float]:
-    """Receivers, each a process of its own -> the sender's processor seconds a version."""
-    found = {}
+    """Return the sender's processor seconds per version, by number of receivers, each its own process."""
+    seconds = {}
     for count in receivers:
         source = model(size_bytes, torch.bfloat16)
         with ExitStack() as stack:
@@ -217,8 +219,8 @@ def sender_seconds(
                 spent.append(time.process_time() - begun)
             for wire in wires:
                 wire.send_bytes(b"")
-        found[count] = sorted(spent[_WARM:])[versions // 2]
-    return found
+        seconds[count] = sorted(spent[_WARM:])[versions // 2]
+    return seconds
 
 
 @contextmanager

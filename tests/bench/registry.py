@@ -1,4 +1,4 @@
-"""All lines, in the order of the table."""
+"""All lines of the benchmark, in the order of the table."""
 
 from tests.bench.line import Line
 from tests.bench.lines import (

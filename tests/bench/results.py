@@ -1,4 +1,4 @@
-"""What was measured, kept on the disk: one file a line, written when the line is done."""
+"""Stores results on disk: one file per line, written when the line is done."""
 
 import json
 import time
@@ -9,14 +9,14 @@ from typing import Any
 
 from tests.bench.line import Form, Line, Outcome
 
-#: Others' cores below which a machine counts as quiet.
+#: A machine counts as quiet if everything else uses at most this many cores.
 QUIET = 0.1
 
 
 @dataclass(frozen=True)
 class Result:
-    """One line's. seconds: that it took. others_cores: cores that everything else on the machine used
-    meanwhile, on average."""
+    """Result of one line. seconds: duration of the run. others_cores: mean number of cores that everything
+    else on the machine used meanwhile."""
 
     line: str
     form: str
@@ -33,7 +33,7 @@ class Result:
 def made(
     line: Line, form: Form, outcome: Outcome, begun: float, others_cores: float, machine: Mapping[str, Any]
 ) -> Result:
-    """begun: time.time() before the run."""
+    """Return the result of a run. begun: start of the run, in seconds since the epoch."""
     option = "" if form is Form.QUICK else f" --{form}"
     return Result(
         line.name,
@@ -54,7 +54,7 @@ def path_of(folder: Path, name: str, form: Form) -> Path:
 
 
 def keep(result: Result, folder: Path) -> Path:
-    """Write it, in place of what was measured before in the same form."""
+    """Write a result, replacing the previous one of the same form. Return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = path_of(folder, result.line, Form(result.form))
     path.write_text(json.dumps(asdict(result), indent=1))
@@ -66,12 +66,12 @@ def read(path: Path) -> Result:
 
 
 def newest(folder: Path, names: Sequence[str]) -> dict[str, Result]:
-    """By line, in the order of the names: the full form where there is one, else the quick one; a line that
-    was not measured is left out."""
-    found = {}
+    """Return the results by line, in the order of the names: the full form if it exists, else the quick form.
+    Unmeasured lines are left out."""
+    results = {}
     for name in names:
         paths = [path_of(folder, name, form) for form in (Form.FULL, Form.QUICK)]
         path = next((path for path in paths if path.is_file()), None)
         if path is not None:
-            found[name] = read(path)
-    return found
+            results[name] = read(path)
+    return results

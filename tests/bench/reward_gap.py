@@ -1,4 +1,4 @@
-"""How much less reward a job has than another after it has learned from as many samples. Pure."""
+"""Compares the rewards of two jobs after the same number of samples. Pure functions."""
 
 import math
 import statistics
@@ -24,16 +24,17 @@ class RewardGap:
 
     @staticmethod
     def error_of_mean(gaps: Sequence["RewardGap"]) -> float:
-        """Of the mean of gaps that do not depend on each other."""
+        """Return the standard error of the mean of independent gaps."""
         return math.sqrt(sum(gap.error**2 for gap in gaps)) / len(gaps)
 
 
 def reward_gap(
     base: Sequence[Mapping[str, Any]], other: Sequence[Mapping[str, Any]], samples: int
 ) -> RewardGap:
-    """From the lines of metrics of two jobs whose steps have so many samples: over the last three versions of
-    the weights that both sampled from. A version is the number of steps learned from: a step's own samples
-    are of an earlier one, the earlier the staler they are. Raises RuntimeError where there are no three."""
+    """Compute the reward gap from the metrics of two jobs with `samples` samples per step, over the last
+    three weight versions that both sampled from. A version is the number of steps learned from; the staler a
+    step's samples, the earlier their version. Raises RuntimeError if there are fewer than three common
+    versions."""
     left, right = _by_version(base), _by_version(other)
     common = sorted(left.keys() & right.keys())[-_VERSIONS:]
     if len(common) < _VERSIONS:
@@ -50,7 +51,8 @@ def reward_gap(
 
 
 def _by_version(lines: Sequence[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
-    """The last step with samples of each version; steps with samples of several are left out."""
+    """Return the last step that sampled from each version; steps with samples of several versions are left
+    out."""
     return {
         line["step"] - 1 - int(line["rollout/staleness"]): line
         for line in lines

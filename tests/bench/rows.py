@@ -1,4 +1,4 @@
-"""Rows of ragged lengths, for methods that learn from given rows."""
+"""Training rows of ragged lengths for offline methods."""
 
 import json
 import random
@@ -12,15 +12,15 @@ ROWS = "rows.jsonl"
 
 
 def write(workload: Workload, folder: Path, steps: int, rows_per_step: int) -> None:
-    """A file of rows with `prompt` and `response` (sft), or `prompt`, `chosen` and `rejected` (else). The
-    responses' lengths have a long tail, each step its own."""
+    """Write a file of rows with `prompt` and `response` (sft), or `prompt`, `chosen` and `rejected` (else).
+    The response lengths of each step are long-tailed."""
     draw, lines = random.Random(workload.seed), []
     longest, mean = workload.most_tokens, workload.response_tokens
     for step in range(steps):
         names = ("response",) if workload.method == "sft" else ("chosen", "rejected")
         lengths = {
-            name: tailed(steps * place + step, rows_per_step, mean, longest, workload.seed)
-            for place, name in enumerate(names)
+            name: tailed(steps * index + step, rows_per_step, mean, longest, workload.seed)
+            for index, name in enumerate(names)
         }
         for row in range(rows_per_step):
             texts = {name: workload.words(draw, lengths[name][row]) for name in names}
@@ -29,6 +29,6 @@ def write(workload: Workload, folder: Path, steps: int, rows_per_step: int) -> N
 
 
 def tokens_of(row: dict[str, Any]) -> int:
-    """Of a row's longest sequence, with its end token."""
+    """Return the length of a row's longest sequence, with its end token."""
     responses = [row[name] for name in ("response", "chosen", "rejected") if name in row]
     return len(row["prompt"].split()) + max(len(each.split()) for each in responses) + 1

@@ -1,7 +1,7 @@
-"""Pictures of the dashboard for the documentation: `make screenshots`.
+"""Takes screenshots of the dashboard for the documentation: `make screenshots`.
 
-Sums with their working, as in examples/arithmetic, are learned for real. The page is opened in Chromium while
-a job runs, and what is seen goes to docs/images.
+Trains real jobs on the sums of examples/arithmetic, opens the page in Chromium while a job runs, and writes
+the screenshots to docs/images.
 """
 
 import secrets
@@ -38,8 +38,8 @@ LABELS = {"team": "sums"}
 
 
 def main() -> int:
-    with tempfile.TemporaryDirectory(prefix="kubealign-pictures-") as held:
-        folder = Path(held) / "arithmetic"
+    with tempfile.TemporaryDirectory(prefix="kubealign-pictures-") as temporary:
+        folder = Path(temporary) / "arithmetic"
         shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns("runs", "data", "__pycache__"))
         subprocess.run(
             [sys.executable, folder / "make_data.py", "--seed=1", f"--out={folder / 'data'}"], check=True
@@ -55,11 +55,11 @@ def main() -> int:
 
 
 def until_it_has_something_to_show(client: AlignmentClient, folder: Path) -> Job:
-    """A few jobs that have ended, and one that has run for a while and still does."""
+    """Run a few jobs to their end, and return a job that has run for a while and is still running."""
     gentle = learner(folder, "sums-gentle", steps=12, rate=1.0e-4)
     for job in client.submit_all([imitator(folder), gentle]):
         job.wait(SECONDS)
-    # An engine that may not differ at all.
+    # Fails: the mismatch gate tolerates no difference of the engine.
     wrong = client.submit_all([learner(folder, "sums-strict", steps=30, rate=3.0e-4, gap=1.0e-12)])[0]
     with suppress(JobFailed):
         wrong.wait(SECONDS)
@@ -71,14 +71,14 @@ def until_it_has_something_to_show(client: AlignmentClient, folder: Path) -> Job
 
 
 def imitator(folder: Path) -> AlignmentJob:
-    """The example's first job, but for a fixed number of steps."""
+    """Return the example's first job with a fixed number of steps."""
     changes = [f"arithmetic-sft:spec.{change}" for change in ("maxSteps=600", "validation.everySteps=100")]
     jobs = load_jobs(folder / "jobs.yaml", {"DATA": "data"}, changes)
     return jobs[0].model_copy(update={"metadata": Metadata(name="sums-sft", labels=LABELS)})
 
 
 def learner(folder: Path, name: str, *, steps: int, rate: float, gap: float = 0.05) -> AlignmentJob:
-    """A job that is rewarded for the sum, and for its working."""
+    """Return a job that is rewarded for the sum and for its working."""
 
     def function(of: str) -> dict[str, Any]:
         return {"file": {"path": str(folder / "rewards.py"), "name": of}}
@@ -117,25 +117,25 @@ def learner(folder: Path, name: str, *, steps: int, rate: float, gap: float = 0.
 
 def take(runs: Path, job: Job) -> None:
     token = secrets.token_urlsafe(16)
-    place = f"#/jobs/{job.namespace}/{job.name}"
+    route = f"#/jobs/{job.namespace}/{job.name}"
     with chromium() as browser, Dashboard(LocalAccess(runs, token)) as served:
 
         def picture(name: str, hash: str, ready: Callable[["Page"], None], **options: object) -> None:
             shoot(browser, served.url, token, name, hash, ready, **options)
 
         picture("list", "#/", lambda page: page.get_by_role("row").nth(4).wait_for(), viewport=LOW)
-        picture("job", place, curves)
-        picture("dark", place, lambda page: curves(page, "phases"), color_scheme="dark")
+        picture("job", route, curves)
+        picture("dark", route, lambda page: curves(page, "phases"), color_scheme="dark")
         picture(
             "sample",
-            f"{place}?tab=samples&step={SEEN - 1}",
+            f"{route}?tab=samples&step={SEEN - 1}",
             lambda page: coloured(page, "KL to the reference"),
         )
-        picture("phone", place, curves, viewport=PHONE, device_scale_factor=2)
+        picture("phone", route, curves, viewport=PHONE, device_scale_factor=2)
 
 
 def curves(page: "Page", panel: str = "reward") -> None:
-    """Until this panel is drawn, and those in sight with it: a panel is drawn once it is seen."""
+    """Wait until this panel and the visible ones are drawn: a panel is drawn when it becomes visible."""
     page.locator(f"#figure-{panel}").evaluate("(one) => one.closest('.group').scrollIntoView()")
     page.wait_for_function(f"() => document.querySelector('#figure-{panel} .plot')?.data?.length > 0")
     if panel == "reward":

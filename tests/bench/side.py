@@ -1,4 +1,4 @@
-"""What one side of a comparison of steps did: its figures, step by step, and what it used."""
+"""One side of a comparison of steps: its metrics, step by step, and its resource usage."""
 
 import statistics
 from collections.abc import Iterable, Sequence
@@ -7,26 +7,26 @@ from typing import Any
 
 from tests.bench.watch import Usage
 
-#: In the order of a step. The refit is not one of them: it passes while kubealign's generate waits for it.
+#: In the order of a step. The refit is not a phase: it is part of the time of kubealign's generate.
 PHASES = ("generate", "score", "values", "logprobs", "train")
 
 
 @dataclass
 class Side:
-    """Over all rounds, warm-up steps left out."""
+    """Measurements of one side over all rounds, without warm-up steps."""
 
     name: str
-    #: Lines of metrics, one a step: `time` (of its end, time.time()), `batch/tokens`, `seconds/PHASE`.
+    #: Lines of metrics, one per step: `time` (end, seconds since the epoch), `batch/tokens`, `seconds/PHASE`.
     steps: list[dict[str, Any]] = field(default_factory=list)
-    #: Processor seconds of a step, by group, one entry a round.
+    #: Processor seconds per step, by group, one entry per round.
     cpu_seconds: list[dict[str, float]] = field(default_factory=list)
-    #: Cores that the rest of the machine used meanwhile, one entry a round.
+    #: Cores that the rest of the machine used meanwhile, one entry per round.
     others_cores: list[float] = field(default_factory=list)
     peak_bytes: dict[str, int] = field(default_factory=dict)
     peak_bytes_of_all: int = 0
 
     def add(self, lines: Sequence[dict[str, Any]], usage: Usage, warmup: int) -> None:
-        """One round. Raises RuntimeError where it has no step after the warm-up."""
+        """Add one round. Raises RuntimeError if it has no step after the warm-up."""
         measured = list(lines[warmup:])
         if not measured:
             raise RuntimeError(f"{self.name} made {len(lines)} steps, {warmup} of them warm-up")
@@ -43,28 +43,28 @@ class Side:
         self.peak_bytes_of_all = max(self.peak_bytes_of_all, of_all)
 
     def seconds(self, phase: str) -> float | None:
-        """Median; None: this side has no such phase."""
-        found = [line[f"seconds/{phase}"] for line in self.steps if f"seconds/{phase}" in line]
-        return _median(found) if found else None
+        """Return the median seconds of a phase; None if this side has no such phase."""
+        values = [line[f"seconds/{phase}"] for line in self.steps if f"seconds/{phase}" in line]
+        return _median(values) if values else None
 
     @property
     def step_seconds(self) -> float:
         return _median(line["seconds/step"] for line in self.steps)
 
     def rest(self) -> float:
-        """Median of what no phase accounts for."""
+        """Return the median seconds outside of all phases."""
         return _median(
             line["seconds/step"] - sum(line.get(f"seconds/{phase}", 0.0) for phase in PHASES)
             for line in self.steps
         )
 
     def tokens_per_second(self) -> float:
-        """Over all steps together, as their tokens differ."""
+        """Return the tokens per second over all steps together, because their tokens differ."""
         tokens = sum(line["batch/tokens"] for line in self.steps)
         return float(tokens / sum(line["seconds/step"] for line in self.steps))
 
     def cpu_seconds_by_group(self) -> dict[str, float]:
-        """Median over the rounds, of those that used any."""
+        """Return the median over the rounds, for groups that used any."""
         groups = dict.fromkeys(group for entry in self.cpu_seconds for group in entry)
         return {
             group: median
@@ -73,7 +73,7 @@ class Side:
         }
 
     def as_json(self) -> dict[str, Any]:
-        """All of it, and the medians by phase."""
+        """Return all fields and the medians by phase."""
         phases = {phase: seconds for phase in PHASES if (seconds := self.seconds(phase)) is not None}
         phases |= {"rest": self.rest(), "step": self.step_seconds}
         if (refit := self.seconds("refit")) is not None:

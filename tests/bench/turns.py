@@ -1,4 +1,4 @@
-"""Two sides that share the machine by turns, so that whatever makes it slower or faster meets both alike."""
+"""Alternates the machine between concurrent sides, so that changes of its speed affect all sides equally."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ _LOOK_SECONDS = 0.05
 
 @dataclass(frozen=True)
 class Turn:
-    """A side had the machine from `begin` to `end` (time.time())."""
+    """A period in which a side had the machine, in seconds since the epoch."""
 
     side: int
     begin: float
@@ -24,17 +24,16 @@ class Turn:
 
 
 def seconds_of(turns: Sequence[Turn], side: int, begin: float, end: float) -> float:
-    """How long of the time between the two the side had the machine."""
+    """Return for how many seconds between `begin` and `end` the side had the machine."""
     return sum(max(0.0, min(end, turn.end) - max(begin, turn.begin)) for turn in turns if turn.side == side)
 
 
 class Turns:
-    """A context manager. Meanwhile each process that this one starts is a side, with all its descendants, in
-    the order in which they come; but for the one whose turn it is they are all stopped (SIGSTOP).
+    """A context manager that treats each child process started within it, with all its descendants, as a
+    side, in the order of their start. All sides except the one whose turn it is are stopped (SIGSTOP).
 
-    A processor that others share is for minutes a third slower than it was before: of two runs of which one
-    follows the other that is most of what their ratio says. A turn should be much longer than what a cache
-    takes to fill, and much shorter than a step."""
+    A shared processor can be a third slower for minutes, which would dominate the ratio of two consecutive
+    runs. A turn should be much longer than the time to fill a cache, and much shorter than a step."""
 
     def __init__(self, seconds: float = 0.5) -> None:
         self._seconds = seconds
@@ -54,13 +53,14 @@ class Turns:
         self._thread.join(_WAIT_SECONDS)
 
     def wait_for_sides(self, count: int) -> None:
-        """Until so many have come. Raises TimeoutError."""
+        """Wait until `count` sides have started. Raises TimeoutError."""
         with self._came:
             if not self._came.wait_for(lambda: len(self._sides) >= count, _WAIT_SECONDS):
                 raise TimeoutError(f"{len(self._sides)} of {count} sides came in {_WAIT_SECONDS:g} s")
 
     def seconds(self, side: int, begin: float, end: float) -> float:
-        """How long of the time between the two (time.time()) the side had the machine."""
+        """Return for how many seconds between two times (seconds since the epoch) the side had the
+        machine."""
         return seconds_of(self._turns, side, begin, end)
 
     def _take(self) -> None:
@@ -77,7 +77,7 @@ class Turns:
                 _signal(_family(side), signal.SIGCONT)
 
     def _look(self) -> None:
-        """Those that have come are stopped, until it is their turn."""
+        """Detect new sides and stop them until their turn."""
         for child in psutil.Process().children():
             if child not in self._sides and child not in self._others:
                 _signal(_family(child), signal.SIGSTOP)

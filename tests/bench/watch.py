@@ -1,4 +1,5 @@
-"""What processes use while they run: processor time and memory by group, and what the machine's rest uses."""
+"""Measures processor time and memory of running processes by group, and the load of the rest of the
+machine."""
 
 import bisect
 import threading
@@ -10,18 +11,18 @@ from dataclasses import dataclass, field
 import psutil
 
 _SECONDS_BETWEEN = 0.5
-# By how much a resident set size must exceed its highest before proportional ones are read again: as a share
-# of the highest of all together.
+# Excess of a resident set size over its maximum that triggers reading the proportional sizes again, as a
+# share of the maximum of all groups together.
 _HIGHER = 0.01
-# Beside the groups' names.
+# Pseudo-group.
 _ALL = "all together"
 
 
 @dataclass(frozen=True)
 class Moment:
-    """A sample at `time` (time.time()): processor seconds so far, by group and of the whole machine, and
-    bytes by group, where they were read (see `Highs`): proportional set sizes, so a sum counts shared pages
-    once."""
+    """A measurement at `time` (seconds since the epoch): processor seconds so far, by group and of the whole
+    machine, and bytes by group if they were read (see `Highs`). The bytes are proportional set sizes, whose
+    sum counts shared pages once."""
 
     time: float
     group_seconds: Mapping[str, float]
@@ -31,12 +32,12 @@ class Moment:
 
 @dataclass
 class Usage:
-    """What was seen."""
+    """All measurements of a run."""
 
     moments: list[Moment] = field(default_factory=list)
 
     def cpu_seconds(self, begin: float, end: float) -> dict[str, float]:
-        """Processor seconds of each group between two times (time.time())."""
+        """Return the processor seconds of each group between two times (seconds since the epoch)."""
         first, last = self._at(begin), self._at(end)
         return {
             group: seconds - first.group_seconds.get(group, 0.0)
@@ -44,8 +45,8 @@ class Usage:
         }
 
     def others_cores(self, begin: float, end: float) -> float:
-        """Cores that everything else on the machine used, on average. Above a few hundredths the seconds
-        measured meanwhile are too long."""
+        """Return the mean number of cores that everything else on the machine used. Above a few hundredths,
+        the seconds measured meanwhile are too long."""
         first, last = self._at(begin), self._at(end)
         ours = sum(self.cpu_seconds(begin, end).values())
         return max(0.0, last.machine_seconds - first.machine_seconds - ours) / max(
@@ -53,7 +54,7 @@ class Usage:
         )
 
     def peak_bytes(self, end: float) -> tuple[dict[str, int], int]:
-        """The most that each group held until then, and the most that all held together."""
+        """Return the peak bytes of each group until `end`, and the peak of all groups together."""
         read = [moment.group_bytes for moment in self.moments if moment.time <= end and moment.group_bytes]
         groups = dict.fromkeys(group for sizes in read for group in sizes)
         peaks = {group: max(sizes.get(group, 0) for sizes in read) for group in groups}
@@ -65,15 +66,15 @@ class Usage:
 
 
 class Highs:
-    """When proportional set sizes are worth reading: where a group, or all together, are resident with more
-    bytes than ever before. To read them the kernel walks the page tables (a tenth of a second for a job of
-    ten processes), and the work that is timed lacks that core meanwhile; resident sizes are counters."""
+    """Decides when to read proportional set sizes: when the resident bytes of a group, or of all groups,
+    reach a new maximum. Reading them makes the kernel walk the page tables (a tenth of a second for a job of
+    ten processes), which takes a core from the measured work; resident sizes are cheap counters."""
 
     def __init__(self) -> None:
         self._highest: dict[str, int] = {}
 
     def reached(self, resident: Mapping[str, int]) -> bool:
-        """resident: bytes by group."""
+        """Return whether there is a new maximum. resident: bytes by group."""
         now = {**resident, _ALL: sum(resident.values())}
         least = _HIGHER * self._highest.get(_ALL, 0)
         higher = any(size > self._highest.get(group, 0) + least for group, size in now.items())
@@ -85,8 +86,7 @@ class Highs:
 class Watch:
     """Watches a process and its descendants from a thread of its own. A context manager.
 
-    `group_of` says of {pid: parent's pid} which group each pid belongs to. Without `memory` no bytes are
-    read."""
+    `group_of` maps {pid: parent's pid} to the group of each pid. Without `memory` no bytes are read."""
 
     def __init__(
         self, root: int, group_of: Callable[[dict[int, int]], dict[int, str]], memory: bool = True
@@ -120,7 +120,7 @@ class Watch:
             self.usage.moments.append(Moment(time.time(), seconds, _machine_seconds(), memory))
 
     def _cpu(self, family: list[psutil.Process], groups: dict[int, str]) -> dict[str, float]:
-        """What those that ended have used counts on."""
+        """Return the processor seconds by group, including processes that have ended."""
         for process in family:
             try:
                 times = process.cpu_times()
@@ -133,7 +133,7 @@ class Watch:
         return seconds
 
     def _memory(self, family: list[psutil.Process], groups: dict[int, str]) -> dict[str, int] | None:
-        """None: it was not read."""
+        """Return the bytes by group; None if they were not read."""
         if not self._highs.reached(_bytes(family, groups, _resident)):
             return None
         return _bytes(family, groups, _proportional)
@@ -142,7 +142,7 @@ class Watch:
 def _bytes(
     family: list[psutil.Process], groups: dict[int, str], size: Callable[[psutil.Process], int]
 ) -> dict[str, int]:
-    """By group."""
+    """Sum the sizes of the processes by group."""
     sizes: Counter[str] = Counter()
     for process in family:
         try:
@@ -162,7 +162,7 @@ def _proportional(process: psutil.Process) -> int:
 
 
 def _machine_seconds() -> float:
-    """Guests' time is in user's already."""
+    """Return the machine's busy seconds. The time of guests is already included in user time."""
     times = psutil.cpu_times()
     return float(times.user + times.system + times.nice) + sum(
         getattr(times, name, 0.0) for name in ("irq", "softirq", "steal")

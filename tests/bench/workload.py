@@ -1,5 +1,5 @@
-"""The work that both sides of a comparison do: one model, one set of prompts, one reward, one optimiser's
-numbers. Imports nothing of kubealign, so that a peer's own environment can read it."""
+"""The workload of all sides of a comparison: model, prompts, reward and optimiser settings. Imports nothing
+of kubealign, so that it can be loaded in a peer's environment."""
 
 import json
 import random
@@ -21,7 +21,7 @@ from transformers.utils import logging
 MODEL, REWARD_MODEL, PROMPTS, WORKLOAD = "model", "reward_model", "prompts.jsonl", "workload.json"
 REWARD, WORKFLOW = "reward.py", "workflow.py"
 
-#: Both sides call it: kubealign with the names prompts and responses, TRL with prompts and completions.
+#: Called by both sides: kubealign passes prompts and responses, TRL prompts and completions.
 _REWARD_SOURCE = '''"""The share of a response's words whose number is even."""
 
 
@@ -33,7 +33,7 @@ def _even_share(words):
     return sum(word[-1] in "02468" for word in words) / max(1, len(words))
 '''
 
-#: The samples of a prompt are begun in their order.
+#: Relies on the samples of a prompt starting in order.
 _WORKFLOW_SOURCE = '''"""Each response has the length that its prompt's row says."""
 
 from collections import Counter
@@ -43,17 +43,18 @@ _begun = Counter()
 
 async def workflow(episode):
     lengths = episode.columns["lengths"]
-    place = _begun[episode.prompt] % len(lengths)
+    index = _begun[episode.prompt] % len(lengths)
     _begun[episode.prompt] += 1
-    await episode.generate(max_tokens=lengths[place])
+    await episode.generate(max_tokens=lengths[index])
 '''
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A Llama of this shape, and the batch of a step. Lengths in tokens. longest: of a step's responses,
-    whose mean is then `response_tokens`; None: all have `response_tokens`. method: as a job's spec names
-    it."""
+    """Shape of a Llama, and the batch of a step. Lengths are in tokens.
+
+    longest: longest response of a step, whose mean is then `response_tokens`; None: all responses have
+    `response_tokens`. method: name of the algorithm in a job's spec."""
 
     hidden: int
     intermediate: int
@@ -76,23 +77,23 @@ class Workload:
 
     @property
     def tokens(self) -> int:
-        """Of one step, prompts and responses."""
+        """Tokens of one step, prompts and responses."""
         return self.sequences * (self.prompt_tokens + self.response_tokens)
 
     @property
     def most_tokens(self) -> int:
-        """Of the longest response."""
+        """Tokens of the longest response."""
         return self.longest or self.response_tokens
 
     def lengths(self, step: int) -> list[int]:
-        """Of a step's responses, prompt by prompt."""
+        """Return the lengths of a step's responses, prompt by prompt."""
         if self.longest is None:
             return [self.response_tokens] * self.sequences
         return tailed(step, self.sequences, self.response_tokens, self.longest, self.seed)
 
     def write(self, folder: Path, steps: int) -> int:
-        """Model, tokenizer, prompts for `steps` steps, reward and the numbers themselves, in this folder.
-        Returns how many weights the model has."""
+        """Write model, tokenizer, prompts for `steps` steps, reward and this workload to the folder. Return
+        the number of weights of the model."""
         folder.mkdir(parents=True)
         logging.disable_progress_bar()  # type: ignore[no-untyped-call]
         torch.manual_seed(self.seed)
@@ -110,7 +111,7 @@ class Workload:
         return sum(parameter.numel() for parameter in model.parameters())
 
     def rows(self, steps: int) -> list[dict[str, Any]]:
-        """Prompts in the order of the steps, each with the lengths of its samples."""
+        """Return the prompts in the order of the steps, each with the lengths of its samples."""
         draw, rows, each = random.Random(self.seed), [], self.samples_per_prompt
         for step in range(steps):
             lengths = self.lengths(step)
@@ -120,7 +121,7 @@ class Workload:
         return rows
 
     def words(self, draw: random.Random, tokens: int) -> str:
-        """A text of so many tokens."""
+        """Return a random text of `tokens` tokens."""
         return " ".join(f"w{draw.randrange(self.vocabulary - 3)}" for _ in range(tokens))
 
     @staticmethod
@@ -128,7 +129,7 @@ class Workload:
         return Workload(**json.loads((folder / WORKLOAD).read_text()))
 
     def doing(self, **changes: Any) -> "Workload":
-        """The same with these numbers in place of its own."""
+        """Return a copy with these changes."""
         return replace(self, **changes)
 
     def _config(self, **more: Any) -> LlamaConfig:
@@ -148,7 +149,7 @@ class Workload:
         )
 
     def _tokenizer(self) -> PreTrainedTokenizerFast:
-        """One token a word, so that a text's length is known."""
+        """Return a tokenizer with one token per word, so that the length of a text is known."""
         words = ["<pad>", "<eos>", "<unk>", *(f"w{number}" for number in range(self.vocabulary - 3))]
         tokenizer = Tokenizer(
             models.WordLevel({word: index for index, word in enumerate(words)}, unk_token="<unk>")
@@ -159,7 +160,7 @@ class Workload:
         )
 
 
-#: A moment's work, to see whether the benchmark itself works.
+#: Checks in seconds that the benchmark itself works.
 TINY = Workload(
     hidden=32, intermediate=64, layers=2, heads=2, vocabulary=256, prompts_per_step=4, response_tokens=12
 )

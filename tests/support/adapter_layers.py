@@ -62,20 +62,20 @@ def _run(rank: int, folder: Path, work: Path, sequence_parallel: bool) -> None:
         add_adapters(stage.trunk, conversion, LORA, downs, groups.tensor)
         stage.double().train()
         _fill(conversion, dict(stage.weights()))
-        found = {}
+        results = {}
         for name in COLUMNS + ROWS:
-            found.update(
+            results.update(
                 _layer(stage.trunk, f"decoder.layers.0.{name}", rank, sequence_parallel, groups.tensor)
             )
-        save_file(found, work / f"{sequence_parallel}-{rank}.safetensors")
+        save_file(results, work / f"{sequence_parallel}-{rank}.safetensors")
         weights = {name: parameter.detach() for name, parameter in stage.weights().items()}
-        wholes = dict(gather_tensors(conversions, rank, weights, torch.float64, is_adapter))
-        wholes |= dict(
+        gathered = dict(gather_tensors(conversions, rank, weights, torch.float64, is_adapter))
+        gathered |= dict(
             gather_tensors(conversions, rank, weights, torch.float64, is_weight, LORA.alpha / LORA.rank)
         )
     if rank == 0:
         save_file(
-            {name: tensor.contiguous() for name, tensor in wholes.items()},
+            {name: tensor.contiguous() for name, tensor in gathered.items()},
             work / f"{sequence_parallel}-whole.safetensors",
         )
 
@@ -85,9 +85,9 @@ def _fill(conversion: WeightConversion, parameters: dict[str, Tensor]) -> None:
     for name, parameter in parameters.items():
         if name.endswith(".lora_B"):
             (part,) = conversion.slices_of(name)
-            whole = whole_up(part.name, part.tensor_shape)
+            full_up = whole_up(part.name, part.tensor_shape)
             with torch.no_grad():
-                parameter.copy_(whole[part.start[0] : part.start[0] + part.size[0]])
+                parameter.copy_(full_up[part.start[0] : part.start[0] + part.size[0]])
 
 
 def whole_up(name: str, shape: tuple[int, ...]) -> Tensor:
@@ -112,25 +112,25 @@ def _layer(
     layer = dict(trunk.named_modules())[name]
     outputs, inputs = layer.weight.shape
     is_row = name.endswith(("linear_proj", "linear_fc2"))
-    whole, gradient = whole_inputs(inputs * (2 if is_row else 1), outputs * (1 if is_row else 2))
+    full_input, gradient = whole_inputs(inputs * (2 if is_row else 1), outputs * (1 if is_row else 2))
     own = slice(rank * TOKENS // 2, (rank + 1) * TOKENS // 2) if shared else slice(None)
     if is_row:
-        given = whole[..., rank * inputs : (rank + 1) * inputs]
+        layer_input = full_input[..., rank * inputs : (rank + 1) * inputs]
         slope = gradient[own]
     else:
-        given = whole[own]
+        layer_input = full_input[own]
         slope = gradient[..., rank * outputs : (rank + 1) * outputs]
-    given = given.clone().requires_grad_()
-    output = layer(given)[0]
+    layer_input = layer_input.clone().requires_grad_()
+    output = layer(layer_input)[0]
     output.backward(slope)
     with adapters_disabled(trunk), torch.no_grad():
-        base = layer(given)[0]
-    found = {f"{name}.output": output.detach(), f"{name}.base": base, f"{name}.inputs": given.grad}
+        base = layer(layer_input)[0]
+    results = {f"{name}.output": output.detach(), f"{name}.base": base, f"{name}.inputs": layer_input.grad}
     for part, adapter in layer.adapters.items():
         for half in ("lora_A", "lora_B"):
             parameter = getattr(adapter, half)
             if getattr(parameter, "sequence_parallel", False):
                 dist.all_reduce(parameter.grad, group=group)
-            found[f"{name}{ADAPTER_MARK}{part}.{half}"] = parameter.grad
+            results[f"{name}{ADAPTER_MARK}{part}.{half}"] = parameter.grad
     assert layer.weight.grad is None
-    return {key: tensor.contiguous() for key, tensor in found.items()}
+    return {key: tensor.contiguous() for key, tensor in results.items()}

@@ -52,8 +52,8 @@ def whole_job(algorithm: str, changes: dict[str, Any] | None = None) -> dict[str
         "metadata": {"name": algorithm.lower()},
         "spec": spec,
     }
-    for place, value in (changes or {}).items():
-        *parents, last = [int(part) if part.isdecimal() else part for part in place.split(".")]
+    for path, value in (changes or {}).items():
+        *parents, last = [int(part) if part.isdecimal() else part for part in path.split(".")]
         holder: Any = job
         for part in parents:
             if isinstance(holder, dict) and not isinstance(holder.get(part), dict | list):

@@ -42,15 +42,15 @@ def random_batch(responses: list[int], groups: list[int], seed: int = 0) -> Batc
 
 
 def stand_in(batch: Batch, weights: Tensor) -> ModelOutputs:
-    """What a model of three weights would give: outputs that depend on the weights, differently at each
-    token, and on the sequence's own tokens only. Sequences are told apart by their sample ids, which are
-    numbers. The batch has the column behaviour_logprobs or none is needed; candidates and ratings make
-    outputs of their widths.
+    """Return the outputs of a stand-in model with three weights. They depend on the weights, differently at
+    each token, and only on the tokens of the sequence itself. Sample ids are numbers that distinguish the
+    sequences. Log-probabilities are near the column behaviour_logprobs, if the batch has it; the columns
+    candidates and ratings determine the widths of their outputs.
     """
     which = torch.tensor([float(name) for name in batch.sample_ids], dtype=torch.float64)
-    place, own = batch.positions.double(), which[batch.sequence_of_token]
-    move = weights @ torch.stack([torch.cos(place + own), torch.sin(2 * place), place / 10])
-    start = batch.token_columns.get("behaviour_logprobs", torch.full_like(place, -1.0)).double()
+    position, own = batch.positions.double(), which[batch.sequence_of_token]
+    move = weights @ torch.stack([torch.cos(position + own), torch.sin(2 * position), position / 10])
+    start = batch.token_columns.get("behaviour_logprobs", torch.full_like(position, -1.0)).double()
     ratings = batch.sequence_columns.get("ratings")
     candidates = batch.token_columns.get("candidates")
     return ModelOutputs(

@@ -46,8 +46,8 @@ def chromium() -> Iterator["Browser"]:
 
 
 class Dashboard:
-    """The application over an access, on a port that stays the same when it is stopped and started again. It
-    looks at the site as often as a test has patience for."""
+    """Serves the dashboard application over an access, on a port that stays the same across restarts, with
+    poll intervals short enough for tests."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
@@ -76,8 +76,7 @@ class Dashboard:
 
 
 class View:
-    """A browser's window with one tab, and more of them on demand. What its scripts fail with is an error of
-    the test that uses it."""
+    """A browser window with one tab, and more on demand. Script errors of the page fail the test on exit."""
 
     def __init__(self, browser: "Browser", url: str, **options: Any) -> None:
         self.url = url
@@ -92,7 +91,7 @@ class View:
         """Open another tab of the same window, which shares the cookie."""
         page = self.context.new_page()
         page.on("pageerror", lambda error: self.failures.append(str(error)))
-        page.on("console", lambda said: self._said(said.type, said.text))
+        page.on("console", lambda message: self._record_error(message.type, message.text))
         return page
 
     def sign_in(self, token: str) -> None:
@@ -103,8 +102,9 @@ class View:
         self.page.goto(self.url + hash)
         return self.page
 
-    def _said(self, kind: str, text: str) -> None:
-        # A dashboard that is away, or says no, is part of some tests; a broken rule of the policy of none.
+    def _record_error(self, kind: str, text: str) -> None:
+        # Some tests stop the dashboard or expect a refusal. A violation of the content security policy is
+        # always an error.
         if kind == "error" and "Failed to load resource" not in text and "ERR_" not in text:
             self.failures.append(text)
 

@@ -1,5 +1,5 @@
-"""What a researcher's script does, with whichever client it is given: only its constructor differs between
-this machine and a cluster."""
+"""A typical user script over an AlignmentClient. Only the client's constructor differs between this machine
+and a cluster."""
 
 import threading
 import time
@@ -15,12 +15,12 @@ from kubealign.errors import Conflict
 
 @dataclass
 class Walked:
-    """What the script saw."""
+    """Observations of the script."""
 
     job: Job
-    #: Each phase that the job was in, in order, without repetitions.
+    #: Phases of the job in order, without repetitions.
     phases: list[str] = field(default_factory=list)
-    #: The driver's log, followed from before the driver was there.
+    #: The driver's log, followed from before the driver was started.
     lines: list[str] = field(default_factory=list)
     result: Path = Path()
 
@@ -34,8 +34,9 @@ def walk(
     timeout: float = 240.0,
     running: Callable[[Job], None] = lambda job: None,
 ) -> Walked:
-    """Submit, follow the log, wait until it runs, scale, wait for the end, get the result. The job samples,
-    and runs long enough for another rollout worker to join. `running` is called once it runs."""
+    """Submit a job, follow its log, wait until it runs, scale, wait for its end, and get the result. The job
+    must sample, and run long enough for another rollout worker to join. `running` is called once the job
+    runs."""
     job = client.submit(document)
     seen = Walked(job)
     reader = threading.Thread(
@@ -65,7 +66,7 @@ def walk(
 
 
 def _scale(job: Job, replicas: int, timeout: float) -> None:
-    """A job that has only just begun to run may ask to be asked again."""
+    """Scale the job. A job that has just started may answer Conflict, so retry."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         with suppress(Conflict):

@@ -22,7 +22,8 @@ ELSEWHERE = JobRef("elsewhere", "secret")
 
 
 async def site_with_jobs(folder: Path) -> MemoryBackend:
-    """`sums` trains on rows, `letters` samples, `secret` is in another namespace."""
+    """Return a backend with three jobs: `sums` trains on rows, `letters` samples, `secret` is in another
+    namespace."""
     site = MemoryBackend()
     await site.create(sft_job(folder, SUMS.name))
     await site.create(

@@ -1,4 +1,4 @@
-"""What the documentation shows in fences."""
+"""Fenced code blocks of the documentation."""
 
 import re
 import shlex
@@ -12,14 +12,14 @@ PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 _FENCE = re.compile(
     r"^(?:<!-- (?P<mark>[^\n]*?) -->\n)?```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
 )
-#: A fence without a language is a terminal's too.
+#: Languages of terminal sessions; a fence without a language is one too.
 _TERMINAL = ("", "console", "sh")
 _OPERATORS = frozenset("();<>|&")
 
 
 @dataclass(frozen=True)
 class Block:
-    """One fenced block. `mark`: what an HTML comment on the line before it says."""
+    """One fenced block. `mark`: text of an HTML comment on the line before the block."""
 
     page: Path
     line: int
@@ -32,23 +32,23 @@ class Block:
 
 
 def blocks(page: Path, *languages: str) -> list[Block]:
-    """Those in these languages, in their order."""
+    """Return the blocks of a page in these languages, in order."""
     text = page.read_text(encoding="utf-8")
     return [
         Block(
             page,
-            text.count("\n", 0, found.start("language")) + 1,
-            found["language"],
-            found["text"],
-            found["mark"] or "",
+            text.count("\n", 0, match.start("language")) + 1,
+            match["language"],
+            match["text"],
+            match["mark"] or "",
         )
-        for found in _FENCE.finditer(text)
-        if found["language"] in languages
+        for match in _FENCE.finditer(text)
+        if match["language"] in languages
     ]
 
 
 def commands(page: Path) -> Iterator[tuple[Block, Sequence[str]]]:
-    """Every command of ours that the page shows, as the arguments of `kubealign`."""
+    """Yield each kubealign command line of a page, as the arguments of `kubealign`."""
     for block in blocks(page, *_TERMINAL):
         for line in block.text.replace("\\\n", " ").splitlines():
             for words in simple_commands(line):
@@ -59,16 +59,16 @@ def commands(page: Path) -> Iterator[tuple[Block, Sequence[str]]]:
 
 
 def simple_commands(line: str) -> Iterator[list[str]]:
-    """The commands of one line of a shell; none of a line that is no shell's."""
+    """Yield the simple commands of a shell line; none if the line is not valid shell."""
     reader = shlex.shlex(line, posix=True, punctuation_chars=True)
     reader.whitespace_split = True
     words: list[str] = []
     try:
-        found = [*reader, ";"]
+        tokens = [*reader, ";"]
     except ValueError:
-        # A text over several lines, in quotes.
+        # A quoted text that spans several lines.
         return
-    for word in found:
+    for word in tokens:
         if set(word) <= _OPERATORS:
             if words:
                 yield words

@@ -32,7 +32,7 @@ from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
 CAPACITY = 8
 CONTEXT = 96
 SECONDS = 60
-#: Of having something in flight: where this process is told late that the short one has ended, nothing is.
+#: Attempts to have requests in flight: if the end of the short group arrives late, no request is left.
 TRIALS = 5
 VOCABULARY = 258
 
@@ -98,12 +98,12 @@ def weights(version: int) -> dict[str, Tensor]:
 def adapter(seed: int) -> dict[str, Tensor]:
     """Return an adapter of rank 2 for the query projections of both layers."""
     random = torch.Generator().manual_seed(seed)
-    found = {}
+    tensors = {}
     for layer in range(2):
         name = f"model.layers.{layer}.self_attn.q_proj"
-        found[f"{name}.lora_A.weight"] = torch.randn(2, 32, generator=random)
-        found[f"{name}.lora_B.weight"] = torch.randn(32, 2, generator=random)
-    return found
+        tensors[f"{name}.lora_A.weight"] = torch.randn(2, 32, generator=random)
+        tensors[f"{name}.lora_B.weight"] = torch.randn(32, 2, generator=random)
+    return tensors
 
 
 def torch_engine(folder: Path, version: int) -> TorchRolloutEngine:
@@ -117,11 +117,11 @@ def stepped(engine: TorchRolloutEngine, *requests: GenerationRequest) -> Samples
     """Return the engine's samples for the requests."""
     for request in requests:
         engine.add(request)
-    found: Samples = {}
+    samples: Samples = {}
     while engine.load().running or engine.load().waiting:
         for sample in engine.step():
-            found[sample.request_id, sample.sample] = sample
-    return found
+            samples[sample.request_id, sample.sample] = sample
+    return samples
 
 
 async def generated(generator: Generator, *requests: GenerationRequest) -> Samples:
@@ -182,8 +182,8 @@ class Flight:
         return self
 
     async def landed(self) -> Samples:
-        found = await asyncio.gather(*self._tasks)
-        return {(sample.request_id, sample.sample): sample for part in found for sample in part}
+        groups = await asyncio.gather(*self._tasks)
+        return {(sample.request_id, sample.sample): sample for part in groups for sample in part}
 
     async def __aexit__(self, *error: object) -> None:
         for task in self._tasks:
@@ -191,12 +191,12 @@ class Flight:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _one(self, request: GenerationRequest) -> list[GeneratedSample]:
-        found = []
+        received = []
         async with aclosing(self._generator.generate(request)) as samples:
             async for sample in samples:
-                found.append(sample)
+                received.append(sample)
                 self._begun.set()
-        return found
+        return received
 
 
 def plain_logprobs(
@@ -211,8 +211,8 @@ def plain_logprobs(
     with torch.no_grad():
         logits = model(version)(ids, past_key_values=cache).logits[0].double()
     chosen = torch.log_softmax(logits[len(prompt) - 1 : -1], -1)
-    found: list[float] = chosen.gather(1, torch.tensor(tokens)[:, None])[:, 0].tolist()
-    return found
+    logprobs: list[float] = chosen.gather(1, torch.tensor(tokens)[:, None])[:, 0].tolist()
+    return logprobs
 
 
 def check_mixed(sample: GeneratedSample, request: GenerationRequest, in_flight: InFlightPolicy) -> None:
@@ -344,18 +344,21 @@ class EngineContract:
                     second = asyncio.create_task(generated(subject.generator, *later))
                     await subject.generator.refit(weights(2).items(), 2, in_flight)
                     canary = await subject.generator.sequence_logprobs([5, 6, 7])
-                found = await flight.landed() | await second
+                samples = await flight.landed() | await second
             assert canary == pytest.approx(plain_logprobs(2, [5], [6, 7]), abs=1e-4)
-            made_by = {name: sorted(set(sample.versions)) for name, sample in found.items()}
+            made_by = {name: sorted(set(sample.versions)) for name, sample in samples.items()}
             if [1, 2] in made_by.values():
                 break
         assert [1, 2] in made_by.values()
         for version in (1, 2):
-            whole = {name for name, versions in made_by.items() if versions == [version]}
+            unmixed = {name for name, versions in made_by.items() if versions == [version]}
             true = stepped(torch_engine(subject.folder, version), *before, *later)
-            check_same({name: found[name] for name in whole}, {name: true[name] for name in whole})
-        assert {name for name in found if name[0].startswith("later")} <= whole
-        for name, sample in found.items():
+            check_same(
+                {name: samples[name] for name in unmixed},
+                {name: true[name] for name in unmixed},
+            )
+        assert {name for name in samples if name[0].startswith("later")} <= unmixed
+        for name, sample in samples.items():
             if made_by[name] == [1, 2]:
                 request = next(each for each in before if each.request_id == name[0])
                 check_mixed(sample, request, in_flight)
@@ -371,8 +374,8 @@ class EngineContract:
                 with pytest.raises(ZeroDivisionError):
                     async with subject.generator.paused(in_flight):
                         raise ZeroDivisionError
-            found = await flight.landed()
-        check_same(found, stepped(torch_engine(subject.folder, 1), *requests))
+            samples = await flight.landed()
+        check_same(samples, stepped(torch_engine(subject.folder, 1), *requests))
 
     async def test_failed_refit_generates_no_token(self, subject: Subject) -> None:
         """Requests in flight end with an error and can be retried elsewhere; the next refit restores the

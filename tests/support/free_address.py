@@ -1,4 +1,4 @@
-"""Ports of this machine that nobody else gets."""
+"""Free ports of this machine that no other test process gets."""
 
 from kubealign.local.processes.ports import LOOPBACK, PortAllocator
 
@@ -6,10 +6,10 @@ _ports = PortAllocator()
 
 
 def free_port() -> int:
-    """Of 127.0.0.1; kept for this test process until its end."""
+    """Return a free port of 127.0.0.1, reserved for this test process until its end."""
     return _ports.allocate()
 
 
 def free_address() -> str:
-    """host:port, as a rendezvous is told."""
+    """Return host:port for a rendezvous."""
     return f"{LOOPBACK}:{free_port()}"

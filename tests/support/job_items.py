@@ -1,4 +1,4 @@
-"""Documents of jobs as the API server sends them."""
+"""Job documents in the format of the API server."""
 
 from typing import Any
 

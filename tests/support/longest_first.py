@@ -1,6 +1,6 @@
 """Durations of the slowest test files, so that several workers start with them and end together."""
 
-#: Path below tests -> seconds on two cores, about. Files that are absent take fewer.
+#: Path below tests -> approximate seconds on two cores. Other files are faster.
 SECONDS = {
     "integration/numbers/test_gsm8k.py": 120,
     "integration/dashboard/test_conformance.py": 105,

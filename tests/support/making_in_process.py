@@ -1,5 +1,5 @@
-"""A job that makes data within one process: the driver's own maker over a bus, and a rollout worker with a
-real engine, without processes and wire."""
+"""Runs a data generation job within one process: the driver's row maker over an in-memory bus, and a rollout
+worker with a real engine, without further processes and RPC."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ Weights = Sequence[tuple[str, Tensor]]
 
 
 def generate_job(entry: dict[str, Any], **spec: Any) -> AlignmentJob:
-    """A job with this entry of the union, and anything else in `spec`."""
+    """Return a data generation job with this algorithm entry. `spec` replaces other fields of the spec."""
     document = {
         "metadata": {"name": "making"},
         "spec": {
@@ -54,8 +54,8 @@ async def made(
     prompts: Sequence[str],
     context: int | None = None,
 ) -> list[dict[str, Any]]:
-    """The rows that the job makes of text prompts, written and read again. context: as the job's models have
-    it; None: unbounded."""
+    """Run the job on text prompts and return the generated rows, read from the result file. context: context
+    length of the job's models; None: unbounded."""
     rows = [
         PreparedRow(
             row=number,
@@ -85,7 +85,7 @@ async def made(
 
 @asynccontextmanager
 async def _worked(engine: TorchRolloutEngine) -> AsyncIterator[MemoryBus]:
-    """A bus with a rollout worker on it."""
+    """Yield a bus with a running rollout worker."""
     bus = MemoryBus()
     generator = SteppedGenerator(engine, _compute)
     worker = RolloutWorker("rollout-0", bus.new_connection(), generator, FixedWeights(), 128)

@@ -1,8 +1,8 @@
-"""A site that holds its jobs in memory: what a test wants a site to hold, behind the real Protocol.
+"""An in-memory job backend that implements the real Protocol.
 
-Nothing runs here. A test plays the job's part: `status`, `report`, `sample`, `say`, `log`, `happen`, `staff`,
-`finish`. It may be used from several event loops, one after the other or at once; its methods are called from
-one thread at a time.
+No job runs. A test plays the part of the job with `status`, `report`, `sample`, `say`, `log`, `happen`,
+`staff` and `finish`. The backend may be used from several event loops, one after the other or concurrently,
+but only one thread may call its methods at a time.
 """
 
 import asyncio
@@ -29,8 +29,8 @@ _FINAL = ("Succeeded", "Failed")
 
 
 @dataclass
-class _Held:
-    """One job and all that is known of it."""
+class _JobState:
+    """A job with its metrics, samples, heartbeats, processes, logs and events."""
 
     resource: dict[str, Any]
     metrics: list[StepMetrics] = field(default_factory=list)
@@ -51,62 +51,63 @@ class _Held:
 
 
 class MemoryBackend:
-    """Implements kubealign.client.backends.base.Site. `failing`: what every request raises from now on."""
+    """Implements kubealign.client.backends.base.JobBackend. `failing`: error that every request raises, if
+    set."""
 
     def __init__(self, kind: str = "local", namespace: str = "default") -> None:
         self.kind = kind
         self.namespace = namespace
         self.failing: KubealignError | None = None
         self.closed = False
-        self._jobs: dict[JobRef, _Held] = {}
+        self._jobs: dict[JobRef, _JobState] = {}
         self._version = 0
         self._waiting: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
 
-    # What a job does.
+    # Actions of a job.
 
     def status(self, ref: JobRef, **fields: Any) -> None:
-        """Change fields of the status, by their names in documents; None takes one away."""
-        held = self._held(ref)
-        self._touch(held, {"status": fields})
+        """Change fields of the status, by their names in documents; None removes a field."""
+        state = self._state(ref)
+        self._touch(state, {"status": fields})
 
     def report(self, ref: JobRef, step: int, values: Mapping[str, float], fence: int = 1) -> str:
-        """A step's figures; their entry. The status follows."""
-        held = self._held(ref)
-        entry = f"{len(held.metrics) + 1}-0"
-        held.metrics.append(StepMetrics(entry, step, fence, dict(values)))
-        told = {"reward": values.get("reward/mean"), "kl": values.get("kl/reference")}
-        self.status(ref, step=step, **{name: value for name, value in told.items() if value is not None})
+        """Add a step's metrics, update the status, and return the entry id."""
+        state = self._state(ref)
+        entry = f"{len(state.metrics) + 1}-0"
+        state.metrics.append(StepMetrics(entry, step, fence, dict(values)))
+        fields = {"reward": values.get("reward/mean"), "kl": values.get("kl/reference")}
+        self.status(ref, step=step, **{name: value for name, value in fields.items() if value is not None})
         return entry
 
     def sample(self, ref: JobRef, sample: SampleRecord) -> str:
-        """A response; its entry."""
-        held = self._held(ref)
-        entry = f"{len(held.samples) + 1}-0"
-        held.samples.append(replace(sample, entry=entry))
+        """Add a sample and return its entry id."""
+        state = self._state(ref)
+        entry = f"{len(state.samples) + 1}-0"
+        state.samples.append(replace(sample, entry=entry))
         self._notify()
         return entry
 
     def say(self, ref: JobRef, process: str, **values: Any) -> None:
-        """A heartbeat."""
-        self._held(ref).heartbeats[process] = values
+        """Record a heartbeat of a process."""
+        self._state(ref).heartbeats[process] = values
         self._notify()
 
     def log(self, ref: JobRef, process: str, *lines: str) -> None:
-        self._held(ref).lines += [LogLine(process, line) for line in lines]
+        self._state(ref).lines += [LogLine(process, line) for line in lines]
         self._notify()
 
     def happen(self, ref: JobRef, event: JobEvent) -> None:
-        self._held(ref).events.append(event)
+        self._state(ref).events.append(event)
         self._notify()
 
     def staff(self, ref: JobRef, *processes: ProcessRecord) -> None:
-        """The processes that the job has from now on."""
-        self._held(ref).processes = list(processes)
+        """Replace the processes of the job."""
+        self._state(ref).processes = list(processes)
         self._notify()
 
     def finish(self, ref: JobRef, result: Path) -> None:
-        """The job succeeds with this result."""
-        self._held(ref).result = result
+        """Let the job succeed with this result."""
+        self._state(ref).result = result
         now = datetime.now(UTC).isoformat(timespec="seconds")
         self.status(ref, phase="Succeeded", completionTime=now)
 
@@ -127,88 +128,88 @@ class MemoryBackend:
             "resourceVersion": str(self._version + 1),
             "creationTimestamp": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
         }
-        held = _Held(
+        state = _JobState(
             document | {"metadata": metadata, "status": {"phase": "Pending", "maxSteps": job.spec.max_steps}}
         )
         if not dry_run:
-            self._jobs[ref] = held
+            self._jobs[ref] = state
             self._version += 1
             self._notify()
-        return held.record
+        return state.record
 
     async def get(self, ref: JobRef) -> JobRecord:
         self._answer()
-        return self._held(ref).record
+        return self._state(ref).record
 
     async def list(self, query: ListQuery) -> JobPage:
         self._answer()
-        page = select_page([_Listed(held.record) for held in self._jobs.values()], query)
+        page = select_page([_Listed(state.record) for state in self._jobs.values()], query)
         return JobPage([listed.record for listed in page.jobs], page.next, page.total, str(self._version))
 
     async def patch(self, ref: JobRef, patch: Mapping[str, Any]) -> JobRecord:
         self._answer()
-        held = self._held(ref)
-        changed = apply_merge_patch(held.resource, patch)
-        wanted = changed["metadata"].get("resourceVersion")
-        if wanted != held.resource["metadata"]["resourceVersion"]:
+        state = self._state(ref)
+        changed = apply_merge_patch(state.resource, patch)
+        version = changed["metadata"].get("resourceVersion")
+        if version != state.resource["metadata"]["resourceVersion"]:
             raise Conflict(f"{ref} has changed meanwhile: read it again")
         _validated({name: value for name, value in changed.items() if name != "status"})
         if changed["metadata"]["name"] != ref.name:
             raise JobInvalid("metadata.name cannot be changed", [SpecError("is fixed", "metadata.name")])
-        grown = changed["spec"] != held.resource["spec"]
-        held.resource = changed
+        grown = changed["spec"] != state.resource["spec"]
+        state.resource = changed
         changed["metadata"]["generation"] += int(grown)
-        self._touch(held, {})
-        return held.record
+        self._touch(state, {})
+        return state.record
 
     async def delete(self, ref: JobRef) -> None:
         self._answer()
-        self._held(ref)
+        self._state(ref)
         del self._jobs[ref]
         self._version += 1
         self._notify()
 
     async def scale(self, ref: JobRef, replicas: int) -> JobRecord:
         self._answer()
-        held = self._held(ref)
-        if not held.record.job.spec.samples:
-            raise NotPossible(f"{ref} has no rollout workers: {held.record.algorithm} does not sample")
+        state = self._state(ref)
+        if not state.record.job.spec.samples:
+            raise NotPossible(f"{ref} has no rollout workers: {state.record.algorithm} does not sample")
         record = await self.patch(ref, {"spec": {"rollout": {"replicas": replicas}}})
         self.status(ref, rolloutReplicas=replicas)
         return record
 
     async def suspend(self, ref: JobRef, suspended: bool) -> JobRecord:
         self._answer()
-        held = self._held(ref)
-        if held.final:
+        state = self._state(ref)
+        if state.final:
             raise Conflict(f"{ref} is over: there is nothing to suspend or resume")
         await self.patch(ref, {"spec": {"suspend": suspended}})
         self.status(ref, phase="Suspended" if suspended else "Running")
-        return held.record
+        return state.record
 
     async def watch(self, ref: JobRef) -> AsyncIterator[JobRecord]:
         self._answer()
         seen = ""
-        uid = self._held(ref).resource["metadata"]["uid"]
+        uid = self._state(ref).resource["metadata"]["uid"]
         with self._changes() as changed:
             while True:
                 changed.clear()
-                held = self._jobs.get(ref)
-                if held is None or held.resource["metadata"]["uid"] != uid:
+                state = self._jobs.get(ref)
+                if state is None or state.resource["metadata"]["uid"] != uid:
                     return
-                version = held.resource["metadata"]["resourceVersion"]
+                version = state.resource["metadata"]["resourceVersion"]
                 if version != seen:
                     seen = version
-                    yield held.record
+                    yield state.record
                 else:
                     await changed.wait()
 
     async def processes(self, ref: JobRef) -> Sequence[ProcessRecord]:
         self._answer()
-        held = self._held(ref)
+        state = self._state(ref)
         return [
-            replace(process, says=held.heartbeats.get(process.name, process.says))
-            for process in held.processes
+            replace(process, says=state.heartbeats.get(process.name, process.says))
+            for process in state.processes
         ]
 
     async def logs(
@@ -222,49 +223,49 @@ class MemoryBackend:
     ) -> AsyncIterator[LogLine]:
         self._answer()
 
-        def wanted(line: LogLine) -> bool:
-            roles = {member.name: member.role for member in held.processes}
+        def is_selected(line: LogLine) -> bool:
+            roles = {member.name: member.role for member in state.processes}
             return process in (None, line.process) and role in (None, roles.get(line.process, line.process))
 
-        held = self._held(ref)
-        shown = 0 if tail is None else len(held.lines)
+        state = self._state(ref)
+        shown = 0 if tail is None else len(state.lines)
         if tail is not None:
-            chosen = [line for line in held.lines if wanted(line)]
+            chosen = [line for line in state.lines if is_selected(line)]
             last = {
                 name: [line for line in chosen if line.process == name][max(0, count - tail) :]
                 for name, count in Counter(line.process for line in chosen).items()
             }
-            kept = {id(line) for lines in last.values() for line in lines}
+            kept_ids = {id(line) for lines in last.values() for line in lines}
             for line in chosen:
-                if id(line) in kept:
+                if id(line) in kept_ids:
                     yield line
         with self._changes() as changed:
             while True:
                 changed.clear()
-                while shown < len(held.lines):
+                while shown < len(state.lines):
                     shown += 1
-                    if wanted(held.lines[shown - 1]):
-                        yield held.lines[shown - 1]
-                if not follow or held.final or self._jobs.get(ref) is not held:
+                    if is_selected(state.lines[shown - 1]):
+                        yield state.lines[shown - 1]
+                if not follow or state.final or self._jobs.get(ref) is not state:
                     return
                 await changed.wait()
 
     async def events(self, ref: JobRef) -> Sequence[JobEvent]:
         self._answer()
-        return sorted(self._held(ref).events, key=lambda event: event.time)
+        return sorted(self._state(ref).events, key=lambda event: event.time)
 
     async def result(self, ref: JobRef, into: Path | None = None) -> Path:
         self._answer()
-        held = self._held(ref)
-        if held.result is None:
-            raise NotPossible(f"{ref} has no result: it is {held.resource['status'].get('phase')}")
-        return held.result
+        state = self._state(ref)
+        if state.result is None:
+            raise NotPossible(f"{ref} has no result: it is {state.resource['status'].get('phase')}")
+        return state.result
 
     async def metrics(
         self, ref: JobRef, after: str = STREAM_START, count: int = 1000
     ) -> Sequence[StepMetrics]:
         self._answer()
-        return [m for m in self._held(ref).metrics if _order(m.entry) > _order(after)][:count]
+        return [m for m in self._state(ref).metrics if _order(m.entry) > _order(after)][:count]
 
     async def samples(
         self,
@@ -276,36 +277,36 @@ class MemoryBackend:
         newest: bool = False,
     ) -> Sequence[SampleRecord]:
         self._answer()
-        held = [
+        selected = [
             sample
-            for sample in self._held(ref).samples
+            for sample in self._state(ref).samples
             if step in (None, sample.step) and _order(sample.entry) > _order(after)
         ]
-        return held[::-1][:count] if newest else held[:count]
+        return selected[::-1][:count] if newest else selected[:count]
 
     async def heartbeats(self, ref: JobRef, processes: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
         self._answer()
-        said = self._held(ref).heartbeats
-        return {name: said[name] for name in processes if name in said}
+        latest = self._state(ref).heartbeats
+        return {name: latest[name] for name in processes if name in latest}
 
     async def close(self) -> None:
         self.closed = True
 
-    # How it is done.
+    # Helpers.
 
     def _answer(self) -> None:
         if self.failing is not None:
             raise self.failing
 
-    def _held(self, ref: JobRef) -> _Held:
+    def _state(self, ref: JobRef) -> _JobState:
         if ref not in self._jobs:
             raise JobNotFound(f"there is no job {ref.name} in namespace {ref.namespace}")
         return self._jobs[ref]
 
-    def _touch(self, held: _Held, patch: Mapping[str, Any]) -> None:
+    def _touch(self, state: _JobState, patch: Mapping[str, Any]) -> None:
         self._version += 1
-        held.resource = apply_merge_patch(held.resource, patch)
-        held.resource["metadata"]["resourceVersion"] = str(self._version)
+        state.resource = apply_merge_patch(state.resource, patch)
+        state.resource["metadata"]["resourceVersion"] = str(self._version)
         self._notify()
 
     def _notify(self) -> None:

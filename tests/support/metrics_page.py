@@ -1,11 +1,11 @@
-"""What docs/metrics.md says that a step reports."""
+"""Metric names of a step according to docs/metrics.md."""
 
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
-#: Where the spec asks for an importance correction, an overlong penalty, a dual clip, or a workflow.
+#: Reported only with an importance correction, an overlong penalty, a dual clip, or a workflow in the spec.
 ASKED_FOR = (
     "seconds/record",
     "importance/",
@@ -39,9 +39,10 @@ CRITIC = ("critic/", "value/", "seconds/values")
 
 
 def online_figures(rewards: Sequence[str], *, critic: bool, kl_in_loss: bool) -> set[str]:
-    """The names, from the first column of the page's tables, of a job that samples and measures a KL.
+    """Return the metric names, from the first column of the page's tables, of a job that samples and measures
+    a KL divergence.
 
-    critic: PPO; without one the groups' rewards are compared (RLOO, GRPO)."""
+    critic: the job has a critic (PPO); otherwise it compares the rewards of groups (RLOO, GRPO)."""
     figures, _, _ = PAGE.read_text().partition("\n## Heartbeats")
     rows = [line.split("|")[1] for line in figures.splitlines() if line.startswith("| `")]
     left_out = (*OFFLINE, *ASKED_FOR)

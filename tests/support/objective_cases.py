@@ -1,7 +1,8 @@
-"""The objectives of all families, as the modules of tests/unit/services/algorithms/objectives.
+"""Loads the objectives of all families from the modules in tests/unit/services/algorithms/objectives.
 
-Each has `cases()`: name -> (the objective, a function that makes a batch of it with all its columns). It may
-have `reported()`: the names of metrics that come from elsewhere, such as from making advantages."""
+Each module has `cases()`: name -> (objective, function that returns a batch with all columns of the
+objective). It may have `reported()`: names of metrics from other sources, such as the computation of
+advantages."""
 
 import importlib.util
 from collections.abc import Callable, Iterator
@@ -26,7 +27,7 @@ def families() -> Iterator[tuple[str, ModuleType]]:
 
 
 def all_cases() -> dict[str, Case]:
-    """FAMILY-NAME -> case."""
+    """Return FAMILY-NAME -> case."""
     return {
         f"{family}-{name}": case for family, module in families() for name, case in module.cases().items()
     }

@@ -1,5 +1,5 @@
-"""Learning from given rows within one process: the driver's own source, frozen reference and held-out loss
-over the real backend, without processes, wire and bus."""
+"""Offline learning within one process: the driver's row source, frozen reference and held-out loss over the
+real backend, without further processes, RPC and bus."""
 
 import asyncio
 from collections.abc import Sequence
@@ -35,19 +35,19 @@ _LOGPROBS = frozenset({"logprobs"})
 
 
 class OfflineLearner:
-    """One job. `asked`: sequences that the reference was asked about, in all. `figures`: of each step."""
+    """One job. `asked`: number of sequences sent to the reference so far. `figures`: metrics of each step."""
 
     def __init__(
         self,
         folder: Path,
         algorithm: dict[str, Any],
         train: Sequence[dict[str, Any]],
-        held: Sequence[dict[str, Any]],
+        held_out: Sequence[dict[str, Any]],
         learning_rate: float,
         steps: int,
     ) -> None:
-        """algorithm: as in a job's spec. train, held: rows with texts (prompt; chosen and rejected, or
-        response) and what belongs to them (chosen_rating and rejected_rating, or label)."""
+        """algorithm: as in a job's spec. train, held_out: rows with texts (prompt; chosen and rejected, or
+        response) and their annotations (chosen_rating and rejected_rating, or label)."""
         self.asked = 0
         self.figures: list[dict[str, float]] = []
         union = AlgorithmUnion.model_validate(algorithm)
@@ -69,7 +69,7 @@ class OfflineLearner:
                 self._reference, FrozenScoreCache(folder / "frozen", "reference", 1)
             )
         rows = [prepared(tokenizer, index, row) for index, row in enumerate(train)]
-        held_rows = [prepared(tokenizer, index, row) for index, row in enumerate(held)]
+        held_rows = [prepared(tokenizer, index, row) for index, row in enumerate(held_out)]
         supply = EpochPrompts(rows, 1, True, EpochCursor(), [])  # type: ignore[arg-type]
         self._source = RowSource(
             supply,
@@ -81,7 +81,7 @@ class OfflineLearner:
         )
         trainer: Any = self
         self._policy = OldLogprobs(trainer, self._algorithm.needs_old_logprobs)
-        self._held = HeldOutLoss(
+        self._held_out_loss = HeldOutLoss(
             trainer,
             self._algorithm,
             held_rows,  # type: ignore[arg-type]
@@ -95,11 +95,11 @@ class OfflineLearner:
         asyncio.run(self._learn(steps))
 
     def measure(self) -> dict[str, float]:
-        """Held-out figures, their names without val/."""
-        measured = asyncio.run(self._held(self._state))
+        """Return the held-out metrics, their names without val/."""
+        measured = asyncio.run(self._held_out_loss(self._state))
         return {name.removeprefix("val/"): value for name, value in measured.items()}
 
-    # What a trainer is asked by the driver.
+    # Interface of the driver's trainer client.
 
     async def logprobs(self, batch: Batch, keep_graph: bool = False) -> Tensor:
         return self._backend.forward(batch, _LOGPROBS)["logprobs"]
@@ -126,7 +126,7 @@ class OfflineLearner:
 
 
 def prepared(tokenizer: Any, index: int, row: dict[str, Any]) -> PreparedRow:
-    """The row, its texts as tokens, responses with the end-of-sequence token."""
+    """Return the tokenized row; responses end with the end-of-sequence token."""
 
     def tokens(text: str) -> list[int]:
         return list(tokenizer(text, add_special_tokens=False)["input_ids"])
@@ -136,11 +136,11 @@ def prepared(tokenizer: Any, index: int, row: dict[str, Any]) -> PreparedRow:
         for name in ("response", "chosen", "rejected")
         if name in row
     }
-    beside = {name: row[name] for name in ("label", "chosen_rating", "rejected_rating") if name in row}
+    labels = {name: row[name] for name in ("label", "chosen_rating", "rejected_rating") if name in row}
     return PreparedRow(
         row=index,
         prompt_tokens=tokens(row["prompt"]),
         prompt_text=row["prompt"],
         **responses,
-        **beside,
+        **labels,
     )

@@ -1,5 +1,5 @@
 """Online learning within one process: the trainer's backend, the rollout engine, the algorithm and the
-driver's own assembly of batches, without processes, wire and bus."""
+driver's batch assembly, without further processes, RPC and bus."""
 
 import json
 import random
@@ -40,7 +40,7 @@ _REWARD = Reward(name="task", function=RewardFunction(module="task:reward"))
 
 @dataclass(frozen=True)
 class Task:
-    """Prompts, what is rewarded, and the model that learns it."""
+    """Prompts, a reward function, and the model to train."""
 
     prompts: Sequence[str]
     reward: Judge
@@ -53,7 +53,7 @@ class Task:
 
 
 class OnlineLearner:
-    """One job. `figures`: of each step so far. `batch`: of the newest one, as it was learned."""
+    """One job. `figures`: metrics of each step so far. `batch`: batch of the latest training step."""
 
     def __init__(self, folder: Path, task: Task, algorithm: dict[str, Any], seed: int = 1) -> None:
         """algorithm: as in a job's spec."""
@@ -95,14 +95,14 @@ class OnlineLearner:
         return len(self.figures)
 
     def learn(self, steps: int) -> list[float]:
-        """So many steps more; the mean reward of each."""
+        """Run further steps. Return the mean reward of every step so far."""
         for _ in range(steps):
             self.figures.append(self._step())
         return [figures["reward/mean"] for figures in self.figures]
 
     def _step(self) -> dict[str, float]:
         self._engine.refit(self.trainer.snapshot(), self.version)
-        # Groups of older weights wait as long as the algorithm allows.
+        # Groups sampled with older weights queue up to the maximum staleness of the algorithm.
         while len(self._waiting) <= min(self.spec.max_staleness, self.version):
             self._waiting.append(self._groups())
         groups = self._waiting.popleft()
@@ -116,8 +116,8 @@ class OnlineLearner:
         if self._critic is not None:
             batch.token_columns["values"] = self._critic.forward(batch, frozenset({"values"}))["values"]
         if self._algorithm.needs_old_logprobs:
-            found = self.trainer.forward(batch, frozenset({"logprobs"}))
-            batch.token_columns["old_logprobs"] = found["logprobs"]
+            outputs = self.trainer.forward(batch, frozenset({"logprobs"}))
+            batch.token_columns["old_logprobs"] = outputs["logprobs"]
             figures |= measure_logprob_gap(batch)
         figures |= self._algorithm.advantages(batch, self._state)
         self.batch = batch = drop_auxiliary(batch)
@@ -130,17 +130,17 @@ class OnlineLearner:
         return figures | self.trainer.train_step(batch, self._algorithm.policy_objective(), plan)
 
     def _groups(self) -> list[RolloutGroup]:
-        """As many groups as a step has, without those that dynamic sampling drops."""
+        """Sample the groups of a step, replacing those that dynamic sampling drops."""
         self._dynamic.reset()
-        kept: list[RolloutGroup] = []
-        while len(kept) < self.spec.prompts_per_step:
-            missing = self.spec.prompts_per_step - len(kept)
+        groups: list[RolloutGroup] = []
+        while len(groups) < self.spec.prompts_per_step:
+            missing = self.spec.prompts_per_step - len(groups)
             names = [next(self._order) for _ in range(missing)]
-            kept += [group for group in self._sampled(names) if not self._dynamic.should_drop(group)]
-        return kept
+            groups += [group for group in self._sampled(names) if not self._dynamic.should_drop(group)]
+        return groups
 
     def _prompts(self) -> Iterator[str]:
-        """Names EPOCH/ROW, each epoch in an order of its own."""
+        """Yield prompt names EPOCH/ROW, each epoch in its own random order."""
         epoch = 0
         while True:
             rows = list(range(len(self._task.prompts)))

@@ -1,4 +1,4 @@
-"""Jobs whose figures look like a real run's, for a page to show. Nothing runs: a site holds what they say."""
+"""Jobs with realistic metrics for the dashboard's pages. No job runs; a MemoryBackend holds the data."""
 
 import math
 import random
@@ -9,7 +9,7 @@ from kubealign.client.records import JobEvent, JobRef, ProcessRecord, ProcessSta
 from kubealign.read_model import SampleRecord
 from support.memory_backend import MemoryBackend
 
-#: Markup that would say so if it ran.
+#: Markup that sets window.ran if it is executed.
 MARKUP = '<img src=x onerror="window.ran=true"><script>window.ran=true</script>'
 _PROMPTS = ("12 + 7 =", "3 + 44 =", "Explain why the sky is blue.", "Write a haiku about snow.")
 _WORDS = (
@@ -30,7 +30,7 @@ _WORDS = (
 
 
 def document(name: str, namespace: str = "default", **metadata: Any) -> dict[str, Any]:
-    """A PPO job with two rewards."""
+    """Return a PPO job with two rewards."""
     return {
         "apiVersion": "kubealign.dev/v1alpha1",
         "kind": "AlignmentJob",
@@ -51,7 +51,7 @@ def document(name: str, namespace: str = "default", **metadata: Any) -> dict[str
 
 
 def values(step: int, seed: int = 1) -> dict[str, float]:
-    """The figures of one step: noise over slow change."""
+    """Return the metrics of one step: slow trends with noise."""
     chance = random.Random(seed * 100_003 + step)
 
     def about(middle: float, noise: float) -> float:
@@ -105,22 +105,22 @@ def values(step: int, seed: int = 1) -> dict[str, float]:
     return figures
 
 
-def sample(step: int, place: int, seed: int = 1, **changes: Any) -> SampleRecord:
-    """One response of a step, with figures for each token."""
-    chance = random.Random(seed * 7919 + step * 31 + place)
+def sample(step: int, index: int, seed: int = 1, **changes: Any) -> SampleRecord:
+    """Return one sample of a step, with values for each token."""
+    chance = random.Random(seed * 7919 + step * 31 + index)
     tokens = tuple(chance.choice(_WORDS) for _ in range(chance.randint(30, 70)))
     engine = [-abs(chance.gauss(0, 1.2)) for _ in tokens]
     gaps = [abs(chance.gauss(0, 0.01)) * (12 if chance.random() < 0.03 else 1) for _ in tokens]
-    held: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "entry": "",
         "step": step,
-        "prompt": _PROMPTS[place % len(_PROMPTS)],
+        "prompt": _PROMPTS[index % len(_PROMPTS)],
         "response": "".join(tokens),
         "reward": round(chance.gauss(0.8, 0.5), 3),
         "rewards": {"helpful": round(chance.gauss(0.7, 0.5), 3), "format": 0.9},
         "weight_version": step - 1,
-        "truncated": place == 3,
-        "group_id": f"g{step}-{place}",
+        "truncated": index == 3,
+        "group_id": f"g{step}-{index}",
         "purpose": "train",
         "tokens": tokens,
         "token_values": {
@@ -132,13 +132,13 @@ def sample(step: int, place: int, seed: int = 1, **changes: Any) -> SampleRecord
             "values": (None, *(chance.gauss(0.8, 0.2) for _ in tokens[1:])),
         },
     }
-    return SampleRecord(**held | changes)
+    return SampleRecord(**fields | changes)
 
 
 async def running_job(
     site: MemoryBackend, name: str, steps: int, *, seed: int = 1, namespace: str = "default"
 ) -> JobRef:
-    """A job that has done so many steps, with processes, samples, lines and events."""
+    """Create a job that has completed `steps` steps, with processes, samples, logs and events."""
     record = await site.create(document(name, namespace, labels={"team": "align"}))
     ref = record.ref
     now = datetime.now(UTC)
@@ -172,8 +172,8 @@ async def running_job(
     for step in range(1, steps + 1):
         site.report(ref, step, values(step, seed))
         if step % 5 == 0 or step > steps - 3:
-            for place in range(4):
-                site.sample(ref, sample(step, place, seed))
+            for index in range(4):
+                site.sample(ref, sample(step, index, seed))
     site.log(
         ref,
         "driver",

@@ -20,19 +20,19 @@ _BLOCK = re.compile(
 
 def printed(words: str) -> str:
     """Return the output of a command line; example paths are resolved in the repository."""
-    found = [str(ROOT / word) if word.startswith("examples/") else word for word in shlex.split(words)]
-    return CliRunner().invoke(app, found, catch_exceptions=False).stdout
+    arguments = [str(ROOT / word) if word.startswith("examples/") else word for word in shlex.split(words)]
+    return CliRunner().invoke(app, arguments, catch_exceptions=False).stdout
 
 
 def shown(page: Path) -> list[tuple[str, str]]:
     """Return (command line, output) of each block of a page."""
-    return [(found["words"], found["text"]) for found in _BLOCK.finditer(page.read_text(encoding="utf-8"))]
+    return [(match["words"], match["text"]) for match in _BLOCK.finditer(page.read_text(encoding="utf-8"))]
 
 
 def renewed(text: str) -> str:
     """Return a page's text with every block updated."""
     return _BLOCK.sub(
-        lambda found: found[0][: found.start("text") - found.start()] + printed(found["words"]) + "```", text
+        lambda match: match[0][: match.start("text") - match.start()] + printed(match["words"]) + "```", text
     )
 
 

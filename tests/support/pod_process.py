@@ -1,5 +1,5 @@
-"""A container's main, with a folder in place of its root: `main([NAME, ROOT, ENVIRONMENT, MODULE])`, or for
-the bus `main([NAME, ROOT, ENVIRONMENT, "nats", PORT])`. ENVIRONMENT: JSON."""
+"""Main function of a container whose root is a folder: `main([NAME, ROOT, ENVIRONMENT, MODULE])`, or for the
+bus `main([NAME, ROOT, ENVIRONMENT, "nats", PORT])`. ENVIRONMENT: JSON."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from kubealign_services.runtime.process.mounts import Mounts
 
 
 def main(argv: list[str]) -> int:
-    """Does not return for the bus."""
+    """Run the process. Does not return for the bus."""
     _, root, environment, *rest = argv
     os.environ.update(json.loads(environment))
     mounts = Mounts(Path(root))

@@ -1,5 +1,5 @@
-"""A job's containers without a cluster: each role as `process.pod` starts it, with what Kubernetes would
-mount in a folder of its own."""
+"""Runs the containers of a job without a cluster: each role starts through the pod entry point, with the
+volumes that Kubernetes would mount in its own folder."""
 
 import asyncio
 import http.client
@@ -21,14 +21,14 @@ from kubealign.spec.job import AlignmentJob
 from kubealign_services.runtime.process.mounts import Mounts
 
 _POLL_SECONDS = 0.1
-#: For anything that is waited for.
+#: Timeout of every wait.
 _SECONDS = 90.0
 _NATS_PASSWORD = "nats-secret"
 _PROGRAM = "support.pod_process"
 
 
 class Container:
-    """One process, and the folder that stands for its root."""
+    """One process, with a folder in place of its root."""
 
     def __init__(self, name: str, root: Path, health: int | None) -> None:
         self.name = name
@@ -39,7 +39,7 @@ class Container:
         for folder in (self.mounts.secrets, self.mounts.runtime, self.mounts.document.parent):
             folder.mkdir(parents=True)
         self.mounts.shared_memory.mkdir(parents=True)
-        # A container runtime makes it beforehand.
+        # Created by the container runtime before the start.
         self.mounts.termination.touch()
 
     async def start(
@@ -53,7 +53,7 @@ class Container:
         return (self._root / "log").read_text()
 
     async def answers(self, path: str) -> bool:
-        """What a kubelet's probe would say."""
+        """Return the result of an HTTP probe, like a kubelet's."""
         return await asyncio.to_thread(self._probe, path)
 
     def _probe(self, path: str) -> bool:
@@ -67,7 +67,7 @@ class Container:
             connection.close()
 
     async def end(self, timeout: float) -> int:
-        """Wait for it to end; its exit code."""
+        """Wait for the process to end and return its exit code."""
         assert self._child is not None
         try:
             return await asyncio.wait_for(self._child.wait(), timeout)
@@ -75,7 +75,7 @@ class Container:
             raise AssertionError(f"{self.name} had not ended after {timeout:g} s:\n{self.log}") from None
 
     async def ready(self, timeout: float) -> None:
-        """Wait for it to say that it is."""
+        """Wait until the readiness probe succeeds."""
         assert self._child is not None
         try:
             async with asyncio.timeout(timeout):
@@ -86,7 +86,7 @@ class Container:
             raise AssertionError(f"{self.name} was not ready after {timeout:g} s:\n{self.log}") from None
 
     def stop(self) -> None:
-        """As a kubelet does."""
+        """Send SIGTERM, like a kubelet."""
         assert self._child is not None
         self._child.terminate()
 
@@ -97,9 +97,9 @@ class Container:
 
 
 class JobPods:
-    """The containers of one job. An async context manager that leaves nothing running.
+    """The containers of one job. An async context manager that leaves no process running.
 
-    run_dir: on the volume that all of them share. results: name of another job -> its result."""
+    run_dir: run directory on the shared volume. results: name of another job -> its result."""
 
     def __init__(
         self,
@@ -145,25 +145,25 @@ class JobPods:
             await self._redis_process.wait()
 
     async def prepare(self) -> int:
-        """Run the first container to its end; its exit code."""
+        """Run the preparation container to its end and return its exit code."""
         container = await self.start(self._process(PREPARE))
         return await container.end(_SECONDS)
 
     async def start_workers(self) -> None:
-        """All but the driver, until they say that they are ready."""
+        """Start all containers except the driver, and wait until they are ready."""
         for process in self._workers():
             await self.start(process)
         for process in self._workers():
             await self.containers[process.name].ready(_SECONDS)
 
     async def drive(self) -> Container:
-        """Start the driver, until it says that it is ready."""
+        """Start the driver and wait until it is ready."""
         container = await self.start(self._process("driver"))
         await container.ready(_SECONDS)
         return container
 
     async def stop(self) -> dict[str, int]:
-        """End the workers in good order; the exit code of each."""
+        """Shut the workers down gracefully and return their exit codes."""
         workers = [self.containers[process.name] for process in self._workers()]
         for container in workers:
             container.stop()
@@ -202,7 +202,7 @@ class JobPods:
         return container
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Every line of metrics.jsonl."""
+        """Return every line of metrics.jsonl."""
         return [json.loads(line) for line in (self.run_dir / "metrics.jsonl").read_text().splitlines()]
 
     def _workers(self) -> list[Process]:

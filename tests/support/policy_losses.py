@@ -1,4 +1,5 @@
-"""The policy losses, written as the papers do: one response at a time, in plain loops."""
+"""Reference implementations of the policy losses, as in the papers: one response at a time, in plain
+loops."""
 
 import math
 
@@ -12,7 +13,7 @@ from support.batches import slow_spans
 
 
 def slow_action(ratio: Tensor, advantage: float, clip: spec.Clip) -> Tensor:
-    """-min(r A, clip(r) A), and with a dual clip no more than dual |A| where A < 0."""
+    """Return -min(r A, clip(r) A), with a dual clip at most dual |A| where A < 0."""
     size, at = abs(advantage), float(ratio.detach())
     if advantage >= 0:
         return -size * ratio if at < 1 + clip.high else _constant(-size * (1 + clip.high))
@@ -26,7 +27,7 @@ def _constant(value: float) -> Tensor:
 
 
 def slow_importance(batch: Batch, span: list[int], how: spec.ImportanceCorrection | None) -> list[float]:
-    """The weight of each token of a response."""
+    """Return the importance weight of each token of a response."""
     if how is None:
         return [1.0] * len(span)
     moves = [float(batch.token("old_logprobs")[t] - batch.token("behaviour_logprobs")[t]) for t in span]
@@ -41,8 +42,8 @@ def slow_importance(batch: Batch, span: list[int], how: spec.ImportanceCorrectio
 
 
 def slow_policy_loss(batch: Batch, outputs: ModelOutputs, entry: spec.ClippedRatioSpec) -> Tensor:
-    """The clipped loss with all that the entry asks for. A response's advantages are all alike where the
-    ratio is the response's, so that it is one action."""
+    """Return the clipped loss with all options of the entry. If the ratio is per response, the response is
+    one action, so its advantages must be equal."""
     assert outputs.logprobs is not None and outputs.entropy is not None
     spans = [
         span
@@ -67,23 +68,23 @@ def slow_policy_loss(batch: Batch, outputs: ModelOutputs, entry: spec.ClippedRat
                 total = total + share * weight * slow_action(move.exp(), advantage, entry.clip)
         else:
             assert max(advantages) - min(advantages) < 1e-12
-            whole = torch.stack(moves).sum()
+            log_ratio = torch.stack(moves).sum()
             one = entry.ratio is spec.RatioLevel.SEQUENCE
-            ratio = whole.exp() if one else (whole / len(span)).exp()
+            ratio = log_ratio.exp() if one else (log_ratio / len(span)).exp()
             term = slow_action(ratio, advantages[0], entry.clip)
             count = 1 if one else len(span)
             if max(weights) - min(weights) < 1e-12:
                 total = total + share * weights[0] * count * term
             else:
-                # Each token bears its part of the value, and has a gradient of its own.
+                # Each token contributes its share of the value, and its own gradient.
                 for move, weight in zip(moves, weights, strict=True):
                     own = slow_action(
                         ratio.detach() * (move - move.detach()).exp(), advantages[0], entry.clip
                     )
                     part = own - (1 - count / len(span)) * own.detach()
                     total = total + share * weight * part
-        for place in span:
-            back = batch.token("reference_logprobs")[place] - outputs.logprobs[place]
+        for position in span:
+            back = batch.token("reference_logprobs")[position] - outputs.logprobs[position]
             total = total + share * beta * (back.exp() - 1 - back)
-            total = total - entry.entropy_coefficient * outputs.entropy[place] / tokens
+            total = total - entry.entropy_coefficient * outputs.entropy[position] / tokens
     return total

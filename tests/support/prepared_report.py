@@ -1,10 +1,10 @@
-"""What a preparation says of rows that a test made by hand."""
+"""Preparation reports for rows created by a test."""
 
 from kubealign_services.data.prepared import DatasetReport, PreparationReport
 
 
 def report(rows: int, context: int | None, kind: str = "prompts", response: int = 0) -> PreparationReport:
-    """Of so many rows with prompts of one token and responses of so many."""
+    """Return the report of `rows` rows with prompts of one token and responses of `response` tokens."""
     train = DatasetReport(
         kind=kind,
         source="test",

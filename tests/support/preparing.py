@@ -1,4 +1,4 @@
-"""Jobs to be prepared: a Llama of a few weights on characters, and rows in files."""
+"""Jobs for tests of the preparation: a tiny Llama on characters, and rows in files."""
 
 import json
 from pathlib import Path

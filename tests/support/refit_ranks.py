@@ -1,5 +1,5 @@
-"""Ranks of processes of their own, for a refit from one layout into another: those of a Megatron trainer,
-which publish, and the second of an engine that two processes share."""
+"""Rank processes of a refit from one layout into another: the ranks of a Megatron trainer, which publish, and
+the second rank of a tensor-parallel engine."""
 
 # mypy: disable-error-code="no-untyped-call"
 import asyncio
@@ -40,14 +40,14 @@ from support.mean_negative_logprob import MeanNegativeLogprob
 log = logging.getLogger(__name__)
 
 RANKS = 4
-#: Seconds within which processes that have been started have to meet.
+#: Timeout of the rendezvous in seconds.
 MEETING = 120.0
 BACKEND = Backend(megatron=MegatronBackendSpec(microbatch_tokens=64, tensor_parallel=2, pipeline_parallel=2))
 
 
 @dataclass(frozen=True)
 class Sender:
-    """A rank of the trainer. line: where rank 0 is told what all do; None for the others."""
+    """A rank of the trainer. line: receives the commands for all ranks on rank 0; None for the others."""
 
     rank: int
     rendezvous: str
@@ -67,7 +67,7 @@ class Sender:
             if self.line is None:
                 group.follow(handlers)
             else:
-                _led(group, handlers, self.line)
+                _lead(group, handlers, self.line)
         publisher.close()
 
     async def _serve(self, publisher: WeightsPublisher) -> None:
@@ -76,8 +76,8 @@ class Sender:
             await asyncio.Event().wait()
 
 
-def _led(group: CommandGroup, handlers: Handlers, line: Connection) -> None:
-    """Until the other end is closed."""
+def _lead(group: CommandGroup, handlers: Handlers, line: Connection) -> None:
+    """Run commands on all ranks until the other end of the line is closed."""
     while True:
         try:
             name, payload = line.recv()
@@ -91,7 +91,7 @@ def _led(group: CommandGroup, handlers: Handlers, line: Connection) -> None:
 
 
 class _Published:
-    """What the ranks are told: they train one model after another, and publish with one publisher."""
+    """Command handlers of a rank. The ranks train one model after another, and publish with one publisher."""
 
     def __init__(self, seat: Sender, publisher: WeightsPublisher) -> None:
         self._seat = seat
@@ -115,18 +115,24 @@ class _Published:
         return self._made[0][0]
 
     def _open(self, payload: bytes) -> bytes:
-        """The model of a folder, with an adapter or without."""
-        told = json.loads(payload)
+        """Load the model of a folder, with or without an adapter."""
+        model = json.loads(payload)
         spec = Trainer(
             ranks=RANKS,
             backend=BACKEND,
             optimizer=Optimizer(adam_w=AdamW(learning_rate=2e-2)),
-            lora=Lora(rank=3, alpha=12) if told["lora"] else None,
+            lora=Lora(rank=3, alpha=12) if model["lora"] else None,
         )
         seat = self._seat
         core = TrainingCore(
             lambda: create_backend(
-                Path(told["folder"]), Head.LANGUAGE_MODEL, spec, 99, rank=seat.rank, world_size=RANKS, seed=5
+                Path(model["folder"]),
+                Head.LANGUAGE_MODEL,
+                spec,
+                99,
+                rank=seat.rank,
+                world_size=RANKS,
+                seed=5,
             ),
             MeanNegativeLogprob(),
             StepPlan(1, None),
@@ -142,8 +148,8 @@ class _Published:
 
 @dataclass(frozen=True)
 class Follower:
-    """The second process of an engine. It makes the engines that the first writes into the group's store, one
-    after the other: `engine/N` is the `order` of one, or empty at the end."""
+    """The second process of an engine. It creates the engines that the first process requests in the group's
+    store, one after the other: `engine/N` is the `order` of an engine, or empty at the end."""
 
     rendezvous: str
     tls: TlsFiles
@@ -154,8 +160,8 @@ class Follower:
     async def _follow(self) -> None:
         store = join_process_group(1, 2, self.rendezvous, MEETING)
         number = 0
-        while told := await asyncio.to_thread(store.get, f"engine/{number}"):
-            ordered = json.loads(told)
+        while payload := await asyncio.to_thread(store.get, f"engine/{number}"):
+            ordered = json.loads(payload)
             rollout = Rollout.model_validate(ordered["rollout"])
             assert rollout.engine.torch is not None
             following, passes = create_worker_runner(
@@ -179,18 +185,18 @@ class Follower:
 
 
 def order(folder: Path, rollout: Rollout, shared: Path) -> str:
-    """What a Follower is to make: an engine for the folder's model, which looks for snapshots in `shared`."""
+    """Return a request to a Follower: an engine for the folder's model that reads snapshots in `shared`."""
     return json.dumps(
         {"folder": str(folder), "rollout": rollout.model_dump(mode="json"), "shared": str(shared)}
     )
 
 
 def sit(seat: Sender | Follower) -> None:
-    """One process, from its start to its end."""
+    """Run a process from its start to its end."""
     torch.set_num_threads(1)
     seat.run()
 
 
 def canary_tokens(vocabulary: int) -> tuple[int, ...]:
-    """Long enough to come by most tokens."""
+    """Return canary tokens, enough to include most of the vocabulary."""
     return tuple(Canary.choose(1, vocabulary, [Precision.FLOAT32], length=48).tokens)

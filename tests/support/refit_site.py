@@ -1,4 +1,5 @@
-"""Four Megatron ranks (tensor 2 x pipeline 2) that publish, and rollout workers of one process and of two."""
+"""Four Megatron ranks (tensor 2 x pipeline 2) that publish to rollout workers with one and with two
+processes."""
 
 # mypy: disable-error-code="no-untyped-call"
 import asyncio
@@ -41,7 +42,8 @@ from support.forked_ranks import RankFactory
 from support.free_address import free_address
 from support.refit_ranks import MEETING, RANKS, Follower, Sender, canary_tokens, order, sit
 
-# With three special tokens an odd vocabulary: the trainer pads it, and the engine's processes have 19 and 18.
+# With three special tokens the vocabulary is odd: the trainer pads it, and the engine's processes have 19 and
+# 18.
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGH"
 VOCABULARY = len(LETTERS) + 3
 REFIT_SECONDS = 30.0
@@ -49,8 +51,8 @@ REFIT_SECONDS = 30.0
 
 @dataclass
 class Site:
-    """The trainer's ranks, and the second process of whatever engine is made. announced: by the trainer since
-    it began with its model."""
+    """The trainer's ranks, and the second process of each engine. announced: announcements of the trainer
+    since it opened its model."""
 
     folder: Path
     line: Connection
@@ -62,7 +64,7 @@ class Site:
     _steps: int = 0
 
     def open(self, name: str, architecture: dict[str, Any], lora: bool = False) -> Path:
-        """The trainer begins anew, with the model's first weights; the model's folder."""
+        """Restart the trainer with the initial weights of a model. Return the model's folder."""
         model = self.folder / name
         if not model.is_dir():
             build_model(architecture, train_character_tokenizer([LETTERS]), 1, model, "")
@@ -88,7 +90,8 @@ class Site:
     async def workers(
         self, model: Path, near: bool, encoding: WeightEncoding, base: bool
     ) -> AsyncIterator["Workers"]:
-        """near: they see the trainer's shared memory. base: they begin with the folder's weights."""
+        """Run rollout workers. near: with access to the trainer's shared memory. base: load the folder's
+        weights first."""
         shared = self.folder / ("shared" if near else "nowhere")
         bus = MemoryBus()
         async with AsyncExitStack() as stack:
@@ -133,11 +136,11 @@ class Site:
         return create_leader_engine(model, spec, dist.PrefixStore(str(number), self.store), lost.append)
 
     def end(self) -> None:
-        """Nothing more is asked of anybody."""
+        """Tell the second engine process to end."""
         self.store.set(f"engine/{self._engines}", "")
 
     def _tell(self, name: str, payload: bytes) -> bytes:
-        """To all ranks of the trainer; rank 0's answer."""
+        """Send a command to all ranks of the trainer and return rank 0's answer."""
         self.line.send((name, payload))
         if not self.line.poll(MEETING):
             raise TimeoutError(f"the trainer has not answered {name} in {MEETING:g} s")
@@ -147,7 +150,7 @@ class Site:
 
 
 def _after_all(thread: ThreadPoolExecutor, end: Callable[[], None]) -> None:
-    """A worker may have been stopped while the thread was still at its weights."""
+    """End the engine on its thread, which may still be loading the weights of a stopped worker."""
     thread.submit(end).result(MEETING)
 
 
@@ -158,28 +161,28 @@ async def _ended(task: "asyncio.Task[None]") -> None:
 
 @dataclass(frozen=True)
 class Workers:
-    """By how many processes each has."""
+    """Rollout workers, by their number of processes."""
 
     site: Site
     broadcast: RefitCoordinator
     workers: dict[int, RefitWorker]
 
     async def take(self) -> dict[int, refit_pb2.RefitAcknowledgement]:
-        """The trainer's weights of now, which both must have; what each said of it."""
+        """Publish the trainer's current weights to both workers and return their acknowledgements."""
         self.site.version += 1
         await self.broadcast.publish(self.site.version)
-        said = {}
+        acknowledgements = {}
         for processes, worker in self.workers.items():
             await worker.wait_for_version(1, self.site.version, timeout=REFIT_SECONDS)
             assert worker.last_ack is not None and worker.last_ack.weights.version == self.site.version
-            said[processes] = worker.last_ack
-        return said
+            acknowledgements[processes] = worker.last_ack
+        return acknowledgements
 
 
 @contextmanager
 def opened(folder: Path, families: tuple[str, ...]) -> Iterator[Site]:
-    """All processes are started once, and end with the block. families: of the models, as transformers names
-    them."""
+    """Start all processes once, and end them with the block. families: model types of transformers to
+    import."""
     authority = CertificateAuthority.create("megatron-refit", timedelta(hours=1))
     tls = {role: write_tls(folder / role, authority, role) for role in (Role.TRAINER, Role.ROLLOUT)}
     trainers, engines = free_address(), free_address()
@@ -203,7 +206,7 @@ def opened(folder: Path, families: tuple[str, ...]) -> Iterator[Site]:
             yield site
             site.end()
         finally:
-            # The trainer ends with its line, the engine's second process with its first.
+            # Closing the line ends the trainer; the second engine process ends with the first.
             ours.close()
             codes = running.result()
             theirs.close()

@@ -1,5 +1,5 @@
-"""A rollout worker with a real engine and a real receiver, on a bus within the process, and the trainer's
-side of its refits."""
+"""A rollout worker with a real engine and receiver on an in-memory bus, and the trainer's side of its
+refits."""
 
 import asyncio
 import time
@@ -34,7 +34,8 @@ async def nobody(*asked: Any) -> Any:
 
 
 class Paced:
-    """Runs the engine on the one thread that computes: steps once it may, `stuck` never to an end."""
+    """Runs the engine's calls one at a time. Steps wait for `may_step`; the function named `stuck` never
+    returns."""
 
     def __init__(self) -> None:
         self.may_step = asyncio.Event()
@@ -53,8 +54,7 @@ class Paced:
             return function(*arguments)
 
     async def more(self, steps: int) -> None:
-        """Let the step under way end, if there is one, and so many more be made; then none, unless they were
-        let free before."""
+        """Allow the current step and `steps` more, then pause again, unless steps were allowed before."""
         until, free = self.steps + steps, self.may_step.is_set()
         self.may_step.set()
         await asyncio.sleep(0)
@@ -85,7 +85,8 @@ class Stage:
         wrong: float = 0.0,
         harm: Callable[[refit_pb2.WeightsAnnouncement], None] = lambda announcement: None,
     ) -> refit_pb2.WeightsAnnouncement:
-        """wrong: nats that the canary's log-probabilities are off by. harm: what befalls what was written."""
+        """Publish and announce a version. wrong: error of the canary's log-probabilities in nats. harm:
+        corrupts the written snapshot."""
         tokens = self.canary.tokens
         true = plain_logprobs(version, tokens[:1], tokens[1:])
         announcement = self.publisher.publish(
@@ -99,7 +100,7 @@ class Stage:
         return announcement
 
     async def acknowledged(self) -> refit_pb2.RefitAcknowledgement:
-        """A refit waits for the step under way, which may end now and then."""
+        """Return the next acknowledgement. A refit waits for the current step, so allow it to end."""
         asked = asyncio.create_task(self.other.pull("refit-acks", "driver", 1, 10.0))
         while not (await asyncio.wait([asked], timeout=0.01))[0]:
             await self.compute.more(0)
@@ -122,19 +123,19 @@ class Stage:
         await self.other.publish("work", item.SerializeToString(), group_id)
 
     async def rollouts(self, count: int) -> dict[tuple[str, int], list[int]]:
-        """(group, sample) -> the version of each of its tokens."""
-        found: dict[tuple[str, int], list[int]] = {}
-        while len(found) < count:
+        """Return (group, sample) -> the weight version of each token."""
+        versions: dict[tuple[str, int], list[int]] = {}
+        while len(versions) < count:
             for delivery in await self.other.pull("rollouts", "driver", 8, 10.0):
                 await delivery.ack()
                 rollout = rollout_pb2.Rollout.FromString(delivery.data)
                 part = decode(rollout.sequence)
                 own = part.token("weight_version")[part.token("loss_mask").bool()]
-                found[rollout.group_id, rollout.sample] = own.tolist()
-        return found
+                versions[rollout.group_id, rollout.sample] = own.tolist()
+        return versions
 
     async def running(self, samples: int) -> None:
-        """So many sequences run, and have made a few tokens each."""
+        """Wait until `samples` sequences run and have a few tokens each."""
         while self.generator.load.running < samples:
             await self.compute.more(1)
         await self.compute.more(3)

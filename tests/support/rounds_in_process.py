@@ -1,5 +1,5 @@
-"""A job in rounds within one process: the driver's own source of rounds over a bus, a rollout worker with a
-real engine, and the trainer's real backend, without processes and wire."""
+"""An iterative job within one process: the driver's round source over an in-memory bus, a rollout worker with
+a real engine, and the trainer's backend, without further processes and RPC."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -48,14 +48,14 @@ ENDLESS = 1 << 30
 
 
 class AnyVersion(FixedWeights):
-    """The weights are given to the engine by hand before a version is asked for."""
+    """Never waits: the test loads the weights into the engine before a version is requested."""
 
     async def wait_for_version(self, fence: int, version: int, timeout: float) -> None:
         return None
 
 
 class Policy:
-    """A model that is trained and sampled from. `asked`: every work item that was generated, in order."""
+    """A model that is trained and sampled from. `asked`: PURPOSE:GROUP of every work item, in order."""
 
     def __init__(
         self,
@@ -82,8 +82,8 @@ class Policy:
 
     def row(self, number: int, prompt: str, response: str | None = None) -> PreparedRow:
         def ids(text: str) -> list[int]:
-            found: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-            return found
+            token_ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+            return token_ids
 
         end = self.tokenizer.eos_token_id
         return PreparedRow(
@@ -94,7 +94,7 @@ class Policy:
         )
 
     def imitate(self, pairs: Sequence[tuple[str, str]], steps: int, rows_per_step: int) -> float:
-        """Supervised fine-tuning on (prompt, response), before the job; the last loss."""
+        """Fine-tune on (prompt, response) pairs before the job. Return the last loss."""
         objective = make_algorithm(_algorithm({"sft": {}}, "demonstrations")).policy_objective()
         rows = [self.row(number, *pair) for number, pair in enumerate(pairs)]
         loss = float("nan")
@@ -105,17 +105,17 @@ class Policy:
         return loss
 
     def set_learning_rate(self, rate: float) -> None:
-        """From the next step on."""
+        """Change the learning rate from the next step on, keeping weights and optimiser state."""
         self._learning_rate = rate
-        commit = self.folder.with_name("between")
-        commit.mkdir(exist_ok=True)
-        self.backend.save(commit)
-        self.go_back(commit)
+        checkpoint = self.folder.with_name("between")
+        checkpoint.mkdir(exist_ok=True)
+        self.backend.save(checkpoint)
+        self.go_back(checkpoint)
 
-    def go_back(self, commit: Path) -> None:
-        """To the weights and the optimiser of a commit."""
+    def go_back(self, checkpoint: Path) -> None:
+        """Restore the weights and the optimiser state of a checkpoint."""
         self.backend = self._fresh()
-        self.backend.load(commit)
+        self.backend.load(checkpoint)
 
 
 def _document(algorithm: dict[str, Any], kind: str, learning_rate: float) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def _algorithm(algorithm: dict[str, Any], kind: str) -> Any:
 
 
 class LocalTrainer:
-    """The backend as the driver's client of the trainer has it."""
+    """The driver's trainer client over the local backend."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
@@ -149,24 +149,24 @@ class LocalTrainer:
 
 
 class LocalWeights:
-    """Gives the engine the trainer's weights."""
+    """Refits the engine with the trainer's weights."""
 
     def __init__(self, policy: Policy, generator: SteppedGenerator) -> None:
         self._policy = policy
         self._generator = generator
 
     async def publish_and_digest(self, version: int) -> str:
-        held = [(name, tensor.clone()) for name, tensor in self._policy.backend.snapshot()]
+        tensors = [(name, tensor.clone()) for name, tensor in self._policy.backend.snapshot()]
         async with self._generator.paused(InFlightPolicy.DRAIN):
-            await self._generator.refit(held, version)
-        found = xxhash.xxh3_128()
-        for _, tensor in held:
-            found.update(tensor.numpy().tobytes())
-        return str(found.hexdigest())
+            await self._generator.refit(tensors, version)
+        digest = xxhash.xxh3_128()
+        for _, tensor in tensors:
+            digest.update(tensor.numpy().tobytes())
+        return str(digest.hexdigest())
 
 
 class Noted(SamplePreviews):
-    """Keeps all answers of each round."""
+    """Keeps all samples of each round."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         super().__init__(TokenSplitter(lambda: make_decoder(tokenizer)), SEED)
@@ -180,8 +180,8 @@ class Noted(SamplePreviews):
 
 
 class RoundsJob:
-    """One attempt at the job under one fence. `figures`: of each step. `answers`: the samples of each round
-    that was sampled."""
+    """One attempt of the job under one fence. `figures`: metrics of each step. `answers`: samples of each
+    sampled round."""
 
     def __init__(
         self, source: RoundSource, policy: Policy, job: AlignmentJob, state: JobState, noted: Noted
@@ -194,8 +194,8 @@ class RoundsJob:
         self._objective = make_algorithm(job.spec.algorithm).policy_objective()
 
     async def learn(self, steps: int = ENDLESS, rounds: int = ENDLESS) -> list[dict[str, float]]:
-        """Take steps until the rounds end, so many steps are done, or so many rounds have begun; the figures
-        of all steps so far."""
+        """Run steps until the rounds end, `steps` steps are done, or `rounds` rounds have begun. Return the
+        metrics of all steps so far."""
         while self.state.step < steps and self.state.round.number < rounds:
             step = StepRecord(self.state.step + 1)
             batch = await self._source.next_batch(self.state, step)
@@ -208,7 +208,8 @@ class RoundsJob:
         return self.figures
 
     def begun(self) -> list[dict[str, float]]:
-        """The figures of the first step of each round, whose samples are of the weights before it."""
+        """Return the metrics of the first step of each round, whose samples are from the weights before the
+        step."""
         return [figures for figures in self.figures if "seconds/generate" in figures]
 
 
@@ -226,8 +227,8 @@ async def rounds_job(
     fence: int = 1,
     context: int | None = None,
 ) -> AsyncIterator[RoundsJob]:
-    """The job, its worker and its scorer running. algorithm: as in a spec. run_dir: as of a run; what an
-    earlier attempt left there is found."""
+    """Run the job with its worker and its scorer. algorithm: as in a spec. run_dir: may contain the files of
+    an earlier attempt, which the job continues with."""
     document = _document(algorithm, kind, 1.0)
     document["spec"]["rollout"] = {"sampling": {"maxTokens": max_tokens}}
     if reward is not None:
@@ -240,13 +241,13 @@ async def rounds_job(
     )
 
     async def score(rollouts: Sequence[rollout_pb2.Rollout]) -> list[scoring_pb2.Score]:
-        found = []
+        scores = []
         for rollout in rollouts:
-            found.append(empty_score(rollout, "task", "reward-0"))
+            scores.append(empty_score(rollout, "task", "reward-0"))
             prompt = policy.tokenizer.decode(_prompt(rollout), skip_special_tokens=True)
             assert reward is not None
-            found[-1].reward = reward(prompt.replace(" ", ""), rollout.response)
-        return found
+            scores[-1].reward = reward(prompt.replace(" ", ""), rollout.response)
+        return scores
 
     running = [asyncio.create_task(generator.run()), asyncio.create_task(worker.run())]
     if reward is not None:
@@ -282,7 +283,7 @@ async def rounds_job(
 
 
 class _Noting:
-    """A bus that notes which groups of which purpose were asked for."""
+    """A bus that records the purpose and group of each pulled work item."""
 
     def __init__(self, bus: MemoryBus, asked: list[str]) -> None:
         self._bus = bus

@@ -1,4 +1,4 @@
-"""An Access whose rules are set by a test, over any backend."""
+"""An Access with rules set by a test, over any backend."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from kubealign_dashboard.access import Caller
 
 @dataclass(frozen=True)
 class Person:
-    """`namespaces`: where all `verbs` are allowed; None: everywhere."""
+    """A user. `namespaces`: namespaces in which `verbs` are allowed; None: all."""
 
     name: str
     namespaces: frozenset[str] | None = None
@@ -61,9 +61,9 @@ class RuledAccess:
         return self.reader
 
     async def namespaces(self, caller: Caller) -> Sequence[str]:
-        held = {job.namespace for job in (await self.reader.list(ListQuery(limit=500))).jobs}
+        job_namespaces = {job.namespace for job in (await self.reader.list(ListQuery(limit=500))).jobs}
         allowed = self.people[caller.token].namespaces
-        return sorted(held if allowed is None else allowed)
+        return sorted(job_namespaces if allowed is None else allowed)
 
 
 def bearer(token: str) -> Mapping[str, str]:

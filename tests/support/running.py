@@ -1,4 +1,4 @@
-"""A `kubealign run` of its own, watched and disturbed by a test."""
+"""Runs `kubealign run` as a subprocess that a test observes and disturbs."""
 
 import asyncio
 import json
@@ -19,8 +19,7 @@ _POLL_SECONDS = 0.05
 
 
 class RunningJobs:
-    """The command as a person starts it, without a terminal. A context manager that leaves nothing
-    running."""
+    """The command without a terminal. A context manager that kills the command on exit."""
 
     def __init__(self, file: Path, runs: Path, *options: str) -> None:
         self.runs = runs
@@ -47,11 +46,11 @@ class RunningJobs:
 
     @property
     def output(self) -> str:
-        """What the command printed so far."""
+        """Output of the command so far."""
         return self._output.read_text()
 
     def end(self, timeout: float) -> int:
-        """Wait for the command to end; its exit code."""
+        """Wait for the command to end and return its exit code."""
         assert self._process is not None
         try:
             return self._process.wait(timeout)
@@ -61,7 +60,7 @@ class RunningJobs:
             ) from None
 
     def send(self, number: signal.Signals) -> None:
-        """Send the command itself a signal."""
+        """Send a signal to the command itself."""
         assert self._process is not None
         self._process.send_signal(number)
 
@@ -69,7 +68,7 @@ class RunningJobs:
         return self.runs / job
 
     def metrics(self, job: str) -> list[dict[str, Any]]:
-        """Every line of the job's metrics.jsonl so far."""
+        """Return every complete line of the job's metrics.jsonl so far."""
         path = self.folder(job) / "metrics.jsonl"
         if not path.exists():
             return []
@@ -78,7 +77,7 @@ class RunningJobs:
         ]
 
     def steps(self, job: str) -> dict[int, dict[str, Any]]:
-        """The last line of each step that was trained."""
+        """Return the last line of each trained step."""
         return {line["step"]: line for line in self.metrics(job) if "seconds/step" in line}
 
     def history(self, job: str) -> list[dict[str, Any]]:
@@ -86,7 +85,7 @@ class RunningJobs:
         return [json.loads(line) for line in path.read_text().splitlines()]
 
     def wait_until(self, what: str, ready: Callable[[], bool], timeout: float) -> None:
-        """Wait for something that the run does. Fails when the run ends first, or the time is over."""
+        """Wait for a condition. Fails when the run ends first, or after `timeout` seconds."""
         deadline = time.monotonic() + timeout
         while not ready():
             assert self._process is not None
@@ -102,7 +101,7 @@ class RunningJobs:
         self.wait_until(f"step {step} of {job}", lambda: max(self.steps(job), default=0) >= step, timeout)
 
     def processes(self, job: str) -> dict[str, dict[str, Any]]:
-        """Name -> what the runner says of each process; empty while it does not answer."""
+        """Return the runner's state of each process by name; empty while the runner does not answer."""
         try:
             return {process["name"]: process for process in asyncio.run(list_processes(self.folder(job)))}
         except RunRefused:
@@ -120,42 +119,42 @@ class RunningJobs:
         )
 
     def pids(self, job: str) -> list[int]:
-        """Of everything that the run has started, and of the command."""
+        """Return the process ids of the command and of everything that the run has started."""
         assert self._process is not None
         return [self._process.pid, *(p["pid"] for p in self.processes(job).values() if p["pid"])]
 
 
 def alive(pids: Sequence[int]) -> list[int]:
-    """Those that still run; a zombie does not."""
-    found = []
+    """Return the processes that still run; zombies do not count."""
+    running = []
     for pid in pids:
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         except FileNotFoundError:
             continue
         if state != "Z":
-            found.append(pid)
-    return found
+            running.append(pid)
+    return running
 
 
 def children(pid: int) -> list[int]:
-    """Of any thread of a process that runs."""
+    """Return the child processes of all threads of a running process."""
     tasks = Path(f"/proc/{pid}/task").iterdir()
     return [int(child) for task in tasks for child in (task / "children").read_text().split()]
 
 
 def left_running(folder: Path, seconds: float = 10.0) -> dict[int, str]:
-    """Processes that write to a log in this folder or name it in their command: process id -> command.
+    """Return processes that write to a log in this folder or name it in their command: process id -> command.
 
-    What is about to end by itself, because its parent has, has so many seconds for it."""
+    Processes that end by themselves within `seconds`, because their parent has ended, do not count."""
     deadline = time.monotonic() + seconds
-    while (found := _running(folder)) and time.monotonic() < deadline:
+    while (processes := _running(folder)) and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
-    return found
+    return processes
 
 
 def _running(folder: Path) -> dict[int, str]:
-    found = {}
+    commands = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
@@ -165,5 +164,5 @@ def _running(folder: Path) -> dict[int, str]:
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue
         if str(folder) in output or str(folder) in command:
-            found[int(entry.name)] = command
-    return found
+            commands[int(entry.name)] = command
+    return commands

@@ -15,7 +15,7 @@ _SECONDS = 30.0
 
 @contextmanager
 def served(app: FastAPI, port: int = 0) -> Iterator[str]:
-    """Its address, such as http://127.0.0.1:4321. It runs in a thread, with an event loop of its own."""
+    """Serve the application in a thread with its own event loop; yield its URL, such as http://127.0.0.1:4321."""
     listener = socket.create_server(("127.0.0.1", port), backlog=256)
     server = DashboardServer(app)
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)

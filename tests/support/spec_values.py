@@ -46,11 +46,11 @@ def _change(draw: st.DrawFn, holder: dict[str, Any], schema: dict[str, Any]) -> 
         return
     name = draw(st.sampled_from(sorted(fields)))
     field = _resolved(fields[name])
-    held = holder.get(name)
-    if isinstance(held, dict) and "properties" in field and draw(st.integers(0, 3)):
-        _change(draw, held, field)
-    elif isinstance(held, list) and held and isinstance(held[0], dict) and draw(st.booleans()):
-        _change(draw, draw(st.sampled_from(held)), _resolved(field["items"]))
+    value = holder.get(name)
+    if isinstance(value, dict) and "properties" in field and draw(st.integers(0, 3)):
+        _change(draw, value, field)
+    elif isinstance(value, list) and value and isinstance(value[0], dict) and draw(st.booleans()):
+        _change(draw, draw(st.sampled_from(value)), _resolved(field["items"]))
     elif name in holder and not draw(st.integers(0, 5)):
         del holder[name]
     else:
@@ -76,7 +76,7 @@ def _value(draw: st.DrawFn, schema: dict[str, Any]) -> Any:
         case "boolean":
             return draw(st.booleans())
         case "integer" | "number" as kind:
-            return _number(draw, schema, whole=kind == "integer")
+            return _number(draw, schema, integer=kind == "integer")
         case "string":
             return _text(draw, schema)
         case "array":
@@ -105,12 +105,12 @@ def _object(draw: st.DrawFn, schema: dict[str, Any]) -> dict[str, Any]:
     return {name: _value(draw, fields[name]) for name in chosen}
 
 
-def _number(draw: st.DrawFn, schema: dict[str, Any], *, whole: bool) -> Any:
+def _number(draw: st.DrawFn, schema: dict[str, Any], *, integer: bool) -> Any:
     low = schema.get("minimum", schema.get("exclusiveMinimum", 0))
     high = schema.get("maximum", schema.get("exclusiveMaximum", low + 1000))
     edges = st.sampled_from([low, low + 1, high, high - 1, low - 1, high + 1, 1, 2, 64])
     near = min(high, low + 1000)
-    within = st.integers(math.ceil(low), math.floor(near)) if whole else st.floats(low, near)
+    within = st.integers(math.ceil(low), math.floor(near)) if integer else st.floats(low, near)
     return draw(st.one_of(within, within, within, edges))
 
 

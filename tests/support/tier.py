@@ -1,7 +1,7 @@
 """Runs one tier of the test suite and records its duration.
 
 `python -m tests.support.tier NAME COMMAND...` runs the command and returns its exit code;
-`python -m tests.support.tier` prints the durations recorded so far and forgets them.
+`python -m tests.support.tier` prints the durations recorded so far and deletes them.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Jobs small enough for tests: a Llama of a few thousand weights on characters, and the data they need."""
+"""Jobs small enough for tests: a Llama of a few thousand weights on characters, and its data."""
 
 import json
 from pathlib import Path
@@ -20,13 +20,13 @@ FROM_CONFIG: dict[str, Any] = {
     "config": {"architecture": ARCHITECTURE, "tokenizer": {"train": {"characters": {}}}}
 }
 
-#: The share of the response's characters that are the letter a.
+#: A reward function: the share of the letter a in the response.
 LETTER_A = """
 def reward(prompts, responses, **columns):
     return [response.count("a") / max(1, len(response)) for response in responses]
 """
 
-#: The same; each call takes as many seconds as the file says.
+#: The same reward; each call sleeps for the seconds in the file.
 PACED_LETTER_A = """
 import pathlib
 import time
@@ -38,7 +38,7 @@ def reward(prompts, responses, **columns):
 
 
 def set_pace(folder: Path, seconds: float) -> Path:
-    """How long each call of the paced reward takes from now on; the file that says so."""
+    """Set the seconds that each call of the paced reward takes from now on. Return the file."""
     path, draft = folder / "pace", folder / ".pace"
     draft.write_text(str(seconds))
     draft.replace(path)
@@ -46,7 +46,7 @@ def set_pace(folder: Path, seconds: float) -> Path:
 
 
 def write_prompts(folder: Path, count: int = 40) -> Path:
-    """Prompts of two letters, each different, from an alphabet of eight."""
+    """Write distinct prompts of two letters from an alphabet of eight. Return the file."""
     letters = "abcdefgh"
     rows = [{"prompt": letters[i // 8 % 8] + letters[i % 8]} for i in range(count)]
     path = folder / "prompts.jsonl"
@@ -55,14 +55,14 @@ def write_prompts(folder: Path, count: int = 40) -> Path:
 
 
 def write_reward(folder: Path, source: str = LETTER_A, name: str = "letters") -> dict[str, Any]:
-    """An entry of spec.rewards with a function of its own."""
+    """Write a reward function and return its entry of spec.rewards."""
     path = folder / f"{name}.py"
     path.write_text(source)
     return {"name": name, "function": {"file": {"path": str(path), "name": "reward"}}}
 
 
 def online_job(folder: Path, name: str, algorithm: dict[str, Any], **spec: Any) -> dict[str, Any]:
-    """A job that learns to write the letter a; anything in `spec` replaces what is here."""
+    """Return a job that learns to write the letter a; `spec` replaces fields of its spec."""
     parts: dict[str, Any] = {
         "maxSteps": 10,
         "algorithm": algorithm,
@@ -82,7 +82,8 @@ def online_job(folder: Path, name: str, algorithm: dict[str, Any], **spec: Any) 
 
 
 def sft_job(folder: Path, name: str, **spec: Any) -> dict[str, Any]:
-    """Four steps of learning to repeat the second letter; anything in `spec` replaces what is here."""
+    """Return a job that learns to repeat the second letter in four steps; `spec` replaces fields of its
+    spec."""
     rows = [{"prompt": a + b, "response": b} for a in "abcd" for b in "abcd"]
     path = folder / "rows.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -101,7 +102,7 @@ def sft_job(folder: Path, name: str, **spec: Any) -> dict[str, Any]:
 
 
 def write_jobs(folder: Path, *jobs: dict[str, Any]) -> Path:
-    """The jobs as one file."""
+    """Write the jobs to one file and return it."""
     path = folder / "jobs.yaml"
     path.write_text(yaml.safe_dump_all(jobs, sort_keys=False))
     return path

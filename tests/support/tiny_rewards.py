@@ -1,4 +1,4 @@
-"""Reward models of a few weights, made by transformers alone."""
+"""Tiny reward models, created with transformers only."""
 
 # mypy: disable-error-code="no-untyped-call"
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from kubealign_services.data.tokenization.tokenizers import train_character_toke
 def reward_folder(
     folder: Path, alphabet: str, names: Sequence[str] = ("score",), seed: int = 1, pooling: str | None = None
 ) -> Path:
-    """A sequence classifier with these labels and its tokenizer, one token a letter."""
+    """Write a sequence classifier with these labels, and its tokenizer with one token per letter."""
     tokenizer = train_character_tokenizer([alphabet])
     config = _config(len(tokenizer))
     config.num_labels = len(names)
@@ -33,7 +33,7 @@ def reward_folder(
 
 
 def policy_folder(folder: Path, alphabet: str, seed: int = 1) -> Path:
-    """A causal language model with the same tokenizer."""
+    """Write a causal language model with the same tokenizer."""
     tokenizer = train_character_tokenizer([alphabet])
     torch.manual_seed(seed)
     LlamaForCausalLM(_config(len(tokenizer))).save_pretrained(folder)
@@ -42,16 +42,17 @@ def policy_folder(folder: Path, alphabet: str, seed: int = 1) -> Path:
 
 
 def scores_of(folder: Path, sequences: Sequence[tuple[list[int], int]]) -> Tensor:
-    """[S, N]: what the folder's model says of sequences, one after another, by transformers. A sequence: its
-    tokens and how many of them are the prompt's."""
+    """Return the scores [S, N] of the folder's model, computed by transformers one sequence at a time.
+
+    sequences: (tokens, number of prompt tokens)."""
     model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
     summed = getattr(model.config, "kubealign_pooling", None) == "ResponseSum"
-    found = []
+    scores = []
     with torch.no_grad():
         for tokens, prompt in sequences:
             heads = model.score(model.model(torch.tensor([tokens])).last_hidden_state[0])
-            found.append(heads[prompt:].sum(0) if summed else heads[-1])
-    return torch.stack(found)
+            scores.append(heads[prompt:].sum(0) if summed else heads[-1])
+    return torch.stack(scores)
 
 
 def _config(vocabulary: int) -> LlamaConfig:

@@ -36,7 +36,7 @@ from support.batches import random_batch
 VOCABULARY = 41
 STEPS = 10
 PPO_SPEC = algorithms.PPOSpec(prompts_per_step=6, samples_per_prompt=1, entropy_coefficient=0.01)
-# Of 24 tokens a pack; the last batch has one sequence, so that data-parallel ranks have nothing of their own.
+# Packs have 24 tokens; the last batch has one sequence, so that some data-parallel ranks have none.
 RESPONSES = [[5, 9, 1, 12, 7, 20], [3, 3, 3, 17, 2, 8], [21, 1, 4, 6, 5, 2], [8] * 6, [6]]
 
 

@@ -1,5 +1,5 @@
-"""A sender of weights and its receivers, each a process of its own with a server under mutual TLS, told over
-pipes what to do. No bus, no engine: only how the bytes travel."""
+"""A sender of weights and its receivers, each a process with a server under mutual TLS, controlled over
+pipes. Without bus and engine: only the transfer of the bytes."""
 
 import asyncio
 import multiprocessing as mp
@@ -46,7 +46,8 @@ _PRELOADED = (
 
 
 def weights_of(version: int, size_bytes: int) -> list[tuple[str, Tensor]]:
-    """bf16. Of each version one in fifty differs from the version before, by one unit in the last place."""
+    """Return weights in bf16. One in fifty differs from the previous version, by one unit in the last
+    place."""
     generator = torch.Generator().manual_seed(7)
     count = size_bytes // 2 // _PIECES
     bits = [
@@ -67,7 +68,7 @@ def digest_of(tensors: Sequence[tuple[str, Tensor]]) -> str:
 
 
 class _Counting(WeightsSenderServicer):
-    """Counts what it streams."""
+    """Counts the streamed bytes."""
 
     sent_bytes = 0
 
@@ -77,17 +78,19 @@ class _Counting(WeightsSenderServicer):
             yield chunk
 
 
-def _send(line: Connection, tls: TlsFiles, folder: Path, address: str, told: dict[str, Any]) -> None:
+def _send(line: Connection, tls: TlsFiles, folder: Path, address: str, options: dict[str, Any]) -> None:
     torch.set_num_threads(1)
-    asyncio.run(_sending(line, tls, folder, address, told))
+    asyncio.run(_sending(line, tls, folder, address, options))
 
 
-async def _sending(line: Connection, tls: TlsFiles, folder: Path, address: str, told: dict[str, Any]) -> None:
-    refit = RefitSpec.model_validate(told["refit"])
+async def _sending(
+    line: Connection, tls: TlsFiles, folder: Path, address: str, options: dict[str, Any]
+) -> None:
+    refit = RefitSpec.model_validate(options["refit"])
     publisher = WeightsPublisher(folder, address, refit.transport, encoding=refit.encoding)
     broadcasts = None
     if refit.transport is WeightTransport.COLLECTIVE:
-        broadcasts = BroadcastSender(publisher, "127.0.0.1", told["expected"], refit.timeout_seconds)
+        broadcasts = BroadcastSender(publisher, "127.0.0.1", options["expected"], refit.timeout_seconds)
     servicer = _Counting(publisher, refit.fan_out, broadcasts)
     loop = asyncio.get_running_loop()
     async with RpcServer(address, tls, [servicer], lambda *_: None, grace=0.5):
@@ -95,7 +98,7 @@ async def _sending(line: Connection, tls: TlsFiles, folder: Path, address: str, 
         while True:
             command, version = await loop.run_in_executor(None, line.recv)
             if command == "publish":
-                tensors = weights_of(version, told["size_bytes"])
+                tensors = weights_of(version, options["size_bytes"])
                 announcement = await asyncio.to_thread(
                     publisher.publish,
                     fence=1,
@@ -110,7 +113,7 @@ async def _sending(line: Connection, tls: TlsFiles, folder: Path, address: str, 
 
 
 class _Doomed(Relay):
-    """Ends, or stands still for good, when it has handed on so many chunks."""
+    """Kills or stops its process after relaying `after` chunks."""
 
     end = signal.SIGKILL
     after = 3
@@ -125,11 +128,11 @@ class _Doomed(Relay):
 
 
 def _doom(relay: Relay | None, end: signal.Signals) -> None:
-    """The process's end comes in the middle: of handing on, or of a broadcast."""
+    """Make the process end in the middle of a relay, or of a broadcast."""
     if relay is not None:
         relay.__class__ = _Doomed
         _Doomed.end = end
-    whole = BroadcastGroup.broadcast
+    original = BroadcastGroup.broadcast
     buckets = 0
 
     def broadcast(group: BroadcastGroup, stretch: Tensor) -> None:
@@ -137,37 +140,37 @@ def _doom(relay: Relay | None, end: signal.Signals) -> None:
         buckets += 1
         if buckets == 2:
             os.kill(os.getpid(), end)
-        whole(group, stretch)
+        original(group, stretch)
 
     BroadcastGroup.broadcast = broadcast  # type: ignore[method-assign, assignment]
 
 
-def _receive(line: Connection, settings: ProcessSettings, told: dict[str, Any]) -> None:
+def _receive(line: Connection, settings: ProcessSettings, options: dict[str, Any]) -> None:
     torch.set_num_threads(1)
-    asyncio.run(_receiving(line, settings, told))
+    asyncio.run(_receiving(line, settings, options))
 
 
-async def _receiving(line: Connection, settings: ProcessSettings, told: dict[str, Any]) -> None:
+async def _receiving(line: Connection, settings: ProcessSettings, options: dict[str, Any]) -> None:
     loop = asyncio.get_running_loop()
     assert settings.listen is not None
     async with AsyncExitStack() as stack:
         received = await stack.enter_async_context(
-            open_receiver(settings, RefitSpec.model_validate(told["refit"]), None)
+            open_receiver(settings, RefitSpec.model_validate(options["refit"]), None)
         )
         streams: PartStreamer = received.receiver._parts._streams
-        if told["end"]:
-            _doom(streams.relay, told["end"])
+        if options["end"]:
+            _doom(streams.relay, options["end"])
         opened = streams.open_stream
 
         async def heard(address: str, request: Any, timeout: float) -> AsyncGenerator[refit_pb2.WeightsChunk]:
-            """Says who sends, once they do; slow, so that there is a middle."""
+            """Report the sender at its first chunk. Delays chunks, so that a test can act in the middle."""
             first = True
             async for chunk in opened(address, request, timeout):
                 if first and not chunk.instead:
                     line.send(("from", address))
                     first = False
-                if told["slow"]:
-                    await asyncio.sleep(told["slow"])
+                if options["slow"]:
+                    await asyncio.sleep(options["slow"])
                 yield chunk
 
         object.__setattr__(streams, "open_stream", heard)
@@ -182,15 +185,15 @@ async def _receiving(line: Connection, settings: ProcessSettings, told: dict[str
             try:
                 async with received.receiver.fetch(announcement) as transfer:
                     digest = digest_of(list(transfer.tensors))
-                    told_back = digest, transfer.transport, transfer.received_bytes, transfer.delta_parts
-                line.send(("took", told_back))
+                    summary = digest, transfer.transport, transfer.received_bytes, transfer.delta_parts
+                line.send(("took", summary))
             except (CorruptTransfer, NotFound, Unreachable) as error:
                 line.send(("failed", f"{type(error).__name__}: {error}"))
 
 
 @dataclass
 class Receiver:
-    """heard: whom it streamed from, in order, since `take`."""
+    """A receiver process. heard: addresses it streamed from, in order, since `take`."""
 
     address: str
     line: Connection
@@ -202,31 +205,32 @@ class Receiver:
         self.line.send(announcement)
 
     def begun(self) -> str:
-        """Wait until the first bytes are there; who sends them."""
-        kind, address = self._said()
+        """Wait for the first bytes and return the address of their sender."""
+        kind, address = self._next_message()
         assert kind == "from", (kind, address)
         return str(address)
 
     def taken(self) -> tuple[str, str, int, int]:
-        """Wait for the end: digest, transport, bytes received, parts of which the changes came."""
+        """Wait for the end. Return digest, transport, received bytes, and the number of parts received as
+        deltas."""
         while True:
-            kind, said = self._said()
+            kind, result = self._next_message()
             if kind == "took":
-                return said  # type: ignore[no-any-return]
-            assert kind == "from", said
+                return result  # type: ignore[no-any-return]
+            assert kind == "from", result
 
-    def _said(self) -> Any:
+    def _next_message(self) -> Any:
         if not self.line.poll(_ANSWER_SECONDS):
             raise TimeoutError(f"the receiver at {self.address} has not answered")
-        said = self.line.recv()
-        if said[0] == "from":
-            self.heard.append(said[1])
-        return said
+        message = self.line.recv()
+        if message[0] == "from":
+            self.heard.append(message[1])
+        return message
 
 
 @dataclass
 class WeightsLine:
-    """A sender, and receivers that are made one by one."""
+    """A sender, and receivers that are started on demand."""
 
     folder: Path
     address: str
@@ -237,14 +241,15 @@ class WeightsLine:
     _processes: list[Any]
 
     def receiver(self, slow: float = 0.0, end: signal.Signals | None = None) -> Receiver:
-        """slow: seconds for each chunk that it gets. end: of itself, in the middle of handing on."""
+        """Start a receiver. slow: delay per chunk in seconds. end: signal that it sends itself while
+        relaying."""
         return self.receivers(1, slow, end)[0]
 
     def receivers(self, count: int, slow: float = 0.0, end: signal.Signals | None = None) -> list[Receiver]:
-        made = [self._started(slow, end) for _ in range(count)]
-        for receiver in made:
-            assert receiver._said() == ("ready", "")
-        return made
+        started = [self._started(slow, end) for _ in range(count)]
+        for receiver in started:
+            assert receiver._next_message() == ("ready", "")
+        return started
 
     def _started(self, slow: float, end: signal.Signals | None) -> Receiver:
         address = free_address()
@@ -259,23 +264,23 @@ class WeightsLine:
             "tls": write_tls(self.folder / f"tls-{len(self._processes)}", self._authority, Role.ROLLOUT),
         }
         settings = ProcessSettings.model_construct(**known)
-        told = {"refit": self.refit.model_dump(mode="json"), "slow": slow, "end": end}
-        process = self._context.Process(target=_receive, args=(theirs, settings, told))
+        options = {"refit": self.refit.model_dump(mode="json"), "slow": slow, "end": end}
+        process = self._context.Process(target=_receive, args=(theirs, settings, options))
         process.start()
         theirs.close()
         self._processes.append(process)
         return Receiver(address, ours, process)
 
     def publish(self, version: int) -> tuple[bytes, str]:
-        """The announcement, and the digest of the weights."""
+        """Publish a version. Return the announcement and the digest of the weights."""
         return self._ask(("publish", version))  # type: ignore[no-any-return]
 
     def spent(self) -> tuple[int, float]:
-        """Bytes that the sender has streamed since it was asked last, and its processor time so far."""
+        """Return the bytes streamed since the last call, and the sender's processor time so far."""
         return self._ask(("spent", 0))  # type: ignore[no-any-return]
 
-    def _ask(self, told: tuple[str, int]) -> Any:
-        self._sender.send(told)
+    def _ask(self, command: tuple[str, int]) -> Any:
+        self._sender.send(command)
         if not self._sender.poll(_ANSWER_SECONDS):
             raise TimeoutError("the sender has not answered")
         return self._sender.recv()
@@ -292,16 +297,17 @@ def weights_line(
     timeout: float = 40.0,
     expected: int = 1,
 ) -> Iterator[WeightsLine]:
-    """Its processes end with the block. expected: receivers of the first broadcast."""
+    """Start a sender. All processes end with the block. expected: number of receivers of the first
+    broadcast."""
     context = mp.get_context("forkserver")
     # Imported before they fork; this module itself is not on the fork server's path.
     context.set_forkserver_preload(list(_PRELOADED))
     authority = CertificateAuthority.create("weights-line", timedelta(hours=1))
     refit = RefitSpec(fan_out=fan_out, transport=transport, encoding=encoding, timeout_seconds=timeout)
-    told = {"refit": refit.model_dump(mode="json"), "size_bytes": size_bytes, "expected": expected}
+    options = {"refit": refit.model_dump(mode="json"), "size_bytes": size_bytes, "expected": expected}
     address, (ours, theirs) = free_address(), context.Pipe()
     tls = write_tls(folder / "tls-sender", authority, Role.TRAINER)
-    sender = context.Process(target=_send, args=(theirs, tls, folder / "shared", address, told))
+    sender = context.Process(target=_send, args=(theirs, tls, folder / "shared", address, options))
     sender.start()
     theirs.close()
     processes = [sender]

@@ -1,4 +1,4 @@
-"""Asynchronous steps beside synchronous ones: rollout and trainer on one core each."""
+"""Asynchronous steps against synchronous ones, with rollout worker and trainer on one core each."""
 
 import os
 import statistics
@@ -22,13 +22,14 @@ _STALENESS = 2
 
 
 def _pinned(workload: Workload, rollout: int, trainer: int) -> Peer:
-    """The job, its rollout worker and its trainer on a core each, one thread each."""
+    """Return a peer that runs the job with its rollout worker and its trainer pinned to a core, one thread
+    each."""
 
     def steps(_: Path, count: int, own: Path) -> tuple[list[dict[str, Any]], Usage]:
         folder = own.parent / "workload"
         job = jobs.online(workload, folder, kubealign_side.NAME, count)
-        beside = partial(pinned, cores={"rollout": rollout, "trainer": trainer})
-        return kubealign_side.measure(job, own, _TIMEOUT_SECONDS, beside, job_environment(threads=1))
+        around_run = partial(pinned, cores={"rollout": rollout, "trainer": trainer})
+        return kubealign_side.measure(job, own, _TIMEOUT_SECONDS, around_run, job_environment(threads=1))
 
     return steps
 
@@ -40,7 +41,7 @@ def _run(bench: Bench) -> Outcome:
     seeds = range(1, 1 + bench.pick(1, 1, 3))
     runs, gaps = [], []
     for seed in seeds:
-        # A rate at which the reward moves within the run.
+        # High enough that the reward changes within the run.
         base = bench.tailed.doing(learning_rate=1e-3, seed=seed)
         sides, weights = _sides(replace(bench, folder=bench.folder / f"seed-{seed}"), base, cores)
         runs.append((sides, detail(sides, base, weights)))
@@ -64,8 +65,8 @@ def _run(bench: Bench) -> Outcome:
 
 
 def _sides(bench: Bench, base: Workload, cores: list[int]) -> tuple[list[Side], int]:
-    """The asynchronous job makes as many steps more as its samples are stale, so that the last policy of both
-    is sampled from."""
+    """Run both jobs. The asynchronous job makes as many additional steps as its samples are stale, so that
+    both jobs sample from the same last policy version."""
     bench.folder.mkdir()
     warmup, steps = bench.pick((1, 4), (2, 14), (2, 10))
     return in_turn(
@@ -79,7 +80,7 @@ def _sides(bench: Bench, base: Workload, cores: list[int]) -> tuple[list[Side], 
 
 
 def _pace(side: Side) -> float:
-    """Steps a second, from the end of the first to that of the last: steps overlap."""
+    """Return steps per second between the ends of the first and of the last step, because steps overlap."""
     return float((len(side.steps) - 1) / (side.steps[-1]["time"] - side.steps[0]["time"]))
 
 

@@ -1,4 +1,4 @@
-"""Generation alone: our engine beside transformers."""
+"""Generation alone: our engine against transformers."""
 
 from tests.bench.line import Aim, Bench, Line, Outcome
 from tests.bench.lines.steps import detail, in_turn, peer

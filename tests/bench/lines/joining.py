@@ -24,20 +24,20 @@ _SECONDS_BETWEEN = 0.05
 
 
 class _Joining:
-    """Has a second worker join in the middle of a step: when a third of its samples are there."""
+    """Scales to a second worker in the middle of a step, when a third of the step's samples have arrived."""
 
     def __init__(self, workload: Workload, after_steps: int) -> None:
         self.asked_at = 0.0
         self.seen: list[Served] = []
         self.refused = ""
-        self._wanted = workload.sequences * after_steps + workload.sequences // 3
+        self._samples_before_asking = workload.sequences * after_steps + workload.sequences // 3
 
     @contextmanager
     def __call__(self, run_dir: Path) -> Iterator[None]:
         done = threading.Event()
 
         def ask() -> None:
-            while len(self.seen) < self._wanted:
+            while len(self.seen) < self._samples_before_asking:
                 if done.wait(_SECONDS_BETWEEN):
                     return
             self.asked_at = time.time()
@@ -63,14 +63,23 @@ def joined(
     asked_at: float,
     seen: Sequence[Served],
 ) -> dict[str, float]:
-    """What came of it. ends: of the steps (time.time()). seconds, waits: of each, in all and for the weights
-    to be taken. asked_at: when the worker was asked for. seen: the samples, by whoever made them; the
-    newcomer is rollout-1.
+    """Compute the figures of a worker that joins during a run; the new worker is rollout-1.
 
-    ready_seconds: from then until its first sample. steps_until: how many steps ended between the two.
-    waited_seconds: how much longer than before the steps that saw it come waited for the weights. step_ratio:
-    how long they were beside those before. Raises RuntimeError where it served nothing, or was asked for in
-    the first step."""
+    Args:
+        ends: End of each step, in seconds since the epoch.
+        seconds: Duration of each step.
+        waits: Seconds of each step spent waiting for the refit.
+        asked_at: Time of the request for the second worker.
+        seen: Samples of all workers.
+
+    Returns:
+        ready_seconds, from the request until the first sample of the new worker; steps_until, the number of
+        steps that ended in between; waited_seconds, by how much the refit wait of the steps in between
+        exceeds the median wait before; step_ratio, their longest duration relative to the median before;
+        step_before, that median.
+
+    Raises RuntimeError if the new worker served nothing, or was requested in the first step.
+    """
     first = min((served.time for served in seen if served.worker == "rollout-1"), default=None)
     if first is None or not asked_at:
         raise RuntimeError("the worker that joined served nothing")
@@ -97,7 +106,7 @@ def _run(bench: Bench) -> Outcome:
     lines, _ = _steps(workload, folder, before + after + 1, bench.folder / "kubealign", joining)
     if joining.refused:
         raise RuntimeError(f"the second worker was refused: {joining.refused}")
-    # The first step is left out: it warms up.
+    # The first step is warm-up.
     measured = lines[1:]
     figures = joined(
         [line["time"] for line in measured],
@@ -120,7 +129,7 @@ def _steps(
     workload: Workload, folder: Path, count: int, own: Path, joining: _Joining
 ) -> tuple[list[dict[str, Any]], Usage]:
     job = jobs.online(workload, folder, kubealign_side.NAME, count)
-    # A quarter at a time, so that work is left for who comes in the middle of a step.
+    # A quarter at a time, so that work is left for a worker that joins in the middle of a step.
     job["spec"]["rollout"]["engine"]["torch"]["maxSequences"] = max(1, workload.sequences // 4)
     return kubealign_side.measure(job, own, _TIMEOUT_SECONDS, joining)
 

@@ -1,4 +1,4 @@
-"""A step of RLOO, GRPO and PPO beside TRL's: seconds, and memory."""
+"""Duration and memory of a step of RLOO, GRPO and PPO against TRL."""
 
 from tests.bench.line import Aim, Bench, Line, Outcome
 from tests.bench.lines.steps import detail, in_turn, kubealign, peer
@@ -8,7 +8,7 @@ _PPO_PYTHON = ROOT / ".venv" / "trl-ppo" / "bin" / "python"
 
 
 def tailed(method: str) -> Line:
-    """Long-tailed answers."""
+    """Return the line of a method with long-tailed responses."""
 
     def run(bench: Bench) -> Outcome:
         workload = bench.tailed.doing(method=method)
@@ -49,7 +49,7 @@ def tailed(method: str) -> Line:
 
 
 def fixed(method: str) -> Line:
-    """All answers of the same length."""
+    """Return the line of a method whose responses all have the same length."""
 
     def run(bench: Bench) -> Outcome:
         workload = bench.workload.doing(method=method)

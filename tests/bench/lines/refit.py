@@ -1,4 +1,4 @@
-"""The refit: over shared memory, as a delta, and what more receivers cost the sender."""
+"""Refit over shared memory and as a delta, and the sender's cost of additional receivers."""
 
 import json
 import sys
@@ -15,51 +15,51 @@ _MIB = 1 << 20
 def _figures(bench: Bench, what: str, size: int, threads: int | None = None) -> dict[str, Any]:
     result = bench.folder / f"{what}.json"
     command = [sys.executable, "-m", "tests.bench.peers.refit_figures", what, str(size), str(result)]
-    # What tests share with the benchmark lies there.
+    # The package `support` is in this folder.
     env = environment(threads) | {"PYTHONPATH": str(ROOT / "tests")}
     run(command, bench.folder / f"{what}.txt", env, _TIMEOUT_SECONDS, what)
-    found: dict[str, Any] = json.loads(result.read_text())
-    return found
+    figures: dict[str, Any] = json.loads(result.read_text())
+    return figures
 
 
 def _shared(bench: Bench) -> Outcome:
-    found = _figures(bench, "shared", bench.pick(16, 1024, 1024) * _MIB)
+    results = _figures(bench, "shared", bench.pick(16, 1024, 1024) * _MIB)
     notes = [
         "the engine computes with what is mapped while its checksums are computed, and hands nothing out "
-        f"before: {found['proven']:.2f} memcpys. One that has to copy needs {found['copying']:.2f}"
+        f"before: {results['proven']:.2f} memcpys. One that has to copy needs {results['copying']:.2f}"
     ]
-    return Outcome(found, notes=notes)
+    return Outcome(results, notes=notes)
 
 
 def _delta(bench: Bench) -> Outcome:
-    """The worse of random gradients and of a model's own."""
-    found = _figures(bench, "delta", bench.pick(200_000, 16_000_000, 32_000_000), threads=1)
-    figures = {name: max(each[name] for each in found.values()) for name in ("changed", "size")}
-    figures |= {name: min(each[name] for each in found.values()) for name in ("encode_gib", "apply_gib")}
-    return Outcome(figures, found)
+    """Report the worse of random gradients and of a real model's gradients."""
+    results = _figures(bench, "delta", bench.pick(200_000, 16_000_000, 32_000_000), threads=1)
+    figures = {name: max(each[name] for each in results.values()) for name in ("changed", "size")}
+    figures |= {name: min(each[name] for each in results.values()) for name in ("encode_gib", "apply_gib")}
+    return Outcome(figures, results)
 
 
 def _senders(bench: Bench) -> Outcome:
-    found = _figures(bench, "senders", bench.pick(16, 256, 256) * _MIB)
-    alone, many = (found[count] for count in sorted(found, key=int))
-    return Outcome({"ratio": many / alone}, found)
+    results = _figures(bench, "senders", bench.pick(16, 256, 256) * _MIB)
+    alone, many = (results[count] for count in sorted(results, key=int))
+    return Outcome({"ratio": many / alone}, results)
 
 
 def _streams(bench: Bench) -> Outcome:
-    found = _figures(bench, "streams", bench.pick(16, 256, 256) * _MIB)
-    return Outcome({f"fan_out_{most}": each["ratio"] for most, each in found.items()}, found)
+    results = _figures(bench, "streams", bench.pick(16, 256, 256) * _MIB)
+    return Outcome({f"fan_out_{most}": each["ratio"] for most, each in results.items()}, results)
 
 
 def _checksum(bench: Bench) -> Outcome:
-    """The worst of one and two threads, by size."""
-    found = _figures(bench, "checksum", bench.pick(4, 256, 256) * _MIB, threads=1)
+    """Report the worse of one and two threads, by tensor size."""
+    results = _figures(bench, "checksum", bench.pick(4, 256, 256) * _MIB, threads=1)
     least: dict[str, float] = {}
-    for case, each in found.items():
+    for case, each in results.items():
         size = case.split(",")[0]
         least[size] = min(least.get(size, float("inf")), each["cpu_ratio"])
     small, *large = least.values()
     notes = [f"{', '.join(f'{size}: {ratio:.2f}' for size, ratio in least.items())}"]
-    return Outcome({"large": min(large), "small": small}, found, notes)
+    return Outcome({"large": min(large), "small": small}, results, notes)
 
 
 LINES = (

@@ -1,4 +1,4 @@
-"""Tokens per second of learning from rows of ragged lengths, beside TRL's."""
+"""Training throughput on rows of ragged lengths, in tokens per second, against TRL."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ _TIMEOUT_SECONDS = 3600.0
 
 
 def _line(method: str, ways: tuple[str, ...], best: str, rounds: int) -> Line:
-    """rounds: in the full form, of each side in turn: several where the sides are close."""
+    """Return the line of a method. rounds: in the full form; several if the sides are close."""
 
     def run(bench: Bench) -> Outcome:
         workload = bench.tailed.doing(method=method)

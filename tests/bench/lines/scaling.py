@@ -1,4 +1,4 @@
-"""Rollout throughput with more workers, decoding replayed from a trace of our engine."""
+"""Scaling of rollout throughput with workers whose decoding is replayed from a trace of our engine."""
 
 import json
 import sys
@@ -22,24 +22,24 @@ def _run(bench: Bench) -> Outcome:
     trace.write_text(json.dumps({"capacity": workload.sequences, "finished": lines[-1]["finished"]}))
     counts = bench.pick((1, 2), (1, 2, 4, 8), (1, 2, 4, 8))
     steps = bench.pick(2, 4, 8)
-    found: dict[int, dict[str, Any]] = {}
+    results: dict[int, dict[str, Any]] = {}
     for workers in counts:
         result = bench.folder / f"workers-{workers}.json"
         command = [sys.executable, "-m", "tests.bench.peers.replayed_rollout"]
         command += [str(trace), str(workers), str(steps), str(result)]
         output = bench.folder / f"workers-{workers}.txt"
         run(command, output, environment(threads=1), _TIMEOUT_SECONDS, "workers")
-        found[workers] = json.loads(result.read_text())
-        bench.say(f"{workers} workers: {found[workers]['tokens_per_second']:.0f} tokens a second")
-    alone = found[counts[0]]["tokens_per_second"]
-    shares = {workers: each["tokens_per_second"] / (workers * alone) for workers, each in found.items()}
+        results[workers] = json.loads(result.read_text())
+        bench.say(f"{workers} workers: {results[workers]['tokens_per_second']:.0f} tokens a second")
+    alone = results[counts[0]]["tokens_per_second"]
+    shares = {workers: each["tokens_per_second"] / (workers * alone) for workers, each in results.items()}
     figures = {f"of_linear_{workers}": share for workers, share in shares.items()}
     figures |= {
         "of_linear": min(shares.values()),
         "tokens_per_second_1": alone,
-        "driver_cpu_share": max(each["driver_cpu_share"] for each in found.values()),
+        "driver_cpu_share": max(each["driver_cpu_share"] for each in results.values()),
     }
-    return Outcome(figures, {"workers": found, "workload": vars(workload)})
+    return Outcome(figures, {"workers": results, "workload": vars(workload)})
 
 
 LINES = (

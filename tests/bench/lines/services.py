@@ -1,13 +1,13 @@
-"""What it costs that a step goes through services, bus and wire."""
+"""Overhead of a step through services, bus and RPC against the same step in one process."""
 
 import statistics
 
 from tests.bench.line import Aim, Bench, Line, Outcome
 from tests.bench.lines.steps import detail, kubealign, peer, side_by_side
 
-#: Reward and gradient of the two must agree this well in most steps, and in each about; else they did not do
-#: the same work. Not exactly: a request that comes a moment later is computed in another batch, and a last
-#: bit can make another token the one that is drawn, and with it another response.
+#: Tolerances of reward and gradient for the median step and for every step; beyond them the two sides did not
+#: do the same work. They are not zero: a request that arrives a moment later is computed in another batch,
+#: and a difference in the last bit can draw another token, and with it another response.
 _MOSTLY, _ABOUT = 0.02, 0.25
 _COMPARED = ("reward/mean", "trainer/gradient_norm")
 
@@ -40,7 +40,7 @@ def _run(bench: Bench) -> Outcome:
 
 
 def _apart(ours: list[dict[str, float]], others: list[dict[str, float]], name: str) -> list[float]:
-    """Of each step, relative to the larger."""
+    """Return the difference of a metric in each step, relative to the larger value."""
     pairs = [(mine[name], other[name]) for mine, other in zip(ours, others, strict=True)]
     return [abs(mine - other) / max(abs(mine), abs(other), 1e-9) for mine, other in pairs]
 

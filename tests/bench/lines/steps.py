@@ -1,4 +1,5 @@
-"""Steps of kubealign and of a peer, in turn, on the same workload: what the lines of steps share."""
+"""Runs the steps of kubealign and of its peers on the same workload; shared by the lines that compare
+steps."""
 
 import json
 import sys
@@ -18,13 +19,13 @@ from tests.bench.watch import Usage
 from tests.bench.workload import Workload
 
 _TIMEOUT_SECONDS = 3600.0
-#: Makes a peer's steps: (folder of the workload, how many, folder of its own) -> lines of metrics, and use.
+#: Runs steps: (workload folder, number of steps, own folder) -> lines of metrics, and resource usage.
 Peer = Callable[[Path, int, Path], tuple[list[dict[str, Any]], Usage]]
 
 
 def peer(module: str, way: Sequence[str], name: str, python: str = sys.executable) -> Peer:
-    """A process `python -m tests.bench.peers.MODULE WAY... FOLDER STEPS RESULT`. Raises RuntimeError when it
-    fails or takes too long."""
+    """Return a peer that runs `python -m tests.bench.peers.MODULE WAY... FOLDER STEPS RESULT`. It raises
+    RuntimeError when the process fails or takes too long."""
 
     def steps(folder: Path, count: int, own: Path) -> tuple[list[dict[str, Any]], Usage]:
         own.mkdir()
@@ -37,14 +38,14 @@ def peer(module: str, way: Sequence[str], name: str, python: str = sys.executabl
 
 
 def kubealign(
-    workload: Workload, name: str = "kubealign", beside: Callable[[Path], Any] | None = None
+    workload: Workload, name: str = "kubealign", around_run: Callable[[Path], Any] | None = None
 ) -> Peer:
-    """`kubealign run` of the workload's job. Raises RuntimeError where it makes other batches than the
-    workload says."""
+    """Return a peer that runs the workload's job with `kubealign run`. It raises RuntimeError if the batches
+    differ from those of the workload."""
 
     def steps(folder: Path, count: int, own: Path) -> tuple[list[dict[str, Any]], Usage]:
         job = jobs.online(workload, folder, kubealign_side.NAME, count)
-        lines, usage = kubealign_side.measure(job, own, _TIMEOUT_SECONDS, beside)
+        lines, usage = kubealign_side.measure(job, own, _TIMEOUT_SECONDS, around_run)
         for line in lines:
             tokens, longest = line["batch/tokens"], line["response/length_max"]
             if (tokens, longest) != (workload.tokens, workload.most_tokens):
@@ -60,8 +61,9 @@ def kubealign(
 def in_turn(
     bench: Bench, workload: Workload, peers: Sequence[tuple[str, Peer, int, int]], rounds: int = 1
 ) -> tuple[list[Side], int]:
-    """Each peer, `rounds` times in turn: (name, peer, warm-up steps, measured steps). Their sides, and how
-    many weights the model has."""
+    """Run each peer `rounds` times in turn. Return the sides and the model's number of weights.
+
+    peers: (name, peer, warm-up steps, measured steps)."""
     sides = [Side(name) for name, *_ in peers]
     folder = bench.folder / "workload"
     weights = workload.write(folder, max(warmup + measured for _, _, warmup, measured in peers))
@@ -82,8 +84,8 @@ def side_by_side(
     measured: int,
     rounds: int,
 ) -> tuple[list[Side], int]:
-    """All of them at the same time, each with the machine by turns: their sides, and how many weights the
-    model has. A step's seconds are those that the side had the machine; no phase has any."""
+    """Run all peers concurrently, each with the machine by turns (`Turns`). Return the sides and the model's
+    number of weights. A step's seconds count only while the side has the machine; phases have no seconds."""
     sides = [Side(name) for name, _ in peers]
     folder = bench.folder / "workload"
     weights = workload.write(folder, warmup + measured)
@@ -95,8 +97,8 @@ def side_by_side(
                 own = bench.folder / f"{name.replace(' ', '-')}-{turn}"
                 running.append(pool.submit(steps, folder, warmup + measured, own))
                 turns.wait_for_sides(len(running))
-            made = [each.result() for each in running]
-        for number, (side, (lines, usage)) in enumerate(zip(sides, made, strict=True)):
+            outcomes = [each.result() for each in running]
+        for number, (side, (lines, usage)) in enumerate(zip(sides, outcomes, strict=True)):
             took = [turns.seconds(number, *span) for span in pairwise(line["time"] for line in lines)]
             side.add([lines[0], *map(_took, lines[1:], took)], usage, warmup)
             bench.say(f"{side.name}: {side.step_seconds:.2f} s a step")
@@ -104,13 +106,13 @@ def side_by_side(
 
 
 def _took(line: dict[str, Any], seconds: float) -> dict[str, Any]:
-    """The line with these seconds for its step, and none for its phases."""
+    """Return the line with these seconds for its step, and none for its phases."""
     plain = {name: value for name, value in line.items() if not name.startswith("seconds/")}
     return plain | {"seconds/step": seconds}
 
 
 def detail(sides: Sequence[Side], workload: Workload, weights: int) -> dict[str, Any]:
-    """As a line's outcome keeps it."""
+    """Return the detail of a line's outcome."""
     return {
         "weights": weights,
         "workload": vars(workload),

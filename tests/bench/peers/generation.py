@@ -1,5 +1,5 @@
-"""transformers alone, generating a workload's steps: `python -m tests.bench.peers.generation WAY FOLDER STEPS
-RESULT`. WAY: generate (padded), or continuous (its continuous batching)."""
+"""Generates the steps of a workload with transformers: `python -m tests.bench.peers.generation WAY FOLDER
+STEPS RESULT`. WAY: generate (padded), or continuous (its continuous batching)."""
 
 import json
 import sys
@@ -32,14 +32,14 @@ def main(way: str, folder: Path, steps: int, result: Path) -> None:
         prompts = [tokenizer(row["prompt"])["input_ids"] for row in mine for _ in row["lengths"]]
         lengths = [length for row in mine for length in row["lengths"]]
         begun = time.perf_counter()
-        made = (
+        counts = (
             _padded(model, prompts, lengths, config)
             if way == "generate"
             else _continuous(model, prompts, lengths, config)
         )
         seconds = time.perf_counter() - begun
-        if sorted(made) != sorted(lengths):
-            raise RuntimeError(f"{way} made responses of {sorted(made)} tokens, not {sorted(lengths)}")
+        if sorted(counts) != sorted(lengths):
+            raise RuntimeError(f"{way} made responses of {sorted(counts)} tokens, not {sorted(lengths)}")
         line = {"step": step + 1, "time": time.time(), "batch/tokens": sum(lengths), "seconds/step": seconds}
         with result.open("a") as file:
             file.write(json.dumps(line) + "\n")
@@ -49,7 +49,7 @@ def _padded(model: Any, prompts: Any, lengths: list[int], config: GenerationConf
     ids = torch.tensor(prompts)
     with ending_at(model, lengths, ids.shape[1], 1), torch.no_grad():
         out = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), generation_config=config)
-    # The end token is each response's last one.
+    # The end token is the last token of each response.
     return [int(row.eq(1).int().argmax()) + 1 for row in out[:, ids.shape[1] :]]
 
 
@@ -66,7 +66,7 @@ def _continuous(model: Any, prompts: Any, lengths: list[int], config: Generation
 
 
 def continuous_settings(lengths: list[int]) -> dict[str, Any]:
-    """What it cannot find out on a CPU: room for all that runs."""
+    """Return the cache size for all concurrent requests, which transformers cannot determine on a CPU."""
     page = 32
     pages = sum((32 + length) // page + 2 for length in lengths)
     return {"page_size": page, "num_blocks": pages, "max_batch_tokens": 2048}

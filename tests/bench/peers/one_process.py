@@ -1,7 +1,7 @@
-"""The same step in one process: `python -m tests.bench.peers.one_process FOLDER STEPS RESULT`.
+"""Runs the steps of a job in one process: `python -m tests.bench.peers.one_process FOLDER STEPS RESULT`.
 
-The engine, the trainer's backend, the algorithm and the driver's own assembly, called one after another: no
-wire, no bus, no other process. Samples have the seeds that a job gives them, so the numbers are a job's.
+The engine, the trainer's backend, the algorithm and the driver's batch assembly are called one after another:
+no RPC, no bus, no other process. Samples have the seeds of a real job, so the results equal those of the job.
 """
 
 import json
@@ -38,7 +38,7 @@ from kubealign_services.training.torch_backend.backend import TorchTrainingBacke
 
 
 class OneProcess:
-    """A job's parts. `version` is that of the weights."""
+    """The parts of a job. `version`: version of the weights."""
 
     def __init__(self, workload: Workload, folder: Path, steps: int) -> None:
         job = AlignmentJob.model_validate(jobs.online(workload, folder, "one", steps))
@@ -57,7 +57,7 @@ class OneProcess:
         self._moments: dict[str, dict[str, float]] = {}
 
     def step(self) -> dict[str, float]:
-        """One step's figures; its seconds by phase."""
+        """Run one step. Return its metrics and its seconds by phase."""
         begun = time.perf_counter()
         self._engine.refit(self._trainer.snapshot(), self.version)
         refitted = time.perf_counter()
@@ -71,7 +71,7 @@ class OneProcess:
         plan = UpdatePlan(self.spec.epochs_per_step, len(batch), self.job.spec.seed + self.version)
         self._learned = batch.select(range(len(batch))), plan
         trained = self._trainer.train_step(batch, self._algorithm.policy_objective(), plan)
-        # As the driver calls it.
+        # The driver's name of the metric.
         figures["trainer/gradient_norm"] = trained["gradient_norm"]
         self.version += 1
         now = time.perf_counter()
@@ -83,14 +83,14 @@ class OneProcess:
         }
 
     def train_again(self) -> None:
-        """The last step's training, once more. Raises RuntimeError before the first."""
+        """Repeat the training of the last step. Raises RuntimeError before the first step."""
         if self._learned is None:
             raise RuntimeError("there was no step yet")
         batch, plan = self._learned
         self._trainer.train_step(batch.select(range(len(batch))), self._algorithm.policy_objective(), plan)
 
     def _groups(self) -> Sequence[RolloutGroup]:
-        """The step's prompts, sampled and scored."""
+        """Sample and score the prompts of the step."""
         workload, first = self._workload, self.version * self._workload.prompts_per_step
         groups: dict[str, RolloutGroup] = {}
         asked: dict[str, tuple[rollout_pb2.WorkItem, int]] = {}
@@ -109,14 +109,14 @@ class OneProcess:
                 columns=encode_scoring_context(text, {}),
                 purpose="train",
             )
-            for request, place in self._requests(item, self._rows[row]["lengths"]):
-                asked[request.request_id] = item, place
+            for request, first_sample in self._requests(item, self._rows[row]["lengths"]):
+                asked[request.request_id] = item, first_sample
                 self._engine.add(request)
         missing = workload.sequences
         while missing:
             for sample in self._engine.step():
-                item, place = asked[sample.request_id]
-                rollout = to_rollout(item, sample, "engine", place)
+                item, first_sample = asked[sample.request_id]
+                rollout = to_rollout(item, sample, "engine", first_sample)
                 group = groups[item.group_id]
                 group.rollouts[rollout.sample] = rollout
                 value = self._reward([""], responses=[rollout.response])[0]
@@ -128,16 +128,16 @@ class OneProcess:
     def _requests(
         self, item: rollout_pb2.WorkItem, lengths: Sequence[int]
     ) -> Iterator[tuple[GenerationRequest, int]]:
-        """What the engine is asked for a group, and the place of each request's first sample: one request;
-        where lengths differ, one for each sample."""
+        """Yield the engine's requests of a group, each with the index of its first sample: one request, or
+        one per sample if lengths differ."""
         for part in split_into_parts(item):
             if self._workload.longest is None:
                 yield part.request, part.first_sample
                 continue
-            for place, seed in enumerate(part.request.seeds):
-                exactly = replace(part.request.sampling, min_tokens=lengths[place], max_tokens=lengths[place])
-                name = f"{part.request.request_id}:{place}"
-                yield replace(part.request, request_id=name, seeds=(seed,), sampling=exactly), place
+            for sample, seed in enumerate(part.request.seeds):
+                fixed = replace(part.request.sampling, min_tokens=lengths[sample], max_tokens=lengths[sample])
+                name = f"{part.request.request_id}:{sample}"
+                yield replace(part.request, request_id=name, seeds=(seed,), sampling=fixed), sample
 
 
 def main(folder: Path, steps: int, result: Path) -> None:

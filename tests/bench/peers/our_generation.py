@@ -1,5 +1,5 @@
-"""Our engine alone, generating a workload's steps: `python -m tests.bench.peers.our_generation FOLDER STEPS
-RESULT`. The lengths of finished samples and when they came go to RESULT as well."""
+"""Generates the steps of a workload with our engine: `python -m tests.bench.peers.our_generation FOLDER STEPS
+RESULT`. RESULT also receives the lengths and finish times of the samples."""
 
 import json
 import sys
@@ -16,22 +16,22 @@ from kubealign_services.roles.rollout.weights import read_folder_weights
 
 
 def requests(workload: Workload, tokenizer: PreTrainedTokenizerFast, step: int) -> list[GenerationRequest]:
-    """One for each sample, as each has a length of its own; the engine finds the prompt that they share."""
+    """Return one request per sample, because lengths differ; the engine detects the shared prompts."""
     rows = workload.rows(step + 1)[step * workload.prompts_per_step :]
     return [
         GenerationRequest(
-            f"{step}:{place}:{sample}",
+            f"{step}:{prompt_index}:{sample}",
             tuple(tokenizer(row["prompt"])["input_ids"]),
-            (1000 * step + 10 * place + sample,),
+            (1000 * step + 10 * prompt_index + sample,),
             SamplingParameters(max_tokens=length, min_tokens=length),
         )
-        for place, row in enumerate(rows)
+        for prompt_index, row in enumerate(rows)
         for sample, length in enumerate(row["lengths"])
     ]
 
 
 def generate(engine: TorchRolloutEngine, asked: list[GenerationRequest]) -> list[tuple[int, float]]:
-    """Tokens of each sample, and seconds from the beginning until it had finished."""
+    """Return the tokens of each sample, and the seconds until it finished."""
     begun, done = time.perf_counter(), []
     for request in asked:
         engine.add(request)
@@ -46,7 +46,7 @@ def main(folder: Path, steps: int, result: Path) -> None:
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder / MODEL)
     engine = TorchRolloutEngine.create(folder / MODEL, EngineSpec(max_sequences=workload.sequences))
     for step in range(steps):
-        # As in a job: new weights before each step, so no prefix is held from the one before.
+        # New weights before each step, like in a job, so that no prefix is cached from the step before.
         engine.refit(read_folder_weights(folder / MODEL), step)
         asked = requests(workload, tokenizer, step)
         begun = time.perf_counter()

@@ -1,5 +1,4 @@
-"""What the benchmarks of the refit measure, in a process of its own: `python -m
-tests.bench.peers.refit_figures WHAT SIZE RESULT`.
+"""Runs a refit benchmark in its own process: `python -m tests.bench.peers.refit_figures WHAT SIZE RESULT`.
 
 WHAT: shared (SIZE bytes), delta (SIZE weights), senders, streams, checksum (SIZE bytes).
 """
@@ -12,7 +11,7 @@ from typing import Any
 from tests.bench import checksum_speed, refit_delta, refit_speed
 
 _RATE = 1e-6
-#: Receivers that one sender streams to. None: to all of the eight.
+#: Receivers that one sender streams to. None: to all eight.
 _FAN_OUTS = (None, 2, 1)
 
 
@@ -21,7 +20,8 @@ def shared(size_bytes: int) -> dict[str, Any]:
 
 
 def delta(count: int) -> dict[str, Any]:
-    """Of random gradients in so many weights, and of a small model's own."""
+    """Measure deltas of `count` weights with random gradients, and of a small model with its own
+    gradients."""
     return {
         "random": refit_delta.measure(count, _RATE),
         "model": refit_delta.compare(*refit_delta.model_versions(_RATE)),
@@ -29,17 +29,17 @@ def delta(count: int) -> dict[str, Any]:
 
 
 def senders(size_bytes: int) -> dict[str, Any]:
-    """Over shared memory, the sender's processor seconds by the number of receivers."""
+    """Return the sender's processor seconds over shared memory, by number of receivers."""
     return {str(count): seconds for count, seconds in refit_speed.sender_seconds(size_bytes).items()}
 
 
 def streams(size_bytes: int) -> dict[str, Any]:
-    """By streams, what eight receivers cost beside one, by the fan-out."""
+    """Return the sender's streaming cost of eight receivers relative to one, by fan-out."""
     return {str(most): refit_delta.sender_cost(most, size_bytes) for most in _FAN_OUTS}
 
 
 def checksum(size_bytes: int) -> dict[str, Any]:
-    """By case, the copy with its checksum. size_bytes: of the largest tensor."""
+    """Measure the copy with checksum by case. size_bytes: size of the largest tensor."""
     return dict(checksum_speed.measure(size_bytes))
 
 

@@ -1,9 +1,9 @@
-"""Rollout workers whose engine waits as long as a real one took: `python -m
+"""Runs rollout workers whose engine replays the timing of a real one: `python -m
 tests.bench.peers.replayed_rollout TRACE WORKERS STEPS RESULT`.
 
-Workers, bus, work items, exchange and group buffer are the real ones, each worker a process; only the engine
-is replaced by timed waits. TRACE: {"capacity": samples at once, "finished": [[tokens, seconds], ...]} of an
-engine with that many samples running.
+Workers, bus, work items, collector and group buffer are real, and each worker is a process; only the engine
+is replaced by timed waits. TRACE: {"capacity": concurrent samples, "finished": [[tokens, seconds], ...]} of
+an engine with that many running samples.
 """
 
 import asyncio
@@ -45,20 +45,20 @@ _STALENESS = 2
 
 
 class Replayed:
-    """A Generator as far as a rollout worker that is never refitted uses one: each sample takes as long, and
-    has as many tokens, as one of the trace, in turn."""
+    """The part of a Generator that a rollout worker without refits uses. Samples take their durations and
+    token counts from the trace, in turn."""
 
     def __init__(self, finished: Sequence[tuple[int, float]]) -> None:
         self.load = EngineLoad()
         self._finished, self._next = finished, 0
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[GeneratedSample]:
-        """The group's samples, each when its time has come."""
+        """Yield each of the group's samples when its duration has passed."""
         begun = asyncio.get_running_loop().time()
         mine = [self._take() for _ in request.seeds]
         for sample in sorted(range(len(mine)), key=lambda each: mine[each][1]):
             tokens, seconds = mine[sample]
-            # The wait is what is measured: it stands for the decoding.
+            # The wait replaces the decoding.
             await asyncio.sleep(max(0.0, begun + seconds - asyncio.get_running_loop().time()))
             yield GeneratedSample(
                 request.request_id,
@@ -79,7 +79,7 @@ class Replayed:
 
 
 class _Prompts(Sequence[Any]):
-    """As many rows as are asked for, all of one prompt."""
+    """`count` rows with the same prompt."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -92,12 +92,12 @@ class _Prompts(Sequence[Any]):
 
 
 def work(number: int, access: NatsAccess, tls: TlsFiles, trace: dict[str, Any]) -> None:
-    """A worker, until it is ended."""
+    """Run a worker until it is killed."""
 
     async def serve() -> None:
         name, finished = f"rollout-{number}", trace["finished"]
         bus = await JetStreamBus.connect(access, tls, name=name)
-        # Each begins at another place of the trace.
+        # Each worker begins at another offset of the trace.
         turned = finished[7 * number % len(finished) :] + finished[: 7 * number % len(finished)]
         generator: Any = Replayed(turned)
         await RolloutWorker(name, bus, generator, FixedWeights(), trace["capacity"]).run()
@@ -108,8 +108,8 @@ def work(number: int, access: NatsAccess, tls: TlsFiles, trace: dict[str, Any]) 
 async def drive(
     access: NatsAccess, tls: TlsFiles, trace: dict[str, Any], workers: int, steps: int
 ) -> dict[str, float]:
-    """Ask for steps of as many samples as the workers make at once, and take them; the first fill the
-    line."""
+    """Request and receive steps of as many samples as the workers run concurrently; the first steps fill the
+    pipeline."""
     prompts = workers * trace["capacity"] // _SAMPLES
     plan = GroupPlan(
         job_seed=1,
@@ -173,13 +173,13 @@ def main(trace_file: Path, workers: int, steps: int, result: Path) -> None:
                 )
                 child.start()
                 children.append(child)
-            found = asyncio.run(_measured(server, tls[Role.DRIVER], trace, workers, steps))
+            figures = asyncio.run(_measured(server, tls[Role.DRIVER], trace, workers, steps))
         finally:
             for child in (*children, nats):
                 if child.pid is not None:
                     child.kill()
                     child.join(20)
-    result.write_text(json.dumps(found))
+    result.write_text(json.dumps(figures))
 
 
 if __name__ == "__main__":

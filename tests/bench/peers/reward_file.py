@@ -8,7 +8,7 @@ from tests.bench.workload import REWARD
 
 
 def reward(folder: Path) -> Callable[..., list[float]]:
-    """Of the folder that the workload was written to."""
+    """Return the reward function from the folder of a workload."""
     spec = importlib.util.spec_from_file_location("bench_reward", folder / REWARD)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

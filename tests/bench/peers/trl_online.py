@@ -1,8 +1,8 @@
-"""TRL's RLOO and GRPO on a workload: `python -m tests.bench.peers.trl_online WAY FOLDER STEPS RESULT`.
+"""Runs TRL's RLOO and GRPO on a workload: `python -m tests.bench.peers.trl_online WAY FOLDER STEPS RESULT`.
 
-WAY: default (one micro-batch, padded generation, as its users run it), or best (small micro-batches, and
-transformers' continuous batching). Each step's seconds by phase go to RESULT as JSON lines, in the words that
-kubealign's metrics use.
+WAY: default (one micro-batch, padded generation, as users run TRL), or best (small micro-batches, and
+transformers' continuous batching). Each step's seconds by phase are written to RESULT as JSON lines, with the
+names of kubealign's metrics.
 """
 
 import json
@@ -26,13 +26,13 @@ from trl.trainer.rloo_trainer import RLOOTrainer
 
 from kubealign.local.processes.cpu import available_cores
 
-#: Sequences of a micro-batch of its best settings.
+#: Sequences of a micro-batch with the best settings.
 MICROBATCH = 4
 
 
 class Measured:
-    """Mixed into a trainer: its phases are timed, and its responses have the lengths of their rows; what it
-    computes is its own."""
+    """Mixin of a trainer that times its phases and forces the response lengths of the rows; the computation
+    is the trainer's own."""
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         self.seconds: dict[str, float] = {}
@@ -47,12 +47,12 @@ class Measured:
             self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - begun
 
     def _prepare_inputs(self, *arguments: Any, **keywords: Any) -> Any:
-        """All that comes before the forward pass of the loss."""
+        """Time everything before the forward pass of the loss."""
         return self._timed("prepare", super()._prepare_inputs, *arguments, **keywords)
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
-        # A prompt's samples lie one after another.
-        self.lengths = [row["lengths"][place % len(row["lengths"])] for place, row in enumerate(inputs)]
+        # The samples of a prompt are adjacent.
+        self.lengths = [row["lengths"][index % len(row["lengths"])] for index, row in enumerate(inputs)]
         return super()._generate_and_score_completions(inputs)
 
     def _generate(self, *arguments: Any, **keywords: Any) -> Any:
@@ -62,15 +62,15 @@ class Measured:
         make = super()._generate_single_turn
         if self.args.use_transformers_continuous_batching:
             with ending_at_in_batch(self.lengths):
-                made = make(prompt_ids, *arguments, **keywords)
+                output = make(prompt_ids, *arguments, **keywords)
         else:
             model = self.accelerator.unwrap_model(self.model_wrapped)
             with ending_at(model, self.lengths, max(map(len, prompt_ids)), self._tokenizer.eos_token_id):
-                made = make(prompt_ids, *arguments, **keywords)
-        tokens = made[0] if isinstance(made, tuple) else made
+                output = make(prompt_ids, *arguments, **keywords)
+        tokens = output[0] if isinstance(output, tuple) else output
         if [len(each) for each in tokens] != self.lengths:
             raise RuntimeError(f"TRL's responses have {[len(each) for each in tokens]} tokens")
-        return made
+        return output
 
     def _calculate_rewards(self, *arguments: Any, **keywords: Any) -> Any:
         return self._timed("score", super()._calculate_rewards, *arguments, **keywords)
@@ -104,7 +104,7 @@ class StepSeconds(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         step = time.perf_counter() - self._begun
         seconds = dict(self._seconds)
-        # What is not preparation is forward, backward and the optimiser.
+        # The rest is forward, backward and the optimiser.
         seconds["train"] = step - seconds.pop("prepare")
         line = {"step": state.global_step, "time": time.time(), "batch/tokens": self._tokens}
         line |= {f"seconds/{name}": value for name, value in (seconds | {"step": step}).items()}
@@ -113,9 +113,9 @@ class StepSeconds(TrainerCallback):
 
 
 def settings(workload: Workload, folder: Path, steps: int, way: str) -> dict[str, Any]:
-    """The job's numbers in TRL's words. What kubealign does not do is turned off."""
+    """Return the job's parameters as TRL's arguments. Features that kubealign lacks are turned off."""
     micro = min(MICROBATCH, workload.sequences) if way == "best" else workload.sequences
-    found: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "output_dir": str(folder / "trl"),
         "seed": workload.seed,
         "max_steps": steps,
@@ -145,11 +145,11 @@ def settings(workload: Workload, folder: Path, steps: int, way: str) -> dict[str
     if way == "best":
         longest = [max(workload.lengths(step), default=1) for step in range(steps)]
         lengths = workload.lengths(longest.index(max(longest)))
-        found["use_transformers_continuous_batching"] = True
-        found["transformers_continuous_batching_config"] = continuous_settings(lengths)
+        arguments["use_transformers_continuous_batching"] = True
+        arguments["transformers_continuous_batching_config"] = continuous_settings(lengths)
     if workload.method == "grpo":
-        found["loss_type"] = "grpo"
-    return found
+        arguments["loss_type"] = "grpo"
+    return arguments
 
 
 def main(way: str, folder: Path, steps: int, result: Path) -> None:
@@ -164,7 +164,7 @@ def main(way: str, folder: Path, steps: int, result: Path) -> None:
         ),
         processing_class=PreTrainedTokenizerFast.from_pretrained(folder / MODEL),
     )
-    # Left to itself accelerate takes one thread for each core that it believes physical.
+    # By default accelerate uses one thread for each core that it believes physical.
     if torch.get_num_threads() != available_cores():
         raise RuntimeError(f"TRL would compute with {torch.get_num_threads()} of {available_cores()} cores")
     trainer.add_callback(StepSeconds(trainer.seconds, workload.tokens, result))

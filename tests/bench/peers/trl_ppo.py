@@ -1,7 +1,7 @@
-"""TRL's PPO on a workload: `python -m tests.bench.peers.trl_ppo FOLDER STEPS RESULT`, in the environment of
-requirements/trl_ppo.txt, which has nothing of kubealign.
+"""Runs TRL's PPO on a workload: `python -m tests.bench.peers.trl_ppo FOLDER STEPS RESULT`, in the environment
+of requirements/trl_ppo.txt, which does not contain kubealign.
 
-Each step's seconds go to RESULT as JSON lines, in the words that kubealign's metrics use.
+Each step's seconds are written to RESULT as JSON lines, with the names of kubealign's metrics.
 """
 
 import json
@@ -23,12 +23,13 @@ from transformers import (
 )
 from trl.experimental.ppo import PPOConfig, PPOTrainer
 
-#: Of a step. One of 64 padded answers takes more than 24 GiB.
+#: Micro-batches of a step. One micro-batch of 64 padded responses takes more than 24 GiB.
 _MICROBATCHES = 4
 
 
 class Forced:
-    """Has a model's `generate` make responses of the steps' lengths, one step a call, and times it."""
+    """Makes a model's `generate` return responses of the workload's lengths, one step per call, and times
+    it."""
 
     def __init__(self, model: Any, workload: Workload) -> None:
         self.seconds = 0.0
@@ -40,19 +41,19 @@ class Forced:
         self._calls += 1
         begun = time.perf_counter()
         try:
-            made = self._generate(
+            output = self._generate(
                 input_ids=input_ids, logits_processor=[EndAt(lengths, input_ids.shape[1], 1)], **keywords
             )
         finally:
             self.seconds = time.perf_counter() - begun
-        found = [int(row.eq(1).int().argmax()) + 1 for row in made.sequences[:, input_ids.shape[1] :]]
-        if found != lengths:
-            raise RuntimeError(f"TRL's responses have {found} tokens, not {lengths}")
-        return made
+        actual = [int(row.eq(1).int().argmax()) + 1 for row in output.sequences[:, input_ids.shape[1] :]]
+        if actual != lengths:
+            raise RuntimeError(f"TRL's responses have {actual} tokens, not {lengths}")
+        return output
 
 
 class StepSeconds(TrainerCallback):
-    """Writes a line for each step: it begins where the one before ended."""
+    """Writes a line for each step, which begins at the end of the previous one."""
 
     def __init__(self, forced: Forced, tokens: int, result: Path) -> None:
         self._forced, self._tokens, self._result = forced, tokens, result

@@ -1,8 +1,8 @@
-"""TRL's SFT and DPO on rows of ragged lengths: `python -m tests.bench.peers.trl_rows WAY ROWS_PER_STEP
+"""Runs TRL's SFT and DPO on rows of ragged lengths: `python -m tests.bench.peers.trl_rows WAY ROWS_PER_STEP
 FOLDER STEPS RESULT`.
 
-WAY: packed (sft: best-fit packing, which is padding-free), padded (small micro-batches; sft: of rows
-of like lengths), whole (one micro-batch, padded). Each step's seconds and tokens go to RESULT as JSON lines.
+WAY: packed (sft: best-fit packing, which is padding-free), padded (small micro-batches; sft: rows of similar
+length), whole (one micro-batch, padded). Each step's seconds and tokens are written to RESULT as JSON lines.
 """
 
 import json
@@ -29,7 +29,7 @@ _MICROBATCH = 8
 
 
 class StepSeconds(TrainerCallback):
-    """Writes a line for each step; the tokens are counted by the trainer's own forward passes."""
+    """Writes a line for each step, with the tokens counted in the trainer's forward passes."""
 
     def __init__(self, counted: list[int], result: Path) -> None:
         self._counted, self._result, self._begun = counted, result, 0.0
@@ -46,7 +46,7 @@ class StepSeconds(TrainerCallback):
 
 
 class Counting:
-    """Mixed into a trainer: counts the tokens of each forward pass that are no padding."""
+    """Mixin of a trainer that counts the tokens of each forward pass without padding."""
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         self.counted: list[int] = []
@@ -70,9 +70,9 @@ def settings(workload: Workload, folder: Path, steps: int, rows_per_step: int, w
     micro = {"packed": 1, "padded": min(_MICROBATCH, rows_per_step), "whole": rows_per_step}[way]
     longest = max(map(tokens_of, _rows(folder)))
     mean = sum(map(tokens_of, _rows(folder))) / len(_rows(folder))
-    # A step has about as many tokens as it has rows unpacked.
+    # A packed step has about as many tokens as its unpacked rows.
     packed_rows = max(1, round(mean * rows_per_step / _PACKED_TOKENS))
-    found: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "output_dir": str(folder / "trl"),
         "seed": workload.seed,
         "max_steps": steps,
@@ -96,12 +96,12 @@ def settings(workload: Workload, folder: Path, steps: int, rows_per_step: int, w
         "disable_tqdm": True,
     }
     if way == "packed":
-        found["packing"] = True
+        arguments["packing"] = True
     if way == "padded" and workload.method == "sft":
-        found["train_sampling_strategy"] = "group_by_length"
+        arguments["train_sampling_strategy"] = "group_by_length"
     if workload.method == "dpo":
-        found["beta"] = 0.1
-    return found
+        arguments["beta"] = 0.1
+    return arguments
 
 
 def _rows(folder: Path) -> list[dict[str, Any]]:

@@ -38,7 +38,7 @@ class Cluster:
     circle: tuple[str, ...] = ()
     progress: DriverProgress | None = None
     platform: Platform = PLATFORM
-    #: Names of the pods that were made, in their order.
+    #: Names of the created pods, in order.
     made: list[str] = field(default_factory=list)
     events: list[PlannedEvent] = field(default_factory=list)
     job_deleted: bool = False
@@ -163,7 +163,7 @@ class Cluster:
     def name(self, process: str) -> str:
         return names.pod(self.job["metadata"]["name"], process)
 
-    # Going through a job's life.
+    # Lifecycle of a job.
 
     def start(self) -> None:
         """Start the job until everything runs."""

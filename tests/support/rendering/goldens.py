@@ -1,5 +1,5 @@
-"""The committed pictures of what is made of a job. `make goldens` draws them anew: read the difference, for a
-pod that a running job gets from now on is unlike its neighbours."""
+"""Golden files with the rendered manifests of jobs. `make goldens` updates them. Review the difference: pods
+that a running job gets after an update differ from its existing pods."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -44,7 +44,7 @@ CLUSTERS: dict[str, Callable[[], Cluster]] = {
 
 
 def picture(cluster: Cluster) -> str:
-    """Everything that is made up to the moment at which the job runs, as YAML."""
+    """Return all manifests created until the job runs, as YAML."""
     created: list[Json] = []
     for _ in range(4):
         rendered = cluster.step()
@@ -59,7 +59,7 @@ def picture(cluster: Cluster) -> str:
 
 
 class _Plain(yaml.SafeDumper):
-    """Every part written out where it stands."""
+    """Writes no anchors and aliases."""
 
     def ignore_aliases(self, data: object) -> bool:
         return True
@@ -77,7 +77,7 @@ def _need(need: CredentialsRequest) -> Json:
 
 
 def main() -> None:
-    """Write them all."""
+    """Write all golden files."""
     FOLDER.mkdir(exist_ok=True)
     for name, cluster in CLUSTERS.items():
         (FOLDER / f"{name}.yaml").write_text(picture(cluster()))
