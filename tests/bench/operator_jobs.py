@@ -79,9 +79,7 @@ def _run(plane: ControlPlane, op: OperatorProcess, arguments: argparse.Namespace
         seen = child.submit(measure, server, load).result()
     wall = time.monotonic() - began
     used = {name: seconds - before[name] for name, seconds in _cpu(programs).items()}
-    print(
-        f"\n{arguments.jobs} {arguments.kind} jobs, {_rate(seen)}; {wall:.0f} s until all were reported ready\n"
-    )
+    print(f"\n{arguments.jobs} {arguments.kind} jobs, {_rate(seen)}; {wall:.0f} s until all were ready\n")
     _print_times(seen)
     _print_costs(op, arguments.jobs, idle, used, wall)
 
