@@ -23,6 +23,8 @@ CLUSTER := $(TIER) cluster $(RUN)/python -m pytest tests/cluster
 # One thread per test: these models are too small for more.
 LEARNING := env OMP_NUM_THREADS=1 $(TIER) learning $(RUN)/python -m pytest -n 2 tests/learning
 UNIT := env OMP_NUM_THREADS=1 $(TIER) unit $(RUN)/python -m pytest -n 2 tests/unit
+# Selection of unit tests, such as -m "not slow".
+UNIT_OPTIONS ?=
 
 # One file of each integration area: processes start, and the areas work together.
 SMOKE := tests/integration/bad_input/test_bad_data.py tests/integration/checkpoints tests/integration/client tests/integration/data_generation tests/integration/kube tests/integration/operator tests/integration/planning tests/integration/rpc/test_rpc_server.py tests/integration/scoring tests/integration/telemetry tests/integration/weights/test_refit_logprobs.py
@@ -84,13 +86,13 @@ test: $(VENV)/.dev $(VENV)/.triton ## Run everything: lint, unit, integration, l
 	wait $$learning; learned=$$?; cat $$output; rm $$output; $(TIER); \
 	exit $$(( tested ? tested : learned ))
 
-test-fast: $(VENV)/.dev ## Run lint, the unit tests and a smoke test of each integration area
-	$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint test-unit
+test-fast: $(VENV)/.dev ## Run lint, the unit tests that are not slow and a smoke test of each integration area
+	$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint test-unit UNIT_OPTIONS='-m "not slow"'
 	$(TIER) smoke $(RUN)/python -m pytest -n $(WORKERS) --dist loadfile $(SMOKE)
 	@$(TIER)
 
 test-unit: $(VENV)/.dev ## Run the tests of pure logic
-	$(UNIT)
+	$(UNIT) $(UNIT_OPTIONS)
 
 test-integration: $(VENV)/.dev $(VENV)/.triton ## Run the tests with real NATS, Redis, gRPC and processes
 	$(INTEGRATION)

@@ -18,7 +18,7 @@ PACKAGES = ("sdk", "services", "operator")
 COPIED = (*PACKAGES, "docs", "charts", "tests/support")
 SECONDS = 120
 
-pytestmark = pytest.mark.timeout(150)
+pytestmark = [pytest.mark.timeout(150), pytest.mark.slow]
 
 _BLOCK = re.compile(
     r"^(?:File: `(?P<path>[^`\n]+)`\n)?```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL

@@ -18,6 +18,7 @@ NO_JOB = "not a job"
 _NAMES = {field.alias or name for name, field in AlignmentJobSpec.model_fields.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_job_on_the_page_is_valid(page: Path) -> None:
     wrong = []

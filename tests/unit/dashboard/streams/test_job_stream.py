@@ -157,6 +157,7 @@ async def test_many_readers_share_one_poll(tmp_path: Path) -> None:
     assert all(reader.steps == [1, 2, 3, 4, 5, 6] for reader in readers)
 
 
+@pytest.mark.slow
 async def test_a_slow_reader_is_disconnected_and_resumes(site: MemoryBackend) -> None:
     hub = Hub(site, QUICK)
     reader, quick = Reader(site, hub), Reader(site, hub)

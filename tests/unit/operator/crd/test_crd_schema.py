@@ -33,6 +33,7 @@ def test_the_charts_file_is_up_to_date() -> None:
     assert FILE.read_text() == crd_manifest(), "run: make crd"
 
 
+@pytest.mark.slow
 def test_the_definition_fits_etcd_and_helm() -> None:
     # etcd accepts 1.5 MiB of JSON, and Helm stores a compressed release in a Secret of at most 1 MiB.
     assert len(json.dumps(yaml.safe_load(crd_manifest()))) < 1_000_000

@@ -5,6 +5,7 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -224,6 +225,7 @@ def _answer(observed: ObservedState, now: datetime) -> ReconcilePlan:
     return plan_reconcile(processes_of(observed.job), observed, now, PLATFORM)
 
 
+@pytest.mark.slow
 @settings(**_WIDE)
 @given(_worlds())
 def test_planning_never_raises_and_is_deterministic(world: tuple[ObservedState, datetime]) -> None:
@@ -253,6 +255,7 @@ def test_no_pod_is_created_under_a_taken_name_and_none_is_deleted_twice(
     assert set(removed) <= own
 
 
+@pytest.mark.slow
 @settings(**_WIDE)
 @given(_worlds())
 def test_a_finished_job_creates_nothing_and_stays_finished(world: tuple[ObservedState, datetime]) -> None:
@@ -266,6 +269,7 @@ def test_a_finished_job_creates_nothing_and_stays_finished(world: tuple[Observed
         assert rendered.create == () and rendered.credentials is None
 
 
+@pytest.mark.slow
 @settings(**_WIDE)
 @given(_worlds())
 def test_a_second_reconcile_of_the_same_state_changes_nothing(world: tuple[ObservedState, datetime]) -> None:
@@ -343,6 +347,7 @@ _HAPPENINGS = (
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     job=st.sampled_from(["sft", "two-ranks", "ppo"]),

@@ -146,6 +146,7 @@ def on_a_terminal(*arguments: str, **environment: str) -> str:
     return written.decode()
 
 
+@pytest.mark.slow
 def test_colours_and_wrapping_on_a_terminal() -> None:
     text = on_a_terminal("list")
     assert "\x1b[1;31mFailed" in text

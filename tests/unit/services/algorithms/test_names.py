@@ -68,6 +68,7 @@ def holds(word: str, known: set[str]) -> bool:
     )
 
 
+@pytest.mark.slow
 def test_no_algorithm_is_named_outside_allowed_files() -> None:
     known = names()
     assert {"ppo", "dr_grpo", "drgrpo", "dr-grpo"} <= known

@@ -157,6 +157,7 @@ class Crash(BaseException):
     """The process has died: no further code of it runs."""
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(survived=st.integers(0, 80), keep=st.integers(1, 2))
 def test_crash_anywhere_leaves_a_complete_checkpoint(survived: int, keep: int) -> None:

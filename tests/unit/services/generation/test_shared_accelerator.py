@@ -73,6 +73,7 @@ def request(name: str) -> GenerationRequest:
     return GenerationRequest(name, tuple(TOKENS), (1, 2), SamplingParameters(max_tokens=6))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama-gqa", "llama-tied"])
 def test_samples_are_equal_after_an_offload(name: str, shared: Any, zoo: Any, run_all: Any) -> None:
     def generate(engine: Any, name: str) -> dict[tuple[str, int], GeneratedSample]:

@@ -26,6 +26,7 @@ def opened(path: Path, limit: int | None = None) -> RowDataset:
     return open_source(DataSource(path=str(path)), "data.source", path.parent / "cache", limit)
 
 
+@pytest.mark.slow
 @given(rows=st.lists(st.dictionaries(st.text(max_size=4), json_values, min_size=1, max_size=4), min_size=1))
 def test_json_lines_are_read_exactly(
     tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]]

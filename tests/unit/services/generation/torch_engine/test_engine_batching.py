@@ -129,6 +129,7 @@ def plain_logprobs(zoo: Any, name: str, arrival: Arrival, sample: GeneratedSampl
     return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama-gqa", "qwen2-some-windows"])
 @settings(max_examples=4, deadline=None, derandomize=True)
 @given(

@@ -253,6 +253,7 @@ def test_released_storage_is_not_read(zoo: Any, run_all: Run) -> None:
     assert tokens_of(run_all(engine)) == tokens_of(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop_index", [1, 2, 3, 4, 5, 8, 9])
 def test_tokens_after_a_late_stop_string_are_dropped(
     stop_index: int,

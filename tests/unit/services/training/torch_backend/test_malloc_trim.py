@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from kubealign_services.training.torch_backend.malloc_trim import keep_freed_memory
 
 GIB = 1 << 30
@@ -37,6 +39,7 @@ def test_freed_memory_is_returned_after_growth_by_more_than_a_quarter() -> None:
     assert not keep_freed_memory(resident=5 * GIB + 1, least=4 * GIB, available=90 * GIB, total=100 * GIB)
 
 
+@pytest.mark.slow
 def test_a_grown_process_returns_memory() -> None:
     """16,384 blocks of 32 KiB are 512 MiB: more than a quarter of an interpreter with torch."""
     output = subprocess.run(

@@ -53,6 +53,7 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(case=cases())
 def test_every_new_token_sees_its_context(case: dict[str, Any]) -> None:

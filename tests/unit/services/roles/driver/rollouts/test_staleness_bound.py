@@ -119,6 +119,7 @@ async def steps(prompts: int, staleness: int, chance: random.Random, failing: fl
     assert taken == [f"0/{row}" for row in range(STEPS * prompts)]
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     prompts=st.integers(1, 3),
