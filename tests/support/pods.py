@@ -10,13 +10,13 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from kubealign import pod_contract
+from kubealign.certificate_authority import CertificateAuthority
 from kubealign.local.processes.fork_server import ChildProcess, ForkServer
 from kubealign.local.processes.ports import LOOPBACK, PortAllocator
 from kubealign.local.servers.redis import LocalRedisServer
 from kubealign.pod_contract import PodPorts, PodRedis, PodSettings
 from kubealign.process_settings import Role
 from kubealign.roles import PREPARE, Process, roles
-from kubealign.security.authority import CertificateAuthority
 from kubealign.spec.job import AlignmentJob
 from kubealign_services.runtime.process.mounts import Mounts
 

@@ -25,7 +25,7 @@ from kubealign_services.generation.torch_engine.tensor_parallel.engine_factory i
 from kubealign_services.generation.torch_engine.tensor_parallel.worker import run_worker
 from kubealign_services.roles.rollout.tensor_parallel import open_shard_fetcher
 from kubealign_services.roles.trainer.weight_publication import PublishWeightsCommand
-from kubealign_services.runtime.ranks.rendezvous import join_process_group
+from kubealign_services.runtime.process.rank_rendezvous import join_process_group
 from kubealign_services.runtime.rpc.server import RpcServer
 from kubealign_services.training.backends import create_backend
 from kubealign_services.training.commands.command_executor import StepPlan, TrainingCore

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from kubealign.certificate_authority import CertificateAuthority, write_tls
 from kubealign.process_settings import Role, TlsFiles
-from kubealign.security.authority import CertificateAuthority, write_tls
 from kubealign.spec.sections.engines import Engine, TorchEngineSpec
 from kubealign.spec.sections.rollout import RefitSpec, Rollout, WeightEncoding
 from kubealign.v1 import refit_pb2, training_pb2
@@ -33,7 +33,7 @@ from kubealign_services.messaging.memory import MemoryBus
 from kubealign_services.roles.rollout.generator import SteppedGenerator
 from kubealign_services.roles.rollout.tensor_parallel import make_shard_selector
 from kubealign_services.roles.rollout.weights import BASE_VERSION, read_folder_weights
-from kubealign_services.runtime.ranks.rendezvous import join_process_group
+from kubealign_services.runtime.process.rank_rendezvous import join_process_group
 from kubealign_services.weights.announce.coordinator import RefitCoordinator
 from kubealign_services.weights.receive.receiver import WeightsReceiver
 from kubealign_services.weights.receive.refit_worker import RefitWorker

@@ -37,7 +37,7 @@ from kubealign_services.generation.torch_engine.tensor_parallel.sharding import 
     shard_tensor,
 )
 from kubealign_services.generation.torch_engine.tensor_parallel.worker import run_worker
-from kubealign_services.runtime.ranks.rendezvous import join_process_group
+from kubealign_services.runtime.process.rank_rendezvous import join_process_group
 from kubealign_services.training.adapters.lora import LowRankAdapter
 from kubealign_services.training.weight_slices import WeightSlice
 from support.free_address import free_address

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from kubealign.certificate_authority import CertificateAuthority, write_tls
 from kubealign.process_settings import NatsAccess, Role, TlsFiles
-from kubealign.security.authority import CertificateAuthority, write_tls
 from kubealign_services.messaging.jetstream.bus import JetStreamBus
 from kubealign_services.messaging.retention_limits import Bounds
 from support.free_address import free_port

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
+from kubealign.certificate_authority import CertificateAuthority, write_tls
 from kubealign.process_settings import ExitCode, NatsAccess, ProcessSettings, RedisAccess, Role
-from kubealign.security.authority import CertificateAuthority, write_tls
 from kubealign.v1 import training_pb2
 from kubealign.v1.trainer_pb2_grpc import TrainerStub
 from kubealign_services.runtime.process.role_runner import CRASHED

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from kubealign.certificate_authority import CertificateAuthority, write_tls
 from kubealign.client.errors import Conflict, Forbidden, NotPossible, Unavailable
 from kubealign.client.process_calls.local_process import LocalProcess
 from kubealign.client.process_calls.methods import find_method
 from kubealign.client.process_calls.process_client import ProcessClient
 from kubealign.process_settings import Role
-from kubealign.security.authority import CertificateAuthority, write_tls
 from kubealign.v1 import driver_pb2, driver_pb2_grpc, rollout_pb2, rollout_pb2_grpc
 from kubealign_services.runtime.rpc.errors import StaleFence
 from kubealign_services.runtime.rpc.server import RpcServer

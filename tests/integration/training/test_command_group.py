@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from kubealign_services.runtime.ranks.rendezvous import GroupLost, join_process_group
+from kubealign_services.runtime.process.rank_rendezvous import GroupLost, join_process_group
 from kubealign_services.training.commands.rank_group import CommandGroup, RankFailed
 from support.free_address import free_address
 

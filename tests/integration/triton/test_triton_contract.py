@@ -11,8 +11,8 @@ import pytest
 import pytest_asyncio
 from prometheus_client import CollectorRegistry, generate_latest
 
+from kubealign.certificate_authority import CertificateAuthority, write_tls
 from kubealign.process_settings import Role, TlsFiles
-from kubealign.security.authority import CertificateAuthority, write_tls
 from kubealign.spec.sections.engines import TorchEngineSpec
 from kubealign.spec.sections.rollout import InFlightPolicy
 from kubealign_services.generation.contract import EngineLost

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
+from kubealign.certificate_authority import CertificateAuthority, write_tls
 from kubealign.local.servers.nats import LocalNatsServer
 from kubealign.process_settings import Role
-from kubealign.security.authority import CertificateAuthority, write_tls
 from kubealign.spec.sections.precision import Precision
 from kubealign.spec.sections.rollout import WeightTransport
 from kubealign.v1 import refit_pb2, sender_pb2_grpc

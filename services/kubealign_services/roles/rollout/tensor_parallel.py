@@ -34,8 +34,8 @@ from kubealign_services.generation.torch_engine.tensor_parallel.worker import ru
 from kubealign_services.roles.rollout.generator import Compute, SteppedGenerator
 from kubealign_services.runtime.process.context import ProcessContext
 from kubealign_services.runtime.process.failures import PermanentFailure
+from kubealign_services.runtime.process.rank_rendezvous import join_process_group
 from kubealign_services.runtime.process.run_until_stopped import cancel_and_wait
-from kubealign_services.runtime.ranks.rendezvous import join_process_group
 from kubealign_services.weights.announce.tensor_regions import Box
 from kubealign_services.weights.receive.receiver_factory import open_receiver
 from kubealign_services.weights.receive.transfer_plan import RangeSelector

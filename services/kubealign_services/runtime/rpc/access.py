@@ -40,7 +40,7 @@ def allowed_roles(method: str) -> frozenset[str]:
 
 
 def certificate_role(names: Iterable[bytes]) -> str | None:
-    """Return the role in a certificate's subject alternative names (see kubealign.security.authority), or
+    """Return the role in a certificate's subject alternative names (see kubealign.certificate_authority), or
     None.
     """
     for name in names:

@@ -18,7 +18,7 @@ from typing import Self
 import torch.distributed as dist
 from torch.distributed import DistError, DistNetworkError, DistStoreError, Store  # type: ignore[attr-defined]
 
-from kubealign_services.runtime.ranks.rendezvous import GroupLost, join_process_group
+from kubealign_services.runtime.process.rank_rendezvous import GroupLost, join_process_group
 
 log = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ import ssl
 from datetime import timedelta
 from pathlib import Path
 
+from kubealign.certificate_authority import CertificateAuthority
 from kubealign.process_settings import Role
-from kubealign.security.authority import CertificateAuthority
 from kubealign_dashboard.cluster import certificate_reload as module
 from kubealign_dashboard.cluster.certificate_reload import reload_on_change
 

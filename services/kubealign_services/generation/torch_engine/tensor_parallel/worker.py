@@ -15,7 +15,7 @@ from kubealign_services.generation.torch_engine.tensor_parallel.commands import 
     decode_batch,
 )
 from kubealign_services.generation.torch_engine.tensor_parallel.sharded_runner import ShardedModelRunner
-from kubealign_services.runtime.ranks.rendezvous import GroupLost
+from kubealign_services.runtime.process.rank_rendezvous import GroupLost
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 
 from kubealign.v1 import batch_pb2, refit_pb2
-from kubealign_services.runtime.ranks.rendezvous import connect_store
+from kubealign_services.runtime.process.rank_rendezvous import connect_store
 from kubealign_services.runtime.rpc.errors import Unreachable
 from kubealign_services.weights.transfer.collective.process_group import (
     BroadcastGroup,

@@ -23,7 +23,7 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 from kubealign.process_settings import ProcessSettings
 from kubealign.spec.sections.rollout import Rollout, WeightTransport
 from kubealign.v1 import batch_pb2, refit_pb2
-from kubealign_services.runtime.ranks.rendezvous import open_store
+from kubealign_services.runtime.process.rank_rendezvous import open_store
 from kubealign_services.runtime.rpc.errors import NotFound
 from kubealign_services.weights.announce.manifest import describe_weights
 from kubealign_services.weights.send.publisher import WeightsPublisher

@@ -10,8 +10,8 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
+from kubealign.certificate_authority import CertificateAuthority, write_tls
 from kubealign.process_settings import Role, TlsFiles
-from kubealign.security.authority import CertificateAuthority, write_tls
 
 HOUR = timedelta(hours=1)
 

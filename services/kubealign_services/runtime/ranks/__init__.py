@@ -1,1 +1,0 @@
-"""Process groups of the ranks of one role."""
