@@ -61,7 +61,7 @@ class CheckpointWriter:
             raise UnrecoverableError(f"{error}. {_REMEDY}") from error
         except (StorageFull, RemoteFailure) as error:
             raise UnrecoverableError(
-                f"step {state.step} was not committed: {error}; earlier commits are intact. {_REMEDY}"
+                f"step {state.step} was not committed: {error}; earlier checkpoints are intact. {_REMEDY}"
             ) from error
         self._last_saved_step = state.step
 
