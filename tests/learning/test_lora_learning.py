@@ -63,7 +63,7 @@ def test_imitation_and_then_reward(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     # Only the last letter is rewarded.
     monkeypatch.setattr(
-        "support.online_learning.make_model",
+        "support.online_learning.build_model",
         lambda _1, _2, _3, folder, _4: shutil.copytree(tmp_path / "tuned", folder),
     )
     task = Task(PROMPTS, lambda p, r: float(r == 2 * p[-1]), LARGE, 4, 5e-3, {"lora": LORA})
