@@ -7,13 +7,15 @@ from dataclasses import dataclass
 
 from kubealign.backoff import Backoff
 from kubealign.errors import Unavailable
-from kubealign.kube.api import Json, KubernetesApi
+from kubealign.kube.api import CALL_TIMEOUT_SECONDS, Json, KubernetesApi
 from kubealign.kube.errors import WatchExpired
 
 _PAGE_SIZE = 500
 # The server ends a watch itself, so that another of its replicas may take over.
 _WATCH_SECONDS = 300
 _MIN_BACKOFF_SECONDS, _MAX_BACKOFF_SECONDS = 0.1, 10.0
+# An attempt that lasts longer was connected.
+_CONNECTED_SECONDS = 2 * CALL_TIMEOUT_SECONDS
 #: Seconds without a response after which the watcher receives Unavailable.
 UNAVAILABLE_TIMEOUT_SECONDS = 300.0
 
@@ -58,36 +60,65 @@ async def watch_changes(
     """
     seen = dict(known_objects or {})
     loop = asyncio.get_running_loop()
-    backoff = Backoff(_MIN_BACKOFF_SECONDS, _MAX_BACKOFF_SECONDS)
-    last_response, version = loop.time(), ""
+    outage = _Outage()
+    version = ""
     while True:
         started = loop.time()
         try:
             if not version:
                 items, version = await list_all(api, path, query)
+                outage.end()
                 for change in _diff(seen, items):
                     yield change
             watch_query = {**query, "resourceVersion": version, "timeoutSeconds": _WATCH_SECONDS}
-            backoff.reset()
-            last_response = loop.time()
             async with aclosing(api.watch(path, watch_query)) as events:
                 async for event in events:
-                    last_response = loop.time()
+                    outage.end()
                     item = event.get("object") or {}
                     version = str((item.get("metadata") or {}).get("resourceVersion") or version)
                     latest = _apply_event(seen, str(event.get("type")), item)
                     if latest is not None:
                         yield latest
+            outage.end()
         except WatchExpired:
+            outage.end()
             version = ""
         except Unavailable:
-            if loop.time() - last_response > unavailable_timeout:
+            if outage.record_failure(started) > unavailable_timeout:
                 raise
-            await asyncio.sleep(backoff.next_delay())
+            await asyncio.sleep(outage.backoff.next_delay())
             continue
         if loop.time() - started < 1.0:
             # Limits the request rate towards a server that ends every watch at once.
             await asyncio.sleep(1.0)
+
+
+class _Outage:
+    """Time without a response of the API server."""
+
+    def __init__(self) -> None:
+        self.backoff = Backoff(_MIN_BACKOFF_SECONDS, _MAX_BACKOFF_SECONDS)
+        self._started: float | None = None
+
+    def end(self) -> None:
+        """Record a response."""
+        self._started = None
+        self.backoff.reset()
+
+    def record_failure(self, attempt_started: float) -> float:
+        """Record a failed attempt and return seconds since the last response.
+
+        Args:
+            attempt_started: Time of the event loop at which the attempt began.
+        """
+        now = asyncio.get_running_loop().time()
+        if now - attempt_started > _CONNECTED_SECONDS:
+            # The attempt lasted longer than connecting can: the server had responded.
+            self.end()
+            attempt_started = now
+        if self._started is None:
+            self._started = attempt_started
+        return now - self._started
 
 
 def _diff(seen: dict[str, Json], items: list[Json]) -> list[ObjectChange]:

@@ -108,3 +108,20 @@ async def test_unavailable_after_timeout_and_forbidden_at_once() -> None:
         await Server([Forbidden("not you")]).seen(1)
     with pytest.raises(Unavailable):
         await Server([Unavailable("away")] * 50).seen(1)
+
+
+async def test_a_server_that_stays_away_is_reported() -> None:
+    down = [Unavailable("connection refused")]
+    server = Server([([item("a", 1)], "1")], [list(down) for _ in range(1000)])
+    with pytest.raises(Unavailable, match="connection refused"):
+        await server.seen(2)
+    # Delays of at least 0.05, 0.1, 0.2, 0.4 seconds fill the timeout of half a second.
+    assert len(server.asked) <= 8
+
+
+async def test_outages_that_end_do_not_add_up() -> None:
+    """Each watch ends with an error after an event; together they last longer than the timeout."""
+    watches = [[event("MODIFIED", "a", version), Unavailable("reset")] for version in range(2, 12)]
+    server = Server([([item("a", 1)], "1")], watches)
+    changes = await server.seen(11)
+    assert [version for _, version, _ in changes] == [str(version) for version in range(1, 12)]
