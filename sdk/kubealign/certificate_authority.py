@@ -133,9 +133,7 @@ def write_tls(
 ) -> TlsFiles:
     """Issue a certificate and write ca.pem, ROLE.pem and ROLE-key.pem, readable by their owner only."""
     issued = authority.issue(role, hosts)
-    files = TlsFiles(
-        ca=directory / "ca.pem", certificate=directory / f"{role}.pem", key=directory / f"{role}-key.pem"
-    )
+    files = TlsFiles.of_role(directory, role)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_private_file(files.ca, authority.certificate_pem)
     write_private_file(files.certificate, issued.certificate_pem)

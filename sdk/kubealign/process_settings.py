@@ -10,6 +10,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+#: Largest gRPC message of servers and clients: a step's packed batch and its columns, with a margin.
+MAX_MESSAGE_BYTES = 1 << 30
+
 
 class Role(StrEnum):
     """Roles of a job's processes: the services, NATS (the bus), and RUNNER, which starts them.
@@ -52,6 +55,13 @@ class TlsFiles(_SettingsModel):
     ca: Path
     certificate: Path
     key: Path
+
+    @classmethod
+    def of_role(cls, directory: Path, role: str) -> "TlsFiles":
+        """Return the paths of a role's files in a run's folder of certificates."""
+        return cls(
+            ca=directory / "ca.pem", certificate=directory / f"{role}.pem", key=directory / f"{role}-key.pem"
+        )
 
 
 class NatsAccess(_SettingsModel):

@@ -12,9 +12,9 @@ from kubealign.client.errors import Forbidden, NotPossible
 from kubealign.client.records import JobRef, ProcessRecord, ProcessState
 from kubealign.local.run_dir.layout import RunDirectory
 from kubealign.process_settings import ProcessSettings, TlsFiles
+from kubealign.role_specs import SERVERS
 from kubealign.spec.status import JobPhase
 
-_SERVERS = ("nats", "redis")
 _ACTIVE_PHASES = (JobPhase.STARTING, JobPhase.RUNNING, JobPhase.SUSPENDING)
 _LISTENING_STATES = (ProcessState.STARTING, ProcessState.READY)
 
@@ -36,11 +36,7 @@ class LocalProcess:
         """
         roles = tuple(roles)
         for role in roles:
-            files = TlsFiles(
-                ca=self.tls / "ca.pem",
-                certificate=self.tls / f"{role}.pem",
-                key=self.tls / f"{role}-key.pem",
-            )
+            files = TlsFiles.of_role(self.tls, role)
             if files.certificate.is_file() and files.key.is_file():
                 return files
         allowed = f"only {', '.join(roles)} may" if roles else "the contract lets no role do so"
@@ -76,7 +72,7 @@ async def locate_process(backend: JobBackend, runs_dir: Path, ref: JobRef, name:
 
 def select_process(ref: JobRef, processes: Sequence[ProcessRecord], name: str) -> ProcessRecord:
     """Return the process with this name, or the first one of this group or role. Raises NotPossible."""
-    callable_processes = [process for process in processes if process.name not in _SERVERS]
+    callable_processes = [process for process in processes if process.name not in SERVERS]
     by_name = {process.name: process for process in callable_processes}
     for candidate in (name, f"{name}-0"):
         if candidate in by_name:

@@ -12,13 +12,11 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from kubealign.client.errors import Conflict, Forbidden, KubealignError, NotPossible, Unavailable
 from kubealign.client.process_calls.local_process import LocalProcess
 from kubealign.client.process_calls.methods import ServiceMethod, methods_of
-from kubealign.process_settings import Role
+from kubealign.process_settings import MAX_MESSAGE_BYTES, Role
 
-#: Maximum message size, that of the servers (kubealign_services.runtime.rpc.server).
-_MAX_MESSAGE_BYTES = 1 << 30
 _OPTIONS = [
-    ("grpc.max_send_message_length", _MAX_MESSAGE_BYTES),
-    ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
 ]
 #: Role that lists methods: reflection is open to every role of the job.
 _REFLECTION_ROLES = (Role.RUNNER,)

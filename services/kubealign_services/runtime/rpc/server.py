@@ -13,14 +13,11 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from kubealign.process_settings import TlsFiles
+from kubealign.process_settings import MAX_MESSAGE_BYTES, TlsFiles
 from kubealign_services.runtime.rpc.access import OPEN_SERVICES, AccessInterceptor
 from kubealign_services.runtime.rpc.call_reporting import CallObserver, CallReportInterceptor
 
 log = logging.getLogger(__name__)
-
-#: Maximum message size of both sides: a step's packed batch and its columns, with a margin.
-MAX_MESSAGE_BYTES = 1 << 30
 
 GRPC_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
