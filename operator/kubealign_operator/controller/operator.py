@@ -5,10 +5,11 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 
+from kubealign.kube.api import allow_writes
 from kubealign.kube.connections import Connections
 from kubealign_operator.controller.config import OperatorConfig
 from kubealign_operator.controller.http_endpoints import HttpEndpoints
-from kubealign_operator.controller.kube.connection import connect, no_guard, own_namespace, replica_identity
+from kubealign_operator.controller.kube.connection import connect, own_namespace, replica_identity
 from kubealign_operator.controller.kube.leader_election import LeaderLease
 from kubealign_operator.controller.manager import OperatorManager
 from kubealign_operator.controller.metrics import OperatorMetrics
@@ -53,7 +54,7 @@ class Operator:
         election = self._config.leader_election
         if election is None:
             self._metrics.set_leader(True)
-            yield no_guard, None
+            yield allow_writes, None
             return
         lease = LeaderLease(
             connections.authenticated(), election, own_namespace(self._config), self._identity

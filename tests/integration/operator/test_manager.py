@@ -9,10 +9,10 @@ from typing import Any
 from aiohttp import web
 
 from integration.kube.api_server import Json, ScriptedServer, refuses, streams
+from kubealign.kube.api import allow_writes
 from kubealign.kube.errors import ApiCall
 from kubealign.kube.merge_patch import apply_merge_patch
 from kubealign_operator.controller.config import OperatorConfig
-from kubealign_operator.controller.kube.connection import no_guard
 from kubealign_operator.controller.manager import OperatorManager
 from kubealign_operator.controller.metrics import OperatorMetrics
 from support.rendering.jobs import sft
@@ -63,7 +63,7 @@ class Objects:
 async def test_a_new_job_gets_its_objects_status_and_events() -> None:
     server, metrics = Objects(sft()), OperatorMetrics()
     async with ScriptedServer([server]) as connections:
-        manager = OperatorManager(_CONFIG, connections, metrics, "replica", no_guard)
+        manager = OperatorManager(_CONFIG, connections, metrics, "replica", allow_writes)
         async with aclosing(manager):
             tasks = [asyncio.create_task(watcher) for watcher in manager.watchers()]
             await manager.wait_for_sync()

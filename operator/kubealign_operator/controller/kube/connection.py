@@ -9,7 +9,7 @@ from pathlib import Path
 from kubernetes.aio import config as kube_config
 from kubernetes.aio.client import Configuration
 
-from kubealign.kube.api import ApiOptions, KubernetesApi
+from kubealign.kube.api import ApiOptions, KubernetesApi, allow_writes
 from kubealign.kube.connections import Connections
 from kubealign.kube.errors import STATUS_ERRORS, ApiCall
 from kubealign_operator.controller.config import ConfigError, OperatorConfig
@@ -47,15 +47,11 @@ async def connect(config: OperatorConfig) -> Connections:
     return connections
 
 
-def no_guard() -> None:
-    """Allow every write: the guard of a process that needs no lease."""
-
-
 def operator_api(
     connections: Connections,
     metrics: OperatorMetrics,
     timeout: float,
-    guard: Callable[[], None] = no_guard,
+    guard: Callable[[], None] = allow_writes,
 ) -> KubernetesApi:
     """Return a client that counts its requests and raises ApiStatusError and Unavailable.
 
