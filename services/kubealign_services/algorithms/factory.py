@@ -34,10 +34,10 @@ def load_algorithm(name: str) -> Callable[[Any], Algorithm]:
 
     Raises LookupError with the names of the algorithms.
     """
-    implementations = {member: each.implementation for member, each in spec.algorithm_specs().items()}
-    implementation = implementations.get(name)
+    specs = spec.algorithm_specs()
+    implementation = specs[name].implementation if name in specs else None
     if implementation is None:
-        known = sorted(member for member, target in implementations.items() if target is not None)
+        known = sorted(member for member, each in specs.items() if each.implementation is not None)
         raise LookupError(f"no algorithm {name}; there are {known}")
     loaded: Callable[[Any], Algorithm] = resolve_name(implementation)
     return loaded
