@@ -20,7 +20,6 @@ from kubealign_services.training.torch_backend.logprobs.chunked_logits import (
     Temperature,
     compute_logits,
     logit_chunks,
-    select_temperature,
 )
 
 
@@ -150,7 +149,7 @@ class _VocabParallelTokenLogprobs(torch.autograd.Function):
         wide = torch.promote_types(hidden.dtype, torch.float32)
         logprobs, entropy, normaliser = (hidden.new_zeros(hidden.shape[0], dtype=wide) for _ in range(3))
         for rows in logit_chunks(hidden.shape[0], weight.shape[0]):
-            logits = _local_logits(hidden, weight, rows, temperature, share)
+            logits = compute_logits(hidden, weight[: share.count], None, temperature, rows)
             target_logits = share.gather_logits(logits, targets[rows, None])[:, 0]
             highest = share.all_reduce_max(logits)
             powers = (logits - highest[:, None]).exp_()
@@ -176,7 +175,7 @@ class _VocabParallelTokenLogprobs(torch.autograd.Function):
         share: VocabularyShare = ctx.share
         back = _head_gradients(ctx, hidden, weight)
         for rows in logit_chunks(hidden.shape[0], weight.shape[0]):
-            log_p = _local_logits(hidden, weight, rows, ctx.temperature, share)
+            log_p = compute_logits(hidden, weight[: share.count], None, ctx.temperature, rows)
             log_p.sub_(normaliser[rows, None])
             # -p_j (g + g_H (log p_j + H)), and g more at the target.
             factor = torch.zeros_like(log_p)
@@ -205,7 +204,7 @@ class _VocabParallelCandidateLogprobs(torch.autograd.Function):
         logprobs = hidden.new_zeros(candidates.shape, dtype=wide)
         normaliser = hidden.new_zeros(hidden.shape[0], dtype=wide)
         for rows in logit_chunks(hidden.shape[0], weight.shape[0]):
-            logits = _local_logits(hidden, weight, rows, temperature, share)
+            logits = compute_logits(hidden, weight[: share.count], None, temperature, rows)
             highest = share.all_reduce_max(logits)
             sums = (logits - highest[:, None]).exp_().sum(-1, keepdim=True)
             parts = share.all_reduce_sum(torch.cat([sums, share.gather_logits(logits, candidates[rows])], -1))
@@ -223,19 +222,11 @@ class _VocabParallelCandidateLogprobs(torch.autograd.Function):
         back = _head_gradients(ctx, hidden, weight)
         for rows in logit_chunks(hidden.shape[0], weight.shape[0]):
             upstream = to_logprobs[rows]
-            log_p = _local_logits(hidden, weight, rows, ctx.temperature, share)
+            log_p = compute_logits(hidden, weight[: share.count], None, ctx.temperature, rows)
             gradient = log_p.sub_(normaliser[rows, None]).exp_().mul_(-upstream.sum(-1, keepdim=True))
             share.scatter_add(gradient, candidates[rows], upstream)
             back.add(rows, gradient)
         return back.hidden, _pad_rows(back.weight, weight), None, None, None
-
-
-def _local_logits(
-    hidden: Tensor, weight: Tensor, rows: slice, temperature: Temperature, share: VocabularyShare
-) -> Tensor:
-    """Return logits / temperature of a chunk of positions for this rank's tokens, [rows, count]."""
-    chosen = select_temperature(temperature, rows)
-    return compute_logits(hidden[rows], weight[: share.count], None, chosen)
 
 
 def _head_gradients(ctx: Any, hidden: Tensor, weight: Tensor) -> HeadGradients:

@@ -18,7 +18,6 @@ from kubealign_services.training.torch_backend.logprobs.chunked_logits import (
     Temperature,
     compute_logits,
     logit_chunks,
-    select_temperature,
 )
 
 
@@ -56,7 +55,7 @@ def topk_logprobs(
     tokens = hidden.new_zeros((positions, count), dtype=torch.int64)
     logprobs = hidden.new_zeros((positions, count), dtype=torch.promote_types(hidden.dtype, torch.float32))
     for rows in logit_chunks(positions, weight.shape[0]):
-        logits = compute_logits(hidden[rows], weight, bias, select_temperature(temperature, rows))
+        logits = compute_logits(hidden, weight, bias, temperature, rows)
         top, tokens[rows] = logits.topk(count, -1)
         logprobs[rows] = top - logits.logsumexp(-1, keepdim=True)
     return tokens, logprobs
@@ -76,7 +75,7 @@ class _CandidateLogprobs(torch.autograd.Function):
         logprobs = hidden.new_zeros(candidates.shape, dtype=wide)
         normaliser = hidden.new_zeros(hidden.shape[0], dtype=wide)
         for rows in logit_chunks(hidden.shape[0], weight.shape[0]):
-            logits = compute_logits(hidden[rows], weight, bias, select_temperature(temperature, rows))
+            logits = compute_logits(hidden, weight, bias, temperature, rows)
             normaliser[rows] = logits.logsumexp(-1)
             logprobs[rows] = logits.gather(-1, candidates[rows]) - normaliser[rows, None]
         ctx.save_for_backward(hidden, weight, bias, candidates, normaliser)
@@ -92,9 +91,9 @@ class _CandidateLogprobs(torch.autograd.Function):
         back = HeadGradients(hidden, weight, bias, ctx.needs_input_grad[:3], ctx.temperature)
         for rows in logit_chunks(hidden.shape[0], weight.shape[0]):
             upstream = to_logprobs[rows]
-            gradient = compute_logits(
-                hidden[rows], weight, bias, select_temperature(ctx.temperature, rows)
-            ).sub_(normaliser[rows, None])
+            gradient = compute_logits(hidden, weight, bias, ctx.temperature, rows).sub_(
+                normaliser[rows, None]
+            )
             gradient = gradient.exp_().mul_(-upstream.sum(-1, keepdim=True))
             gradient.scatter_add_(-1, candidates[rows], upstream)
             back.add(rows, gradient)

@@ -53,7 +53,7 @@ class HeadGradients:
             gradient: [rows, V], with respect to logits / temperature; overwritten.
         """
         hidden, weight = self._inputs
-        gradient = _divide(gradient, select_temperature(self._temperature, rows)).to(hidden.dtype)
+        gradient = _divide(gradient, self._temperature, rows).to(hidden.dtype)
         if self.hidden is not None:
             self.hidden[rows] = linear_no_grad(gradient, weight.T)
         if self._needed[1]:
@@ -85,25 +85,23 @@ def _row_slices(start: int, stop: int, size: int, most: int) -> Iterator[slice]:
     return (slice(first, min(first + size, most)) for first in range(start, stop, size))
 
 
-def select_temperature(temperature: Temperature, rows: slice) -> Temperature:
-    """Return the temperature of a chunk of positions."""
-    return temperature[rows] if isinstance(temperature, Tensor) else temperature
-
-
-def compute_logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: Temperature) -> Tensor:
-    """Return logits / temperature, [P, V] in at least fp32, without a gradient.
+def compute_logits(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: Temperature, rows: slice
+) -> Tensor:
+    """Return logits / temperature of a chunk of positions, [rows, V] in at least fp32, without a gradient.
 
     Args:
         hidden: [P, H].
         weight: [V, H].
         bias: [V] or None.
+        rows: Positions of the chunk.
     """
-    logits = linear_no_grad(hidden, weight, bias)
-    return _divide(logits.to(torch.promote_types(logits.dtype, torch.float32)), temperature)
+    logits = linear_no_grad(hidden[rows], weight, bias)
+    return _divide(logits.to(torch.promote_types(logits.dtype, torch.float32)), temperature, rows)
 
 
-def _divide(values: Tensor, temperature: Temperature) -> Tensor:
-    """Divide values [P, V] in place."""
+def _divide(values: Tensor, temperature: Temperature, rows: slice) -> Tensor:
+    """Divide values [rows, V] in place by the temperature of these positions."""
     if isinstance(temperature, Tensor):
-        return values.div_(temperature.to(values.dtype)[:, None])
+        return values.div_(temperature[rows].to(values.dtype)[:, None])
     return values.div_(temperature) if temperature != 1.0 else values

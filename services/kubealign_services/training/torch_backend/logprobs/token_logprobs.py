@@ -21,7 +21,6 @@ from kubealign_services.training.torch_backend.logprobs.chunked_logits import (
     compute_logits,
     fits_one_chunk,
     logit_chunks,
-    select_temperature,
 )
 
 
@@ -68,7 +67,7 @@ class _TokenLogprobs(torch.autograd.Function):
         logprobs, entropy, normaliser = (hidden.new_zeros(hidden.shape[0], dtype=wide) for _ in range(3))
         ctx.probabilities = None
         for rows in logit_chunks(hidden.shape[0], weight.shape[0]):
-            logits = compute_logits(hidden[rows], weight, bias, select_temperature(temperature, rows))
+            logits = compute_logits(hidden, weight, bias, temperature, rows)
             for block in cache_blocks(rows, weight.shape[0], hidden.device):
                 part = logits[block.start - rows.start : block.stop - rows.start]
                 highest = part.amax(-1, keepdim=True)
@@ -105,9 +104,7 @@ class _TokenLogprobs(torch.autograd.Function):
         back = HeadGradients(hidden, weight, bias, ctx.needs_input_grad[:3], ctx.temperature)
         for rows in logit_chunks(hidden.shape[0], weight.shape[0]):
             chunk = (
-                stored
-                if stored is not None
-                else compute_logits(hidden[rows], weight, bias, select_temperature(ctx.temperature, rows))
+                stored if stored is not None else compute_logits(hidden, weight, bias, ctx.temperature, rows)
             )
             for block in cache_blocks(rows, weight.shape[0], hidden.device):
                 part = chunk[block.start - rows.start : block.stop - rows.start]
