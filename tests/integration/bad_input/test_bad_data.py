@@ -57,7 +57,7 @@ def test_no_rows(tmp_path: Path, failed) -> None:
 
 
 def test_every_prompt_is_longer_than_the_context_has_room_for(tmp_path: Path, failed) -> None:
-    # Of 64 context tokens 60 are reserved for the response: a prompt may have 4, and these have 8.
+    # 60 of the 64 context tokens are reserved for the response: a prompt may have 4, and these have 8.
     rows = "".join(json.dumps({"prompt": letter * 8}) + "\n" for letter in "abc")
     rollout = {"sampling": {"maxTokens": 60}}
     output = failed(job(tmp_path, data=prompts(tmp_path, rows), rollout=rollout))

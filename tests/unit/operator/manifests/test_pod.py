@@ -202,7 +202,7 @@ def test_the_training_processes_form_one_pod_group() -> None:
         for name, manifest in created.items()
         if "kueue.x-k8s.io/pod-group-name" in manifest["metadata"]["labels"]
     }
-    # Of three rollout workers only the two of minReplicas.
+    # Only two of the three rollout workers, as many as minReplicas.
     assert set(grouped) == {
         "trainer-0",
         "trainer-1",

@@ -200,7 +200,7 @@ def test_zero_spread_gives_equal_lengths() -> None:
 
 
 def test_fit_recovers_the_spread() -> None:
-    # Of 64 lengths the largest is near the quantile 64 / 65, 2.160 deviations up. With mean 64 and largest
+    # The largest of 64 lengths is near the quantile 64 / 65, 2.160 deviations up. With mean 64 and largest
     # 320: ln 5 = 1.609 = 2.160 s - s^2 / 2 at s = 0.958.
     result = fit_lengths([60.0, 68.0], [300.0, 340.0], 64, 512)
     assert (result.mean, result.longest) == (64.0, 512)

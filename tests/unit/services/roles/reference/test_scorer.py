@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM
 
 from kubealign.spec.sections.precision import Precision
 from kubealign.v1 import rollout_pb2, training_pb2
@@ -18,32 +18,13 @@ from kubealign_services.training.contract import Head
 from kubealign_services.training.torch_backend.frozen_model import FrozenTorchModel
 from support.scorer_context import scorer_context
 
-VOCABULARY = 23
 SEQUENCES = [[1, 2, 3, 4, 5], [6, 7], [8, 9, 10], [1, 2, 3, 9]]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("reference")
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=16,
-        initializer_range=0.5,
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def scorer(folder: Path) -> ReferenceScorer:
+def scorer(model_folder: Path) -> ReferenceScorer:
     # Microbatches of up to 8 tokens, so that one of them holds sequences of different temperatures.
-    model = FrozenTorchModel.load(folder, Head.LANGUAGE_MODEL, Precision.FLOAT32, microbatch_tokens=8)
+    model = FrozenTorchModel.load(model_folder, Head.LANGUAGE_MODEL, Precision.FLOAT32, microbatch_tokens=8)
     return ReferenceScorer(scorer_context("reference-0"), model, default_temperature=0.7)
 
 
@@ -54,9 +35,9 @@ def sequence(tokens: list[int]) -> Batch:
     return batch
 
 
-def by_torch(folder: Path, tokens: list[int], temperature: float) -> Tensor:
+def by_torch(model_folder: Path, tokens: list[int], temperature: float) -> Tensor:
     """Return the log-probability of each token, 0 at the first."""
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
     with torch.no_grad():
         log_p = torch.log_softmax(model(torch.tensor([tokens])).logits[0] / temperature, -1)
     return torch.tensor([0.0, *(float(log_p[i - 1, tokens[i]]) for i in range(1, len(tokens)))])
@@ -66,7 +47,7 @@ def by_torch(folder: Path, tokens: list[int], temperature: float) -> Tensor:
     "temperatures", [[0.5, 1.3], [0.5, 0.5], [1.0, 0.25, 2.0, 0.5], [None, 1.3, None, 0.5], [None, None]]
 )
 async def test_each_rollout_is_scored_at_its_own_temperature(
-    temperatures: list[float | None], scorer: ReferenceScorer, folder: Path
+    temperatures: list[float | None], scorer: ReferenceScorer, model_folder: Path
 ) -> None:
     rollouts = [
         rollout_pb2.Rollout(group_id=str(index), sequence=encode(sequence(tokens)), temperature=temperature)
@@ -80,17 +61,19 @@ async def test_each_rollout_is_scored_at_its_own_temperature(
     for score, tokens, temperature in zip(scores, SEQUENCES, temperatures, strict=False):
         actual = torch.from_numpy(np.frombuffer(score.logprobs, "<f4").copy())
         # A rollout of an earlier version, which states no temperature, has the default, 0.7.
-        expected = by_torch(folder, tokens, 0.7 if temperature is None else temperature)
+        expected = by_torch(model_folder, tokens, 0.7 if temperature is None else temperature)
         torch.testing.assert_close(actual, expected, atol=1e-5, rtol=0)
 
 
 async def test_a_direct_call_is_answered_at_the_temperatures_of_its_batch(
-    scorer: ReferenceScorer, folder: Path
+    scorer: ReferenceScorer, model_folder: Path
 ) -> None:
     batch = concatenate([sequence(tokens) for tokens in SEQUENCES[:2]])
     set_temperatures(batch, [0.5, 1.3])
     reply = await scorer.forward(training_pb2.ForwardRequest(batch=encode(batch)))
     columns = decode_columns(reply.columns, reply.digest)
     assert list(columns) == ["token.logprobs"]
-    expected = torch.cat([by_torch(folder, SEQUENCES[0], 0.5), by_torch(folder, SEQUENCES[1], 1.3)])
+    expected = torch.cat(
+        [by_torch(model_folder, SEQUENCES[0], 0.5), by_torch(model_folder, SEQUENCES[1], 1.3)]
+    )
     torch.testing.assert_close(columns["token.logprobs"], expected, atol=1e-5, rtol=0)

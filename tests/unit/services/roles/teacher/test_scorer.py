@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM
 
 from kubealign.spec.sections.precision import Precision
 from kubealign.v1 import rollout_pb2
@@ -15,27 +15,9 @@ from kubealign_services.scoring.frozen_scorer import NonFiniteScores
 from kubealign_services.training.contract import Head
 from kubealign_services.training.torch_backend.frozen_model import FrozenTorchModel
 from support.scorer_context import scorer_context
+from support.tiny_frozen_model import VOCABULARY
 
-VOCABULARY = 23
 SEQUENCES = [[1, 2, 3, 4, 5], [6, 7], [8, 9, 10]]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("teacher")
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=16,
-        initializer_range=0.5,
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
-    return folder
 
 
 def scorer(model: FrozenTorchModel, candidates: int, temperature: float, vocabulary: int) -> TeacherScorer:
@@ -53,10 +35,10 @@ def one(tokens: list[int]) -> Batch:
 @pytest.mark.parametrize(("vocabulary", "candidates"), [(VOCABULARY, 4), (VOCABULARY, 99), (20, 4), (20, 20)])
 @pytest.mark.parametrize("temperature", [1.0, 2.0])
 async def test_candidates_are_the_most_likely_of_the_whole_distribution(
-    vocabulary: int, candidates: int, temperature: float, folder: Path
+    vocabulary: int, candidates: int, temperature: float, model_folder: Path
 ) -> None:
-    model = FrozenTorchModel.load(folder, Head.LANGUAGE_MODEL, Precision.FLOAT32, microbatch_tokens=6)
-    plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model = FrozenTorchModel.load(model_folder, Head.LANGUAGE_MODEL, Precision.FLOAT32, microbatch_tokens=6)
+    plain = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
     rollouts = [
         rollout_pb2.Rollout(group_id=str(index), sequence=encode(one(tokens)))
         for index, tokens in enumerate(SEQUENCES)
@@ -80,8 +62,8 @@ async def test_candidates_are_the_most_likely_of_the_whole_distribution(
         assert columns["tokens"].shape == which.shape
 
 
-async def test_a_teacher_with_nan_fails_permanently(folder: Path) -> None:
-    model = FrozenTorchModel.load(folder, Head.LANGUAGE_MODEL, Precision.FLOAT32, 64)
+async def test_a_teacher_with_nan_fails_permanently(model_folder: Path) -> None:
+    model = FrozenTorchModel.load(model_folder, Head.LANGUAGE_MODEL, Precision.FLOAT32, 64)
     head = model._model.lm_head
     assert head is not None
     with torch.no_grad():
