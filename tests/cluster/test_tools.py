@@ -9,12 +9,12 @@ from cluster.support import build, programs, toolchain
 from cluster.support.build import BuildFailed
 from cluster.support.programs import Level, Program, ProgramMissing
 
-_SMALL = Program("pause", Level.NODE, "pause", ".")
+_SMALL = Program("pause", Level.NODE, "./pause")
 
 
 @pytest.fixture
 def tools(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Copy of the Go modules with one small program, and an empty cache."""
+    """Copy of the Go module with one small program, and an empty cache."""
     copy = tmp_path / "tools"
     shutil.copytree(programs.TOOLS, copy)
     monkeypatch.setattr(programs, "TOOLS", copy)
@@ -57,7 +57,7 @@ def test_a_program_that_is_nowhere_is_named_with_the_remedy(tools: Path) -> None
 
 def test_another_version_is_built_into_another_folder(tools: Path) -> None:
     before = programs.build_folder()
-    module = tools / "helm" / "go.mod"
+    module = tools / "go.mod"
     module.write_text(module.read_text().replace("helm/v4 v4.", "helm/v4 v4.99"))
     assert programs.build_folder() != before
 

@@ -57,7 +57,7 @@ def _build(program: Program, go: Path, environment: dict[str, str], folder: Path
     command = [str(go), "build", *BUILD_FLAGS, "-o", str(unfinished), program.package]
     done = subprocess.run(
         command,
-        cwd=TOOLS / program.module,
+        cwd=TOOLS,
         env=environment,
         text=True,
         stdout=subprocess.PIPE,
@@ -66,9 +66,7 @@ def _build(program: Program, go: Path, environment: dict[str, str], folder: Path
         check=False,
     )
     if done.returncode != 0:
-        raise BuildFailed(
-            f"{' '.join(command)} in {program.module}: exit {done.returncode}\n{done.stdout[-4000:]}"
-        )
+        raise BuildFailed(f"{' '.join(command)}: exit {done.returncode}\n{done.stdout[-4000:]}")
     unfinished.rename(folder / program.name)
 
 

@@ -23,9 +23,10 @@ class NoGo(Exception):
 
 
 def required_version() -> Version:
-    """Return the newest Go version, as (major, minor), that a go.mod of tools/ requires."""
-    matches = (_DIRECTIVE.search(file.read_text()) for file in TOOLS.glob("*/go.mod"))
-    return max((int(match[1]), int(match[2])) for match in matches if match)
+    """Return the Go version, as (major, minor), that the go.mod of tools/ requires."""
+    match = _DIRECTIVE.search((TOOLS / "go.mod").read_text())
+    assert match is not None
+    return int(match[1]), int(match[2])
 
 
 def version(go: Path) -> Version | None:
