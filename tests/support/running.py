@@ -1,4 +1,4 @@
-"""Runs `kubealign run` as a subprocess that a test observes and disturbs."""
+"""Runs `kubealign run` as a process that a test observes and disturbs."""
 
 import asyncio
 import json
@@ -13,6 +13,7 @@ from typing import Any
 
 from kubealign.local.errors import RunRefused
 from kubealign.local.run_dir.control_socket import list_processes, scale
+from support.preloaded_process import PreloadedProcess
 
 KUBEALIGN = Path(sys.executable).with_name("kubealign")
 _POLL_SECONDS = 0.05
@@ -24,7 +25,7 @@ class RunningJobs:
     def __init__(self, file: Path, runs: Path, *options: str) -> None:
         self.runs = runs
         self._command = [str(KUBEALIGN), "run", str(file), "--runs-dir", str(runs), *options]
-        self._process: subprocess.Popen[str] | None = None
+        self._process: PreloadedProcess | None = None
         self._output = runs.parent / "output.txt"
 
     def __enter__(self) -> "RunningJobs":
@@ -40,9 +41,7 @@ class RunningJobs:
     def start(self) -> None:
         """Run the command (again)."""
         with self._output.open("a") as output:
-            self._process = subprocess.Popen(
-                self._command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, text=True
-            )
+            self._process = PreloadedProcess(self._command, output)
 
     @property
     def output(self) -> str:

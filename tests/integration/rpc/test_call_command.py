@@ -46,7 +46,8 @@ class CalledJob:
         return json.loads(done.stdout)
 
     def generate(self, **item: Any) -> list[dict[str, Any]]:
-        fence = self.call("rollout", "Status")["weights"]["fence"]
+        # Not the worker's own weights: it has none during a refit.
+        fence = self.call("driver", "Driver.Progress")["fence"]
         columns = base64.b64encode(json.dumps({"prompt": "ab", "columns": {}}).encode()).decode()
         item |= {"fence": fence, "group_id": "by-hand", "prompt_tokens": [3, 4], "columns": columns}
         done = self.invoke("rollout-0", "Generate", "--request", json.dumps({"item": item}))
