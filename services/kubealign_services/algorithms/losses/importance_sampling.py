@@ -9,6 +9,7 @@ from torch import Tensor
 
 from kubealign.spec.algorithms import ImportanceCorrection, ImportanceLevel, OutOfBoundsWeights
 from kubealign_services.algorithms.losses.importance_ratio import response_sums
+from kubealign_services.algorithms.losses.kl_estimators import estimate_k3
 from kubealign_services.algorithms.losses.surrogate import bounded_ratio
 
 
@@ -56,7 +57,6 @@ def importance_weights(difference: Tensor, sequence: Tensor, spec: ImportanceCor
 def behaviour_kl(old: Tensor, behaviour: Tensor) -> Tensor:
     """Estimate KL(behaviour || old) from the behaviour policy's own samples, entry by entry, by K3.
 
-    r - 1 - log r with r = p_old / p_behaviour. No gradient.
+    r - 1 - log r with r = p_old / p_behaviour, bounded as in `estimate_k3`. No gradient.
     """
-    difference = (old - behaviour).detach()
-    return torch.expm1(difference) - difference
+    return estimate_k3((behaviour - old).detach())

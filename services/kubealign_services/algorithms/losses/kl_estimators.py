@@ -5,6 +5,11 @@ from torch import Tensor
 
 from kubealign.spec.algorithms import KLEstimator
 
+#: Bounds of K3's log ratio and of its estimate, in nats, as in verl, NeMo-RL and slime: exp(50) would be the only
+#: term of a mean, and exp(89) is infinite in fp32.
+K3_LOG_RATIO_BOUND = 20.0
+K3_BOUND = 10.0
+
 
 def estimate_kl(logprobs: Tensor, reference: Tensor, estimator: KLEstimator) -> Tensor:
     """Compute Schulman's estimators ("Approximating KL divergence", 2020), element by element, with d = log p
@@ -12,7 +17,7 @@ def estimate_kl(logprobs: Tensor, reference: Tensor, estimator: KLEstimator) -> 
 
         K1: d                   unbiased, of either sign
         K2: d^2 / 2             biased, never negative
-        K3: exp(-d) - 1 + d     unbiased, never negative
+        K3: exp(-d) - 1 + d     unbiased, never negative; bounded, see `estimate_k3`
 
     Args:
         logprobs: Nats.
@@ -23,7 +28,34 @@ def estimate_kl(logprobs: Tensor, reference: Tensor, estimator: KLEstimator) -> 
         return difference
     if estimator is KLEstimator.K2:
         return difference.square() / 2
-    return torch.expm1(-difference) + difference
+    return estimate_k3(difference)
+
+
+def estimate_k3(difference: Tensor) -> Tensor:
+    """Compute K3 from d = log p - log p_ref, element by element: exp(-d) - 1 + d, kept finite.
+
+    d is clamped to +-K3_LOG_RATIO_BOUND and the estimate to K3_BOUND, so that neither has a gradient beyond
+    its bound. Within the bounds (d from -2.61 to 11) the estimate is exact.
+
+    Args:
+        difference: Nats.
+    """
+    bounded = difference.clamp(-K3_LOG_RATIO_BOUND, K3_LOG_RATIO_BOUND)
+    return (torch.expm1(-bounded) + bounded).clamp(max=K3_BOUND)
+
+
+def is_clamped(logprobs: Tensor, reference: Tensor, estimator: KLEstimator) -> Tensor:
+    """Return where the bounds of K3 changed the estimate, bool, in the shape of logprobs.
+
+    Args:
+        logprobs: Nats.
+        reference: Same shape and dtype.
+    """
+    difference = (logprobs - reference).detach()
+    if estimator is not KLEstimator.K3:
+        return torch.zeros_like(difference, dtype=torch.bool)
+    bounded = difference.clamp(-K3_LOG_RATIO_BOUND, K3_LOG_RATIO_BOUND)
+    return (bounded != difference) | (torch.expm1(-bounded) + bounded > K3_BOUND)
 
 
 def kl_loss(logprobs: Tensor, reference: Tensor, estimator: KLEstimator) -> Tensor:

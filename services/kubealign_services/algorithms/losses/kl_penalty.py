@@ -13,7 +13,7 @@ from torch import Tensor
 from kubealign.spec.algorithms import KL, KLPlacement
 from kubealign_services.algorithms.advantages.statistics import masked_mean
 from kubealign_services.algorithms.contract import LossTerms
-from kubealign_services.algorithms.losses.kl_estimators import adapt_coefficient, estimate_kl
+from kubealign_services.algorithms.losses.kl_estimators import adapt_coefficient, estimate_kl, is_clamped
 from kubealign_services.algorithms.losses.loss_weights import token_mean_shares
 from kubealign_services.batch.packed import Batch, sequence_sums
 
@@ -34,7 +34,8 @@ class MeasuredKL:
     """Divergence of one step.
 
     penalty: [T], subtracted from the reward at each token (0 where the KL penalty is part of the loss, or
-    off). metrics: kl/reference, kl/reference_sequence, kl/coefficient; none where no KL is measured.
+    off). metrics: kl/reference, kl/reference_sequence, kl/clamped_fraction, kl/coefficient; none where no KL is
+    measured.
     """
 
     penalty: Tensor
@@ -70,9 +71,9 @@ class ReferenceKL:
             return MeasuredKL(nothing, {})
         if not self.is_measured_before_step and "old_logprobs" not in batch.token_columns:
             return MeasuredKL(nothing, {"kl/coefficient": loss_coefficient(self._spec)})
-        estimate = estimate_kl(
-            batch.token("old_logprobs"), batch.token("reference_logprobs"), self._spec.estimator
-        )
+        old, reference = batch.token("old_logprobs"), batch.token("reference_logprobs")
+        estimate = estimate_kl(old, reference, self._spec.estimator)
+        clamped = is_clamped(old, reference, self._spec.estimator)
         divergence = torch.where(mask.bool(), estimate, torch.zeros_like(estimate))
         observed = float(sequence_sums(divergence, batch).mean())
         coefficient = self._adapt_coefficient(state, observed, len(batch))
@@ -82,6 +83,7 @@ class ReferenceKL:
             metrics={
                 "kl/reference": float(masked_mean(divergence, mask)),
                 "kl/reference_sequence": observed,
+                "kl/clamped_fraction": float(masked_mean(clamped.to(estimate.dtype), mask)),
                 "kl/coefficient": coefficient,
             },
         )
@@ -108,12 +110,13 @@ def add_kl_columns(minibatch: Batch, spec: KL) -> None:
 
 
 def add_kl_metrics(terms: LossTerms, logprobs: Tensor, microbatch: Batch, spec: KL) -> LossTerms:
-    """Add kl/reference and kl/reference_sequence, in nats, where the step has to measure them.
+    """Add kl/reference and kl/reference_sequence, in nats, and kl/clamped_fraction, where the step has to
+    measure them.
 
     Without a gradient.
 
     kl/reference is the mean over response tokens, kl/reference_sequence the mean over responses of the
-    sum. Reads the token column reference_logprobs.
+    sum, kl/clamped_fraction the share of response tokens whose estimate was bounded. Reads the token column reference_logprobs.
 
     Args:
         logprobs: [T].
@@ -123,8 +126,10 @@ def add_kl_metrics(terms: LossTerms, logprobs: Tensor, microbatch: Batch, spec: 
     shares = microbatch.token(_KL_SHARES)
     mask = shares > 0
     new = logprobs.detach()[mask.to(logprobs.device)]
-    estimate = estimate_kl(new, microbatch.token("reference_logprobs")[mask].to(new), spec.estimator)
-    mean = (estimate * shares[mask].to(new)).sum()
+    reference = microbatch.token("reference_logprobs")[mask].to(new)
+    token_shares = shares[mask].to(new)
+    mean = (estimate_kl(new, reference, spec.estimator) * token_shares).sum()
     terms.sums["kl/reference"] = mean
     terms.sums["kl/reference_sequence"] = mean * microbatch.scalars[_TOKENS_PER_RESPONSE]
+    terms.sums["kl/clamped_fraction"] = (is_clamped(new, reference, spec.estimator) * token_shares).sum()
     return terms

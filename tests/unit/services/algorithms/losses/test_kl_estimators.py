@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kubealign.spec.algorithms import KLEstimator
-from kubealign_services.algorithms.losses.kl_estimators import adapt_coefficient, estimate_kl, kl_loss
+from kubealign_services.algorithms.losses.kl_estimators import adapt_coefficient, estimate_kl, is_clamped, kl_loss
 
 # p = 1/2 and p_ref = 1/4: d = log 2 = 0.693147...; then p = 1/4 and p_ref = 1/2: d = -log 2.
 LOGPROBS = torch.tensor([math.log(1 / 2), math.log(1 / 4)], dtype=torch.float64)
@@ -26,6 +26,30 @@ REFERENCE = torch.tensor([math.log(1 / 4), math.log(1 / 2)], dtype=torch.float64
 def test_estimators_by_hand(estimator: KLEstimator, expected: list[float]) -> None:
     assert estimate_kl(LOGPROBS, REFERENCE, estimator).tolist() == pytest.approx(expected, abs=1e-12)
     assert kl_loss(LOGPROBS, REFERENCE, estimator).tolist() == pytest.approx(expected, abs=1e-12)
+
+
+def bounded_k3(difference: float) -> tuple[float, float]:
+    """Return value and derivative of verl's low_var_kl (core_algos.py), written out for one token."""
+    bounded = min(max(difference, -20.0), 20.0)
+    value = math.exp(-bounded) - 1 + bounded
+    has_gradient = abs(difference) <= 20 and value <= 10
+    return min(value, 10.0), (1 - math.exp(-bounded)) if has_gradient else 0.0
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_k3_is_bounded_in_value_and_gradient(dtype: torch.dtype) -> None:
+    differences = [-100.0, -50.0, -20.0, -2.75, -2.5, -1.0, 0.0, 4.0, 10.0, 12.0, 50.0, 100.0]
+    logprobs = torch.tensor(differences, dtype=dtype, requires_grad=True)
+    reference = torch.zeros(len(differences), dtype=dtype)
+    loss = kl_loss(logprobs, reference, KLEstimator.K3)
+    (gradient,) = torch.autograd.grad(loss.sum(), logprobs)
+    expected = torch.tensor([bounded_k3(each) for each in differences], dtype=torch.float64)
+    tolerance = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 0.1}[dtype]
+    torch.testing.assert_close(loss.double().detach(), expected[:, 0], atol=tolerance, rtol=0)
+    torch.testing.assert_close(gradient.double(), expected[:, 1], atol=tolerance, rtol=0)
+    clamped = is_clamped(logprobs, reference, KLEstimator.K3)
+    assert clamped.tolist() == [abs(each) > 20 or bounded_k3(each)[0] == 10 for each in differences]
+    assert not is_clamped(logprobs, reference, KLEstimator.K2).any()
 
 
 def distributions() -> tuple[torch.Tensor, torch.Tensor]:

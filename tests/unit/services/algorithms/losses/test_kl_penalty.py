@@ -61,7 +61,7 @@ def test_in_step_kl_equals_a_separate_pass(estimator: KLEstimator) -> None:
         (gradient,) = torch.autograd.grad(total, leaf)
         result.append((metrics, float(total.detach()), gradient))
     (with_pass, loss, gradient), (within, same_loss, same_gradient) = result
-    assert with_pass.keys() == within.keys() and "kl/reference" in within
+    assert with_pass.keys() == within.keys() and {"kl/reference", "kl/clamped_fraction"} <= within.keys()
     assert within == pytest.approx(with_pass, abs=1e-12)
     assert same_loss == pytest.approx(loss, abs=1e-12)
     torch.testing.assert_close(same_gradient, gradient, atol=1e-12, rtol=0)
@@ -95,3 +95,11 @@ def test_old_logprobs_are_requested_where_needed(changes: dict[str, object]) -> 
 @pytest.mark.parametrize("changes", [{"importance": {}}, {"maxStaleness": 2}])
 def test_the_step_s_own_pass_gives_the_proximal_policy(changes: dict[str, object]) -> None:
     assert not make_algorithm(grpo(KLEstimator.K3, **changes)).needs_old_logprobs
+
+
+def test_the_clamped_share_of_the_response_tokens_is_reported() -> None:
+    """One of six response tokens is 50 nats less likely under the policy than under the reference."""
+    batch, _ = batch_and_logprobs(old=True)
+    batch.token_columns["reference_logprobs"][4] += 50.0
+    metrics = make_algorithm(grpo(KLEstimator.K3)).advantages(batch, {})
+    assert metrics["kl/clamped_fraction"] == pytest.approx(1 / 6)
