@@ -30,7 +30,7 @@ def slow_importance(batch: Batch, span: list[int], how: spec.ImportanceCorrectio
     """Return the importance weight of each token of a response."""
     if how is None:
         return [1.0] * len(span)
-    moves = [float(batch.token("old_logprobs")[t] - batch.token("behaviour_logprobs")[t]) for t in span]
+    moves = [float(batch.token("old_logprobs")[t] - batch.token("engine_logprobs")[t]) for t in span]
     if how.level is spec.ImportanceLevel.SEQUENCE:
         moves = [sum(moves)] * len(span)
     if how.level is spec.ImportanceLevel.SEQUENCE_MEAN:

@@ -27,13 +27,15 @@ class ImportanceWeights:
 
 
 def importance_weights(difference: Tensor, sequence: Tensor, spec: ImportanceCorrection) -> ImportanceWeights:
-    """Compute w = p_old / p_behaviour: the proximal policy over the behaviour policy (Hilton et al. 2022; Fu
+    """Compute w = p_old / p_engine: the proximal policy over the behaviour policy (Hilton et al. 2022; Fu
     et al.
     2025, "AReaL", eq. 5; for engine and trainer Yao et al. 2025).
 
-        Token           exp(d_t),    d_t = log p_old - log p_behaviour
+        Token           exp(d_t),    d_t = log p_old - log p_engine
         Sequence        exp(sum of d over the response)
         SequenceMean    exp(mean of d over the response)
+
+    Both are probabilities under the whole softmax at the sampling temperature.
 
     Truncate: clip(w, low, high). Mask: w within the bounds, else 0.
 

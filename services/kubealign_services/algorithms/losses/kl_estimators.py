@@ -5,8 +5,8 @@ from torch import Tensor
 
 from kubealign.spec.algorithms import KLEstimator
 
-#: Bounds of K3's log ratio and of its estimate, in nats, as in verl, NeMo-RL and slime: exp(50) would be the only
-#: term of a mean, and exp(89) is infinite in fp32.
+#: Bounds of K3's log ratio and of its estimate, in nats, as in verl, NeMo-RL and slime: exp(50) would be the
+#: only term of a mean, and exp(89) is infinite in fp32.
 K3_LOG_RATIO_BOUND = 20.0
 K3_BOUND = 10.0
 

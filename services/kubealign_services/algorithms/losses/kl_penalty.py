@@ -34,8 +34,8 @@ class MeasuredKL:
     """Divergence of one step.
 
     penalty: [T], subtracted from the reward at each token (0 where the KL penalty is part of the loss, or
-    off). metrics: kl/reference, kl/reference_sequence, kl/clamped_fraction, kl/coefficient; none where no KL is
-    measured.
+    off). metrics: kl/reference, kl/reference_sequence, kl/clamped_fraction, kl/coefficient; none where no KL
+    is measured.
     """
 
     penalty: Tensor
@@ -116,7 +116,8 @@ def add_kl_metrics(terms: LossTerms, logprobs: Tensor, microbatch: Batch, spec: 
     Without a gradient.
 
     kl/reference is the mean over response tokens, kl/reference_sequence the mean over responses of the
-    sum, kl/clamped_fraction the share of response tokens whose estimate was bounded. Reads the token column reference_logprobs.
+    sum, kl/clamped_fraction the share of response tokens whose estimate was bounded. Reads the token column
+    reference_logprobs.
 
     Args:
         logprobs: [T].

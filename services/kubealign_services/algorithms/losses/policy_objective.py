@@ -25,8 +25,8 @@ class PolicyObjective:
     weights, 1 without importance correction; tokens masked by w stay counted.
 
     Reads the token columns loss_mask, advantages, old_logprobs (without the column the ratio is one by
-    construction), behaviour_logprobs for importance, reference_logprobs for a KL penalty in the loss, and
-    the sequence column truncated for mask_truncated. Metrics are means over tokens; for a ratio per
+    construction), engine_logprobs for importance, reference_logprobs for a KL penalty in the loss, and the
+    sequence column truncated for mask_truncated. Metrics are means over tokens; for a ratio per
     response, over responses.
     """
 
@@ -78,10 +78,12 @@ class PolicyObjective:
         }
         maxima = {"policy/ratio_max": _max_or_zero(log_ratio.exp())}
         if self._importance is not None:
-            behaviour = column("behaviour_logprobs")
-            weights = importance_weights(old - behaviour, sequence, self._importance)
+            # Of the whole softmax, as the numerator: under topP, topK or minTokens the probability of the
+            # sampling distribution is higher at every token, and the weight of a long response vanishes.
+            engine = column("engine_logprobs")
+            weights = importance_weights(old - engine, sequence, self._importance)
             policy = policy * weights.applied
-            behaviour_divergence = behaviour_kl(old, behaviour)
+            behaviour_divergence = behaviour_kl(old, engine)
             sums |= {
                 "importance/mean": (metric_shares * weights.applied).sum(),
                 "importance/outside_share": (metric_shares * weights.outside).sum(),

@@ -122,16 +122,40 @@ def broadcast_to_tokens(
     return {"advantages": tokens}, advantage_metrics(advantages, returns)
 
 
+def response_lengths(batch: Batch) -> Tensor:
+    """Return the tokens of each response as the sampling limit counts them, int64 [S].
+
+    A response begins at the first token with a loss and ends with its sequence; tokens that a tool or an
+    environment wrote in between count too.
+    """
+    mask = batch.token("loss_mask").bool()
+    starts, ends = batch.cu_seqlens[:-1].long(), batch.cu_seqlens[1:].long()
+    response_tokens = sequence_sums(mask.long(), batch)
+    # Number of tokens of the sequence before its first one with a loss.
+    prompt = sequence_sums(
+        (mask.long().cumsum(0) == _before(mask, starts)[batch.sequence_of_token]).long(), batch
+    )
+    return torch.where(response_tokens > 0, ends - starts - prompt, 0)
+
+
+def _before(mask: Tensor, starts: Tensor) -> Tensor:
+    """Return the number of non-zero mask entries before each start, [S]."""
+    counts = torch.zeros(len(mask) + 1, dtype=torch.int64)
+    counts[1:] = mask.long().cumsum(0)
+    return counts[starts]
+
+
 def overlong_penalty(batch: Batch, spec: OverlongPenalty) -> Tensor:
     """Return the penalty of each response, [S], in the dtype of the column rewards (Yu et al. 2025, "DAPO",
     eq. 13).
 
-    For a response of n tokens, a limit of L (scalar max_tokens) and a buffer of B:
+    For a response of n tokens (those of the environment count), a limit of L (scalar max_tokens) and a
+    buffer of B:
 
         0                           n <= L - B
         penalty (n - (L - B)) / B   up to n = L
         penalty                     beyond
     """
-    lengths = sequence_sums(batch.token("loss_mask").bool().double(), batch)
+    lengths = response_lengths(batch).double()
     buffer_share = (lengths - (batch.scalars["max_tokens"] - spec.buffer_tokens)) / spec.buffer_tokens
     return (spec.penalty * buffer_share.clamp(0, 1)).to(batch.sequence("rewards").dtype)

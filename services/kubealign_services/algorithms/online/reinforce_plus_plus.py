@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from kubealign.spec.algorithms import AdvantageCenter
+from kubealign.spec.algorithms import AdvantageCenter, AdvantageScale
 from kubealign_services.algorithms.advantages.gae import gae
 from kubealign_services.algorithms.advantages.normalization import divide_by_scale, subtract_center
 from kubealign_services.algorithms.advantages.statistics import advantage_metrics
@@ -21,9 +21,11 @@ class ReinforcePlusPlusAlgorithm(ClippedOnlineAlgorithm):
         A_t = (R_t - mean) / (std + epsilon)        over all response tokens of the step
 
     With `advantage.center` Group (REINFORCE++-baseline) or LeaveOneOut the reward is first compared with
-    its group's, and the rest is divided by the step's standard deviation:
+    its group's. With `advantage.scale` Batch the rest is normalised over all response tokens of the step,
+    where long responses weigh more, so that its mean is not 0 yet:
 
         R_t = reward - mean reward of the group - beta * (sum over s >= t of KL_s)
+        A_t = (R_t - mean) / (std + epsilon)
 
         loss = mean over all response tokens of -min(r_t A_t, clip(r_t, 1 - low, 1 + high) A_t)
     """
@@ -40,9 +42,10 @@ class ReinforcePlusPlusAlgorithm(ClippedOnlineAlgorithm):
         zeros = penalty.new_zeros(penalty.shape)
         to_go, _ = gae(penalty, zeros, mask, batch.cu_seqlens, gamma=1.0, lambda_=1.0)
         token_returns, groups = (centered_rewards[sequence_index] - to_go)[mask], group[sequence_index][mask]
-        centered_returns = (
-            token_returns if among_samples else subtract_center(token_returns, groups, norm.center)
-        )
+        center = norm.center
+        if among_samples:
+            center = AdvantageCenter.BATCH if norm.scale is AdvantageScale.BATCH else AdvantageCenter.NONE
+        centered_returns = subtract_center(token_returns, groups, center)
         advantages = zeros.to(dtype)
         advantages[mask] = divide_by_scale(centered_returns, groups, norm).to(dtype)
         returns = (rewards[sequence_index] - to_go)[mask]

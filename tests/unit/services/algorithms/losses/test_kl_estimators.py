@@ -6,7 +6,12 @@ import pytest
 import torch
 
 from kubealign.spec.algorithms import KLEstimator
-from kubealign_services.algorithms.losses.kl_estimators import adapt_coefficient, estimate_kl, is_clamped, kl_loss
+from kubealign_services.algorithms.losses.kl_estimators import (
+    adapt_coefficient,
+    estimate_kl,
+    is_clamped,
+    kl_loss,
+)
 
 # p = 1/2 and p_ref = 1/4: d = log 2 = 0.693147...; then p = 1/4 and p_ref = 1/2: d = -log 2.
 LOGPROBS = torch.tensor([math.log(1 / 2), math.log(1 / 4)], dtype=torch.float64)

@@ -17,6 +17,7 @@ from kubealign_services.algorithms.online.ppo import PPOAlgorithm
 from kubealign_services.algorithms.online.reinforce import ReinforceAlgorithm
 from kubealign_services.algorithms.online.rloo import RLOOAlgorithm
 from kubealign_services.batch.packed import Batch, pack
+from kubealign_services.generation.torch_engine.sampling.sampler import SamplingInputs, sample
 from support.batches import random_batch, slow_spans, stand_in
 from support.policy_losses import slow_policy_loss
 
@@ -261,12 +262,46 @@ def test_values_by_hand(aggregation: str, ratio: str, expected: float) -> None:
     assert float(terms.maxima["policy/ratio_max"]) == pytest.approx(largest)
 
 
+@pytest.mark.parametrize("cut", [{"top_p": 0.95}, {"top_k": 20}], ids=str)
+def test_truncated_sampling_leaves_the_weight_of_a_long_response_at_one(cut: dict[str, float]) -> None:
+    """500 tokens that the engine sampled with the trainer's weights: no factor per token for what was cut."""
+    generator = torch.Generator().manual_seed(5)
+    logits = 2 * torch.randn(500, 200, generator=generator)
+    inputs = SamplingInputs(
+        temperature=torch.ones(500),
+        top_k=torch.full((500,), int(cut.get("top_k", 0))),
+        top_p=torch.full((500,), cut.get("top_p", 1.0), dtype=torch.float64),
+        uniform=torch.rand(500, dtype=torch.float64, generator=generator),
+        has_truncation=True,
+        has_greedy=False,
+    )
+    sampled = sample(logits, inputs)
+    kept = (sampled.engine_logprobs - sampled.behaviour_logprobs).sum().exp()
+    assert float(kept) < 1e-6, "the sampling distribution has to differ much for this test"
+    result = pack([[7, *sampled.tokens.tolist()]], ["0"])
+    old = logits.double().log_softmax(-1).gather(1, sampled.tokens[:, None])[:, 0]
+    columns = {
+        "behaviour_logprobs": sampled.behaviour_logprobs.double(),
+        "engine_logprobs": sampled.engine_logprobs.double(),
+        "old_logprobs": old,
+        "loss_mask": torch.ones(500, dtype=torch.uint8),
+        "advantages": torch.ones(500, dtype=torch.float64),
+    }
+    result.token_columns = {name: torch.cat([each.new_zeros(1), each]) for name, each in columns.items()}
+    result.sequence_columns["truncated"] = torch.zeros(1, dtype=torch.uint8)
+    _, objective = clipped(importance=spec.ImportanceCorrection(level=spec.ImportanceLevel.SEQUENCE))
+    objective.prepare(result)
+    logprobs = result.token("old_logprobs")
+    terms = objective.loss(ModelOutputs(logprobs=logprobs, entropy=torch.zeros(501)), result)
+    assert float(terms.sums["importance/mean"]) == pytest.approx(1, abs=1e-4)
+
+
 def test_importance_by_hand() -> None:
-    # Behaviour -1.5, -0.5, -1.2 against old -1: w = exp(0.5) = 1.6487213, exp(-0.5) = 0.6065307, exp(0.2) =
+    # Engine -1.5, -0.5, -1.2 against old -1: w = exp(0.5) = 1.6487213, exp(-0.5) = 0.6065307, exp(0.2) =
     # 1.2214028. At most 1.3: 1.3, 0.6065307, 1.2214028. Losses as above: -1.1051709, -1.2, -1.8096748:
     #   (1.3 * 1.1051709 + 0.6065307 * 1.2 + 1.2214028 * 1.8096748) / 3 = 4.3749... / 3
     result, outputs = two_responses()
-    result.token_columns["behaviour_logprobs"] = torch.tensor([0, -1.5, -0.5, 0, -1.2], dtype=torch.float64)
+    result.token_columns["engine_logprobs"] = torch.tensor([0, -1.5, -0.5, 0, -1.2], dtype=torch.float64)
     _, objective = clipped(clip=spec.Clip(), importance=spec.ImportanceCorrection(high=1.3))
     objective.prepare(result)
     terms = objective.loss(outputs, result)

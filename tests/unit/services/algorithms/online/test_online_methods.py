@@ -11,7 +11,11 @@ import torch
 from kubealign.spec import algorithms as spec
 from kubealign_services.algorithms.contract import Algorithm
 from kubealign_services.algorithms.factory import load_algorithm
-from kubealign_services.algorithms.online.base import OnlineAlgorithm
+from kubealign_services.algorithms.online.base import (
+    OnlineAlgorithm,
+    overlong_penalty,
+    response_lengths,
+)
 from kubealign_services.batch.auxiliary_sequences import drop_auxiliary
 from kubealign_services.batch.packed import Batch, pack
 from support.batches import slow_spans, stand_in
@@ -90,15 +94,30 @@ def test_reinforce_plus_plus_by_hand() -> None:
 
 
 def test_reinforce_plus_plus_with_a_group_s_baseline_by_hand() -> None:
-    # Rewards less their group's mean 10/3, then the KL to come, over the standard deviation of the remainder.
+    # Rewards less their group's mean 10/3, then the KL to come, normalised over the six tokens.
     batch = one_group([3, 5, 2])
     baseline = spec.AdvantageNormalization(center=spec.AdvantageCenter.GROUP, scale=spec.AdvantageScale.BATCH)
     make("reinforce_plus_plus", kl=IN_REWARD, samples_per_prompt=3, advantage=baseline).advantages(batch, {})
     left = [value - 10 / 3 for value in (2.8, 4.6, 4.8, 1.4, 1.6, 1.8)]
-    deviation = statistics.stdev(left) + 1e-6
+    mean, deviation = statistics.mean(left), statistics.stdev(left) + 1e-6
     assert batch.token("advantages")[batch.token("loss_mask").bool()].tolist() == pytest.approx(
-        [value / deviation for value in left], abs=1e-9
+        [(value - mean) / deviation for value in left], abs=1e-9
     )
+
+
+def test_reinforce_plus_plus_baseline_is_centred_over_the_tokens_of_the_step(make_batch: MakeBatch) -> None:
+    """verl's masked_whiten (core_algos.py), NeMo-RL and OpenRLHF: two groups, long responses were wrong."""
+    batch = make_batch([2, 8, 3, 5], [0, 0, 1, 1])
+    batch.sequence_columns["rewards"] = torch.tensor([1.0, 0, 1, 0], dtype=torch.float64)
+    baseline = spec.AdvantageNormalization(center=spec.AdvantageCenter.GROUP, scale=spec.AdvantageScale.BATCH)
+    make("reinforce_plus_plus", kl=NO_KL, samples_per_prompt=2, advantage=baseline).advantages(batch, {})
+    advantages = batch.token("advantages")[batch.token("loss_mask").bool()]
+    # 5 tokens of 0.5 and 13 of -0.5: mean -2/9, standard deviation sqrt(18/17 (1/4 - 4/81)).
+    deviation = math.sqrt(18 / 17 * (1 / 4 - 4 / 81)) + 1e-6
+    right, wrong = (0.5 + 2 / 9) / deviation, (-0.5 + 2 / 9) / deviation
+    assert (right, wrong) == (pytest.approx(1.57, abs=5e-3), pytest.approx(-0.60, abs=5e-3))
+    expected = [right] * 2 + [wrong] * 8 + [right] * 3 + [wrong] * 5
+    assert advantages.tolist() == pytest.approx(expected, abs=1e-9)
 
 
 def test_remax_by_hand_excludes_the_greedy_response() -> None:
@@ -157,6 +176,18 @@ def test_the_overlong_penalty_by_hand() -> None:
     last = (batch.cu_seqlens[1:] - 1).long()
     assert batch.token("advantages")[last].tolist() == pytest.approx([1, 1, 1, -0.5, -2, -2])
     assert batch.sequence("rewards").tolist() == [1] * 6, "what was scored stays as it was"
+
+
+def test_overlong_penalty_counts_the_tokens_of_the_environment() -> None:
+    """Limit 6, buffer 2. After a prompt of one token: two sampled, two of a tool, two sampled; the same
+    without the tool; and a response without a token."""
+    batch = pack([[7] * 7, [7] * 5, [7] * 2], ["0", "1", "2"])
+    mask = "01100110111100"
+    batch.token_columns["loss_mask"] = torch.tensor([int(each) for each in mask], dtype=torch.uint8)
+    batch.sequence_columns["rewards"] = torch.zeros(3, dtype=torch.float64)
+    batch.scalars["max_tokens"] = 6.0
+    assert response_lengths(batch).tolist() == [6, 4, 0]
+    assert overlong_penalty(batch, spec.OverlongPenalty(buffer_tokens=2, penalty=3)).tolist() == [3, 0, 0]
 
 
 def test_overlong_penalty_is_applied_first(make_batch: MakeBatch) -> None:
