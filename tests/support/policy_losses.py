@@ -37,8 +37,8 @@ def slow_importance(batch: Batch, span: list[int], how: spec.ImportanceCorrectio
         moves = [sum(moves) / len(span)] * len(span)
     weights = [math.exp(move) for move in moves]
     if how.outside is spec.OutOfBoundsWeights.MASK:
-        return [weight if how.low <= weight <= how.high else 0.0 for weight in weights]
-    return [min(max(weight, how.low), how.high) for weight in weights]
+        return [weight if how.lower_bound <= weight <= how.high else 0.0 for weight in weights]
+    return [min(max(weight, how.lower_bound), how.high) for weight in weights]
 
 
 def slow_policy_loss(batch: Batch, outputs: ModelOutputs, entry: spec.ClippedRatioSpec) -> Tensor:

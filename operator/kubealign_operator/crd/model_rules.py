@@ -138,7 +138,7 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
     AdvantageNormalization: [
         CelRule(
             "self.scale == 'None' || self.center in ['Group', 'LeaveOneOut'] || "
-            "(self.scale == 'Batch' && self.center == 'Batch')",
+            "(self.scale in ['Batch', 'BatchOfReturns'] && self.center == 'Batch')",
             "needs a center over the same samples: set such a center, or scale to None",
             field_path=".scale",
         )
@@ -181,7 +181,13 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
             for name in ("lowest", "highest")
         ),
     ],
-    ImportanceCorrection: [CelRule("self.low < self.high", "must be below high", field_path=".low")],
+    ImportanceCorrection: [
+        CelRule(
+            "(has(self.low) ? self.low : (self.outside == 'Mask' ? 0.5 : 0.0)) < self.high",
+            "must be below high",
+            field_path=".low",
+        )
+    ],
     EarlyStoppingTarget: exactly_one_of(["atLeast", "atMost"], "atLeast: 0.5"),
     SamplingSpec: [
         CelRule(

@@ -18,6 +18,10 @@ from kubealign.spec.algorithms.policy_loss import (
 from kubealign.spec.base import MAX_INT32, field_errors
 
 
+#: Dual clip where samples may be stale and the spec names none: verl's clip_ratio_c.
+STALE_DUAL_CLIP = 3.0
+
+
 class OnPolicySpec(AlgorithmSpec):
     """Fields of all algorithms with sampling, rewards, advantages and a policy loss."""
 
@@ -149,3 +153,10 @@ class ClippedRatioSpec(OnPolicySpec):
 
     clip: Clip = Field(Clip(), description="Clip range of the importance ratio.")
     ratio: RatioLevel = Field(RatioLevel.TOKEN, description="Level of the importance ratio.")
+
+    @property
+    def effective_clip(self) -> Clip:
+        """Clip range that is applied: with a dual clip where samples may be stale."""
+        if self.clip.dual is not None or self.max_staleness == 0:
+            return self.clip
+        return self.clip.model_copy(update={"dual": STALE_DUAL_CLIP})

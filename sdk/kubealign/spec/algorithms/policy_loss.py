@@ -16,7 +16,7 @@ class Clip(SpecModel):
         None,
         gt=1,
         description="Dual clip (Ye et al. 2020): for negative advantages the loss is at most this "
-        "multiple of the advantage's magnitude; null: unbounded.",
+        "multiple of the advantage's magnitude; null: unbounded, or 3 with maxStaleness above 0, as in verl.",
     )
 
 
@@ -61,12 +61,14 @@ class AdvantageCenter(StrEnum):
 class AdvantageScale(StrEnum):
     """None: no division.
 
-    Batch: the standard deviation over the step. Group: the standard deviation over the samples of the same
-    prompt.
+    Batch: the standard deviation of the centred returns over the step. BatchOfReturns: the standard deviation
+    of the returns themselves over the step (TRL's batch). Group: the standard deviation over the samples of
+    the same prompt.
     """
 
     NONE = "None"
     BATCH = "Batch"
+    BATCH_OF_RETURNS = "BatchOfReturns"
     GROUP = "Group"
 
 
@@ -87,6 +89,7 @@ class AdvantageNormalization(SpecModel):
     def _scale_has_a_center(self) -> "AdvantageNormalization":
         fitting = {
             AdvantageScale.BATCH: set(AdvantageCenter) - {AdvantageCenter.NONE},
+            AdvantageScale.BATCH_OF_RETURNS: set(AdvantageCenter) - {AdvantageCenter.NONE},
             AdvantageScale.GROUP: {AdvantageCenter.GROUP, AdvantageCenter.LEAVE_ONE_OUT},
         }
         if self.center not in fitting.get(self.scale, set(AdvantageCenter)):
@@ -135,16 +138,29 @@ class ImportanceCorrection(SpecModel):
     """
 
     level: ImportanceLevel = Field(ImportanceLevel.TOKEN, description="Level of the importance weights.")
-    low: float = Field(0.0, ge=0, description="Lower bound of the weights.")
+    low: float | None = Field(
+        None,
+        ge=0,
+        description="Lower bound of the weights; null: 0, or 0.5 where outside is Mask (IcePop).",
+    )
     high: float = Field(5.0, gt=0, description="Upper bound of the weights.")
     outside: OutOfBoundsWeights = Field(
         OutOfBoundsWeights.TRUNCATE, description="Treatment of weights outside the bounds."
     )
 
+    @property
+    def lower_bound(self) -> float:
+        """Lower bound that is applied."""
+        if self.low is not None:
+            return self.low
+        return 0.5 if self.outside is OutOfBoundsWeights.MASK else 0.0
+
     @model_validator(mode="after")
     def _bounds(self) -> "ImportanceCorrection":
-        if self.low >= self.high:
-            raise field_errors("Importance", (("low",), self.low, f"must be below high ({self.high})"))
+        if self.lower_bound >= self.high:
+            raise field_errors(
+                "Importance", (("low",), self.lower_bound, f"must be below high ({self.high})")
+            )
         return self
 
 

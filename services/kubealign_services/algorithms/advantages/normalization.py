@@ -14,7 +14,7 @@ def normalize(returns: Tensor, group: Tensor, spec: AdvantageNormalization) -> T
         returns: [N], of sequences, or of the response tokens of a step.
         group: int64 [N], any numbers.
     """
-    return divide_by_scale(subtract_center(returns, group, spec.center), group, spec)
+    return divide_by_scale(subtract_center(returns, group, spec.center), returns, group, spec)
 
 
 def subtract_center(returns: Tensor, group: Tensor, center: AdvantageCenter) -> Tensor:
@@ -32,13 +32,22 @@ def subtract_center(returns: Tensor, group: Tensor, center: AdvantageCenter) -> 
     return returns - leave_one_out_mean(returns, group)
 
 
-def divide_by_scale(rest: Tensor, group: Tensor, spec: AdvantageNormalization) -> Tensor:
-    """Divide by epsilon plus the standard deviation of `rest` (n - 1 in its denominator; 0 for an entry that
-    is alone).
+def divide_by_scale(rest: Tensor, returns: Tensor, group: Tensor, spec: AdvantageNormalization) -> Tensor:
+    """Divide the centred returns `rest` by epsilon plus a standard deviation (n - 1 in its denominator; 0 for
+    an entry that is alone).
+
+    Batch: that of `rest`. BatchOfReturns: that of `returns`, as TRL's GRPOTrainer for scale_rewards="batch".
+    Group: that of each group of `rest`.
+
+    Args:
+        rest: [N].
+        returns: [N], before centering.
+        group: int64 [N], any numbers.
     """
     if spec.scale is AdvantageScale.NONE:
         return rest
     if spec.scale is AdvantageScale.GROUP:
         return rest / (group_mean_and_std(rest, group)[1] + spec.epsilon)
-    deviation = rest.std() if len(rest) > 1 else rest.new_zeros(())
+    values = returns if spec.scale is AdvantageScale.BATCH_OF_RETURNS else rest
+    deviation = values.std() if len(values) > 1 else values.new_zeros(())
     return rest / (deviation + spec.epsilon)

@@ -49,7 +49,7 @@ def importance_weights(difference: Tensor, sequence: Tensor, spec: ImportanceCor
             total = total / response_sums(torch.ones_like(total), sequence)
         difference = total
     raw = bounded_ratio(difference)
-    bounded = raw.clamp(spec.low, spec.high)
+    bounded = raw.clamp(spec.lower_bound, spec.high)
     outside = bounded != raw
     if spec.outside is OutOfBoundsWeights.MASK:
         bounded = bounded.where(~outside, bounded.new_zeros(()))

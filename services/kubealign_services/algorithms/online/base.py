@@ -107,7 +107,7 @@ class ClippedOnlineAlgorithm(OnlineAlgorithm):
         self._clipped = entry
 
     def surrogate(self) -> ClippedRatio:
-        return ClippedRatio(self._clipped.clip)
+        return ClippedRatio(self._clipped.effective_clip)
 
     def policy_objective(self) -> PolicyObjective:
         return PolicyObjective(self._entry, self.surrogate(), self._clipped.ratio)

@@ -47,6 +47,6 @@ class ReinforcePlusPlusAlgorithm(ClippedOnlineAlgorithm):
             center = AdvantageCenter.BATCH if norm.scale is AdvantageScale.BATCH else AdvantageCenter.NONE
         centered_returns = subtract_center(token_returns, groups, center)
         advantages = zeros.to(dtype)
-        advantages[mask] = divide_by_scale(centered_returns, groups, norm).to(dtype)
+        advantages[mask] = divide_by_scale(centered_returns, token_returns, groups, norm).to(dtype)
         returns = (rewards[sequence_index] - to_go)[mask]
         return {"advantages": advantages}, advantage_metrics(advantages[mask], returns)

@@ -19,6 +19,12 @@ def test_values_by_hand() -> None:
     group = torch.tensor([0, 0, 0, 1, 1])
     how = AdvantageNormalization(center=AdvantageCenter.GROUP, scale=AdvantageScale.BATCH, epsilon=0)
     assert normalize(returns, group, how).tolist() == pytest.approx([-1, -0.5, 1.5, -0.5, 0.5], abs=1e-12)
+    # The deviation of the returns: mean 4.2; squares 10.24 + 4.84 + 3.24 + 0.64 + 7.84 = 26.8, by 4: 6.7.
+    how = AdvantageNormalization(
+        center=AdvantageCenter.GROUP, scale=AdvantageScale.BATCH_OF_RETURNS, epsilon=0
+    )
+    expected = [value / 6.7**0.5 for value in (-2, -1, 3, -1, 1)]
+    assert normalize(returns, group, how).tolist() == pytest.approx(expected, abs=1e-12)
     # Less the mean of the others, 4, 3.5, 1.5, 7, 5: -3, -1.5, 4.5, -2, 2.
     how = AdvantageNormalization(center=AdvantageCenter.LEAVE_ONE_OUT)
     assert normalize(returns, group, how).tolist() == pytest.approx([-3, -1.5, 4.5, -2, 2], abs=1e-12)
@@ -33,7 +39,7 @@ FITTING = [
     for center, scale in itertools.product(AdvantageCenter, AdvantageScale)
     if scale is AdvantageScale.NONE
     or center in (AdvantageCenter.GROUP, AdvantageCenter.LEAVE_ONE_OUT)
-    or (center, scale) == (AdvantageCenter.BATCH, AdvantageScale.BATCH)
+    or (center is AdvantageCenter.BATCH and scale is not AdvantageScale.GROUP)
 ]
 
 
@@ -61,7 +67,10 @@ def test_equals_a_plain_loop(
         }[center]
         left.append(value - taken)
     for i, value in enumerate(left):
-        among = left if scale is AdvantageScale.BATCH else [left[j] for j in same(i)]
+        among = {
+            AdvantageScale.BATCH: left,
+            AdvantageScale.BATCH_OF_RETURNS: returns,
+        }.get(scale, [left[j] for j in same(i)])
         deviation = statistics.stdev(among) if len(among) > 1 else 0.0
         expected = value if scale is AdvantageScale.NONE else value / (deviation + 0.1)
         assert result[i] == pytest.approx(expected, abs=1e-9)

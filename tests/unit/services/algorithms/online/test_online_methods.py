@@ -11,6 +11,7 @@ import torch
 from kubealign.spec import algorithms as spec
 from kubealign_services.algorithms.contract import Algorithm
 from kubealign_services.algorithms.factory import load_algorithm
+from kubealign_services.algorithms.losses.importance_sampling import importance_weights
 from kubealign_services.algorithms.online.base import (
     OnlineAlgorithm,
     overlong_penalty,
@@ -325,6 +326,33 @@ def test_staleness_enables_decoupled_importance_weights(make_batch: MakeBatch) -
     weights = [min(math.exp(2.5 * float(batch.token("values")[position])), 5.0) for position in positions]
     assert max(weights) == 5.0
     assert loss == pytest.approx(-statistics.fmean(weights), abs=1e-9)
+
+
+def test_staleness_enables_a_dual_clip(make_batch: MakeBatch) -> None:
+    """A ratio of 20 and advantage -1: the loss is 20, or with stale samples 3; a limit in the spec wins."""
+    batch = make_batch(RESPONSES, GROUPS)
+    batch.token_columns["advantages"] = -torch.ones(len(batch.tokens), dtype=torch.float64)
+    logprobs = batch.token("old_logprobs") + math.log(20)
+    batch.token_columns["engine_logprobs"] = batch.token("old_logprobs")
+    losses_by_limit = []
+    for fields in ({}, {"max_staleness": 1}, {"max_staleness": 1, "clip": spec.Clip(dual=7)}):
+        objective = make("grpo", kl=NO_KL, **fields).policy_objective()
+        objective.prepare(batch)
+        outputs = stand_in(batch, WEIGHTS)
+        outputs = type(outputs)(logprobs=logprobs, entropy=outputs.entropy)
+        losses_by_limit.append(float(objective.loss(outputs, batch).loss))
+    assert losses_by_limit == pytest.approx([20, 3, 7])
+
+
+def test_masked_weights_have_a_lower_bound_of_a_half() -> None:
+    masked = spec.ImportanceCorrection(outside=spec.OutOfBoundsWeights.MASK)
+    difference = torch.tensor([0.4, 0.6, 1.0], dtype=torch.float64).log()
+    weights = importance_weights(difference, torch.arange(3), masked)
+    assert weights.applied.tolist() == pytest.approx([0, 0.6, 1])
+    truncated = importance_weights(difference, torch.arange(3), spec.ImportanceCorrection())
+    assert truncated.applied.tolist() == pytest.approx([0.4, 0.6, 1])
+    with pytest.raises(ValueError, match="must be below high"):
+        spec.ImportanceCorrection(outside=spec.OutOfBoundsWeights.MASK, high=0.4)
 
 
 def test_an_algorithm_without_a_surrogate_is_no_algorithm() -> None:
