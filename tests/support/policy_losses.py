@@ -85,6 +85,8 @@ def slow_policy_loss(batch: Batch, outputs: ModelOutputs, entry: spec.ClippedRat
                     total = total + share * weight * part
         for position in span:
             back = batch.token("reference_logprobs")[position] - outputs.logprobs[position]
-            total = total + share * beta * (back.exp() - 1 - back)
+            sampled = batch.token("engine_logprobs" if entry.importance else "old_logprobs")[position]
+            ratio = (outputs.logprobs[position] - sampled).exp() if entry.corrects_kl else 1.0
+            total = total + share * beta * ratio * (back.exp() - 1 - back)
             total = total - entry.entropy_coefficient * outputs.entropy[position] / tokens
     return total

@@ -91,7 +91,14 @@ def _contains_placeholder(field: str, name: str) -> CelRule:
     )
 
 
-_KL_RULES = exactly_one_of(["fixed", "adaptive"], "fixed: {coefficient: 0.05}")
+_KL_RULES = [
+    *exactly_one_of(["fixed", "adaptive"], "fixed: {coefficient: 0.05}"),
+    CelRule(
+        "!has(self.corrected) || !self.corrected || self.placement == 'Loss'",
+        "only a KL penalty in the loss has a gradient to correct: set placement to Loss, or remove it",
+        field_path=".corrected",
+    ),
+]
 
 _MINIBATCH_RULE = CelRule(
     "!has(self.minibatchSequences) || "

@@ -70,6 +70,14 @@ def _check_rewards(algorithm: Algorithm, rewards: list[Reward]) -> Iterator[Fiel
             yield path, reward.placement, f"{_algorithm_name(algorithm)} has no critic: set Own"
 
 
+def _check_dynamic_sampling(algorithm: Algorithm, rewards: list[Reward]) -> Iterator[FieldProblem]:
+    entry = getattr(algorithm.value, "dynamic_sampling", None)
+    names = [reward.name for reward in rewards]
+    if entry is not None and entry.by is not None and entry.by not in names:
+        path = ("algorithm", _algorithm_name(algorithm), "dynamicSampling", "by")
+        yield path, entry.by, f"there is no such reward: name one of {', '.join(names) or 'the rewards'}"
+
+
 def _check_names(rewards: list[Reward], validation: Validation | None) -> Iterator[FieldProblem]:
     entries: list[tuple[DocumentPath, str]] = [
         (("rewards", i, "name"), reward.name) for i, reward in enumerate(rewards)
@@ -274,6 +282,7 @@ def _check_early_stopping(validation: Validation | None) -> Iterator[FieldProble
 _CHECKS: tuple[Callable[..., Iterator[FieldProblem]], ...] = (
     _check_data,
     _check_rewards,
+    _check_dynamic_sampling,
     _check_names,
     _check_critic,
     _check_reference,

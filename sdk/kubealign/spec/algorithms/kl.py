@@ -4,7 +4,7 @@ from enum import StrEnum
 
 from pydantic import Field, model_validator
 
-from kubealign.spec.base import SpecModel, require_exactly_one
+from kubealign.spec.base import SpecModel, field_errors, require_exactly_one
 
 
 class KLPlacement(StrEnum):
@@ -49,6 +49,12 @@ class KL(SpecModel):
 
     placement: KLPlacement = Field(KLPlacement.REWARD, description="Term to which the KL penalty is applied.")
     estimator: KLEstimator = Field(KLEstimator.K1, description="Estimator of the divergence.")
+    corrected: bool | None = Field(
+        None,
+        description="Weight the estimate in the loss by the ratio of the policy to the one that sampled "
+        "(DeepSeek-V3.2), so that its gradient is that of KL(policy || reference) for older samples too; "
+        "placement Loss only. null: true with several optimiser steps per step or with maxStaleness above 0.",
+    )
     fixed: FixedKL | None = Field(None, description="A constant coefficient.")
     adaptive: AdaptiveKL | None = Field(
         None, description="A coefficient that is adapted to reach a target divergence; placement Reward only."
@@ -57,6 +63,15 @@ class KL(SpecModel):
     @model_validator(mode="after")
     def _one(self) -> "KL":
         require_exactly_one(self, ["fixed", "adaptive"], example="fixed: {coefficient: 0.05}")
+        return self
+
+    @model_validator(mode="after")
+    def _corrected_in_loss(self) -> "KL":
+        if self.corrected and self.placement is not KLPlacement.LOSS:
+            text = (
+                "only a KL penalty in the loss has a gradient to correct: set placement to Loss, or remove it"
+            )
+            raise field_errors("KL", (("corrected",), self.corrected, text))
         return self
 
     @property

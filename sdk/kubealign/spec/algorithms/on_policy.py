@@ -17,7 +17,6 @@ from kubealign.spec.algorithms.policy_loss import (
 )
 from kubealign.spec.base import MAX_INT32, field_errors
 
-
 #: Dual clip where samples may be stale and the spec names none: verl's clip_ratio_c.
 STALE_DUAL_CLIP = 3.0
 
@@ -95,6 +94,14 @@ class OnPolicySpec(AlgorithmSpec):
     def uses_reference(self) -> bool:
         """True if the KL penalty is active."""
         return self.kl.active
+
+    @property
+    def corrects_kl(self) -> bool:
+        """True if the KL estimate in the loss is weighted by the ratio to the policy that sampled."""
+        if self.kl.placement is not KLPlacement.LOSS:
+            return False
+        off_policy = self.updates_per_step > 1 or self.max_staleness > 0
+        return off_policy if self.kl.corrected is None else self.kl.corrected
 
     @property
     def effective_importance(self) -> ImportanceCorrection | None:

@@ -186,6 +186,12 @@ class DynamicSamplingSpec(SpecModel):
     sampled in their place.
     """
 
+    by: str | None = Field(
+        None,
+        max_length=63,
+        description="Name of the reward that is compared; null: the weighted sum of all rewards, which a "
+        "reward for length or form makes different in nearly every group.",
+    )
     max_refills: int = Field(
         10,
         ge=0,

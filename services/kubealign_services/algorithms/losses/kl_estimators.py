@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from kubealign.spec.algorithms import KLEstimator
+from kubealign_services.algorithms.losses.surrogate import bounded_ratio
 
 #: Bounds of K3's log ratio and of its estimate, in nats, as in verl, NeMo-RL and slime: exp(50) would be the
 #: only term of a mean, and exp(89) is infinite in fp32.
@@ -70,6 +71,22 @@ def kl_loss(logprobs: Tensor, reference: Tensor, estimator: KLEstimator) -> Tens
         squared = estimate_kl(logprobs, reference, KLEstimator.K2)
         return estimate_kl(logprobs, reference, KLEstimator.K1).detach() + squared - squared.detach()
     return estimate_kl(logprobs, reference, estimator)
+
+
+def corrected_kl_loss(logprobs: Tensor, reference: Tensor, estimator: KLEstimator, sampled: Tensor) -> Tensor:
+    """Compute the KL estimate as a loss term for samples of another policy, element by element.
+
+        exp(log p - log p_sampled) * estimate
+
+    With K1 and K3 its expected value is KL(policy || reference) and its expected gradient that divergence's
+    own, whichever policy sampled (DeepSeek-V3.2, 2025, section 3.1; TRL's use_bias_correction_kl, NeMo-RL).
+
+    Args:
+        logprobs: Nats, with gradient.
+        reference: Same shape and dtype.
+        sampled: Same shape and dtype, of the policy that sampled; without gradient.
+    """
+    return bounded_ratio(logprobs - sampled) * estimate_kl(logprobs, reference, estimator)
 
 
 def adapt_coefficient(

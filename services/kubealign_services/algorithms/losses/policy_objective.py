@@ -1,5 +1,7 @@
 """Policy loss, composed of surrogate, aggregation, importance weights, KL penalty and entropy."""
 
+from collections.abc import Callable
+
 from torch import Tensor
 
 from kubealign.spec.algorithms import LossAggregation, OnPolicySpec, RatioLevel
@@ -7,7 +9,7 @@ from kubealign_services.algorithms.contract import LossTerms, ModelOutputs, requ
 from kubealign_services.algorithms.losses.aggregation import aggregation_shares, loss_token_mask
 from kubealign_services.algorithms.losses.importance_ratio import compute_log_ratios
 from kubealign_services.algorithms.losses.importance_sampling import behaviour_kl, importance_weights
-from kubealign_services.algorithms.losses.kl_estimators import kl_loss
+from kubealign_services.algorithms.losses.kl_estimators import corrected_kl_loss, kl_loss
 from kubealign_services.algorithms.losses.kl_penalty import add_kl_columns, add_kl_metrics, loss_coefficient
 from kubealign_services.algorithms.losses.logprob_gap import add_gap_columns, add_gap_metrics
 from kubealign_services.algorithms.losses.loss_weights import token_mean_shares
@@ -95,11 +97,19 @@ class PolicyObjective:
         if self._spec.entropy_coefficient != 0:  # skip the gradient of a term without effect
             loss = loss - self._spec.entropy_coefficient * entropy
         if self._beta > 0:
-            divergence = (shares * kl_loss(new, column("reference_logprobs"), self._spec.kl.estimator)).sum()
+            divergence = (shares * self._kl_terms(new, old, column)).sum()
             loss = loss + self._beta * divergence
             sums["policy/kl_loss"] = divergence.detach()
         terms_with_kl = add_kl_metrics(LossTerms(loss, sums, maxima), logprobs, microbatch, self._spec.kl)
         return add_gap_metrics(terms_with_kl, logprobs, microbatch)
+
+    def _kl_terms(self, new: Tensor, old: Tensor, column: Callable[[str], Tensor]) -> Tensor:
+        """Return the KL estimate of each response token, [N], with gradient."""
+        reference, estimator = column("reference_logprobs"), self._spec.kl.estimator
+        if not self._spec.corrects_kl:
+            return kl_loss(new, reference, estimator)
+        sampled = old if self._importance is None else column("engine_logprobs")
+        return corrected_kl_loss(new, reference, estimator, sampled)
 
 
 def _max_or_zero(values: Tensor) -> Tensor:

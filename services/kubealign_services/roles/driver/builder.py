@@ -275,7 +275,8 @@ def _build_dynamic_sampling(job: AlignmentJob) -> DynamicSamplingFilter | None:
     entry = getattr(algorithm, "dynamic_sampling", None)
     if entry is None:
         return None
-    return DynamicSamplingFilter(job.spec.rewards, entry.max_refills * algorithm.prompts_per_step)
+    max_dropped = entry.max_refills * algorithm.prompts_per_step
+    return DynamicSamplingFilter(job.spec.rewards, max_dropped, entry.by)
 
 
 def build_frozen_models(context: JobContext) -> FrozenModels:

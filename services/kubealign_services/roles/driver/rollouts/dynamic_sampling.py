@@ -12,17 +12,18 @@ _REWARD_TOLERANCE = 1e-9
 class DynamicSamplingFilter:
     """Drops complete groups whose samples all have the same reward, up to a maximum per step.
 
-    The reward is the weighted sum of the sources' raw scores, before standardisation. `dropped` counts the
-    groups dropped since the last reset.
+    The reward is that of one source, or the weighted sum of the sources' raw scores, before standardisation.
+    `dropped` counts the groups dropped since the last reset.
     """
 
-    def __init__(self, rewards: Sequence[Reward], max_dropped: int) -> None:
+    def __init__(self, rewards: Sequence[Reward], max_dropped: int, by: str | None = None) -> None:
         """Set up the filter.
 
         Args:
             max_dropped: Most groups dropped per step; 0: every group is trained on.
+            by: Name of the reward that is compared; None: the weighted sum of all.
         """
-        self._rewards = rewards
+        self._rewards = [reward for reward in rewards if by in (None, reward.name)]
         self._max_dropped = max_dropped
         self.dropped = 0
 
@@ -43,7 +44,7 @@ class DynamicSamplingFilter:
         return True
 
     def _has_constant_reward(self, group: RolloutGroup) -> bool:
-        """Return True if all samples of the group have the same total reward."""
+        """Return True if all samples of the group have the same reward."""
         totals = [
             sum(reward.weight * group.score(sample, reward.name).reward for reward in self._rewards)
             for sample in group.rollouts

@@ -8,6 +8,7 @@ import torch
 from kubealign.spec.algorithms import KLEstimator
 from kubealign_services.algorithms.losses.kl_estimators import (
     adapt_coefficient,
+    corrected_kl_loss,
     estimate_kl,
     is_clamped,
     kl_loss,
@@ -91,6 +92,27 @@ def test_the_loss_descends_the_divergence_that_is_documented(estimator: KLEstima
     )
     (expected,) = torch.autograd.grad(exact, logits)
     torch.testing.assert_close(mean, expected, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("estimator", [KLEstimator.K1, KLEstimator.K3])
+def test_the_corrected_loss_has_the_divergence_s_value_and_gradient_under_samples_of_another_policy(
+    estimator: KLEstimator,
+) -> None:
+    """Mean over the other policy's distribution against autograd on KL(policy || reference)."""
+    logits, reference = distributions()
+    generator = torch.Generator().manual_seed(8)
+    sampled = torch.randn(5, dtype=torch.float64, generator=generator).log_softmax(0)
+    policy = logits.log_softmax(0)
+    mean = (sampled.exp() * corrected_kl_loss(policy, reference, estimator, sampled)).sum()
+    (gradient,) = torch.autograd.grad(mean, logits)
+    policy = logits.log_softmax(0)
+    exact = (policy.exp() * (policy - reference)).sum()
+    (expected,) = torch.autograd.grad(exact, logits)
+    assert float(mean.detach()) == pytest.approx(float(exact.detach()), abs=1e-12)
+    torch.testing.assert_close(gradient, expected, atol=1e-12, rtol=0)
+    uncorrected = (sampled.exp() * kl_loss(logits.log_softmax(0), reference, estimator)).sum()
+    (wrong,) = torch.autograd.grad(uncorrected, logits)
+    assert (wrong - expected).abs().max() > 0.05
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,8 @@ def test_each_importance(
     "fields",
     [
         {"kl": LOSS_KL, "entropy_coefficient": 0.05},
+        {"kl": LOSS_KL.model_copy(update={"corrected": True})},
+        {"kl": LOSS_KL.model_copy(update={"corrected": True}), "importance": spec.ImportanceCorrection()},
         {"kl": LOSS_KL, "aggregation": spec.LossAggregation.SEQUENCE_SUM, "entropy_coefficient": 0.05},
         {"clip": spec.Clip(low=0.02, high=0.3, dual=1.2)},
         {"mask_truncated": True, "entropy_coefficient": 0.05},
@@ -294,6 +296,17 @@ def test_truncated_sampling_leaves_the_weight_of_a_long_response_at_one(cut: dic
     logprobs = result.token("old_logprobs")
     terms = objective.loss(ModelOutputs(logprobs=logprobs, entropy=torch.zeros(501)), result)
     assert float(terms.sums["importance/mean"]) == pytest.approx(1, abs=1e-4)
+
+
+def test_the_kl_in_the_loss_is_corrected_off_policy_unless_the_spec_says_otherwise() -> None:
+    def corrects(**fields: Any) -> bool:
+        return spec.PPOSpec(**({"prompts_per_step": 8, "kl": LOSS_KL} | fields)).corrects_kl
+
+    off = LOSS_KL.model_copy(update={"corrected": False})
+    assert not corrects()
+    assert corrects(epochs_per_step=2) and corrects(minibatch_sequences=4) and corrects(max_staleness=1)
+    assert not corrects(epochs_per_step=2, kl=off)
+    assert not corrects(epochs_per_step=2, kl=spec.KL(fixed=spec.FixedKL()))
 
 
 def test_importance_by_hand() -> None:
