@@ -8,6 +8,7 @@ from kubealign.spec.algorithms import (
     KL,
     AdvantageNormalization,
     AnnotateSpec,
+    ClippedRatioSpec,
     CritiqueRevision,
     GenerateSpec,
     ImportanceCorrection,
@@ -110,6 +111,11 @@ _ADAPTIVE_KL_RULE = CelRule(
     "!has(self.kl.adaptive) || self.kl.placement != 'Loss'",
     "an adaptive coefficient needs the KL penalty in the reward: set placement to Reward, or use fixed",
     field_path=".kl.adaptive",
+)
+_TRUST_REGION_RULE = CelRule(
+    "!has(self.trustRegion) || self.ratio == 'Token'",
+    "trustRegion needs the ratio of each token: set Token, or remove trustRegion",
+    field_path=".ratio",
 )
 _GROUP_SIZE_RULE = CelRule(
     "!(self.advantage.center in ['Group', 'LeaveOneOut']) || self.samplesPerPrompt >= 2",
@@ -314,7 +320,8 @@ def model_rules(root: type[BaseModel]) -> Mapping[type[BaseModel], Sequence[CelR
 
 
 def _inherited_rules(model: type[BaseModel]) -> list[CelRule]:
-    return [_MINIBATCH_RULE, _ADAPTIVE_KL_RULE, _GROUP_SIZE_RULE] if issubclass(model, OnPolicySpec) else []
+    rules = [_MINIBATCH_RULE, _ADAPTIVE_KL_RULE, _GROUP_SIZE_RULE] if issubclass(model, OnPolicySpec) else []
+    return [*rules, _TRUST_REGION_RULE] if issubclass(model, ClippedRatioSpec) else rules
 
 
 def _walk_models(model: type[BaseModel]) -> Iterator[type[BaseModel]]:

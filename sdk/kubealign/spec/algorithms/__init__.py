@@ -70,11 +70,15 @@ from kubealign.spec.algorithms.reward_model import (
     ScorePooling,
 )
 from kubealign.spec.algorithms.supervised import DistillationDivergence, DistillationSpec, SFTSpec
+from kubealign.spec.algorithms.trust_region import DPPO, GMPO, SAPO, TrustRegion
 from kubealign.spec.algorithms.union import Algorithm, algorithm_specs
 
 __all__ = [
+    "DPPO",
     "GAE",
+    "GMPO",
     "KL",
+    "SAPO",
     "AdaptiveKL",
     "AdvantageCenter",
     "AdvantageNormalization",
@@ -139,5 +143,6 @@ __all__ = [
     "ScorePooling",
     "SelfRewardingSpec",
     "SimPOSpec",
+    "TrustRegion",
     "algorithm_specs",
 ]

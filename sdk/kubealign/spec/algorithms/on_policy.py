@@ -15,6 +15,7 @@ from kubealign.spec.algorithms.policy_loss import (
     OverlongPenalty,
     RatioLevel,
 )
+from kubealign.spec.algorithms.trust_region import TrustRegion
 from kubealign.spec.base import MAX_INT32, field_errors
 
 #: Dual clip where samples may be stale and the spec names none: verl's clip_ratio_c.
@@ -160,6 +161,9 @@ class ClippedRatioSpec(OnPolicySpec):
 
     clip: Clip = Field(Clip(), description="Clip range of the importance ratio.")
     ratio: RatioLevel = Field(RatioLevel.TOKEN, description="Level of the importance ratio.")
+    trust_region: TrustRegion | None = Field(
+        None, description="Trust region in place of the clip range; null: the clip range."
+    )
 
     @property
     def effective_clip(self) -> Clip:
@@ -167,3 +171,16 @@ class ClippedRatioSpec(OnPolicySpec):
         if self.clip.dual is not None or self.max_staleness == 0:
             return self.clip
         return self.clip.model_copy(update={"dual": STALE_DUAL_CLIP})
+
+    @model_validator(mode="after")
+    def _trust_region_of_tokens(self) -> "ClippedRatioSpec":
+        if self.trust_region is not None and self.ratio is not RatioLevel.TOKEN:
+            raise field_errors(
+                type(self).__name__,
+                (
+                    ("ratio",),
+                    self.ratio,
+                    "trustRegion needs the ratio of each token: set Token, or remove it",
+                ),
+            )
+        return self

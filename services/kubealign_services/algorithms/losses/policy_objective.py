@@ -67,7 +67,7 @@ class PolicyObjective:
         old = column("old_logprobs") if has_old_logprobs else new.detach()
         sequence = microbatch.sequence_of_token[counted].to(logprobs.device)
         ratio = compute_log_ratios(new - old, sequence, self._level)
-        terms = self._surrogate(PolicyActions(new, ratio.value, column("advantages")))
+        terms = self._surrogate(PolicyActions(new, ratio.value, column("advantages"), sequence))
 
         policy = terms.loss * ratio.action_share
         entropy = (column(_TOKENS) * require_output(outputs.entropy, "entropy")[counted_on_device]).sum()

@@ -17,12 +17,13 @@ class PolicyActions:
     """Actions of the policy, all [N], one entry per response token.
 
     logprobs: of the trained policy, with gradient. log_ratio: to the old policy, with gradient.
-    advantages: without.
+    advantages: without. sequence: int64, response index of each token, from 0.
     """
 
     logprobs: Tensor
     log_ratio: Tensor
     advantages: Tensor
+    sequence: Tensor
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from kubealign_services.algorithms.contract import Objective
 from kubealign_services.algorithms.losses.kl_penalty import ReferenceKL
 from kubealign_services.algorithms.losses.policy_objective import PolicyObjective
 from kubealign_services.algorithms.losses.surrogate import ClippedRatio, Surrogate
+from kubealign_services.algorithms.losses.trust_region import make_trust_region
 from kubealign_services.batch.auxiliary_sequences import trainable, trainable_mask
 from kubealign_services.batch.packed import Batch, sequence_sums
 
@@ -100,13 +101,15 @@ class OnlineAlgorithm(ABC):
 
 
 class ClippedOnlineAlgorithm(OnlineAlgorithm):
-    """Base of the algorithms with a clipped ratio, of tokens or of responses."""
+    """Base of the algorithms with a clipped ratio, of tokens or of responses, or another trust region."""
 
     def __init__(self, entry: spec.ClippedRatioSpec) -> None:
         super().__init__(entry)
         self._clipped = entry
 
-    def surrogate(self) -> ClippedRatio:
+    def surrogate(self) -> Surrogate:
+        if self._clipped.trust_region is not None:
+            return make_trust_region(self._clipped.trust_region)
         return ClippedRatio(self._clipped.effective_clip)
 
     def policy_objective(self) -> PolicyObjective:

@@ -15,7 +15,7 @@ def float64(*values: float) -> torch.Tensor:
 
 
 def surrogate(log_ratio: torch.Tensor, advantages: torch.Tensor, clip: Clip) -> SurrogateTerms:
-    return ClippedRatio(clip)(PolicyActions(log_ratio, log_ratio, advantages))
+    return ClippedRatio(clip)(PolicyActions(log_ratio, log_ratio, advantages, torch.arange(len(log_ratio))))
 
 
 # Clip range 0.8 to 1.3 (low 0.2, high 0.3); dual 2.

@@ -10,6 +10,7 @@ from kubealign_services.algorithms.contract import Objective
 from kubealign_services.algorithms.factory import load_algorithm
 from kubealign_services.algorithms.losses.policy_objective import PolicyObjective
 from kubealign_services.algorithms.losses.surrogate import BoundedWeight, ClippedRatio, LogLikelihood
+from kubealign_services.algorithms.losses.trust_region import make_trust_region
 from kubealign_services.algorithms.losses.value_objective import ValueObjective
 from kubealign_services.batch.packed import Batch
 from support.batches import random_batch
@@ -81,6 +82,13 @@ def cases() -> dict[str, tuple[Objective, Callable[[], Batch]]]:
         "mixed-versions": (clipped(), mixed_versions),
         "masked": (clipped(mask_truncated=True), batch),
     }
+    for member in spec.TrustRegion.model_fields:
+        region = spec.TrustRegion.model_validate({member: {}})
+        surrogate = make_trust_region(region)
+        result[f"trust-region-{member}"] = (
+            PolicyObjective(spec.PPOSpec(trust_region=region), surrogate),
+            batch,
+        )
     for aggregation in spec.LossAggregation:
         for ratio in spec.RatioLevel:
             result[f"{aggregation}-of-{ratio}-ratios"] = clipped(aggregation=aggregation, ratio=ratio), batch
