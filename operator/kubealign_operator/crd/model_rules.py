@@ -17,6 +17,7 @@ from kubealign.spec.algorithms import (
     PairwiseComparison,
     PPOSpec,
     RLOOSpec,
+    WeightBounds,
 )
 from kubealign.spec.base import SpecUnion, field_alias
 from kubealign.spec.cross_field_validation import RESERVED_NAMES
@@ -201,6 +202,7 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
             field_path=".low",
         )
     ],
+    WeightBounds: [CelRule("self.low < self.high", "must be below high", field_path=".low")],
     EarlyStoppingTarget: exactly_one_of(["atLeast", "atMost"], "atLeast: 0.5"),
     SamplingSpec: [
         CelRule(

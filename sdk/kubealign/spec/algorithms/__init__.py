@@ -45,9 +45,11 @@ from kubealign.spec.algorithms.policy_loss import (
     ImportanceCorrection,
     ImportanceLevel,
     LossAggregation,
+    OffPolicyMask,
     OutOfBoundsWeights,
     OverlongPenalty,
     RatioLevel,
+    WeightBounds,
 )
 from kubealign.spec.algorithms.ppo import GAE, PPOSpec
 from kubealign.spec.algorithms.preference import (
@@ -114,6 +116,7 @@ __all__ = [
     "KTOSpec",
     "LossAggregation",
     "ORPOSpec",
+    "OffPolicyMask",
     "OfflineSpec",
     "OnPolicySpec",
     "OutOfBoundsWeights",
@@ -144,5 +147,6 @@ __all__ = [
     "SelfRewardingSpec",
     "SimPOSpec",
     "TrustRegion",
+    "WeightBounds",
     "algorithm_specs",
 ]

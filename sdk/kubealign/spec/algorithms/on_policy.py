@@ -12,6 +12,7 @@ from kubealign.spec.algorithms.policy_loss import (
     Clip,
     ImportanceCorrection,
     LossAggregation,
+    OffPolicyMask,
     OverlongPenalty,
     RatioLevel,
 )
@@ -71,6 +72,10 @@ class OnPolicySpec(AlgorithmSpec):
         description="Importance weighting that corrects differences between the rollout engine's and the "
         "trainer's log-probabilities. null: no weighting, or with maxStaleness above 0 that of the "
         "decoupled loss: per token, truncated at 5.",
+    )
+    off_policy_mask: OffPolicyMask | None = Field(
+        None,
+        description="Mask of negative responses that the policy has moved away from; null: no mask.",
     )
     overlong: OverlongPenalty | None = Field(
         None, description="Penalty on responses near the length limit; null: no penalty."

@@ -63,13 +63,15 @@ class AdvantageScale(StrEnum):
 
     Batch: the standard deviation of the centred returns over the step. BatchOfReturns: the standard deviation
     of the returns themselves over the step (TRL's batch). Group: the standard deviation over the samples of
-    the same prompt.
+    the same prompt. GroupMean: the mean over the samples of the same prompt, for rewards that are never
+    negative (MaxRL).
     """
 
     NONE = "None"
     BATCH = "Batch"
     BATCH_OF_RETURNS = "BatchOfReturns"
     GROUP = "Group"
+    GROUP_MEAN = "GroupMean"
 
 
 class AdvantageNormalization(SpecModel):
@@ -91,6 +93,7 @@ class AdvantageNormalization(SpecModel):
             AdvantageScale.BATCH: set(AdvantageCenter) - {AdvantageCenter.NONE},
             AdvantageScale.BATCH_OF_RETURNS: set(AdvantageCenter) - {AdvantageCenter.NONE},
             AdvantageScale.GROUP: {AdvantageCenter.GROUP, AdvantageCenter.LEAVE_ONE_OUT},
+            AdvantageScale.GROUP_MEAN: {AdvantageCenter.GROUP, AdvantageCenter.LEAVE_ONE_OUT},
         }
         if self.center not in fitting.get(self.scale, set(AdvantageCenter)):
             raise field_errors(
@@ -102,7 +105,7 @@ class AdvantageNormalization(SpecModel):
                     "set center to "
                     + (
                         "Group or LeaveOneOut"
-                        if self.scale is AdvantageScale.GROUP
+                        if self.scale in (AdvantageScale.GROUP, AdvantageScale.GROUP_MEAN)
                         else "Batch, Group or LeaveOneOut"
                     )
                     + ", or scale to None",
@@ -130,6 +133,29 @@ class OutOfBoundsWeights(StrEnum):
     MASK = "Mask"
 
 
+class WeightBounds(SpecModel):
+    """Bounds of an importance weight."""
+
+    low: float = Field(ge=0, description="Lower bound.")
+    high: float = Field(gt=0, description="Upper bound.")
+
+    @model_validator(mode="after")
+    def _order(self) -> "WeightBounds":
+        if self.low >= self.high:
+            raise field_errors("WeightBounds", (("low",), self.low, f"must be below high ({self.high})"))
+        return self
+
+
+class OffPolicyMask(SpecModel):
+    """Mask of negative responses that the policy has moved away from (DeepSeek-V3.2).
+
+    A response with a negative advantage is excluded from the loss where the mean over its tokens of log
+    p_sampled - log p is above the threshold.
+    """
+
+    threshold: float = Field(gt=0, description="Largest mean log ratio, in nats per token, such as 0.5.")
+
+
 class ImportanceCorrection(SpecModel):
     """Importance weighting by p_old / p_behaviour.
 
@@ -146,6 +172,11 @@ class ImportanceCorrection(SpecModel):
     high: float = Field(5.0, gt=0, description="Upper bound of the weights.")
     outside: OutOfBoundsWeights = Field(
         OutOfBoundsWeights.TRUNCATE, description="Treatment of weights outside the bounds."
+    )
+    sequence_mask: WeightBounds | None = Field(
+        None,
+        description="Bounds of the geometric mean of a response's token weights, outside which the whole "
+        "response is excluded from the loss, besides the weights; null: no response is.",
     )
 
     @property

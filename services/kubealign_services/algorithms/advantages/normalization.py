@@ -37,7 +37,10 @@ def divide_by_scale(rest: Tensor, returns: Tensor, group: Tensor, spec: Advantag
     an entry that is alone).
 
     Batch: that of `rest`. BatchOfReturns: that of `returns`, as TRL's GRPOTrainer for scale_rewards="batch".
-    Group: that of each group of `rest`.
+    Group: that of each group of `rest`. GroupMean: by the mean of each group of `returns` (Tajwar et al.
+    2026, "Maximum Likelihood Reinforcement Learning", arXiv:2602.02710; TRL's MaxRLTrainer).
+
+    Raises ValueError for GroupMean where the mean of a group is negative.
 
     Args:
         rest: [N].
@@ -48,6 +51,14 @@ def divide_by_scale(rest: Tensor, returns: Tensor, group: Tensor, spec: Advantag
         return rest
     if spec.scale is AdvantageScale.GROUP:
         return rest / (group_mean_and_std(rest, group)[1] + spec.epsilon)
+    if spec.scale is AdvantageScale.GROUP_MEAN:
+        mean, _ = group_mean_and_std(returns, group)
+        if bool((mean < 0).any()):
+            raise ValueError(
+                "advantage.scale GroupMean divides by a group's mean return, which is "
+                f"{float(mean.min()):g}: it needs returns of 0 or more; set scale to Group"
+            )
+        return rest / (mean + spec.epsilon)
     values = returns if spec.scale is AdvantageScale.BATCH_OF_RETURNS else rest
     deviation = values.std() if len(values) > 1 else values.new_zeros(())
     return rest / (deviation + spec.epsilon)

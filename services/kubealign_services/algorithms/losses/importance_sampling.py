@@ -7,7 +7,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kubealign.spec.algorithms import ImportanceCorrection, ImportanceLevel, OutOfBoundsWeights
+from kubealign.spec.algorithms import (
+    ImportanceCorrection,
+    ImportanceLevel,
+    OffPolicyMask,
+    OutOfBoundsWeights,
+    WeightBounds,
+)
 from kubealign_services.algorithms.losses.importance_ratio import response_sums
 from kubealign_services.algorithms.losses.kl_estimators import estimate_k3
 from kubealign_services.algorithms.losses.surrogate import bounded_ratio
@@ -37,23 +43,52 @@ def importance_weights(difference: Tensor, sequence: Tensor, spec: ImportanceCor
 
     Both are probabilities under the whole softmax at the sampling temperature.
 
-    Truncate: clip(w, low, high). Mask: w within the bounds, else 0.
+    With sequence_mask, 0 for the tokens of a response whose geometric mean is outside its bounds (NeMo-RL's
+    and OpenRLHF's seq-mask-tis). Truncate: clip(w, low, high). Mask: w within the bounds, else 0.
 
     Args:
         difference: d [N], without gradient, of complete responses.
         sequence: int64 [N], response index of each token, from 0, on the same device.
     """
-    if spec.level is not ImportanceLevel.TOKEN:
-        total = response_sums(difference, sequence)
-        if spec.level is ImportanceLevel.SEQUENCE_MEAN:
-            total = total / response_sums(torch.ones_like(total), sequence)
-        difference = total
-    raw = bounded_ratio(difference)
+    total = response_sums(difference, sequence)
+    mean = total / response_sums(torch.ones_like(total), sequence)
+    by_level = {
+        ImportanceLevel.TOKEN: difference,
+        ImportanceLevel.SEQUENCE: total,
+        ImportanceLevel.SEQUENCE_MEAN: mean,
+    }
+    raw = bounded_ratio(by_level[spec.level])
     bounded = raw.clamp(spec.lower_bound, spec.high)
     outside = bounded != raw
     if spec.outside is OutOfBoundsWeights.MASK:
-        bounded = bounded.where(~outside, bounded.new_zeros(()))
+        bounded = bounded.masked_fill(outside, 0.0)
+    if spec.sequence_mask is not None:
+        masked = ~_within(bounded_ratio(mean), spec.sequence_mask)
+        bounded, outside = bounded.masked_fill(masked, 0.0), outside | masked
     return ImportanceWeights(applied=bounded, raw=raw, outside=outside.to(raw.dtype))
+
+
+def off_policy_mask(
+    new: Tensor, sampled: Tensor, advantages: Tensor, sequence: Tensor, spec: OffPolicyMask
+) -> Tensor:
+    """Return where the off-policy mask excludes a token, bool [N] (DeepSeek-V3.2, 2025, section 3.1; TRL's
+    off_policy_mask_threshold).
+
+    A < 0 and the response's mean of log p_sampled - log p is above the threshold. No gradient.
+
+    Args:
+        new: log p [N].
+        sampled: log p_sampled [N], under the whole softmax.
+        advantages: [N].
+        sequence: int64 [N], response index of each token, from 0.
+    """
+    difference = (sampled - new).detach()
+    mean = response_sums(difference, sequence) / response_sums(torch.ones_like(difference), sequence)
+    return (advantages < 0) & (mean > spec.threshold)
+
+
+def _within(weights: Tensor, bounds: WeightBounds) -> Tensor:
+    return (weights >= bounds.low) & (weights <= bounds.high)
 
 
 def behaviour_kl(old: Tensor, behaviour: Tensor) -> Tensor:

@@ -8,7 +8,11 @@ from kubealign.spec.algorithms import LossAggregation, OnPolicySpec, RatioLevel
 from kubealign_services.algorithms.contract import LossTerms, ModelOutputs, require_output
 from kubealign_services.algorithms.losses.aggregation import aggregation_shares, loss_token_mask
 from kubealign_services.algorithms.losses.importance_ratio import compute_log_ratios
-from kubealign_services.algorithms.losses.importance_sampling import behaviour_kl, importance_weights
+from kubealign_services.algorithms.losses.importance_sampling import (
+    behaviour_kl,
+    importance_weights,
+    off_policy_mask,
+)
 from kubealign_services.algorithms.losses.kl_estimators import corrected_kl_loss, kl_loss
 from kubealign_services.algorithms.losses.kl_penalty import add_kl_columns, add_kl_metrics, loss_coefficient
 from kubealign_services.algorithms.losses.logprob_gap import add_gap_columns, add_gap_metrics
@@ -27,9 +31,9 @@ class PolicyObjective:
     weights, 1 without importance correction; tokens masked by w stay counted.
 
     Reads the token columns loss_mask, advantages, old_logprobs (without the column the ratio is one by
-    construction), engine_logprobs for importance, reference_logprobs for a KL penalty in the loss, and the
-    sequence column truncated for mask_truncated. Metrics are means over tokens; for a ratio per
-    response, over responses.
+    construction), engine_logprobs for importance and the off-policy mask, reference_logprobs for a KL penalty
+    in the loss, and the sequence column truncated for mask_truncated. Metrics are means over tokens; for a
+    ratio per response, over responses.
     """
 
     outputs = frozenset({"logprobs", "entropy"})
@@ -92,6 +96,12 @@ class PolicyObjective:
                 "policy/behaviour_kl": (column(_TOKENS) * behaviour_divergence).sum(),
             }
             maxima["importance/max"] = _max_or_zero(weights.raw)
+        if self._spec.off_policy_mask is not None:
+            masked = off_policy_mask(
+                new, column("engine_logprobs"), column("advantages"), sequence, self._spec.off_policy_mask
+            )
+            policy = policy.masked_fill(masked, 0.0)
+            sums["policy/off_policy_masked_fraction"] = (metric_shares * masked).sum()
         loss = (shares * policy).sum()
         sums["policy/loss"] = loss.detach()
         if self._spec.entropy_coefficient != 0:  # skip the gradient of a term without effect

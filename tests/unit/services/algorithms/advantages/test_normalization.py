@@ -39,7 +39,7 @@ FITTING = [
     for center, scale in itertools.product(AdvantageCenter, AdvantageScale)
     if scale is AdvantageScale.NONE
     or center in (AdvantageCenter.GROUP, AdvantageCenter.LEAVE_ONE_OUT)
-    or (center is AdvantageCenter.BATCH and scale is not AdvantageScale.GROUP)
+    or (center is AdvantageCenter.BATCH and scale in (AdvantageScale.BATCH, AdvantageScale.BATCH_OF_RETURNS))
 ]
 
 
@@ -49,7 +49,9 @@ FITTING = [
 def test_equals_a_plain_loop(
     center: AdvantageCenter, scale: AdvantageScale, samples: list[tuple[int, int]]
 ) -> None:
-    group, returns = [g for g, _ in samples], [float(r) for _, r in samples]
+    # GroupMean is for returns that are never negative.
+    lowest = 9 if scale is AdvantageScale.GROUP_MEAN else 0
+    group, returns = [g for g, _ in samples], [float(r + lowest) for _, r in samples]
     how = AdvantageNormalization(center=center, scale=scale, epsilon=0.1)
     result = normalize(torch.tensor(returns, dtype=torch.float64), torch.tensor(group), how).tolist()
 
@@ -72,8 +74,22 @@ def test_equals_a_plain_loop(
             AdvantageScale.BATCH_OF_RETURNS: returns,
         }.get(scale, [left[j] for j in same(i)])
         deviation = statistics.stdev(among) if len(among) > 1 else 0.0
+        if scale is AdvantageScale.GROUP_MEAN:
+            deviation = statistics.fmean([returns[j] for j in same(i)])
         expected = value if scale is AdvantageScale.NONE else value / (deviation + 0.1)
         assert result[i] == pytest.approx(expected, abs=1e-9)
+
+
+def test_max_rl_by_hand() -> None:
+    """Tajwar et al. 2026: (r - p) / p with the pass rate p: a rare success counts more than a common one."""
+    returns = torch.tensor([1, 0, 0, 0, 1, 1, 1, 0], dtype=torch.float64)
+    group = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
+    how = AdvantageNormalization(center=AdvantageCenter.GROUP, scale=AdvantageScale.GROUP_MEAN, epsilon=0)
+    third = 1 / 3
+    expected = [3, -1, -1, -1, third, third, third, -1]
+    assert normalize(returns, group, how).tolist() == pytest.approx(expected, abs=1e-12)
+    with pytest.raises(ValueError, match=r"GroupMean divides .* -0\.5: it needs returns of 0 or more"):
+        normalize(returns - 0.75, group, how)
 
 
 @pytest.mark.parametrize(

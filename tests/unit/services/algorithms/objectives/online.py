@@ -81,6 +81,13 @@ def cases() -> dict[str, tuple[Objective, Callable[[], Batch]]]:
         "ratio-one": (clipped(), without_old),
         "mixed-versions": (clipped(), mixed_versions),
         "masked": (clipped(mask_truncated=True), batch),
+        "off-policy-mask": (clipped(off_policy_mask=spec.OffPolicyMask(threshold=0.01)), batch),
+        "sequence-mask": (
+            clipped(
+                importance=spec.ImportanceCorrection(sequence_mask=spec.WeightBounds(low=0.99, high=1.01))
+            ),
+            batch,
+        ),
     }
     for member in spec.TrustRegion.model_fields:
         region = spec.TrustRegion.model_validate({member: {}})
