@@ -51,7 +51,7 @@ from kubealign.spec.algorithms.policy_loss import (
     RatioLevel,
     WeightBounds,
 )
-from kubealign.spec.algorithms.ppo import GAE, PPOSpec
+from kubealign.spec.algorithms.ppo import GAE, LengthAdaptiveLambda, PPOSpec
 from kubealign.spec.algorithms.preference import (
     DPOSpec,
     IPOSpec,
@@ -114,6 +114,7 @@ __all__ = [
     "KLEstimator",
     "KLPlacement",
     "KTOSpec",
+    "LengthAdaptiveLambda",
     "LossAggregation",
     "ORPOSpec",
     "OffPolicyMask",

@@ -67,6 +67,12 @@ class OnPolicySpec(AlgorithmSpec):
         ge=0,
         description="Weight of the entropy bonus: mean entropy of the policy over the response tokens.",
     )
+    positive_nll_coefficient: float = Field(
+        0.0,
+        ge=0,
+        description="Weight of the negative log-likelihood of responses with a reward above 0, mean over "
+        "their tokens (Yue et al. 2025, VAPO: 0.1).",
+    )
     importance: ImportanceCorrection | None = Field(
         None,
         description="Importance weighting that corrects differences between the rollout engine's and the "

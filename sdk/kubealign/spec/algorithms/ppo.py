@@ -10,6 +10,15 @@ from kubealign.spec.base import MAX_INT32, SpecModel, field_errors
 from kubealign.spec.sections.training import Fraction
 
 
+class LengthAdaptiveLambda(SpecModel):
+    """Lambda by the length of the response (Yue et al. 2025, VAPO): 1 - 1 / (alpha x response tokens).
+
+    The reward at the end then reaches a fixed share of a long response's tokens.
+    """
+
+    alpha: float = Field(0.05, gt=0, description="Inverse of the share of the response that is reached.")
+
+
 class GAE(SpecModel):
     """Generalised advantage estimation (Schulman et al. 2016)."""
 
@@ -18,6 +27,14 @@ class GAE(SpecModel):
         0.95,
         alias="lambda",
         description="Bias-variance trade-off. 1: Monte Carlo returns; 0: one-step temporal difference.",
+    )
+    length_adaptive: LengthAdaptiveLambda | None = Field(
+        None, description="Lambda of the policy's advantages by the length of each response; null: lambda."
+    )
+    critic_lambda: Fraction | None = Field(
+        None,
+        description="Lambda of the critic's returns, such as 1 for targets without bias (Yuan et al. 2025, "
+        "VC-PPO); null: lambda.",
     )
 
 

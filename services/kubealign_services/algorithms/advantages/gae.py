@@ -5,7 +5,12 @@ from torch import Tensor
 
 
 def gae(
-    rewards: Tensor, values: Tensor, loss_mask: Tensor, cu_seqlens: Tensor, gamma: float, lambda_: float
+    rewards: Tensor,
+    values: Tensor,
+    loss_mask: Tensor,
+    cu_seqlens: Tensor,
+    gamma: float,
+    lambda_: float | Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Compute advantages and returns of the response tokens (Schulman et al. 2016, eq.
 
@@ -22,6 +27,7 @@ def gae(
         values: [T], same dtype. values[t] is the value of the state before token t.
         loss_mask: [T], non-zero at response tokens.
         cu_seqlens: [S + 1] offsets.
+        lambda_: One for all sequences, or float64 [S].
     """
     steps = loss_mask.bool().nonzero().squeeze(1)
     starts, ends = _spans(loss_mask, cu_seqlens)
@@ -34,19 +40,30 @@ def gae(
     # Longest first: the sequences that have a k-th token from the end are then a prefix.
     counts, order = (ends - starts).sort(descending=True)
     ends = ends[order]
+    decay = (gamma * _lambda_of_spans(lambda_, loss_mask, cu_seqlens)).to(values.dtype)[order]
     estimates = torch.zeros_like(deltas)
     carry = torch.zeros_like(deltas[: len(counts)])
     longest = int(counts[0]) if len(counts) else 0
     reaching = torch.searchsorted(-counts, -torch.arange(1, longest + 1), right=True)
     for back, sequences in enumerate(reaching.tolist(), start=1):
         index = ends[:sequences] - back
-        carry = deltas[index] + gamma * lambda_ * carry[:sequences]
+        carry = deltas[index] + decay[:sequences] * carry[:sequences]
         estimates[index] = carry
 
     advantages, returns = torch.zeros_like(values), torch.zeros_like(values)
     advantages[steps] = estimates
     returns[steps] = estimates + state_values
     return advantages, returns
+
+
+def length_adaptive_lambda(loss_mask: Tensor, cu_seqlens: Tensor, alpha: float) -> Tensor:
+    """Return lambda of each sequence, float64 [S]: 1 - 1 / (alpha n) for n response tokens, at least 0.
+
+    Yue et al. 2025, "VAPO: Efficient and Reliable Reinforcement Learning for Advanced Reasoning Tasks",
+    arXiv:2504.05118, eq. 6: the sum of lambda's powers, 1 / (1 - lambda), is alpha n.
+    """
+    lengths = _counts(loss_mask, cu_seqlens).double().clamp(min=1)
+    return (1 - 1 / (alpha * lengths)).clamp(min=0)
 
 
 def last_response_tokens(loss_mask: Tensor, cu_seqlens: Tensor) -> tuple[Tensor, Tensor]:
@@ -63,6 +80,14 @@ def _counts(loss_mask: Tensor, cu_seqlens: Tensor) -> Tensor:
     before = torch.zeros(len(loss_mask) + 1, dtype=torch.int64)
     before[1:] = loss_mask.bool().cumsum(0)
     return before[cu_seqlens.long()].diff()
+
+
+def _lambda_of_spans(lambda_: float | Tensor, loss_mask: Tensor, cu_seqlens: Tensor) -> Tensor:
+    """Return lambda of each sequence with a response token, in the order of `_spans`."""
+    non_empty = _counts(loss_mask, cu_seqlens) > 0
+    if isinstance(lambda_, Tensor):
+        return lambda_[non_empty]
+    return torch.full((int(non_empty.sum()),), lambda_, dtype=torch.float64)
 
 
 def _spans(loss_mask: Tensor, cu_seqlens: Tensor) -> tuple[Tensor, Tensor]:

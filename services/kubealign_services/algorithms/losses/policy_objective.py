@@ -21,6 +21,7 @@ from kubealign_services.algorithms.losses.surrogate import LOG_RATIO_BOUND, Poli
 from kubealign_services.batch.packed import Batch
 
 _LOSS, _METRICS, _TOKENS = "loss_shares", "figure_shares", "token_shares"
+_POSITIVE = "positive_shares"
 
 
 class PolicyObjective:
@@ -29,6 +30,9 @@ class PolicyObjective:
 
     The shares are those of the spec's aggregation, counted over the whole minibatch; w are the importance
     weights, 1 without importance correction; tokens masked by w stay counted.
+
+    With positive_nll_coefficient, plus that coefficient times the mean negative log-likelihood over the
+    tokens of responses with a reward above 0 (sequence column rewards).
 
     Reads the token columns loss_mask, advantages, old_logprobs (without the column the ratio is one by
     construction), engine_logprobs for importance and the off-policy mask, reference_logprobs for a KL penalty
@@ -55,6 +59,9 @@ class PolicyObjective:
         columns[_TOKENS] = columns[_METRICS] = token_mean_shares(counted)
         if self._level is not RatioLevel.TOKEN:
             columns[_METRICS] = aggregation_shares(minibatch, counted, LossAggregation.SEQUENCE_MEAN)
+        if self._spec.positive_nll_coefficient > 0:
+            positive = (minibatch.sequence("rewards") > 0)[minibatch.sequence_of_token]
+            columns[_POSITIVE] = token_mean_shares(counted & positive)
         add_kl_columns(minibatch, self._spec.kl)
         add_gap_columns(minibatch)
 
@@ -106,6 +113,10 @@ class PolicyObjective:
         sums["policy/loss"] = loss.detach()
         if self._spec.entropy_coefficient != 0:  # skip the gradient of a term without effect
             loss = loss - self._spec.entropy_coefficient * entropy
+        if self._spec.positive_nll_coefficient > 0:
+            nll = -(column(_POSITIVE) * new).sum()
+            loss = loss + self._spec.positive_nll_coefficient * nll
+            sums["policy/positive_nll"] = nll.detach()
         if self._beta > 0:
             divergence = (shares * self._kl_terms(new, old, column)).sum()
             loss = loss + self._beta * divergence

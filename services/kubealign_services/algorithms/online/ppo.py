@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from kubealign.spec import algorithms as spec
-from kubealign_services.algorithms.advantages.gae import gae, last_response_tokens
+from kubealign_services.algorithms.advantages.gae import gae, last_response_tokens, length_adaptive_lambda
 from kubealign_services.algorithms.advantages.normalization import normalize
 from kubealign_services.algorithms.advantages.statistics import advantage_metrics, masked_mean
 from kubealign_services.algorithms.losses.value_objective import ValueObjective, explained_variance
@@ -53,8 +53,11 @@ class PPOAlgorithm(ClippedOnlineAlgorithm):
 
         discount = self._spec.gae
         estimated, returns = gae(
-            token_rewards, values, mask, batch.cu_seqlens, discount.gamma, discount.lambda_
+            token_rewards, values, mask, batch.cu_seqlens, discount.gamma, self._policy_lambda(batch)
         )
+        critic_lambda = discount.lambda_ if discount.critic_lambda is None else discount.critic_lambda
+        if discount.length_adaptive is not None or critic_lambda != discount.lambda_:
+            _, returns = gae(token_rewards, values, mask, batch.cu_seqlens, discount.gamma, critic_lambda)
         group = batch.sequence("group")[batch.sequence_of_token]
         advantages = estimated.clone()
         advantages[mask] = normalize(estimated[mask], group[mask], self._spec.advantage)
@@ -64,3 +67,12 @@ class PPOAlgorithm(ClippedOnlineAlgorithm):
             "value/mean": float(masked_mean(values, mask)),
             "critic/explained_variance": explained_variance(values, returns, mask),
         }
+
+    def _policy_lambda(self, batch: Batch) -> float | Tensor:
+        """Return lambda of the advantages: one number, or one for each sequence [S]."""
+        discount = self._spec.gae
+        if discount.length_adaptive is None:
+            return discount.lambda_
+        return length_adaptive_lambda(
+            batch.token("loss_mask"), batch.cu_seqlens, discount.length_adaptive.alpha
+        )

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kubealign_services.algorithms.advantages.gae import gae, last_response_tokens
+from kubealign_services.algorithms.advantages.gae import gae, last_response_tokens, length_adaptive_lambda
 
 
 def float64(*values: float) -> torch.Tensor:
@@ -44,6 +44,30 @@ def test_with_lambda_one_the_return_is_the_discounted_sum_of_rewards() -> None:
     # gamma 0.5: R = 1 + 0.5 * 2 + 0.25 * 4 = 3, then 2 + 0.5 * 4 = 4, then 4, whatever the values are.
     _, returns = gae(float64(1, 2, 4), float64(3, -8, 5), torch.ones(3), torch.tensor([0, 3]), 0.5, 1.0)
     torch.testing.assert_close(returns, float64(3, 4, 4), atol=1e-12, rtol=0)
+
+
+def test_lambda_of_each_sequence_equals_one_sequence_at_a_time() -> None:
+    generator = torch.Generator().manual_seed(1)
+    lengths, prompt = [3, 0, 5, 1], 2
+    total = sum(lengths) + prompt * len(lengths)
+    rewards, values = torch.randn(2, total, dtype=torch.float64, generator=generator)
+    mask = torch.tensor([each for n in lengths for each in [0] * prompt + [1] * n])
+    cu_seqlens = torch.tensor([0, 5, 7, 14, 17])
+    lambdas = float64(0.5, 0.9, 0.0, 1.0)
+    advantages, returns = gae(rewards, values, mask, cu_seqlens, 0.9, lambdas)
+    for number, (start, end) in enumerate(cu_seqlens.unfold(0, 2, 1).tolist()):
+        part = slice(start, end)
+        offsets = torch.tensor([0, end - start])
+        alone = gae(rewards[part], values[part], mask[part], offsets, 0.9, float(lambdas[number]))
+        torch.testing.assert_close(advantages[part], alone[0], atol=1e-12, rtol=0)
+        torch.testing.assert_close(returns[part], alone[1], atol=1e-12, rtol=0)
+
+
+def test_length_adaptive_lambda_by_hand() -> None:
+    # Alpha 0.5: 1 - 1 / (0.5 * 8) = 0.75; 1 - 1 / 1 = 0; 1 - 1 / 0.5 is below 0; no response token at all.
+    mask = torch.tensor([0] + [1] * 8 + [0, 1, 1] + [0, 1] + [0])
+    lambdas = length_adaptive_lambda(mask, torch.tensor([0, 9, 12, 14, 15]), alpha=0.5)
+    assert lambdas.tolist() == pytest.approx([0.75, 0, 0, 0])
 
 
 def slow(rewards: list[float], values: list[float], gamma: float, lambda_: float) -> list[float]:

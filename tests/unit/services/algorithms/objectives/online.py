@@ -81,6 +81,7 @@ def cases() -> dict[str, tuple[Objective, Callable[[], Batch]]]:
         "ratio-one": (clipped(), without_old),
         "mixed-versions": (clipped(), mixed_versions),
         "masked": (clipped(mask_truncated=True), batch),
+        "positive-nll": (clipped(positive_nll_coefficient=0.1), batch),
         "off-policy-mask": (clipped(off_policy_mask=spec.OffPolicyMask(threshold=0.01)), batch),
         "sequence-mask": (
             clipped(

@@ -344,6 +344,44 @@ def test_staleness_enables_a_dual_clip(make_batch: MakeBatch) -> None:
     assert losses_by_limit == pytest.approx([20, 3, 7])
 
 
+def test_vapo_s_critic_and_policy_have_lambdas_of_their_own(make_batch: MakeBatch) -> None:
+    """Yue et al. 2025: returns of lambda 1, advantages of 1 - 1 / (alpha n)."""
+    decoupled = spec.GAE(lambda_=0.8, critic_lambda=1.0, length_adaptive=spec.LengthAdaptiveLambda(alpha=0.5))
+    one = spec.AdvantageNormalization(center=spec.AdvantageCenter.NONE)
+    batch = make_batch(RESPONSES, GROUPS)
+    algorithm = make("ppo", kl=NO_KL, gae=decoupled, advantage=one)
+    algorithm.advantages(batch, {})
+    for span, length in zip(slow_spans(batch), RESPONSES, strict=True):
+        lambda_ = max(0.0, 1 - 1 / (0.5 * length))
+        values = [float(batch.token("values")[t]) for t in span]
+        reward = float(batch.sequence("rewards")[int(batch.sequence_of_token[span[0]])])
+        advantage = 0.0
+        for t, value, following in reversed(list(zip(span, values, [*values[1:], 0.0], strict=True))):
+            delta = (reward if t == span[-1] else 0.0) + following - value
+            advantage = delta + lambda_ * advantage
+            assert float(batch.token("advantages")[t]) == pytest.approx(advantage, abs=1e-9)
+            assert float(batch.token("returns")[t]) == pytest.approx(reward, abs=1e-9)
+
+
+def test_positive_responses_add_their_negative_log_likelihood(make_batch: MakeBatch) -> None:
+    """VAPO: mu times the mean of -log p over the tokens of the responses with a reward above 0."""
+    batch = make_batch(RESPONSES, GROUPS)
+    algorithm = make("grpo", kl=NO_KL)
+    algorithm.advantages(batch, {})
+    outputs = stand_in(batch, WEIGHTS)
+    losses_by_weight = []
+    for weight in (0.0, 0.1):
+        objective = make("grpo", kl=NO_KL, positive_nll_coefficient=weight).policy_objective()
+        objective.prepare(batch)
+        losses_by_weight.append(float(objective.loss(outputs, batch).loss))
+    assert outputs.logprobs is not None
+    spans = zip(slow_spans(batch), batch.sequence("rewards").tolist(), strict=True)
+    positive = [-float(outputs.logprobs[t]) for span, reward in spans if reward > 0 for t in span]
+    assert 0 < len(positive) < sum(RESPONSES)
+    expected = losses_by_weight[0] + 0.1 * statistics.fmean(positive)
+    assert losses_by_weight[1] == pytest.approx(expected, abs=1e-9)
+
+
 def test_masked_weights_have_a_lower_bound_of_a_half() -> None:
     masked = spec.ImportanceCorrection(outside=spec.OutOfBoundsWeights.MASK)
     difference = torch.tensor([0.4, 0.6, 1.0], dtype=torch.float64).log()
