@@ -113,6 +113,11 @@ _ADAPTIVE_KL_RULE = CelRule(
     "an adaptive coefficient needs the KL penalty in the reward: set placement to Reward, or use fixed",
     field_path=".kl.adaptive",
 )
+_PASS_AT_K_RULE = CelRule(
+    "!has(self.advantage.passAtK) || self.advantage.passAtK <= self.samplesPerPrompt",
+    "must be at most samplesPerPrompt",
+    field_path=".advantage.passAtK",
+)
 _TRUST_REGION_RULE = CelRule(
     "!has(self.trustRegion) || self.ratio == 'Token'",
     "trustRegion needs the ratio of each token: set Token, or remove trustRegion",
@@ -155,7 +160,12 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
             "(self.scale in ['Batch', 'BatchOfReturns'] && self.center == 'Batch')",
             "needs a center over the same samples: set such a center, or scale to None",
             field_path=".scale",
-        )
+        ),
+        CelRule(
+            "!has(self.passAtK) || (self.center == 'Group' && self.scale in ['Group', 'None'])",
+            "compares the best of subsets of a group: set center to Group and scale to Group or None",
+            field_path=".passAtK",
+        ),
     ],
     CritiqueRevision: [
         _contains_placeholder("critique", "response"),
@@ -322,7 +332,9 @@ def model_rules(root: type[BaseModel]) -> Mapping[type[BaseModel], Sequence[CelR
 
 
 def _inherited_rules(model: type[BaseModel]) -> list[CelRule]:
-    rules = [_MINIBATCH_RULE, _ADAPTIVE_KL_RULE, _GROUP_SIZE_RULE] if issubclass(model, OnPolicySpec) else []
+    if not issubclass(model, OnPolicySpec):
+        return []
+    rules = [_MINIBATCH_RULE, _ADAPTIVE_KL_RULE, _GROUP_SIZE_RULE, _PASS_AT_K_RULE]
     return [*rules, _TRUST_REGION_RULE] if issubclass(model, ClippedRatioSpec) else rules
 
 

@@ -150,6 +150,15 @@ class OnPolicySpec(AlgorithmSpec):
                     "compares a prompt's samples: set samplesPerPrompt to at least 2, or center to Batch",
                 ),
             )
+        if self.advantage.pass_at_k is not None and self.advantage.pass_at_k > self.samples_per_prompt:
+            raise field_errors(
+                type(self).__name__,
+                (
+                    ("advantage", "passAtK"),
+                    self.advantage.pass_at_k,
+                    f"must be at most samplesPerPrompt ({self.samples_per_prompt})",
+                ),
+            )
         return self
 
     @model_validator(mode="after")

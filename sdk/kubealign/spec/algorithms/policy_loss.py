@@ -86,6 +86,23 @@ class AdvantageNormalization(SpecModel):
         ge=0,
         description="Added to the scale, so that nearly equal returns do not produce large advantages.",
     )
+    pass_at_k: int | None = Field(
+        None,
+        ge=2,
+        le=MAX_INT32,
+        description="Reward the best of every passAtK responses to a prompt instead of each response (Chen "
+        "et al. 2025); needs center Group and scale Group or None. null: each response.",
+    )
+
+    @model_validator(mode="after")
+    def _pass_at_k_of_groups(self) -> "AdvantageNormalization":
+        scales = (AdvantageScale.NONE, AdvantageScale.GROUP)
+        if self.pass_at_k is not None and (
+            self.center is not AdvantageCenter.GROUP or self.scale not in scales
+        ):
+            text = "compares the best of subsets of a group: set center to Group and scale to Group or None"
+            raise field_errors("Normalization", (("passAtK",), self.pass_at_k, text))
+        return self
 
     @model_validator(mode="after")
     def _scale_has_a_center(self) -> "AdvantageNormalization":

@@ -4,16 +4,19 @@ from torch import Tensor
 
 from kubealign.spec.algorithms import AdvantageCenter, AdvantageNormalization, AdvantageScale
 from kubealign_services.algorithms.advantages.baselines import group_mean_and_std, leave_one_out_mean
+from kubealign_services.algorithms.advantages.pass_at_k import pass_at_k_advantages
 
 
 def normalize(returns: Tensor, group: Tensor, spec: AdvantageNormalization) -> Tensor:
     """Compute (return - center) / (scale + epsilon), [N], in the dtype of returns: AReaL's NormConfig (Fu et
-    al. 2025).
+    al. 2025); with pass_at_k `pass_at_k_advantages`.
 
     Args:
         returns: [N], of sequences, or of the response tokens of a step.
         group: int64 [N], any numbers.
     """
+    if spec.pass_at_k is not None:
+        return pass_at_k_advantages(returns, group, spec.pass_at_k, spec)
     return divide_by_scale(subtract_center(returns, group, spec.center), returns, group, spec)
 
 
