@@ -11,6 +11,7 @@ from kubealign.spec.algorithms import (
     ClippedRatioSpec,
     CritiqueRevision,
     GenerateSpec,
+    GroupRelativeSpec,
     ImportanceCorrection,
     Judge,
     OnPolicySpec,
@@ -117,6 +118,13 @@ _PASS_AT_K_RULE = CelRule(
     "!has(self.advantage.passAtK) || self.advantage.passAtK <= self.samplesPerPrompt",
     "must be at most samplesPerPrompt",
     field_path=".advantage.passAtK",
+)
+_SEPARATE_REWARDS_RULE = CelRule(
+    "self.rewardAggregation != 'NormalizeThenSum' || (!has(self.overlong) && (self.kl.placement == 'Loss' || "
+    "(has(self.kl.fixed) && self.kl.fixed.coefficient == 0.0)))",
+    "overlong and a KL penalty in the reward have no scale of their own: remove them, or set "
+    "SumThenNormalize",
+    field_path=".rewardAggregation",
 )
 _TRUST_REGION_RULE = CelRule(
     "!has(self.trustRegion) || self.ratio == 'Token'",
@@ -335,7 +343,8 @@ def _inherited_rules(model: type[BaseModel]) -> list[CelRule]:
     if not issubclass(model, OnPolicySpec):
         return []
     rules = [_MINIBATCH_RULE, _ADAPTIVE_KL_RULE, _GROUP_SIZE_RULE, _PASS_AT_K_RULE]
-    return [*rules, _TRUST_REGION_RULE] if issubclass(model, ClippedRatioSpec) else rules
+    rules += [_TRUST_REGION_RULE] if issubclass(model, ClippedRatioSpec) else []
+    return rules + ([_SEPARATE_REWARDS_RULE] if issubclass(model, GroupRelativeSpec) else [])
 
 
 def _walk_models(model: type[BaseModel]) -> Iterator[type[BaseModel]]:

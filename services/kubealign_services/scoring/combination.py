@@ -16,6 +16,7 @@ from torch import Tensor
 from kubealign.spec.sections.rewards import Reward, RewardStandardization
 from kubealign_services.batch.auxiliary_sequences import trainable_mask
 from kubealign_services.batch.packed import Batch
+from kubealign_services.batch.reward_columns import TRANSFORMED, WEIGHT
 
 Moments = dict[str, float]
 
@@ -28,6 +29,8 @@ def combine_rewards(
 ) -> dict[str, float]:
     """Add the sequence column `rewards` (float32 [S]), the weighted sum over the sources; return the step's
     metrics.
+
+    The summands stay known: sequence columns transformed.NAME (float32 [S]), and scalars weight.NAME.
 
     Reads the sequence columns reward.NAME (any floating dtype [S]) and truncated (uint8 [S]). For each
     source: (reward - mean) / std, then the clip, then truncated_value in place of the reward of truncated
@@ -48,7 +51,10 @@ def combine_rewards(
     for reward in rewards:
         raw = batch.sequence(f"reward.{reward.name}").double()
         metrics |= _mean_and_std_metrics(f"reward/{reward.name}", raw[counted])
-        total += reward.weight * _transform(raw, truncated, counted, reward, step, state)
+        transformed = _transform(raw, truncated, counted, reward, step, state)
+        batch.sequence_columns[f"{TRANSFORMED}{reward.name}"] = transformed.float()
+        batch.scalars[f"{WEIGHT}{reward.name}"] = reward.weight
+        total += reward.weight * transformed
     batch.sequence_columns["rewards"] = total.float()
     return _mean_and_std_metrics("reward", total[counted]) | metrics
 

@@ -49,6 +49,7 @@ from kubealign.spec.algorithms.policy_loss import (
     OutOfBoundsWeights,
     OverlongPenalty,
     RatioLevel,
+    RewardAggregation,
     WeightBounds,
 )
 from kubealign.spec.algorithms.ppo import GAE, LengthAdaptiveLambda, PPOSpec
@@ -137,6 +138,7 @@ __all__ = [
     "RejectionSamplingSpec",
     "Requirement",
     "ResultKind",
+    "RewardAggregation",
     "RewardModelSpec",
     "RewardObjective",
     "RowAlgorithmSpec",

@@ -2,9 +2,9 @@
 
 from typing import ClassVar
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from kubealign.spec.algorithms.kl import KL, kl_in_loss
+from kubealign.spec.algorithms.kl import KL, KLPlacement, kl_in_loss
 from kubealign.spec.algorithms.on_policy import ClippedRatioSpec, OnPolicySpec
 from kubealign.spec.algorithms.policy_loss import (
     AdvantageCenter,
@@ -14,8 +14,9 @@ from kubealign.spec.algorithms.policy_loss import (
     DynamicSamplingSpec,
     LossAggregation,
     RatioLevel,
+    RewardAggregation,
 )
-from kubealign.spec.base import MAX_INT32
+from kubealign.spec.base import MAX_INT32, field_errors
 
 _GROUP_NORMALIZATION = AdvantageNormalization(center=AdvantageCenter.GROUP, scale=AdvantageScale.GROUP)
 
@@ -32,9 +33,28 @@ class GroupRelativeSpec(OnPolicySpec):
     kl: KL = Field(
         kl_in_loss(0.0), description="KL penalty towards the reference policy. No penalty by default."
     )
+    reward_aggregation: RewardAggregation = Field(
+        RewardAggregation.SUM_THEN_NORMALIZE,
+        description="Order of summing several rewards and normalising them; NormalizeThenSum keeps a reward "
+        "of small variance from being drowned by the others.",
+    )
     dynamic_sampling: DynamicSamplingSpec | None = Field(
         None, description="Replacement of groups whose samples all have the same reward; null: train on them."
     )
+
+    @model_validator(mode="after")
+    def _rewards_alone(self) -> "GroupRelativeSpec":
+        """Refuse parts of the return that are not a reward where each reward is normalised by itself."""
+        if self.reward_aggregation is RewardAggregation.NORMALIZE_THEN_SUM:
+            in_reward = self.kl.active and self.kl.placement is KLPlacement.REWARD
+            if in_reward or self.overlong is not None:
+                text = (
+                    "overlong and a KL penalty in the reward have no scale of their own: remove them, or set "
+                    "SumThenNormalize"
+                )
+                problem = (("rewardAggregation",), self.reward_aggregation, text)
+                raise field_errors(type(self).__name__, problem)
+        return self
 
 
 class GRPOSpec(GroupRelativeSpec, ClippedRatioSpec):

@@ -74,6 +74,17 @@ class AdvantageScale(StrEnum):
     GROUP_MEAN = "GroupMean"
 
 
+class RewardAggregation(StrEnum):
+    """SumThenNormalize: the weighted sum of the rewards is normalised.
+
+    NormalizeThenSum: each reward is normalised by itself, and the weighted sum of these over the step again
+    (Liu et al. 2026, GDPO).
+    """
+
+    SUM_THEN_NORMALIZE = "SumThenNormalize"
+    NORMALIZE_THEN_SUM = "NormalizeThenSum"
+
+
 class AdvantageNormalization(SpecModel):
     """Advantage = (return - center) / (scale + epsilon)."""
 

@@ -12,6 +12,7 @@ from kubealign.spec import algorithms as spec
 from kubealign.spec.algorithms import OverlongPenalty
 from kubealign_services.algorithms.advantages.baselines import constant_group_share
 from kubealign_services.algorithms.advantages.normalization import normalize
+from kubealign_services.algorithms.advantages.separate_rewards import normalize_then_sum
 from kubealign_services.algorithms.advantages.statistics import advantage_metrics
 from kubealign_services.algorithms.contract import Objective
 from kubealign_services.algorithms.losses.kl_penalty import ReferenceKL
@@ -36,6 +37,10 @@ class OnlineAlgorithm(ABC):
     def __init__(self, entry: spec.OnPolicySpec) -> None:
         self._entry = entry
         self._kl = ReferenceKL(entry.kl)
+        self._normalizes_separately = (
+            isinstance(entry, spec.GroupRelativeSpec)
+            and entry.reward_aggregation is spec.RewardAggregation.NORMALIZE_THEN_SUM
+        )
         self.needs_reference = self._kl.is_active
         # With one update the step's own forward pass is the old policy, whichever policy sampled.
         self.needs_old_logprobs = self._kl.is_measured_before_step or entry.updates_per_step > 1
@@ -97,6 +102,8 @@ class OnlineAlgorithm(ABC):
 
     def compared(self, returns: Tensor, batch: Batch) -> Tensor:
         """Map the returns of responses to their advantages, [S]."""
+        if self._normalizes_separately:
+            return normalize_then_sum(batch, self._entry.advantage)
         return normalize(returns, batch.sequence("group"), self._entry.advantage)
 
 

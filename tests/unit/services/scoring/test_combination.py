@@ -33,6 +33,8 @@ def test_weighted_sum_and_metrics() -> None:
     metrics = combine_rewards(result, [reward("a", weight=2), reward("b", weight=-0.1)], 1, {})
     # 2 x 1 - 0.1 x 10 = 1, 2 x 3 - 0.1 x 20 = 4
     assert result.sequence("rewards").tolist() == [1.0, 4.0]
+    assert result.sequence("transformed.b").tolist() == [10.0, 20.0]
+    assert (result.scalars["weight.a"], result.scalars["weight.b"]) == (2, -0.1)
     assert metrics == pytest.approx(
         {
             "reward/mean": 2.5,

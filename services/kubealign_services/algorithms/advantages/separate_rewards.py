@@ -1,0 +1,31 @@
+"""Advantages of several rewards, each normalised by itself."""
+
+import torch
+from torch import Tensor
+
+from kubealign.spec.algorithms import AdvantageNormalization
+from kubealign_services.algorithms.advantages.normalization import normalize
+from kubealign_services.batch.packed import Batch
+from kubealign_services.batch.reward_columns import TRANSFORMED, WEIGHT
+
+
+def normalize_then_sum(batch: Batch, spec: AdvantageNormalization) -> Tensor:
+    """Compute advantages from each reward's own normalisation, float64 [S] (Liu et al. 2026, "GDPO: Group
+    reward-Decoupled Normalization Policy Optimization", arXiv:2601.05242).
+
+        Z_i = sum over rewards of weight * (r_i - center) / (scale + epsilon)
+        A_i = (Z_i - mean Z) / (std Z + epsilon)        over the step
+
+    Reads the sequence columns transformed.NAME and group, and the scalars weight.NAME. Raises ValueError
+    where the batch has no reward by source.
+    """
+    group = batch.sequence("group")
+    names = [name[len(TRANSFORMED) :] for name in batch.sequence_columns if name.startswith(TRANSFORMED)]
+    if not names:
+        raise ValueError("rewardAggregation NormalizeThenSum finds no rewards by source in the batch")
+    total = torch.zeros(len(batch), dtype=torch.float64)
+    for name in names:
+        rewards = batch.sequence(f"{TRANSFORMED}{name}").double()
+        total += batch.scalars[f"{WEIGHT}{name}"] * normalize(rewards, group, spec)
+    deviation = total.std() if len(total) > 1 else total.new_zeros(())
+    return (total - total.mean()) / (deviation + spec.epsilon)
