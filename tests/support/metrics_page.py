@@ -5,12 +5,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
-#: Reported only with an importance correction, an overlong penalty, a dual clip, or a workflow in the spec.
+#: Reported only with an option of the spec: an importance correction, an overlong penalty, a dual clip,
+#: another trust region, a likelihood of good responses, a mask, or a workflow.
 ASKED_FOR = (
     "seconds/record",
     "importance/",
     "policy/behaviour_kl",
     "policy/clip_dual_fraction",
+    "policy/off_policy_masked_fraction",
+    "policy/positive_nll",
+    "policy/soft_weight",
     "reward/overlong_penalty",
     "rollout/turns",
     "rollout/tool_errors",
