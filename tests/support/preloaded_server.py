@@ -29,17 +29,12 @@ from typing import Any
 
 from kubealign.library_environment import BASE_ENVIRONMENT
 from kubealign.local.processes.parent_death import die_with_parent
+from kubealign.local.processes.preload_modules import modules_to_preload
 from kubealign.role_specs import ROLE_SPECS
 
 _LARGEST_MESSAGE = 1 << 20
 _LIBRARIES = (
-    "torch",
-    "grpc.aio",
-    "grpc_health.v1.health",
-    "nats",
-    "redis.asyncio",
-    "transformers.models.auto.modeling_auto",
-    "transformers.models.auto.tokenization_auto",
+    *modules_to_preload(()),
     "transformers.models.llama.modeling_llama",
     "kubealign.cli.main",
 )

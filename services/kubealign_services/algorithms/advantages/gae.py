@@ -30,7 +30,7 @@ def gae(
         lambda_: One for all sequences, or float64 [S].
     """
     steps = loss_mask.bool().nonzero().squeeze(1)
-    starts, ends = _spans(loss_mask, cu_seqlens)
+    starts, ends, sequences_with_steps = _spans(loss_mask, cu_seqlens)
     state_values = values[steps]
     following = torch.zeros_like(state_values)
     following[:-1] = state_values[1:]
@@ -40,7 +40,8 @@ def gae(
     # Longest first: the sequences that have a k-th token from the end are then a prefix.
     counts, order = (ends - starts).sort(descending=True)
     ends = ends[order]
-    decay = (gamma * _lambda_of_spans(lambda_, loss_mask, cu_seqlens)).to(values.dtype)[order]
+    lambdas = torch.as_tensor(lambda_, dtype=torch.float64).expand(len(cu_seqlens) - 1)
+    decay = (gamma * lambdas[sequences_with_steps]).to(values.dtype)[order]
     estimates = torch.zeros_like(deltas)
     carry = torch.zeros_like(deltas[: len(counts)])
     longest = int(counts[0]) if len(counts) else 0
@@ -82,19 +83,11 @@ def _counts(loss_mask: Tensor, cu_seqlens: Tensor) -> Tensor:
     return before[cu_seqlens.long()].diff()
 
 
-def _lambda_of_spans(lambda_: float | Tensor, loss_mask: Tensor, cu_seqlens: Tensor) -> Tensor:
-    """Return lambda of each sequence with a response token, in the order of `_spans`."""
-    non_empty = _counts(loss_mask, cu_seqlens) > 0
-    if isinstance(lambda_, Tensor):
-        return lambda_[non_empty]
-    return torch.full((int(non_empty.sum()),), lambda_, dtype=torch.float64)
-
-
-def _spans(loss_mask: Tensor, cu_seqlens: Tensor) -> tuple[Tensor, Tensor]:
-    """Return start and end of each sequence among the response tokens alone; sequences without one are left
-    out.
+def _spans(loss_mask: Tensor, cu_seqlens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return start and end of each sequence among the response tokens alone, without the sequences that have
+    none, and bool [S], True for the sequences that have one.
     """
     counts = _counts(loss_mask, cu_seqlens)
     ends = counts.cumsum(0)
     non_empty = counts > 0
-    return (ends - counts)[non_empty], ends[non_empty]
+    return (ends - counts)[non_empty], ends[non_empty], non_empty

@@ -49,6 +49,16 @@ def compute_log_ratios(difference: Tensor, sequence: Tensor, level: RatioLevel) 
     return ActionLogRatio(total / lengths + zero_with_gradient, ones)
 
 
+def response_means(values: Tensor, sequence: Tensor) -> Tensor:
+    """Return at each token the mean over its response, [N].
+
+    Args:
+        values: [N].
+        sequence: Response index as in `compute_log_ratios`.
+    """
+    return response_sums(values, sequence) / response_sums(torch.ones_like(values.detach()), sequence)
+
+
 def response_sums(values: Tensor, sequence: Tensor) -> Tensor:
     """Return at each token the sum over its response, [N].
 

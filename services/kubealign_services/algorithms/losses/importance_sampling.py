@@ -4,7 +4,6 @@ older weights.
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from kubealign.spec.algorithms import (
@@ -12,9 +11,8 @@ from kubealign.spec.algorithms import (
     ImportanceLevel,
     OffPolicyMask,
     OutOfBoundsWeights,
-    WeightBounds,
 )
-from kubealign_services.algorithms.losses.importance_ratio import response_sums
+from kubealign_services.algorithms.losses.importance_ratio import response_means, response_sums
 from kubealign_services.algorithms.losses.kl_estimators import estimate_k3
 from kubealign_services.algorithms.losses.surrogate import bounded_ratio
 
@@ -50,20 +48,19 @@ def importance_weights(difference: Tensor, sequence: Tensor, spec: ImportanceCor
         difference: d [N], without gradient, of complete responses.
         sequence: int64 [N], response index of each token, from 0, on the same device.
     """
-    total = response_sums(difference, sequence)
-    mean = total / response_sums(torch.ones_like(total), sequence)
-    by_level = {
-        ImportanceLevel.TOKEN: difference,
-        ImportanceLevel.SEQUENCE: total,
-        ImportanceLevel.SEQUENCE_MEAN: mean,
-    }
-    raw = bounded_ratio(by_level[spec.level])
+    log_weights = difference
+    if spec.level is ImportanceLevel.SEQUENCE:
+        log_weights = response_sums(difference, sequence)
+    elif spec.level is ImportanceLevel.SEQUENCE_MEAN:
+        log_weights = response_means(difference, sequence)
+    raw = bounded_ratio(log_weights)
     bounded = raw.clamp(spec.lower_bound, spec.high)
     outside = bounded != raw
     if spec.outside is OutOfBoundsWeights.MASK:
         bounded = bounded.masked_fill(outside, 0.0)
     if spec.sequence_mask is not None:
-        masked = ~_within(bounded_ratio(mean), spec.sequence_mask)
+        geometric_mean = bounded_ratio(response_means(difference, sequence))
+        masked = (geometric_mean < spec.sequence_mask.low) | (geometric_mean > spec.sequence_mask.high)
         bounded, outside = bounded.masked_fill(masked, 0.0), outside | masked
     return ImportanceWeights(applied=bounded, raw=raw, outside=outside.to(raw.dtype))
 
@@ -82,13 +79,8 @@ def off_policy_mask(
         advantages: [N].
         sequence: int64 [N], response index of each token, from 0.
     """
-    difference = (sampled - new).detach()
-    mean = response_sums(difference, sequence) / response_sums(torch.ones_like(difference), sequence)
+    mean = response_means((sampled - new).detach(), sequence)
     return (advantages < 0) & (mean > spec.threshold)
-
-
-def _within(weights: Tensor, bounds: WeightBounds) -> Tensor:
-    return (weights >= bounds.low) & (weights <= bounds.high)
 
 
 def behaviour_kl(old: Tensor, behaviour: Tensor) -> Tensor:

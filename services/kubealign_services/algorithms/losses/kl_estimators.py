@@ -45,18 +45,14 @@ def estimate_k3(difference: Tensor) -> Tensor:
     return (torch.expm1(-bounded) + bounded).clamp(max=K3_BOUND)
 
 
-def is_clamped(logprobs: Tensor, reference: Tensor, estimator: KLEstimator) -> Tensor:
-    """Return where the bounds of K3 changed the estimate, bool, in the shape of logprobs.
+def is_clamped(estimate: Tensor, estimator: KLEstimator) -> Tensor:
+    """Return where an estimate of `estimate_kl` is at K3's bound, bool, in its shape.
 
-    Args:
-        logprobs: Nats.
-        reference: Same shape and dtype.
+    The bound of the log ratio need not be asked for: beyond it the estimate is at its own.
     """
-    difference = (logprobs - reference).detach()
-    if estimator is not KLEstimator.K3:
-        return torch.zeros_like(difference, dtype=torch.bool)
-    bounded = difference.clamp(-K3_LOG_RATIO_BOUND, K3_LOG_RATIO_BOUND)
-    return (bounded != difference) | (torch.expm1(-bounded) + bounded > K3_BOUND)
+    if estimator is KLEstimator.K3:
+        return estimate >= K3_BOUND
+    return torch.zeros_like(estimate, dtype=torch.bool)
 
 
 def kl_loss(logprobs: Tensor, reference: Tensor, estimator: KLEstimator) -> Tensor:

@@ -71,9 +71,10 @@ class ReferenceKL:
             return MeasuredKL(nothing, {})
         if not self.is_measured_before_step and "old_logprobs" not in batch.token_columns:
             return MeasuredKL(nothing, {"kl/coefficient": loss_coefficient(self._spec)})
-        old, reference = batch.token("old_logprobs"), batch.token("reference_logprobs")
-        estimate = estimate_kl(old, reference, self._spec.estimator)
-        clamped = is_clamped(old, reference, self._spec.estimator)
+        estimate = estimate_kl(
+            batch.token("old_logprobs"), batch.token("reference_logprobs"), self._spec.estimator
+        )
+        clamped = is_clamped(estimate, self._spec.estimator)
         divergence = torch.where(mask.bool(), estimate, torch.zeros_like(estimate))
         observed = float(sequence_sums(divergence, batch).mean())
         coefficient = self._adapt_coefficient(state, observed, len(batch))
@@ -127,10 +128,10 @@ def add_kl_metrics(terms: LossTerms, logprobs: Tensor, microbatch: Batch, spec: 
     shares = microbatch.token(_KL_SHARES)
     mask = shares > 0
     new = logprobs.detach()[mask.to(logprobs.device)]
-    reference = microbatch.token("reference_logprobs")[mask].to(new)
+    estimate = estimate_kl(new, microbatch.token("reference_logprobs")[mask].to(new), spec.estimator)
     token_shares = shares[mask].to(new)
-    mean = (estimate_kl(new, reference, spec.estimator) * token_shares).sum()
+    mean = (estimate * token_shares).sum()
     terms.sums["kl/reference"] = mean
     terms.sums["kl/reference_sequence"] = mean * microbatch.scalars[_TOKENS_PER_RESPONSE]
-    terms.sums["kl/clamped_fraction"] = (is_clamped(new, reference, spec.estimator) * token_shares).sum()
+    terms.sums["kl/clamped_fraction"] = (is_clamped(estimate, spec.estimator) * token_shares).sum()
     return terms

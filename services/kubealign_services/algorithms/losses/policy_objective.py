@@ -1,6 +1,7 @@
 """Policy loss, composed of surrogate, aggregation, importance weights, KL penalty and entropy."""
 
 from collections.abc import Callable
+from functools import cache
 
 from torch import Tensor
 
@@ -70,6 +71,7 @@ class PolicyObjective:
         counted = microbatch.token(_TOKENS) > 0
         counted_on_device = counted.to(logprobs.device)
 
+        @cache
         def column(name: str) -> Tensor:
             return microbatch.token(name)[counted].to(logprobs)
 
@@ -91,8 +93,8 @@ class PolicyObjective:
         }
         maxima = {"policy/ratio_max": _max_or_zero(log_ratio.exp())}
         if self._importance is not None:
-            # Of the whole softmax, as the numerator: under topP, topK or minTokens the probability of the
-            # sampling distribution is higher at every token, and the weight of a long response vanishes.
+            # Log-probabilities under the whole softmax, like the numerator's: those of a distribution that
+            # topP, topK or minTokens cut are higher, and the weight of a long response would vanish.
             engine = column("engine_logprobs")
             weights = importance_weights(old - engine, sequence, self._importance)
             policy = policy * weights.applied

@@ -139,20 +139,9 @@ def response_lengths(batch: Batch) -> Tensor:
     environment wrote in between count too.
     """
     mask = batch.token("loss_mask").bool()
-    starts, ends = batch.cu_seqlens[:-1].long(), batch.cu_seqlens[1:].long()
-    response_tokens = sequence_sums(mask.long(), batch)
-    # Number of tokens of the sequence before its first one with a loss.
-    prompt = sequence_sums(
-        (mask.long().cumsum(0) == _before(mask, starts)[batch.sequence_of_token]).long(), batch
-    )
-    return torch.where(response_tokens > 0, ends - starts - prompt, 0)
-
-
-def _before(mask: Tensor, starts: Tensor) -> Tensor:
-    """Return the number of non-zero mask entries before each start, [S]."""
-    counts = torch.zeros(len(mask) + 1, dtype=torch.int64)
-    counts[1:] = mask.long().cumsum(0)
-    return counts[starts]
+    lengths = batch.cu_seqlens.long().diff()
+    prompts = lengths.scatter_reduce(0, batch.sequence_of_token[mask], batch.positions[mask], "amin")
+    return lengths - prompts
 
 
 def overlong_penalty(batch: Batch, spec: OverlongPenalty) -> Tensor:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from kubealign.spec.algorithms import GMPO
-from kubealign_services.algorithms.losses.importance_ratio import response_sums
+from kubealign_services.algorithms.losses.importance_ratio import response_means
 from kubealign_services.algorithms.losses.surrogate import PolicyActions, SurrogateTerms
 
 
@@ -28,8 +28,7 @@ class GeometricMeanRatio:
         bounded = torch.where(
             advantages > 0, difference.clamp(max=self.spec.high), difference.clamp(min=-self.spec.low)
         )
-        lengths = response_sums(torch.ones_like(advantages), actions.sequence)
-        ratio = (response_sums(bounded, actions.sequence) / lengths).exp()
-        mean_advantages = response_sums(advantages, actions.sequence) / lengths
+        ratio = response_means(bounded, actions.sequence).exp()
+        mean_advantages = response_means(advantages, actions.sequence)
         clipped = (bounded != difference).to(advantages.dtype)
         return SurrogateTerms(-ratio * mean_advantages, {"policy/clip_fraction": clipped})

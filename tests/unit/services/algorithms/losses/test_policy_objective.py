@@ -278,8 +278,8 @@ def test_truncated_sampling_leaves_the_weight_of_a_long_response_at_one(cut: dic
         has_greedy=False,
     )
     sampled = sample(logits, inputs)
-    kept = (sampled.engine_logprobs - sampled.behaviour_logprobs).sum().exp()
-    assert float(kept) < 1e-6, "the sampling distribution has to differ much for this test"
+    kept_mass = (sampled.engine_logprobs - sampled.behaviour_logprobs).sum().exp()
+    assert float(kept_mass) < 1e-6, "the sampling distribution has to differ much for this test"
     result = pack([[7, *sampled.tokens.tolist()]], ["0"])
     old = logits.double().log_softmax(-1).gather(1, sampled.tokens[:, None])[:, 0]
     columns = {

@@ -1,4 +1,4 @@
-"""Which reward decides that a group carries no learning signal."""
+"""Dynamic sampling by the weighted sum of the rewards, or by one of them."""
 
 import pytest
 
