@@ -119,6 +119,18 @@ _PASS_AT_K_RULE = CelRule(
     "must be at most samplesPerPrompt",
     field_path=".advantage.passAtK",
 )
+_TOKEN_ADVANTAGE_RULES = [
+    CelRule(
+        "!has(self.advantage.passAtK)",
+        "compares whole responses, but these advantages are those of tokens: remove it",
+        field_path=".advantage.passAtK",
+    ),
+    CelRule(
+        "self.advantage.scale != 'GroupMean'",
+        "compares whole responses, but these advantages are those of tokens: set Batch or Group",
+        field_path=".advantage.scale",
+    ),
+]
 _SEPARATE_REWARDS_RULE = CelRule(
     "self.rewardAggregation != 'NormalizeThenSum' || (!has(self.overlong) && (self.kl.placement == 'Loss' || "
     "(has(self.kl.fixed) && self.kl.fixed.coefficient == 0.0)))",
@@ -343,6 +355,7 @@ def _inherited_rules(model: type[BaseModel]) -> list[CelRule]:
     if not issubclass(model, OnPolicySpec):
         return []
     rules = [_MINIBATCH_RULE, _ADAPTIVE_KL_RULE, _GROUP_SIZE_RULE, _PASS_AT_K_RULE]
+    rules += _TOKEN_ADVANTAGE_RULES if model.token_advantages else []
     rules += [_TRUST_REGION_RULE] if issubclass(model, ClippedRatioSpec) else []
     return rules + ([_SEPARATE_REWARDS_RULE] if issubclass(model, GroupRelativeSpec) else [])
 

@@ -9,6 +9,7 @@ from kubealign.spec.algorithms.kl import KL, FixedKL, KLPlacement
 from kubealign.spec.algorithms.policy_loss import (
     AdvantageCenter,
     AdvantageNormalization,
+    AdvantageScale,
     Clip,
     ImportanceCorrection,
     LossAggregation,
@@ -32,6 +33,8 @@ class OnPolicySpec(AlgorithmSpec):
     data: ClassVar[str] = "prompts"
     #: Adds one greedy response per prompt, used as the baseline and excluded from the loss.
     greedy_baseline: ClassVar[bool] = False
+    #: Normalises the advantages of tokens, not those of whole responses.
+    token_advantages: ClassVar[bool] = False
 
     prompts_per_step: int = Field(64, ge=1, le=MAX_INT32, description="Prompts per step.")
     samples_per_prompt: int = Field(1, ge=1, le=MAX_INT32, description="Responses sampled for each prompt.")
@@ -159,6 +162,18 @@ class OnPolicySpec(AlgorithmSpec):
                     f"must be at most samplesPerPrompt ({self.samples_per_prompt})",
                 ),
             )
+        return self
+
+    @model_validator(mode="after")
+    def _responses_to_compare(self) -> "OnPolicySpec":
+        """Refuse comparisons of whole responses where advantages are those of tokens."""
+        name = type(self).__name__
+        if self.token_advantages and self.advantage.pass_at_k is not None:
+            text = "compares whole responses, but these advantages are those of tokens: remove it"
+            raise field_errors(name, (("advantage", "passAtK"), self.advantage.pass_at_k, text))
+        if self.token_advantages and self.advantage.scale is AdvantageScale.GROUP_MEAN:
+            text = "compares whole responses, but these advantages are those of tokens: set Batch or Group"
+            raise field_errors(name, (("advantage", "scale"), self.advantage.scale, text))
         return self
 
     @model_validator(mode="after")

@@ -43,6 +43,7 @@ class PPOSpec(ClippedRatioSpec):
 
     implementation: ClassVar[str | None] = "kubealign_services.algorithms.online.ppo:PPOAlgorithm"
     critic: ClassVar[bool] = True
+    token_advantages: ClassVar[bool] = True
 
     advantage: AdvantageNormalization = Field(
         AdvantageNormalization(center=AdvantageCenter.BATCH, scale=AdvantageScale.BATCH),

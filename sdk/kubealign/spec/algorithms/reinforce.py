@@ -42,6 +42,7 @@ class ReinforcePlusPlusSpec(ClippedRatioSpec):
     implementation: ClassVar[str | None] = (
         "kubealign_services.algorithms.online.reinforce_plus_plus:ReinforcePlusPlusAlgorithm"
     )
+    token_advantages: ClassVar[bool] = True
 
     advantage: AdvantageNormalization = Field(
         AdvantageNormalization(center=AdvantageCenter.BATCH, scale=AdvantageScale.BATCH),

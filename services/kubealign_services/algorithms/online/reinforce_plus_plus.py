@@ -46,7 +46,7 @@ class ReinforcePlusPlusAlgorithm(ClippedOnlineAlgorithm):
         if among_samples:
             center = AdvantageCenter.BATCH if norm.scale is AdvantageScale.BATCH else AdvantageCenter.NONE
         centered_returns = subtract_center(token_returns, groups, center)
-        advantages = zeros.to(dtype)
-        advantages[mask] = divide_by_scale(centered_returns, token_returns, groups, norm).to(dtype)
         returns = (rewards[sequence_index] - to_go)[mask]
+        advantages = zeros.to(dtype)
+        advantages[mask] = divide_by_scale(centered_returns, returns, groups, norm).to(dtype)
         return {"advantages": advantages}, advantage_metrics(advantages[mask], returns)

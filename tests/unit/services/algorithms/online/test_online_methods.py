@@ -18,7 +18,7 @@ from kubealign_services.algorithms.online.base import (
     response_lengths,
 )
 from kubealign_services.batch.auxiliary_sequences import drop_auxiliary
-from kubealign_services.batch.packed import Batch, pack
+from kubealign_services.batch.packed import Batch, concatenate, pack
 from support.batches import slow_spans, stand_in
 
 MakeBatch = Callable[..., Batch]
@@ -119,6 +119,23 @@ def test_reinforce_plus_plus_baseline_is_centred_over_the_tokens_of_the_step(mak
     assert (right, wrong) == (pytest.approx(1.57, abs=5e-3), pytest.approx(-0.60, abs=5e-3))
     expected = [right] * 2 + [wrong] * 8 + [right] * 3 + [wrong] * 5
     assert advantages.tolist() == pytest.approx(expected, abs=1e-9)
+
+
+def test_reinforce_plus_plus_baseline_scales_by_the_returns_themselves() -> None:
+    """Two groups, rewards 3, 5, 2 and 103, 105, 102, each less its mean; the deviation is of all rewards."""
+    batch = one_group([3, 5, 2])
+    by_returns = spec.AdvantageNormalization(
+        center=spec.AdvantageCenter.GROUP, scale=spec.AdvantageScale.BATCH_OF_RETURNS
+    )
+    far = one_group([103, 105, 102])
+    far.sequence_columns["group"] += 1
+    joined = concatenate([batch, far])
+    make("reinforce_plus_plus", kl=NO_KL, samples_per_prompt=3, advantage=by_returns).advantages(joined, {})
+    deviation = statistics.stdev([3, 5, 5, 2, 2, 2, 103, 105, 105, 102, 102, 102]) + 1e-6
+    own = [value - 10 / 3 for value in (3, 5, 5, 2, 2, 2)]
+    assert joined.token("advantages")[joined.token("loss_mask").bool()].tolist() == pytest.approx(
+        [value / deviation for value in own * 2], abs=1e-9
+    )
 
 
 def test_remax_by_hand_excludes_the_greedy_response() -> None:
