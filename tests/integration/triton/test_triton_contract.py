@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
@@ -124,6 +125,26 @@ async def test_server_with_a_worker_rejects_another(stage: Stage) -> None:
         async with stage.client(ExternalTritonServer("127.0.0.1:9"), patience=1.0):
             pass
     await refitted(Subject(stage.generator, stage.folder), 1)
+
+
+def program_name(pid: int | None) -> str:
+    """Return the name of the file that a process executes. Raises FileNotFoundError when it has ended."""
+    return Path(f"/proc/{pid}/exe").readlink().name
+
+
+async def test_launcher_finds_its_packages_in_the_folder(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Launch with a Python that has no package installed, as in a pod that mounts a checkout."""
+    monkeypatch.setattr(sys, "executable", str(Path(sys.base_prefix) / "bin" / "python3"))
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    async with ManagedTritonServer(
+        TritonInstallation.find(), tmp_path / "server", stage.tls, START_SECONDS
+    ) as server:
+        await server.start()
+        async with asyncio.timeout(SECONDS):
+            while program_name(server.pid) != "tritonserver":  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
 
 
 async def test_killed_model_loses_requests_and_returns_without_weights(stage: Stage) -> None:

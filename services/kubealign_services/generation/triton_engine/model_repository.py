@@ -8,6 +8,9 @@ import kubealign_services
 from kubealign_services.generation.triton_engine.messages import MODEL_NAME, TENSOR_NAME
 from kubealign_services.generation.triton_engine.server_install import TritonInstallation
 
+#: Folder of this project's packages, without anything else, in the folder of `write_model_repository`.
+PACKAGES_FOLDER = "packages"
+
 _MODEL_CONFIG = f"""\
 name: "{MODEL_NAME}"
 backend: "python"
@@ -33,7 +36,7 @@ def write_model_repository(folder: Path, installation: TritonInstallation) -> No
     project's packages without anything else in their folder).
     """
     shutil.rmtree(folder, ignore_errors=True)
-    packages, backend = folder / "packages", folder / "backends" / "python"
+    packages, backend = folder / PACKAGES_FOLDER, folder / "backends" / "python"
     version = folder / "models" / MODEL_NAME / "1"
     for directory in (packages, backend, version):
         directory.mkdir(parents=True)

@@ -20,7 +20,10 @@ import xxhash
 from kubealign.backoff import restart_delay
 from kubealign.local.processes.ports import LOOPBACK, PortAllocator
 from kubealign.process_settings import TlsFiles
-from kubealign_services.generation.triton_engine.model_repository import write_model_repository
+from kubealign_services.generation.triton_engine.model_repository import (
+    PACKAGES_FOLDER,
+    write_model_repository,
+)
 from kubealign_services.generation.triton_engine.server_install import TritonInstallation, server_arguments
 
 log = logging.getLogger(__name__)
@@ -178,7 +181,7 @@ class ManagedTritonServer:
         self._process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", _EXEC_MODULE, str(os.getpid()), str(self._installation.binary)),
             *options,
-            env=self._installation.server_environment(os.environ),
+            env=self._installation.server_environment(os.environ) | self._launcher_path(),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=writing,
             stderr=asyncio.subprocess.STDOUT,
@@ -191,6 +194,10 @@ class ManagedTritonServer:
         self._address, self.metrics_address = f"{LOOPBACK}:{grpc}", f"{LOOPBACK}:{metrics}"
         self.pid = self._process.pid
         log.info("Triton server started", extra={"pid": self.pid, "address": self._address})
+
+    def _launcher_path(self) -> dict[str, str]:
+        # This process may have found its packages by PYTHONPATH only, which the server's environment lacks.
+        return {"PYTHONPATH": str(self._folder / PACKAGES_FOLDER)}
 
     async def _wait_for_restart(self, code: int) -> None:
         lived = time.monotonic() - self._started_at
