@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from kubealign.local.errors import RunRefused
 from kubealign.local.run_dir.control_socket import list_processes, scale
 from support.preloaded_process import PreloadedProcess
@@ -137,9 +139,8 @@ def alive(pids: Sequence[int]) -> list[int]:
 
 
 def children(pid: int) -> list[int]:
-    """Return the child processes of all threads of a running process."""
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+    """Return the child processes of a running process."""
+    return [child.pid for child in psutil.Process(pid).children()]
 
 
 def left_running(folder: Path, seconds: float = 10.0) -> dict[int, str]:
