@@ -25,6 +25,7 @@ from kubealign_services.generation.triton_engine.model_repository import (
     write_model_repository,
 )
 from kubealign_services.generation.triton_engine.server_install import TritonInstallation, server_arguments
+from kubealign_services.runtime.process.child_pids import list_child_pids
 
 log = logging.getLogger(__name__)
 
@@ -134,7 +135,7 @@ class ManagedTritonServer:
         if self._process is None:
             return "the Triton server is not running"
         # The model has its own process; if only that one ended, the server would wait for ever.
-        models = [asyncio.create_task(_wait_for_exit(child)) for child in _child_pids(self._process.pid)]
+        models = [asyncio.create_task(_wait_for_exit(child)) for child in list_child_pids(self._process.pid)]
         server = asyncio.create_task(self._process.wait())
         try:
             await asyncio.wait([server, *models], return_when=asyncio.FIRST_COMPLETED)
@@ -266,15 +267,6 @@ async def _wait_for_exit(pid: int) -> None:
     finally:
         loop.remove_reader(process)
         os.close(process)
-
-
-def _child_pids(pid: int) -> list[int]:
-    """Return the child pids of all threads of a process; empty where it has ended."""
-    try:
-        tasks = [(task / "children").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
-    except (FileNotFoundError, ProcessLookupError):
-        return []
-    return [int(child) for task in tasks for child in task.split()]
 
 
 def _describe_exit(code: int) -> str:
