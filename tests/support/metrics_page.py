@@ -6,9 +6,12 @@ from pathlib import Path
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 #: Reported only with an option of the spec: an importance correction, an overlong penalty, a dual clip,
-#: another trust region, a likelihood of good responses, a mask, or a workflow.
+#: another trust region, a likelihood of good responses, a mask, a workflow, a validation, or reward models
+#: beside the critic.
 ASKED_FOR = (
     "seconds/record",
+    "seconds/score/critic",
+    "seconds/validation",
     "importance/",
     "policy/behaviour_kl",
     "policy/clip_dual_fraction",
@@ -39,7 +42,7 @@ OFFLINE = (
     "seconds/revise",
     "seconds/compare",
 )
-CRITIC = ("critic/", "value/", "seconds/values")
+CRITIC = ("critic/", "value/", "seconds/values", "seconds/train/")
 
 
 def online_figures(rewards: Sequence[str], *, critic: bool, kl_in_loss: bool) -> set[str]:

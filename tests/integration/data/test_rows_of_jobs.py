@@ -98,6 +98,7 @@ def test_chats_to_samples_to_rows(tmp_path: Path) -> None:
         result = (run.folder("samples") / "result" / "data.jsonl").read_text().splitlines()
         chat, again = load_prepared(run.folder("chat")), load_prepared(run.folder("again"))
         measured = [figures for figures in run.metrics("again") if "val/loss" in figures]
+        steps = run.steps("again")
     # Half of the learned tokens end a turn, and those are learned quickly.
     assert losses[-1] < losses[0] / 2
     batch = collate(chat.train[:1], ["a"], "demonstrations")
@@ -115,3 +116,5 @@ def test_chats_to_samples_to_rows(tmp_path: Path) -> None:
         assert prepared.response_tokens is not None
         assert again.tokenizer.decode(prepared.response_tokens[:-1]) == row["messages"][-1]["content"]
     assert measured and again.validation is not None and len(again.validation) == 16
+    # The validation at the start is reported by the step after it.
+    assert steps[1]["seconds/validation"] > 0 and "seconds/validation" not in steps[2]

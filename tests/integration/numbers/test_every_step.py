@@ -30,7 +30,7 @@ TOKEN_VALUES = {"logprobs", "trainer_logprobs", "logprob_gap", "kl", "advantages
 FIGURES = online_figures(["preference", "letters"], critic=True, kl_in_loss=False)
 #: Metrics that depend on the clock or the weight transport.
 NOT_REPEATED = re.compile(
-    r"time|fence|seconds/.*|tokens_per_second|refit/(snapshot_seconds|received_bytes|.*_workers)"
+    r"time|fence|seconds/.*|tokens_per_second.*|refit/(snapshot_seconds|received_bytes|.*_workers)"
 )
 
 PPO: dict[str, Any] = {

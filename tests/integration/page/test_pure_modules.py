@@ -140,6 +140,9 @@ def test_every_metric_has_one_panel(view: View) -> None:
         "reward/std",
         "kl/reference",
         "seconds/train",
+        "seconds/train/policy",
+        "seconds/score/reference",
+        "seconds/validation",
         "seconds/step",
         "new/x",
         "new/y",
@@ -151,6 +154,8 @@ def test_every_metric_has_one_panel(view: View) -> None:
         "reward/mean",
         "reward/a/mean",
     ]
+    # The parts of a phase are not stacked upon it.
+    assert next(panel for panel in panels if panel["id"] == "phases")["names"] == ["seconds/train"]
     assert next(panel for panel in panels if panel["title"] == "new")["names"] == ["new/x", "new/y"]
 
 

@@ -88,6 +88,7 @@ class PolicyObjective:
         sums = {name: (metric_shares * each).sum() for name, each in terms.shares.items()}
         sums |= {
             "policy/ratio_mean": (metric_shares * log_ratio.exp()).sum(),
+            "policy/ratio_variance": (metric_shares * log_ratio.expm1().square()).sum(),
             "policy/approx_kl": (metric_shares * (log_ratio.expm1() - log_ratio)).sum(),
             "policy/entropy": entropy.detach(),
         }

@@ -3,6 +3,7 @@
 import asyncio
 
 from kubealign_services.batch.auxiliary_sequences import drop_auxiliary
+from kubealign_services.roles.driver.metrics.batch_metrics import objective_metrics
 from kubealign_services.roles.driver.state import JobState
 from kubealign_services.roles.driver.training_run import TrainingRun
 
@@ -28,6 +29,7 @@ async def run_training_loop(run: TrainingRun, state: JobState) -> JobState:
             if batch is None:
                 state.finished = state.finished or "the data ran out"
                 break
+            run.validation.report_time(step)
             await asyncio.gather(
                 run.critic_values.add_to(batch, step),  # only if the algorithm has a critic
                 run.old_logprobs.add_to(batch, step),  # only if a KL penalty or several updates need them
@@ -40,6 +42,7 @@ async def run_training_loop(run: TrainingRun, state: JobState) -> JobState:
             await run.weight_sync.wait_until_snapshot_taken(step)
             state = await run.train_step(batch, run.source.state_after(state), step)
             run.logprob_gap_gate.check(batch, step)
+            step.add(objective_metrics(step.metrics))
             await run.weight_sync.publish_in_background(state.version, step)
         if run.validation.is_due(state.step):
             await run.validation.measure(state)

@@ -1,6 +1,7 @@
 """Driver-side clients of trainer and critic: typed calls, each with a deadline."""
 
 import asyncio
+from collections.abc import Awaitable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -178,10 +179,13 @@ class ColocatedScorer:
         """Add the columns reward.NAME (float64 [S]) and reference_logprobs (float32 [T])."""
         with step.phase("score"):
             if self._rewards and self._critic is not None:
-                for name, scores in (await self._critic.scores(batch, self._rewards)).items():
-                    batch.sequence_columns[f"reward.{name}"] = scores.double()
+                with step.phase("score/critic"):
+                    scores = await self._critic.scores(batch, self._rewards)
+                for name, values in scores.items():
+                    batch.sequence_columns[f"reward.{name}"] = values.double()
             if self._reference:
-                batch.token_columns["reference_logprobs"] = await self._trainer.reference_logprobs(batch)
+                with step.phase("score/reference"):
+                    batch.token_columns["reference_logprobs"] = await self._trainer.reference_logprobs(batch)
 
 
 class LogprobGapGate:
@@ -222,11 +226,17 @@ async def run_train_step(
             policy = await trainer.train_step(batch, after, update)
         else:
             policy, values = await asyncio.gather(
-                trainer.train_step(batch, after, update), critic.train_step(batch, after, update=True)
+                _measure(step, "train/policy", trainer.train_step(batch, after, update)),
+                _measure(step, "train/critic", critic.train_step(batch, after, update=True)),
             )
     step.add(_prefix_metrics(policy, "trainer"))
     step.add(_prefix_metrics(values, "critic"))
     return after
+
+
+async def _measure(step: StepRecord, phase: str, training: Awaitable[dict[str, float]]) -> dict[str, float]:
+    with step.phase(phase):
+        return await training
 
 
 def _prefix_metrics(metrics: dict[str, float], role: str) -> dict[str, float]:

@@ -1,14 +1,14 @@
 """Metrics of a batch: log-probability gap, waits, data position, responses and reward model attributes."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 
-import torch
+from torch import Tensor
 
 from kubealign.v1 import scoring_pb2
 from kubealign_services.algorithms.losses.logprob_gap import comparable_tokens
 from kubealign_services.batch.auxiliary_sequences import trainable
-from kubealign_services.batch.packed import Batch
+from kubealign_services.batch.packed import Batch, sequence_sums
 from kubealign_services.roles.driver.errors import UnrecoverableError
 from kubealign_services.roles.driver.rollouts.batch_assembly import compute_staleness, has_mixed_versions
 from kubealign_services.roles.driver.rollouts.group_tracker import RolloutGroup
@@ -64,9 +64,13 @@ def data_metrics(prompts: EpochPrompts, dropped_rows: int) -> dict[str, float]:
 def response_metrics(batch: Batch, version: int) -> dict[str, float]:
     """Return lengths, truncation, staleness and weight version of a batch of samples, without auxiliary
     sequences.
+
+    A prompt is the tokens before the first response token: later tokens of a workflow's tools count in
+    neither length.
     """
     batch = trainable(batch)
-    lengths = torch.zeros(len(batch)).index_add(0, batch.sequence_of_token, batch.token("loss_mask").float())
+    lengths = sequence_sums(batch.token("loss_mask").float(), batch)
+    prompt_lengths = _prompt_lengths(batch)
     age = compute_staleness(batch, version)
     workflow_metrics = {
         f"rollout/{name}": float(batch.sequence(name).float().mean())
@@ -75,7 +79,11 @@ def response_metrics(batch: Batch, version: int) -> dict[str, float]:
     }
     return workflow_metrics | {
         "batch/tokens": len(batch.tokens),
+        "batch/prompt_tokens": float(prompt_lengths.sum()),
+        "batch/response_tokens": float(lengths.sum()),
         "batch/sequences": len(batch),
+        "prompt/length": float(prompt_lengths.mean()),
+        "prompt/length_max": float(prompt_lengths.max()),
         "response/length": float(lengths.mean()),
         "response/length_max": float(lengths.max()),
         "response/truncated_share": float(batch.sequence("truncated").float().mean()),
@@ -83,6 +91,38 @@ def response_metrics(batch: Batch, version: int) -> dict[str, float]:
         "rollout/staleness": float(age.float().mean()),
         "rollout/staleness_max": float(age.max()),
         "rollout/mixed_versions_share": float(has_mixed_versions(batch).float().mean()),
+    }
+
+
+def _prompt_lengths(batch: Batch) -> Tensor:
+    """Return the number of tokens before the first response token of each sequence, float32 [S]."""
+    mask = batch.token("loss_mask").long()
+    seen = mask.cumsum(0)
+    before = (seen - mask)[batch.cu_seqlens[:-1].long()]
+    return sequence_sums((seen == before[batch.sequence_of_token]).float(), batch)
+
+
+def scoring_seconds(scores: Iterable[scoring_pb2.Score]) -> dict[str, float]:
+    """Return the seconds that the workers of each source computed for these scores: seconds/score/SOURCE."""
+    seconds: dict[str, float] = {}
+    for score in scores:
+        name = f"seconds/score/{score.source}"
+        seconds[name] = seconds.get(name, 0.0) + score.seconds
+    return seconds
+
+
+def objective_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return the objective of RLHF, the mean reward minus the KL penalty, and its part that is no reward.
+
+    Per response, in units of the reward, like TRL's metrics of the same names; empty where the step has
+    no KL penalty. Source: Ouyang et al. 2022, equation 2 (without the pretraining term).
+    """
+    if "kl/coefficient" not in metrics or "kl/reference_sequence" not in metrics:
+        return {}
+    penalty = metrics["kl/coefficient"] * metrics["kl/reference_sequence"]
+    return {
+        "objective/non_score_reward": -penalty,
+        "objective/rlhf_reward": metrics["reward/mean"] - penalty,
     }
 
 

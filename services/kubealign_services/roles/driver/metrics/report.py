@@ -88,8 +88,7 @@ class MetricsReport:
             return
         seconds = record.elapsed_seconds()
         record.metrics["seconds/step"] = seconds
-        if "batch/tokens" in record.metrics:
-            record.metrics["tokens_per_second"] = record.metrics["batch/tokens"] / seconds
+        record.add(throughput(record.metrics))
         self.latest_metrics, self.latest_step_time = record.metrics, time.monotonic()
         self.write(step, record.metrics)
         self.write_samples(step, record.previews)
@@ -106,6 +105,22 @@ class MetricsReport:
         for sink in self._sinks:
             sink.step(step, self._fence, metrics)
         log.info("step", extra={"step": step, "metrics": dict(metrics)})
+
+
+def throughput(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return the tokens per second of the whole step, of its training (both count prompt and response
+    tokens) and of its generation (response tokens), as far as the step measured them.
+    """
+    phases = (
+        ("tokens_per_second", "batch/tokens", "seconds/step"),
+        ("tokens_per_second/train", "batch/tokens", "seconds/train"),
+        ("tokens_per_second/generate", "batch/response_tokens", "seconds/generate"),
+    )
+    return {
+        name: metrics[tokens] / metrics[seconds]
+        for name, tokens, seconds in phases
+        if tokens in metrics and metrics.get(seconds, 0.0) > 0
+    }
 
 
 def append_lines(path: Path, lines: str) -> None:

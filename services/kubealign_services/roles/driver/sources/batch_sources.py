@@ -14,10 +14,12 @@ from kubealign_services.roles.driver.metrics.batch_metrics import (
     data_metrics,
     response_metrics,
     reward_model_metrics,
+    scoring_seconds,
     wait_metrics,
 )
 from kubealign_services.roles.driver.metrics.report import SampleText, StepRecord
 from kubealign_services.roles.driver.rollouts.batch_assembly import (
+    REFERENCE,
     SamplingInfo,
     assemble_batch,
     make_sample_id,
@@ -181,14 +183,11 @@ class GroupSource:
             groups, scorers.bus_rewards, self._sampling, state.version, scorers.bus_reference
         )
         await scorers.colocated.score(batch, step)
-        step.add(
-            reward_model_metrics(
-                group.score(sample, name)
-                for group in groups
-                for sample in group.rollouts
-                for name in scorers.bus_rewards
-            )
-        )
+        sources = (*scorers.bus_rewards, *([REFERENCE] if scorers.bus_reference else []))
+        scores = [
+            group.score(sample, source) for group in groups for sample in group.rollouts for source in sources
+        ]
+        step.add(reward_model_metrics(scores) | scoring_seconds(scores))
         step.add(combine_rewards(batch, scorers.rewards, state.step + 1, state.rewards))
         step.add(response_metrics(batch, state.version))
         step.add(data_metrics(self._prompts, self._dropped_rows))

@@ -1,5 +1,6 @@
 """Validation on held-out rows before, during and after training: loss and sampled responses."""
 
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -112,11 +113,18 @@ class ValidationSchedule:
         self._spec = spec
         self._measurements = measurements
         self._report = report
+        self._seconds: float | None = None
 
     def is_due(self, step: int) -> bool:
         """Return True if a measurement is due after this step."""
         every = self._spec.every_steps if self._spec else None
         return every is not None and step % every == 0
+
+    def report_time(self, step: StepRecord) -> None:
+        """Add the duration of the measurements since the previous step, if there were any."""
+        if self._seconds is not None:
+            step.add({"seconds/validation": self._seconds})
+        self._seconds = None
 
     async def measure_at_start(self, state: JobState) -> None:
         """Measure before the first step if the spec asks for it."""
@@ -131,11 +139,13 @@ class ValidationSchedule:
     async def measure(self, state: JobState) -> None:
         """Measure now, write the metrics, and set `state.finished` if they end the job."""
         metrics: dict[str, float] = {}
+        started_at = time.perf_counter()
         for measurement in self._measurements:
             metrics.update(await measurement(state))
         state.validation = metrics
         state.validated_step = state.step
         self._report.write(state.step, metrics)
+        self._seconds = time.perf_counter() - started_at
         stopping = self._spec.early_stopping if self._spec else None
         if stopping is None:
             return

@@ -397,3 +397,17 @@ def test_gap_covers_tokens_of_the_current_weights() -> None:
     assert gap() == (pytest.approx(0.1), pytest.approx(0.1))
     result.scalars["version"] = 9.0
     assert gap() == (None, None)
+
+
+def test_the_variance_of_the_ratio_is_around_one() -> None:
+    given = batch()
+    logprobs, old = stand_in(given, WEIGHTS).logprobs, given.token("old_logprobs")
+    assert logprobs is not None
+    squares = [
+        (math.exp(float(logprobs[position] - old[position])) - 1) ** 2
+        for position in itertools.chain.from_iterable(slow_spans(given))
+    ]
+    _, objective = clipped()
+    assert value_and_gradient(objective, given)[2]["policy/ratio_variance"] == pytest.approx(
+        sum(squares) / len(squares), abs=1e-12
+    )

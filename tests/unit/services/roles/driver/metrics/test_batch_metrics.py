@@ -1,11 +1,19 @@
-"""Log-probability gap between engine and trainer, over the tokens whose values should agree."""
+"""Metrics of a batch: log-probability gap, lengths, scoring times, objective of RLHF, throughput."""
 
 import pytest
 import torch
 
+from kubealign.v1 import scoring_pb2
 from kubealign_services.batch.packed import Batch, pack
 from kubealign_services.roles.driver.errors import UnrecoverableError
-from kubealign_services.roles.driver.metrics.batch_metrics import check_logprob_gap, measure_logprob_gap
+from kubealign_services.roles.driver.metrics.batch_metrics import (
+    check_logprob_gap,
+    measure_logprob_gap,
+    objective_metrics,
+    response_metrics,
+    scoring_seconds,
+)
+from kubealign_services.roles.driver.metrics.report import throughput
 
 
 def batch() -> Batch:
@@ -51,3 +59,42 @@ def test_a_gap_above_the_gate_or_nan_fails_the_job() -> None:
     for mean in (0.051, float("nan")):
         with pytest.raises(UnrecoverableError, match="mismatchGate"):
             check_logprob_gap({"rollout/logprob_gap_mean": mean}, 0.05)
+
+
+def test_a_prompt_ends_at_the_first_response_token() -> None:
+    """Check that a tool's tokens between two turns of the policy count as neither prompt nor response."""
+    packed = pack([[1, 2, 3, 4, 5, 6], [1, 2, 3]], ["0", "1"])
+    packed.token_columns |= {
+        "loss_mask": torch.tensor([0, 0, 1, 0, 0, 1, 0, 1, 1], dtype=torch.uint8),
+        "weight_version": torch.zeros(9, dtype=torch.int32),
+        "behaviour_logprobs": torch.zeros(9),
+    }
+    packed.sequence_columns["truncated"] = torch.zeros(2, dtype=torch.uint8)
+    metrics = response_metrics(packed, 0)
+    assert (metrics["prompt/length"], metrics["prompt/length_max"]) == (1.5, 2)
+    assert (metrics["response/length"], metrics["response/length_max"]) == (2, 2)
+    assert (metrics["batch/prompt_tokens"], metrics["batch/response_tokens"]) == (3, 4)
+    assert metrics["batch/tokens"] == 9
+
+
+def test_scoring_seconds_are_added_up_by_source() -> None:
+    scores = [("exact", 0.5), ("reference", 2.0), ("exact", 0.25)]
+    assert scoring_seconds(
+        scoring_pb2.Score(source=source, seconds=seconds) for source, seconds in scores
+    ) == {"seconds/score/exact": 0.75, "seconds/score/reference": 2.0}
+
+
+def test_the_objective_is_the_reward_minus_the_priced_divergence() -> None:
+    step = {"reward/mean": 1.5, "kl/coefficient": 0.1, "kl/reference_sequence": 4.0}
+    assert objective_metrics(step) == {
+        "objective/non_score_reward": pytest.approx(-0.4),
+        "objective/rlhf_reward": pytest.approx(1.1),
+    }
+    assert objective_metrics({"reward/mean": 1.5}) == {}
+
+
+def test_throughput_is_reported_for_the_phases_that_a_step_has() -> None:
+    step = {"batch/tokens": 60, "batch/response_tokens": 20, "seconds/step": 4.0, "seconds/train": 2.0}
+    assert throughput(step) == {"tokens_per_second": 15, "tokens_per_second/train": 30}
+    assert throughput({**step, "seconds/generate": 0.5})["tokens_per_second/generate"] == 40
+    assert throughput({"seconds/step": 4.0}) == {}
