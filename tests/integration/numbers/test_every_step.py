@@ -43,7 +43,10 @@ PPO: dict[str, Any] = {
 LAYOUTS: dict[str, dict[str, Any]] = {
     "shared": {
         "refit": {"transport": "SharedMemory"},
-        "trackers": [{"name": "lines", "jsonLines": {}}, {"name": "curves", "tensorBoard": {}}],
+        "trackers": [
+            {"name": "lines", "completions": 6, "jsonLines": {}},
+            {"name": "curves", "tensorBoard": {}},
+        ],
     },
     "stream": {"refit": {"transport": "Stream"}},
     "colocated": {"reference": "WithTrainer", "reward": "WithCritic"},
@@ -196,6 +199,9 @@ def test_trackers_have_the_same_figures(runs: dict[str, Ran]) -> None:
         step: {name: value for name, value in metrics.items() if name not in ("step", "fence", "time")}
         for step, metrics in figures.items()
     }
+    rows = [json.loads(line) for line in (folder / "lines" / "completions.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [step for step in range(1, STEPS + 1) for _ in range(6)]
+    assert all(row.keys() >= {"completion", "reward/letters", "reward/preference"} for row in rows)
     events = EventAccumulator(str(folder / "curves")).Reload()
     curve = {event.step: event.value for event in events.Scalars("reward/mean")}
     assert curve == {step: pytest.approx(metrics["reward/mean"]) for step, metrics in figures.items()}

@@ -1,10 +1,12 @@
 """Each tracker with its real library: written data is read back, also after a restart and a rollback."""
 
+import csv
 import json
 import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,15 +19,37 @@ from support.bad_specs import whole_job
 DRIVERS = ((1, [1, 2, 3, 4]), (2, [3, 4, 5]))
 
 
+def sample(response: str, reward: float) -> dict[str, object]:
+    """Return a sample in the form of the read model."""
+    return {
+        "prompt": "a | b\nc",
+        "response": response,
+        "reward": reward,
+        "rewards": {"exact": reward},
+        "weight_version": 1,
+        "truncated": False,
+        "group_id": "0/7",
+        "purpose": "train",
+        "tokens": [],
+        "token_values": {},
+    }
+
+
 def track(folder: Path, tracker: dict[str, object]) -> Path:
-    """Write the metrics of two driver runs to a tracker named `it`; return its folder."""
+    """Write the metrics of two driver runs to a tracker named `it`; return its folder.
+
+    Step 4 of the second one has three samples, of which the tracker gets two.
+    """
     document = whole_job("sft") | {"metadata": {"name": "sums"}}
-    document["spec"]["trackers"] = [{"name": "it", **tracker}]
+    document["spec"]["trackers"] = [{"name": "it", "completions": 2, **tracker}]
     job = AlignmentJob.model_validate(document)
     for fence, steps in DRIVERS:
         (opened_tracker,) = open_trackers(job, folder)
         for step in steps:
             opened_tracker.step(step, fence, {"sft/loss": step + fence / 10, "seconds/step": 0.5})
+            if (fence, step) == (2, 4):
+                samples = [sample("best", 0.75), sample("worst", 0.25), sample("other", 0.5)]
+                opened_tracker.samples(step, fence, samples)
             if step == 2:
                 opened_tracker.step(step, fence, {"val/loss": 7.0})
         opened_tracker.request_close(RunOutcome.STOPPED if fence == 1 else RunOutcome.SUCCEEDED)
@@ -49,6 +73,10 @@ def test_tensorboard(tmp_path: Path) -> None:
     assert [(event.step, event.value) for event in events.Scalars("val/loss")] == [(2, 7.0)]
     texts = events.Tensors("spec/text_summary")
     assert b"demonstrations" in texts[0].tensor_proto.string_val[0]
+    (table,) = events.Tensors("completions/train/text_summary")
+    header, _, *rows = table.tensor_proto.string_val[0].decode().splitlines()
+    assert table.step == 4 and "prompt | completion | reward | reward/exact" in header
+    assert len(rows) == 2 and r"| a \| b<br>c | best | 0.75 | 0.75 |" in rows[0]
 
 
 def test_mlflow_in_files(tmp_path: Path) -> None:
@@ -61,6 +89,14 @@ def test_mlflow_in_files(tmp_path: Path) -> None:
     (run,) = client.search_runs([experiment.experiment_id])
     assert (run.info.run_name, run.info.status) == ("sums", "FINISHED")
     assert "demonstrations" in run.data.tags["kubealign.spec"]
+    (artifact,) = client.list_artifacts(run.info.run_id, "completions")
+    assert artifact.path == "completions/train-000004.csv"
+    with Path(client.download_artifacts(run.info.run_id, artifact.path)).open(newline="") as file:
+        table = list(csv.DictReader(file))
+    assert [(row["completion"], row["reward"], row["prompt"]) for row in table] == [
+        ("best", "0.75", "a | b\nc"),
+        ("worst", "0.25", "a | b\nc"),
+    ]
     history = client.get_metric_history(run.info.run_id, "sft/loss")
     assert [(figure.step, figure.value) for figure in history] == [
         (1, 1.1),
@@ -84,6 +120,12 @@ def test_weights_and_biases_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     files = sorted(folder.glob("wandb/offline-run-*/run-*.wandb"))
     assert [file.name for file in files] == [f"run-{run_id}.wandb"] * 2
     rows = [row for file in files for row in history(file)]
+    (logged,) = [row for row in rows if "completions/train.path" in row]
+    rows.remove(logged)
+    (path,) = folder.glob(f"wandb/offline-run-*/files/{logged['completions/train.path']}")
+    table = json.loads(path.read_text())
+    assert (logged["step"], table["columns"][3:6]) == (4, ["prompt", "completion", "reward"])
+    assert [row[4:6] for row in table["data"]] == [["best", 0.75], ["worst", 0.25]]
     assert [(row["step"], row["fence"], row.get("sft/loss", row.get("val/loss"))) for row in rows] == [
         (1, 1, 1.1),
         (2, 1, 2.1),
@@ -96,7 +138,7 @@ def test_weights_and_biases_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ]
 
 
-def history(file: Path) -> list[dict[str, float]]:
+def history(file: Path) -> list[dict[str, Any]]:
     """Return the rows of an offline file."""
     from wandb.proto import wandb_internal_pb2
 
@@ -105,7 +147,9 @@ def history(file: Path) -> list[dict[str, float]]:
         record = wandb_internal_pb2.Record.FromString(data)
         if record.WhichOneof("record_type") == "history":
             items = record.history.item
-            rows.append({item.key or item.nested_key[0]: json.loads(item.value_json) for item in items})
+            rows.append(
+                {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in items}
+            )
     return rows
 
 
@@ -144,4 +188,9 @@ def test_json_lines(tmp_path: Path) -> None:
         (3, 2),
         (4, 2),
         (5, 2),
+    ]
+    rows = [json.loads(line) for line in (folder / "completions.jsonl").read_text().splitlines()]
+    assert [(row["step"], row["fence"], row["completion"], row["reward/exact"]) for row in rows] == [
+        (4, 2, "best", 0.75),
+        (4, 2, "worst", 0.25),
     ]

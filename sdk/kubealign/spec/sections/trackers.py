@@ -80,6 +80,13 @@ class TrackerSpec(SpecModel):
     name: EntryName = Field(
         description="Unique in the job; files are written to trackers/NAME of the run directory."
     )
+    completions: int = Field(
+        0,
+        ge=0,
+        le=256,
+        description="Responses of each step, and of each validation, that the tracker receives with their "
+        "prompts and rewards, as the table `completions`: the best, the worst, then drawn ones. 0: none.",
+    )
     tensor_board: TensorBoardTracker | None = Field(None, description="TensorBoard event files.")
     weights_and_biases: WeightsAndBiasesTracker | None = Field(None, description="Weights & Biases.")
     mlflow: MlflowTracker | None = Field(None, description="MLflow.")

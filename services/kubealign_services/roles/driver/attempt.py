@@ -28,7 +28,7 @@ from kubealign_services.roles.driver.errors import ShutdownRequested, Unrecovera
 from kubealign_services.roles.driver.loop import run_training_loop
 from kubealign_services.roles.driver.metrics.progress import ProgressTracker, heartbeat_payload
 from kubealign_services.roles.driver.metrics.report import MetricSink, MetricsReport
-from kubealign_services.roles.driver.metrics.sample_logging import SamplePreviews, TokenSplitter, make_decoder
+from kubealign_services.roles.driver.metrics.sample_logging import SamplePreviews
 from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
 from kubealign_services.roles.driver.shutdown import (
     ShutdownDeadline,
@@ -104,9 +104,7 @@ async def run_attempt(
                     collector=collector,
                     trainer=trainer,
                     critic=critic,
-                    previews=SamplePreviews(
-                        TokenSplitter(lambda: make_decoder(prepared.tokenizer)), spec.seed
-                    ),
+                    previews=SamplePreviews.of_job(spec, prepared),
                 )
                 checkpoints = CheckpointWriter(context.job.name, fence, store, members)
                 report = MetricsReport(run_dir / "metrics.jsonl", fence, sinks)

@@ -16,7 +16,7 @@ from kubealign_services.roles.driver.data_generation.attempt import generate_dat
 from kubealign_services.roles.driver.errors import ShutdownRequested, UnrecoverableError
 from kubealign_services.roles.driver.metrics.progress import DriverServicer, ProgressTracker
 from kubealign_services.roles.driver.metrics.report import MetricSink
-from kubealign_services.roles.driver.metrics.sample_logging import SampleFile
+from kubealign_services.roles.driver.metrics.sample_logging import PREVIEWS_PER_STEP, SampleFile
 from kubealign_services.roles.driver.metrics.trackers import run_trackers
 from kubealign_services.roles.driver.rollouts.payload_limits import check_payload_limits
 from kubealign_services.roles.driver.shutdown import ShutdownDeadline
@@ -54,9 +54,9 @@ class TelemetrySink:
         self._context.read_model.add_metrics(step, fence, metrics)
         self._progress.report_step(step)
 
-    def samples(self, step: int, samples: Sequence[Mapping[str, Any]]) -> None:
+    def samples(self, step: int, fence: int, samples: Sequence[Mapping[str, Any]]) -> None:
         """Publish a few samples of a step to the read model."""
-        for sample in samples:
+        for sample in samples[:PREVIEWS_PER_STEP]:
             self._context.read_model.add_sample(step, sample)
 
 

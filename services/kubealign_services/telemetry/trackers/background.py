@@ -5,9 +5,11 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from kubealign_services.telemetry.trackers.contract import RunOutcome, Tracker
+from kubealign_services.telemetry.trackers.completions import completion_rows
+from kubealign_services.telemetry.trackers.contract import CompletionTracker, RunOutcome, Tracker
 
 #: Maximum number of steps and validations that are queued while a tracker is slow.
 MAX_QUEUED_STEPS = 4096
@@ -15,20 +17,40 @@ MAX_QUEUED_STEPS = 4096
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class _Metrics:
+    step: int
+    fence: int
+    values: dict[str, float]
+
+
+@dataclass(frozen=True)
+class _Completions:
+    step: int
+    rows: list[dict[str, Any]]
+
+
 class BackgroundTracker:
     """A metric sink that returns at once. `open_tracker` creates the tracker, on its thread.
 
-    An exception of the tracker ends it, with one warning; while the tracker hangs, metrics beyond
-    `max_queued` steps are dropped.
+    An exception of the tracker ends it, with one warning; while the tracker hangs, metrics and responses
+    beyond `max_queued` calls are dropped.
+
+    `completions`: number of responses of a step that the tracker gets.
     """
 
     def __init__(
-        self, name: str, open_tracker: Callable[[], Tracker], max_queued: int = MAX_QUEUED_STEPS
+        self,
+        name: str,
+        open_tracker: Callable[[], Tracker],
+        max_queued: int = MAX_QUEUED_STEPS,
+        completions: int = 0,
     ) -> None:
         self.name = name
         self.dropped = 0
         self._open = open_tracker
-        self._steps: queue.Queue[tuple[int, int, dict[str, float]] | RunOutcome] = queue.Queue(max_queued)
+        self._completions = completions
+        self._steps: queue.Queue[_Metrics | _Completions | RunOutcome] = queue.Queue(max_queued)
         self._failed = False
         self._outcome: RunOutcome | None = None
         # A daemon thread: the interpreter does not wait for a tracker that hangs.
@@ -36,10 +58,17 @@ class BackgroundTracker:
         self._thread.start()
 
     def step(self, step: int, fence: int, metrics: Mapping[str, float]) -> None:
+        self._enqueue(_Metrics(step, fence, dict(metrics)))
+
+    def samples(self, step: int, fence: int, samples: Sequence[Mapping[str, Any]]) -> None:
+        if rows := completion_rows(step, fence, samples[: self._completions]):
+            self._enqueue(_Completions(step, rows))
+
+    def _enqueue(self, item: _Metrics | _Completions) -> None:
         if self._failed:
             return
         try:
-            self._steps.put_nowait((step, fence, dict(metrics)))
+            self._steps.put_nowait(item)
         except queue.Full:
             if not self.dropped:
                 log.warning(
@@ -47,9 +76,6 @@ class BackgroundTracker:
                     extra={"tracker": self.name, "waiting": self._steps.qsize()},
                 )
             self.dropped += 1
-
-    def samples(self, step: int, samples: Sequence[Mapping[str, Any]]) -> None:
-        """Ignore samples; trackers receive metrics only."""
 
     def request_close(self, outcome: RunOutcome) -> None:
         """Ask the tracker to write the queued metrics and close. Returns at once."""
@@ -77,8 +103,12 @@ class BackgroundTracker:
     def _process_queue(self, tracker: Tracker) -> None:
         while not (self._outcome is not None and self._steps.empty()):
             item = self._steps.get()
-            if isinstance(item, RunOutcome):
-                break
-            tracker.step(*item)
+            match item:
+                case RunOutcome():
+                    break
+                case _Metrics():
+                    tracker.step(item.step, item.fence, item.values)
+                case _Completions() if isinstance(tracker, CompletionTracker):
+                    tracker.completions(item.step, item.rows)
         assert self._outcome is not None
         tracker.close(self._outcome)

@@ -1,10 +1,10 @@
 """Tracker contract: destinations of a job's metrics besides its own files."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 
 class RunOutcome(StrEnum):
@@ -42,6 +42,17 @@ class Tracker(Protocol):
 
     def close(self, outcome: RunOutcome) -> None:
         """Flush and close."""
+
+
+@runtime_checkable
+class CompletionTracker(Tracker, Protocol):
+    """A tracker that also records sampled responses."""
+
+    def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Record responses of a step, or of a validation at the step (`completions.completion_rows`).
+
+        At least one row. Called with at most as many rows as the tracker's `completions` in the spec.
+        """
 
 
 class TrackerNotInstalled(Exception):

@@ -53,7 +53,11 @@ def open_trackers(job: AlignmentJob, run_dir: Path) -> list[BackgroundTracker]:
         spec=strip_pod_templates(job.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)),
     )
     return [
-        BackgroundTracker(spec.name, tracker_factory(spec, tracked, make_tracker_folder(run_dir, spec.name)))
+        BackgroundTracker(
+            spec.name,
+            tracker_factory(spec, tracked, make_tracker_folder(run_dir, spec.name)),
+            completions=spec.completions,
+        )
         for spec in job.spec.trackers
     ]
 

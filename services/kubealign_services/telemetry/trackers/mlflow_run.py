@@ -3,13 +3,14 @@
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from kubealign.spec.sections.trackers import MlflowTracker
+from kubealign_services.telemetry.trackers.completions import TABLE, to_csv
 from kubealign_services.telemetry.trackers.contract import RunOutcome, TrackedJob
 
 _RUN_ID_FILE = "run-id"
@@ -46,6 +47,11 @@ class MlflowWriter:
         ]
         for begin in range(0, len(batch), _MAX_BATCH):
             self._client.log_batch(self._run, metrics=batch[begin : begin + _MAX_BATCH])
+
+    def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        # A file for each step: the library's own tables are read and written whole for each addition.
+        name = f"{TABLE}/{rows[0]['purpose']}-{step:06d}.csv"
+        self._client.log_text(self._run, to_csv(rows), name)
 
     def close(self, outcome: RunOutcome) -> None:
         self._client.set_terminated(self._run, _STATUS[outcome])

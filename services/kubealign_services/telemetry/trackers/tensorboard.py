@@ -1,11 +1,12 @@
 """Tracker that writes TensorBoard event files."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from kubealign_services.telemetry.trackers.completions import TABLE, to_markdown
 from kubealign_services.telemetry.trackers.contract import RunOutcome, TrackedJob
 
 _FLUSH_SECONDS = 10
@@ -31,6 +32,12 @@ class TensorBoardWriter:
             self._open_writer(fence, step if _TRAINED_STEP_METRIC in metrics else step + 1)
         for name, value in metrics.items():
             self._writer.add_scalar(name, value, step)
+
+    def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        if self._writer is None:
+            # Responses of a validation before the first step.
+            self._open_writer(int(rows[0]["fence"]), step + 1)
+        self._writer.add_text(f"{TABLE}/{rows[0]['purpose']}", to_markdown(rows), step)
 
     def close(self, outcome: RunOutcome) -> None:
         if self._writer is not None:

@@ -2,11 +2,12 @@
 
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from kubealign.spec.sections.trackers import TrackerMode, WeightsAndBiasesTracker
+from kubealign_services.telemetry.trackers.completions import TABLE
 from kubealign_services.telemetry.trackers.contract import RunOutcome, TrackedJob
 
 _RUN_ID_FILE = "run-id"
@@ -54,6 +55,12 @@ class WeightsAndBiasesWriter:
 
     def step(self, step: int, fence: int, metrics: Mapping[str, float]) -> None:
         self._run.log({_STEP_METRIC: step, "fence": fence, **metrics})
+
+    def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        columns = list(rows[0])
+        table = self._wandb.Table(columns=columns, data=[[row[name] for name in columns] for row in rows])
+        name = f"{TABLE}/{rows[0]['purpose']}"
+        self._run.log({_STEP_METRIC: step, "fence": rows[0]["fence"], name: table})
 
     def close(self, outcome: RunOutcome) -> None:
         self._run.finish(exit_code=1 if outcome is RunOutcome.FAILED else 0)

@@ -18,7 +18,7 @@ from kubealign_services.roles.driver.data_generation.row_format import RowFormat
 from kubealign_services.roles.driver.data_generation.samples import SampleMetrics
 from kubealign_services.roles.driver.data_generation.selection import RewardSelector
 from kubealign_services.roles.driver.frozen_models.scores import RowScorer
-from kubealign_services.roles.driver.metrics.sample_logging import SamplePreviews, TokenSplitter, make_decoder
+from kubealign_services.roles.driver.metrics.sample_logging import SamplePreviews
 from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
 
 
@@ -46,7 +46,7 @@ def _build_annotator(job: AlignmentJob, prepared: PreparedJob, collector: Rollou
         entry=spec.algorithm.value,
         rewards=spec.rewards,
         scores=RowScorer(collector, bus_rewards(job), timeout, retries),
-        previews=SamplePreviews(TokenSplitter(lambda: make_decoder(prepared.tokenizer)), spec.seed),
+        previews=SamplePreviews.of_job(spec, prepared),
     )
 
 
@@ -78,9 +78,7 @@ def _build_generator(job: AlignmentJob, prepared: PreparedJob, collector: Rollou
         sources=() if stages else sources,
         stages=stages,
         selector=selector,
-        metrics=SampleMetrics(
-            SamplePreviews(TokenSplitter(lambda: make_decoder(prepared.tokenizer)), spec.seed)
-        ),
+        metrics=SampleMetrics(SamplePreviews.of_job(spec, prepared)),
     )
 
 

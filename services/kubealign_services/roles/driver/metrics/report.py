@@ -18,8 +18,8 @@ class MetricSink(Protocol):
     def step(self, step: int, fence: int, metrics: Mapping[str, float]) -> None:
         """Receive the metrics of a step, or of a validation at that step."""
 
-    def samples(self, step: int, samples: Sequence[Mapping[str, Any]]) -> None:
-        """Receive a few samples of a step."""
+    def samples(self, step: int, fence: int, samples: Sequence[Mapping[str, Any]]) -> None:
+        """Receive samples of a step: the best, the worst, then others."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class MetricsReport:
     def write_samples(self, step: int, samples: Sequence[Mapping[str, Any]]) -> None:
         """Send samples of a step to every sink."""
         for sink in self._sinks:
-            sink.samples(step, samples)
+            sink.samples(step, self._fence, samples)
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write one line of metrics and send them to every sink."""

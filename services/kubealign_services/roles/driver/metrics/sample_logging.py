@@ -13,8 +13,10 @@ from typing import Any
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from kubealign.spec.job import AlignmentJobSpec
 from kubealign_services.batch.packed import Batch
 from kubealign_services.data.errors import DataError
+from kubealign_services.data.prepared import PreparedJob
 from kubealign_services.roles.driver.metrics.report import StepRecord, append_lines
 from kubealign_services.roles.driver.validation.metrics import ValidationSample
 from kubealign_services.telemetry.json_values import to_json
@@ -62,11 +64,19 @@ class SamplePreviews:
 
     Args:
         seed: The job's seed.
+        count: Number of samples of a step.
     """
 
-    def __init__(self, texts: TokenSplitter, seed: int) -> None:
+    def __init__(self, texts: TokenSplitter, seed: int, count: int = PREVIEWS_PER_STEP) -> None:
         self._texts = texts
         self._seed = seed
+        self._count = count
+
+    @classmethod
+    def of_job(cls, spec: AlignmentJobSpec, prepared: PreparedJob) -> "SamplePreviews":
+        """Return the previews of a job: as many samples as the displays, or a tracker, show."""
+        texts = TokenSplitter(lambda: make_decoder(prepared.tokenizer))
+        return cls(texts, spec.seed, max([PREVIEWS_PER_STEP, *(each.completions for each in spec.trackers)]))
 
     def add_previews(self, batch: Batch, step: StepRecord) -> None:
         """Add previews of the batch's samples to the step. A step of given rows has none.
@@ -77,7 +87,7 @@ class SamplePreviews:
             return
         rewarded = "rewards" in batch.sequence_columns
         rewards = batch.sequence("rewards").tolist() if rewarded else [0.0] * len(batch)
-        for index in choose_samples(rewards, self._seed, step.step):
+        for index in choose_samples(rewards, self._seed, step.step, self._count):
             texts = step.sample_texts[batch.sample_ids[index]]
             sequence = batch.select([index])
             mask = sequence.token("loss_mask").bool()
@@ -119,7 +129,7 @@ class SamplePreviews:
                 "purpose": purpose,
                 **self._token_fields(sample.tokens, sample.response, {"logprobs": sample.logprobs}),
             }
-            for sample in (samples[index] for index in choose_samples(means, self._seed, step))
+            for sample in (samples[index] for index in choose_samples(means, self._seed, step, self._count))
         ]
 
     def _token_fields(
@@ -131,16 +141,21 @@ class SamplePreviews:
         return {"tokens": shown, "token_values": numbers}
 
 
-def choose_samples(rewards: Sequence[float], seed: int, step: int) -> list[int]:
-    """Return the indices of the best sample, the worst, and two others drawn from seed and step.
+def choose_samples(
+    rewards: Sequence[float], seed: int, step: int, count: int = PREVIEWS_PER_STEP
+) -> list[int]:
+    """Return the indices of the best sample, the worst, and others drawn from seed and step, `count` in all.
 
-    Returns all indices of four or fewer samples.
+    Returns all indices of four or fewer samples. The first four do not depend on the count.
     """
     if len(rewards) <= PREVIEWS_PER_STEP:
         return list(range(len(rewards)))
     order = sorted(range(len(rewards)), key=lambda index: rewards[index])
-    others = random.Random(f"{seed}:{step}").sample(order[1:-1], PREVIEWS_PER_STEP - 2)
-    return [order[-1], order[0], *sorted(others)]
+    draw = random.Random(f"{seed}:{step}")
+    others = draw.sample(order[1:-1], PREVIEWS_PER_STEP - 2)
+    rest = [index for index in order[1:-1] if index not in others]
+    more = draw.sample(rest, min(count - PREVIEWS_PER_STEP, len(rest)))
+    return [order[-1], order[0], *sorted(others), *sorted(more)]
 
 
 def collect_token_values(sequence: Batch) -> dict[str, list[float]]:
@@ -266,10 +281,10 @@ class SampleFile:
     def step(self, step: int, fence: int, metrics: Mapping[str, float]) -> None:
         """Ignore metrics: `metrics.jsonl` contains them."""
 
-    def samples(self, step: int, samples: Sequence[Mapping[str, Any]]) -> None:
+    def samples(self, step: int, fence: int, samples: Sequence[Mapping[str, Any]]) -> None:
         """Append a step's samples, or drop them if the step is not among those kept."""
         size = self._path.stat().st_size if self._path.exists() else 0
-        lines = "".join(to_json({"step": step, **sample}) + "\n" for sample in samples)
+        lines = "".join(to_json({"step": step, **sample}) + "\n" for sample in samples[:PREVIEWS_PER_STEP])
         if size + len(lines.encode()) < self._max_bytes and step % self._stride(size) == 0:
             append_lines(self._path, lines)
 

@@ -95,6 +95,9 @@ def test_best_worst_and_two_drawn_samples_are_chosen() -> None:
     assert places == choose_samples(rewards, seed=1, step=5)
     assert len({tuple(choose_samples(rewards, seed=1, step=step)) for step in range(20)}) > 5
     assert choose_samples([1.0, 2.0], seed=1, step=5) == [0, 1]
+    more = choose_samples(rewards, seed=1, step=5, count=6)
+    assert more[:4] == places and len(set(more)) == 6
+    assert sorted(choose_samples(rewards, seed=1, step=5, count=99)) == list(range(8))
 
 
 def test_previews_of_validation_samples() -> None:
@@ -129,7 +132,7 @@ def test_the_file_keeps_fewer_steps_and_stays_below_its_limit(tmp_path: Path) ->
     path = tmp_path / "samples.jsonl"
     sample_file = SampleFile(path, max_bytes=40_000)
     for step in range(1, 5000):
-        sample_file.samples(step, [{"prompt": "p" * 80, "response": "r"}])
+        sample_file.samples(step, 1, [{"prompt": "p" * 80, "response": "r"}])
     assert 36_000 < path.stat().st_size < 40_000
     steps = [int(line.partition(":")[2].partition(",")[0]) for line in path.read_text().splitlines()]
     assert steps[:100] == list(range(1, 101))
@@ -142,5 +145,5 @@ def test_the_file_keeps_fewer_steps_and_stays_below_its_limit(tmp_path: Path) ->
 def test_a_partial_line_of_a_killed_driver_is_skipped(tmp_path: Path) -> None:
     path = tmp_path / "samples.jsonl"
     path.write_text('{"step":1,"prompt":"a"}\n{"step":2,"pro')
-    SampleFile(path).samples(2, [{"prompt": "b"}])
+    SampleFile(path).samples(2, 1, [{"prompt": "b"}])
     assert path.read_text().splitlines()[-1] == '{"step":2,"prompt":"b"}'
