@@ -17,8 +17,9 @@ _VERSION_FLAGS = " ".join(
         ("gitMinor", KUBERNETES_VERSION.split(".")[1]),
     )
 )
-# Without optimisation and debug information the compiler needs a quarter less processor time.
-BUILD_FLAGS = ("-trimpath", "-gcflags=all=-N -l -dwarf=false", "-ldflags", f"-s -w {_VERSION_FLAGS}")
+# Debug information costs compile time, and no test reads it. Without optimisation as well, the build would be
+# cheaper by a fifth, but helm and kubectl would need two to four times the processor time for each command.
+BUILD_FLAGS = ("-trimpath", "-gcflags=all=-dwarf=false", "-ldflags", f"-s -w {_VERSION_FLAGS}")
 
 
 class Level(StrEnum):
