@@ -34,7 +34,7 @@ from kubealign.spec.pods.template import (
 )
 from kubealign.spec.pods.volumes import RESERVED_FOLDERS, RESERVED_VOLUME_PREFIX, Volume, VolumeMount
 from kubealign.spec.sections.rewards import REWARD_SOURCES, Reward
-from kubealign.spec.sections.rollout import Rollout, SamplingSpec
+from kubealign.spec.sections.rollout import MismatchGateSpec, Rollout, SamplingSpec
 from kubealign.spec.sections.trackers import TRACKER_MEMBERS, TrackerSpec
 from kubealign.spec.sections.training import Trainer
 from kubealign.spec.sections.validation import EarlyStopping, EarlyStoppingTarget, ValidationScore
@@ -240,6 +240,18 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
             "must be at most maxTokens",
             field_path=".minTokens",
         )
+    ],
+    MismatchGateSpec: [
+        CelRule(
+            "!has(self.failMean) || self.action == 'Warn'",
+            "action Fail fails above mean: remove it, or set action to Warn",
+            field_path=".failMean",
+        ),
+        CelRule(
+            "!has(self.failMean) || self.failMean >= self.mean",
+            "must be at least mean",
+            field_path=".failMean",
+        ),
     ],
     Rollout: [
         CelRule(

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+from pydantic import ValidationError
+
 from kubealign.diagnostics.health.finding import HealthFinding, Severity
 from kubealign.diagnostics.health.observed_job import ObservedJob, format_number
 from kubealign.spec.sections.rollout import MismatchGateSpec
@@ -17,21 +19,30 @@ def check_engine_mismatch(job: ObservedJob) -> Iterator[HealthFinding]:
 
 def _mismatch(job: ObservedJob) -> Iterator[HealthFinding]:
     name = "rollout/logprob_gap_mean"
-    gate = job.spec_number(MismatchGateSpec().mean, "rollout", "mismatchGate", "mean")
+    gate = _mismatch_gate(job)
     gap = job.series.recent_median(name)
-    if gap is None or gap < NEAR * gate:
+    if gap is None or gap < NEAR * gate.mean:
         return
-    above = gap > gate
     yield HealthFinding(
-        Severity.CRITICAL if above else Severity.WARNING,
+        Severity.CRITICAL if gap > gate.mean else Severity.WARNING,
         "Engine and trainer disagree",
         f"Their log-probabilities of the same tokens differ by {format_number(gap)} nats on average; "
-        f"the gate is at {format_number(gate)}, above which the job fails.",
+        f"the gate is at {format_number(gate.mean)}, and above {format_number(gate.effective_fail_mean)} "
+        "the job fails.",
         "Check that both compute in the same precision and at the same temperature, and that refits arrive "
         "(refit/canary_gap, weights/version). The samples show at which tokens.",
         name,
         "engine-mismatch",
     )
+
+
+def _mismatch_gate(job: ObservedJob) -> MismatchGateSpec:
+    entry = job.spec_field("rollout", "mismatchGate")
+    try:
+        return MismatchGateSpec.model_validate(entry or {})
+    except ValidationError:
+        # A job that was admitted by another version.
+        return MismatchGateSpec()
 
 
 def _staleness(job: ObservedJob) -> Iterator[HealthFinding]:

@@ -35,9 +35,9 @@ class ObservedJob:
         union = self._get("spec", "algorithm")
         return result_kind_of(union) if isinstance(union, Mapping) else None
 
-    def spec_number(self, default: float, *path: str) -> float:
-        """Return a number below the spec, or the default."""
-        return _number(self._get("spec", *path), default)
+    def spec_field(self, *path: str) -> Any:
+        """Return the value of a field below the spec; None: the job does not set the field."""
+        return self._get("spec", *path)
 
     def algorithm_number(self, name: str, default: float) -> float:
         """Return a number of the algorithm's entry, or the default."""

@@ -113,14 +113,49 @@ class RefitSpec(SpecModel):
     )
 
 
+class MismatchAction(StrEnum):
+    """Warn: a warning is logged, and the job fails above failMean. Fail: the job fails."""
+
+    WARN = "Warn"
+    FAIL = "Fail"
+
+
+#: failMean as a multiple of mean where the spec names none.
+FAIL_FACTOR = 10.0
+
+
 class MismatchGateSpec(SpecModel):
-    """Limit on the difference between the engine's and the trainer's log-probabilities of the same tokens."""
+    """Limits on the difference of engine and trainer log-probabilities of the same tokens."""
 
     mean: float = Field(
         0.05,
         gt=0,
-        description="Maximum mean absolute difference of a step, in nats. Above it the job fails.",
+        description="Mean absolute difference of a step, in nats, above which action is taken.",
     )
+    action: MismatchAction = Field(MismatchAction.WARN, description="Action above mean.")
+    fail_mean: float | None = Field(
+        None,
+        gt=0,
+        description="Mean absolute difference of a step, in nats, above which the job fails with action "
+        "Warn; null: ten times mean.",
+    )
+
+    @property
+    def effective_fail_mean(self) -> float:
+        """Mean difference above which the job fails."""
+        if self.action is MismatchAction.FAIL:
+            return self.mean
+        return FAIL_FACTOR * self.mean if self.fail_mean is None else self.fail_mean
+
+    @model_validator(mode="after")
+    def _second_limit(self) -> "MismatchGateSpec":
+        if self.fail_mean is not None and self.action is MismatchAction.FAIL:
+            text = "action Fail fails above mean: remove it, or set action to Warn"
+            raise field_errors("MismatchGate", (("failMean",), self.fail_mean, text))
+        if self.fail_mean is not None and self.fail_mean < self.mean:
+            text = f"must be at least mean ({self.mean:g})"
+            raise field_errors("MismatchGate", (("failMean",), self.fail_mean, text))
+        return self
 
 
 class RolloutPlacement(StrEnum):
@@ -155,7 +190,7 @@ class Rollout(SpecModel):
     refit: RefitSpec = Field(RefitSpec(), description="Broadcast of new weights after each step.")
     mismatch_gate: MismatchGateSpec = Field(
         MismatchGateSpec(),
-        description="Limit on the mismatch between the engine's and the trainer's log-probabilities.",
+        description="Limits on the mismatch between the engine's and the trainer's log-probabilities.",
     )
     workflow: WorkflowSpec | None = Field(
         None, description="Multi-turn responses; null: each response is generated in a single turn."

@@ -26,6 +26,7 @@ from kubealign_services.roles.driver.cancellation import run_until_any
 from kubealign_services.roles.driver.checkpoints import CheckpointWriter, ResultExporter, TrainingHistory
 from kubealign_services.roles.driver.errors import ShutdownRequested, UnrecoverableError
 from kubealign_services.roles.driver.loop import run_training_loop
+from kubealign_services.roles.driver.metrics.logprob_gap_gate import LogprobGapGate
 from kubealign_services.roles.driver.metrics.progress import ProgressTracker, heartbeat_payload
 from kubealign_services.roles.driver.metrics.report import MetricSink, MetricsReport
 from kubealign_services.roles.driver.metrics.sample_logging import SamplePreviews
@@ -43,7 +44,6 @@ from kubealign_services.roles.driver.state import JobState
 from kubealign_services.roles.driver.trainer_client import (
     CriticClient,
     CriticValues,
-    LogprobGapGate,
     OldLogprobs,
     TrainerClient,
     TrainingClient,

@@ -9,12 +9,10 @@ from typing import Any
 from google.protobuf.message import Message
 from torch import Tensor
 
-from kubealign.spec.sections.rollout import MismatchGateSpec
 from kubealign.v1 import refit_pb2, training_pb2
 from kubealign_services.batch.auxiliary_sequences import trainable_mask
 from kubealign_services.batch.codec import decode_columns, encode
 from kubealign_services.batch.packed import Batch
-from kubealign_services.roles.driver.metrics.batch_metrics import check_logprob_gap, measure_logprob_gap
 from kubealign_services.roles.driver.metrics.report import StepRecord
 from kubealign_services.roles.driver.rollouts.prefetch import ForwardPrefetcher
 from kubealign_services.roles.driver.state import JobState
@@ -186,25 +184,6 @@ class ColocatedScorer:
             if self._reference:
                 with step.phase("score/reference"):
                     batch.token_columns["reference_logprobs"] = await self._trainer.reference_logprobs(batch)
-
-
-class LogprobGapGate:
-    """Check that stops a job whose engine and trainer disagree on log-probabilities.
-
-    With one update per step and no KL penalty the trainer measures the gap within the step.
-    """
-
-    def __init__(self, spec: MismatchGateSpec | None) -> None:
-        self._spec = spec
-
-    def check(self, batch: Batch, step: StepRecord) -> None:
-        """Raise UnrecoverableError if the mean log-probability gap exceeds the spec's bound."""
-        if self._spec is None:
-            return
-        if "old_logprobs" in batch.token_columns and "rollout/logprob_gap_mean" not in step.metrics:
-            step.add(measure_logprob_gap(batch))
-        if "rollout/logprob_gap_mean" in step.metrics:
-            check_logprob_gap(step.metrics, self._spec.mean)
 
 
 async def run_train_step(

@@ -8,6 +8,7 @@ from kubealign_services.algorithms.contract import Algorithm
 from kubealign_services.batch.packed import Batch
 from kubealign_services.roles.driver.checkpoints import CheckpointWriter, ResultExporter, TrainingHistory
 from kubealign_services.roles.driver.errors import UnrecoverableError
+from kubealign_services.roles.driver.metrics.logprob_gap_gate import LogprobGapGate
 from kubealign_services.roles.driver.metrics.nan_dump import dump_batch
 from kubealign_services.roles.driver.metrics.report import MetricsReport, StepRecord
 from kubealign_services.roles.driver.metrics.sample_logging import SamplePreviews
@@ -16,7 +17,6 @@ from kubealign_services.roles.driver.state import JobState
 from kubealign_services.roles.driver.trainer_client import (
     CriticClient,
     CriticValues,
-    LogprobGapGate,
     OldLogprobs,
     TrainerClient,
     run_train_step,

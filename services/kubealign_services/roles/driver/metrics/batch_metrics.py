@@ -9,7 +9,6 @@ from kubealign.v1 import scoring_pb2
 from kubealign_services.algorithms.losses.logprob_gap import comparable_tokens
 from kubealign_services.batch.auxiliary_sequences import trainable
 from kubealign_services.batch.packed import Batch, sequence_sums
-from kubealign_services.roles.driver.errors import UnrecoverableError
 from kubealign_services.roles.driver.rollouts.batch_assembly import compute_staleness, has_mixed_versions
 from kubealign_services.roles.driver.rollouts.group_tracker import RolloutGroup
 from kubealign_services.roles.driver.rollouts.prompt_source import EpochPrompts
@@ -26,17 +25,6 @@ def measure_logprob_gap(batch: Batch) -> dict[str, float]:
         return {}
     gap = (batch.token("engine_logprobs") - batch.token("old_logprobs"))[mask].abs()
     return {"rollout/logprob_gap_mean": float(gap.mean()), "rollout/logprob_gap_max": float(gap.max())}
-
-
-def check_logprob_gap(metrics: dict[str, float], bound: float) -> None:
-    """Raise UnrecoverableError if the mean gap exceeds the gate."""
-    mean = metrics["rollout/logprob_gap_mean"]
-    if not mean <= bound:
-        raise UnrecoverableError(
-            f"the log-probabilities of rollout engine and trainer differ by {mean:.4g} nats on average, "
-            f"more than rollout.mismatchGate.mean ({bound:g}): the engine does not compute with the "
-            "trainer's weights or precision"
-        )
 
 
 def wait_metrics(groups: Sequence[RolloutGroup], requested_at: float, taken_at: float) -> dict[str, float]:

@@ -146,7 +146,13 @@ def test_findings_state_the_numbers(found: Found) -> None:
         "differ by 0.03 nats" in gap.detail and "gate is at 0.05" in gap.detail
     ) and gap.severity is Severity.WARNING
     (gap,) = found(rollout__logprob_gap_mean=lambda s: 0.08)
-    assert gap.severity is Severity.CRITICAL
+    assert gap.severity is Severity.CRITICAL and "above 0.5 the job fails" in gap.detail
+    fail = {"spec": {"rollout": {"mismatchGate": {"mean": 0.05, "action": "Fail"}}}}
+    (gap,) = found(resource=fail, rollout__logprob_gap_mean=lambda s: 0.04)
+    assert "gate is at 0.05, and above 0.05 the job fails" in gap.detail
+    other = {"spec": {"rollout": {"mismatchGate": {"mean": 0.1, "unknown": 1}}}}
+    (gap,) = found(resource=other, rollout__logprob_gap_mean=lambda s: 0.04)
+    assert "gate is at 0.05" in gap.detail
     gate = {"spec": {"rollout": {"mismatchGate": {"mean": 0.5}}}}
     assert found(resource=gate, rollout__logprob_gap_mean=lambda s: 0.08) == []
     (cut,) = found(response__truncated_share=lambda s: 0.95)

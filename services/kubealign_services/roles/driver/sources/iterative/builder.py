@@ -8,6 +8,7 @@ from kubealign_services.algorithms.contract import Algorithm
 from kubealign_services.algorithms.iterative.rounds import RoundAlgorithm
 from kubealign_services.roles.driver.builder import JobContext, build_group_plan
 from kubealign_services.roles.driver.errors import UnrecoverableError
+from kubealign_services.roles.driver.metrics.logprob_gap_gate import LogprobGapGate
 from kubealign_services.roles.driver.metrics.report import StepRecord
 from kubealign_services.roles.driver.rollouts.prompt_source import EpochPrompts
 from kubealign_services.roles.driver.sources.iterative.judge_prompts import JudgePrompts
@@ -46,11 +47,16 @@ def build_round_source(context: JobContext, weight_sync: SyncOnDemand, algorithm
             rewards=spec.rewards,
             unit=unit,
             sequences_per_pass=entry.rows_per_step * unit,
-            max_logprob_gap=rollout.mismatch_gate.mean,
             dropped_rows=prepared.report.train.dropped,
         ),
         round_algorithm,
-        RoundContext(files, context.collector, context.trainer, weight_sync.publish_and_digest),
+        RoundContext(
+            files,
+            context.collector,
+            context.trainer,
+            weight_sync.publish_and_digest,
+            LogprobGapGate(rollout.mismatch_gate),
+        ),
         open_prompts,
         None if entry.judged_by is None else _build_judge(context, entry.judged_by),
         show,

@@ -14,12 +14,8 @@ from kubealign.spec.sections.rewards import Reward
 from kubealign_services.algorithms.iterative.rounds import RoundAlgorithm, RoundRows, pack_rows
 from kubealign_services.batch.packed import Batch
 from kubealign_services.data.prepared import PreparedRow
-from kubealign_services.roles.driver.metrics.batch_metrics import (
-    check_logprob_gap,
-    data_metrics,
-    measure_logprob_gap,
-    response_metrics,
-)
+from kubealign_services.roles.driver.metrics.batch_metrics import data_metrics, response_metrics
+from kubealign_services.roles.driver.metrics.logprob_gap_gate import LogprobGapGate
 from kubealign_services.roles.driver.metrics.report import StepRecord
 from kubealign_services.roles.driver.rollouts.batch_assembly import (
     SamplingInfo,
@@ -50,14 +46,12 @@ class RoundPlan:
     Args:
         unit: Sequences per row.
         sequences_per_pass: Sequences of one request for log-probabilities.
-        max_logprob_gap: Largest allowed mean gap between engine and trainer in nats.
     """
 
     groups: GroupPlan
     rewards: Sequence[Reward]
     unit: int
     sequences_per_pass: int
-    max_logprob_gap: float
     dropped_rows: int
 
 
@@ -84,6 +78,7 @@ class RoundContext:
     collector: RolloutCollector
     trainer: TrainerClient
     publish: Callable[[int], Awaitable[str]]
+    logprob_gap_gate: LogprobGapGate
 
 
 class RoundMaker:
@@ -187,8 +182,7 @@ class RoundMaker:
         """Check that engine and trainer agree on the log-probabilities of some samples."""
         subset = batch.select(range(min(len(batch), self._plan.sequences_per_pass)))
         subset.token_columns["old_logprobs"] = await self._context.trainer.logprobs(subset)
-        step.add(measure_logprob_gap(subset))
-        check_logprob_gap(step.metrics, self._plan.max_logprob_gap)
+        self._context.logprob_gap_gate.check(subset, step)
 
     def _preview_samples(self, sampling: RoundSamples) -> list[ValidationSample]:
         """Return the samples with their scores from the rewards or the judge."""
