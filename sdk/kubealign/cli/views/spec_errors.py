@@ -1,10 +1,12 @@
-"""Prints the errors of a job file to the terminal."""
+"""Prints the errors and the notices of a job file to the terminal."""
 
 from collections.abc import Iterable
+from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
+from kubealign.diagnostics.job_notices import JobNotice, NoticeLevel
 from kubealign.spec.errors import SpecError
 
 
@@ -18,3 +20,12 @@ def print_errors(errors: Iterable[SpecError]) -> None:
         if error.value:
             text.highlight_words([f"it holds {error.value}"], style="red")
         console.print(text, soft_wrap=True)
+
+
+def print_notices(file: Path, job: str, notices: Iterable[JobNotice]) -> None:
+    """Print one notice per line to stderr; coloured on a terminal only."""
+    console = Console(stderr=True)
+    for notice in notices:
+        style = "yellow" if notice.level is NoticeLevel.WARNING else "dim"
+        text = Text(f"{file}: {job}: ").append(f"{notice.level}: ", style=style)
+        console.print(text.append(f"{notice.path}: {notice.message}"), soft_wrap=True)

@@ -32,6 +32,17 @@ def test_valid_files(document: Make, write: Write) -> None:
     assert done.stdout == f"{one}: 1 job, valid\n{two}: 2 jobs, valid\n"
 
 
+def test_a_warning_leaves_the_job_valid(document: Make, write: Write) -> None:
+    tokenizer: dict[str, Any] = {"train": {"characters": {}}}
+    model = {"config": {"architecture": {"model_type": "mixtral"}, "tokenizer": tokenizer}}
+    changes = {"spec.policy.model": model, "spec.rollout.engine": {"vllm": {}}}
+    path = write(document("grpo", changes))
+    done = kubealign("validate", path)
+    assert (done.returncode, done.stdout) == (0, f"{path}: 1 job, valid\n")
+    (line,) = [line for line in done.stderr.splitlines() if ": warning: " in line]
+    assert line.startswith(f"{path}: grpo: warning: spec.policy.model: is a mixture of experts")
+
+
 def test_every_error_of_every_file(document: Make, write: Write, tmp_path: Path) -> None:
     bad = write(document("sft", {"spec.maxSteps": 0}), document("rloo", {"spec.critic": {}}), name="bad.yaml")
     good = write(document("sft", {"spec.policy.model.path": "${P}"}), name="good.yaml")

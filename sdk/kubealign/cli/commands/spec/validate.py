@@ -14,8 +14,12 @@ def validate(
     param: Parameters = [],  # noqa: B006 (typer copies it)
     set_: Overrides = [],  # noqa: B006
 ) -> None:
-    """Validate job files: list every error of every file, each with its line and the remedy."""
-    from kubealign.cli.views.spec_errors import print_errors
+    """Validate job files: list every error of every file, each with its line and the remedy.
+
+    A valid job may have warnings, of settings that can spoil the run, and notes, of settings without effect.
+    """
+    from kubealign.cli.views.spec_errors import print_errors, print_notices
+    from kubealign.diagnostics.job_notices import job_notices
     from kubealign.spec.loading.loader import load_files
 
     checked, errors = load_files(files, parse_parameters(param), set_)
@@ -25,5 +29,7 @@ def validate(
         if not file.errors:
             jobs = "1 job" if len(file.jobs) == 1 else f"{len(file.jobs)} jobs"
             typer.echo(f"{file.path}: {jobs}, valid")
+            for job in file.jobs:
+                print_notices(file.path, job.name, job_notices(job, file.jobs))
     if errors or any(file.errors for file in checked):
         raise typer.Exit(CliExitCode.INVALID_JOB)

@@ -1,0 +1,87 @@
+"""Notices about a valid job: settings that can spoil a run, or that have no effect together. Pure but for the
+config.json of local models.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from kubealign.planning.errors import PlanError
+from kubealign.planning.model.shape_sources import read_config
+from kubealign.spec.algorithms import Algorithm
+from kubealign.spec.base import field_alias
+from kubealign.spec.job import AlignmentJob, AlignmentJobSpec
+from kubealign.spec.sections.models import Model
+from kubealign.spec.sections.precision import Precision
+
+
+class NoticeLevel(StrEnum):
+    """Warning: the run may be spoilt. Note: a setting has no effect."""
+
+    WARNING = "warning"
+    NOTE = "note"
+
+
+@dataclass(frozen=True)
+class JobNotice:
+    """One notice. `path`: the field to change, such as spec.algorithm.grpo.importance."""
+
+    level: NoticeLevel
+    path: str
+    message: str
+
+
+def job_notices(job: AlignmentJob, jobs: Sequence[AlignmentJob]) -> Iterator[JobNotice]:
+    """Yield the notices of a job.
+
+    Args:
+        jobs: Jobs of the same file, whose results may be the job's models.
+    """
+    yield from _expert_routing(job.spec, {other.name: other for other in jobs})
+
+
+def _expert_routing(spec: AlignmentJobSpec, jobs: Mapping[str, AlignmentJob]) -> Iterator[JobNotice]:
+    """Warn of a mixture of experts whose router decides anew in training.
+
+    A rounding difference between engine and trainer can send a token to another expert, which changes its
+    log-probability far more than the rounding itself (Ma et al. 2025, rollout routing replay; Zheng et al.
+    2025, GSPO). Importance weighting corrects the loss for the difference.
+    """
+    entry = spec.algorithm.value
+    precisions = {spec.trainer.backend.value.precision, spec.rollout.engine.value.precision}
+    if not entry.online or precisions == {Precision.FLOAT32} or getattr(entry, "effective_importance", None):
+        return
+    if _is_mixture_of_experts(_config_of(spec.policy.model, jobs)):
+        name = field_alias(Algorithm, spec.algorithm.member)
+        yield JobNotice(
+            NoticeLevel.WARNING,
+            "spec.policy.model",
+            "is a mixture of experts, and the engine's routing is not replayed in training: in BFloat16 "
+            "engine and trainer can choose other experts for a token, and their log-probabilities differ "
+            f"(rollout/logprob_gap_mean). Set spec.algorithm.{name}.importance, or Float32 for both",
+        )
+
+
+def _config_of(model: Model, jobs: Mapping[str, AlignmentJob]) -> Mapping[str, Any]:
+    """Return the config of a model; empty if it cannot be read on this machine."""
+    if model.config is not None:
+        return model.config.architecture
+    if model.job is not None and model.job.name in jobs:
+        return _config_of(jobs[model.job.name].spec.policy.model, jobs)
+    if model.path is not None:
+        try:
+            return read_config(Path(model.path) / "config.json")
+        except PlanError:
+            return {}
+    return {}
+
+
+def _is_mixture_of_experts(config: Mapping[str, Any]) -> bool:
+    """Return True for a config with routed experts; a family's own number of experts may be left out."""
+    numbers = [config.get(key) for key in ("num_experts", "num_local_experts", "n_routed_experts")]
+    family = str(config.get("model_type", ""))
+    return any(isinstance(number, int) and number > 1 for number in numbers) or (
+        family == "mixtral" or family.endswith("_moe")
+    )

@@ -1,0 +1,83 @@
+"""Notices about valid jobs whose settings work against each other."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubealign.diagnostics.job_notices import JobNotice, NoticeLevel, job_notices
+from kubealign.spec.job import AlignmentJob
+from support.bad_specs import whole_job
+
+BF16 = {
+    "spec.trainer.backend.torch.precision": "BFloat16",
+    "spec.rollout.engine.torch.precision": "BFloat16",
+}
+CHARACTERS: dict[str, Any] = {"train": {"characters": {}}}
+
+
+def architecture(**config: Any) -> dict[str, Any]:
+    return {"spec.policy.model": {"config": {"architecture": config, "tokenizer": CHARACTERS}}}
+
+
+def notices(algorithm: str, changes: dict[str, Any], *others: AlignmentJob) -> list[JobNotice]:
+    job = AlignmentJob.model_validate(whole_job(algorithm, changes))
+    return list(job_notices(job, [*others, job]))
+
+
+def warnings(algorithm: str, changes: dict[str, Any], *others: AlignmentJob) -> list[JobNotice]:
+    return [each for each in notices(algorithm, changes, *others) if each.level is NoticeLevel.WARNING]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"model_type": "qwen3_moe"},
+        {"model_type": "mixtral", "num_local_experts": 4},
+        {"model_type": "deepseek_v3", "n_routed_experts": 256},
+        {"model_type": "other", "num_experts": 2},
+    ],
+)
+def test_a_mixture_of_experts_in_bf16_is_a_warning(config: dict[str, Any]) -> None:
+    (warning,) = warnings("grpo", BF16 | architecture(**config))
+    assert warning.path == "spec.policy.model"
+    assert "routing is not replayed" in warning.message
+    assert "spec.algorithm.grpo.importance" in warning.message
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        BF16 | architecture(model_type="llama"),
+        BF16 | architecture(model_type="other", num_experts=1),
+        architecture(model_type="qwen3_moe"),
+        BF16 | architecture(model_type="qwen3_moe") | {"spec.algorithm.grpo.importance": {}},
+        BF16 | architecture(model_type="qwen3_moe") | {"spec.algorithm.grpo.maxStaleness": 1},
+    ],
+)
+def test_no_warning_where_routing_agrees_or_the_loss_is_corrected(changes: dict[str, Any]) -> None:
+    assert warnings("grpo", changes) == []
+
+
+def test_one_side_in_bf16_is_enough() -> None:
+    changes = {"spec.rollout.engine": {"vllm": {}}} | architecture(model_type="qwen3_moe")
+    assert len(warnings("ppo", changes)) == 1
+
+
+def test_an_algorithm_that_does_not_sample_has_no_mismatch() -> None:
+    precision = {"spec.trainer.backend.torch.precision": "BFloat16"}
+    assert warnings("sft", precision | architecture(model_type="qwen3_moe")) == []
+
+
+def test_the_config_is_found_by_path_and_by_job(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3_moe"}))
+    model = {"spec.policy.model": {"path": str(tmp_path)}}
+    assert len(warnings("grpo", BF16 | model)) == 1
+    first = AlignmentJob.model_validate(whole_job("sft", model))
+    next_job = BF16 | {"spec.policy.model": {"job": {"name": "sft"}}}
+    assert len(warnings("grpo", next_job, first)) == 1
+    assert warnings("grpo", next_job) == []
+    (tmp_path / "config.json").write_text("not json")
+    assert warnings("grpo", BF16 | model) == []
