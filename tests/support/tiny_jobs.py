@@ -92,6 +92,7 @@ def sft_job(folder: Path, name: str, **spec: Any) -> dict[str, Any]:
         "algorithm": {"sft": {"rowsPerStep": 8}},
         "policy": {"model": FROM_CONFIG},
         "data": {"demonstrations": {"source": {"path": str(path)}, "format": {"text": {}}}},
+        "trainer": {"optimizer": {"adamW": {"learningRate": 1.0e-6}}},
     }
     return {
         "apiVersion": "kubealign.dev/v1alpha1",

@@ -6,8 +6,17 @@ import yaml
 from pydantic import ConfigDict, Field, model_validator
 
 from kubealign.spec.algorithms import Algorithm, ResultKind
-from kubealign.spec.base import MAX_INT32, JobName, SpecModel, field_errors, list_map_schema, unique_by
+from kubealign.spec.base import (
+    MAX_INT32,
+    JobName,
+    SpecModel,
+    field_alias,
+    field_errors,
+    list_map_schema,
+    unique_by,
+)
 from kubealign.spec.cross_field_validation import cross_field_problems
+from kubealign.spec.learning_rates import LearningRate, resolve_learning_rate, with_learning_rate
 from kubealign.spec.pods.template import PodTemplate
 from kubealign.spec.sections.data import Data
 from kubealign.spec.sections.lifecycle import Checkpoint, Lifecycle
@@ -170,13 +179,35 @@ class AlignmentJobSpec(SpecModel):
         return self.samples and self.own_rollout is None
 
     @property
+    def policy_learning_rate(self) -> LearningRate:
+        """Peak learning rate of the policy."""
+        name = field_alias(Algorithm, self.algorithm.member)
+        return resolve_learning_rate(self.trainer, "trainer", self.algorithm.value.learning_rate, name)
+
+    @property
+    def critic_learning_rate(self) -> LearningRate:
+        """Peak learning rate of the critic."""
+        name = field_alias(Algorithm, self.algorithm.member)
+        return resolve_learning_rate(
+            self.critic or Critic(),
+            "critic",
+            self.algorithm.value.critic_learning_rate,
+            f"the critic of {name}",
+        )
+
+    @property
+    def effective_trainer(self) -> Trainer:
+        """Training of the policy, with its learning rate."""
+        return with_learning_rate(self.trainer, self.policy_learning_rate.value)
+
+    @property
     def effective_critic(self) -> Critic | None:
-        """Critic with its model taken from the first model-based reward by default; None: the algorithm has
-        no critic.
+        """Critic with its learning rate, and its model taken from the first model-based reward by default;
+        None: the algorithm has no critic.
         """
         if not self.algorithm.value.critic:
             return None
-        critic = self.critic or Critic()
+        critic = with_learning_rate(self.critic or Critic(), self.critic_learning_rate.value)
         if critic.model is not None:
             return critic
         return critic.model_copy(update={"model": next(r.model for r in self.rewards if r.model is not None)})

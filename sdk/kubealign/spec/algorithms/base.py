@@ -48,6 +48,11 @@ class AlgorithmSpec(SpecModel):
     implementation: ClassVar[str | None] = None
     rewards: ClassVar[Requirement] = Requirement.NONE
     makes: ClassVar[ResultKind] = ResultKind.POLICY
+    #: Peak learning rate of full fine-tuning where the spec names none: that of GRPO in DeepSeekMath (Shao et
+    #: al. 2024), TRL's GRPOConfig and verl's actor.
+    learning_rate: ClassVar[float] = 1.0e-6
+    #: The same of the critic: verl's critic.
+    critic_learning_rate: ClassVar[float] = 1.0e-5
 
     @property
     def needs_rewards(self) -> bool:

@@ -90,6 +90,8 @@ class SPINSpec(IterativeSpec):
 
     implementation: ClassVar[str | None] = "kubealign_services.algorithms.iterative.spin:SPINAlgorithm"
     data: ClassVar[str] = "demonstrations"
+    #: The first rounds of Chen et al. 2024.
+    learning_rate: ClassVar[float] = 5.0e-7
 
     beta: float = Field(
         0.1, gt=0, description="Strength of the regularisation towards the policy at the start of the round."
@@ -107,6 +109,8 @@ class RejectionSamplingSpec(IterativeSpec):
     )
     data: ClassVar[str] = "prompts"
     rewards: ClassVar[Requirement] = Requirement.NEEDED
+    #: That of supervised fine-tuning, whose loss it is.
+    learning_rate: ClassVar[float] = 2.0e-5
 
     samples_per_prompt: int = Field(4, ge=2, le=MAX_INT32, description="Responses sampled for each prompt.")
     keep_per_prompt: int = Field(
@@ -128,6 +132,8 @@ class SelfRewardingSpec(IterativeSpec):
         "kubealign_services.algorithms.iterative.self_rewarding:SelfRewardingAlgorithm"
     )
     data: ClassVar[str] = "prompts"
+    #: That of DPO, whose loss it is.
+    learning_rate: ClassVar[float] = 5.0e-7
 
     samples_per_prompt: int = Field(4, ge=2, le=MAX_INT32, description="Responses sampled for each prompt.")
     judge: Judge = Field(description="Judge of the responses.")

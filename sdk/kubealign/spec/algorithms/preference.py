@@ -12,6 +12,8 @@ class PreferenceSpec(OfflineSpec):
     """Fields of algorithms that learn from pairs of a better and a worse response."""
 
     data: ClassVar[str] = "preferences"
+    #: Zephyr's DPO (Tunstall et al. 2023).
+    learning_rate: ClassVar[float] = 5.0e-7
 
 
 class ReferencePreferenceSpec(PreferenceSpec):
@@ -86,6 +88,8 @@ class KTOSpec(OfflineSpec):
     implementation: ClassVar[str | None] = "kubealign_services.algorithms.offline.kto:KTOAlgorithm"
     data: ClassVar[str] = "unpaired"
     mismatched: ClassVar[bool] = True
+    #: TRL's KTO script.
+    learning_rate: ClassVar[float] = 5.0e-7
 
     beta: float = Field(
         0.1,
@@ -108,6 +112,8 @@ class ORPOSpec(PreferenceSpec):
     """
 
     implementation: ClassVar[str | None] = "kubealign_services.algorithms.offline.orpo:ORPOAlgorithm"
+    #: Hong et al. 2024: the supervised part of the loss needs a higher rate than DPO.
+    learning_rate: ClassVar[float] = 8.0e-6
 
     coefficient: float = Field(0.1, gt=0, description="Weight of the odds ratio loss (lambda).")
 

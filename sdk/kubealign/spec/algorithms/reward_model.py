@@ -53,6 +53,8 @@ class RewardModelSpec(OfflineSpec):
         "kubealign_services.algorithms.offline.reward_model:RewardModelAlgorithm"
     )
     makes: ClassVar[ResultKind] = ResultKind.REWARD_MODEL
+    #: InstructGPT's is 9e-6 (Ouyang et al. 2022).
+    learning_rate: ClassVar[float] = 1.0e-5
 
     objective: RewardObjective = Field(
         RewardObjective(bradley_terry=BradleyTerry()), description="Training objective."

@@ -14,6 +14,8 @@ class SFTSpec(OfflineSpec):
     implementation: ClassVar[str | None] = "kubealign_services.algorithms.offline.sft:SFTAlgorithm"
     data: ClassVar[str] = "demonstrations"
     turns: ClassVar[bool] = True
+    #: TRL's SFTConfig.
+    learning_rate: ClassVar[float] = 2.0e-5
 
 
 class DistillationDivergence(StrEnum):
@@ -36,6 +38,8 @@ class DistillationSpec(OfflineSpec):
     data: ClassVar[str] = "demonstrations"
     turns: ClassVar[bool] = True
     teacher: ClassVar[bool] = True
+    #: TRL's GKDConfig, which is its SFTConfig.
+    learning_rate: ClassVar[float] = 2.0e-5
 
     candidates: int = Field(
         32,

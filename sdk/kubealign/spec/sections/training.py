@@ -43,7 +43,14 @@ class Backend(SpecUnion):
 class AdamW(SpecModel):
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019)."""
 
-    learning_rate: float = Field(1.0e-6, gt=0, description="Peak learning rate.")
+    learning_rate: float | None = Field(
+        None,
+        gt=0,
+        description="Peak learning rate. null: 2e-5 for sft, distillation and rejectionSampling (TRL's SFT), "
+        "1e-5 for rewardModel (InstructGPT: 9e-6) and for critics (verl), 5e-7 for other preference methods "
+        "and their rounds (Zephyr's DPO), 8e-6 for orpo (its paper), 1e-6 for online and plugin algorithms "
+        "(DeepSeekMath, TRL, verl); ten times that with lora (Schulman et al. 2025, LoRA Without Regret).",
+    )
     betas: tuple[Fraction, Fraction] = Field(
         (0.9, 0.95), description="Decay rates of the first and second moment of the gradient."
     )

@@ -158,7 +158,7 @@ def _load_model(job: AlignmentJob, prepared: PreparedJob, role: str) -> Measured
     """Load the policy or the critic as its own process does, on one rank."""
     algorithm, entry = make_algorithm(job.spec.algorithm), job.spec.algorithm.value
     critic = job.spec.effective_critic if role == "critic" else None
-    trainer: Trainer = critic or job.spec.trainer
+    trainer: Trainer = critic or job.spec.effective_trainer
     backend: TrainingBackend = create_backend(
         prepared.model_folder(role),
         Head.LANGUAGE_MODEL if critic is None else Head.VALUE,

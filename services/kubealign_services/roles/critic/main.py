@@ -28,6 +28,7 @@ async def serve(context: ProcessContext) -> None:
         raise PermanentFailure(f"{spec.algorithm.member} has no critic")
     prepared = load_prepared(context.settings.run_dir)
     process = TrainedModelProcess(context, "critic", critic)
+    process.log_learning_rate(spec.critic_learning_rate)
     core = process.create_core(
         lambda: process.create_backend(
             prepared.model_folder("critic"),

@@ -38,7 +38,8 @@ async def serve(context: ProcessContext, shared_accelerator: SharedAccelerator |
     accelerator = shared_accelerator or ExclusiveAccelerator()
     settings, spec = context.settings, context.job.spec
     prepared = load_prepared(settings.run_dir)
-    process = TrainedModelProcess(context, "trainer", spec.trainer)
+    process = TrainedModelProcess(context, "trainer", spec.effective_trainer)
+    process.log_learning_rate(spec.policy_learning_rate)
     core = process.create_core(
         accelerator.wrap_create(lambda: _create_backend(process, prepared)),
         _create_objective(make_algorithm(spec.algorithm), spec.reward_score_names),

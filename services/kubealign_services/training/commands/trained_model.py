@@ -2,10 +2,12 @@
 commands.
 """
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from kubealign.spec.learning_rates import LearningRate
 from kubealign.spec.sections.training import HeadInit, Trainer
 from kubealign_services.algorithms.contract import Objective
 from kubealign_services.runtime.process.context import ProcessContext
@@ -13,6 +15,8 @@ from kubealign_services.training.backends import create_backend, load_frozen
 from kubealign_services.training.commands.command_executor import StepPlan, TrainingCore
 from kubealign_services.training.commands.server import CommandDispatcher, Handler, serve_group
 from kubealign_services.training.contract import FrozenBackend, Head, TrainingBackend
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,11 @@ class TrainedModelProcess:
     context: ProcessContext
     role: str
     spec: Trainer
+
+    def log_learning_rate(self, rate: LearningRate) -> None:
+        """Log the peak learning rate and its origin, on rank 0."""
+        if self.context.settings.rank == 0:
+            log.info("peak learning rate", extra={"learning_rate": rate.value, "origin": rate.origin})
 
     def create_core(
         self, create: Callable[[], TrainingBackend], objective: Objective, plan: StepPlan

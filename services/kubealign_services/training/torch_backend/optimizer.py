@@ -28,7 +28,7 @@ def make_adamw(model: nn.Module, spec: AdamW) -> torch.optim.AdamW:
     ]
     return torch.optim.AdamW(
         [group for group in groups if group["params"]],
-        lr=spec.learning_rate,
+        lr=0.0,  # each step sets its own
         betas=spec.betas,
         eps=spec.epsilon,
     )
@@ -53,8 +53,15 @@ def clip_gradients(parameters: Iterable[Tensor], norm: float, bound: float | Non
 
 
 def step_optimizer(optimizer: torch.optim.Optimizer, spec: Optimizer, step: int, total: int) -> float:
-    """Run one optimiser step, number `step` from 0 of `total`. Returns its learning rate."""
-    rate = learning_rate(spec.schedule, spec.adam_w.learning_rate, step, total)
+    """Run one optimiser step, number `step` from 0 of `total`. Returns its learning rate.
+
+    Raises:
+        ValueError: The optimiser's section has no learning rate.
+    """
+    peak = spec.adam_w.learning_rate
+    if peak is None:
+        raise ValueError("adamW.learningRate is null: train with the spec's effective_trainer")
+    rate = learning_rate(spec.schedule, peak, step, total)
     for group in optimizer.param_groups:
         group["lr"] = rate
     optimizer.step()

@@ -192,7 +192,8 @@ def test_effective_fields_have_defaults(document: Make) -> None:
         "spec.reference": {"model": {"path": "r"}},
     }
     given = AlignmentJob.model_validate(document("ppo", changes)).spec
-    assert given.effective_critic == given.critic
+    assert given.critic is not None and given.effective_critic is not None
+    assert (given.effective_critic.model, given.effective_critic.ranks) == (given.critic.model, 2)
     assert given.effective_reference == given.reference
 
 

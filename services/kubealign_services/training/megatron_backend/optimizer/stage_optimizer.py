@@ -55,7 +55,7 @@ class StageOptimizer:
             ]
             # A stage without a trained parameter (adapters on other stages only) still takes part.
             or [{"params": [torch.zeros(0)], "weight_decay": 0.0}],
-            lr=spec.adam_w.learning_rate,
+            lr=0.0,  # each step sets its own
             betas=betas,
             eps=epsilon,
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from torch import Tensor
 
-from kubealign.spec.sections.training import Trainer
+from kubealign.spec.sections.training import AdamW, Optimizer, Trainer
 from kubealign.v1 import training_pb2
 from kubealign_services.algorithms.contract import Objective
 from kubealign_services.batch.codec import CorruptBatch, encode
@@ -21,7 +21,8 @@ from kubealign_services.training.torch_backend.backend import TorchTrainingBacke
 @pytest.fixture
 def core(llama: Path, objective: Objective) -> TrainingCore:
     def create() -> TorchTrainingBackend:
-        return TorchTrainingBackend.create(llama, Head.LANGUAGE_MODEL, Trainer(), total_updates=8)
+        spec = Trainer(optimizer=Optimizer(adam_w=AdamW(learning_rate=1e-6)))
+        return TorchTrainingBackend.create(llama, Head.LANGUAGE_MODEL, spec, total_updates=8)
 
     return TrainingCore(create, objective, StepPlan(1, None), seed=1, role="trainer", world_size=1)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kubealign.spec.sections.precision import Precision
-from kubealign.spec.sections.training import Backend, Lora, TorchBackendSpec, Trainer
+from kubealign.spec.sections.training import AdamW, Backend, Lora, Optimizer, TorchBackendSpec, Trainer
 from kubealign_services.algorithms.contract import Objective
 from kubealign_services.batch.packed import Batch
 from kubealign_services.runtime.offload.accelerator_lock import AcceleratorLock
@@ -80,7 +80,11 @@ def test_offloading_between_commands_does_not_affect_training(
     objective: Objective,
     tmp_path: Path,
 ) -> None:
-    spec = Trainer(backend=Backend(torch=TorchBackendSpec(precision=precision)), lora=lora)
+    spec = Trainer(
+        backend=Backend(torch=TorchBackendSpec(precision=precision)),
+        lora=lora,
+        optimizer=Optimizer(adam_w=AdamW(learning_rate=1e-6)),
+    )
 
     def create() -> TrainingBackend:
         return TorchTrainingBackend.create(llama, Head.LANGUAGE_MODEL, spec, total_updates=4)

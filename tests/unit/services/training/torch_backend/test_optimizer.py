@@ -43,3 +43,9 @@ def test_the_first_step_of_adamw() -> None:
     weight.weight.grad = torch.tensor([[3.0]])
     assert step_optimizer(optimizer, spec, 0, 1) == 0.1
     assert math.isclose(weight.weight.item(), 2.0 - 0.1 * 0.5 * 2.0 - 0.1, rel_tol=1e-6)
+
+
+def test_a_step_needs_a_learning_rate() -> None:
+    weight = nn.Linear(1, 1)
+    with pytest.raises(ValueError, match="effective_trainer"):
+        step_optimizer(make_adamw(weight, AdamW()), Optimizer(), 0, 1)
