@@ -10,7 +10,7 @@ from typing import Any
 
 from kubealign.planning.errors import PlanError
 from kubealign.planning.model.shape_sources import read_config
-from kubealign.spec.algorithms import Algorithm
+from kubealign.spec.algorithms import Algorithm, OnPolicySpec
 from kubealign.spec.base import field_alias
 from kubealign.spec.job import AlignmentJob, AlignmentJobSpec
 from kubealign.spec.sections.models import Model
@@ -40,6 +40,7 @@ def job_notices(job: AlignmentJob, jobs: Sequence[AlignmentJob]) -> Iterator[Job
         jobs: Jobs of the same file, whose results may be the job's models.
     """
     yield from _expert_routing(job.spec, {other.name: other for other in jobs})
+    yield from _clipping(job.spec)
 
 
 def _expert_routing(spec: AlignmentJobSpec, jobs: Mapping[str, AlignmentJob]) -> Iterator[JobNotice]:
@@ -62,6 +63,23 @@ def _expert_routing(spec: AlignmentJobSpec, jobs: Mapping[str, AlignmentJob]) ->
             "engine and trainer can choose other experts for a token, and their log-probabilities differ "
             f"(rollout/logprob_gap_mean). Set spec.algorithm.{name}.importance, or Float32 for both",
         )
+
+
+def _clipping(spec: AlignmentJobSpec) -> Iterator[JobNotice]:
+    """Note that the importance ratio is 1 where each batch has one update, by the weights that sampled it."""
+    entry = spec.algorithm.value
+    if not isinstance(entry, OnPolicySpec) or not entry.bounds_ratio or entry.plugin is not None:
+        return
+    if entry.updates_per_step > 1 or entry.max_staleness > 0:
+        return
+    sequences = entry.sequences_per_step
+    smaller = f"minibatchSequences to a divisor of {sequences} below it, or " if sequences > 1 else ""
+    yield JobNotice(
+        NoticeLevel.NOTE,
+        f"spec.algorithm.{field_alias(Algorithm, spec.algorithm.member)}.minibatchSequences",
+        "each step has one update, so the importance ratio is 1 and clipping never acts. For several "
+        f"updates, set {smaller}epochsPerStep above 1",
+    )
 
 
 def _config_of(model: Model, jobs: Mapping[str, AlignmentJob]) -> Mapping[str, Any]:

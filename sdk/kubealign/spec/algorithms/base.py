@@ -34,6 +34,8 @@ class AlgorithmSpec(SpecModel):
     online: ClassVar[bool] = False
     #: Needs rollout workers, even without sampled validation.
     samples: ClassVar[bool] = False
+    #: Bounds an importance ratio, by a clip range or a trust region.
+    bounds_ratio: ClassVar[bool] = False
     #: Trains a critic.
     critic: ClassVar[bool] = False
     #: Reads preferences with a rating for each response.

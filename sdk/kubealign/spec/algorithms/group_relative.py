@@ -117,6 +117,7 @@ class CISPOSpec(GroupRelativeSpec):
     """
 
     implementation: ClassVar[str | None] = "kubealign_services.algorithms.online.cispo:CISPOAlgorithm"
+    bounds_ratio: ClassVar[bool] = True
 
     ratio_floor: float = Field(0.0, ge=0, description="Lower bound of the weight.")
     ratio_cap: float = Field(5.0, gt=1, description="Upper bound of the weight.")

@@ -43,7 +43,8 @@ class OnPolicySpec(AlgorithmSpec):
         ge=1,
         le=MAX_INT32,
         description="Sequences per optimiser step (minibatch size); must divide the sequences of a "
-        "step. null: one minibatch per step.",
+        "step. null: one minibatch per step; with epochsPerStep 1 and maxStaleness 0 the importance ratio is "
+        "then 1, and clipping never acts.",
     )
     epochs_per_step: int = Field(
         1, ge=1, le=MAX_INT32, description="Optimisation epochs over the sequences of each step."
@@ -193,6 +194,8 @@ class OnPolicySpec(AlgorithmSpec):
 
 class ClippedRatioSpec(OnPolicySpec):
     """Fields of algorithms with a clipped importance ratio."""
+
+    bounds_ratio: ClassVar[bool] = True
 
     clip: Clip = Field(Clip(), description="Clip range of the importance ratio.")
     ratio: RatioLevel = Field(RatioLevel.TOKEN, description="Level of the importance ratio.")

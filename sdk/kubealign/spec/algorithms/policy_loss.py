@@ -8,7 +8,11 @@ from kubealign.spec.base import MAX_INT32, SpecModel, field_errors
 
 
 class Clip(SpecModel):
-    """Clip range of the importance ratio, from 1 - low to 1 + high."""
+    """Clip range of the importance ratio, from 1 - low to 1 + high.
+
+    Clipping acts only with several updates per step (minibatchSequences, epochsPerStep) or maxStaleness
+    above 0.
+    """
 
     low: float = Field(0.2, gt=0, lt=1, description="Largest decrease of the ratio below 1.")
     high: float = Field(0.2, gt=0, description="Largest increase of the ratio above 1.")

@@ -81,3 +81,43 @@ def test_the_config_is_found_by_path_and_by_job(tmp_path: Path) -> None:
     assert warnings("grpo", next_job) == []
     (tmp_path / "config.json").write_text("not json")
     assert warnings("grpo", BF16 | model) == []
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "fields", "acts"),
+    [
+        ("grpo", {}, False),
+        ("grpo", {"minibatchSequences": 512}, False),
+        ("grpo", {"promptsPerStep": 4, "minibatchSequences": 32}, False),
+        ("grpo", {"minibatchSequences": 256}, True),
+        ("grpo", {"epochsPerStep": 2}, True),
+        ("grpo", {"maxStaleness": 1}, True),
+        ("grpo", {"trustRegion": {"sapo": {}}}, False),
+        ("ppo", {}, False),
+        ("ppo", {"minibatchSequences": 32}, True),
+        ("dapo", {}, False),
+        ("cispo", {}, False),
+        ("cispo", {"epochsPerStep": 2}, True),
+        ("reinforce", {}, True),  # has no ratio
+        ("remax", {}, True),
+    ],
+)
+def test_a_note_where_clipping_can_never_act(algorithm: str, fields: dict[str, Any], acts: bool) -> None:
+    job = "ppo" if algorithm == "ppo" else "grpo"
+    found = notices(job, {"spec.algorithm": {algorithm: fields}})
+    if acts:
+        assert found == []
+        return
+    (note,) = found
+    assert (note.level, note.path) == (NoticeLevel.NOTE, f"spec.algorithm.{algorithm}.minibatchSequences")
+    assert "clipping never acts" in note.message and "epochsPerStep above 1" in note.message
+
+
+def test_the_note_names_the_sequences_of_a_step() -> None:
+    (note,) = notices("grpo", {"spec.algorithm": {"grpo": {"promptsPerStep": 4, "samplesPerPrompt": 6}}})
+    assert "a divisor of 24 below it" in note.message
+
+
+def test_one_sequence_per_step_can_only_take_more_epochs() -> None:
+    (note,) = notices("ppo", {"spec.algorithm": {"ppo": {"promptsPerStep": 1}}})
+    assert "divisor" not in note.message and "set epochsPerStep above 1" in note.message

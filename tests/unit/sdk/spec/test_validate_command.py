@@ -28,8 +28,12 @@ def kubealign(*arguments: str | Path, code: str = "") -> subprocess.CompletedPro
 def test_valid_files(document: Make, write: Write) -> None:
     one, two = write(document("sft"), name="a.yaml"), write(document("rloo"), document("ppo"), name="b.yaml")
     done = kubealign("validate", one, two, "--set", "ppo:spec.seed=3")
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0
     assert done.stdout == f"{one}: 1 job, valid\n{two}: 2 jobs, valid\n"
+    notes = [line.split(": ", 4)[:4] for line in done.stderr.splitlines()]
+    assert notes == [
+        [str(two), name, "note", f"spec.algorithm.{name}.minibatchSequences"] for name in ("rloo", "ppo")
+    ]
 
 
 def test_a_warning_leaves_the_job_valid(document: Make, write: Write) -> None:

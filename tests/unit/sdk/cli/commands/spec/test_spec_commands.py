@@ -96,6 +96,8 @@ def test_explain_field(run: Run) -> None:
     text = run("explain", "spec.algorithm.ppo.gae.lambda").stdout
     assert re.search(r"^DEFAULT +0\.95$", text, re.MULTILINE)
     assert re.search(r"^BOUNDS +at least 0, at most 1$", text, re.MULTILINE)
+    text = " ".join(run("explain", "spec.algorithm.dapo.minibatchSequences").stdout.split())
+    assert "the importance ratio is then 1, and clipping never acts" in text
     text = run("explain", "spec.policy.model").stdout
     assert "EXACTLY ONE OF" in text and "  huggingFace  HuggingFaceModel" in text
     assert "A repository of the Hugging Face hub." in text
