@@ -92,7 +92,12 @@ def learner(folder: Path, name: str, *, steps: int, rate: float, gap: float = 0.
             "spec": {
                 "maxSteps": steps,
                 "algorithm": {
-                    "grpo": {"promptsPerStep": 32, "samplesPerPrompt": 8, "minibatchSequences": 128}
+                    "grpo": {
+                        "promptsPerStep": 32,
+                        "samplesPerPrompt": 8,
+                        "minibatchSequences": 128,
+                        "kl": {"placement": "Loss", "estimator": "K3", "fixed": {"coefficient": 0.04}},
+                    }
                 },
                 "policy": {"model": {"job": {"name": "sums-sft"}}},
                 "data": rows("prompts"),

@@ -69,6 +69,7 @@ def test_imitation_and_then_reward(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     task = Task(PROMPTS, lambda p, r: float(r == 2 * p[-1]), LARGE, 4, 5e-3, {"lora": LORA})
     grpo = {"promptsPerStep": 24, "samplesPerPrompt": 6, "minibatchSequences": 48}
     kl = {"kl": {"fixed": {"coefficient": 0.002}, "placement": "Loss", "estimator": "K3"}}
-    rewards = OnlineLearner(tmp_path / "online", task, {"grpo": grpo | kl}, seed=1).learn(16)
+    entry = grpo | kl | {"aggregation": "SequenceMean"}
+    rewards = OnlineLearner(tmp_path / "online", task, {"grpo": entry}, seed=1).learn(16)
     assert fmean(rewards[:2]) < 0.6, rewards
     assert fmean(rewards[-3:]) > 0.85, rewards

@@ -62,7 +62,7 @@ CASES = {
     "reinforcePlusPlus": Case(SEVERAL | {"kl": PULL}),
     "rloo": Case(SEVERAL | {"kl": PULL, "advantage": WHITE}),
     "remax": Case(SAMPLES | {"kl": PULL}, learning_rate=1.0e-2, above=0.7),
-    "grpo": Case(SEVERAL | {"kl": PULL_IN_LOSS}),
+    "grpo": Case(SEVERAL | {"kl": PULL_IN_LOSS, "aggregation": "SequenceMean"}),
     "drGrpo": Case(SEVERAL | {"kl": PULL_IN_LOSS}),
     "dapo": Case(SEVERAL | {"dynamicSampling": {"maxRefills": 2}}),
     "gspo": Case(SEVERAL, above=0.7),

@@ -58,14 +58,14 @@ class GroupRelativeSpec(OnPolicySpec):
 
 
 class GRPOSpec(GroupRelativeSpec, ClippedRatioSpec):
-    """Group relative policy optimisation (Shao et al. 2024)."""
+    """Group relative policy optimisation (Shao et al. 2024, DeepSeekMath).
+
+    By default without the paper's KL penalty and with the mean over tokens, as in DAPO (Yu et al. 2025), TRL
+    and verl. The paper's settings: aggregation SequenceMean, and kl with placement Loss, estimator K3 and
+    fixed.coefficient 0.04.
+    """
 
     implementation: ClassVar[str | None] = "kubealign_services.algorithms.online.grpo:GRPOAlgorithm"
-
-    aggregation: LossAggregation = Field(
-        LossAggregation.SEQUENCE_MEAN, description="Aggregation of the per-token losses into one loss."
-    )
-    kl: KL = Field(kl_in_loss(0.04), description="KL penalty towards the reference policy.")
 
 
 class DrGRPOSpec(GroupRelativeSpec, ClippedRatioSpec):

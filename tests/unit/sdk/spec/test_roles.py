@@ -53,7 +53,12 @@ def names(document: dict[str, Any]) -> list[str]:
         (
             "grpo",
             {"spec.validation": VALIDATION},
-            "prepare trainer-0 reference-0 reward-exact-0 reward-short-0 rollout-0 driver",
+            "prepare trainer-0 reward-exact-0 reward-short-0 rollout-0 driver",
+        ),
+        (
+            "grpo",
+            {"spec.algorithm.grpo.kl": {"fixed": {"coefficient": 0.04}}},
+            "prepare trainer-0 reference-0 reward-exact-0 rollout-0 driver",
         ),
         (
             "rloo",

@@ -58,7 +58,7 @@ ENTRIES: dict[str, spec.OnPolicySpec] = {
     "reinforce_plus_plus": spec.ReinforcePlusPlusSpec(),
     "rloo": spec.RLOOSpec(overlong=spec.OverlongPenalty(buffer_tokens=2)),
     "remax": spec.ReMaxSpec(),
-    "grpo": spec.GRPOSpec(),
+    "grpo": spec.GRPOSpec(kl=LOSS_KL),
 }
 
 

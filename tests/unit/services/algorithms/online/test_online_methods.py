@@ -256,21 +256,34 @@ def test_grpo_dr_grpo_and_dapo_differ_exactly_where_their_papers_say(make_batch:
     fixed, mean = spec.LossAggregation.FIXED_LENGTH, spec.LossAggregation.SEQUENCE_MEAN
     result = losses(
         batch,
-        grpo=spec.GRPOSpec(kl=NO_KL),
+        grpo=spec.GRPOSpec(aggregation=mean),
+        grpo_2=spec.GRPOSpec(),
         dr_grpo=spec.DrGRPOSpec(),
         dapo=spec.DAPOSpec(),
         dr_grpo_1=spec.DrGRPOSpec(advantage=group_std, aggregation=mean),
         dr_grpo_2=spec.DrGRPOSpec(aggregation=mean),
         dr_grpo_3=spec.DrGRPOSpec(advantage=group_std),
-        grpo_1=spec.GRPOSpec(kl=NO_KL, advantage=group, aggregation=fixed),
+        grpo_1=spec.GRPOSpec(advantage=group, aggregation=fixed),
         dapo_1=spec.DAPOSpec(clip=spec.Clip(), aggregation=mean),
         dapo_2=spec.DAPOSpec(clip=spec.Clip()),
     )
     assert result["dr_grpo_1"] == pytest.approx(result["grpo"], abs=1e-12)
     assert result["grpo_1"] == pytest.approx(result["dr_grpo"], abs=1e-12)
     assert result["dapo_1"] == pytest.approx(result["grpo"], abs=1e-12)
+    assert result["dapo_2"] == pytest.approx(result["grpo_2"], abs=1e-12)
     for other in ("dr_grpo", "dr_grpo_2", "dr_grpo_3", "dapo", "dapo_2"):
         assert abs(result[other] - result["grpo"]) > 1e-4, other
+
+
+def test_grpo_s_defaults_and_the_paper_s_settings() -> None:
+    """DAPO: no KL penalty, token-level loss. TRL's GRPOConfig: beta 0.0, loss_type dapo. verl: use_kl_loss
+    False, loss_agg_mode token-mean. DeepSeekMath: a KL coefficient of 0.04."""
+    defaults = spec.GRPOSpec()
+    assert defaults.aggregation is spec.LossAggregation.TOKEN_MEAN
+    assert not defaults.uses_reference
+    kl = {"placement": "Loss", "estimator": "K3", "fixed": {"coefficient": 0.04}}
+    paper = spec.GRPOSpec.model_validate({"aggregation": "SequenceMean", "kl": kl})
+    assert paper.uses_reference and paper.kl.placement is spec.KLPlacement.LOSS
 
 
 def test_dapo_s_upper_bound_alone_is_wider() -> None:
