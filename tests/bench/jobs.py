@@ -28,6 +28,7 @@ def online(workload: Workload, folder: Path, name: str, steps: int) -> dict[str,
         file = {"path": str(folder / WORKFLOW), "name": "workflow"}
         spec["rollout"]["workflow"] = {"function": {"file": file}}
     if workload.method == "ppo":
+        method["gae"] = {"lambda": 0.95}  # TRL's lam
         spec["critic"] = {"optimizer": spec["trainer"]["optimizer"]}
     return _job(name, spec)
 

@@ -57,7 +57,7 @@ class Case:
 
 
 CASES = {
-    "ppo": Case(SEVERAL | {"kl": PULL}),
+    "ppo": Case(SEVERAL | {"kl": PULL, "gae": {"lambda": 0.95}}),
     "reinforce": Case(SAMPLES | {"kl": PULL}, learning_rate=1.0e-2),
     "reinforcePlusPlus": Case(SEVERAL | {"kl": PULL}),
     "rloo": Case(SEVERAL | {"kl": PULL, "advantage": WHITE}),

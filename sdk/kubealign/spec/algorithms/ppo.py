@@ -24,9 +24,11 @@ class GAE(SpecModel):
 
     gamma: Fraction = Field(1.0, description="Discount factor per token.")
     lambda_: Fraction = Field(
-        0.95,
+        1.0,
         alias="lambda",
-        description="Bias-variance trade-off. 1: Monte Carlo returns; 0: one-step temporal difference.",
+        description="Bias-variance trade-off. 1: Monte Carlo returns, for a reward at the end of the "
+        "response, as in verl and OpenRLHF; 0.95, as in TRL: less variance, but an early token gets "
+        "0.95^n of a reward n tokens later; 0: one-step temporal difference.",
     )
     length_adaptive: LengthAdaptiveLambda | None = Field(
         None, description="Lambda of the policy's advantages by the length of each response; null: lambda."

@@ -89,6 +89,15 @@ def test_ppo_puts_the_kl_at_every_token_and_the_reward_at_the_last() -> None:
     assert metrics["advantage/mean"] == pytest.approx((2.95 + 3.9 + 2.95) / 3)
 
 
+def test_by_default_the_reward_at_the_end_reaches_every_token() -> None:
+    # verl's lam 1.0: R_t is the sum of the rewards from t on, here the response's, whatever the values are.
+    batch = one_group([3, 5])
+    batch.token_columns["values"] = torch.tensor([9, 0, 9, 1, 2], dtype=torch.float64)
+    PPOAlgorithm(spec.PPOSpec(kl=NO_KL, advantage=AS_ESTIMATED)).advantages(batch, {})
+    assert batch.token("returns").tolist() == pytest.approx([0, 3, 0, 5, 5], abs=1e-9)
+    assert batch.token("advantages").tolist() == pytest.approx([0, 3, 0, 4, 3], abs=1e-9)
+
+
 def test_ppo_normalises_over_response_tokens_only(make_batch: MakeBatch) -> None:
     batch = make_batch(RESPONSES, GROUPS)
     mask = batch.token("loss_mask").bool()

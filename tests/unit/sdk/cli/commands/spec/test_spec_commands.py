@@ -94,7 +94,7 @@ def test_init_with_a_job_name(run: Run) -> None:
 
 def test_explain_field(run: Run) -> None:
     text = run("explain", "spec.algorithm.ppo.gae.lambda").stdout
-    assert re.search(r"^DEFAULT +0\.95$", text, re.MULTILINE)
+    assert re.search(r"^DEFAULT +1\.0$", text, re.MULTILINE)
     assert re.search(r"^BOUNDS +at least 0, at most 1$", text, re.MULTILINE)
     text = " ".join(run("explain", "spec.algorithm.dapo.minibatchSequences").stdout.split())
     assert "the importance ratio is then 1, and clipping never acts" in text
