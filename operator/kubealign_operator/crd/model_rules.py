@@ -36,7 +36,7 @@ from kubealign.spec.pods.volumes import RESERVED_FOLDERS, RESERVED_VOLUME_PREFIX
 from kubealign.spec.sections.rewards import REWARD_SOURCES, Reward
 from kubealign.spec.sections.rollout import MismatchGateSpec, Rollout, SamplingSpec
 from kubealign.spec.sections.trackers import TRACKER_MEMBERS, TrackerSpec
-from kubealign.spec.sections.training import Trainer
+from kubealign.spec.sections.training import ConstantSchedule, CosineSchedule, LinearSchedule, Trainer
 from kubealign.spec.sections.validation import EarlyStopping, EarlyStoppingTarget, ValidationScore
 from kubealign_operator.crd.cel import CelRule, cel_string
 
@@ -153,6 +153,12 @@ _KL_IN_REWARD_RULE = CelRule(
     "RLOO subtracts the KL penalty from the sequence's reward: set Reward",
     field_path=".kl.placement",
 )
+_ONE_WARMUP_RULE = CelRule(
+    "self.warmupSteps == 0 || self.warmupFraction == 0.0",
+    "warmupSteps gives the warm-up too: remove one of them",
+    field_path=".warmupFraction",
+)
+
 _RESERVED_NAME_RULES = [
     CelRule(
         f"self.name != {cel_string(name)}",
@@ -265,6 +271,9 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
             field_path=".podTemplate",
         ),
     ],
+    ConstantSchedule: [_ONE_WARMUP_RULE],
+    LinearSchedule: [_ONE_WARMUP_RULE],
+    CosineSchedule: [_ONE_WARMUP_RULE],
     Trainer: list(_parallelism_rules()),
     Critic: [
         CelRule(

@@ -60,16 +60,30 @@ class AdamW(SpecModel):
     )
 
 
-class ConstantSchedule(SpecModel):
+class WarmupSpec(SpecModel):
+    """Linear warm-up, in steps or as a fraction of the job."""
+
+    warmup_steps: int = Field(0, ge=0, le=MAX_INT32, description="Warm-up in optimiser steps.")
+    warmup_fraction: Fraction = Field(
+        0.0,
+        description="Warm-up as a fraction of the job's optimiser steps, rounded, in place of warmupSteps.",
+    )
+
+    @model_validator(mode="after")
+    def _one_warmup(self) -> "WarmupSpec":
+        if self.warmup_steps and self.warmup_fraction:
+            text = f"warmupSteps ({self.warmup_steps}) gives the warm-up too: remove one of them"
+            raise field_errors(type(self).__name__, (("warmupFraction",), self.warmup_fraction, text))
+        return self
+
+
+class ConstantSchedule(WarmupSpec):
     """Linear warm-up, then a constant learning rate."""
 
-    warmup_steps: int = Field(0, ge=0, le=MAX_INT32, description="Warm-up in optimiser steps.")
 
-
-class LinearSchedule(SpecModel):
+class LinearSchedule(WarmupSpec):
     """Linear warm-up, a constant phase, then a linear decay to the floor at the end of the job."""
 
-    warmup_steps: int = Field(0, ge=0, le=MAX_INT32, description="Warm-up in optimiser steps.")
     decay_fraction: Fraction = Field(
         1.0,
         description="Fraction of the optimiser steps after warm-up over which the learning rate decays; "
@@ -78,11 +92,21 @@ class LinearSchedule(SpecModel):
     floor: Fraction = Field(0.0, description="Final learning rate as a fraction of the peak.")
 
 
-class CosineSchedule(SpecModel):
-    """Linear warm-up, then a half-cosine decay to the floor."""
+class CosineSchedule(WarmupSpec):
+    """Linear warm-up, a constant phase, a half-cosine decay to the floor, then the floor."""
 
-    warmup_steps: int = Field(0, ge=0, le=MAX_INT32, description="Warm-up in optimiser steps.")
+    decay_fraction: Fraction = Field(
+        1.0,
+        description="Fraction of the optimiser steps between warm-up and floorSteps over which the learning "
+        "rate decays; before it is constant.",
+    )
     floor: Fraction = Field(0.1, description="Final learning rate as a fraction of the peak.")
+    floor_steps: int = Field(
+        0,
+        ge=0,
+        le=MAX_INT32,
+        description="Last optimiser steps of the job, at the floor (NeMo's constant_steps).",
+    )
 
 
 class LearningRateSchedule(SpecUnion):

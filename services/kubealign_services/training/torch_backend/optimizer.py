@@ -72,26 +72,28 @@ def learning_rate(schedule: LearningRateSchedule, peak: float, step: int, total:
     """Return the learning rate of optimiser step `step` (from 0) of `total`.
 
     Warm-up rises linearly and reaches the peak at its last step; the decay reaches the floor at the job's
-    last step. Steps beyond `total` stay at the floor.
+    last step, or before its last steps at the floor. Steps beyond `total` stay at the floor.
     """
     kind = schedule.constant or schedule.linear or schedule.cosine
-    warmup = kind.warmup_steps if kind is not None else 0
+    warmup = 0 if kind is None else kind.warmup_steps or round(kind.warmup_fraction * total)
     if step < warmup:
         return peak * (step + 1) / warmup
     match kind:
         case LinearSchedule(decay_fraction=fraction, floor=floor):
             remaining = 1 - _decay_progress(step, total, round(fraction * (total - warmup)))
-        case CosineSchedule(floor=floor):
-            remaining = (1 + math.cos(math.pi * _decay_progress(step, total, total - warmup))) / 2
+        case CosineSchedule(decay_fraction=fraction, floor=floor, floor_steps=floor_steps):
+            end = max(warmup, total - floor_steps)
+            progress = _decay_progress(step, end, round(fraction * (end - warmup)))
+            remaining = (1 + math.cos(math.pi * (1.0 if step >= end else progress))) / 2
         case _:
             return peak
     return peak * (floor + (1 - floor) * remaining)
 
 
-def _decay_progress(step: int, total: int, decay: int) -> float:
-    """Return the completed fraction of a decay over the last `decay` steps: 0 before it, 1 at the last
-    step.
+def _decay_progress(step: int, end: int, decay: int) -> float:
+    """Return the completed fraction of a decay over the `decay` steps before step `end`: 0 before the decay,
+    1 at its last step.
     """
     if decay <= 0:
         return 0.0
-    return min(1.0, max(0.0, (step + 1 - (total - decay)) / decay))
+    return min(1.0, max(0.0, (step + 1 - (end - decay)) / decay))
