@@ -16,6 +16,7 @@ from transformers import (
 )
 from transformers import initialization as transformers_initialization
 
+from kubealign_services.data.tokenization.end_of_turn import end_of_turn_id
 from kubealign_services.generation.torch_engine.attention.attention_plan import (
     ATTENTION_NAME,
     EngineAttentionPlan,
@@ -142,8 +143,8 @@ def read_config(folder: Path) -> Any:
 
 
 def end_tokens(folder: Path, config: Any, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """Return the ids that end a response: those of generation_config.json and the tokenizer, or of
-    config.json where neither names one.
+    """Return the ids that end a response: those of generation_config.json, the tokenizer's end of sequence
+    and the end of turn of its chat template, or that of config.json where none names one.
 
     Raises ValueError for an id of generation_config.json that is an ordinary piece of text: a model built
     from a configuration inherits its class's default, which would cut responses short.
@@ -159,7 +160,7 @@ def end_tokens(folder: Path, config: Any, tokenizer: PreTrainedTokenizerBase) ->
             f"{folder}: generation_config.json, eos_token_id: {pieces} is no special token of the tokenizer, "
             f"whose end is {tokenizer.eos_token_id} ({tokenizer.eos_token!r}): write that one"
         )
-    ends = stated | _as_id_set(tokenizer.eos_token_id)
+    ends = stated | _as_id_set(tokenizer.eos_token_id) | _as_id_set(end_of_turn_id(tokenizer))
     return frozenset(ends or _as_id_set(config.get_text_config().eos_token_id))
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,8 +20,10 @@ from transformers import (
 from kubealign.spec.sections import engines as engine_spec
 from kubealign_services.data.errors import DataError
 from kubealign_services.generation.contract import FinishReason, GenerationRequest, SamplingParameters
+from kubealign_services.generation.external.factory import read_model_info
 from kubealign_services.generation.torch_engine import TorchRolloutEngine, UnsupportedEngineModel
 from kubealign_services.generation.torch_engine.model.causal_model import CausalModel, end_tokens
+from support.chat_templates import FAMILIES, ChatFamily
 
 MODELS = ["llama-gqa", "llama-tied", "qwen2", "mistral-window", "qwen2-some-windows", "gpt-neox", "gpt2"]
 PROMPTS = [(5, 9, 200), tuple(range(30, 47)), (77,), (8, 8, 8, 8)]
@@ -156,6 +159,19 @@ def test_inherited_end_token_that_is_text_is_refused(
         end_tokens(tmp_path, LlamaConfig(), tokenizer)
     generation(eos_token_id=[271]).save_pretrained(tmp_path)
     assert end_tokens(tmp_path, LlamaConfig(), tokenizer) == {270, 271}
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+def test_a_response_ends_at_the_templates_end_of_turn(tmp_path: Path, family: ChatFamily) -> None:
+    """The end tokens are the union of the tokenizer's, the template's and generation_config.json's."""
+    tokenizer = family.tokenizer()
+    extra = tokenizer.get_vocab()[(family.special or (family.end,))[0]]
+    tokenizer.save_pretrained(tmp_path)
+    LlamaConfig(vocab_size=len(tokenizer)).save_pretrained(tmp_path)
+    ends = {tokenizer.eos_token_id, tokenizer.get_vocab()[family.end]}
+    assert read_model_info(tmp_path).end_tokens == ends
+    generation(eos_token_id=[extra, tokenizer.eos_token_id]).save_pretrained(tmp_path)
+    assert read_model_info(tmp_path).end_tokens == ends | {extra}
 
 
 def test_a_vocabulary_too_small_for_the_tokenizer_is_refused(
