@@ -69,10 +69,10 @@ class PreparedRow:
     `row` is its number in the source, from 0; `columns` are its columns without a text prompt's own (which
     a prompt from a template keeps).
 
-    Responses end with the end-of-sequence token. response_mask: where several turns of a conversation are
-    imitated, the response is everything after the first prompt, with 1 at the tokens of imitated turns;
-    else None. ratings: None within the list for an unknown rating. Fields that the kind of row does not
-    have are None.
+    Responses end with the token at which sampling ends. response_mask: where several turns of a
+    conversation are imitated, the response is everything after the first prompt, with 1 at the tokens of
+    imitated turns; else None. ratings: None within the list for an unknown rating. Fields that the kind of
+    row does not have are None.
     """
 
     row: int

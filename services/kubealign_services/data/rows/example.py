@@ -21,14 +21,16 @@ class Dialogue:
 class Example:
     """A parsed row. `number` is its index in the source, from 0 (errors count from 1).
 
-    responses: "response", or "chosen" and "rejected", or none for rows with a prompt only and for a
-    dialogue. ratings: None for an unknown rating. dialogue: where more than the last message is imitated;
-    the prompt then holds the messages before the first imitated one.
+    responses: "response", or "chosen" and "rejected", of a text prompt. answers: the same for a prompt of
+    messages. Both are empty for rows with a prompt only and for a dialogue. ratings: None for an unknown
+    rating. dialogue: where more than the last message is imitated; the prompt then holds the messages
+    before the first imitated one.
     """
 
     number: int
     prompt: str | list[Message]
     responses: dict[str, str] = field(default_factory=dict)
+    answers: dict[str, Message] = field(default_factory=dict)
     ratings: list[float | None] | None = None
     label: bool | None = None
     chosen_rating: float | None = None

@@ -82,7 +82,7 @@ def _message_fields(data: DataSet, cells: RowReader) -> dict[str, Any]:
     if isinstance(data, DemonstrationDataset) and layout.turns is not ImitatedTurns.LAST:
         indices = select_imitated_turns(messages, layout.turns, cells, layout.messages)
         return {"prompt": messages[: indices[0]], "dialogue": Dialogue(messages, indices)}
-    return {"prompt": messages[:-1], "responses": {"response": messages[-1]["content"]}}
+    return {"prompt": messages[:-1], "answers": {"response": messages[-1]}}
 
 
 def _preference_fields(data: PreferenceDataset, cells: RowReader, number: int) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def _preference_fields(data: PreferenceDataset, cells: RowReader, number: int) -
         )
     if data.template is not None:
         prompt = fill_last_user_message(data.template, prompt, cells, layout.chosen)
-    return {"prompt": prompt, "responses": {"chosen": better["content"], "rejected": worse["content"]}}
+    return {"prompt": prompt, "answers": {"chosen": better, "rejected": worse}}
 
 
 def _annotations(data: DataSet, cells: RowReader) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import jinja2
 from transformers import PreTrainedTokenizerBase
@@ -34,27 +35,25 @@ def ensure_chat_template(tokenizer: PreTrainedTokenizerBase) -> bool:
     return True
 
 
-def render_messages(
-    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], number: int, opening: bool = False
-) -> str:
-    """Render the messages with the chat template.
+@dataclass(frozen=True)
+class ChatTemplate:
+    """The chat template of a tokenizer."""
 
-    Args:
-        opening: Append the opening of the assistant's answer.
+    tokenizer: PreTrainedTokenizerBase
 
-    Raises DataError for row `number` where the template rejects the messages.
-    """
-    with template_errors(number):
-        text = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=opening)
-    return str(text)
+    def render(self, messages: Sequence[Message], number: int, opening: bool = False) -> str:
+        """Render the messages.
 
+        Args:
+            opening: Append the opening of the assistant's answer.
 
-def render_prompt(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], number: int) -> str:
-    """Render the messages up to where the assistant's answer begins.
-
-    Raises DataError where the template rejects them.
-    """
-    return render_messages(tokenizer, messages, number, opening=True)
+        Raises DataError for row `number` where the template rejects the messages.
+        """
+        with template_errors(number):
+            text = self.tokenizer.apply_chat_template(
+                list(messages), tokenize=False, add_generation_prompt=opening
+            )
+        return str(text)
 
 
 @contextmanager

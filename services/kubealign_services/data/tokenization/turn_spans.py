@@ -7,14 +7,16 @@ of the whole.
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
-from transformers import PreTrainedTokenizerBase
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.rows.example import Dialogue, Message
-from kubealign_services.data.tokenization.chat_template import render_messages, template_errors
+from kubealign_services.data.tokenization.chat_template import ChatTemplate, template_errors
+from kubealign_services.data.tokenization.end_of_turn import end_of_turn_id
 
 _GENERATION_MARKER = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
@@ -22,67 +24,125 @@ _GENERATION_MARKER = re.compile(r"\{%-?\s*generation\s*-?%\}")
 Span = tuple[int, int]
 
 
-def assistant_spans(
-    tokenizer: PreTrainedTokenizerBase, dialogue: Dialogue, number: int
-) -> tuple[str, list[Span]]:
-    """Return (rendered conversation, span of each imitated message with the end of its turn).
+@dataclass(frozen=True)
+class TurnFinder:
+    """Finds the assistant's turns in rendered conversations. A turn includes the token that ends it."""
 
-    Raises DataError for row `number` where the template rejects the messages, or the turns cannot be
-    separated.
-    """
-    template = tokenizer.get_chat_template()
-    if _GENERATION_MARKER.search(template):
-        return _marked_spans(tokenizer, template, dialogue, number)
-    text = render_messages(tokenizer, dialogue.messages, number)
-    messages = dialogue.messages
-    return text, [_span_by_prefix(tokenizer, messages, index, text, number) for index in dialogue.imitated]
+    template: ChatTemplate
 
+    def spans(self, dialogue: Dialogue, number: int) -> tuple[str, list[Span]]:
+        """Return (rendered conversation, span of each imitated message).
 
-def _marked_spans(
-    tokenizer: PreTrainedTokenizerBase, template: str, dialogue: Dialogue, number: int
-) -> tuple[str, list[Span]]:
-    special: dict[str, Any] = tokenizer.special_tokens_map
-    with template_errors(number):
-        # Annotated as returning text; in fact returns texts and the spans of their marks.
-        rendered: Any = render_jinja_template(
-            [dialogue.messages], chat_template=template, return_assistant_tokens_mask=True, **special
-        )
-    (text,), (marks,) = rendered
-    spans = [(first, last) for first, last in marks]
-    assistant = [index for index, message in enumerate(dialogue.messages) if message["role"] == "assistant"]
-    if len(spans) != len(assistant):
-        raise DataError(
-            f"row {number + 1}: the chat template marks {len(spans)} parts as the assistant's, which has "
-            f"{len(assistant)} messages: they cannot be told apart; set turns: Last"
-        )
-    return text, [spans[assistant.index(index)] for index in dialogue.imitated]
+        Raises DataError for row `number` where the template rejects the messages, or the turns cannot be
+        separated.
+        """
+        text, marked = self._render(dialogue.messages, number)
+        if marked is None:
+            return text, [
+                self._span_by_prefix(dialogue.messages, index, text, number) for index in dialogue.imitated
+            ]
+        return text, [marked[index] for index in dialogue.imitated]
 
+    def last_span(self, messages: Sequence[Message], number: int) -> tuple[str, Span]:
+        """Return (rendered conversation, span of its last message).
 
-def _span_by_prefix(
-    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], index: int, text: str, number: int
-) -> Span:
-    before = render_messages(tokenizer, messages[:index], number, opening=True)
-    through = render_messages(tokenizer, messages[: index + 1], number)
-    turn_text = through[len(before) :]
-    end = len(before) + _end_of_turn(turn_text, str(messages[index]["content"]), str(tokenizer.eos_token))
-    if not through.startswith(before) or not text.startswith(through[:end]):
-        raise DataError(
-            f"row {number + 1}: the chat template writes message {index + 1} in another way when others "
-            "follow, so its turns cannot be told apart: set turns: Last, or give the tokenizer a template "
-            "that marks them with {% generation %}"
-        )
-    return len(before), end
+        Raises DataError as `spans`.
+        """
+        text, marked = self._render(messages, number)
+        if marked is not None:
+            return text, marked[len(messages) - 1]
+        before = self.template.render(messages[:-1], number, opening=True)
+        if text.startswith(before):
+            start = len(before)
+        else:
+            start = self._shared_opening(messages, before, text, number)
+        return text, (start, start + self._end_of_turn(text[start:], messages[-1]))
 
+    def _render(self, messages: Sequence[Message], number: int) -> tuple[str, dict[int, Span] | None]:
+        """Return (text, index of each assistant message -> its span where the template marks them)."""
+        tokenizer = self.template.tokenizer
+        source = tokenizer.get_chat_template()
+        if not _GENERATION_MARKER.search(source):
+            return self.template.render(messages, number), None
+        special: dict[str, Any] = tokenizer.special_tokens_map
+        with template_errors(number):
+            # Annotated as returning text; in fact returns texts and the spans of their marks.
+            rendered: Any = render_jinja_template(
+                [list(messages)], chat_template=source, return_assistant_tokens_mask=True, **special
+            )
+        (text,), (marks,) = rendered
+        assistant = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
+        if len(marks) != len(assistant):
+            raise DataError(
+                f"row {number + 1}: the chat template marks {len(marks)} parts as the assistant's, which has "
+                f"{len(assistant)} messages: they cannot be told apart"
+            )
+        return text, {
+            index: (first, self._with_end(text, last))
+            for index, (first, last) in zip(assistant, marks, strict=True)
+        }
 
-def _end_of_turn(own: str, content: str, end_of_sequence: str) -> int:
-    """Return the length of the assistant's part of a rendered turn.
+    def _with_end(self, text: str, end: int) -> int:
+        """Return the end of a marked turn, moved behind an end-of-turn token that the mark leaves out."""
+        token = self._end_token
+        if token is not None and text.startswith(token, end) and not text.endswith(token, 0, end):
+            return end + len(token)
+        return end
 
-    Through the end-of-sequence token, else without the whitespace that separates it from the next turn.
-    """
-    at = own.rfind(end_of_sequence)
-    if at >= 0:
-        return at + len(end_of_sequence)
-    stripped = content.strip()
-    tail = own[own.rfind(stripped) + len(stripped) :] if stripped else own
-    # A turn that ends with whitespace only keeps that whitespace as its end.
-    return len(own.rstrip()) if tail.strip() else len(own)
+    def _span_by_prefix(self, messages: Sequence[Message], index: int, text: str, number: int) -> Span:
+        before = self.template.render(messages[:index], number, opening=True)
+        through = self.template.render(messages[: index + 1], number)
+        end = len(before) + self._end_of_turn(through[len(before) :], messages[index])
+        if not through.startswith(before) or not text.startswith(through[:end]):
+            raise DataError(
+                f"row {number + 1}: the chat template writes message {index + 1} in another way when others "
+                "follow, so its turns cannot be told apart: set turns: Last, or give the tokenizer a "
+                "template that marks them with {% generation %}"
+            )
+        return len(before), end
+
+    def _shared_opening(self, messages: Sequence[Message], before: str, text: str, number: int) -> int:
+        """Return the length of the beginning that the prompt shares with the conversation.
+
+        Some templates open an answer with more than they write before a given answer, such as <think>. The
+        prompt is then what both have in common, as in TRL; special tokens are not cut.
+        """
+        pairs = enumerate(zip(before, text, strict=False))
+        start = next((index for index, (a, b) in pairs if a != b), min(len(before), len(text)))
+        for token in self._special_tokens:
+            for rendered in (before, text):
+                at = rendered.find(token, max(0, start - len(token) + 1), start + len(token) - 1)
+                start = at if 0 <= at < start < at + len(token) else start
+        if start < len(self.template.render(messages[:-1], number)):
+            raise DataError(
+                f"row {number + 1}: the chat template renders the messages before the last one differently "
+                "when the last one follows, so no prompt could be sampled that the answer continues: give "
+                "the tokenizer a template that renders them alike"
+            )
+        return start
+
+    def _end_of_turn(self, turn: str, message: Message) -> int:
+        """Return the length of the assistant's part of a rendered turn.
+
+        Through the end-of-turn token, else the end-of-sequence token, else without the whitespace that
+        separates it from the next turn.
+        """
+        for token in (self._end_token, str(self.template.tokenizer.eos_token)):
+            at = -1 if token is None else turn.rfind(token)
+            if token is not None and at >= 0:
+                return at + len(token)
+        content = str(message.get("content", "")).strip()
+        tail = turn[turn.rfind(content) + len(content) :] if content else turn
+        # A turn that ends with whitespace only keeps that whitespace as its end.
+        return len(turn.rstrip()) if tail.strip() else len(turn)
+
+    @cached_property
+    def _end_token(self) -> str | None:
+        token = end_of_turn_id(self.template.tokenizer)
+        return None if token is None else str(self.template.tokenizer.convert_ids_to_tokens(token))
+
+    @cached_property
+    def _special_tokens(self) -> list[str]:
+        tokenizer = self.template.tokenizer
+        added = getattr(tokenizer, "added_tokens_decoder", {})
+        return [*tokenizer.all_special_tokens, *(token.content for token in added.values())]

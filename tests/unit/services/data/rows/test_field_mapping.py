@@ -67,16 +67,18 @@ def test_message_formats() -> None:
     chat: dict[str, Any] = {"format": {"chat": {}}}
     assert read_example(data("prompts", **chat), {"messages": [USER]}, 0) == Example(0, [USER])
     answered = {"messages": [USER, ANSWER], "rating": 2, "label": 1}
-    assert read_example(data("demonstrations", **chat), answered, 0) == Example(0, [USER], {"response": "4"})
+    assert read_example(data("demonstrations", **chat), answered, 0) == Example(
+        0, [USER], answers={"response": ANSWER}
+    )
     assert read_example(data("ratings", **chat), answered, 0) == Example(
-        0, [USER], {"response": "4"}, ratings=[2.0]
+        0, [USER], answers={"response": ANSWER}, ratings=[2.0]
     )
     assert read_example(data("unpaired", **chat), answered, 0) == Example(
-        0, [USER], {"response": "4"}, label=True
+        0, [USER], answers={"response": ANSWER}, label=True
     )
     row = {"chosen": [USER, ANSWER], "rejected": [USER, WRONG]}
     assert read_example(data("preferences", **chat), row, 0) == Example(
-        0, [USER], {"chosen": "4", "rejected": "5"}
+        0, [USER], answers={"chosen": ANSWER, "rejected": WRONG}
     )
 
 
@@ -88,7 +90,7 @@ def test_imitated_turns() -> None:
     def read_with(turns: str, value: list[Any] = messages) -> Example:
         return read_example(data("demonstrations", format={"chat": {"turns": turns}}), {"messages": value}, 0)
 
-    assert read_with("Last") == Example(0, messages[:-1], {"response": "5"})
+    assert read_with("Last") == Example(0, messages[:-1], answers={"response": WRONG})
     assert read_with("All") == Example(0, [USER], dialogue=Dialogue(messages, [1, 3, 5]))
     assert read_with("Weighted") == Example(0, messages[:3], dialogue=Dialogue(messages, [3, 5]))
     with pytest.raises(DataError, match=r"row 1: column 'messages': every message .* has weight: 0"):

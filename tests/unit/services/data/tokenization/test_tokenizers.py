@@ -11,9 +11,9 @@ from transformers import LlamaConfig, PreTrainedTokenizerFast
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.rows.example import Example
 from kubealign_services.data.tokenization.chat_template import (
+    ChatTemplate,
     ensure_chat_template,
     plain_template_texts,
-    render_prompt,
 )
 from kubealign_services.data.tokenization.example_tokenizer import ExampleTokenizer, training_texts
 from kubealign_services.data.tokenization.tokenizers import (
@@ -171,7 +171,7 @@ def test_template_error_is_reported() -> None:
     tokenizer = train_character_tokenizer(TEXTS)
     tokenizer.chat_template = "{{ raise_exception('no system role') }}"
     with pytest.raises(DataError, match="row 5: the chat template rejects its messages: no system role"):
-        render_prompt(tokenizer, MESSAGES, 4)
+        ChatTemplate(tokenizer).render(MESSAGES, 4)
 
 
 def test_an_empty_prompt_needs_a_beginning() -> None:

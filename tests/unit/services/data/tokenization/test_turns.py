@@ -135,18 +135,66 @@ def test_a_template_that_marks_the_turns_itself() -> None:
 
 
 def test_the_last_turn_ends_where_sampling_ends() -> None:
-    """The template's end of a turn is learned, and the end-of-sequence token after the last one."""
+    """Sampling stops at the template's end of a turn; a template without one needs the end of sequence."""
     tokenizer = tokenizer_with(MARKED, eos="<eos>")
     assert parts(tokenizer, rendered(tokenizer, [2, 4]))[1:] == [
         (1, "2<|eot|>"),
         (0, "\n<|start|>user\nsure?<|eot|>\n<|start|>assistant\n"),
-        (1, "yes<|eot|><eos>"),
+        (1, "yes<|eot|>"),
     ]
     assert parts(tokenizer_with(LINES), rendered(tokenizer_with(LINES), [2, 4]))[1:] == [
         (1, "2\n"),
         (0, "user: sure?\nassistant: "),
         (1, "yes\n<|eot|>"),
     ]
+
+
+def test_a_mark_that_leaves_out_the_end_of_the_turn() -> None:
+    template = MARKED.replace(
+        "+ '<|eot|>' }}{% endgeneration %}{{ '\n'", "}}{% endgeneration %}{{ '<|eot|>\n'"
+    )
+    tokenizer = tokenizer_with(template, eos="<eos>")
+    assert [text for bit, text in parts(tokenizer, rendered(tokenizer, [2, 4])) if bit] == [
+        "2<|eot|>",
+        "yes<|eot|>",
+    ]
+
+
+@pytest.mark.parametrize("template", [None, LLAMA, MARKED, LINES])
+def test_the_last_turn_is_the_same_with_last_and_with_all(template: str | None) -> None:
+    tokenizer = tokenizer_with(template)
+    last = ExampleTokenizer(tokenizer).tokenize([Example(0, TALK[:6], answers={"response": TALK[6]})])[0]
+    row = rendered(tokenizer, [6])
+    assert (last.prompt_tokens, last.responses) == (row.prompt_tokens, row.responses)
+
+
+def test_an_opening_that_a_given_answer_does_not_have() -> None:
+    """DeepSeek-R1's template opens an answer with <think> and writes given ones without; TRL too trains on
+    what both have in common."""
+    template = LLAMA.replace("assistant<|end|>\n\n", "assistant<|end|>\n\n<think>\n")
+    tokenizer = tokenizer_with(template)
+    tokenizer.add_tokens(["<think>", "<tag>"])
+    example = Example(0, TALK[:2], answers={"response": chat_message("assistant", "<tag>2")})
+    (row,) = ExampleTokenizer(tokenizer).tokenize([example])
+    assert row.prompt_text.endswith("<|start|>assistant<|end|>\n\n")
+    assert tokenizer.decode(row.responses["response"]) == "<tag>2<|eot|>"
+    ids = tokenizer.apply_chat_template([*example.prompt, example.answers["response"]], return_dict=False)
+    assert row.prompt_tokens + row.responses["response"] == ids
+
+
+def test_a_token_across_the_boundary_is_encoded_apart() -> None:
+    """The policy samples after the prompt's own ids, where the pair of line breaks is not one token."""
+    tokenizer = train_bpe_tokenizer(["a:\n\nb\n\nc\n\n"] * 8, 280)
+    tokenizer.add_special_tokens({"eos_token": "<|eot|>"})
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m['role'] + ':\n' + m['content'] + '<|eot|>' }}{% endfor %}"
+        "{{ 'assistant:\n' if add_generation_prompt else '' }}"
+    )
+    talk = [chat_message("user", "b"), chat_message("assistant", "\nc")]
+    (row,) = ExampleTokenizer(tokenizer).tokenize([Example(0, talk[:1], answers={"response": talk[1]})])
+    assert len(tokenizer("\n\n")["input_ids"]) == 1
+    assert row.prompt_tokens == tokenizer("user:\nb<|eot|>assistant:\n")["input_ids"]
+    assert row.responses["response"] == tokenizer("\nc<|eot|>")["input_ids"]
 
 
 def test_whitespace_between_turns_is_excluded() -> None:
@@ -210,7 +258,7 @@ def test_single_turn_equals_last_turn() -> None:
     """A conversation with one answer has one turn, which is also the last."""
     tokenizer = tokenizer_with(None, eos="<eos>")
     talk = TALK[:3]
-    alone = ExampleTokenizer(tokenizer).tokenize([Example(0, talk[:2], {"response": "2"})])[0]
+    alone = ExampleTokenizer(tokenizer).tokenize([Example(0, talk[:2], answers={"response": talk[2]})])[0]
     row = rendered(tokenizer, [2], talk)
     assert (row.prompt_tokens, row.responses) == (alone.prompt_tokens, alone.responses)
     assert row.response_mask == [1] * len(row.responses["response"])

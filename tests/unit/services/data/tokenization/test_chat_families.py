@@ -1,0 +1,140 @@
+"""Conversations give the tokens of the chat template, for templates of seven families of models.
+
+The reference is `apply_chat_template` of transformers: that of the whole conversation, cut behind the last
+end of turn, where sampling stops.
+"""
+
+from typing import Any
+
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+from kubealign.spec.sections.data import Data
+from kubealign_services.data.errors import DataError
+from kubealign_services.data.rows.field_mapping import read_example
+from kubealign_services.data.tokenization.example_tokenizer import ExampleTokenizer, TokenizedExample
+from support.chat_templates import FAMILIES, ChatFamily
+
+each_family = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+#: Families whose renderings of the first messages are prefixes of the whole.
+PREFIX_FAMILIES = {name: family for name, family in FAMILIES.items() if not family.rewrites}
+each_prefix_family = pytest.mark.parametrize("family", PREFIX_FAMILIES.values(), ids=PREFIX_FAMILIES)
+
+
+def user(content: str) -> dict[str, Any]:
+    return {"role": "user", "content": content}
+
+
+def assistant(content: str, **fields: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": content, **fields}
+
+
+TALK = [
+    user("one and one?"),
+    assistant("two"),
+    user("are you sure?"),
+    assistant("yes, \n\nof course"),
+    user("thanks"),
+    assistant("you are welcome"),
+]
+#: The answers of a preference: of other lengths, the second with spaces around it.
+CHOSEN, REJECTED = [*TALK[:3], assistant("of course")], [*TALK[:3], assistant(" no ")]
+
+
+def tokenize(
+    family: ChatFamily, member: str, row: dict[str, Any], **chat: Any
+) -> tuple[PreTrainedTokenizerFast, TokenizedExample]:
+    data = Data.model_validate({member: {"source": {"path": "/rows.jsonl"}, "format": {"chat": chat}}})
+    tokenizer = family.tokenizer()
+    return tokenizer, ExampleTokenizer(tokenizer).tokenize([read_example(data.value, row, 4)])[0]
+
+
+def template_ids(tokenizer: PreTrainedTokenizerFast, messages: list[Any], **options: Any) -> list[int]:
+    ids = tokenizer.apply_chat_template(messages, tokenize=True, return_dict=False, **options)
+    return list(ids)
+
+
+def end_id(family: ChatFamily, tokenizer: PreTrainedTokenizerFast) -> int:
+    return int(tokenizer.get_vocab()[family.end])
+
+
+def conversation_ids(
+    family: ChatFamily, tokenizer: PreTrainedTokenizerFast, messages: list[Any], **options: Any
+) -> list[int]:
+    """Return the template's ids through the last end of turn."""
+    ids = template_ids(tokenizer, messages, **options)
+    end = end_id(family, tokenizer)
+    return ids[: len(ids) - ids[::-1].index(end)]
+
+
+def assistant_mask(
+    family: ChatFamily, tokenizer: PreTrainedTokenizerFast, messages: list[Any], **options: Any
+) -> list[int]:
+    """Return 1 at the ids from the opening of each answer through the next end of turn, one by one."""
+    ids = conversation_ids(family, tokenizer, messages, **options)
+    end = end_id(family, tokenizer)
+    mask = [0] * len(ids)
+    for index, message in enumerate(messages):
+        if message["role"] == "assistant":
+            position = len(template_ids(tokenizer, messages[:index], add_generation_prompt=True, **options))
+            while ids[position] != end:
+                mask[position] = 1
+                position += 1
+            mask[position] = 1
+    return mask
+
+
+@each_family
+@pytest.mark.parametrize(
+    ("member", "columns"),
+    [("demonstrations", {}), ("ratings", {"rating": 1.0}), ("unpaired", {"label": True})],
+)
+def test_the_last_turn(family: ChatFamily, member: str, columns: dict[str, Any]) -> None:
+    tokenizer, row = tokenize(family, member, {"messages": TALK, **columns})
+    assert row.prompt_tokens == template_ids(tokenizer, TALK[:-1], add_generation_prompt=True)
+    assert row.prompt_tokens + row.responses["response"] == conversation_ids(family, tokenizer, TALK)
+    assert tokenizer.convert_ids_to_tokens(row.responses["response"][-1]) == family.end
+
+
+@each_family
+def test_preferences(family: ChatFamily) -> None:
+    tokenizer, row = tokenize(family, "preferences", {"chosen": CHOSEN, "rejected": REJECTED})
+    assert row.prompt_tokens == template_ids(tokenizer, CHOSEN[:-1], add_generation_prompt=True)
+    for name, messages in {"chosen": CHOSEN, "rejected": REJECTED}.items():
+        assert row.prompt_tokens + row.responses[name] == conversation_ids(family, tokenizer, messages)
+
+
+@each_family
+def test_prompts_are_those_of_the_rows(family: ChatFamily) -> None:
+    """A policy samples from the prompt that it was trained on."""
+    _, trained = tokenize(family, "demonstrations", {"messages": TALK})
+    _, sampled = tokenize(family, "prompts", {"messages": TALK[:-1]})
+    assert sampled.prompt_tokens == trained.prompt_tokens
+
+
+@each_prefix_family
+def test_all_turns(family: ChatFamily) -> None:
+    tokenizer, row = tokenize(family, "demonstrations", {"messages": TALK}, turns="All")
+    assert row.prompt_tokens + row.responses["response"] == conversation_ids(family, tokenizer, TALK)
+    mask = [0] * len(row.prompt_tokens) + (row.response_mask or [])
+    assert mask == assistant_mask(family, tokenizer, TALK)
+
+
+@each_prefix_family
+def test_weighted_turns(family: ChatFamily) -> None:
+    """A turn of weight 0 has no loss, and the others end where they do with All."""
+    weighted = [TALK[0], TALK[1] | {"weight": 0}, *TALK[2:]]
+    _, every = tokenize(family, "demonstrations", {"messages": TALK}, turns="All")
+    _, row = tokenize(family, "demonstrations", {"messages": weighted}, turns="Weighted")
+    assert row.prompt_tokens + row.responses["response"] == every.prompt_tokens + every.responses["response"]
+    skipped = len(row.prompt_tokens) - len(every.prompt_tokens)
+    assert row.response_mask == (every.response_mask or [])[skipped:]
+
+
+def test_a_system_message_that_is_rendered_for_the_last_question_only() -> None:
+    """Mistral's published template leaves the system message out once an answer follows."""
+    talk = [{"role": "system", "content": "be brief"}, *TALK[:2]]
+    with pytest.raises(
+        DataError, match="row 5: the chat template renders the messages before the last one differently"
+    ):
+        tokenize(FAMILIES["mistral"], "demonstrations", {"messages": talk})
