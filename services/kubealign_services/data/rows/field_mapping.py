@@ -74,7 +74,7 @@ def _text_fields(data: DataSet, cells: RowReader) -> dict[str, Any]:
 
 def _message_fields(data: DataSet, cells: RowReader) -> dict[str, Any]:
     layout = data.format.value
-    messages = cells.messages(layout.messages, "user" if isinstance(data, PromptDataset) else "assistant")
+    messages = cells.messages(layout.messages, answered=not isinstance(data, PromptDataset))
     if data.template is not None:
         messages = fill_last_user_message(data.template, messages, cells, layout.messages)
     if isinstance(data, PromptDataset):
@@ -87,8 +87,8 @@ def _message_fields(data: DataSet, cells: RowReader) -> dict[str, Any]:
 
 def _preference_fields(data: PreferenceDataset, cells: RowReader, number: int) -> dict[str, Any]:
     layout = data.format.value
-    *prompt, better = cells.messages(layout.chosen, "assistant")
-    *rejected_prompt, worse = cells.messages(layout.rejected, "assistant")
+    *prompt, better = cells.messages(layout.chosen, answered=True)
+    *rejected_prompt, worse = cells.messages(layout.rejected, answered=True)
     if prompt != rejected_prompt:
         raise DataError(
             f"row {number + 1}: {layout.chosen!r} and {layout.rejected!r} differ before their last message: "

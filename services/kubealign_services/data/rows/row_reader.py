@@ -6,6 +6,7 @@ from typing import Any
 
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.rows.example import Message
+from kubealign_services.data.rows.messages import InvalidMessage, describe_value, parse_message
 
 
 class RowReader:
@@ -65,16 +66,22 @@ class RowReader:
             return str(int(value)) if value.is_integer() else repr(value)
         raise DataError(f"{self._describe_cell(column)}, not a text or a number to be put into the template")
 
-    def messages(self, column: str, last_role: str) -> list[Message]:
-        """Return a list of messages that ends with this role; an assistant's message has one before it."""
+    def messages(self, column: str, answered: bool) -> list[Message]:
+        """Return a list of messages.
+
+        Args:
+            answered: The last message is the assistant's, with one before it; else it is a user's or a
+                tool's.
+        """
         value = self.value(column)
         if not isinstance(value, list) or not value:
             raise DataError(f"{self._describe_cell(column)}, not a list of messages")
         messages = [self._message(column, index, item) for index, item in enumerate(value)]
         last = messages[-1]["role"]
-        if last != last_role:
-            raise self.error(column, f"the last message is the {last}'s; it must be the {last_role}'s")
-        if last_role == "assistant" and len(messages) == 1:
+        if last not in (("assistant",) if answered else ("user", "tool")):
+            expected = "the assistant's" if answered else "the user's or a tool's"
+            raise self.error(column, f"the last message is the {last}'s; it must be {expected}")
+        if answered and len(messages) == 1:
             raise self.error(column, "there is no message before the assistant's")
         return messages
 
@@ -83,20 +90,10 @@ class RowReader:
         return DataError(f"{self._row_name}: column {column!r}: {message}")
 
     def _message(self, column: str, index: int, item: Any) -> Message:
-        if not isinstance(item, dict) or not all(
-            isinstance(item.get(key), str) for key in ("role", "content")
-        ):
-            raise DataError(
-                f"{self._row_name}: column {column!r}, message {index + 1} is {_describe_value(item)}, "
-                "not {role: text, content: text}"
-            )
-        # Parquet gives every message the union of all keys, with null for missing ones.
-        return {key: field for key, field in item.items() if field is not None}
+        try:
+            return parse_message(item)
+        except InvalidMessage as error:
+            raise DataError(f"{self._row_name}: column {column!r}, message {index + 1} {error}") from error
 
     def _describe_cell(self, column: str) -> str:
-        return f"{self._row_name}: column {column!r} holds {_describe_value(self._row[column])}"
-
-
-def _describe_value(value: Any) -> str:
-    shown = repr(value)
-    return f"{shown if len(shown) <= 60 else shown[:57] + '...'} ({type(value).__name__})"
+        return f"{self._row_name}: column {column!r} holds {describe_value(self._row[column])}"

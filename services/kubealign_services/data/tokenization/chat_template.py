@@ -67,4 +67,4 @@ def template_errors(number: int) -> Iterator[None]:
 
 def plain_template_texts(messages: Iterable[Message]) -> list[str]:
     """Return the plain template's text of these messages, as training text for a tokenizer."""
-    return [f"{message['role'].capitalize()}:\n{message['content']}\n\n" for message in messages]
+    return [f"{message['role'].capitalize()}:\n{message.get('content', '')}\n\n" for message in messages]

@@ -13,6 +13,7 @@ from kubealign.v1 import scoring_pb2
 from kubealign_services.batch.packed import Batch
 from kubealign_services.data.collate import collate
 from kubealign_services.data.prepared import PreparedRow
+from kubealign_services.data.rows.messages import message_text
 from kubealign_services.roles.driver.data_generation.state import DataGenerationState
 from kubealign_services.roles.driver.errors import UnrecoverableError
 from kubealign_services.roles.driver.frozen_models.scores import RowScorer, ScoringContext
@@ -91,10 +92,10 @@ def build_demonstration(data: DemonstrationDataset, row: PreparedRow) -> dict[st
 
 
 def get_response_text(data: DemonstrationDataset, row: PreparedRow) -> str:
-    """Return the response as text; of messages, the last one's content."""
+    """Return the response as text; of messages, the last one's."""
     layout = data.format.value
     if data.format.chat is not None:
-        return str(row.columns[layout.messages][-1]["content"])
+        return message_text(row.columns[layout.messages][-1])
     return str(row.columns[layout.response])
 
 

@@ -162,7 +162,7 @@ def test_referenced_columns_by_spec_path() -> None:
             "prompts",
             {"format": {"chat": {}}},
             {"messages": [USER, ANSWER]},
-            "the assistant's; it must be the user's",
+            "the assistant's; it must be the user's or a tool's",
         ),
         ("demonstrations", {"format": {"chat": {}}}, {"messages": [USER]}, "it must be the assistant's"),
         (

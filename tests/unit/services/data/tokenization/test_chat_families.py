@@ -37,6 +37,21 @@ TALK = [
     user("thanks"),
     assistant("you are welcome"),
 ]
+
+
+def call(**arguments: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": "add", "arguments": arguments}}
+
+
+#: A call, its result and an answer. Parquet fills absent fields with null.
+TOOL_TALK = [
+    {"role": "user", "content": "one and one?", "tool_calls": None},
+    {"role": "assistant", "content": None, "tool_calls": [call(a=1, b=1)], "reasoning_content": "use add"},
+    {"role": "tool", "content": "2", "tool_calls": None},
+    assistant("two", reasoning_content="of course"),
+]
+TOOL_FAMILIES = {name: family for name, family in FAMILIES.items() if family.takes_tools}
+each_tool_family = pytest.mark.parametrize("family", TOOL_FAMILIES.values(), ids=TOOL_FAMILIES)
 #: The answers of a preference: of other lengths, the second with spaces around it.
 CHOSEN, REJECTED = [*TALK[:3], assistant("of course")], [*TALK[:3], assistant(" no ")]
 
@@ -129,6 +144,50 @@ def test_weighted_turns(family: ChatFamily) -> None:
     assert row.prompt_tokens + row.responses["response"] == every.prompt_tokens + every.responses["response"]
     skipped = len(row.prompt_tokens) - len(every.prompt_tokens)
     assert row.response_mask == (every.response_mask or [])[skipped:]
+
+
+@each_tool_family
+@pytest.mark.parametrize("turns", ["Last", "All"])
+def test_tool_calls_and_reasoning(family: ChatFamily, turns: str) -> None:
+    tokenizer, row = tokenize(family, "demonstrations", {"messages": TOOL_TALK}, turns=turns)
+    assert row.prompt_tokens + row.responses["response"] == conversation_ids(family, tokenizer, TOOL_TALK)
+    if turns == "All":
+        mask = [0] * len(row.prompt_tokens) + (row.response_mask or [])
+        assert mask == assistant_mask(family, tokenizer, TOOL_TALK)
+
+
+@each_tool_family
+def test_an_answer_that_is_a_tool_call(family: ChatFamily) -> None:
+    """The two sides of a preference differ in the arguments of a call."""
+    sides = {
+        name: [TOOL_TALK[0], {"role": "assistant", "content": None, "tool_calls": [call(a=a, b=1)]}]
+        for name, a in {"chosen": 1, "rejected": 2}.items()
+    }
+    tokenizer, row = tokenize(family, "preferences", sides)
+    for name, messages in sides.items():
+        assert row.prompt_tokens + row.responses[name] == conversation_ids(family, tokenizer, messages)
+    assert row.responses["chosen"] != row.responses["rejected"]
+
+
+@each_tool_family
+def test_a_prompt_that_ends_with_the_result_of_a_tool(family: ChatFamily) -> None:
+    tokenizer, row = tokenize(family, "prompts", {"messages": TOOL_TALK[:3]})
+    assert row.prompt_tokens == template_ids(tokenizer, TOOL_TALK[:3], add_generation_prompt=True)
+
+
+@each_family
+def test_parts_of_text(family: ChatFamily) -> None:
+    """Parts give the tokens of their text, which only Gemma's template takes as a list."""
+    parts = [{"type": "text", "text": "one and"}, {"type": "text", "text": " one?", "image": None}]
+    _, row = tokenize(family, "prompts", {"messages": [{"role": "user", "content": parts}]})
+    _, joined = tokenize(family, "prompts", {"messages": [user("one and one?")]})
+    assert row.prompt_tokens == joined.prompt_tokens
+
+
+def test_a_template_without_tool_calls_refuses_them() -> None:
+    for name in ("phi4", "gemma3", "smollm2"):
+        with pytest.raises(DataError, match="row 5: the chat template rejects its messages"):
+            tokenize(FAMILIES[name], "demonstrations", {"messages": TOOL_TALK})
 
 
 def test_a_system_message_that_is_rendered_for_the_last_question_only() -> None:

@@ -8,6 +8,7 @@ from transformers import PreTrainedTokenizerBase
 from kubealign.spec.placeholders import fill_placeholders
 from kubealign_services.data.prepared import PreparedRow
 from kubealign_services.data.rows.example import Example
+from kubealign_services.data.rows.messages import message_text
 from kubealign_services.data.tokenization.example_tokenizer import ExampleTokenizer
 
 
@@ -49,7 +50,9 @@ class JudgePrompts:
 
 
 def format_conversation(messages: Sequence[Mapping[str, Any]]) -> str:
-    """Return messages as text: a single message's content, or each message with its role."""
+    """Return messages as text: a single message's text, or each message with its role."""
     if len(messages) == 1:
-        return str(messages[0]["content"])
-    return "\n\n".join(f"{str(message['role']).capitalize()}: {message['content']}" for message in messages)
+        return message_text(messages[0])
+    return "\n\n".join(
+        f"{str(message['role']).capitalize()}: {message_text(message)}" for message in messages
+    )

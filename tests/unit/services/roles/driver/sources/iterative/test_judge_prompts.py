@@ -36,3 +36,15 @@ def test_a_longer_conversation_is_shown_with_roles() -> None:
         {"role": "user", "content": "c?"},
     ]
     assert format_conversation(talk) == "System: Be brief.\n\nUser: a?\n\nAssistant: b\n\nUser: c?"
+
+
+def test_parts_and_tool_calls_are_shown_as_text() -> None:
+    call = {"function": {"name": "add", "arguments": {"a": 1}}}
+    talk = [
+        {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "?"}]},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "1", "tool_calls": None},
+    ]
+    shown = '{"function": {"name": "add", "arguments": {"a": 1}}}'
+    assert format_conversation(talk) == f"User: a?\n\nAssistant: {shown}\n\nTool: 1"
+    assert format_conversation(talk[:1]) == "a?"
