@@ -15,13 +15,16 @@ _TEXTS = [
     'system\nuser\nassistant\nmodel\n\nYou are a helpful assistant. Tools: {"name": "add"}',
 ]
 
+# Tools are the first lines of the first user message.
 _LLAMA3 = """\
 {{- bos_token }}
+{%- set ns = namespace(tools=tools) %}
 {%- for message in messages %}
     {%- set header = '<|start_header_id|>' + ('ipython' if message.role == 'tool' else message.role) %}
     {{- header + '<|end_header_id|>\n\n' }}
-    {%- if message.role == 'system' and tools %}
-        {{- 'Environment: ipython\nTools: ' + tools | tojson + '\n\n' }}
+    {%- if message.role == 'user' and ns.tools %}
+        {{- 'Given the following functions, respond with JSON.\n\n' + ns.tools | tojson + '\n\n' }}
+        {%- set ns.tools = none %}
     {%- endif %}
     {%- if message.tool_calls %}
         {%- set call = message.tool_calls[0].function %}

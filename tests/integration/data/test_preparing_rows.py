@@ -10,7 +10,8 @@ import torch
 from kubealign_services.data.collate import collate
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.preparation import prepare
-from support.preparing import from_config, job, rows, sft
+from support.chat_templates import FAMILIES
+from support.preparing import SIZES, from_config, job, rows, sft
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -88,6 +89,31 @@ def test_imitated_turns(tmp_path: Path) -> None:
         assert full.endswith("4<eos>")
         assert prepared.report.train.longest_sequence == len(batch.tokens)
         assert prepared.report.train.unknown_tokens == 0
+
+
+def test_tools_and_variables_of_the_template(tmp_path: Path) -> None:
+    """`values` gives every row the tools of the spec, and the variables are inputs of the preparation."""
+    source, family = tmp_path / "source", FAMILIES["qwen3"]
+    tokenizer = family.tokenizer()
+    tokenizer.save_pretrained(source)
+    sizes = {**SIZES, "max_position_embeddings": 512}
+    model = {"config": {"architecture": sizes, "tokenizer": {"path": str(source)}}}
+    tools = [{"type": "function", "function": {"name": "add", "parameters": {}}}]
+    talk = [{"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "2"}]
+    chat = {"tools": "functions", "chatTemplateKwargs": {"enable_thinking": False}}
+    data = rows(tmp_path, [{"messages": talk}]) | {"values": {"functions": tools}, "format": {"chat": chat}}
+    prepared = prepare(sft(data, policy={"model": model}), tmp_path / "run", {})
+    row, variables = prepared.train[0], {"tools": tools, "enable_thinking": False}
+    prompt = tokenizer.apply_chat_template(
+        talk[:1], return_dict=False, add_generation_prompt=True, **variables
+    )
+    assert row.prompt_tokens == prompt
+    whole = tokenizer.apply_chat_template(talk, return_dict=False, **variables)
+    # The line break after the end of the turn is the template's alone.
+    assert row.prompt_tokens + (row.response_tokens or []) == whole[:-1]
+    changed = data | {"format": {"chat": {**chat, "chatTemplateKwargs": {"enable_thinking": True}}}}
+    with pytest.raises(DataError, match="enable_thinking was false, is true"):
+        prepare(sft(changed, policy={"model": model}), tmp_path / "run", {})
 
 
 def test_a_conversation_without_room_is_dropped_whole(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Annotated, Any, TypeAlias
 
-from pydantic import AfterValidator, Field, ValidationInfo
+from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from kubealign.spec.base import (
     LIST_SET_SCHEMA,
@@ -17,6 +17,7 @@ from kubealign.spec.base import (
     SpecUnion,
     VolumePath,
     distinct_items,
+    field_errors,
 )
 from kubealign.spec.paths import resolve_path
 from kubealign.spec.placeholders import check_placeholders
@@ -95,17 +96,62 @@ class DataSource(SpecUnion):
     job: JobDataSource | None = Field(None, description="The rows produced by another job.")
 
 
+#: Arguments of apply_chat_template itself: the template must not receive them under these names.
+RESERVED_TEMPLATE_KWARGS = frozenset(
+    {
+        *("messages", "conversation", "conversations", "tools", "chat_template", "tokenize"),
+        *("add_generation_prompt", "continue_final_message", "return_dict", "return_tensors"),
+        *("return_assistant_tokens_mask", "padding", "truncation", "max_length", "tokenizer_kwargs"),
+        "sanitize_control_tokens",
+    }
+)
+
+
+class _ChatMessages(SpecModel):
+    """Fields of all formats with chat messages."""
+
+    tools: Column | None = Field(
+        None,
+        description="Column with the row's tools for the chat template: a list of JSON schemas, or that list "
+        "as JSON text; null or empty in a row: none. null: no row has tools.",
+    )
+    chat_template_kwargs: dict[str, Any] = Field(
+        default_factory=dict,
+        max_length=64,
+        description="Variables of the chat template, such as enable_thinking: false, passed wherever a "
+        "conversation of these rows is rendered.",
+    )
+
+    @model_validator(mode="after")
+    def _template_variables(self) -> "_ChatMessages":
+        """Check that no variable is an argument of the rendering itself."""
+        problems = [
+            (
+                ("chatTemplateKwargs", name),
+                value,
+                "is an argument of the rendering, not a variable of the template: remove it",
+            )
+            for name, value in self.chat_template_kwargs.items()
+            if name in RESERVED_TEMPLATE_KWARGS
+        ]
+        if problems:
+            raise field_errors(type(self).__name__, *problems)
+        return self
+
+
 class PromptText(SpecModel):
     """Prompts as plain text."""
 
     prompt: Column = Field("prompt", description="Column of the prompt.")
 
 
-class PromptMessages(SpecModel):
+class PromptMessages(_ChatMessages):
     """Prompts as chat messages."""
 
     messages: Column = Field(
-        "messages", description="Column of a list of {role, content} messages that ends with a user message."
+        "messages",
+        description="Column of a list of {role, content} messages that ends with a user's message or a "
+        "tool's result.",
     )
 
 
@@ -131,7 +177,7 @@ class ImitatedTurns(StrEnum):
     WEIGHTED = "Weighted"
 
 
-class DemonstrationMessages(SpecModel):
+class DemonstrationMessages(_ChatMessages):
     """A conversation that ends with an assistant message."""
 
     messages: Column = Field(
@@ -162,7 +208,7 @@ class PreferenceText(SpecModel):
     )
 
 
-class PreferenceMessages(SpecModel):
+class PreferenceMessages(_ChatMessages):
     """Two conversations that differ in their last message."""
 
     chosen: Column = Field(
@@ -205,7 +251,7 @@ class RatingText(SpecModel):
     )
 
 
-class RatingMessages(SpecModel):
+class RatingMessages(_ChatMessages):
     """A conversation whose last message is rated."""
 
     messages: Column = Field(
@@ -235,7 +281,7 @@ class UnpairedText(SpecModel):
     )
 
 
-class UnpairedMessages(SpecModel):
+class UnpairedMessages(_ChatMessages):
     """A conversation, with a label for its last message."""
 
     messages: Column = Field(

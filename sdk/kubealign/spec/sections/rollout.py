@@ -35,7 +35,7 @@ class SamplingSpec(SpecModel):
         default_factory=list,
         max_length=64,
         description="Stop tokens: a response ends after any of them, in addition to the end-of-sequence "
-        "token.",
+        "token, the chat template's end of turn and those of generation_config.json.",
     )
 
     @model_validator(mode="after")

@@ -24,7 +24,7 @@ class Example:
     responses: "response", or "chosen" and "rejected", of a text prompt. answers: the same for a prompt of
     messages. Both are empty for rows with a prompt only and for a dialogue. ratings: None for an unknown
     rating. dialogue: where more than the last message is imitated; the prompt then holds the messages
-    before the first imitated one.
+    before the first imitated one. tools: JSON schemas for the chat template; None: none.
     """
 
     number: int
@@ -36,3 +36,4 @@ class Example:
     chosen_rating: float | None = None
     rejected_rating: float | None = None
     dialogue: Dialogue | None = None
+    tools: list[Any] | None = None

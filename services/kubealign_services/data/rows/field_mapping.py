@@ -23,7 +23,7 @@ DataSet: TypeAlias = (
 
 
 #: Format fields that do not name a column.
-_NON_COLUMN_FIELDS = ("turns",)
+_NON_COLUMN_FIELDS = ("turns", "chat_template_kwargs")
 
 
 def referenced_columns(data: DataSet, spec_path: str) -> dict[str, str]:
@@ -48,6 +48,12 @@ def prompt_column(data: DataSet) -> str | None:
     return None if text is None else text.prompt
 
 
+def chat_template_kwargs(data: DataSet) -> dict[str, Any]:
+    """Return the variables of the chat template; none where prompts are text."""
+    chat = data.format.chat
+    return {} if chat is None else chat.chat_template_kwargs
+
+
 def read_example(data: DataSet, row: Mapping[str, Any], number: int) -> Example:
     """Parse the row into an example. Raises DataError for a column that is missing or has another type."""
     cells = RowReader(row, number)
@@ -57,7 +63,12 @@ def read_example(data: DataSet, row: Mapping[str, Any], number: int) -> Example:
         parts = _preference_fields(data, cells, number)
     else:
         parts = _message_fields(data, cells)
-    return Example(number, **parts, **_annotations(data, cells))
+    return Example(number, **parts, **_annotations(data, cells), tools=_tools(data, cells))
+
+
+def _tools(data: DataSet, cells: RowReader) -> list[Any] | None:
+    chat = data.format.chat
+    return None if chat is None or chat.tools is None else cells.tools(chat.tools)
 
 
 def _text_fields(data: DataSet, cells: RowReader) -> dict[str, Any]:

@@ -21,7 +21,7 @@ def parse_message(item: Any) -> Message:
         InvalidMessage: No role, no content (which only an assistant's tool calls replace), or a content part
             that is not text.
     """
-    message = _without_nulls(item)
+    message = without_nulls(item)
     if not isinstance(message, dict) or not isinstance(message.get("role"), str):
         raise InvalidMessage(f"is {describe_value(item)}, not {{role: text, content: text}}")
     if "content" not in message and message["role"] == "assistant" and message.get("tool_calls"):
@@ -46,6 +46,15 @@ def message_text(message: Mapping[str, Any]) -> str:
     return "\n".join([str(content), *calls] if content else calls)
 
 
+def without_nulls(value: Any) -> Any:
+    """Return the value without null fields of objects, at every depth."""
+    if isinstance(value, Mapping):
+        return {key: without_nulls(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [without_nulls(item) for item in value]
+    return value
+
+
 def describe_value(value: Any) -> str:
     """Return a value, shortened, with its type."""
     shown = repr(value)
@@ -63,11 +72,3 @@ def _part_text(part: Any, index: int) -> str:
             f"has the content part {index + 1} {describe_value(part)}, not {{type: text, text: text}}"
         )
     return str(part["text"])
-
-
-def _without_nulls(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
-    if isinstance(value, list):
-        return [_without_nulls(item) for item in value]
-    return value

@@ -1,12 +1,18 @@
 """Typed access to the columns of one row; errors name the row, the column and its value."""
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.rows.example import Message
-from kubealign_services.data.rows.messages import InvalidMessage, describe_value, parse_message
+from kubealign_services.data.rows.messages import (
+    InvalidMessage,
+    describe_value,
+    parse_message,
+    without_nulls,
+)
 
 
 class RowReader:
@@ -84,6 +90,20 @@ class RowReader:
         if answered and len(messages) == 1:
             raise self.error(column, "there is no message before the assistant's")
         return messages
+
+    def tools(self, column: str) -> list[Any] | None:
+        """Return a list of JSON schemas, also from JSON text; None where it is null or empty."""
+        value = self.value(column)
+        if isinstance(value, str):
+            try:
+                value = json.loads(value)
+            except ValueError as error:
+                raise DataError(f"{self._describe_cell(column)}, not JSON: {error}") from error
+        if value is None or value == []:
+            return None
+        if not isinstance(value, list) or not all(isinstance(tool, Mapping) for tool in value):
+            raise DataError(f"{self._describe_cell(column)}, not a list of tools, each a JSON schema")
+        return [without_nulls(tool) for tool in value]
 
     def error(self, column: str, message: str) -> DataError:
         """Return an error about a column."""

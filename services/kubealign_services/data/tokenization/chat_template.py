@@ -1,14 +1,15 @@
 """Rendering of messages to text, with the tokenizer's chat template or a plain default."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import jinja2
 from transformers import PreTrainedTokenizerBase
 
 from kubealign_services.data.errors import DataError
-from kubealign_services.data.rows.example import Message
+from kubealign_services.data.rows.example import Example, Message
 from kubealign_services.data.tokenization.tokenizers import prefix_ids
 
 # Plain words and no special tokens: the vocabulary is unchanged. Line breaks are inside expressions, because
@@ -37,21 +38,26 @@ def ensure_chat_template(tokenizer: PreTrainedTokenizerBase) -> bool:
 
 @dataclass(frozen=True)
 class ChatTemplate:
-    """The chat template of a tokenizer."""
+    """The chat template of a tokenizer, with the job's variables of the template."""
 
     tokenizer: PreTrainedTokenizerBase
+    variables: Mapping[str, Any] = field(default_factory=dict)
 
-    def render(self, messages: Sequence[Message], number: int, opening: bool = False) -> str:
-        """Render the messages.
+    def render(self, messages: Sequence[Message], example: Example, opening: bool = False) -> str:
+        """Render messages of an example, with its tools.
 
         Args:
             opening: Append the opening of the assistant's answer.
 
-        Raises DataError for row `number` where the template rejects the messages.
+        Raises DataError for the example's row where the template rejects the messages.
         """
-        with template_errors(number):
+        with template_errors(example.number):
             text = self.tokenizer.apply_chat_template(
-                list(messages), tokenize=False, add_generation_prompt=opening
+                list(messages),
+                tools=example.tools,
+                tokenize=False,
+                add_generation_prompt=opening,
+                **self.variables,
             )
         return str(text)
 

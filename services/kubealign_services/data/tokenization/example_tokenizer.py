@@ -10,9 +10,11 @@
 - Imitated turns of a conversation follow the same rule.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from types import MappingProxyType
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -44,10 +46,17 @@ class TokenizedExample:
 class ExampleTokenizer:
     """Tokenises examples in batches, which is fastest."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, template_variables: Mapping[str, Any] = MappingProxyType({})
+    ) -> None:
+        """Create a tokenizer of examples.
+
+        Args:
+            template_variables: Variables of the chat template.
+        """
         self._tokenizer = tokenizer
         self._prefix_ids = prefix_ids(tokenizer)
-        self._template = ChatTemplate(tokenizer)
+        self._template = ChatTemplate(tokenizer, template_variables)
         self._turns = TurnFinder(self._template)
         # Ids that end a turn of a template; any other last token is followed by the end-of-sequence token.
         self._ends = {*tokenizer.all_special_ids, end_of_turn_id(tokenizer)} - {tokenizer.unk_token_id}
@@ -68,29 +77,29 @@ class ExampleTokenizer:
         and answer, for each answer, or for a dialogue alternating context and imitated turns.
         """
         if example.dialogue is not None:
-            return [self._dialogue_segments(example.dialogue, example.number)]
+            return [self._dialogue_segments(example.dialogue, example)]
         if isinstance(example.prompt, str):
             return [[text] for text in (example.prompt, *example.responses.values())]
         if not example.answers:
-            return [[self._template.render(example.prompt, example.number, opening=True)]]
-        return self._answer_segments(example.prompt, list(example.answers.values()), example.number)
+            return [[self._template.render(example.prompt, example, opening=True)]]
+        return self._answer_segments(example.prompt, example)
 
-    def _dialogue_segments(self, dialogue: Dialogue, number: int) -> list[str]:
+    def _dialogue_segments(self, dialogue: Dialogue, example: Example) -> list[str]:
         """Return alternating context and imitated texts. Text after the last imitated turn is left off."""
-        text, spans = self._turns.spans(dialogue, number)
+        text, spans = self._turns.spans(dialogue, example)
         ends = [0, *(position for span in spans for position in span)]
         return [text[first:last] for first, last in pairwise(ends)]
 
-    def _answer_segments(
-        self, prompt: Sequence[Message], answers: Sequence[Message], number: int
-    ) -> list[list[str]]:
+    def _answer_segments(self, prompt: Sequence[Message], example: Example) -> list[list[str]]:
         """Return the segments prompt and answer for each answer, with the same prompt."""
-        conversations = [self._turns.last_span([*prompt, answer], number) for answer in answers]
+        conversations = [
+            self._turns.last_span([*prompt, answer], example) for answer in example.answers.values()
+        ]
         start = min(first for _, (first, _) in conversations)
         if len({text[:start] for text, _ in conversations}) > 1:
             raise DataError(
-                f"row {number + 1}: the chat template renders the prompt differently before the two answers: "
-                "a preference is between two answers to one prompt"
+                f"row {example.number + 1}: the chat template renders the prompt differently before the "
+                "two answers: a preference is between two answers to one prompt"
             )
         return [[text[:start], text[start:end]] for text, (_, end) in conversations]
 

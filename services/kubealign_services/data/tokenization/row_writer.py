@@ -16,7 +16,11 @@ from transformers import PreTrainedTokenizerBase
 from kubealign.spec.sections.data import Data
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.prepared import DatasetReport
-from kubealign_services.data.rows.field_mapping import prompt_column, read_example
+from kubealign_services.data.rows.field_mapping import (
+    chat_template_kwargs,
+    prompt_column,
+    read_example,
+)
 from kubealign_services.data.sources.row_dataset import RowDataset, SourceRow
 from kubealign_services.data.tokenization.example_tokenizer import ExampleTokenizer, TokenizedExample
 from kubealign_services.data.tokenization.length_filter import TokenBudget, fit_prompt
@@ -115,7 +119,7 @@ class _RowEncoder:
     ) -> None:
         self._source, self._kind, self._data, self._room = source, data.member, data.value, room
         self._group_by = group_by
-        self._renderer = ExampleTokenizer(tokenizer)
+        self._renderer = ExampleTokenizer(tokenizer, chat_template_kwargs(data.value))
         self._beginning = len(prefix_ids(tokenizer))
         self._unknown_id = tokenizer.unk_token_id
         # A prompt from a template differs from its column.

@@ -14,7 +14,7 @@ from typing import Any
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from kubealign_services.data.errors import DataError
-from kubealign_services.data.rows.example import Dialogue, Message
+from kubealign_services.data.rows.example import Dialogue, Example, Message
 from kubealign_services.data.tokenization.chat_template import ChatTemplate, template_errors
 from kubealign_services.data.tokenization.end_of_turn import end_of_turn_id
 
@@ -30,52 +30,56 @@ class TurnFinder:
 
     template: ChatTemplate
 
-    def spans(self, dialogue: Dialogue, number: int) -> tuple[str, list[Span]]:
+    def spans(self, dialogue: Dialogue, example: Example) -> tuple[str, list[Span]]:
         """Return (rendered conversation, span of each imitated message).
 
-        Raises DataError for row `number` where the template rejects the messages, or the turns cannot be
-        separated.
+        Raises DataError for the example's row where the template rejects the messages, or the turns cannot
+        be separated.
         """
-        text, marked = self._render(dialogue.messages, number)
+        text, marked = self._render(dialogue.messages, example)
         if marked is None:
             return text, [
-                self._span_by_prefix(dialogue.messages, index, text, number) for index in dialogue.imitated
+                self._span_by_prefix(dialogue.messages, index, text, example) for index in dialogue.imitated
             ]
         return text, [marked[index] for index in dialogue.imitated]
 
-    def last_span(self, messages: Sequence[Message], number: int) -> tuple[str, Span]:
+    def last_span(self, messages: Sequence[Message], example: Example) -> tuple[str, Span]:
         """Return (rendered conversation, span of its last message).
 
         Raises DataError as `spans`.
         """
-        text, marked = self._render(messages, number)
+        text, marked = self._render(messages, example)
         if marked is not None:
             return text, marked[len(messages) - 1]
-        before = self.template.render(messages[:-1], number, opening=True)
+        before = self.template.render(messages[:-1], example, opening=True)
         if text.startswith(before):
             start = len(before)
         else:
-            start = self._shared_opening(messages, before, text, number)
+            start = self._shared_opening(messages, before, text, example)
         return text, (start, start + self._end_of_turn(text[start:], messages[-1]))
 
-    def _render(self, messages: Sequence[Message], number: int) -> tuple[str, dict[int, Span] | None]:
+    def _render(self, messages: Sequence[Message], example: Example) -> tuple[str, dict[int, Span] | None]:
         """Return (text, index of each assistant message -> its span where the template marks them)."""
         tokenizer = self.template.tokenizer
-        source = tokenizer.get_chat_template()
+        source = tokenizer.get_chat_template(tools=example.tools)
         if not _GENERATION_MARKER.search(source):
-            return self.template.render(messages, number), None
-        special: dict[str, Any] = tokenizer.special_tokens_map
-        with template_errors(number):
+            return self.template.render(messages, example), None
+        variables: dict[str, Any] = {**tokenizer.special_tokens_map, **self.template.variables}
+        with template_errors(example.number):
             # Annotated as returning text; in fact returns texts and the spans of their marks.
             rendered: Any = render_jinja_template(
-                [list(messages)], chat_template=source, return_assistant_tokens_mask=True, **special
+                [list(messages)],
+                tools=example.tools,
+                chat_template=source,
+                return_assistant_tokens_mask=True,
+                **variables,
             )
         (text,), (marks,) = rendered
         assistant = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
         if len(marks) != len(assistant):
             raise DataError(
-                f"row {number + 1}: the chat template marks {len(marks)} parts as the assistant's, which has "
-                f"{len(assistant)} messages: they cannot be told apart"
+                f"row {example.number + 1}: the chat template marks {len(marks)} parts as the assistant's, "
+                f"which has {len(assistant)} messages: they cannot be told apart"
             )
         return text, {
             index: (first, self._with_end(text, last))
@@ -89,19 +93,19 @@ class TurnFinder:
             return end + len(token)
         return end
 
-    def _span_by_prefix(self, messages: Sequence[Message], index: int, text: str, number: int) -> Span:
-        before = self.template.render(messages[:index], number, opening=True)
-        through = self.template.render(messages[: index + 1], number)
+    def _span_by_prefix(self, messages: Sequence[Message], index: int, text: str, example: Example) -> Span:
+        before = self.template.render(messages[:index], example, opening=True)
+        through = self.template.render(messages[: index + 1], example)
         end = len(before) + self._end_of_turn(through[len(before) :], messages[index])
         if not through.startswith(before) or not text.startswith(through[:end]):
             raise DataError(
-                f"row {number + 1}: the chat template writes message {index + 1} in another way when others "
-                "follow, so its turns cannot be told apart: set turns: Last, or give the tokenizer a "
+                f"row {example.number + 1}: the chat template writes message {index + 1} in another way when "
+                "others follow, so its turns cannot be told apart: set turns: Last, or give the tokenizer a "
                 "template that marks them with {% generation %}"
             )
         return len(before), end
 
-    def _shared_opening(self, messages: Sequence[Message], before: str, text: str, number: int) -> int:
+    def _shared_opening(self, messages: Sequence[Message], before: str, text: str, example: Example) -> int:
         """Return the length of the beginning that the prompt shares with the conversation.
 
         Some templates open an answer with more than they write before a given answer, such as <think>. The
@@ -113,11 +117,11 @@ class TurnFinder:
             for rendered in (before, text):
                 at = rendered.find(token, max(0, start - len(token) + 1), start + len(token) - 1)
                 start = at if 0 <= at < start < at + len(token) else start
-        if start < len(self.template.render(messages[:-1], number)):
+        if start < len(self.template.render(messages[:-1], example)):
             raise DataError(
-                f"row {number + 1}: the chat template renders the messages before the last one differently "
-                "when the last one follows, so no prompt could be sampled that the answer continues: give "
-                "the tokenizer a template that renders them alike"
+                f"row {example.number + 1}: the chat template renders the messages before the last one "
+                "differently when the last one follows, so no prompt could be sampled that the answer "
+                "continues: give the tokenizer a template that renders them alike"
             )
         return start
 

@@ -84,4 +84,4 @@ def _build_generator(job: AlignmentJob, prepared: PreparedJob, collector: Rollou
 
 def _build_prompt_renderer(prepared: PreparedJob, form: RowFormatter) -> PromptRenderer:
     """Create the renderer of the job's own prompts."""
-    return PromptRenderer(prepared.tokenizer, form.is_chat, prepared.report.context)
+    return PromptRenderer(prepared.tokenizer, form.chat, prepared.report.context)

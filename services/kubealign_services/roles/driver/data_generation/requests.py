@@ -7,6 +7,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from kubealign.spec.placeholders import fill_placeholders
+from kubealign.spec.sections.data import PromptMessages
 from kubealign_services.data.prepared import PreparedRow
 from kubealign_services.data.rows.example import Example
 from kubealign_services.data.tokenization.example_tokenizer import ExampleTokenizer
@@ -111,13 +112,16 @@ class PromptRenderer:
     """Renderer of filled-in templates: as text if the data's prompts are text, else as a single user message.
 
     Args:
+        chat: Format of the data's prompts; None: prompts are text.
         context: Most tokens of prompt and response together; None: unlimited.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, chat: bool, context: int | None) -> None:
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, chat: PromptMessages | None, context: int | None
+    ) -> None:
         self._tokenizer = tokenizer
-        self._renderer = ExampleTokenizer(tokenizer)
-        self._chat = chat
+        self._renderer = ExampleTokenizer(tokenizer, {} if chat is None else chat.chat_template_kwargs)
+        self._is_chat = chat is not None
         self._context = context
 
     def render(
@@ -128,7 +132,7 @@ class PromptRenderer:
         """
         texts = [fill_placeholders(template, item.__getitem__) for item in values]
         examples = [
-            Example(number, [{"role": "user", "content": text}] if self._chat else text)
+            Example(number, [{"role": "user", "content": text}] if self._is_chat else text)
             for number, text in enumerate(texts)
         ]
         rendered = [item.prompt_tokens for item in self._renderer.tokenize(examples)]

@@ -16,13 +16,8 @@ class RowFormatter:
 
     def __init__(self, data: PromptDataset) -> None:
         self._data = data
-        chat = data.format.chat
-        self._messages = None if chat is None else chat.messages
-
-    @property
-    def is_chat(self) -> bool:
-        """True if prompts are messages."""
-        return self._messages is not None
+        self.chat = data.format.chat
+        self._messages = None if self.chat is None else self.chat.messages
 
     def show_prompt(self, row: PreparedRow) -> str:
         """Return the prompt as text for a question about its responses."""

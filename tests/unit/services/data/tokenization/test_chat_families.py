@@ -4,6 +4,7 @@ The reference is `apply_chat_template` of transformers: that of the whole conver
 end of turn, where sampling stops.
 """
 
+import json
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from kubealign.spec.sections.data import Data
 from kubealign_services.data.errors import DataError
-from kubealign_services.data.rows.field_mapping import read_example
+from kubealign_services.data.rows.field_mapping import chat_template_kwargs, read_example
 from kubealign_services.data.tokenization.example_tokenizer import ExampleTokenizer, TokenizedExample
 from support.chat_templates import FAMILIES, ChatFamily
 
@@ -43,6 +44,7 @@ def call(**arguments: Any) -> dict[str, Any]:
     return {"type": "function", "function": {"name": "add", "arguments": arguments}}
 
 
+TOOLS = [{"type": "function", "function": {"name": "add", "description": "adds", "parameters": {}}}]
 #: A call, its result and an answer. Parquet fills absent fields with null.
 TOOL_TALK = [
     {"role": "user", "content": "one and one?", "tool_calls": None},
@@ -59,9 +61,11 @@ CHOSEN, REJECTED = [*TALK[:3], assistant("of course")], [*TALK[:3], assistant(" 
 def tokenize(
     family: ChatFamily, member: str, row: dict[str, Any], **chat: Any
 ) -> tuple[PreTrainedTokenizerFast, TokenizedExample]:
-    data = Data.model_validate({member: {"source": {"path": "/rows.jsonl"}, "format": {"chat": chat}}})
+    source = {"source": {"path": "/rows.jsonl"}}
+    data = Data.model_validate({member: source | {"format": {"chat": chat}}}).value
     tokenizer = family.tokenizer()
-    return tokenizer, ExampleTokenizer(tokenizer).tokenize([read_example(data.value, row, 4)])[0]
+    examples = ExampleTokenizer(tokenizer, chat_template_kwargs(data))
+    return tokenizer, examples.tokenize([read_example(data, row, 4)])[0]
 
 
 def template_ids(tokenizer: PreTrainedTokenizerFast, messages: list[Any], **options: Any) -> list[int]:
@@ -182,6 +186,76 @@ def test_parts_of_text(family: ChatFamily) -> None:
     _, row = tokenize(family, "prompts", {"messages": [{"role": "user", "content": parts}]})
     _, joined = tokenize(family, "prompts", {"messages": [user("one and one?")]})
     assert row.prompt_tokens == joined.prompt_tokens
+
+
+@each_tool_family
+@pytest.mark.parametrize("as_text", [False, True], ids=["list", "JSON text"])
+@pytest.mark.parametrize(
+    ("member", "columns"),
+    [
+        ("demonstrations", {"messages": TOOL_TALK}),
+        ("preferences", {"chosen": TOOL_TALK, "rejected": [*TOOL_TALK[:-1], assistant("three")]}),
+        ("ratings", {"messages": TOOL_TALK, "rating": 1.0}),
+        ("unpaired", {"messages": TOOL_TALK, "label": False}),
+    ],
+)
+def test_tools(family: ChatFamily, member: str, columns: dict[str, Any], as_text: bool) -> None:
+    row_of_tools = columns | {"functions": json.dumps(TOOLS) if as_text else TOOLS}
+    tokenizer, row = tokenize(family, member, row_of_tools, tools="functions")
+    prompt = template_ids(tokenizer, TOOL_TALK[:-1], tools=TOOLS, add_generation_prompt=True)
+    assert row.prompt_tokens == prompt != template_ids(tokenizer, TOOL_TALK[:-1], add_generation_prompt=True)
+    name = "chosen" if member == "preferences" else "response"
+    expected = conversation_ids(family, tokenizer, TOOL_TALK, tools=TOOLS)
+    assert row.prompt_tokens + row.responses[name] == expected
+    _, sampled = tokenize(family, "prompts", row_of_tools | {"messages": TOOL_TALK[:-1]}, tools="functions")
+    assert sampled.prompt_tokens == prompt
+
+
+@each_tool_family
+def test_tools_with_all_turns(family: ChatFamily) -> None:
+    row_of_tools = {"messages": TOOL_TALK, "tools": TOOLS}
+    tokenizer, row = tokenize(family, "demonstrations", row_of_tools, turns="All", tools="tools")
+    mask = [0] * len(row.prompt_tokens) + (row.response_mask or [])
+    assert mask == assistant_mask(family, tokenizer, TOOL_TALK, tools=TOOLS)
+    expected = conversation_ids(family, tokenizer, TOOL_TALK, tools=TOOLS)
+    assert row.prompt_tokens + row.responses["response"] == expected
+
+
+@pytest.mark.parametrize("tools", [None, [], "[]", "null"])
+def test_a_row_without_tools(tools: Any) -> None:
+    family = FAMILIES["llama3"]
+    _, row = tokenize(family, "demonstrations", {"messages": TALK, "tools": tools}, tools="tools")
+    _, plain = tokenize(family, "demonstrations", {"messages": TALK})
+    assert row.prompt_tokens == plain.prompt_tokens
+
+
+@pytest.mark.parametrize(
+    ("tools", "problem"),
+    [
+        ("{", r"holds '\{' \(str\), not JSON"),
+        ({"name": "add"}, "not a list of tools, each a JSON schema"),
+        (["add"], "not a list of tools, each a JSON schema"),
+    ],
+)
+def test_tools_that_are_none(tools: Any, problem: str) -> None:
+    with pytest.raises(DataError, match=f"row 5: column 'tools' .*{problem}"):
+        tokenize(FAMILIES["qwen3"], "demonstrations", {"messages": TALK, "tools": tools}, tools="tools")
+
+
+@pytest.mark.parametrize("thinks", [True, False])
+def test_variables_of_the_template(thinks: bool) -> None:
+    """Qwen 3 that does not think samples behind an empty block of reasoning, and is trained there."""
+    family, variables = FAMILIES["qwen3"], {"enable_thinking": thinks}
+    tokenizer, row = tokenize(family, "demonstrations", {"messages": TALK}, chatTemplateKwargs=variables)
+    _, sampled = tokenize(family, "prompts", {"messages": TALK[:-1]}, chatTemplateKwargs=variables)
+    assert row.prompt_tokens == sampled.prompt_tokens
+    assert row.prompt_tokens == template_ids(tokenizer, TALK[:-1], add_generation_prompt=True, **variables)
+    assert row.prompt_tokens + row.responses["response"] == conversation_ids(family, tokenizer, TALK)
+    opening = "" if thinks else "<think>\n\n</think>\n\n"
+    assert row.prompt_text.endswith(f"<|im_start|>assistant\n{opening}")
+    answer = "you are welcome<|im_end|>"
+    expected = answer if not thinks else f"<think>\n\n</think>\n\n{answer}"
+    assert tokenizer.decode(row.responses["response"]) == expected
 
 
 def test_a_template_without_tool_calls_refuses_them() -> None:

@@ -171,7 +171,7 @@ def test_template_error_is_reported() -> None:
     tokenizer = train_character_tokenizer(TEXTS)
     tokenizer.chat_template = "{{ raise_exception('no system role') }}"
     with pytest.raises(DataError, match="row 5: the chat template rejects its messages: no system role"):
-        ChatTemplate(tokenizer).render(MESSAGES, 4)
+        ChatTemplate(tokenizer).render(MESSAGES, Example(4, MESSAGES))
 
 
 def test_an_empty_prompt_needs_a_beginning() -> None:

@@ -80,5 +80,5 @@ def _build_judge(context: JobContext, judge: Judge) -> PolicyJudge:
     plan = build_group_plan(job, rollout, 1, judge.samples, judge.temperature)
     plan.sampling.max_tokens = judge.max_tokens
     plan.sampling.min_tokens = min(plan.sampling.min_tokens, judge.max_tokens)
-    prompts = JudgePrompts(judge.prompt, prepared.tokenizer, None if chat is None else chat.messages)
+    prompts = JudgePrompts(judge.prompt, prepared.tokenizer, chat)
     return PolicyJudge(context.collector, prompts, plan, judge, max_prompt_tokens)

@@ -6,6 +6,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from kubealign.spec.placeholders import fill_placeholders
+from kubealign.spec.sections.data import PromptMessages
 from kubealign_services.data.prepared import PreparedRow
 from kubealign_services.data.rows.example import Example
 from kubealign_services.data.rows.messages import message_text
@@ -16,13 +17,15 @@ class JudgePrompts:
     """Renderer of judge prompts. Text prompts give text; chat prompts give a single user message.
 
     Args:
-        messages: Column with a prompt's messages; None: prompts are text.
+        chat: Format of the prompts; None: prompts are text.
     """
 
-    def __init__(self, template: str, tokenizer: PreTrainedTokenizerBase, messages: str | None) -> None:
+    def __init__(
+        self, template: str, tokenizer: PreTrainedTokenizerBase, chat: PromptMessages | None
+    ) -> None:
         self._template = template
-        self._renderer = ExampleTokenizer(tokenizer)
-        self._messages = messages
+        self._renderer = ExampleTokenizer(tokenizer, {} if chat is None else chat.chat_template_kwargs)
+        self._messages = None if chat is None else chat.messages
 
     def render(self, asked: Sequence[tuple[PreparedRow, str]]) -> list[PreparedRow]:
         """Return a judge prompt for each (row, response), as rows to sample from."""

@@ -1,9 +1,12 @@
 """Judge prompts."""
 
+from kubealign.spec.sections.data import PromptMessages
 from kubealign_services.data.prepared import PreparedRow
 from kubealign_services.data.tokenization.chat_template import ensure_chat_template
 from kubealign_services.data.tokenization.tokenizers import train_character_tokenizer
+from kubealign_services.roles.driver.data_generation.requests import PromptRenderer
 from kubealign_services.roles.driver.sources.iterative.judge_prompts import JudgePrompts, format_conversation
+from support.chat_templates import FAMILIES
 
 TEMPLATE = "Is {response} an answer to {prompt}? {{1-5}}"
 
@@ -23,7 +26,7 @@ def test_messages_give_a_user_message() -> None:
     ensure_chat_template(tokenizer)
     message = [{"role": "user", "content": "abc"}]
     row = PreparedRow(row=0, prompt_tokens=[1], prompt_text="User:\nabc\n\n", columns={"talk": message})
-    (question,) = JudgePrompts(TEMPLATE, tokenizer, "talk").render([(row, "b")])
+    (question,) = JudgePrompts(TEMPLATE, tokenizer, PromptMessages(messages="talk")).render([(row, "b")])
     assert question.prompt_text == "User:\nIs b an answer to abc? {1-5}\n\nAssistant:\n"
 
 
@@ -48,3 +51,21 @@ def test_parts_and_tool_calls_are_shown_as_text() -> None:
     shown = '{"function": {"name": "add", "arguments": {"a": 1}}}'
     assert format_conversation(talk) == f"User: a?\n\nAssistant: {shown}\n\nTool: 1"
     assert format_conversation(talk[:1]) == "a?"
+
+
+def test_a_question_is_rendered_with_the_variables_of_the_template() -> None:
+    """A judge that need not think answers a prompt whose reasoning is closed."""
+    tokenizer = FAMILIES["qwen3"].tokenizer()
+    row = PreparedRow(
+        row=0, prompt_tokens=[1], prompt_text="", columns={"messages": [{"role": "user", "content": "a"}]}
+    )
+    chat = PromptMessages(chat_template_kwargs={"enable_thinking": False})
+    (question,) = JudgePrompts(TEMPLATE, tokenizer, chat).render([(row, "b")])
+    assert question.prompt_text.endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
+
+
+def test_a_critique_is_rendered_with_the_variables_of_the_template() -> None:
+    tokenizer = FAMILIES["qwen3"].tokenizer()
+    chat = PromptMessages(chat_template_kwargs={"enable_thinking": False})
+    (tokens,) = PromptRenderer(tokenizer, chat, None).render("Judge {response}", [{"response": "b"}], 8)
+    assert tokens is not None and tokenizer.decode(tokens).endswith("<think>\n\n</think>\n\n")
