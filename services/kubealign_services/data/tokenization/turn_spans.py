@@ -1,8 +1,8 @@
 """Spans of the assistant's turns in a conversation as the chat template renders it.
 
 A template with {% generation %} marks them itself. With any other template, the conversation is rendered
-up to each turn and through it: the additional text is the turn, provided that both renderings are prefixes
-of the whole.
+up to each turn and through it: the additional text is the turn. Either way the rendering through a turn
+must be a prefix of the whole: a turn is imitated as it would be sampled.
 """
 
 import re
@@ -41,6 +41,10 @@ class TurnFinder:
             return text, [
                 self._span_by_prefix(dialogue.messages, index, text, example) for index in dialogue.imitated
             ]
+        for index in dialogue.imitated:
+            _, end = marked[index]
+            if not self.template.render(dialogue.messages[: index + 1], example).startswith(text[:end]):
+                raise _rewritten(index, example)
         return text, [marked[index] for index in dialogue.imitated]
 
     def last_span(self, messages: Sequence[Message], example: Example) -> tuple[str, Span]:
@@ -98,11 +102,7 @@ class TurnFinder:
         through = self.template.render(messages[: index + 1], example)
         end = len(before) + self._end_of_turn(through[len(before) :], messages[index])
         if not through.startswith(before) or not text.startswith(through[:end]):
-            raise DataError(
-                f"row {example.number + 1}: the chat template writes message {index + 1} in another way when "
-                "others follow, so its turns cannot be told apart: set turns: Last, or give the tokenizer a "
-                "template that marks them with {% generation %}"
-            )
+            raise _rewritten(index, example)
         return len(before), end
 
     def _shared_opening(self, messages: Sequence[Message], before: str, text: str, example: Example) -> int:
@@ -150,3 +150,13 @@ class TurnFinder:
         tokenizer = self.template.tokenizer
         added = getattr(tokenizer, "added_tokens_decoder", {})
         return [*tokenizer.all_special_tokens, *(token.content for token in added.values())]
+
+
+def _rewritten(index: int, example: Example) -> DataError:
+    """Return the error for a template that renders a turn differently than it is sampled."""
+    return DataError(
+        f"row {example.number + 1}: the chat template rewrites history: it renders message {index + 1}, or "
+        "those before it, differently once others follow (as Qwen 3 removes the reasoning of earlier turns), "
+        "so the turn cannot be imitated as it would be sampled: set turns: Last, or give the tokenizer a "
+        "template that keeps what it has rendered"
+    )

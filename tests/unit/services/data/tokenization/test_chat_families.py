@@ -258,6 +258,24 @@ def test_variables_of_the_template(thinks: bool) -> None:
     assert tokenizer.decode(row.responses["response"]) == expected
 
 
+def test_a_template_that_removes_reasoning_from_earlier_turns() -> None:
+    """The first answer is rendered with its reasoning while it is the last one, and without it later."""
+    family, problem = FAMILIES["qwen3"], r"rewrites history: it renders message 2, .* turns: Last"
+    talk = [TALK[0], assistant("two", reasoning_content="add"), TALK[2], assistant("yes")]
+    for messages in (TALK, talk):
+        with pytest.raises(DataError, match=f"row 5: the chat template {problem}"):
+            tokenize(family, "demonstrations", {"messages": messages}, turns="All")
+    tokenizer, row = tokenize(family, "demonstrations", {"messages": talk}, turns="Last")
+    assert row.prompt_tokens + row.responses["response"] == conversation_ids(family, tokenizer, talk)
+
+
+def test_tools_that_move_to_the_last_question() -> None:
+    """Mistral's template writes the tools before the last question, so an earlier turn loses them."""
+    row_of_tools = {"messages": TALK, "tools": TOOLS}
+    with pytest.raises(DataError, match="row 5: the chat template rewrites history: it renders message 2"):
+        tokenize(FAMILIES["mistral"], "demonstrations", row_of_tools, turns="All", tools="tools")
+
+
 def test_a_template_without_tool_calls_refuses_them() -> None:
     for name in ("phi4", "gemma3", "smollm2"):
         with pytest.raises(DataError, match="row 5: the chat template rejects its messages"):

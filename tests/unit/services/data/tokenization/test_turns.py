@@ -209,15 +209,20 @@ def test_whitespace_between_turns_is_excluded() -> None:
         # Some templates drop the reasoning of earlier turns in this way.
         (
             LINES.replace("m['content']", "(m['content'] if loop.last else '...')"),
-            "writes message 3 in another",
+            "rewrites history: it renders message 3",
         ),
         # Turns before the last end differently.
         (
             LINES.replace("m['content']", f"m['content'] + ('<|eot|>' if loop.last and {OWN} else '')"),
-            "writes message 3 in another way",
+            "rewrites history: it renders message 3",
         ),
         # The generation prompt differs from the start of an assistant turn.
-        (LINES.replace("'assistant: '", "'assistant: <think>'"), "writes message 3 in another way"),
+        (LINES.replace("'assistant: '", "'assistant: <think>'"), "rewrites history: it renders message 3"),
+        # The marks are of a text that nobody would sample.
+        (
+            MARKED.replace("m['content']", "(m['content'] if loop.last else '...')"),
+            "rewrites history: it renders message 3",
+        ),
         (
             MARKED.replace(OWN, f"{OWN} and loop.last"),
             "marks 1 parts as the assistant's, which has 3 messages",
