@@ -116,6 +116,24 @@ def test_tools_and_variables_of_the_template(tmp_path: Path) -> None:
         prepare(sft(changed, policy={"model": model}), tmp_path / "run", {})
 
 
+@pytest.mark.parametrize(
+    ("chat", "field"),
+    [
+        ({"tools": "functions"}, "tools: the tokenizer's chat template has no variable tools"),
+        (
+            {"chatTemplateKwargs": {"enable_thinkin": False}},
+            "chatTemplateKwargs.enable_thinkin: the tokenizer's chat template has no variable enable_thinkin",
+        ),
+    ],
+)
+def test_variables_that_the_template_does_not_read(tmp_path: Path, chat: Any, field: str) -> None:
+    """The plain template reads neither: tools and a misspelt variable would be ignored."""
+    talk = [{"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "2"}]
+    data = rows(tmp_path, [{"messages": talk, "functions": []}]) | {"format": {"chat": chat}}
+    with pytest.raises(DataError, match=f"spec.data.demonstrations.format.chat.{field}"):
+        prepare(sft(data), tmp_path / "run", {})
+
+
 def test_a_conversation_without_room_is_dropped_whole(tmp_path: Path) -> None:
     long = [{"role": "user", "content": "1"}, {"role": "assistant", "content": "2" * 30}]
     short = [{"role": "user", "content": "1"}, {"role": "assistant", "content": "2"}]

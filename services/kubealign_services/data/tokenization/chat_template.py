@@ -1,5 +1,6 @@
 """Rendering of messages to text, with the tokenizer's chat template or a plain default."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -60,6 +61,22 @@ class ChatTemplate:
                 **self.variables,
             )
         return str(text)
+
+
+def check_template_variables(tokenizer: PreTrainedTokenizerBase, fields: Mapping[str, str]) -> None:
+    """Raise DataError for a variable that the chat template does not read: it would be ignored.
+
+    Args:
+        fields: Variable -> path of the field of the spec that sets it.
+    """
+    templates = tokenizer.chat_template
+    text = "\n".join(templates.values()) if isinstance(templates, dict) else str(templates)
+    for name, path in fields.items():
+        if not re.search(rf"\b{re.escape(name)}\b", text):
+            raise DataError(
+                f"{path}: the tokenizer's chat template has no variable {name}, so it would be ignored: "
+                "remove it, or give the tokenizer a template that reads it"
+            )
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from kubealign_services.data.rows.field_mapping import (
     read_example,
 )
 from kubealign_services.data.sources.row_dataset import RowDataset, SourceRow
+from kubealign_services.data.tokenization.chat_template import check_template_variables
 from kubealign_services.data.tokenization.example_tokenizer import ExampleTokenizer, TokenizedExample
 from kubealign_services.data.tokenization.length_filter import TokenBudget, fit_prompt
 from kubealign_services.data.tokenization.tokenizers import prefix_ids
@@ -72,8 +73,10 @@ def write_rows(
         spec_path: Path of the data in the spec, for errors.
         group_by: Column that every row must have.
 
-    Raises DataError for a row that cannot be used, or when no row is kept.
+    Raises DataError for a row that cannot be used, when no row is kept, and for tools or variables that the
+    chat template does not read.
     """
+    check_template_variables(tokenizer, _template_fields(data, f"{spec_path}.{data.member}.format.chat"))
     writer = _RowEncoder(source, data, tokenizer, room, group_by)
     with pyarrow.parquet.ParquetWriter(path, _schema(data.member)) as file:
         for block in _blocks(enumerate(source), _BLOCK_ROWS):
@@ -89,6 +92,15 @@ def write_rows(
         )
     log.info("rows are prepared", extra=report.model_dump())
     return report
+
+
+def _template_fields(data: Data, spec_path: str) -> dict[str, str]:
+    """Return variable of the chat template -> path of the field that sets it."""
+    chat = data.value.format.chat
+    if chat is None:
+        return {}
+    tools = {} if chat.tools is None else {"tools": f"{spec_path}.tools"}
+    return tools | {name: f"{spec_path}.chatTemplateKwargs.{name}" for name in chat.chat_template_kwargs}
 
 
 def _schema(kind: str) -> pyarrow.Schema:

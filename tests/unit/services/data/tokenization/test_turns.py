@@ -160,6 +160,16 @@ def test_a_mark_that_leaves_out_the_end_of_the_turn() -> None:
     ]
 
 
+def test_a_template_that_marks_the_turns_reads_tools_and_variables() -> None:
+    template = "{{ tools[0]['name'] + style }}" + MARKED
+    tokenizer, tools = tokenizer_with(template), [{"name": "add"}]
+    example = Example(0, TALK[:2], dialogue=Dialogue(TALK[:3], [2]), tools=tools)
+    (row,) = ExampleTokenizer(tokenizer, {"style": "short"}).tokenize([example])
+    assert row.prompt_text.startswith("addshort<|start|>system\nbe brief")
+    ids = tokenizer.apply_chat_template(TALK[:3], tools=tools, style="short", return_dict=False)
+    assert row.prompt_tokens + row.responses["response"] == ids[:-1]
+
+
 @pytest.mark.parametrize("template", [None, LLAMA, MARKED, LINES])
 def test_the_last_turn_is_the_same_with_last_and_with_all(template: str | None) -> None:
     tokenizer = tokenizer_with(template)
