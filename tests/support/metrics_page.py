@@ -15,6 +15,7 @@ ASKED_FOR = (
     "importance/",
     "policy/behaviour_kl",
     "policy/clip_dual_fraction",
+    "policy/high_covariance_fraction",
     "policy/off_policy_masked_fraction",
     "policy/positive_nll",
     "policy/soft_weight",

@@ -8,6 +8,7 @@ from kubealign.spec.algorithms import (
     KL,
     AdvantageNormalization,
     AnnotateSpec,
+    ClipCov,
     ClippedRatioSpec,
     CritiqueRevision,
     GenerateSpec,
@@ -239,6 +240,7 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
         )
     ],
     WeightBounds: [CelRule("self.low < self.high", "must be below high", field_path=".low")],
+    ClipCov: [CelRule("self.low < self.high", "must be below high", field_path=".low")],
     EarlyStoppingTarget: exactly_one_of(["atLeast", "atMost"], "atLeast: 0.5"),
     SamplingSpec: [
         CelRule(

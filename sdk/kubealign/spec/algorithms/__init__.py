@@ -73,7 +73,7 @@ from kubealign.spec.algorithms.reward_model import (
     ScorePooling,
 )
 from kubealign.spec.algorithms.supervised import DistillationDivergence, DistillationSpec, SFTSpec
-from kubealign.spec.algorithms.trust_region import DPPO, GMPO, SAPO, TrustRegion
+from kubealign.spec.algorithms.trust_region import DPPO, GMPO, SAPO, ClipCov, KLCov, TrustRegion
 from kubealign.spec.algorithms.union import Algorithm, algorithm_specs
 
 __all__ = [
@@ -92,6 +92,7 @@ __all__ = [
     "BradleyTerry",
     "CISPOSpec",
     "Clip",
+    "ClipCov",
     "ClippedRatioSpec",
     "CritiqueRevision",
     "CustomOfflineSpec",
@@ -112,6 +113,7 @@ __all__ = [
     "ImportanceLevel",
     "IterativeSpec",
     "Judge",
+    "KLCov",
     "KLEstimator",
     "KLPlacement",
     "KTOSpec",

@@ -200,7 +200,9 @@ class ClippedRatioSpec(OnPolicySpec):
     clip: Clip = Field(Clip(), description="Clip range of the importance ratio.")
     ratio: RatioLevel = Field(RatioLevel.TOKEN, description="Level of the importance ratio.")
     trust_region: TrustRegion | None = Field(
-        None, description="Trust region in place of the clip range; null: the clip range."
+        None,
+        description="Trust region in place of the clip range (clipCov: in addition to it); null: the clip "
+        "range.",
     )
 
     @property

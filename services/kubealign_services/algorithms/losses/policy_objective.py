@@ -18,11 +18,17 @@ from kubealign_services.algorithms.losses.kl_estimators import corrected_kl_loss
 from kubealign_services.algorithms.losses.kl_penalty import add_kl_columns, add_kl_metrics, loss_coefficient
 from kubealign_services.algorithms.losses.logprob_gap import add_gap_columns, add_gap_metrics
 from kubealign_services.algorithms.losses.loss_weights import token_mean_shares
-from kubealign_services.algorithms.losses.surrogate import LOG_RATIO_BOUND, PolicyActions, Surrogate
+from kubealign_services.algorithms.losses.surrogate import (
+    LOG_RATIO_BOUND,
+    PolicyActions,
+    SelectiveSurrogate,
+    Surrogate,
+)
 from kubealign_services.batch.packed import Batch
 
 _LOSS, _METRICS, _TOKENS = "loss_shares", "figure_shares", "token_shares"
 _POSITIVE = "positive_shares"
+_SELECTED = "selected_tokens"
 
 
 class PolicyObjective:
@@ -63,6 +69,8 @@ class PolicyObjective:
         if self._spec.positive_nll_coefficient > 0:
             positive = (minibatch.sequence("rewards") > 0)[minibatch.sequence_of_token]
             columns[_POSITIVE] = token_mean_shares(counted & positive)
+        if isinstance(self._surrogate, SelectiveSurrogate):
+            columns[_SELECTED] = self._surrogate.select(minibatch, counted)
         add_kl_columns(minibatch, self._spec.kl)
         add_gap_columns(minibatch)
 
@@ -80,7 +88,10 @@ class PolicyObjective:
         old = column("old_logprobs") if has_old_logprobs else new.detach()
         sequence = microbatch.sequence_of_token[counted].to(logprobs.device)
         ratio = compute_log_ratios(new - old, sequence, self._level)
-        terms = self._surrogate(PolicyActions(new, ratio.value, column("advantages"), sequence))
+        selected = microbatch.token_columns.get(_SELECTED)
+        if selected is not None:
+            selected = selected[counted].to(logprobs.device)
+        terms = self._surrogate(PolicyActions(new, ratio.value, column("advantages"), sequence, selected))
 
         policy = terms.loss * ratio.action_share
         entropy = (column(_TOKENS) * require_output(outputs.entropy, "entropy")[counted_on_device]).sum()

@@ -1,12 +1,13 @@
 """Surrogate losses of the policy's actions, before weighting and aggregation."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from kubealign.spec.algorithms import Clip
+from kubealign_services.batch.packed import Batch
 
 # exp() of more than 88 overflows fp32, and the clipped branch's zero gradient times infinity would be NaN.
 LOG_RATIO_BOUND = 20.0
@@ -17,13 +18,15 @@ class PolicyActions:
     """Actions of the policy, all [N], one entry per response token.
 
     logprobs: of the trained policy, with gradient. log_ratio: to the old policy, with gradient.
-    advantages: without. sequence: int64, response index of each token, from 0.
+    advantages: without. sequence: int64, response index of each token, from 0. selected: bool, the tokens
+    that a `SelectiveSurrogate` selected; None for other surrogates.
     """
 
     logprobs: Tensor
     log_ratio: Tensor
     advantages: Tensor
     sequence: Tensor
+    selected: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,23 @@ class Surrogate(Protocol):
     """Maps actions and their advantages to losses whose descent makes good actions likelier."""
 
     def __call__(self, actions: PolicyActions) -> SurrogateTerms: ...
+
+
+@runtime_checkable
+class SelectiveSurrogate(Surrogate, Protocol):
+    """A surrogate with another loss for some tokens, selected by comparison with the rest of the minibatch.
+
+    The selection is made before the passes, so that it does not depend on the split into microbatches.
+    """
+
+    def select(self, minibatch: Batch, counted: Tensor) -> Tensor:
+        """Return the selected tokens, bool [T].
+
+        Reads the token columns advantages and old_logprobs.
+
+        Args:
+            counted: Response tokens that are trained on, bool [T]; no other token is selected.
+        """
 
 
 def bounded_ratio(log_ratio: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from kubealign_services.algorithms.advantages.statistics import advantage_metric
 from kubealign_services.algorithms.contract import Objective
 from kubealign_services.algorithms.losses.kl_penalty import ReferenceKL
 from kubealign_services.algorithms.losses.policy_objective import PolicyObjective
-from kubealign_services.algorithms.losses.surrogate import ClippedRatio, Surrogate
+from kubealign_services.algorithms.losses.surrogate import ClippedRatio, SelectiveSurrogate, Surrogate
 from kubealign_services.algorithms.losses.trust_region import make_trust_region
 from kubealign_services.batch.auxiliary_sequences import trainable, trainable_mask
 from kubealign_services.batch.packed import Batch, sequence_sums
@@ -113,10 +113,12 @@ class ClippedOnlineAlgorithm(OnlineAlgorithm):
     def __init__(self, entry: spec.ClippedRatioSpec) -> None:
         super().__init__(entry)
         self._clipped = entry
+        if isinstance(self.surrogate(), SelectiveSurrogate):
+            self.needs_old_logprobs = True
 
     def surrogate(self) -> Surrogate:
         if self._clipped.trust_region is not None:
-            return make_trust_region(self._clipped.trust_region)
+            return make_trust_region(self._clipped.trust_region, self._clipped.effective_clip)
         return ClippedRatio(self._clipped.effective_clip)
 
     def policy_objective(self) -> PolicyObjective:

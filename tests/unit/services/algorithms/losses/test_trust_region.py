@@ -63,7 +63,7 @@ def test_value_and_gradient_equal_the_peer_s(peer: Callable[[list[Tensor]], list
     actions = PolicyActions(
         logprobs, moves, torch.tensor(ADVANTAGES, dtype=torch.float64), torch.tensor(SEQUENCE)
     )
-    terms = make_trust_region(spec.TrustRegion.model_validate({peer.__name__: {}}))(actions)
+    terms = make_trust_region(spec.TrustRegion.model_validate({peer.__name__: {}}), spec.Clip())(actions)
     torch.testing.assert_close(terms.loss, expected, atol=1e-12, rtol=0)
     (gradient,) = torch.autograd.grad(terms.loss.sum(), moves)
     torch.testing.assert_close(gradient, expected_gradient, atol=1e-12, rtol=0)
@@ -71,7 +71,7 @@ def test_value_and_gradient_equal_the_peer_s(peer: Callable[[list[Tensor]], list
 
 def test_dppo_keeps_a_rare_token_and_masks_a_likely_one() -> None:
     """0.02 to 0.05 is a ratio of 2.5, which a clip range of 0.2 stops; 0.5 to 0.91 is a large change."""
-    region = make_trust_region(spec.TrustRegion(dppo=spec.DPPO()))
+    region = make_trust_region(spec.TrustRegion(dppo=spec.DPPO()), spec.Clip())
     old, new = torch.tensor([0.02, 0.5]).log(), torch.tensor([0.05, 0.91]).log()
     terms = region(PolicyActions(new, new - old, torch.ones(2), torch.arange(2)))
     assert terms.loss.tolist() == pytest.approx([-2.5, 0])
@@ -82,8 +82,9 @@ def test_dppo_keeps_a_rare_token_and_masks_a_likely_one() -> None:
 def test_the_gradient_is_the_policy_gradient_where_the_policy_has_not_moved(member: str) -> None:
     zero = torch.zeros(3, dtype=torch.float64, requires_grad=True)
     advantages = torch.full((3,), -0.7, dtype=torch.float64)
-    region = make_trust_region(spec.TrustRegion.model_validate({member: {}}))
-    terms = region(PolicyActions(zero - 1, zero, advantages, torch.zeros(3, dtype=torch.int64)))
+    region = make_trust_region(spec.TrustRegion.model_validate({member: {}}), spec.Clip())
+    unselected = torch.zeros(3, dtype=torch.bool)
+    terms = region(PolicyActions(zero - 1, zero, advantages, torch.zeros(3, dtype=torch.int64), unselected))
     (gradient,) = torch.autograd.grad(terms.loss.sum(), zero)
     torch.testing.assert_close(gradient, -advantages, atol=1e-12, rtol=0)
 

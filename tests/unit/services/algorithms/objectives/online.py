@@ -20,6 +20,9 @@ LOSS_KL = spec.KL(
 )
 WIDE = spec.ImportanceCorrection(low=0.98, high=1.02)
 
+#: Fields other than the defaults, which select a token or two of a small batch.
+TRUST_REGIONS = {"clip_cov": {"fraction": 0.1, "low": 0.01}, "kl_cov": {"fraction": 0.1}}
+
 
 def batch() -> Batch:
     """Advantages that differ from token to token; two responses that did not end."""
@@ -91,8 +94,8 @@ def cases() -> dict[str, tuple[Objective, Callable[[], Batch]]]:
         ),
     }
     for member in spec.TrustRegion.model_fields:
-        region = spec.TrustRegion.model_validate({member: {}})
-        surrogate = make_trust_region(region)
+        region = spec.TrustRegion.model_validate({member: TRUST_REGIONS.get(member, {})})
+        surrogate = make_trust_region(region, spec.Clip())
         result[f"trust-region-{member}"] = (
             PolicyObjective(spec.PPOSpec(trust_region=region), surrogate),
             batch,
