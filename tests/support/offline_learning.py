@@ -10,6 +10,7 @@ from torch import Tensor
 
 from kubealign.spec.algorithms import Algorithm as AlgorithmUnion
 from kubealign.spec.sections.training import Trainer
+from kubealign_services.algorithms.contract import outputs_before_step
 from kubealign_services.algorithms.factory import make_algorithm
 from kubealign_services.batch.auxiliary_sequences import drop_auxiliary
 from kubealign_services.batch.packed import Batch
@@ -80,7 +81,7 @@ class OfflineLearner:
             self._frozen,
         )
         trainer: Any = self
-        self._policy = OldLogprobs(trainer, self._algorithm.needs_old_logprobs)
+        self._policy = OldLogprobs(trainer, outputs_before_step(self._algorithm))
         self._held_out_loss = HeldOutLoss(
             trainer,
             self._algorithm,

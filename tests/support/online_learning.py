@@ -15,6 +15,7 @@ from kubealign.spec.sections.rewards import Reward, RewardFunction
 from kubealign.spec.sections.rollout import SamplingSpec
 from kubealign.spec.sections.training import Trainer
 from kubealign.v1 import rollout_pb2, scoring_pb2
+from kubealign_services.algorithms.contract import outputs_before_step
 from kubealign_services.algorithms.factory import make_algorithm
 from kubealign_services.batch.auxiliary_sequences import drop_auxiliary
 from kubealign_services.batch.packed import Batch
@@ -115,9 +116,10 @@ class OnlineLearner:
             batch.token_columns["reference_logprobs"] = self._reference.forward(batch, names)["logprobs"]
         if self._critic is not None:
             batch.token_columns["values"] = self._critic.forward(batch, frozenset({"values"}))["values"]
-        if self._algorithm.needs_old_logprobs:
-            outputs = self.trainer.forward(batch, frozenset({"logprobs"}))
-            batch.token_columns["old_logprobs"] = outputs["logprobs"]
+        names_before_step = outputs_before_step(self._algorithm)
+        if names_before_step:
+            outputs = self.trainer.forward(batch, frozenset(names_before_step))
+            batch.token_columns |= {f"old_{name}": column for name, column in outputs.items()}
             figures |= measure_logprob_gap(batch)
         figures |= self._algorithm.advantages(batch, self._state)
         self.batch = batch = drop_auxiliary(batch)

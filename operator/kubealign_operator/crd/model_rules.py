@@ -144,6 +144,11 @@ _TRUST_REGION_RULE = CelRule(
     "trustRegion needs the ratio of each token: set Token, or remove trustRegion",
     field_path=".ratio",
 )
+_TOP_ENTROPY_RULE = CelRule(
+    "!has(self.topEntropyFraction) || !has(self.trustRegion) || !has(self.trustRegion.gmpo)",
+    "GMPO's ratio is that of the whole response: remove it, or choose another trustRegion",
+    field_path=".topEntropyFraction",
+)
 _GROUP_SIZE_RULE = CelRule(
     "!(self.advantage.center in ['Group', 'LeaveOneOut']) || self.samplesPerPrompt >= 2",
     "compares a prompt's samples: set samplesPerPrompt to at least 2, or center to Batch",
@@ -379,7 +384,7 @@ def _inherited_rules(model: type[BaseModel]) -> list[CelRule]:
         return []
     rules = [_MINIBATCH_RULE, _ADAPTIVE_KL_RULE, _GROUP_SIZE_RULE, _PASS_AT_K_RULE]
     rules += _TOKEN_ADVANTAGE_RULES if model.token_advantages else []
-    rules += [_TRUST_REGION_RULE] if issubclass(model, ClippedRatioSpec) else []
+    rules += [_TRUST_REGION_RULE, _TOP_ENTROPY_RULE] if issubclass(model, ClippedRatioSpec) else []
     return rules + ([_SEPARATE_REWARDS_RULE] if issubclass(model, GroupRelativeSpec) else [])
 
 

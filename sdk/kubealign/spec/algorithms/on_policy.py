@@ -87,6 +87,13 @@ class OnPolicySpec(AlgorithmSpec):
         None,
         description="Mask of negative responses that the policy has moved away from; null: no mask.",
     )
+    top_entropy_fraction: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="Share of the minibatch's response tokens with a policy gradient: those with the highest "
+        "entropy before the step (Wang et al. 2025: 0.2); null: all tokens.",
+    )
     overlong: OverlongPenalty | None = Field(
         None, description="Penalty on responses near the length limit; null: no penalty."
     )
@@ -211,6 +218,16 @@ class ClippedRatioSpec(OnPolicySpec):
         if self.clip.dual is not None or self.max_staleness == 0:
             return self.clip
         return self.clip.model_copy(update={"dual": STALE_DUAL_CLIP})
+
+    @model_validator(mode="after")
+    def _tokens_of_high_entropy(self) -> "ClippedRatioSpec":
+        region = self.trust_region
+        if self.top_entropy_fraction is not None and region is not None and region.gmpo is not None:
+            text = "GMPO's ratio is that of the whole response: remove it, or choose another trustRegion"
+            raise field_errors(
+                type(self).__name__, (("topEntropyFraction",), self.top_entropy_fraction, text)
+            )
+        return self
 
     @model_validator(mode="after")
     def _trust_region_of_tokens(self) -> "ClippedRatioSpec":

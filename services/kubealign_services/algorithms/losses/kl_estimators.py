@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from kubealign.spec.algorithms import KLEstimator
+from kubealign.spec.algorithms import KLEstimator, OnPolicySpec
 from kubealign_services.algorithms.losses.surrogate import bounded_ratio
 
 #: Bounds of K3's log ratio and of its estimate, in nats, as in verl, NeMo-RL and slime: exp(50) would be the
@@ -101,3 +101,16 @@ def adapt_coefficient(
     """
     error = min(max((observed - target) / target, -0.2), 0.2)
     return coefficient * max(1 + error * sequences / horizon, 0.1)
+
+
+def policy_kl(new: Tensor, sampled: Tensor, reference: Tensor, spec: OnPolicySpec) -> Tensor:
+    """Return the estimate of KL(policy || reference) that the policy's loss contains, [N], with gradient.
+
+    Args:
+        new: log p [N], with gradient.
+        sampled: log-probabilities of the policy that sampled, [N], for the spec's correction.
+        reference: [N].
+    """
+    if not spec.corrects_kl:
+        return kl_loss(new, reference, spec.kl.estimator)
+    return corrected_kl_loss(new, reference, spec.kl.estimator, sampled)

@@ -1,6 +1,5 @@
 """Policy loss, composed of surrogate, aggregation, importance weights, KL penalty and entropy."""
 
-from collections.abc import Callable
 from functools import cache
 
 from torch import Tensor
@@ -14,7 +13,7 @@ from kubealign_services.algorithms.losses.importance_sampling import (
     importance_weights,
     off_policy_mask,
 )
-from kubealign_services.algorithms.losses.kl_estimators import corrected_kl_loss, kl_loss
+from kubealign_services.algorithms.losses.kl_estimators import policy_kl
 from kubealign_services.algorithms.losses.kl_penalty import add_kl_columns, add_kl_metrics, loss_coefficient
 from kubealign_services.algorithms.losses.logprob_gap import add_gap_columns, add_gap_metrics
 from kubealign_services.algorithms.losses.loss_weights import token_mean_shares
@@ -24,6 +23,7 @@ from kubealign_services.algorithms.losses.surrogate import (
     SelectiveSurrogate,
     Surrogate,
 )
+from kubealign_services.algorithms.losses.top_entropy import add_entropy_threshold, high_entropy_tokens
 from kubealign_services.batch.packed import Batch
 
 _LOSS, _METRICS, _TOKENS = "loss_shares", "figure_shares", "token_shares"
@@ -38,13 +38,16 @@ class PolicyObjective:
     The shares are those of the spec's aggregation, counted over the whole minibatch; w are the importance
     weights, 1 without importance correction; tokens masked by w stay counted.
 
+    With top_entropy_fraction the surrogate of a token below the minibatch's entropy threshold is 0
+    (`top_entropy`); the token stays counted, and keeps its part of the other terms.
+
     With positive_nll_coefficient, plus that coefficient times the mean negative log-likelihood over the
     tokens of responses with a reward above 0 (sequence column rewards).
 
     Reads the token columns loss_mask, advantages, old_logprobs (without the column the ratio is one by
-    construction), engine_logprobs for importance and the off-policy mask, reference_logprobs for a KL penalty
-    in the loss, and the sequence column truncated for mask_truncated. Metrics are means over tokens; for a
-    ratio per response, over responses.
+    construction), engine_logprobs for importance and the off-policy mask, old_entropy for
+    top_entropy_fraction, reference_logprobs for a KL penalty in the loss, and the sequence column truncated
+    for mask_truncated. Metrics are means over tokens; for a ratio per response, over responses.
     """
 
     outputs = frozenset({"logprobs", "entropy"})
@@ -71,6 +74,8 @@ class PolicyObjective:
             columns[_POSITIVE] = token_mean_shares(counted & positive)
         if isinstance(self._surrogate, SelectiveSurrogate):
             columns[_SELECTED] = self._surrogate.select(minibatch, counted)
+        if self._spec.top_entropy_fraction is not None:
+            add_entropy_threshold(minibatch, counted, self._spec.top_entropy_fraction)
         add_kl_columns(minibatch, self._spec.kl)
         add_gap_columns(minibatch)
 
@@ -84,8 +89,7 @@ class PolicyObjective:
             return microbatch.token(name)[counted].to(logprobs)
 
         new, shares, metric_shares = logprobs[counted_on_device], column(_LOSS), column(_METRICS)
-        has_old_logprobs = "old_logprobs" in microbatch.token_columns
-        old = column("old_logprobs") if has_old_logprobs else new.detach()
+        old = column("old_logprobs") if "old_logprobs" in microbatch.token_columns else new.detach()
         sequence = microbatch.sequence_of_token[counted].to(logprobs.device)
         ratio = compute_log_ratios(new - old, sequence, self._level)
         selected = microbatch.token_columns.get(_SELECTED)
@@ -110,11 +114,10 @@ class PolicyObjective:
             engine = column("engine_logprobs")
             weights = importance_weights(old - engine, sequence, self._importance)
             policy = policy * weights.applied
-            behaviour_divergence = behaviour_kl(old, engine)
             sums |= {
                 "importance/mean": (metric_shares * weights.applied).sum(),
                 "importance/outside_share": (metric_shares * weights.outside).sum(),
-                "policy/behaviour_kl": (column(_TOKENS) * behaviour_divergence).sum(),
+                "policy/behaviour_kl": (column(_TOKENS) * behaviour_kl(old, engine)).sum(),
             }
             maxima["importance/max"] = _max_or_zero(weights.raw)
         if self._spec.off_policy_mask is not None:
@@ -123,6 +126,10 @@ class PolicyObjective:
             )
             policy = policy.masked_fill(masked, 0.0)
             sums["policy/off_policy_masked_fraction"] = (metric_shares * masked).sum()
+        if self._spec.top_entropy_fraction is not None:
+            is_high, metrics = high_entropy_tokens(microbatch, counted, column(_TOKENS))
+            policy = policy.masked_fill(~is_high, 0.0)
+            sums |= metrics
         loss = (shares * policy).sum()
         sums["policy/loss"] = loss.detach()
         if self._spec.entropy_coefficient != 0:  # skip the gradient of a term without effect
@@ -132,19 +139,12 @@ class PolicyObjective:
             loss = loss + self._spec.positive_nll_coefficient * nll
             sums["policy/positive_nll"] = nll.detach()
         if self._beta > 0:
-            divergence = (shares * self._kl_terms(new, old, column)).sum()
+            sampled = old if self._importance is None else column("engine_logprobs")
+            divergence = (shares * policy_kl(new, sampled, column("reference_logprobs"), self._spec)).sum()
             loss = loss + self._beta * divergence
             sums["policy/kl_loss"] = divergence.detach()
         terms_with_kl = add_kl_metrics(LossTerms(loss, sums, maxima), logprobs, microbatch, self._spec.kl)
         return add_gap_metrics(terms_with_kl, logprobs, microbatch)
-
-    def _kl_terms(self, new: Tensor, old: Tensor, column: Callable[[str], Tensor]) -> Tensor:
-        """Return the KL estimate of each response token, [N], with gradient."""
-        reference, estimator = column("reference_logprobs"), self._spec.kl.estimator
-        if not self._spec.corrects_kl:
-            return kl_loss(new, reference, estimator)
-        sampled = old if self._importance is None else column("engine_logprobs")
-        return corrected_kl_loss(new, reference, estimator, sampled)
 
 
 def _max_or_zero(values: Tensor) -> Tensor:

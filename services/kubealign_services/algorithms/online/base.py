@@ -43,7 +43,10 @@ class OnlineAlgorithm(ABC):
         )
         self.needs_reference = self._kl.is_active
         # With one update the step's own forward pass is the old policy, whichever policy sampled.
-        self.needs_old_logprobs = self._kl.is_measured_before_step or entry.updates_per_step > 1
+        self.needs_old_entropy = entry.top_entropy_fraction is not None
+        self.needs_old_logprobs = (
+            self._kl.is_measured_before_step or entry.updates_per_step > 1 or self.needs_old_entropy
+        )
 
     @abstractmethod
     def surrogate(self) -> Surrogate:

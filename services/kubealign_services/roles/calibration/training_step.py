@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from kubealign_services.algorithms.contract import Algorithm, Objective
+from kubealign_services.algorithms.contract import Algorithm, Objective, outputs_before_step
 from kubealign_services.batch.auxiliary_sequences import drop_auxiliary
 from kubealign_services.batch.packed import Batch
 from kubealign_services.roles.calibration.time_budget import TimeBudget, measure_seconds
@@ -14,7 +14,7 @@ from kubealign_services.training.contract import TrainingBackend, UpdatePlan
 #: Smallest and largest number of repeats of a measurement.
 _MIN_REPEATS, _MAX_REPEATS = 2, 4
 _Seconds: TypeAlias = tuple[float, float, float]
-_LOGPROBS, _VALUES = frozenset({"logprobs"}), frozenset({"values"})
+_VALUES = frozenset({"values"})
 
 
 @dataclass(frozen=True)
@@ -102,9 +102,11 @@ def _measure_batch(
         started = time.perf_counter()
         batch.token_columns["values"] = critic.backend.forward(batch, _VALUES)["values"]
         values = time.perf_counter() - started
-    if algorithm.needs_old_logprobs:
+    outputs = outputs_before_step(algorithm)
+    if outputs:
         started = time.perf_counter()
-        batch.token_columns["old_logprobs"] = policy.backend.forward(batch, _LOGPROBS)["logprobs"]
+        columns = policy.backend.forward(batch, frozenset(outputs))
+        batch.token_columns |= {f"old_{name}": column for name, column in columns.items()}
         logprobs = time.perf_counter() - started
     if algorithm.needs_reference:
         # At the start the policy is its own reference.

@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack
 from kubealign.replay.plan import ReplayPlan, read_replay_plan
 from kubealign.replay.record import FOLDER
 from kubealign.spec.algorithms import IterativeSpec
+from kubealign_services.algorithms.contract import outputs_before_step
 from kubealign_services.checkpoints.store import CheckpointCorrupted, CheckpointStore, StoredCheckpoint
 from kubealign_services.data.prepared import PreparedJob
 from kubealign_services.messaging.contract import Bus
@@ -160,7 +161,7 @@ async def _build_run(
     history.resume_at(state)
     rollout = job.spec.effective_rollout if job.spec.algorithm.value.online else None
     frozen_models = build_frozen_models(context)
-    policy = OldLogprobs(trainer, algorithm.needs_old_logprobs)
+    policy = OldLogprobs(trainer, outputs_before_step(algorithm))
     critic = CriticValues(context.critic)
     prefetchers = build_prefetchers(job, policy, critic)
     for prefetcher in prefetchers:

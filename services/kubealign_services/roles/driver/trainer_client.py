@@ -1,11 +1,12 @@
 """Driver-side clients of trainer and critic: typed calls, each with a deadline."""
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from google.protobuf.message import Message
 from torch import Tensor
 
@@ -87,6 +88,11 @@ class TrainerClient(TrainingClient):
         columns = await self._forward_columns("Logprobs", batch, ["logprobs"], keep_graph)
         return columns["token.logprobs"]
 
+    async def logprobs_and_entropy(self, batch: Batch, keep_graph: bool = False) -> Tensor:
+        """Return the columns of `logprobs` and of the entropies at the tokens, float32 [T, 2]."""
+        columns = await self._forward_columns("Logprobs", batch, ["logprobs", "entropy"], keep_graph)
+        return torch.stack([columns["token.logprobs"], columns["token.entropy"]], dim=1)
+
     async def reference_logprobs(self, batch: Batch) -> Tensor:
         """Return the log-probabilities of the reference that the trainer hosts, float32 [T]."""
         columns = await self._forward_columns("ReferenceLogprobs", batch, ["logprobs"])
@@ -128,21 +134,29 @@ class CriticClient(TrainingClient):
 
 
 class OldLogprobs:
-    """Old log-probabilities from the trainer, only where the algorithm needs them.
+    """Old log-probabilities, and entropies, from the trainer, only where the algorithm needs them.
 
     `prefetcher` may request them before the batch is complete.
+
+    Args:
+        outputs: Result of `outputs_before_step`.
     """
 
-    def __init__(self, client: TrainerClient, needs_old_logprobs: bool) -> None:
-        self.prefetcher = (
-            ForwardPrefetcher(partial(_logprobs_for_training, client)) if needs_old_logprobs else None
-        )
+    def __init__(self, client: TrainerClient, outputs: Sequence[str]) -> None:
+        forward = client.logprobs_and_entropy if "entropy" in outputs else client.logprobs
+        self._with_entropy = "entropy" in outputs
+        self.prefetcher = ForwardPrefetcher(partial(_forward_for_training, forward)) if outputs else None
 
     async def add_to(self, batch: Batch, step: StepRecord) -> None:
-        """Add the column old_logprobs (float32 [T])."""
-        if self.prefetcher is not None:
-            with step.phase("logprobs"):
-                batch.token_columns["old_logprobs"] = await self.prefetcher.get_column(batch)
+        """Add the columns old_logprobs and, where needed, old_entropy (float32 [T])."""
+        if self.prefetcher is None:
+            return
+        with step.phase("logprobs"):
+            column = await self.prefetcher.get_column(batch)
+        if self._with_entropy:
+            column, entropy = column.unbind(1)
+            batch.token_columns["old_entropy"] = entropy.contiguous()
+        batch.token_columns["old_logprobs"] = column.contiguous()
 
 
 class CriticValues:
@@ -158,8 +172,8 @@ class CriticValues:
                 batch.token_columns["values"] = await self.prefetcher.get_column(batch)
 
 
-async def _logprobs_for_training(client: TrainerClient, batch: Batch) -> Tensor:
-    return await client.logprobs(batch, keep_graph=bool(trainable_mask(batch).all()))
+async def _forward_for_training(forward: Callable[..., Awaitable[Tensor]], batch: Batch) -> Tensor:
+    return await forward(batch, keep_graph=bool(trainable_mask(batch).all()))
 
 
 class ColocatedScorer:

@@ -15,12 +15,12 @@ from torch import Tensor
 from kubealign_services.batch.packed import Batch
 from kubealign_services.roles.driver.rollouts.group_tracker import RolloutGroup
 
-#: Returns float32 [T], one value for each token of the sequences.
+#: Returns float32 [T] or [T, K], one value or K values for each token of the sequences.
 ForwardCall = Callable[[Batch], Awaitable[Tensor]]
 
 
 class ForwardPrefetcher:
-    """Prefetcher of one token column of a step's batch."""
+    """Prefetcher of the token columns that one forward pass over a step's batch computes."""
 
     def __init__(self, forward: ForwardCall) -> None:
         self._forward = forward
@@ -51,7 +51,7 @@ class ForwardPrefetcher:
         self._request = asyncio.create_task(self._fetch(assemble(new_groups)))
 
     async def get_column(self, batch: Batch) -> Tensor:
-        """Return the column of the complete batch, [T]; requests what is not cached.
+        """Return the values of the complete batch, [T] or [T, K]; requests what is not cached.
 
         Raises the errors of a request.
         """

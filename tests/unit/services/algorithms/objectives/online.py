@@ -50,6 +50,12 @@ def mixed_versions() -> Batch:
     return result
 
 
+def with_entropy() -> Batch:
+    result = batch()
+    result.token_columns["old_entropy"] = result.token("values").cos()
+    return result
+
+
 def clipped(**fields: Any) -> Objective:
     entry = spec.PPOSpec(**({"kl": LOSS_KL, "entropy_coefficient": 0.1} | fields))
     return PolicyObjective(entry, ClippedRatio(entry.clip), entry.ratio)
@@ -86,6 +92,11 @@ def cases() -> dict[str, tuple[Objective, Callable[[], Batch]]]:
         "masked": (clipped(mask_truncated=True), batch),
         "positive-nll": (clipped(positive_nll_coefficient=0.1), batch),
         "off-policy-mask": (clipped(off_policy_mask=spec.OffPolicyMask(threshold=0.01)), batch),
+        "top-entropy": (clipped(top_entropy_fraction=0.3), with_entropy),
+        "top-entropy-of-responses": (
+            clipped(top_entropy_fraction=0.3, ratio=spec.RatioLevel.SEQUENCE_MEAN, mask_truncated=True),
+            with_entropy,
+        ),
         "sequence-mask": (
             clipped(
                 importance=spec.ImportanceCorrection(sequence_mask=spec.WeightBounds(low=0.99, high=1.01))

@@ -11,6 +11,7 @@ from torch import Tensor
 from kubealign.spec.job import AlignmentJob
 from kubealign_services.batch.packed import Batch, pack
 from kubealign_services.roles.driver.builder import build_prefetchers
+from kubealign_services.roles.driver.metrics.report import StepRecord
 from kubealign_services.roles.driver.rollouts.collector import create_group
 from kubealign_services.roles.driver.rollouts.group_tracker import RolloutGroup
 from kubealign_services.roles.driver.rollouts.prefetch import ForwardPrefetcher
@@ -126,6 +127,27 @@ async def test_close_cancels_a_running_request() -> None:
     assert len(asyncio.all_tasks()) == 1
 
 
+async def test_old_logprobs_and_entropies_come_from_one_pass() -> None:
+    """Also where a part of the batch was prefetched."""
+    asked: list[list[str]] = []
+
+    async def logprobs_and_entropy(batch: Batch, keep_graph: bool) -> Tensor:
+        asked.append(list(batch.sample_ids))
+        return torch.stack([-1.0 * batch.tokens, 2.0 * batch.tokens], dim=1)
+
+    client: Any = Model()
+    client.logprobs_and_entropy = logprobs_and_entropy
+    policy, all_groups = OldLogprobs(client, ("logprobs", "entropy")), groups(4)
+    assert policy.prefetcher is not None
+    policy.prefetcher.submit_ready(all_groups[:2], 2, assembled)
+    await settled(policy.prefetcher)
+    batch = assembled(all_groups[::-1])
+    await policy.add_to(batch, StepRecord(1))
+    assert asked == [["0", "1"], ["3", "2"]]
+    assert torch.equal(batch.token("old_logprobs"), -1.0 * batch.tokens)
+    assert torch.equal(batch.token("old_entropy"), 2.0 * batch.tokens)
+
+
 JUDGE: dict[str, Any] = {"name": "judge", "model": {"path": "/judge"}}
 FUNCTION: dict[str, Any] = {"name": "even", "function": {"file": {"path": "/even.py", "name": "reward"}}}
 WHOLE: dict[str, Any] = {"placement": "WithTrainer"}
@@ -174,8 +196,8 @@ def job(**spec: Any) -> AlignmentJob:
 )
 def test_which_columns_are_prefetched(spec: dict[str, Any], asked: list[str]) -> None:
     client: Any = Model()
-    client.values = client
-    policy, values = OldLogprobs(client, needs_old_logprobs=True), CriticValues(client)
+    client.values = client.logprobs = client
+    policy, values = OldLogprobs(client, ["logprobs"]), CriticValues(client)
     names = {values.prefetcher: "values", policy.prefetcher: "log-probabilities"}
     assert [names[each] for each in build_prefetchers(job(**spec), policy, values)] == asked
-    assert build_prefetchers(job(), OldLogprobs(client, needs_old_logprobs=False), CriticValues(None)) == []
+    assert build_prefetchers(job(), OldLogprobs(client, []), CriticValues(None)) == []
