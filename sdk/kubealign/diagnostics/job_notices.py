@@ -13,6 +13,7 @@ from kubealign.planning.model.shape_sources import read_config
 from kubealign.spec.algorithms import Algorithm, OnPolicySpec
 from kubealign.spec.base import field_alias
 from kubealign.spec.job import AlignmentJob, AlignmentJobSpec
+from kubealign.spec.sections.engines import Engine
 from kubealign.spec.sections.models import Model
 from kubealign.spec.sections.precision import Precision
 
@@ -41,6 +42,7 @@ def job_notices(job: AlignmentJob, jobs: Sequence[AlignmentJob]) -> Iterator[Job
     """
     yield from _expert_routing(job.spec, {other.name: other for other in jobs})
     yield from _clipping(job.spec)
+    yield from _precision_mix(job.spec)
 
 
 def _expert_routing(spec: AlignmentJobSpec, jobs: Mapping[str, AlignmentJob]) -> Iterator[JobNotice]:
@@ -50,9 +52,11 @@ def _expert_routing(spec: AlignmentJobSpec, jobs: Mapping[str, AlignmentJob]) ->
     log-probability far more than the rounding itself (Ma et al. 2025, rollout routing replay; Zheng et al.
     2025, GSPO). Importance weighting corrects the loss for the difference.
     """
-    entry = spec.algorithm.value
-    precisions = {spec.trainer.backend.value.precision, spec.rollout.engine.value.precision}
-    if not entry.online or precisions == {Precision.FLOAT32} or getattr(entry, "effective_importance", None):
+    entry, rollout = spec.algorithm.value, spec.effective_rollout
+    if not entry.online or rollout is None:
+        return
+    precisions = {spec.trainer.backend.value.precision, rollout.engine.value.effective_precision}
+    if precisions == {Precision.FLOAT32} or getattr(entry, "effective_importance", None):
         return
     if _is_mixture_of_experts(_config_of(spec.policy.model, jobs)):
         name = field_alias(Algorithm, spec.algorithm.member)
@@ -79,6 +83,26 @@ def _clipping(spec: AlignmentJobSpec) -> Iterator[JobNotice]:
         f"spec.algorithm.{field_alias(Algorithm, spec.algorithm.member)}.minibatchSequences",
         "each step has one update, so the importance ratio is 1 and clipping never acts. For several "
         f"updates, set {smaller}epochsPerStep above 1",
+    )
+
+
+def _precision_mix(spec: AlignmentJobSpec) -> Iterator[JobNotice]:
+    """Warn of an online job whose engine computes in another precision than the trainer.
+
+    Both compute the log-probabilities of the same tokens, which the importance weights and the mismatch gate
+    compare.
+    """
+    engine, backend = spec.rollout.engine, spec.trainer.backend
+    if not spec.algorithm.value.online or engine.value.precision in (None, backend.value.precision):
+        return
+    name = field_alias(Engine, engine.member)
+    yield JobNotice(
+        NoticeLevel.WARNING,
+        f"spec.rollout.engine.{name}.precision",
+        f"is {engine.value.precision}, but spec.trainer.backend.{backend.member}.precision is "
+        f"{backend.value.precision}: the log-probabilities of the same tokens differ "
+        "(rollout/logprob_gap_mean). Set both to the same value, or remove it: the engine then has the "
+        "trainer's precision",
     )
 
 

@@ -140,6 +140,11 @@ def _engine_proposals(job: AlignmentJob) -> Iterator[Changes]:
     changes: Changes = {}
     if engine.precision is Precision.FLOAT32:
         changes[f"{path}.precision"] = Precision.BFLOAT16.value
+    # The trainer has the engine's precision: a mix makes their log-probabilities differ.
+    backend = job.spec.trainer.backend
+    if backend.value.precision is Precision.FLOAT32:
+        changes[f"spec.trainer.backend.{backend.member}.precision"] = Precision.BFLOAT16.value
+    if changes:
         yield dict(changes)
     if isinstance(engine, TorchEngineSpec | TritonEngineSpec):
         for sequences in (64, 32, 16):

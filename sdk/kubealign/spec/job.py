@@ -146,8 +146,8 @@ class AlignmentJobSpec(SpecModel):
 
     @property
     def effective_rollout(self) -> Rollout | None:
-        """Rollout settings; None: the job has no rollout workers."""
-        return self.rollout if self.samples else None
+        """Rollout settings, with the engine's precision; None: the job has no rollout workers."""
+        return self.rollout.with_precision(self.trainer.backend.value.precision) if self.samples else None
 
     @property
     def own_rollout(self) -> Rollout | None:
@@ -156,7 +156,7 @@ class AlignmentJobSpec(SpecModel):
         None: the job has no rollout workers, or they run in the trainer's processes.
         """
         own = self.rollout.placement is RolloutPlacement.OWN
-        return self.rollout if self.samples and own else None
+        return self.effective_rollout if own else None
 
     @property
     def is_asynchronous(self) -> bool:

@@ -198,6 +198,7 @@ document = yaml.safe_load(job_template("grpo", "example"))
 document["spec"]["rollout"] = {"engine": {"transformers": {"maxSequences": 4}}}
 job = AlignmentJob.from_yaml(yaml.safe_dump(document))
 assert (job.spec.rollout.engine.member, job.spec.in_flight) == ("transformers", "Drain")
+assert job.spec.effective_rollout.engine.value.effective_precision == "Float32"
 document["spec"]["rollout"]["refit"] = {"inFlight": "Interrupt"}
 with pytest.raises(SpecErrors, match="transformers cannot tell"):
     AlignmentJob.from_yaml(yaml.safe_dump(document))

@@ -76,14 +76,16 @@ def _built_in_engine(
     tensor = engine.tensor_parallel if isinstance(engine, TorchEngineSpec) else 1
     on_gpu = machine.device is Device.GPU
     process = CUDA_CONTEXT_BYTES if on_gpu else PROCESS_BYTES
-    weights = _weight_bytes(shape, engine.precision, tensor) * (1 if on_gpu else 2)
+    weights = _weight_bytes(shape, engine.effective_precision, tensor) * (1 if on_gpu else 2)
     is_truncated = sampling.top_k > 0 or sampling.top_p < 1
     number = 52 if is_truncated else 28 if on_gpu else 4
     logits = number * engine.max_sequences * shape.vocabulary
     prompts = min(engine.prefill_tokens, engine.max_sequences * work.prompt)
-    forward = forward_working_bytes(shape, max(prompts, work.prompt), engine.precision, has_vocabulary=False)
+    forward = forward_working_bytes(
+        shape, max(prompts, work.prompt), engine.effective_precision, has_vocabulary=False
+    )
     positions = -(-work.sequence // PAGE_TOKENS) * PAGE_TOKENS
-    each = cache_bytes(shape, positions, engine.precision, tensor)
+    each = cache_bytes(shape, positions, engine.effective_precision, tensor)
     cache_room = int(engine.cache_share * max(0, machine.memory - process - weights))
     if engine.cache_gib is not None:
         cache_room = int(engine.cache_gib * GIB)
@@ -118,14 +120,14 @@ def _external_engine(
     interest is the number of sequences that fit.
     """
     tensor, pipeline = engine.tensor_parallel, engine.pipeline_parallel
-    weights = _weight_bytes(shape, engine.precision, tensor, pipeline)
-    working = forward_working_bytes(shape, 8192, engine.precision, has_vocabulary=False) // tensor
+    weights = _weight_bytes(shape, engine.effective_precision, tensor, pipeline)
+    working = forward_working_bytes(shape, 8192, engine.effective_precision, has_vocabulary=False) // tensor
     fixed = CUDA_CONTEXT_BYTES + weights + working
     if isinstance(engine, VllmEngineSpec):
         left = int(machine.memory * engine.memory_share) - fixed
     else:
         left = int((machine.memory - fixed) * engine.cache_share)
-    each = -(-cache_bytes(shape, work.sequence, engine.precision, tensor) // pipeline)
+    each = -(-cache_bytes(shape, work.sequence, engine.effective_precision, tensor) // pipeline)
     sequences = min(engine.max_sequences, max(0, left // each))
     # If no sequence fits, the plan shows the memory of one sequence.
     cache = left if sequences else each

@@ -11,12 +11,27 @@ from kubealign.spec.sections.precision import Precision
 MemoryFraction = Annotated[float, Field(gt=0, le=1)]
 
 
-class BuiltInEngineSpec(SpecModel):
+class EngineFields(SpecModel):
+    """Fields of every engine."""
+
+    precision: Precision | None = Field(
+        None,
+        description="Precision of weights, KV cache and computation; null: that of the trainer's backend.",
+    )
+
+    @property
+    def effective_precision(self) -> Precision:
+        """Precision that is applied.
+
+        `AlignmentJobSpec.effective_rollout` replaces null by the trainer's; an engine without a job has the
+        trainer's default.
+        """
+        return self.precision or Precision.FLOAT32
+
+
+class BuiltInEngineSpec(EngineFields):
     """Fields of kubealign's own engine."""
 
-    precision: Precision = Field(
-        Precision.FLOAT32, description="Precision of weights, KV cache and computation."
-    )
     max_sequences: int = Field(
         128, ge=1, le=MAX_INT32, description="Maximum number of sequences generated concurrently."
     )
@@ -74,12 +89,9 @@ class IdleMemoryPolicy(StrEnum):
     FREED = "Freed"
 
 
-class TensorRTLLMEngineSpec(SpecModel):
+class TensorRTLLMEngineSpec(EngineFields):
     """NVIDIA's TensorRT-LLM through its LLM API, refitted in place."""
 
-    precision: Precision = Field(
-        Precision.BFLOAT16, description="Precision of weights, KV cache and computation."
-    )
     max_sequences: int = Field(
         256, ge=1, le=MAX_INT32, description="Maximum number of sequences generated concurrently."
     )
@@ -97,12 +109,9 @@ class TensorRTLLMEngineSpec(SpecModel):
     )
 
 
-class VllmEngineSpec(SpecModel):
+class VllmEngineSpec(EngineFields):
     """vLLM, refitted in place."""
 
-    precision: Precision = Field(
-        Precision.BFLOAT16, description="Precision of weights, KV cache and computation."
-    )
     max_sequences: int = Field(
         256, ge=1, le=MAX_INT32, description="Maximum number of sequences generated concurrently."
     )

@@ -9,6 +9,7 @@ from kubealign.spec.base import MAX_INT32, ShortText, SpecModel, field_errors
 from kubealign.spec.paths import DocumentPath
 from kubealign.spec.pods.template import PodTemplate
 from kubealign.spec.sections.engines import Engine, TorchEngineSpec
+from kubealign.spec.sections.precision import Precision
 from kubealign.spec.sections.workflow import ToolFunction, WorkflowFunction, WorkflowSpec
 
 
@@ -205,6 +206,13 @@ class Rollout(SpecModel):
         description="Retries of a group before it is replaced by another prompt.",
     )
     pod_template: PodTemplate | None = Field(None, description="Patch of the workers' pods.")
+
+    def with_precision(self, precision: Precision) -> "Rollout":
+        """Return these settings with this precision of the engine, where the spec names none."""
+        if self.engine.value.precision is not None:
+            return self
+        engine = self.engine.value.model_copy(update={"precision": precision})
+        return self.model_copy(update={"engine": self.engine.model_copy(update={self.engine.member: engine})})
 
     @property
     def functions(self) -> list[tuple[DocumentPath, ToolFunction | WorkflowFunction]]:

@@ -92,7 +92,7 @@ class TorchRolloutEngine:
         """
 
         def local(config: Any) -> LocalModelRunner:
-            model = CausalModel(config, DTYPES[spec.precision], default_device())
+            model = CausalModel(config, DTYPES[spec.effective_precision], default_device())
             return LocalModelRunner(model, shares_cores)
 
         return cls.with_runner(folder, spec, local)

@@ -64,7 +64,8 @@ def measure(
     lengths = ResponseLengths(mean or max(1.0, longest / 4), longest)
     prompts = [row.prompt_tokens for row in prepared.train[:_MAX_PROMPTS]]
     policy = _load_model(job, prepared, "policy")
-    engine_spec = job.spec.rollout.engine.torch
+    rollout = job.spec.effective_rollout
+    engine_spec = rollout.engine.torch if rollout is not None else None
     assert engine_spec is not None
     engine = TorchRolloutEngine.create(prepared.model_folder("policy"), engine_spec)
     handover = asyncio.run(

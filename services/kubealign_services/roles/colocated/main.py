@@ -77,7 +77,9 @@ def _create_engine(
         torch.cuda.set_device(device)
 
     def passes(config: Any) -> OffloadableModelRunner:
-        tenant.memory = movable = OffloadableModelRunner(CausalModel(config, DTYPES[spec.precision], device))
+        tenant.memory = movable = OffloadableModelRunner(
+            CausalModel(config, DTYPES[spec.effective_precision], device)
+        )
         return movable
 
     with lock.hold(GENERATION_TENANT, "creating the engine"):

@@ -54,7 +54,7 @@ async def serve(context: ProcessContext, shared_accelerator: SharedAccelerator |
     senders: list[WeightsSenderServicer] = []
     rollout = spec.effective_rollout
     if rollout is not None:
-        precisions = [spec.trainer.backend.value.precision, rollout.engine.value.precision]
+        precisions = [spec.trainer.backend.value.precision, rollout.engine.value.effective_precision]
         canary = Canary.choose(spec.seed, len(prepared.tokenizer), precisions)
         publisher = WeightsPublisher(
             settings.shared_memory,

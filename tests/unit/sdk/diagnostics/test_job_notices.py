@@ -62,8 +62,10 @@ def test_no_warning_where_routing_agrees_or_the_loss_is_corrected(changes: dict[
 
 
 def test_one_side_in_bf16_is_enough() -> None:
-    changes = {"spec.rollout.engine": {"vllm": {}}} | architecture(model_type="qwen3_moe")
-    assert len(warnings("ppo", changes)) == 1
+    changes = {"spec.rollout.engine": {"vllm": {"precision": "BFloat16"}}} | architecture(
+        model_type="qwen3_moe"
+    )
+    assert len([each for each in warnings("ppo", changes) if each.path == "spec.policy.model"]) == 1
 
 
 def test_an_algorithm_that_does_not_sample_has_no_mismatch() -> None:
@@ -121,3 +123,48 @@ def test_the_note_names_the_sequences_of_a_step() -> None:
 def test_one_sequence_per_step_can_only_take_more_epochs() -> None:
     (note,) = notices("ppo", {"spec.algorithm": {"ppo": {"promptsPerStep": 1}}})
     assert "divisor" not in note.message and "set epochsPerStep above 1" in note.message
+
+
+SAMPLED_VALIDATION = {
+    "spec.validation": {"data": {"prompts": {"source": {"path": "p.jsonl"}}}, "sampling": {}}
+}
+TRAINER, ENGINE = "spec.trainer.backend.torch.precision", "spec.rollout.engine.torch.precision"
+
+
+@pytest.mark.parametrize(
+    ("changes", "path", "names"),
+    [
+        ({TRAINER: "BFloat16", ENGINE: "Float32"}, ENGINE, [f"is Float32, but {TRAINER} is BFloat16"]),
+        ({ENGINE: "BFloat16"}, ENGINE, [f"is BFloat16, but {TRAINER} is Float32"]),
+        (
+            {
+                "spec.rollout.engine": {"tensorrtLLM": {"precision": "BFloat16"}},
+                "spec.trainer.backend": {"megatron": {}},
+            },
+            "spec.rollout.engine.tensorrtLLM.precision",
+            ["is BFloat16", "spec.trainer.backend.megatron.precision is Float32"],
+        ),
+    ],
+)
+def test_another_precision_of_the_engine_is_a_warning(
+    changes: dict[str, Any], path: str, names: list[str]
+) -> None:
+    (warning,) = warnings("grpo", changes)
+    assert warning.path == path
+    assert all(name in warning.message for name in names)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "changes"),
+    [
+        ("grpo", {}),
+        ("grpo", BF16),
+        ("grpo", {TRAINER: "BFloat16"}),
+        ("grpo", {TRAINER: "BFloat16", "spec.rollout.engine": {"vllm": {}}}),
+        ("sft", {ENGINE: "BFloat16"} | SAMPLED_VALIDATION),
+    ],
+)
+def test_no_warning_where_precisions_agree_or_nothing_is_compared(
+    algorithm: str, changes: dict[str, Any]
+) -> None:
+    assert warnings(algorithm, changes) == []

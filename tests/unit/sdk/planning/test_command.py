@@ -96,7 +96,7 @@ def test_a_job_that_does_not_fit_has_a_remedy(file: Path) -> None:
     (_, second) = planned(file, "--gpu-memory", needed - 1)
     rollout = second["processes"][-1]
     assert not second["fits"] and not rollout["fits"]
-    assert rollout["remedy"] == "set spec.rollout.engine.torch.precision: BFloat16"
+    assert rollout["remedy"] == "set spec.trainer.backend.torch.precision: BFloat16"
     config = ("--config", file.parent / "large.json", "--gpu-memory")
     assert run(file, *config, needed - 1).exit_code == 1
     nothing = run(file, *config, "1GiB").stdout

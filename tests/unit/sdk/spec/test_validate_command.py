@@ -39,12 +39,13 @@ def test_valid_files(document: Make, write: Write) -> None:
 def test_a_warning_leaves_the_job_valid(document: Make, write: Write) -> None:
     tokenizer: dict[str, Any] = {"train": {"characters": {}}}
     model = {"config": {"architecture": {"model_type": "mixtral"}, "tokenizer": tokenizer}}
-    changes = {"spec.policy.model": model, "spec.rollout.engine": {"vllm": {}}}
+    changes = {"spec.policy.model": model, "spec.rollout.engine": {"vllm": {"precision": "BFloat16"}}}
     path = write(document("grpo", changes))
     done = kubealign("validate", path)
     assert (done.returncode, done.stdout) == (0, f"{path}: 1 job, valid\n")
-    (line,) = [line for line in done.stderr.splitlines() if ": warning: " in line]
-    assert line.startswith(f"{path}: grpo: warning: spec.policy.model: is a mixture of experts")
+    routing, precision = [line for line in done.stderr.splitlines() if ": warning: " in line]
+    assert routing.startswith(f"{path}: grpo: warning: spec.policy.model: is a mixture of experts")
+    assert precision.startswith(f"{path}: grpo: warning: spec.rollout.engine.vllm.precision: is BFloat16")
 
 
 def test_every_error_of_every_file(document: Make, write: Write, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ def engine_arguments(folder: Path, spec: TensorRTLLMEngineSpec, context: int) ->
         "model": str(folder),
         "tokenizer": str(folder),
         "load_format": "dummy",
-        "dtype": _DTYPES[spec.precision],
+        "dtype": _DTYPES[spec.effective_precision],
         "max_seq_len": context,
         "max_batch_size": spec.max_sequences,
         "tensor_parallel_size": spec.tensor_parallel,

@@ -21,7 +21,7 @@ def engine_arguments(folder: Path, spec: VllmEngineSpec, context: int) -> dict[s
         "model": str(folder),
         "tokenizer": str(folder),
         "load_format": "dummy",
-        "dtype": _DTYPES[spec.precision],
+        "dtype": _DTYPES[spec.effective_precision],
         "max_model_len": context,
         "max_num_seqs": spec.max_sequences,
         "tensor_parallel_size": spec.tensor_parallel,

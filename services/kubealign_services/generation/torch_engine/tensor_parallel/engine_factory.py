@@ -51,5 +51,5 @@ def _create_runner(
     config: Any, spec: engine_spec.TorchEngineSpec, rank: int
 ) -> tuple[ShardedModel, ShardedModelRunner]:
     shard = ModelShard(rank, spec.tensor_parallel)
-    model = ShardedModel(config, DTYPES[spec.precision], default_device(), shard)
+    model = ShardedModel(config, DTYPES[spec.effective_precision], default_device(), shard)
     return model, ShardedModelRunner(model, shard)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kubealign.spec.sections.engines import IdleMemoryPolicy, TensorRTLLMEngineSpec, VllmEngineSpec
+from kubealign.spec.sections.precision import Precision
 from kubealign_services.generation.contract import (
     FinishReason,
     GenerationRequest,
@@ -51,7 +52,12 @@ def request(sampling: SamplingParameters) -> GenerationRequest:
 
 
 def test_vllm_starts_without_weights_and_with_the_worker_extension() -> None:
-    spec = VllmEngineSpec(tensor_parallel=4, pipeline_parallel=2, between_phases=IdleMemoryPolicy.FREED)
+    spec = VllmEngineSpec(
+        precision=Precision.BFLOAT16,
+        tensor_parallel=4,
+        pipeline_parallel=2,
+        between_phases=IdleMemoryPolicy.FREED,
+    )
     arguments = vllm.engine_arguments(Path("/m"), spec, 512)
     assert arguments["load_format"] == "dummy" and arguments["enable_sleep_mode"]
     assert (arguments["tensor_parallel_size"], arguments["pipeline_parallel_size"]) == (4, 2)
