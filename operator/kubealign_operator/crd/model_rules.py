@@ -139,6 +139,16 @@ _SEPARATE_REWARDS_RULE = CelRule(
     "SumThenNormalize",
     field_path=".rewardAggregation",
 )
+_TOKEN_BASELINE_RULE = CelRule(
+    "self.advantage.center != 'OptimalToken'",
+    "OptimalToken is for grpo, drGrpo, dapo, gspo and cispo: set another center",
+    field_path=".advantage.center",
+)
+_REWARDS_OF_TOKEN_BASELINE_RULE = CelRule(
+    "self.rewardAggregation != 'NormalizeThenSum' || self.advantage.center != 'OptimalToken'",
+    "OptimalToken has one baseline for the sum of the rewards: set SumThenNormalize",
+    field_path=".rewardAggregation",
+)
 _TRUST_REGION_RULE = CelRule(
     "!has(self.trustRegion) || self.ratio == 'Token'",
     "trustRegion needs the ratio of each token: set Token, or remove trustRegion",
@@ -150,7 +160,7 @@ _TOP_ENTROPY_RULE = CelRule(
     field_path=".topEntropyFraction",
 )
 _GROUP_SIZE_RULE = CelRule(
-    "!(self.advantage.center in ['Group', 'LeaveOneOut']) || self.samplesPerPrompt >= 2",
+    "!(self.advantage.center in ['Group', 'LeaveOneOut', 'OptimalToken']) || self.samplesPerPrompt >= 2",
     "compares a prompt's samples: set samplesPerPrompt to at least 2, or center to Batch",
     field_path=".advantage.center",
 )
@@ -385,7 +395,10 @@ def _inherited_rules(model: type[BaseModel]) -> list[CelRule]:
     rules = [_MINIBATCH_RULE, _ADAPTIVE_KL_RULE, _GROUP_SIZE_RULE, _PASS_AT_K_RULE]
     rules += _TOKEN_ADVANTAGE_RULES if model.token_advantages else []
     rules += [_TRUST_REGION_RULE, _TOP_ENTROPY_RULE] if issubclass(model, ClippedRatioSpec) else []
-    return rules + ([_SEPARATE_REWARDS_RULE] if issubclass(model, GroupRelativeSpec) else [])
+    rules += [] if model.token_baseline else [_TOKEN_BASELINE_RULE]
+    if issubclass(model, GroupRelativeSpec):
+        rules += [_SEPARATE_REWARDS_RULE, _REWARDS_OF_TOKEN_BASELINE_RULE]
+    return rules
 
 
 def _walk_models(model: type[BaseModel]) -> Iterator[type[BaseModel]]:

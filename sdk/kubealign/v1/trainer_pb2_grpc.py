@@ -111,7 +111,7 @@ class TrainerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Logprobs(self, request, context):
-        """Returns token.logprobs and token.entropy of the policy.
+        """Returns token.logprobs, token.entropy and token.collision of the policy.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -71,7 +71,7 @@ class Algorithm(Protocol):
     """An alignment algorithm, constructed from its entry in the spec's algorithm union."""
 
     #: True if the algorithm needs `old_logprobs`: a trainer forward pass over the batch before the step.
-    #: It may have `needs_old_entropy` too: True if it needs `old_entropy` from the same pass.
+    #: It may have `extra_old_outputs` too: names of further outputs that it needs from the same pass.
     needs_old_logprobs: bool
     needs_reference: bool
     needs_critic: bool
@@ -97,11 +97,11 @@ class Algorithm(Protocol):
 def outputs_before_step(algorithm: Algorithm) -> tuple[str, ...]:
     """Return the outputs of the trainer's forward pass before the step; none where there is no pass.
 
-    The columns are named old_logprobs and old_entropy.
+    The columns are named old_logprobs, old_entropy and old_collision.
     """
     if not algorithm.needs_old_logprobs:
         return ()
-    return ("logprobs", "entropy") if getattr(algorithm, "needs_old_entropy", False) else ("logprobs",)
+    return ("logprobs", *getattr(algorithm, "extra_old_outputs", ()))
 
 
 @runtime_checkable

@@ -83,7 +83,8 @@ class TrainingBackend(Protocol):
         """Return the objective's loss and sums over the whole batch as one minibatch, without gradient."""
 
     def forward(self, batch: Batch, outputs: frozenset[str]) -> dict[str, Tensor]:
-        """Compute some of logprobs, entropy, values without gradient, as in ModelOutputs.
+        """Compute some of logprobs, entropy, values without gradient, as in ModelOutputs, and collision: the
+        sum of the squared probabilities of the distribution that each token was drawn from.
 
         Returns float32 [T] (values of N scores: [T, N]) on the CPU.
         """

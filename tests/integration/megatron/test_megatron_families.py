@@ -57,7 +57,7 @@ def test_a_family_computes_what_the_torch_backend_does(name: str, tmp_path: Path
     save_model(tmp_path, config_of(family, **changes))
     batch = random_batch([4, 1, 19, 7], list(range(4)), seed=1)
     batch.tokens = torch.randint(0, 37, batch.tokens.shape, dtype=batch.tokens.dtype)
-    outputs = frozenset({"logprobs", "entropy"})
+    outputs = frozenset({"logprobs", "entropy", "collision"})
     actual, expected = (
         create_backend(tmp_path, Head.LANGUAGE_MODEL, Trainer(backend=backend), 1).forward(batch, outputs)
         for backend in (Backend(megatron=MegatronBackendSpec()), Backend(torch={}))

@@ -17,6 +17,7 @@ from kubealign_services.training.megatron_backend.cpu_shims import megatron_cpu_
 from kubealign_services.training.megatron_backend.model.vocab_parallel_logprobs import (
     VocabularyShare,
     vocab_parallel_candidate_logprobs,
+    vocab_parallel_collision,
     vocab_parallel_token_logprobs,
 )
 from kubealign_services.training.megatron_backend.parallel.context_attention import (
@@ -67,7 +68,13 @@ def share_parts(rank: int, address: str, work: Path) -> None:
     candidates = vocab_parallel_candidate_logprobs(hidden, weight, inputs["candidates"], 1.3, share)
     together = torch.cat([logprobs[:, None], entropy[:, None], candidates], -1)
     (together * inputs["back"]).sum().backward()  # type: ignore[no-untyped-call]
-    results = {"columns": together.detach(), "hidden": hidden.grad, "weight": weight.grad}
+    collision = vocab_parallel_collision(hidden, weight, 0.7, share)
+    results = {
+        "columns": together.detach(),
+        "collision": collision,
+        "hidden": hidden.grad,
+        "weight": weight.grad,
+    }
 
     seams = torch.tensor(SEAMS, dtype=torch.int32)
     own = context_shares(LENGTH, 2)[rank]
@@ -113,6 +120,8 @@ def test_a_vocabulary_divided_between_two_ranks(found: list[dict[str, Tensor]]) 
     (expected * inputs["back"]).sum().backward()  # type: ignore[no-untyped-call]
     for rank in found:
         torch.testing.assert_close(rank["columns"], expected.detach(), atol=1e-9, rtol=1e-9)
+        collision = log_p.detach().exp().square().sum(-1)
+        torch.testing.assert_close(rank["collision"], collision, atol=1e-9, rtol=1e-9)
     torch.testing.assert_close(found[0]["hidden"] + found[1]["hidden"], hidden.grad, atol=1e-9, rtol=1e-9)
     both = torch.cat([found[0]["weight"], found[1]["weight"]])
     torch.testing.assert_close(both, weight.grad, atol=1e-9, rtol=1e-9)

@@ -24,6 +24,8 @@ _GROUP_NORMALIZATION = AdvantageNormalization(center=AdvantageCenter.GROUP, scal
 class GroupRelativeSpec(OnPolicySpec):
     """Fields of algorithms that sample a group of responses for each prompt."""
 
+    token_baseline: ClassVar[bool] = True
+
     samples_per_prompt: int = Field(
         8, ge=2, le=MAX_INT32, description="Responses sampled for each prompt (group size)."
     )
@@ -46,6 +48,10 @@ class GroupRelativeSpec(OnPolicySpec):
     def _rewards_alone(self) -> "GroupRelativeSpec":
         """Refuse parts of the return that are not a reward where each reward is normalised by itself."""
         if self.reward_aggregation is RewardAggregation.NORMALIZE_THEN_SUM:
+            if self.advantage.center is AdvantageCenter.OPTIMAL_TOKEN:
+                text = "OptimalToken has one baseline for the sum of the rewards: set SumThenNormalize"
+                problem = (("rewardAggregation",), self.reward_aggregation, text)
+                raise field_errors(type(self).__name__, problem)
             in_reward = self.kl.active and self.kl.placement is KLPlacement.REWARD
             if in_reward or self.overlong is not None:
                 text = (

@@ -35,6 +35,8 @@ class OnPolicySpec(AlgorithmSpec):
     greedy_baseline: ClassVar[bool] = False
     #: Normalises the advantages of tokens, not those of whole responses.
     token_advantages: ClassVar[bool] = False
+    #: Allows a baseline for each token as the center of the advantages.
+    token_baseline: ClassVar[bool] = False
 
     prompts_per_step: int = Field(64, ge=1, le=MAX_INT32, description="Prompts per step.")
     samples_per_prompt: int = Field(1, ge=1, le=MAX_INT32, description="Responses sampled for each prompt.")
@@ -150,7 +152,8 @@ class OnPolicySpec(AlgorithmSpec):
     @model_validator(mode="after")
     def _samples_to_compare(self) -> "OnPolicySpec":
         if (
-            self.advantage.center in (AdvantageCenter.GROUP, AdvantageCenter.LEAVE_ONE_OUT)
+            self.advantage.center
+            in (AdvantageCenter.GROUP, AdvantageCenter.LEAVE_ONE_OUT, AdvantageCenter.OPTIMAL_TOKEN)
             and self.samples_per_prompt < 2
         ):
             raise field_errors(
@@ -182,6 +185,13 @@ class OnPolicySpec(AlgorithmSpec):
         if self.token_advantages and self.advantage.scale is AdvantageScale.GROUP_MEAN:
             text = "compares whole responses, but these advantages are those of tokens: set Batch or Group"
             raise field_errors(name, (("advantage", "scale"), self.advantage.scale, text))
+        return self
+
+    @model_validator(mode="after")
+    def _token_baseline(self) -> "OnPolicySpec":
+        if self.advantage.center is AdvantageCenter.OPTIMAL_TOKEN and not self.token_baseline:
+            text = "OptimalToken is for grpo, drGrpo, dapo, gspo and cispo: set another center"
+            raise field_errors(type(self).__name__, (("advantage", "center"), self.advantage.center, text))
         return self
 
     @model_validator(mode="after")

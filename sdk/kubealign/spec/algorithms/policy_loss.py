@@ -53,13 +53,16 @@ class AdvantageCenter(StrEnum):
     """None: nothing.
 
     Batch: the mean of the step. Group: the mean over the samples of the same prompt. LeaveOneOut: the mean
-    over the other samples of the same prompt.
+    over the other samples of the same prompt. OptimalToken: at each token the mean over the samples of the
+    same prompt that are as long, weighted by the squared gradient norms of their tokens so far (Li et al.
+    2026).
     """
 
     NONE = "None"
     BATCH = "Batch"
     GROUP = "Group"
     LEAVE_ONE_OUT = "LeaveOneOut"
+    OPTIMAL_TOKEN = "OptimalToken"
 
 
 class AdvantageScale(StrEnum):
@@ -122,8 +125,10 @@ class AdvantageNormalization(SpecModel):
     @model_validator(mode="after")
     def _scale_has_a_center(self) -> "AdvantageNormalization":
         fitting = {
-            AdvantageScale.BATCH: set(AdvantageCenter) - {AdvantageCenter.NONE},
-            AdvantageScale.BATCH_OF_RETURNS: set(AdvantageCenter) - {AdvantageCenter.NONE},
+            AdvantageScale.BATCH: set(AdvantageCenter)
+            - {AdvantageCenter.NONE, AdvantageCenter.OPTIMAL_TOKEN},
+            AdvantageScale.BATCH_OF_RETURNS: set(AdvantageCenter)
+            - {AdvantageCenter.NONE, AdvantageCenter.OPTIMAL_TOKEN},
             AdvantageScale.GROUP: {AdvantageCenter.GROUP, AdvantageCenter.LEAVE_ONE_OUT},
             AdvantageScale.GROUP_MEAN: {AdvantageCenter.GROUP, AdvantageCenter.LEAVE_ONE_OUT},
         }

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from kubealign.spec import algorithms as spec
-from kubealign.spec.algorithms import OverlongPenalty
 from kubealign_services.algorithms.advantages.baselines import constant_group_share
 from kubealign_services.algorithms.advantages.normalization import normalize
+from kubealign_services.algorithms.advantages.optimal_token import optimal_token_advantages
 from kubealign_services.algorithms.advantages.separate_rewards import normalize_then_sum
 from kubealign_services.algorithms.advantages.statistics import advantage_metrics
 from kubealign_services.algorithms.contract import Objective
@@ -19,6 +19,7 @@ from kubealign_services.algorithms.losses.kl_penalty import ReferenceKL
 from kubealign_services.algorithms.losses.policy_objective import PolicyObjective
 from kubealign_services.algorithms.losses.surrogate import ClippedRatio, SelectiveSurrogate, Surrogate
 from kubealign_services.algorithms.losses.trust_region import make_trust_region
+from kubealign_services.algorithms.online.overlong import overlong_penalty
 from kubealign_services.batch.auxiliary_sequences import trainable, trainable_mask
 from kubealign_services.batch.packed import Batch, sequence_sums
 
@@ -26,7 +27,8 @@ from kubealign_services.batch.packed import Batch, sequence_sums
 class OnlineAlgorithm(ABC):
     """Base of the algorithms with rollouts.
 
-    The response is rewarded as a whole, and each of its tokens has its advantage:
+    The response is rewarded as a whole, and each of its tokens has its advantage, unless the center is
+    OptimalToken (`optimal_token_advantages`):
 
         R_i = reward_i - overlong penalty_i - beta * (sum over the response of KL_t)
         A_i = (R_i - center) / (scale + epsilon)
@@ -43,9 +45,11 @@ class OnlineAlgorithm(ABC):
         )
         self.needs_reference = self._kl.is_active
         # With one update the step's own forward pass is the old policy, whichever policy sampled.
-        self.needs_old_entropy = entry.top_entropy_fraction is not None
+        self._has_token_baseline = entry.advantage.center is spec.AdvantageCenter.OPTIMAL_TOKEN
+        extra = {"entropy": entry.top_entropy_fraction is not None, "collision": self._has_token_baseline}
+        self.extra_old_outputs = tuple(name for name, is_needed in extra.items() if is_needed)
         self.needs_old_logprobs = (
-            self._kl.is_measured_before_step or entry.updates_per_step > 1 or self.needs_old_entropy
+            self._kl.is_measured_before_step or entry.updates_per_step > 1 or len(self.extra_old_outputs) > 0
         )
 
     @abstractmethod
@@ -101,6 +105,11 @@ class OnlineAlgorithm(ABC):
             penalty: [T], KL penalty subtracted from the reward at each token.
         """
         returns = rewards - sequence_sums(penalty, batch)
+        if self._has_token_baseline:
+            mask = batch.token("loss_mask").bool()
+            advantages = optimal_token_advantages(batch, returns)
+            advantages = advantages.to(batch.token("behaviour_logprobs").dtype)
+            return {"advantages": advantages}, advantage_metrics(advantages[mask], returns)
         return broadcast_to_tokens(self.compared(returns, batch), returns, batch)
 
     def compared(self, returns: Tensor, batch: Batch) -> Tensor:
@@ -135,31 +144,3 @@ def broadcast_to_tokens(
     tokens = advantages[batch.sequence_of_token].to(batch.token("behaviour_logprobs").dtype)
     tokens = tokens.where(batch.token("loss_mask").bool(), tokens.new_zeros(()))
     return {"advantages": tokens}, advantage_metrics(advantages, returns)
-
-
-def response_lengths(batch: Batch) -> Tensor:
-    """Return the tokens of each response as the sampling limit counts them, int64 [S].
-
-    A response begins at the first token with a loss and ends with its sequence; tokens that a tool or an
-    environment wrote in between count too.
-    """
-    mask = batch.token("loss_mask").bool()
-    lengths = batch.cu_seqlens.long().diff()
-    prompts = lengths.scatter_reduce(0, batch.sequence_of_token[mask], batch.positions[mask], "amin")
-    return lengths - prompts
-
-
-def overlong_penalty(batch: Batch, spec: OverlongPenalty) -> Tensor:
-    """Return the penalty of each response, [S], in the dtype of the column rewards (Yu et al. 2025, "DAPO",
-    eq. 13).
-
-    For a response of n tokens (those of the environment count), a limit of L (scalar max_tokens) and a
-    buffer of B:
-
-        0                           n <= L - B
-        penalty (n - (L - B)) / B   up to n = L
-        penalty                     beyond
-    """
-    lengths = response_lengths(batch).double()
-    buffer_share = (lengths - (batch.scalars["max_tokens"] - spec.buffer_tokens)) / spec.buffer_tokens
-    return (spec.penalty * buffer_share.clamp(0, 1)).to(batch.sequence("rewards").dtype)

@@ -88,10 +88,10 @@ class TrainerClient(TrainingClient):
         columns = await self._forward_columns("Logprobs", batch, ["logprobs"], keep_graph)
         return columns["token.logprobs"]
 
-    async def logprobs_and_entropy(self, batch: Batch, keep_graph: bool = False) -> Tensor:
-        """Return the columns of `logprobs` and of the entropies at the tokens, float32 [T, 2]."""
-        columns = await self._forward_columns("Logprobs", batch, ["logprobs", "entropy"], keep_graph)
-        return torch.stack([columns["token.logprobs"], columns["token.entropy"]], dim=1)
+    async def token_outputs(self, outputs: Sequence[str], batch: Batch, keep_graph: bool = False) -> Tensor:
+        """Return several outputs of the forward pass that `logprobs` makes, float32 [T, len(outputs)]."""
+        columns = await self._forward_columns("Logprobs", batch, list(outputs), keep_graph)
+        return torch.stack([columns[f"token.{name}"] for name in outputs], dim=1)
 
     async def reference_logprobs(self, batch: Batch) -> Tensor:
         """Return the log-probabilities of the reference that the trainer hosts, float32 [T]."""
@@ -134,7 +134,8 @@ class CriticClient(TrainingClient):
 
 
 class OldLogprobs:
-    """Old log-probabilities, and entropies, from the trainer, only where the algorithm needs them.
+    """Old log-probabilities, and other outputs of the same pass, from the trainer, only where the algorithm
+    needs them.
 
     `prefetcher` may request them before the batch is complete.
 
@@ -143,20 +144,19 @@ class OldLogprobs:
     """
 
     def __init__(self, client: TrainerClient, outputs: Sequence[str]) -> None:
-        forward = client.logprobs_and_entropy if "entropy" in outputs else client.logprobs
-        self._with_entropy = "entropy" in outputs
+        self._outputs = tuple(outputs)
+        forward = partial(client.token_outputs, self._outputs) if len(outputs) > 1 else client.logprobs
         self.prefetcher = ForwardPrefetcher(partial(_forward_for_training, forward)) if outputs else None
 
     async def add_to(self, batch: Batch, step: StepRecord) -> None:
-        """Add the columns old_logprobs and, where needed, old_entropy (float32 [T])."""
+        """Add the columns old_logprobs and, where needed, old_entropy and old_collision (float32 [T])."""
         if self.prefetcher is None:
             return
         with step.phase("logprobs"):
-            column = await self.prefetcher.get_column(batch)
-        if self._with_entropy:
-            column, entropy = column.unbind(1)
-            batch.token_columns["old_entropy"] = entropy.contiguous()
-        batch.token_columns["old_logprobs"] = column.contiguous()
+            result = await self.prefetcher.get_column(batch)
+        columns = result.unbind(1) if len(self._outputs) > 1 else (result,)
+        for name, column in zip(self._outputs, columns, strict=True):
+            batch.token_columns[f"old_{name}"] = column.contiguous()
 
 
 class CriticValues:

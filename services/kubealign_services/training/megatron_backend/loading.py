@@ -149,7 +149,7 @@ def check_batch(batch: Batch, outputs: frozenset[str], shape: ModelArchitecture,
             f"the batch holds a sequence of {longest} tokens; the model has {shape.positions} positions"
         )
     available = ({"values"} if heads.scores else set()) | (
-        {"logprobs", "entropy", "candidate_logprobs"} if heads.vocabulary else set()
+        {"logprobs", "entropy", "collision", "candidate_logprobs"} if heads.vocabulary else set()
     )
     if not outputs <= available:
         raise ValueError(
@@ -174,6 +174,7 @@ def output_widths(batch: Batch, head: Head, heads: HeadSizes) -> dict[str, tuple
     return {
         "logprobs": (),
         "entropy": (),
+        "collision": (),
         "values": () if is_single else (heads.scores,),
         "candidate_logprobs": () if candidates is None else tuple(candidates.shape[1:]),
     }

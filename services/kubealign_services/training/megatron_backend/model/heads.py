@@ -17,6 +17,7 @@ from kubealign_services.training.megatron_backend.model.stage_tokens import Stag
 from kubealign_services.training.megatron_backend.model.vocab_parallel_logprobs import (
     VocabularyShare,
     vocab_parallel_candidate_logprobs,
+    vocab_parallel_collision,
     vocab_parallel_token_logprobs,
 )
 from kubealign_services.training.megatron_backend.parallel.process_groups import ParallelGroups
@@ -53,7 +54,7 @@ class OutputHeads:
             weight: This rank's rows of the language-model head.
         """
         columns: dict[str, Tensor] = {}
-        if outputs & {"logprobs", "entropy", "candidate_logprobs"}:
+        if outputs & {"logprobs", "entropy", "collision", "candidate_logprobs"}:
             assert weight is not None
             columns = self._vocabulary_columns(
                 self._gather_hidden(hidden, parts=True), weight, tokens, outputs
@@ -104,6 +105,10 @@ class OutputHeads:
                 "logprobs": _scatter_column(logprobs, chosen, tokens),
                 "entropy": _scatter_column(entropy, chosen, tokens),
             }
+        if "collision" in outputs:
+            temperature = _local_temperature(packed.temperature, has_source)
+            collision = vocab_parallel_collision(hidden[rows], weight, temperature, share)
+            columns["collision"] = _scatter_column(collision, chosen, tokens)
         if "candidate_logprobs" in outputs:
             if packed.candidates is None:
                 raise ValueError("candidate_logprobs were asked for, and the batch has no column candidates")

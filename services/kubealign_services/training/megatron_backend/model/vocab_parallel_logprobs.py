@@ -135,6 +135,27 @@ def vocab_parallel_candidate_logprobs(
     return logprobs
 
 
+@torch.no_grad()
+def vocab_parallel_collision(
+    hidden: Tensor, weight: Tensor, temperature: Temperature, share: VocabularyShare
+) -> Tensor:
+    """Compute the sum over the vocabulary of p^2, p = softmax(logits / temperature).
+
+    Returns [P] in at least fp32, the same on all ranks, without a gradient.
+
+    Args:
+        hidden: [P, H].
+        weight: [rows, H].
+    """
+    result = hidden.new_zeros(hidden.shape[0], dtype=torch.promote_types(hidden.dtype, torch.float32))
+    for rows in logit_chunks(hidden.shape[0], weight.shape[0]):
+        logits = compute_logits(hidden, weight[: share.count], None, temperature, rows)
+        powers = (logits - share.all_reduce_max(logits)[:, None]).exp_()
+        total, squares = share.all_reduce_sum(torch.stack([powers.sum(-1), powers.square().sum(-1)])).unbind()
+        result[rows] = squares / total.square()
+    return result
+
+
 class _VocabParallelTokenLogprobs(torch.autograd.Function):
     @staticmethod
     def forward(

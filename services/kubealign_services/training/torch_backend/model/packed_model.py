@@ -14,6 +14,7 @@ from kubealign_services.training.torch_backend.logprobs.candidate_logprobs impor
     topk_logprobs,
 )
 from kubealign_services.training.torch_backend.logprobs.chunked_logits import Temperature
+from kubealign_services.training.torch_backend.logprobs.collision import collision_probabilities
 from kubealign_services.training.torch_backend.logprobs.token_logprobs import token_logprobs
 from kubealign_services.training.torch_backend.packing.packed_attention import (
     PLAN_ARGUMENT,
@@ -166,7 +167,7 @@ class PackedModel(nn.Module):
                 f"the batch holds a sequence of {longest} tokens; the model has {max_positions} positions"
             )
         available = ({"values"} if self.score is not None else set()) | (
-            {"logprobs", "entropy", "candidate_logprobs"} if self.lm_head is not None else set()
+            {"logprobs", "entropy", "collision", "candidate_logprobs"} if self.lm_head is not None else set()
         )
         if not outputs <= available:
             raise ValueError(
@@ -235,6 +236,15 @@ class PackedModel(nn.Module):
                 "logprobs": _scatter_column(logprobs, packed.target_indices, packed),
                 "entropy": _scatter_column(entropy, packed.target_indices, packed),
             }
+        if "collision" in outputs:
+            assert self.lm_head is not None
+            collision = collision_probabilities(
+                hidden[packed.predecessor_indices(packed.target_indices)],
+                self.lm_head.weight,
+                self.lm_head.bias,
+                packed.temperature,
+            )
+            columns["collision"] = _scatter_column(collision, packed.target_indices, packed)
         if "candidate_logprobs" in outputs:
             columns["candidate_logprobs"] = self._candidate_column(hidden, packed)
         if "values" in outputs:

@@ -37,7 +37,7 @@ def test_values_by_hand() -> None:
 FITTING = [
     (center, scale)
     for center, scale in itertools.product(AdvantageCenter, AdvantageScale)
-    if scale is AdvantageScale.NONE
+    if (scale is AdvantageScale.NONE and center is not AdvantageCenter.OPTIMAL_TOKEN)
     or center in (AdvantageCenter.GROUP, AdvantageCenter.LEAVE_ONE_OUT)
     or (center is AdvantageCenter.BATCH and scale in (AdvantageScale.BATCH, AdvantageScale.BATCH_OF_RETURNS))
 ]

@@ -12,11 +12,8 @@ from kubealign.spec import algorithms as spec
 from kubealign_services.algorithms.contract import Algorithm
 from kubealign_services.algorithms.factory import load_algorithm
 from kubealign_services.algorithms.losses.importance_sampling import importance_weights
-from kubealign_services.algorithms.online.base import (
-    OnlineAlgorithm,
-    overlong_penalty,
-    response_lengths,
-)
+from kubealign_services.algorithms.online.base import OnlineAlgorithm
+from kubealign_services.algorithms.online.overlong import overlong_penalty, response_lengths
 from kubealign_services.batch.auxiliary_sequences import drop_auxiliary
 from kubealign_services.batch.packed import Batch, concatenate, pack
 from support.batches import slow_spans, stand_in

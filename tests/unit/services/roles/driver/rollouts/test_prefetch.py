@@ -131,12 +131,13 @@ async def test_old_logprobs_and_entropies_come_from_one_pass() -> None:
     """Also where a part of the batch was prefetched."""
     asked: list[list[str]] = []
 
-    async def logprobs_and_entropy(batch: Batch, keep_graph: bool) -> Tensor:
+    async def token_outputs(outputs: Sequence[str], batch: Batch, keep_graph: bool) -> Tensor:
+        assert outputs == ("logprobs", "entropy")
         asked.append(list(batch.sample_ids))
         return torch.stack([-1.0 * batch.tokens, 2.0 * batch.tokens], dim=1)
 
     client: Any = Model()
-    client.logprobs_and_entropy = logprobs_and_entropy
+    client.token_outputs = token_outputs
     policy, all_groups = OldLogprobs(client, ("logprobs", "entropy")), groups(4)
     assert policy.prefetcher is not None
     policy.prefetcher.submit_ready(all_groups[:2], 2, assembled)

@@ -7,6 +7,7 @@ from torch import Tensor
 from kubealign_services.training.megatron_backend.model.vocab_parallel_logprobs import (
     VocabularyShare,
     vocab_parallel_candidate_logprobs,
+    vocab_parallel_collision,
     vocab_parallel_token_logprobs,
 )
 from kubealign_services.training.torch_backend.logprobs import chunked_logits
@@ -59,6 +60,16 @@ def test_log_probabilities_and_entropy(with_entropy: bool, temperature: float | 
     torch.testing.assert_close((logprobs, entropy), (expected, wanted_entropy), atol=1e-9, rtol=1e-9)
     torch.testing.assert_close(actual, gradients, atol=1e-9, rtol=1e-9)
     assert not bool(actual[1][VOCABULARY:].any())
+
+
+@with_temperatures
+def test_collision(temperature: float | Tensor) -> None:
+    hidden, weight, *_ = drawn()
+    share = VocabularyShare.for_rank(VOCABULARY, ROWS, 0, None)
+    actual = vocab_parallel_collision(hidden, weight, temperature, share)
+    expected = by_torch(hidden, weight, temperature).detach().exp().square().sum(-1)
+    torch.testing.assert_close(actual, expected, atol=1e-9, rtol=1e-9)
+    assert not actual.requires_grad
 
 
 @with_temperatures

@@ -80,7 +80,7 @@ def test_packed_forward_equals_plain_forward(
     batch.scalars["temperature"] = 0.7
     model = load_model(folder, Head.LANGUAGE_MODEL)
     with torch.no_grad():
-        actual = model(PackedTokens.from_batch(batch, CPU), frozenset({"logprobs", "entropy"}))
+        actual = model(PackedTokens.from_batch(batch, CPU), frozenset({"logprobs", "entropy", "collision"}))
     plain = AutoModelForCausalLM.from_pretrained(folder, attn_implementation=implementation).eval()
     first = 0
     for length in lengths:
@@ -95,6 +95,10 @@ def test_packed_forward_equals_plain_forward(
         )
         torch.testing.assert_close(
             actual["entropy"][first + 1 : first + length], entropy, atol=1e-5, rtol=1e-5
+        )
+        collision = expected.exp().square().sum(-1)
+        torch.testing.assert_close(
+            actual["collision"][first + 1 : first + length], collision, atol=1e-5, rtol=1e-5
         )
         first += length
 

@@ -1,0 +1,34 @@
+"""Reward penalty of responses near the length limit."""
+
+from torch import Tensor
+
+from kubealign.spec.algorithms import OverlongPenalty
+from kubealign_services.batch.packed import Batch
+
+
+def response_lengths(batch: Batch) -> Tensor:
+    """Return the tokens of each response as the sampling limit counts them, int64 [S].
+
+    A response begins at the first token with a loss and ends with its sequence; tokens that a tool or an
+    environment wrote in between count too.
+    """
+    mask = batch.token("loss_mask").bool()
+    lengths = batch.cu_seqlens.long().diff()
+    prompts = lengths.scatter_reduce(0, batch.sequence_of_token[mask], batch.positions[mask], "amin")
+    return lengths - prompts
+
+
+def overlong_penalty(batch: Batch, spec: OverlongPenalty) -> Tensor:
+    """Return the penalty of each response, [S], in the dtype of the column rewards (Yu et al. 2025, "DAPO",
+    eq. 13).
+
+    For a response of n tokens (those of the environment count), a limit of L (scalar max_tokens) and a
+    buffer of B:
+
+        0                           n <= L - B
+        penalty (n - (L - B)) / B   up to n = L
+        penalty                     beyond
+    """
+    lengths = response_lengths(batch).double()
+    buffer_share = (lengths - (batch.scalars["max_tokens"] - spec.buffer_tokens)) / spec.buffer_tokens
+    return (spec.penalty * buffer_share.clamp(0, 1)).to(batch.sequence("rewards").dtype)
