@@ -18,10 +18,11 @@ from kubealign_services.algorithms.losses.kl_penalty import add_kl_columns, add_
 from kubealign_services.algorithms.losses.logprob_gap import add_gap_columns, add_gap_metrics
 from kubealign_services.algorithms.losses.loss_weights import token_mean_shares
 from kubealign_services.algorithms.losses.surrogate import (
-    LOG_RATIO_BOUND,
     PolicyActions,
     SelectiveSurrogate,
     Surrogate,
+    bounded_ratio,
+    ratio_metrics,
 )
 from kubealign_services.algorithms.losses.top_entropy import add_entropy_threshold, high_entropy_tokens
 from kubealign_services.batch.packed import Batch
@@ -99,15 +100,9 @@ class PolicyObjective:
 
         policy = terms.loss * ratio.action_share
         entropy = (column(_TOKENS) * require_output(outputs.entropy, "entropy")[counted_on_device]).sum()
-        log_ratio = ratio.value.detach().clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
         sums = {name: (metric_shares * each).sum() for name, each in terms.shares.items()}
-        sums |= {
-            "policy/ratio_mean": (metric_shares * log_ratio.exp()).sum(),
-            "policy/ratio_variance": (metric_shares * log_ratio.expm1().square()).sum(),
-            "policy/approx_kl": (metric_shares * (log_ratio.expm1() - log_ratio)).sum(),
-            "policy/entropy": entropy.detach(),
-        }
-        maxima = {"policy/ratio_max": _max_or_zero(log_ratio.exp())}
+        sums |= ratio_metrics(ratio.value, metric_shares) | {"policy/entropy": entropy.detach()}
+        maxima = {"policy/ratio_max": _max_or_zero(bounded_ratio(ratio.value.detach()))}
         if self._importance is not None:
             # Log-probabilities under the whole softmax, like the numerator's: those of a distribution that
             # topP, topK or minTokens cut are higher, and the weight of a long response would vanish.

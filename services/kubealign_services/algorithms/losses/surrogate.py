@@ -68,6 +68,22 @@ def bounded_ratio(log_ratio: Tensor) -> Tensor:
     return log_ratio.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp()
 
 
+def ratio_metrics(log_ratio: Tensor, shares: Tensor) -> dict[str, Tensor]:
+    """Return the mean of the ratio r, its variance around 1, and KL(old || new) as r - 1 - log r (K3).
+
+    Args:
+        log_ratio: [N], bounded like the ratio.
+        shares: [N], share of each token in the means.
+    """
+    bounded = log_ratio.detach().clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
+    difference = bounded.expm1()
+    return {
+        "policy/ratio_mean": (shares * bounded.exp()).sum(),
+        "policy/ratio_variance": (shares * difference.square()).sum(),
+        "policy/approx_kl": (shares * (difference - bounded)).sum(),
+    }
+
+
 @dataclass(frozen=True)
 class ClippedRatio:
     """Clipped ratio of Schulman et al. 2017, eq.

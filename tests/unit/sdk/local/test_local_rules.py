@@ -55,7 +55,7 @@ def with_spec(text: str, *pairs: tuple[str, str]) -> AlignmentJob:
         (("maxSteps: 90", "maxSteps: 89"), ["spec.maxSteps (90, now 89)"]),
         (("replicas: 2, minReplicas: 2", "replicas: 5, minReplicas: 1"), []),
         (("ppo: {}", "ppo: {promptsPerStep: 32}"), ["spec.algorithm.ppo.promptsPerStep (64, now 32)"]),
-        (("ppo: {}", "ppo: {gae: {lambda: 0.9}}"), ["spec.algorithm.ppo.gae.lambda (0.95, now 0.9)"]),
+        (("ppo: {}", "ppo: {gae: {lambda: 0.9}}"), ["spec.algorithm.ppo.gae.lambda (1.0, now 0.9)"]),
         (("name: helpful", "name: kind"), ["spec.rewards[0].name (helpful, now kind)"]),
         (("{name: aligned}", "{name: aligned, labels: {queue: a}}"), []),
         (("maxSteps: 90", "maxSteps: 90\n  lifecycle: {maxRestarts: 0}"), []),
