@@ -192,6 +192,18 @@ def test_every_token_that_is_shown_has_its_numbers(runs: dict[str, Ran]) -> None
 
 
 @pytest.mark.timeout(300)
+def test_trainer_and_critic_score_at_the_same_time(runs: dict[str, Ran]) -> None:
+    """Check that reference (of the trainer) and reward model (of the critic) do not wait for each other.
+
+    One after the other, no step's scoring is shorter than both together."""
+    lines = runs["colocated"].figures.values()
+    assert any(
+        line["seconds/score"] < line["seconds/score/critic"] + line["seconds/score/reference"]
+        for line in lines
+    )
+
+
+@pytest.mark.timeout(300)
 def test_trackers_have_the_same_figures(runs: dict[str, Ran]) -> None:
     folder, figures = runs["shared"].result.parent / "trackers", runs["shared"].figures
     lines = [json.loads(line) for line in (folder / "lines" / "metrics.jsonl").read_text().splitlines()]

@@ -188,16 +188,29 @@ class ColocatedScorer:
         self._reference = reference
 
     async def score(self, batch: Batch, step: StepRecord) -> None:
-        """Add the columns reward.NAME (float64 [S]) and reference_logprobs (float32 [T])."""
+        """Add the columns reward.NAME (float64 [S]) and reference_logprobs (float32 [T]).
+
+        Critic and trainer compute at the same time.
+        """
         with step.phase("score"):
-            if self._rewards and self._critic is not None:
-                with step.phase("score/critic"):
-                    scores = await self._critic.scores(batch, self._rewards)
-                for name, values in scores.items():
-                    batch.sequence_columns[f"reward.{name}"] = values.double()
-            if self._reference:
-                with step.phase("score/reference"):
-                    batch.token_columns["reference_logprobs"] = await self._trainer.reference_logprobs(batch)
+            scores, reference = await asyncio.gather(
+                self._critic_scores(batch, step), self._reference_logprobs(batch, step)
+            )
+        batch.sequence_columns |= {f"reward.{name}": values.double() for name, values in scores.items()}
+        if reference is not None:
+            batch.token_columns["reference_logprobs"] = reference
+
+    async def _critic_scores(self, batch: Batch, step: StepRecord) -> dict[str, Tensor]:
+        if not self._rewards or self._critic is None:
+            return {}
+        with step.phase("score/critic"):
+            return await self._critic.scores(batch, self._rewards)
+
+    async def _reference_logprobs(self, batch: Batch, step: StepRecord) -> Tensor | None:
+        if not self._reference:
+            return None
+        with step.phase("score/reference"):
+            return await self._trainer.reference_logprobs(batch)
 
 
 async def run_train_step(
