@@ -5,21 +5,15 @@ from contextlib import AsyncExitStack
 
 from kubealign.spec.sections.rewards import Reward
 from kubealign_services.data.errors import DataError
-from kubealign_services.data.models.reward_roles import reward_roles
-from kubealign_services.data.prepared import load_prepared
 from kubealign_services.roles.reward.function_scorer import FunctionScorer
-from kubealign_services.roles.reward.model_scorer import ModelScorer
 from kubealign_services.roles.reward.servicer import RewardServicer
 from kubealign_services.runtime.process.context import ProcessContext
 from kubealign_services.runtime.process.failures import PermanentFailure
 from kubealign_services.runtime.process.role_runner import run_role
 from kubealign_services.scoring.attributes import UnknownAttribute
 from kubealign_services.scoring.functions.function_reward import FunctionReward, RewardError
-from kubealign_services.scoring.reward_models import RewardModelEnsemble, SequenceScorer, load_reward_model
 from kubealign_services.scoring.serving import serve_scorer
 from kubealign_services.scoring.worker import Scorer
-
-_MICROBATCH_TOKENS = 8192
 
 
 async def serve(context: ProcessContext) -> None:
@@ -57,21 +51,14 @@ async def _create_reward_scorer(context: ProcessContext, reward: Reward, stack: 
         function = FunctionReward(target, reward.timeout_seconds, reward.name)
         await stack.enter_async_context(function)
         return FunctionScorer(reward.name, context.settings.name, function)
-    model = await context.compute(_load_model, context, reward)
-    return ModelScorer(reward.name, context.settings.name, context, model)
+    return await context.compute(_load_model_scorer, context, reward)
 
 
-def _load_model(context: ProcessContext, reward: Reward) -> SequenceScorer:
-    """Load the models of a reward."""
-    prepared = load_prepared(context.settings.run_dir)
-    precision = context.job.spec.trainer.backend.value.precision
-    models = [
-        load_reward_model(
-            prepared.model_folder(role), precision, _MICROBATCH_TOKENS, weights=reward.attributes
-        )
-        for role in reward_roles(reward)
-    ]
-    return models[0] if reward.ensemble is None else RewardModelEnsemble(models, reward.ensemble.aggregate)
+def _load_model_scorer(context: ProcessContext, reward: Reward) -> Scorer:
+    # A function needs neither models nor transformers: without them it starts in half the time.
+    from kubealign_services.roles.reward.model_scorer import load_model_scorer
+
+    return load_model_scorer(context, reward)
 
 
 def main(argv: list[str]) -> int:

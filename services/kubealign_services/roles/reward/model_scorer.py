@@ -3,12 +3,22 @@
 import time
 from collections.abc import Sequence
 
+from kubealign.spec.sections.rewards import Reward
 from kubealign.v1 import rollout_pb2, scoring_pb2
 from kubealign_services.batch.codec import decode
 from kubealign_services.batch.packed import concatenate
+from kubealign_services.data.models.reward_roles import reward_roles
+from kubealign_services.data.prepared import load_prepared
 from kubealign_services.runtime.process.context import ProcessContext
-from kubealign_services.scoring.reward_models import NonFiniteScore, SequenceScorer
+from kubealign_services.scoring.reward_models import (
+    NonFiniteScore,
+    RewardModelEnsemble,
+    SequenceScorer,
+    load_reward_model,
+)
 from kubealign_services.scoring.worker import empty_score
+
+_MICROBATCH_TOKENS = 8192
 
 
 class ModelScorer:
@@ -40,3 +50,20 @@ class ModelScorer:
                 score.disagreement = float(scored.disagreement[index])
             score.seconds = (time.monotonic() - started_at) / len(rollouts)
         return scores
+
+
+def load_model_scorer(context: ProcessContext, reward: Reward) -> ModelScorer:
+    """Load the models of a reward and return their scorer. Raises DataError, UnknownAttribute."""
+    return ModelScorer(reward.name, context.settings.name, context, _load_models(context, reward))
+
+
+def _load_models(context: ProcessContext, reward: Reward) -> SequenceScorer:
+    prepared = load_prepared(context.settings.run_dir)
+    precision = context.job.spec.trainer.backend.value.precision
+    models = [
+        load_reward_model(
+            prepared.model_folder(role), precision, _MICROBATCH_TOKENS, weights=reward.attributes
+        )
+        for role in reward_roles(reward)
+    ]
+    return models[0] if reward.ensemble is None else RewardModelEnsemble(models, reward.ensemble.aggregate)
