@@ -268,7 +268,7 @@ class Stage:
     def step(self, step: int, fence: int, metrics: Any) -> None:
         self.reached = step
 
-    def samples(self, step: int, samples: Any) -> None:
+    def samples(self, step: int, fence: int, samples: Any) -> None:
         return
 
     async def drive_to_end(self, trainer_address: str) -> None:
