@@ -63,7 +63,7 @@ def batch_of(spec: AlignmentJobSpec, work: Workload, step: int) -> Batch:
 
 def train(spec: AlignmentJobSpec, part: str, rank: int, folder: Path | None = None) -> None:
     algorithm, critic = make_algorithm(spec.algorithm), spec.effective_critic
-    trainer, head = spec.trainer, Head.LANGUAGE_MODEL
+    trainer, head = spec.effective_trainer, Head.LANGUAGE_MODEL
     objective: Objective | None = algorithm.policy_objective()
     model = spec.policy.model
     if part == "critic":
@@ -80,11 +80,9 @@ def train(spec: AlignmentJobSpec, part: str, rank: int, folder: Path | None = No
 
 
 def generate(spec: AlignmentJobSpec, folder: Path | None = None) -> None:
-    engine_spec, sampling, work = (
-        spec.rollout.engine.value,
-        spec.rollout.sampling,
-        workload_of(spec, PROMPT, RESPONSE),
-    )
+    rollout, work = spec.effective_rollout, workload_of(spec, PROMPT, RESPONSE)
+    assert rollout is not None
+    engine_spec, sampling = rollout.engine.value, rollout.sampling
     assert isinstance(engine_spec, EngineSpec) and spec.policy.model.path is not None
     folder = folder or Path(spec.policy.model.path)
     engine = TorchRolloutEngine.create(folder, engine_spec)

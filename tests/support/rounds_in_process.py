@@ -77,7 +77,7 @@ class Policy:
     def _fresh(self) -> TorchTrainingBackend:
         job = AlignmentJob.model_validate(_document({"sft": {}}, "demonstrations", self._learning_rate))
         return TorchTrainingBackend.create(
-            self.folder, Head.LANGUAGE_MODEL, job.spec.trainer, total_updates=10_000, seed=SEED
+            self.folder, Head.LANGUAGE_MODEL, job.spec.effective_trainer, total_updates=10_000, seed=SEED
         )
 
     def row(self, number: int, prompt: str, response: str | None = None) -> PreparedRow:

@@ -49,7 +49,11 @@ class OneProcess:
         self._algorithm = make_algorithm(job.spec.algorithm)
         self._tokenizer = load_tokenizer(folder / MODEL, "policy")
         self._trainer = TorchTrainingBackend.create(
-            folder / MODEL, Head.LANGUAGE_MODEL, job.spec.trainer, total_updates=steps, seed=job.spec.seed
+            folder / MODEL,
+            Head.LANGUAGE_MODEL,
+            job.spec.effective_trainer,
+            total_updates=steps,
+            seed=job.spec.seed,
         )
         self._engine = TorchRolloutEngine.create(folder / MODEL, EngineSpec(max_sequences=workload.sequences))
         self._learned: tuple[Batch, UpdatePlan] | None = None

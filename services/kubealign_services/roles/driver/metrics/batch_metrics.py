@@ -103,9 +103,11 @@ def objective_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
     """Return the objective of RLHF, the mean reward minus the KL penalty, and its part that is no reward.
 
     Per response, in units of the reward, like TRL's metrics of the same names; empty where the step has
-    no KL penalty. Source: Ouyang et al. 2022, equation 2 (without the pretraining term).
+    no KL penalty, or no measured rewards (a replay).
+
+    Source: Ouyang et al. 2022, equation 2 (without the pretraining term).
     """
-    if "kl/coefficient" not in metrics or "kl/reference_sequence" not in metrics:
+    if not {"reward/mean", "kl/coefficient", "kl/reference_sequence"} <= metrics.keys():
         return {}
     penalty = metrics["kl/coefficient"] * metrics["kl/reference_sequence"]
     return {
