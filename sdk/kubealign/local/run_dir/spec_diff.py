@@ -31,13 +31,28 @@ def read_job(path: Path) -> AlignmentJob | None:
 def forbidden_changes(before: AlignmentJob, after: AlignmentJob) -> list[str]:
     """Return the fields that differ and must not, such as `spec.seed (1, now 2)`.
 
-    Empty: the run may continue.
+    Empty: the run may continue. A value that is left to its default is compared by what it amounts to.
     """
+    old_document, new_document = (job_document(_with_defaults(job)) for job in (before, after))
     return [
         f"{path} ({_shorten(old)}, now {_shorten(new)})"
-        for path, old, new in _differences(job_document(before), job_document(after), "")
+        for path, old, new in _differences(old_document, new_document, "")
         if not _is_harmless(path, old, new)
     ]
+
+
+def _with_defaults(job: AlignmentJob) -> AlignmentJob:
+    """Return the job with the learning rates and the precision that its null fields stand for.
+
+    Versions differ in these defaults: a run of another version continues only where the value is the same.
+    """
+    spec = job.spec
+    sections = {
+        "trainer": spec.effective_trainer,
+        "critic": spec.effective_critic,
+        "rollout": spec.effective_rollout or spec.rollout,
+    }
+    return job.model_copy(update={"spec": spec.model_copy(update=sections)})
 
 
 def _is_harmless(path: str, old: Any, new: Any) -> bool:

@@ -56,6 +56,16 @@ def with_spec(text: str, *pairs: tuple[str, str]) -> AlignmentJob:
         (("replicas: 2, minReplicas: 2", "replicas: 5, minReplicas: 1"), []),
         (("ppo: {}", "ppo: {promptsPerStep: 32}"), ["spec.algorithm.ppo.promptsPerStep (64, now 32)"]),
         (("ppo: {}", "ppo: {gae: {lambda: 0.9}}"), ["spec.algorithm.ppo.gae.lambda (1.0, now 0.9)"]),
+        # What the defaults amount to, written out: what another version of kubealign has stored.
+        (
+            ("rollout: {", "trainer: {optimizer: {adamW: {learningRate: 1.0e-6}}}\n  rollout: {"),
+            [],
+        ),
+        (("rollout: {", "rollout: {engine: {torch: {precision: Float32}}, "), []),
+        (
+            ("rollout: {", "critic: {optimizer: {adamW: {learningRate: 1.0e-6}}}\n  rollout: {"),
+            ["spec.critic.optimizer.adamW.learningRate (1e-05, now 1e-06)"],
+        ),
         (("name: helpful", "name: kind"), ["spec.rewards[0].name (helpful, now kind)"]),
         (("{name: aligned}", "{name: aligned, labels: {queue: a}}"), []),
         (("maxSteps: 90", "maxSteps: 90\n  lifecycle: {maxRestarts: 0}"), []),
