@@ -143,6 +143,7 @@ def test_every_metric_has_one_panel(view: View) -> None:
         "seconds/train/policy",
         "seconds/score/reference",
         "seconds/validation",
+        "seconds/wait_groups",
         "seconds/step",
         "new/x",
         "new/y",
@@ -154,7 +155,7 @@ def test_every_metric_has_one_panel(view: View) -> None:
         "reward/mean",
         "reward/a/mean",
     ]
-    # The parts of a phase are not stacked upon it.
+    # Neither the parts of a phase nor waits that span several phases are stacked upon them.
     assert next(panel for panel in panels if panel["id"] == "phases")["names"] == ["seconds/train"]
     assert next(panel for panel in panels if panel["title"] == "new")["names"] == ["new/x", "new/y"]
 

@@ -27,7 +27,7 @@ const PANELS = [
     match: ["trainer/learning_rate", "critic/learning_rate"], raw: true },
   { group: "Time", id: "phases", title: "Time by phase", unit: "seconds per step", kind: "stacked",
     match: [...["generate", "score", "values", "logprobs", "train", "refit"].map((name) => `seconds/${name}`),
-      /^seconds\/(?!step$|validation$)[^/]+$/] },
+      /^seconds\/(?!step$|validation$|wait_groups$|groups_waited$)[^/]+$/] },
   { group: "Time", id: "models", title: "Time by model", unit: "seconds per step",
     match: [/^seconds\/(train|score)\//, "seconds/validation"] },
   { group: "Time", id: "throughput", title: "Throughput", unit: "tokens per second", match: [/^tokens_per_second/] },
@@ -84,7 +84,7 @@ function prefix(name) {
 export function label(name, panel) {
   if (panel.id === "reward") return name === "reward/mean" ? "reward of the job" : name.split("/")[1];
   if (panel.kind === "stacked") return name.replace("seconds/", "");
-  return name.replaceAll("_", " ").replace(/^(val|refit|data|response|rollout)\//, "").replace("/", " ");
+  return name.replaceAll("_", " ").replace(/^(val|refit|data|response|rollout|seconds|objective)\//, "").replace("/", " ");
 }
 
 /** The panel that shows this metric, or null. */
