@@ -14,6 +14,7 @@ from kubealign.spec.base import field_alias
 from kubealign.spec.paths import DocumentPath
 from kubealign.spec.sections.data import Data, ImitatedTurns
 from kubealign.spec.sections.engines import Engine
+from kubealign.spec.sections.precision import Precision
 from kubealign.spec.sections.rewards import Reward, RewardPlacement
 from kubealign.spec.sections.rollout import (
     EXTERNAL_ENGINES,
@@ -173,7 +174,9 @@ def _check_rollout(
 ) -> Iterator[FieldProblem]:
     sampled = validation is not None and validation.sampling is not None
     # The API server fills in defaults, so defaults must be accepted.
-    if not algorithm.value.samples and not sampled and rollout != Rollout():
+    # Earlier versions stored the engine's precision, whose default was Float32, with every job.
+    unset = (Rollout(), Rollout().with_precision(Precision.FLOAT32))
+    if not algorithm.value.samples and not sampled and rollout not in unset:
         yield (
             ("rollout",),
             rollout,

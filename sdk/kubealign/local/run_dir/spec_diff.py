@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from kubealign.local.errors import RunRefused
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.mutable_fields import MAX_STEPS_FIELD, MUTABLE_BETWEEN_RUNS
+from kubealign.spec.sections.rollout import Rollout
 
 
 def job_document(job: AlignmentJob) -> dict[str, Any]:
@@ -50,7 +51,7 @@ def _with_defaults(job: AlignmentJob) -> AlignmentJob:
     sections = {
         "trainer": spec.effective_trainer,
         "critic": spec.effective_critic,
-        "rollout": spec.effective_rollout or spec.rollout,
+        "rollout": spec.effective_rollout or Rollout(),
     }
     return job.model_copy(update={"spec": spec.model_copy(update=sections)})
 

@@ -40,3 +40,9 @@ def test_the_job_s_document_keeps_what_its_author_wrote() -> None:
     job = spec("grpo", {})
     assert job.effective_rollout.engine.value.precision is Precision.FLOAT32
     assert job.rollout.engine.value.precision is None
+
+
+def test_a_job_without_rollouts_may_have_stored_the_engine_s_former_default() -> None:
+    """Check that a job.json of an earlier version, which has every default written out, is still read."""
+    stored = {"spec.rollout": {"engine": {"torch": {"precision": "Float32"}}}}
+    assert spec("sft", stored).effective_rollout is None
