@@ -157,6 +157,16 @@ def pack(sequences: Sequence[Sequence[int]], sample_ids: Sequence[str]) -> Batch
     )
 
 
+def prompt_lengths(batch: Batch) -> Tensor:
+    """Return the number of tokens before the first response token of each sequence, int64 [S].
+
+    Reads the token column loss_mask. A sequence without a response token is all prompt.
+    """
+    mask = batch.token("loss_mask").bool()
+    lengths = batch.cu_seqlens.long().diff()
+    return lengths.scatter_reduce(0, batch.sequence_of_token[mask], batch.positions[mask], "amin")
+
+
 def sequence_sums(values: Tensor, batch: Batch) -> Tensor:
     """Sum per-token values [T] or [T, K] over each sequence.
 

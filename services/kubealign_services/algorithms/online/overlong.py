@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from kubealign.spec.algorithms import OverlongPenalty
-from kubealign_services.batch.packed import Batch
+from kubealign_services.batch.packed import Batch, prompt_lengths
 
 
 def response_lengths(batch: Batch) -> Tensor:
@@ -12,10 +12,7 @@ def response_lengths(batch: Batch) -> Tensor:
     A response begins at the first token with a loss and ends with its sequence; tokens that a tool or an
     environment wrote in between count too.
     """
-    mask = batch.token("loss_mask").bool()
-    lengths = batch.cu_seqlens.long().diff()
-    prompts = lengths.scatter_reduce(0, batch.sequence_of_token[mask], batch.positions[mask], "amin")
-    return lengths - prompts
+    return batch.cu_seqlens.long().diff() - prompt_lengths(batch)
 
 
 def overlong_penalty(batch: Batch, spec: OverlongPenalty) -> Tensor:

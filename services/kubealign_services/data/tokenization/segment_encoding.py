@@ -22,9 +22,9 @@ def encode_segments(
     result = []
     for segments in sequences:
         apart = [next(segment_ids) for _ in segments]
-        whole = next(whole_ids) if len(segments) > 1 else apart[0]
-        if whole != [token for ids in apart for token in ids]:
-            apart = _cut(tokenizer, whole, segments) or apart
+        sequence_ids = next(whole_ids) if len(segments) > 1 else apart[0]
+        if sequence_ids != [token for ids in apart for token in ids]:
+            apart = _cut(tokenizer, sequence_ids, segments) or apart
         result.append(apart)
     return result
 

@@ -56,7 +56,7 @@ def with_spec(text: str, *pairs: tuple[str, str]) -> AlignmentJob:
         (("replicas: 2, minReplicas: 2", "replicas: 5, minReplicas: 1"), []),
         (("ppo: {}", "ppo: {promptsPerStep: 32}"), ["spec.algorithm.ppo.promptsPerStep (64, now 32)"]),
         (("ppo: {}", "ppo: {gae: {lambda: 0.9}}"), ["spec.algorithm.ppo.gae.lambda (1.0, now 0.9)"]),
-        # What the defaults amount to, written out: what another version of kubealign has stored.
+        # The default values written out, as another version of kubealign stores them.
         (
             ("rollout: {", "trainer: {optimizer: {adamW: {learningRate: 1.0e-6}}}\n  rollout: {"),
             [],

@@ -3,12 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 
-from torch import Tensor
-
 from kubealign.v1 import scoring_pb2
 from kubealign_services.algorithms.losses.logprob_gap import comparable_tokens
 from kubealign_services.batch.auxiliary_sequences import trainable
-from kubealign_services.batch.packed import Batch, sequence_sums
+from kubealign_services.batch.packed import Batch, prompt_lengths, sequence_sums
 from kubealign_services.roles.driver.rollouts.batch_assembly import compute_staleness, has_mixed_versions
 from kubealign_services.roles.driver.rollouts.group_tracker import RolloutGroup
 from kubealign_services.roles.driver.rollouts.prompt_source import EpochPrompts
@@ -58,7 +56,7 @@ def response_metrics(batch: Batch, version: int) -> dict[str, float]:
     """
     batch = trainable(batch)
     lengths = sequence_sums(batch.token("loss_mask").float(), batch)
-    prompt_lengths = _prompt_lengths(batch)
+    prompts = prompt_lengths(batch).float()
     age = compute_staleness(batch, version)
     workflow_metrics = {
         f"rollout/{name}": float(batch.sequence(name).float().mean())
@@ -67,11 +65,11 @@ def response_metrics(batch: Batch, version: int) -> dict[str, float]:
     }
     return workflow_metrics | {
         "batch/tokens": len(batch.tokens),
-        "batch/prompt_tokens": float(prompt_lengths.sum()),
+        "batch/prompt_tokens": float(prompts.sum()),
         "batch/response_tokens": float(lengths.sum()),
         "batch/sequences": len(batch),
-        "prompt/length": float(prompt_lengths.mean()),
-        "prompt/length_max": float(prompt_lengths.max()),
+        "prompt/length": float(prompts.mean()),
+        "prompt/length_max": float(prompts.max()),
         "response/length": float(lengths.mean()),
         "response/length_max": float(lengths.max()),
         "response/truncated_share": float(batch.sequence("truncated").float().mean()),
@@ -80,14 +78,6 @@ def response_metrics(batch: Batch, version: int) -> dict[str, float]:
         "rollout/staleness_max": float(age.max()),
         "rollout/mixed_versions_share": float(has_mixed_versions(batch).float().mean()),
     }
-
-
-def _prompt_lengths(batch: Batch) -> Tensor:
-    """Return the number of tokens before the first response token of each sequence, float32 [S]."""
-    mask = batch.token("loss_mask").long()
-    seen = mask.cumsum(0)
-    before = (seen - mask)[batch.cu_seqlens[:-1].long()]
-    return sequence_sums((seen == before[batch.sequence_of_token]).float(), batch)
 
 
 def scoring_seconds(scores: Iterable[scoring_pb2.Score]) -> dict[str, float]:
