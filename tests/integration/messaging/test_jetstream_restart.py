@@ -208,6 +208,70 @@ async def test_follower_gets_the_newest_message_once(connect: Connect) -> None:
     await asyncio.gather(following, return_exceptions=True)
 
 
+async def test_follower_misses_nothing_when_the_server_restarts_between_its_pulls(
+    server: Server, connect: Connect
+) -> None:
+    """Check a pull that starts after the client has noticed the lost connection and before the bus has:
+    nats-py buffers its request and sends it to the next server, when nobody waits for the answer.
+    """
+    bus, other = await connect(), await connect("two", ack_wait=2.0)
+    seen: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def follow() -> None:
+        async for data in other.latest("refit"):
+            server.kill()
+            async with asyncio.timeout(20):
+                while not other._connection.client.is_reconnecting:  # noqa: ASYNC110
+                    await asyncio.sleep(0)
+            assert other._connection.connected.is_set()
+            seen.put_nowait(data)
+
+    following = asyncio.create_task(follow())
+    for version in range(3):
+        await bus.publish("refit", b"%d" % version, str(version))
+        assert await asyncio.wait_for(seen.get(), 20) == b"%d" % version
+        server.start()
+        # The buffered request must reach the server before the next message.
+        async with asyncio.timeout(20):
+            while not other._connection.client.is_connected:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+            await other._connection.client.flush()
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+
+
+async def test_follower_gets_a_message_that_was_lost_on_its_way(server: Server, connect: Connect) -> None:
+    """Check that a message which the server has sent to a lost connection is sent again."""
+    bus, other = await connect(), await connect("two", ack_wait=1.0)
+    seen: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def follow() -> None:
+        async for data in other.latest("refit"):
+            seen.put_nowait(data)
+
+    following = asyncio.create_task(follow())
+    await bus.publish("refit", b"v1", "1")
+    assert await asyncio.wait_for(seen.get(), 20) == b"v1"
+    context = bus._connection.client.jetstream()
+    (follower,) = await context.consumers_info("refit")
+    # Another request of the same consumer takes a message and does not acknowledge it.
+    other_client = bus._connection.client
+    inbox = other_client.new_inbox()
+    lost = await other_client.subscribe(inbox)
+    request = f"$JS.API.CONSUMER.MSG.NEXT.refit.{follower.name}"
+    await other_client.publish(request, b'{"batch": 1}', reply=inbox)
+    async with asyncio.timeout(20):
+        while (await context.consumers_info("refit"))[0].num_waiting < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    for version in ("2", "3"):
+        await bus.publish("refit", f"v{version}".encode(), version)
+    assert (await lost.next_msg(20)).data in (b"v2", b"v3")
+    while await asyncio.wait_for(seen.get(), 20) != b"v3":
+        pass
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+
+
 async def test_publish_fails_at_its_deadline(server: Server, connect: Connect) -> None:
     bus = await connect(publish_timeout=1.0)
     await bus.publish("work", b"x", "1")

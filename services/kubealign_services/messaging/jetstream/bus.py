@@ -16,7 +16,12 @@ from kubealign.process_settings import NatsAccess, TlsFiles
 from kubealign_services.messaging.cancellation import ReraiseCancellation
 from kubealign_services.messaging.contract import BusUnavailable, Delivery, PayloadTooLarge
 from kubealign_services.messaging.jetstream.connection import NatsConnection
-from kubealign_services.messaging.jetstream.fetch import ConsumerFetch, ConsumerMissing, JetStreamDelivery
+from kubealign_services.messaging.jetstream.fetch import (
+    ConsumerFetch,
+    ConsumerMissing,
+    JetStreamDelivery,
+    send_ignoring_disconnect,
+)
 from kubealign_services.messaging.jetstream.streams import StreamRegistry
 from kubealign_services.messaging.lost_streams import StreamLossTracker
 from kubealign_services.messaging.memory import payload_too_large_text, unknown_subject_text
@@ -141,22 +146,29 @@ class JetStreamBus:
         follower = f"latest-{self._connection.client.new_inbox().rsplit('.', 1)[-1]}-{self._followers}"
         config = api.ConsumerConfig(
             durable_name=follower,
-            ack_policy=api.AckPolicy.NONE,
+            # Acknowledged, or a message that the server sends while the connection breaks would be lost.
+            ack_policy=api.AckPolicy.EXPLICIT,
             deliver_policy=api.DeliverPolicy.LAST,
+            ack_wait=self.ack_wait,
+            max_ack_pending=-1,
+            max_deliver=-1,
             inactive_threshold=_FOLLOWER_SECONDS,
         )
-        seen: tuple[int, object] | None = None
+        # Losses of the stream and sequence number of the newest message that was yielded.
+        newest_seen = (0, 0)
         try:
             while not self._connection.closed:
                 messages = await self._fetch(subject, follower, config, _IN_FLIGHT, _LATEST_PULL_SECONDS)
                 if not messages:
                     continue
-                newest = messages[-1].metadata
-                mark = (newest.sequence.stream, newest.timestamp)
-                # After a restart of the server a new consumer delivers the last message again.
-                if mark != seen:
-                    seen = mark
-                    yield messages[-1].data
+                newest = max(messages, key=lambda message: message.metadata.sequence.stream)
+                position = (self._loss_tracker.count(subject), newest.metadata.sequence.stream)
+                for message in messages:
+                    await send_ignoring_disconnect(message.ack())
+                # Messages are redelivered when an acknowledgement was lost or the consumer was recreated.
+                if position > newest_seen:
+                    newest_seen = position
+                    yield newest.data
         finally:
             if not self._connection.closed:
                 self._spawn(self._delete_consumer(subject, follower))

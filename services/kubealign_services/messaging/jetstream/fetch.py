@@ -86,8 +86,17 @@ class ConsumerFetch:
                 if not returned:
                     self._return_messages(messages)
                 late = self._outstanding and self._client.is_connected
-                self._spawn(self._drain_and_unsubscribe(subscription) if late else subscription.unsubscribe())
+                self._spawn(
+                    self._drain_and_unsubscribe(subscription) if late else self._unsubscribe(subscription)
+                )
             return messages
+
+    async def _unsubscribe(self, subscription: Subscription) -> None:
+        await subscription.unsubscribe()
+        # nats-py does not send it while it reconnects, but it does send the subscription and the request if
+        # they are still in its buffer: the server would then send messages that nobody receives.
+        if self._client.is_reconnecting:
+            await self._client._send_unsubscribe(subscription._id)
 
     async def _drain_and_unsubscribe(self, subscription: Subscription) -> None:
         """Return messages that are still in flight as they arrive, then unsubscribe."""
@@ -181,7 +190,7 @@ class JetStreamDelivery:
 
     async def in_progress(self) -> None:
         if not self._settled and self._is_current():
-            await _send_ignoring_disconnect(self._message.in_progress())
+            await send_ignoring_disconnect(self._message.in_progress())
 
     async def reject(self) -> None:
         await self._settle(self._message.term)
@@ -193,10 +202,10 @@ class JetStreamDelivery:
         if not self._settled:
             self._settled = True
             if self._is_current():
-                await _send_ignoring_disconnect(send())
+                await send_ignoring_disconnect(send())
 
 
-async def _send_ignoring_disconnect(sending: Coroutine[Any, Any, None]) -> None:
+async def send_ignoring_disconnect(sending: Coroutine[Any, Any, None]) -> None:
     """Send now, or with the next connection. If it is lost, the message is redelivered."""
     try:
         await sending
