@@ -15,6 +15,7 @@ from kubealign.process_settings import NatsAccess, ProcessSettings, RedisAccess,
 from kubealign.spec.job import AlignmentJob
 from kubealign.v1 import (
     batch_pb2,
+    critic_pb2_grpc,
     refit_pb2,
     rollout_pb2,
     scoring_pb2,
@@ -37,7 +38,7 @@ from kubealign_services.runtime.rpc.server import RpcServer
 from kubealign_services.telemetry.heartbeat import Heartbeat
 from kubealign_services.telemetry.metrics import ProcessMetrics
 from kubealign_services.telemetry.read_model_writer import ReadModelWriter
-from kubealign_services.training.contract import ModelDiverged
+from kubealign_services.training.contract import ModelDiverged, NonFiniteLoss
 from support.tiny_jobs import online_job
 
 RLOO = {"rloo": {"promptsPerStep": 2, "samplesPerPrompt": 2, "kl": {"fixed": {"coefficient": 0.0}}}}
@@ -72,18 +73,12 @@ class Hold:
             await self.let_go.wait()
 
 
-class Trainer(trainer_pb2_grpc.TrainerServicer):
-    """Trainer without training. `training`, `publishing` and `saving` block a step.
-
-    destroyed: first version whose weights have no finite log-probabilities.
-    """
+class TrainedRole:
+    """RPCs that trainer and critic share, without training. `training` and `saving` block a step."""
 
     def __init__(self) -> None:
         self.state = training_pb2.TrainingState(world_size=1)
-        self.training, self.publishing, self.saving = Hold(), Hold(), Hold()
-        # Versions in the order of their snapshots, each with the trainer's step at that time.
-        self.published: list[tuple[int, int]] = []
-        self.destroyed = 1 << 30
+        self.training, self.saving = Hold(), Hold()
 
     async def Describe(self, request: Any, context: Any) -> training_pb2.TrainingState:
         return self.state
@@ -98,6 +93,27 @@ class Trainer(trainer_pb2_grpc.TrainerServicer):
         self.state.step, self.state.driver_state = request.step, request.driver_state
         return training_pb2.TrainStepReply(step=request.step)
 
+    async def Save(self, request: Any, context: Any) -> training_pb2.SaveReply:
+        await self.saving(request.step)
+        path = Path(request.directory) / f"{type(self).__name__}-shard"
+        path.write_text(str(request.step))
+        shard = training_pb2.Shard(name=path.name, size_bytes=path.stat().st_size, digest=file_digest(path))
+        return training_pb2.SaveReply(shards=[shard])
+
+
+class Trainer(TrainedRole, trainer_pb2_grpc.TrainerServicer):
+    """Trainer whose `publishing` blocks a version.
+
+    destroyed: first version whose weights have no finite log-probabilities.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.publishing = Hold()
+        # Versions in the order of their snapshots, each with the trainer's step at that time.
+        self.published: list[tuple[int, int]] = []
+        self.destroyed = 1 << 30
+
     async def Logprobs(self, request: Any, context: Any) -> training_pb2.ForwardReply:
         tokens = decode(request.batch).tokens
         columns, digest = encode_columns({"token.logprobs": torch.zeros(len(tokens))})
@@ -111,15 +127,27 @@ class Trainer(trainer_pb2_grpc.TrainerServicer):
         weights = batch_pb2.WeightsId(fence=request.fence, version=request.version, digest="d")
         return refit_pb2.WeightsAnnouncement(weights=weights)
 
-    async def Save(self, request: Any, context: Any) -> training_pb2.SaveReply:
-        await self.saving(request.step)
-        path = Path(request.directory) / "shard"
-        path.write_text(str(request.step))
-        shard = training_pb2.Shard(name=path.name, size_bytes=path.stat().st_size, digest=file_digest(path))
-        return training_pb2.SaveReply(shards=[shard])
-
     async def Export(self, request: Any, context: Any) -> training_pb2.ExportReply:
         return training_pb2.ExportReply()
+
+
+class Critic(TrainedRole, critic_pb2_grpc.CriticServicer):
+    """Critic whose values are all zero.
+
+    diverges_at: step at which its loss is not finite.
+    """
+
+    diverges_at = 1 << 30
+
+    async def TrainStep(self, request: Any, context: Any) -> training_pb2.TrainStepReply:
+        if request.step >= self.diverges_at:
+            raise NonFiniteLoss("the critic's loss is not finite")
+        return await super().TrainStep(request, context)
+
+    async def Values(self, request: Any, context: Any) -> training_pb2.ForwardReply:
+        tokens = decode(request.batch).tokens
+        columns, digest = encode_columns({"token.values": torch.zeros(len(tokens))})
+        return training_pb2.ForwardReply(columns=columns, digest=digest)
 
 
 class Worker:
@@ -186,9 +214,9 @@ class Worker:
 
 
 class Stage:
-    """One job with its driver. `reached` is the newest reported step."""
+    """One job with its driver. `reached` is the newest reported step. A job with a critic uses `critic`."""
 
-    def __init__(self, folder: Path, server: RpcServer, trainer: Trainer) -> None:
+    def __init__(self, folder: Path, server: RpcServer, trainer: Trainer, critic: Critic) -> None:
         document = online_job(
             folder,
             "stopped",
@@ -198,7 +226,7 @@ class Stage:
             lifecycle={"gracePeriodSeconds": 8},
         )
         self.job = AlignmentJob.model_validate(document)
-        self.trainer = trainer
+        self.trainer, self.critic = trainer, critic
         self.bus = MemoryBus()
         self.worker = Worker(self.bus.new_connection())
         self.stop = asyncio.Event()
@@ -263,7 +291,13 @@ class Stage:
         async with Peer(
             "trainer", settings.peers["trainer"], settings.tls, trainer_pb2_grpc.TrainerStub
         ) as peer:
-            await run_attempt(context, prepared, self.bus, peer, None, 1, [self], progress, grace)
+            if self.job.spec.critic is None:
+                await run_attempt(context, prepared, self.bus, peer, None, 1, [self], progress, grace)
+                return
+            async with Peer(
+                "critic", self._server.address, settings.tls, critic_pb2_grpc.CriticStub
+            ) as critic:
+                await run_attempt(context, prepared, self.bus, peer, critic, 1, [self], progress, grace)
 
     def step(self, step: int, fence: int, metrics: Any) -> None:
         self.reached = step
@@ -302,11 +336,11 @@ class Stage:
 async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
     authority = CertificateAuthority.create("stopped", timedelta(hours=1))
     authority.save(tmp_path)
-    trainer = Trainer()
+    trainer, critic = Trainer(), Critic()
     tls = write_tls(tmp_path / "trainer-tls", authority, Role.TRAINER)
-    async with RpcServer("127.0.0.1:0", tls, [trainer], lambda *_: None, grace=0.5) as server:
+    async with RpcServer("127.0.0.1:0", tls, [trainer, critic], lambda *_: None, grace=0.5) as server:
         await server.set_serving(True)
-        new_stage = Stage(tmp_path, server, trainer)
+        new_stage = Stage(tmp_path, server, trainer, critic)
         try:
             yield new_stage
         finally:

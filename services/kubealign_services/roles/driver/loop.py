@@ -40,10 +40,9 @@ async def run_training_loop(run: TrainingRun, state: JobState) -> JobState:
             run.previews.add_previews(batch, step)  # a few samples with per-token values, for displays
             # On policy, a refit that lost its quorum fails here.
             await run.weight_sync.wait_until_snapshot_taken(step)
-            state = await run.train_step(batch, run.source.state_after(state), step)
+            state = await run.train_step(batch, run.source.state_after(state), step)  # publishes new weights
             run.logprob_gap_gate.check(batch, step)
             step.add(objective_metrics(step.metrics))
-            await run.weight_sync.publish_in_background(state.version, step)
         if run.validation.is_due(state.step):
             await run.validation.measure(state)
         if run.is_checkpoint_due(state.step):

@@ -220,19 +220,29 @@ async def run_train_step(
     after: JobState,
     step: StepRecord,
     critic_warmup_steps: int,
+    on_policy_trained: Callable[[], None],
 ) -> JobState:
     """Send one TrainStep to trainer and critic concurrently; return `after` once both have finished.
 
     During the critic's warm-up the trainer counts the step and leaves the policy unchanged.
+
+    Args:
+        on_policy_trained: Called as soon as the trainer has finished, while the critic may still train.
     """
     update = after.step > critic_warmup_steps
+
+    async def train_policy() -> dict[str, float]:
+        metrics = await trainer.train_step(batch, after, update)
+        on_policy_trained()
+        return metrics
+
     with step.phase("train"):
         values: dict[str, float] = {}
         if critic is None:
-            policy = await trainer.train_step(batch, after, update)
+            policy = await train_policy()
         else:
             policy, values = await asyncio.gather(
-                _measure(step, "train/policy", trainer.train_step(batch, after, update)),
+                _measure(step, "train/policy", train_policy()),
                 _measure(step, "train/critic", critic.train_step(batch, after, update=True)),
             )
     step.add(_prefix_metrics(policy, "trainer"))

@@ -58,19 +58,39 @@ class TrainingRun:
     critical_section: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def train_step(self, batch: Batch, after: JobState, step: StepRecord) -> JobState:
-        """Run one TrainStep on trainer and critic.
+        """Run one TrainStep on trainer and critic, and start to publish the new weights once the trainer has
+        them.
 
-        The step then counts as done, whatever happens to the driver.
+        The step counts as done when both have finished, whatever happens to the driver. Raises RefitFailed
+        for the weights of an earlier step.
         """
         self.last_batch = batch
-        async with self.critical_section:
-            try:
-                self.state = await run_train_step(
-                    self.trainer_client, self.critic_client, batch, after, step, self.critic_warmup_steps
-                )
-            except NonFiniteLoss as error:
-                raise self.non_finite_failure(after.step, error) from error
-            self.history.append(self.state)
+        publishing: list[asyncio.Task[None]] = []
+
+        def publish() -> None:
+            publishing.append(
+                asyncio.create_task(self.weight_sync.publish_in_background(after.version, step))
+            )
+
+        try:
+            async with self.critical_section:
+                try:
+                    self.state = await run_train_step(
+                        self.trainer_client,
+                        self.critic_client,
+                        batch,
+                        after,
+                        step,
+                        self.critic_warmup_steps,
+                        publish,
+                    )
+                except NonFiniteLoss as error:
+                    raise self.non_finite_failure(after.step, error) from error
+                self.history.append(self.state)
+            await asyncio.gather(*publishing)
+        finally:
+            for task in publishing:
+                task.cancel()
         return self.state
 
     def non_finite_failure(self, step: int, error: Exception) -> UnrecoverableError:
