@@ -55,6 +55,11 @@ def cross_field_rules() -> Iterator[CelRule]:
     yield from _adapter_rules()
     yield from colocated_rollout_rules()
     yield from _in_flight_rules()
+    yield CelRule(
+        "!self.checkpoint.recordBatches || !has(self.rollout.scoring) || self.rollout.scoring != 'OnArrival'",
+        "recorded batches must repeat bit for bit: write WholeBatch, or remove checkpoint.recordBatches",
+        field_path=".rollout.scoring",
+    )
     yield from _name_rules()
     yield from _early_stopping_rules()
 

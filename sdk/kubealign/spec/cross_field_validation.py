@@ -14,6 +14,7 @@ from kubealign.spec.base import field_alias
 from kubealign.spec.paths import DocumentPath
 from kubealign.spec.sections.data import Data, ImitatedTurns
 from kubealign.spec.sections.engines import Engine
+from kubealign.spec.sections.lifecycle import Checkpoint
 from kubealign.spec.sections.precision import Precision
 from kubealign.spec.sections.rewards import Reward, RewardPlacement
 from kubealign.spec.sections.rollout import (
@@ -22,6 +23,7 @@ from kubealign.spec.sections.rollout import (
     ReferencePlacement,
     Rollout,
     RolloutPlacement,
+    SampleScoring,
 )
 from kubealign.spec.sections.training import HeadInit, Trainer
 from kubealign.spec.sections.validation import Validation
@@ -232,6 +234,14 @@ def _check_in_flight(rollout: Rollout) -> Iterator[FieldProblem]:
         yield path, rollout.refit.in_flight, text + "write Drain, or set rollout.engine.torch"
 
 
+def _check_scoring(rollout: Rollout, checkpoint: Checkpoint) -> Iterator[FieldProblem]:
+    if rollout.scoring is SampleScoring.ON_ARRIVAL and checkpoint.record_batches:
+        text = (
+            "recorded batches must repeat bit for bit: write WholeBatch, or remove checkpoint.recordBatches"
+        )
+        yield ("rollout", "scoring"), rollout.scoring, text
+
+
 def _check_overlong(algorithm: Algorithm, rollout: Rollout) -> Iterator[FieldProblem]:
     penalty = getattr(algorithm.value, "overlong", None)
     most = rollout.sampling.max_tokens
@@ -296,6 +306,7 @@ _CHECKS: tuple[Callable[..., Iterator[FieldProblem]], ...] = (
     _check_rollout,
     _check_placement,
     _check_in_flight,
+    _check_scoring,
     _check_overlong,
     _check_validation,
     _check_early_stopping,

@@ -33,7 +33,7 @@ def job(folder: Path, name: str, placement: str) -> dict[str, Any]:
         RLOO,
         maxSteps=STEPS,
         reference={"placement": "WithTrainer"},
-        rollout={"placement": placement, **ENGINE},
+        rollout={"placement": placement, "scoring": "WholeBatch", **ENGINE},
         checkpoint={"everySteps": 2},
     )
     source = {"path": str(write_prompts(folder, PROMPTS))}

@@ -85,6 +85,18 @@ class InFlightPolicy(StrEnum):
     CONTINUE = "Continue"
 
 
+class SampleScoring(StrEnum):
+    """OnArrival: in requests for a few finished groups each, while other groups are still generated.
+
+    The last bits of the results then depend on the order in which samples arrive. WholeBatch: in one request
+    once the batch is complete; a job in which no model scores samples in a process of its own then repeats
+    bit for bit.
+    """
+
+    ON_ARRIVAL = "OnArrival"
+    WHOLE_BATCH = "WholeBatch"
+
+
 #: External engines among the members of `rollout.engine`: they return only complete responses and cannot
 #: report the weight version of a token.
 EXTERNAL_ENGINES = ("tensorrt_llm", "vllm")
@@ -195,6 +207,12 @@ class Rollout(SpecModel):
     )
     workflow: WorkflowSpec | None = Field(
         None, description="Multi-turn responses; null: each response is generated in a single turn."
+    )
+    scoring: SampleScoring | None = Field(
+        None,
+        description="When trainer and critic compute values, old log-probabilities, and the outputs of the "
+        "reference and the reward models that are placed with them. null: OnArrival where a model scores the "
+        "samples, WholeBatch where only functions do, and where batches are recorded.",
     )
     group_timeout_seconds: float = Field(
         600.0, gt=0, description="Time after which an incomplete group is requested again."

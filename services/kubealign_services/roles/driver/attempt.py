@@ -17,6 +17,7 @@ from kubealign_services.messaging.contract import Bus
 from kubealign_services.roles.driver.builder import (
     JobContext,
     build_algorithm,
+    build_colocated_scorer,
     build_frozen_models,
     build_prefetchers,
     build_source,
@@ -163,7 +164,8 @@ async def _build_run(
     frozen_models = build_frozen_models(context)
     policy = OldLogprobs(trainer, outputs_before_step(algorithm))
     critic = CriticValues(context.critic)
-    prefetchers = build_prefetchers(job, policy, critic)
+    colocated = build_colocated_scorer(context)
+    prefetchers = build_prefetchers(job, policy, critic, colocated)
     for prefetcher in prefetchers:
         stack.push_async_callback(prefetcher.close)
     source: BatchSource
@@ -174,7 +176,7 @@ async def _build_run(
         assert isinstance(sync, SyncOnDemand)
         source = build_round_source(context, sync, algorithm)
     else:
-        source = build_source(context, state, frozen_models, prefetchers)
+        source = build_source(context, state, frozen_models, colocated, prefetchers)
     if job.spec.checkpoint.record_batches:
         recorder = BatchRecorder(run_dir / FOLDER, trainer.fence, job.spec.seed)
         recorder.resume_at(state.step)

@@ -8,7 +8,13 @@ from pathlib import Path
 
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.sections.rewards import RewardPlacement
-from kubealign.spec.sections.rollout import InFlightPolicy, ReferencePlacement, Rollout, RolloutPlacement
+from kubealign.spec.sections.rollout import (
+    InFlightPolicy,
+    ReferencePlacement,
+    Rollout,
+    RolloutPlacement,
+    SampleScoring,
+)
 from kubealign.spec.sections.validation import ValidationSampling
 from kubealign_services.algorithms.contract import Algorithm
 from kubealign_services.algorithms.factory import make_algorithm
@@ -123,6 +129,7 @@ def build_source(
     context: JobContext,
     state: JobState,
     frozen_models: FrozenModels,
+    colocated: ColocatedScorer,
     prefetchers: Sequence[ForwardPrefetcher],
 ) -> BatchSource:
     """Create the batch source, continuing from `state`: rows of a data set, or groups sampled from the
@@ -156,12 +163,6 @@ def build_source(
         (*rewards, *((REFERENCE,) if has_reference_workers else ())),
         GroupBufferOptions(len(state.given_up), _build_dynamic_sampling(job)),
     )
-    colocated = ColocatedScorer(
-        context.trainer,
-        context.critic,
-        critic_rewards(job),
-        job.spec.effective_reference is not None and not has_reference_workers,
-    )
     return GroupSource(
         prompts,
         dropped_rows,
@@ -177,28 +178,38 @@ def build_source(
     )
 
 
-def build_prefetchers(
-    job: AlignmentJob, old_logprobs: OldLogprobs, critic_values: CriticValues
-) -> list[ForwardPrefetcher]:
-    """Return the prefetchers of old log-probabilities and values.
+def build_colocated_scorer(context: JobContext) -> ColocatedScorer:
+    """Create the client of the reward models and the reference that trainer and critic host."""
+    job = context.job
+    has_reference = job.spec.effective_reference is not None and not _has_reference_workers(job)
+    return ColocatedScorer(context.trainer, context.critic, critic_rewards(job), has_reference)
 
-    Prefetching makes the last bits of the results depend on the arrival order of samples. It is therefore
-    off where all models see whole batches, because such a job repeats bit for bit, and where batches are
-    recorded, because a replay must repeat bit for bit. The trainer is not asked where that would take the
-    accelerator from the engine.
+
+def build_prefetchers(
+    job: AlignmentJob, old_logprobs: OldLogprobs, critic_values: CriticValues, colocated: ColocatedScorer
+) -> list[ForwardPrefetcher]:
+    """Return the prefetchers of what trainer and critic compute of a batch.
+
+    Prefetching makes the last bits of the results depend on the arrival order of samples; see
+    `rollout.scoring` in the spec. The trainer is not asked where that would take the accelerator from the
+    engine.
     """
-    if job.spec.checkpoint.record_batches or not _are_samples_scored_on_arrival(job):
-        return []
     rollout = job.spec.effective_rollout
-    has_own_processes = rollout is not None and rollout.placement is RolloutPlacement.OWN
-    prefetchers = [critic_values.prefetcher, old_logprobs.prefetcher if has_own_processes else None]
+    if rollout is None or not _scores_on_arrival(job, rollout):
+        return []
+    prefetchers = [critic_values.prefetcher, colocated.reward_prefetcher]
+    if rollout.placement is RolloutPlacement.OWN:
+        prefetchers += [old_logprobs.prefetcher, colocated.reference_prefetcher]
     return [prefetcher for prefetcher in prefetchers if prefetcher is not None]
 
 
-def _are_samples_scored_on_arrival(job: AlignmentJob) -> bool:
-    """Return True if a model in its own process scores samples, in batches that depend on their arrival."""
-    own_process_rewards = [reward for reward in job.spec.rewards if reward.placement is RewardPlacement.OWN]
-    return _has_reference_workers(job) or any(reward.models for reward in own_process_rewards)
+def _scores_on_arrival(job: AlignmentJob, rollout: Rollout) -> bool:
+    """Return True if finished groups are scored while others are still generated."""
+    if job.spec.checkpoint.record_batches:
+        return False
+    if rollout.scoring is not None:
+        return rollout.scoring is SampleScoring.ON_ARRIVAL
+    return job.spec.effective_reference is not None or any(reward.models for reward in job.spec.rewards)
 
 
 def _has_reference_workers(job: AlignmentJob) -> bool:

@@ -177,15 +177,25 @@ async def _forward_for_training(forward: Callable[..., Awaitable[Tensor]], batch
 
 
 class ColocatedScorer:
-    """Scorers hosted by other roles: reward models by the critic, the reference by the trainer."""
+    """Scorers hosted by other roles: reward models by the critic, the reference by the trainer.
+
+    Their prefetchers, None where there is no such scorer, may request scores before the batch is complete.
+
+    Args:
+        rewards: Names of the critic's reward models.
+        reference: The trainer hosts the reference.
+    """
 
     def __init__(
-        self, trainer: TrainerClient, critic: CriticClient | None, rewards: list[str], reference: bool
+        self, trainer: TrainerClient, critic: CriticClient | None, rewards: Sequence[str], reference: bool
     ) -> None:
-        self._trainer = trainer
-        self._critic = critic
-        self._rewards = rewards
-        self._reference = reference
+        self._rewards = list(rewards)
+        self.reward_prefetcher = (
+            ForwardPrefetcher(partial(_stacked_scores, critic, self._rewards), per_sequence=True)
+            if self._rewards and critic is not None
+            else None
+        )
+        self.reference_prefetcher = ForwardPrefetcher(trainer.reference_logprobs) if reference else None
 
     async def score(self, batch: Batch, step: StepRecord) -> None:
         """Add the columns reward.NAME (float64 [S]) and reference_logprobs (float32 [T]).
@@ -193,24 +203,25 @@ class ColocatedScorer:
         Critic and trainer compute at the same time.
         """
         with step.phase("score"):
-            scores, reference = await asyncio.gather(
-                self._critic_scores(batch, step), self._reference_logprobs(batch, step)
-            )
-        batch.sequence_columns |= {f"reward.{name}": values.double() for name, values in scores.items()}
-        if reference is not None:
-            batch.token_columns["reference_logprobs"] = reference
+            await asyncio.gather(self._add_rewards(batch, step), self._add_reference_logprobs(batch, step))
 
-    async def _critic_scores(self, batch: Batch, step: StepRecord) -> dict[str, Tensor]:
-        if not self._rewards or self._critic is None:
-            return {}
-        with step.phase("score/critic"):
-            return await self._critic.scores(batch, self._rewards)
+    async def _add_rewards(self, batch: Batch, step: StepRecord) -> None:
+        if self.reward_prefetcher is not None:
+            with step.phase("score/critic"):
+                scores = await self.reward_prefetcher.get_column(batch)
+            for name, values in zip(self._rewards, scores.unbind(1), strict=True):
+                batch.sequence_columns[f"reward.{name}"] = values.double()
 
-    async def _reference_logprobs(self, batch: Batch, step: StepRecord) -> Tensor | None:
-        if not self._reference:
-            return None
-        with step.phase("score/reference"):
-            return await self._trainer.reference_logprobs(batch)
+    async def _add_reference_logprobs(self, batch: Batch, step: StepRecord) -> None:
+        if self.reference_prefetcher is not None:
+            with step.phase("score/reference"):
+                batch.token_columns["reference_logprobs"] = await self.reference_prefetcher.get_column(batch)
+
+
+async def _stacked_scores(critic: CriticClient, names: list[str], batch: Batch) -> Tensor:
+    """Return the scores of the critic's reward models, float32 [S, len(names)]."""
+    scores = await critic.scores(batch, names)
+    return torch.stack([scores[name] for name in names], dim=1)
 
 
 async def run_train_step(

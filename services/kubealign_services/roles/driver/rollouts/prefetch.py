@@ -1,5 +1,5 @@
-"""Prefetches old log-probabilities and values for finished groups while the rest of the batch is still being
-generated.
+"""Prefetches what trainer and critic compute of finished groups while the rest of the batch is still being
+generated: old log-probabilities, values, and the outputs of the frozen models that they host.
 
 Trainer and critic hold the weights that the step starts from and are idle meanwhile. A request is sent
 once at least as many groups are generated as are missing, scored or not. A batch of n groups thus needs
@@ -15,15 +15,21 @@ from torch import Tensor
 from kubealign_services.batch.packed import Batch
 from kubealign_services.roles.driver.rollouts.group_tracker import RolloutGroup
 
-#: Returns float32 [T] or [T, K], one value or K values for each token of the sequences.
+#: Returns float32 [N] or [N, K], one value or K values for each of the N tokens or sequences.
 ForwardCall = Callable[[Batch], Awaitable[Tensor]]
 
 
 class ForwardPrefetcher:
-    """Prefetcher of the token columns that one forward pass over a step's batch computes."""
+    """Prefetcher of the columns that one forward pass over a step's batch computes.
 
-    def __init__(self, forward: ForwardCall) -> None:
+    Args:
+        forward: Computes the columns of a batch.
+        per_sequence: There is one value for each sequence; otherwise one for each token.
+    """
+
+    def __init__(self, forward: ForwardCall, per_sequence: bool = False) -> None:
         self._forward = forward
+        self._per_sequence = per_sequence
         self._submitted: set[tuple[str, int]] = set()
         #: Sample id -> (tokens, values).
         self._cache: dict[str, tuple[Tensor, Tensor]] = {}
@@ -51,7 +57,7 @@ class ForwardPrefetcher:
         self._request = asyncio.create_task(self._fetch(assemble(new_groups)))
 
     async def get_column(self, batch: Batch) -> Tensor:
-        """Return the values of the complete batch, [T] or [T, K]; requests what is not cached.
+        """Return the values of the complete batch, [N] or [N, K]; requests what is not cached.
 
         Raises the errors of a request.
         """
@@ -80,8 +86,10 @@ class ForwardPrefetcher:
         """Request the column of a batch and cache it by sample id."""
         column = await self._forward(batch)
         offsets = batch.cu_seqlens.tolist()
-        for name, start, end in zip(batch.sample_ids, offsets, offsets[1:], strict=False):
-            self._cache[name] = batch.tokens[start:end], column[start:end]
+        for index, name in enumerate(batch.sample_ids):
+            tokens = slice(offsets[index], offsets[index + 1])
+            values = column[index : index + 1] if self._per_sequence else column[tokens]
+            self._cache[name] = batch.tokens[tokens], values
 
     def _is_cached(self, batch: Batch, index: int) -> bool:
         """Return True if the cached values belong to the same tokens: a group that was requested again has

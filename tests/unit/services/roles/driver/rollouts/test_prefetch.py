@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 from kubealign.spec.job import AlignmentJob
+from kubealign.spec.sections.rollout import ReferencePlacement
 from kubealign_services.batch.packed import Batch, pack
-from kubealign_services.roles.driver.builder import build_prefetchers
+from kubealign_services.roles.driver.builder import build_prefetchers, critic_rewards
 from kubealign_services.roles.driver.metrics.report import StepRecord
 from kubealign_services.roles.driver.rollouts.collector import create_group
 from kubealign_services.roles.driver.rollouts.group_tracker import RolloutGroup
 from kubealign_services.roles.driver.rollouts.prefetch import ForwardPrefetcher
-from kubealign_services.roles.driver.trainer_client import CriticValues, OldLogprobs
+from kubealign_services.roles.driver.trainer_client import ColocatedScorer, CriticValues, OldLogprobs
 
 
 def tokens_of(group: RolloutGroup) -> list[int]:
@@ -152,6 +153,7 @@ async def test_old_logprobs_and_entropies_come_from_one_pass() -> None:
 JUDGE: dict[str, Any] = {"name": "judge", "model": {"path": "/judge"}}
 FUNCTION: dict[str, Any] = {"name": "even", "function": {"file": {"path": "/even.py", "name": "reward"}}}
 WHOLE: dict[str, Any] = {"placement": "WithTrainer"}
+WITHOUT_KL: dict[str, Any] = {"ppo": {"kl": {"fixed": {"coefficient": 0.0}}}}
 
 
 def job(**spec: Any) -> AlignmentJob:
@@ -180,25 +182,90 @@ def job(**spec: Any) -> AlignmentJob:
         ({}, ["values", "log-probabilities"]),
         ({"rollout": {"engine": {"torch": {}}, "placement": "WithTrainer"}}, ["values"]),
         ({"checkpoint": {"recordBatches": True}}, []),
-        ({"reference": WHOLE, "rewards": [JUDGE | {"placement": "WithCritic"}]}, []),
-        ({"reference": WHOLE, "rewards": [FUNCTION]}, []),
-        ({"reference": WHOLE}, ["values", "log-probabilities"]),
+        (
+            {"reference": WHOLE, "rewards": [JUDGE | {"placement": "WithCritic"}]},
+            ["values", "scores", "log-probabilities", "reference"],
+        ),
+        (
+            {
+                "reference": WHOLE,
+                "rewards": [JUDGE | {"placement": "WithCritic"}],
+                "rollout": {"engine": {"torch": {}}, "placement": "WithTrainer"},
+            },
+            ["values", "scores"],
+        ),
+        ({"algorithm": WITHOUT_KL, "rewards": [FUNCTION]}, []),
+        (
+            {
+                "algorithm": WITHOUT_KL,
+                "rewards": [FUNCTION],
+                "rollout": {"engine": {"torch": {}}, "scoring": "OnArrival"},
+            },
+            ["values", "log-probabilities"],
+        ),
+        ({"rollout": {"engine": {"torch": {}}, "scoring": "WholeBatch"}}, []),
+        ({"reference": WHOLE}, ["values", "log-probabilities", "reference"]),
         ({"rewards": [FUNCTION]}, ["values", "log-probabilities"]),
     ],
     ids=[
         "apart",
         "the trainer's accelerator is the engine's meanwhile",
         "to be replayed",
-        "all see whole batches",
+        "all placed with trainer and critic",
+        "all in two processes",
         "a function gives every sample the same",
+        "asked for",
+        "refused",
         "a reward model sees parts",
         "the reference sees parts",
     ],
 )
 def test_which_columns_are_prefetched(spec: dict[str, Any], asked: list[str]) -> None:
     client: Any = Model()
-    client.values = client.logprobs = client
+    client.values = client.logprobs = client.reference_logprobs = client
     policy, values = OldLogprobs(client, ["logprobs"]), CriticValues(client)
-    names = {values.prefetcher: "values", policy.prefetcher: "log-probabilities"}
-    assert [names[each] for each in build_prefetchers(job(**spec), policy, values)] == asked
-    assert build_prefetchers(job(), OldLogprobs(client, []), CriticValues(None)) == []
+    alignment_job = job(**spec)
+    rewards = critic_rewards(alignment_job)
+    has_reference = (reference := alignment_job.spec.effective_reference) is not None and (
+        reference.placement is ReferencePlacement.WITH_TRAINER
+    )
+    colocated = ColocatedScorer(client, client, rewards, has_reference)
+    names = {
+        values.prefetcher: "values",
+        policy.prefetcher: "log-probabilities",
+        colocated.reward_prefetcher: "scores",
+        colocated.reference_prefetcher: "reference",
+    }
+    assert [names[each] for each in build_prefetchers(alignment_job, policy, values, colocated)] == asked
+    nothing = ColocatedScorer(client, None, [], reference=False)
+    assert build_prefetchers(job(), OldLogprobs(client, []), CriticValues(None), nothing) == []
+
+
+async def test_scores_of_finished_groups_are_prefetched() -> None:
+    """Also where a group was regenerated: each sequence has one score of each reward model."""
+    asked: list[list[str]] = []
+
+    async def scores(batch: Batch, names: list[str]) -> dict[str, Tensor]:
+        asked.append(list(batch.sample_ids))
+        totals = torch.stack(
+            [sequence.sum() for sequence in batch.tokens.split(batch.cu_seqlens.diff().tolist())]
+        )
+        return {name: totals.float() * (index + 1) for index, name in enumerate(names)}
+
+    client: Any = Model()
+    client.scores = scores
+    client.reference_logprobs = client
+    scorer, all_groups = ColocatedScorer(client, client, ["judge", "style"], reference=True), groups(4)
+    assert scorer.reward_prefetcher is not None and scorer.reference_prefetcher is not None
+    for prefetcher in (scorer.reward_prefetcher, scorer.reference_prefetcher):
+        prefetcher.submit_ready(all_groups[:2], 2, assembled)
+        await settled(prefetcher)
+    all_groups[1].attempt = 1
+    batch = assembled(all_groups[::-1])
+    await scorer.score(batch, StepRecord(1))
+    assert asked == [["0", "1"], ["3", "2", "1"]] == client.asked
+    totals = [sum(tokens_of(group)) for group in all_groups[::-1]]
+    assert batch.sequence_columns["reward.judge"].tolist() == totals
+    assert batch.sequence_columns["reward.style"].tolist() == [2 * total for total in totals]
+    assert batch.sequence_columns["reward.judge"].dtype is torch.float64
+    assert torch.equal(batch.token("reference_logprobs"), 2.0 * batch.tokens)
