@@ -34,6 +34,7 @@ from kubealign.spec.pods.template import (
     PodMetadata,
 )
 from kubealign.spec.pods.volumes import RESERVED_FOLDERS, RESERVED_VOLUME_PREFIX, Volume, VolumeMount
+from kubealign.spec.sections.data import VolumeFileSource
 from kubealign.spec.sections.rewards import REWARD_SOURCES, Reward
 from kubealign.spec.sections.rollout import MismatchGateSpec, Rollout, SamplingSpec
 from kubealign.spec.sections.trackers import TRACKER_MEMBERS, TrackerSpec
@@ -256,6 +257,7 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
     ],
     WeightBounds: [CelRule("self.low < self.high", "must be below high", field_path=".low")],
     ClipCov: [CelRule("self.low < self.high", "must be below high", field_path=".low")],
+    VolumeFileSource: exactly_one_of(["path", "paths"], "path: train.parquet"),
     EarlyStoppingTarget: exactly_one_of(["atLeast", "atMost"], "atLeast: 0.5"),
     SamplingSpec: [
         CelRule(

@@ -11,14 +11,20 @@ from kubealign.spec.dependencies import result_references
 from kubealign.spec.errors import SpecError, format_value
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.loading.error_messages import error_message
-from kubealign.spec.paths import format_path
+from kubealign.spec.paths import DocumentPath, format_path
 from kubealign.spec.sections.data import DataSource, HuggingFaceDataset
 from kubealign.spec.sections.models import Model, TokenizerSource
 from kubealign.spec.sections.rewards import FileFunction
 from kubealign_operator.kube_views.lenient_json import labels, mapping
 from kubealign_operator.kube_views.spec_search import spec_parts
 
-_PATH_MODELS: tuple[type[BaseModel], ...] = (Model, DataSource, TokenizerSource, FileFunction)
+_PATH_FIELDS: tuple[tuple[type[BaseModel], str], ...] = (
+    (Model, "path"),
+    (DataSource, "path"),
+    (DataSource, "paths"),
+    (TokenizerSource, "path"),
+    (FileFunction, "path"),
+)
 _MAX_ERRORS = 5
 
 
@@ -64,8 +70,8 @@ def cluster_errors(job: AlignmentJob) -> Iterator[SpecError]:
     if job.spec.checkpoint.volume is None:
         remedy = "is required in a cluster: name a PersistentVolumeClaim that every pod of the job can write"
         yield SpecError(remedy, "spec.checkpoint.volume")
-    for kind in _PATH_MODELS:
-        yield from _relative_path_errors(job, kind, "path", "name an absolute path in the image, or a volume")
+    for kind, field in _PATH_FIELDS:
+        yield from _relative_path_errors(job, kind, field, "name an absolute path in the image, or a volume")
     yield from _relative_path_errors(
         job, HuggingFaceDataset, "name", "name a data set of the hub, or a volume"
     )
@@ -78,12 +84,21 @@ def _relative_path_errors(
     job: AlignmentJob, kind: type[BaseModel], field: str, remedy: str
 ) -> Iterator[SpecError]:
     for path, part in spec_parts(job.spec, kind):
-        value = getattr(part, field)
-        if not isinstance(value, str) or value.startswith("/"):
-            continue
-        if kind is not HuggingFaceDataset or value.startswith((".", "~")):
-            message = f"is relative to a file on one machine, and there is none in a cluster: {remedy}"
-            yield SpecError(message, format_path(("spec", *path, field)), format_value(value))
+        for value_path, value in _texts(getattr(part, field), ("spec", *path, field)):
+            if value.startswith("/"):
+                continue
+            if kind is not HuggingFaceDataset or value.startswith((".", "~")):
+                message = f"is relative to a file on one machine, and there is none in a cluster: {remedy}"
+                yield SpecError(message, format_path(value_path), format_value(value))
+
+
+def _texts(value: Any, path: DocumentPath) -> Iterator[tuple[DocumentPath, str]]:
+    """Yield (path, text) of a text or of each text in a list."""
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _texts(item, (*path, index))
 
 
 def _format_errors(error: ValidationError) -> str:

@@ -118,7 +118,7 @@ def _require_distinct(entries: list[str]) -> list[str]:
 distinct_items = AfterValidator(_require_distinct)
 
 #: JSON schema keywords of a list with distinct entries.
-LIST_SET_SCHEMA = {"x-kubernetes-list-type": "set"}
+LIST_SET_SCHEMA: dict[str, Any] = {"x-kubernetes-list-type": "set"}
 
 
 def _union_schema(schema: dict[str, Any], model: type[BaseModel]) -> None:

@@ -129,6 +129,33 @@ def test_second_run_reuses_the_preparation(tmp_path: Path, run_dir: Path) -> Non
         prepare(sft(data | {"limit": 3}), run_dir, {})
 
 
+def test_rows_of_several_files_are_numbered_through(tmp_path: Path, run_dir: Path) -> None:
+    for name, part in (("b", SUMS[5:]), ("a", SUMS[:5])):
+        rows(tmp_path, part, f"{name}.jsonl")
+    data = {"source": {"path": str(tmp_path / "*.jsonl")}}
+    prepared = prepare(sft(data), run_dir, {})
+    assert [(row.row, row.prompt_text) for row in prepared.train] == [
+        (number, f"{number}+1=") for number in range(9)
+    ]
+    assert prepared.report.train.source == f"{tmp_path / 'a.jsonl'} to {tmp_path / 'b.jsonl'} (2 files)"
+    one_file = prepare(sft(rows(tmp_path, SUMS, "all.json")), tmp_path / "one", {})
+    assert list(one_file.train) == list(prepared.train)
+
+
+def test_files_that_match_later_leave_the_prepared_rows_unchanged(tmp_path: Path, run_dir: Path) -> None:
+    """A resumed job reads the stored rows, as after a change in one file; another list is refused."""
+    rows(tmp_path, SUMS, "b.jsonl")
+    data = {"source": {"paths": [str(tmp_path / "*.jsonl")]}}
+    first = list(prepare(sft(data), run_dir, {}).train)
+    rows(tmp_path, SUMS, "a.jsonl")
+    assert list(prepare(sft(data), run_dir, {}).train) == first
+    other = {"source": {"paths": [str(tmp_path / "b.jsonl")]}}
+    with pytest.raises(
+        DataError, match=r"spec\.data\.demonstrations\.source\.paths was \[.*start the job afresh"
+    ):
+        prepare(sft(other), run_dir, {})
+
+
 def test_what_an_interrupted_preparation_left_is_removed(tmp_path: Path, run_dir: Path) -> None:
     (run_dir / ".prepared-0123" / "policy").mkdir(parents=True)
     with pytest.raises(DataError):

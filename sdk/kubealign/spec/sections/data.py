@@ -18,6 +18,7 @@ from kubealign.spec.base import (
     VolumePath,
     distinct_items,
     field_errors,
+    require_exactly_one,
 )
 from kubealign.spec.paths import resolve_path
 from kubealign.spec.placeholders import check_placeholders
@@ -64,11 +65,36 @@ class HuggingFaceDataset(SpecModel):
     )
 
 
+#: Bounds of a list of files; a glob in it matches any number of files.
+_FILE_LIST = Field(min_length=1, max_length=256)
+
+FileList: TypeAlias = Annotated[list[FilePath], _FILE_LIST, distinct_items]
+VolumeFileList: TypeAlias = Annotated[
+    list[Annotated[VolumePath, Field(min_length=1)]], _FILE_LIST, distinct_items
+]
+
+
 class VolumeFileSource(SpecModel):
-    """A file in a Kubernetes volume."""
+    """Files in a Kubernetes volume. Exactly one of path and paths must be set."""
 
     claim_name: ObjectName = Field(description="Name of the PersistentVolumeClaim.")
-    path: VolumePath = Field(min_length=1, description="File within the volume.")
+    path: VolumePath | None = Field(
+        None,
+        min_length=1,
+        description="File within the volume, or a glob such as shards/*.parquet, whose files are "
+        "read sorted by name.",
+    )
+    paths: VolumeFileList | None = Field(
+        None,
+        json_schema_extra=LIST_SET_SCHEMA,
+        description="Several files or globs within the volume, of one format, read in this order.",
+    )
+
+    @model_validator(mode="after")
+    def _one(self) -> "VolumeFileSource":
+        """Check that either a path or a list of paths is set."""
+        require_exactly_one(self, ["path", "paths"], example="path: train.parquet")
+        return self
 
 
 #: File in the result of a job that holds its rows: one JSON object per line.
@@ -89,10 +115,16 @@ class DataSource(SpecUnion):
 
     path: FilePath | None = Field(
         None,
-        description="A .jsonl, .json or .parquet file; relative to the job's file on one machine.",
+        description="A .jsonl, .json or .parquet file, or a glob such as shards/*.jsonl, whose files are "
+        "read sorted by name; relative to the job's file on one machine.",
+    )
+    paths: FileList | None = Field(
+        None,
+        json_schema_extra=LIST_SET_SCHEMA,
+        description="Several files or globs, of one format, read in this order.",
     )
     hugging_face: HuggingFaceDataset | None = Field(None, description="A data set of the Hugging Face hub.")
-    volume: VolumeFileSource | None = Field(None, description="A file in a Kubernetes volume.")
+    volume: VolumeFileSource | None = Field(None, description="Files in a Kubernetes volume.")
     job: JobDataSource | None = Field(None, description="The rows produced by another job.")
 
 

@@ -7,8 +7,9 @@ content.)
 
 import difflib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
@@ -17,15 +18,13 @@ from typing import Any, TypeAlias
 import pyarrow
 import pyarrow.parquet
 
-from kubealign.spec.sections.data import RESULT_ROWS_FILE, DataSource, HuggingFaceDataset
+from kubealign.spec.sections.data import DataSource, HuggingFaceDataset
 from kubealign_services.data.errors import DataError
-from kubealign_services.data.sources.volumes import mounted_path
+from kubealign_services.data.sources.source_files import file_format, source_files
 
 #: One row: column -> any JSON value (or Parquet value).
 SourceRow: TypeAlias = Mapping[str, Any]
 
-_JSON = (".jsonl", ".ndjson", ".json")
-_PARQUET = (".parquet",)
 _NO_RESULTS: Mapping[str, Path] = MappingProxyType({})
 # With or without a byte-order mark.
 _ENCODING = "utf-8-sig"
@@ -73,8 +72,8 @@ def open_source(
     if source.hugging_face is not None:
         name, read = source.hugging_face.name, _hugging_face(source.hugging_face, spec_path, cache)
     else:
-        path = _source_file(source, spec_path, results)
-        name, read = str(path), _file_reader(path, spec_path)
+        files = source_files(source, spec_path, results)
+        name, read = _files_name(list(files)), partial(_read_files, files)
     first = next(iter(read()), None)
     if first is None:
         raise DataError(f"{spec_path}: {name} has no rows")
@@ -97,47 +96,14 @@ def require_columns(source: RowDataset, columns: Mapping[str, str]) -> None:
             )
 
 
-def _source_file(source: DataSource, spec_path: str, results: Mapping[str, Path]) -> Path:
-    if source.job is not None:
-        return _job_result_rows(source.job.name, f"{spec_path}.job.name", results)
-    if source.volume is not None:
-        path = mounted_path(source.volume.claim_name, source.volume.path, f"{spec_path}.volume")
-        spec_path = f"{spec_path}.volume.path"
-    else:
-        path = Path(str(source.path))
-        spec_path = f"{spec_path}.path"
-    if path.is_dir():
-        raise DataError(
-            f"{spec_path}: {path} is a folder: name a file in it, or use huggingFace: {{name: {path}}}"
-        )
-    if not path.exists():
-        raise DataError(f"{spec_path}: there is no file {path}")
-    return path
+def _read_files(files: Mapping[Path, str]) -> Iterator[SourceRow]:
+    for path, field in files.items():
+        read = _json_rows if file_format(path) == "JSON" else _parquet_rows
+        yield from _wrap_read_errors(read(path), path, field)
 
 
-def _job_result_rows(name: str, spec_path: str, results: Mapping[str, Path]) -> Path:
-    if name not in results:
-        available = ", ".join(sorted(results)) or "none"
-        raise DataError(f"{spec_path}: there is no result of a job {name}; known are: {available}")
-    path = results[name] / RESULT_ROWS_FILE
-    if not path.is_file():
-        raise DataError(
-            f"{spec_path}: the result of {name} has no rows: there is no {path}; "
-            "it must be a job that makes data"
-        )
-    return path
-
-
-def _file_reader(path: Path, spec_path: str) -> Callable[[], Iterable[SourceRow]]:
-    suffix = path.suffix.lower()
-    if suffix in _JSON:
-        return lambda: _wrap_read_errors(_json_rows(path), path, spec_path)
-    if suffix in _PARQUET:
-        return lambda: _wrap_read_errors(_parquet_rows(path), path, spec_path)
-    raise DataError(
-        f"{spec_path}: {path} ends in {suffix or 'nothing'}; "
-        f"rows are read from {', '.join(_JSON + _PARQUET)} files"
-    )
+def _files_name(files: Sequence[Path]) -> str:
+    return str(files[0]) if len(files) == 1 else f"{files[0]} to {files[-1]} ({len(files)} files)"
 
 
 def _wrap_read_errors(rows: Iterator[SourceRow], path: Path, spec_path: str) -> Iterator[SourceRow]:

@@ -32,6 +32,11 @@ _CASES: dict[str, tuple[Json, str]] = {
         sft(data={"demonstrations": {"source": {"path": "train.jsonl"}}}),
         "spec.data.demonstrations.source.path: is relative to a file on one machine",
     ),
+    "relative file of a list": (
+        sft(data={"demonstrations": {"source": {"paths": ["/data/a.jsonl", "shards/*.jsonl"]}}}),
+        "spec.data.demonstrations.source.paths[1]: is relative to a file on one machine, and there is none "
+        'in a cluster: name an absolute path in the image, or a volume (it holds "shards/*.jsonl")',
+    ),
     "folder as a data set": (
         sft(data={"demonstrations": {"source": {"huggingFace": {"name": "./data"}}}}),
         "spec.data.demonstrations.source.huggingFace.name: is relative",

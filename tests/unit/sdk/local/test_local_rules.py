@@ -84,6 +84,22 @@ def test_allowed_spec_changes_between_runs(ppo: AlignmentJob, change, differing)
         assert result == differing
 
 
+@pytest.mark.parametrize(
+    ("paths", "differing"),
+    [
+        ("[/data/b.jsonl, /data/a.jsonl]", ["paths[0] (/data/a.jsonl, now /data/b.jsonl)", "paths[1] (/d"]),
+        ("[/data/a.jsonl]", ["paths (['/data/a.jsonl', '/data/b.jsonl'], now ['/data/a.jsonl'])"]),
+    ],
+)
+def test_a_changed_list_of_files_is_a_forbidden_change(paths: str, differing: list[str]) -> None:
+    one = "path: /data/prompts.jsonl"
+    before = with_spec(PPO, (one, "paths: [/data/a.jsonl, /data/b.jsonl]"))
+    changes = forbidden_changes(before, with_spec(PPO, (one, f"paths: {paths}")))
+    assert len(changes) == len(differing)
+    for change, start in zip(changes, differing, strict=True):
+        assert change.startswith(f"spec.data.prompts.source.{start}")
+
+
 def test_identical_specs_have_no_forbidden_changes(ppo: AlignmentJob) -> None:
     assert forbidden_changes(ppo, AlignmentJob.model_validate_json(ppo.model_dump_json(by_alias=True))) == []
 

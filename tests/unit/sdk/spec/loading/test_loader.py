@@ -50,6 +50,16 @@ def test_parameters_paths_and_numbers(write: Write, tmp_path: Path) -> None:
     assert job.spec.data.value.source.path == str(tmp_path / "data" / "train.jsonl")
 
 
+def test_each_path_of_a_list_is_relative_to_the_file(write: Write, tmp_path: Path) -> None:
+    several = SFT.replace("{path: data/train.jsonl}", "{paths: [data/*.jsonl, ../more.jsonl, /c.jsonl]}")
+    (job,) = load_jobs(write(several), {"SEED": "3", "MODELS": "../m"})
+    assert job.spec.data.value.source.paths == [
+        str(tmp_path / "data" / "*.jsonl"),
+        str(tmp_path.parent / "more.jsonl"),
+        "/c.jsonl",
+    ]
+
+
 def test_a_missing_parameter_is_one_error_with_its_line(write: Write) -> None:
     assert failures(write(SFT), parameters={"MODELS": "m"}) == [
         '6: sft: spec.seed: needs the parameter SEED: give --param SEED=VALUE (it holds "${SEED}")'
