@@ -142,6 +142,28 @@ def test_rows_of_several_files_are_numbered_through(tmp_path: Path, run_dir: Pat
     assert list(one_file.train) == list(prepared.train)
 
 
+@pytest.mark.parametrize(
+    ("row", "field", "problem"),
+    [
+        ({"prompt": "1+1=", "response": 3}, {}, ": column 'response' holds 3 (int), not text"),
+        ({"prompt": "1+1="}, {}, " has no column 'response'"),
+        ({"prompt": "1+1=" * 9, "response": "2"}, {"maxTokens": 9, "overlong": "Fail"}, " is too long"),
+    ],
+)
+@pytest.mark.parametrize("tokenizer", ["characters", "byteLevelBpe"])
+def test_errors_of_rows_name_the_file_and_the_row_in_it(
+    tmp_path: Path, run_dir: Path, row: dict[str, Any], field: dict[str, Any], problem: str, tokenizer: str
+) -> None:
+    """Row 7 of all is the second of the second file. A tokenizer that is trained reads the rows first."""
+    rows(tmp_path, SUMS[:5], "a.jsonl")
+    rows(tmp_path, [*SUMS[5:6], row], "b.jsonl")
+    data = {"source": {"path": str(tmp_path / "*.jsonl")}} | field
+    model = from_config({"train": {tokenizer: {}}})
+    with pytest.raises(DataError) as caught:
+        prepare(sft(data, policy={"model": model}), run_dir, {})
+    assert str(caught.value).startswith(f"row 7 (row 2 of {tmp_path / 'b.jsonl'}){problem}")
+
+
 def test_files_that_match_later_leave_the_prepared_rows_unchanged(tmp_path: Path, run_dir: Path) -> None:
     """A resumed job reads the stored rows, as after a change in one file; another list is refused."""
     rows(tmp_path, SUMS, "b.jsonl")

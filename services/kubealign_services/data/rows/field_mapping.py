@@ -12,7 +12,7 @@ from kubealign.spec.sections.data import (
     RatingDataset,
     UnpairedDataset,
 )
-from kubealign_services.data.errors import DataError
+from kubealign_services.data.errors import RowError
 from kubealign_services.data.rows.example import Dialogue, Example, Message
 from kubealign_services.data.rows.row_reader import RowReader
 from kubealign_services.data.rows.templates import fill_last_user_message, fill_template
@@ -101,9 +101,10 @@ def _preference_fields(data: PreferenceDataset, cells: RowReader, number: int) -
     *prompt, better = cells.messages(layout.chosen, answered=True)
     *rejected_prompt, worse = cells.messages(layout.rejected, answered=True)
     if prompt != rejected_prompt:
-        raise DataError(
-            f"row {number + 1}: {layout.chosen!r} and {layout.rejected!r} differ before their last message: "
-            "a preference is between two answers to one prompt"
+        raise RowError(
+            number,
+            f": {layout.chosen!r} and {layout.rejected!r} differ before their last message: "
+            "a preference is between two answers to one prompt",
         )
     if data.template is not None:
         prompt = fill_last_user_message(data.template, prompt, cells, layout.chosen)

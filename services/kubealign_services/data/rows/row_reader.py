@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kubealign_services.data.errors import DataError
+from kubealign_services.data.errors import RowError
 from kubealign_services.data.rows.example import Message
 from kubealign_services.data.rows.messages import (
     InvalidMessage,
@@ -18,45 +18,45 @@ from kubealign_services.data.rows.messages import (
 class RowReader:
     """The columns of row `number` (from 0).
 
-    Every method raises DataError for a column that is missing or has another type.
+    Every method raises RowError for a column that is missing or has another type.
     """
 
     def __init__(self, row: Mapping[str, Any], number: int) -> None:
         self._row = row
-        self._row_name = f"row {number + 1}"
+        self._number = number
 
     def value(self, column: str) -> Any:
         """Return the value of any type."""
         if column not in self._row:
             names = ", ".join(map(repr, self._row))
-            raise DataError(f"{self._row_name} has no column {column!r}; it has {names}")
+            raise RowError(self._number, f" has no column {column!r}; it has {names}")
         return self._row[column]
 
     def text(self, column: str) -> str:
         value = self.value(column)
         if not isinstance(value, str):
-            raise DataError(f"{self._describe_cell(column)}, not text")
+            raise self._cell_error(column, ", not text")
         return value
 
     def number(self, column: str) -> float:
         """Return a finite number."""
         value = self.value(column)
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise DataError(f"{self._describe_cell(column)}, not a finite number")
+            raise self._cell_error(column, ", not a finite number")
         return float(value)
 
     def ratings(self, columns: Sequence[str]) -> list[float | None]:
         """Return finite numbers, None for an unknown one; at least one is known."""
         ratings = [None if self.value(column) is None else self.number(column) for column in columns]
         if all(rating is None for rating in ratings):
-            raise DataError(f"{self._row_name}: {', '.join(map(repr, columns))} are null: one must be known")
+            raise RowError(self._number, f": {', '.join(map(repr, columns))} are null: one must be known")
         return ratings
 
     def label(self, column: str) -> bool:
         """Return a boolean; 1 and 0 are accepted too."""
         value = self.value(column)
         if not isinstance(value, int | float) or value not in (0, 1):
-            raise DataError(f"{self._describe_cell(column)}, not true or false (nor 1 or 0)")
+            raise self._cell_error(column, ", not true or false (nor 1 or 0)")
         return bool(value)
 
     def template_text(self, column: str) -> str:
@@ -70,7 +70,7 @@ class RowReader:
             return str(value)
         if isinstance(value, float) and math.isfinite(value):
             return str(int(value)) if value.is_integer() else repr(value)
-        raise DataError(f"{self._describe_cell(column)}, not a text or a number to be put into the template")
+        raise self._cell_error(column, ", not a text or a number to be put into the template")
 
     def messages(self, column: str, answered: bool) -> list[Message]:
         """Return a list of messages.
@@ -81,7 +81,7 @@ class RowReader:
         """
         value = self.value(column)
         if not isinstance(value, list) or not value:
-            raise DataError(f"{self._describe_cell(column)}, not a list of messages")
+            raise self._cell_error(column, ", not a list of messages")
         messages = [self._message(column, index, item) for index, item in enumerate(value)]
         last = messages[-1]["role"]
         if last not in (("assistant",) if answered else ("user", "tool")):
@@ -98,22 +98,23 @@ class RowReader:
             try:
                 value = json.loads(value)
             except ValueError as error:
-                raise DataError(f"{self._describe_cell(column)}, not JSON: {error}") from error
+                raise self._cell_error(column, f", not JSON: {error}") from error
         if value is None or value == []:
             return None
         if not isinstance(value, list) or not all(isinstance(tool, Mapping) for tool in value):
-            raise DataError(f"{self._describe_cell(column)}, not a list of tools, each a JSON schema")
+            raise self._cell_error(column, ", not a list of tools, each a JSON schema")
         return [without_nulls(tool) for tool in value]
 
-    def error(self, column: str, message: str) -> DataError:
+    def error(self, column: str, message: str) -> RowError:
         """Return an error about a column."""
-        return DataError(f"{self._row_name}: column {column!r}: {message}")
+        return RowError(self._number, f": column {column!r}: {message}")
 
     def _message(self, column: str, index: int, item: Any) -> Message:
         try:
             return parse_message(item)
         except InvalidMessage as error:
-            raise DataError(f"{self._row_name}: column {column!r}, message {index + 1} {error}") from error
+            raise RowError(self._number, f": column {column!r}, message {index + 1} {error}") from error
 
-    def _describe_cell(self, column: str) -> str:
-        return f"{self._row_name}: column {column!r} holds {describe_value(self._row[column])}"
+    def _cell_error(self, column: str, problem: str) -> RowError:
+        value = describe_value(self._row[column])
+        return RowError(self._number, f": column {column!r} holds {value}{problem}")

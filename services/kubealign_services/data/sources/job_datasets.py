@@ -23,8 +23,9 @@ class JobDatasets:
 
     def texts(self) -> Iterator[str]:
         """Yield all training texts, as a tokenizer is trained on them."""
-        for number, row in enumerate(self.train):
-            yield from training_texts(read_example(self.spec.value, row, number))
+        with self.train.located_errors():
+            for number, row in enumerate(self.train):
+                yield from training_texts(read_example(self.spec.value, row, number))
 
 
 def open_datasets(job: AlignmentJob, cache: Path, results: Mapping[str, Path]) -> JobDatasets:

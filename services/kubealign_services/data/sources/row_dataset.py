@@ -8,7 +8,8 @@ content.)
 import difflib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -19,7 +20,7 @@ import pyarrow
 import pyarrow.parquet
 
 from kubealign.spec.sections.data import DataSource, HuggingFaceDataset
-from kubealign_services.data.errors import DataError
+from kubealign_services.data.errors import DataError, RowError
 from kubealign_services.data.sources.source_files import file_format, source_files
 
 #: One row: column -> any JSON value (or Parquet value).
@@ -32,12 +33,16 @@ _ENCODING = "utf-8-sig"
 
 @dataclass(frozen=True)
 class RowDataset:
-    """Rows that can be iterated repeatedly. `name`: for errors; `columns`: those of the first row."""
+    """Rows that can be iterated repeatedly.
+
+    `name`: for errors; `columns`: those of the first row; `_files`: file -> field that names it.
+    """
 
     name: str
     columns: tuple[str, ...]
     _read: Callable[[], Iterable[SourceRow]]
     _limit: int | None
+    _files: Mapping[Path, str] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[SourceRow]:
         return islice(iter(self._read()), self._limit)
@@ -50,7 +55,24 @@ class RowDataset:
         def read() -> Iterator[SourceRow]:
             return ({**row, **values} for row in self._read())
 
-        return RowDataset(self.name, tuple(dict.fromkeys((*self.columns, *values))), read, self._limit)
+        return replace(self, columns=tuple(dict.fromkeys((*self.columns, *values))), _read=read)
+
+    @contextmanager
+    def located_errors(self) -> Iterator[None]:
+        """Add the file to the RowErrors of the block, where there are several files."""
+        try:
+            yield
+        except RowError as error:
+            raise DataError(f"row {error.row + 1}{self._location(error.row)}{error.problem}") from error
+
+    def _location(self, number: int) -> str:
+        first = 0
+        for path, spec_path in self._files.items() if len(self._files) > 1 else ():
+            rows = sum(1 for _ in _read_files({path: spec_path}))
+            if number < first + rows:
+                return f" (row {number - first + 1} of {path})"
+            first += rows
+        return ""
 
 
 def open_source(
@@ -70,6 +92,7 @@ def open_source(
     Raises DataError when the source is missing, unreadable or empty.
     """
     if source.hugging_face is not None:
+        files: dict[Path, str] = {}
         name, read = source.hugging_face.name, _hugging_face(source.hugging_face, spec_path, cache)
     else:
         files = source_files(source, spec_path, results)
@@ -77,7 +100,7 @@ def open_source(
     first = next(iter(read()), None)
     if first is None:
         raise DataError(f"{spec_path}: {name} has no rows")
-    return RowDataset(name, tuple(first), read, limit)
+    return RowDataset(name, tuple(first), read, limit, files)
 
 
 def require_columns(source: RowDataset, columns: Mapping[str, str]) -> None:
@@ -86,20 +109,20 @@ def require_columns(source: RowDataset, columns: Mapping[str, str]) -> None:
     Args:
         columns: Field of the spec -> the column that it names.
     """
-    for field, column in columns.items():
+    for spec_path, column in columns.items():
         if column not in source.columns:
             near = difflib.get_close_matches(column, source.columns, n=1, cutoff=0.5)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise DataError(
-                f"{field}: {source.name} has no column {column!r}; "
+                f"{spec_path}: {source.name} has no column {column!r}; "
                 f"it has {', '.join(map(repr, source.columns))}{hint}"
             )
 
 
 def _read_files(files: Mapping[Path, str]) -> Iterator[SourceRow]:
-    for path, field in files.items():
+    for path, spec_path in files.items():
         read = _json_rows if file_format(path) == "JSON" else _parquet_rows
-        yield from _wrap_read_errors(read(path), path, field)
+        yield from _wrap_read_errors(read(path), path, spec_path)
 
 
 def _files_name(files: Sequence[Path]) -> str:

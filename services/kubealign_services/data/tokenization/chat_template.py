@@ -9,7 +9,7 @@ from typing import Any
 import jinja2
 from transformers import PreTrainedTokenizerBase
 
-from kubealign_services.data.errors import DataError
+from kubealign_services.data.errors import DataError, RowError
 from kubealign_services.data.rows.example import Example, Message
 from kubealign_services.data.tokenization.tokenizers import prefix_ids
 
@@ -85,7 +85,7 @@ def template_errors(number: int) -> Iterator[None]:
     try:
         yield
     except (jinja2.TemplateError, TypeError, KeyError) as error:
-        raise DataError(f"row {number + 1}: the chat template rejects its messages: {error}") from error
+        raise RowError(number, f": the chat template rejects its messages: {error}") from error
 
 
 def plain_template_texts(messages: Iterable[Message]) -> list[str]:

@@ -18,7 +18,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from kubealign_services.data.errors import DataError
+from kubealign_services.data.errors import RowError
 from kubealign_services.data.rows.example import Dialogue, Example, Message
 from kubealign_services.data.tokenization.chat_template import ChatTemplate, plain_template_texts
 from kubealign_services.data.tokenization.end_of_turn import end_of_turn_id
@@ -97,9 +97,10 @@ class ExampleTokenizer:
         ]
         start = min(first for _, (first, _) in conversations)
         if len({text[:start] for text, _ in conversations}) > 1:
-            raise DataError(
-                f"row {example.number + 1}: the chat template renders the prompt differently before the "
-                "two answers: a preference is between two answers to one prompt"
+            raise RowError(
+                example.number,
+                ": the chat template renders the prompt differently before the "
+                "two answers: a preference is between two answers to one prompt",
             )
         return [[text[:start], text[start:end]] for text, (_, end) in conversations]
 
@@ -109,9 +110,7 @@ class ExampleTokenizer:
         first = sequences[0]
         prompt = (self._prefix_ids if isinstance(example.prompt, str) else []) + first[0]
         if not prompt:
-            raise DataError(
-                f"row {example.number + 1}: the prompt {text!r} has no tokens; one at least is needed"
-            )
+            raise RowError(example.number, f": the prompt {text!r} has no tokens; one at least is needed")
         if example.dialogue is not None:
             response = self._ended([token for ids in first[1:] for token in ids])
             mask = [1 - index % 2 for index, ids in enumerate(first[1:]) for _ in ids]

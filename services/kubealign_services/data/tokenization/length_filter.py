@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kubealign.spec.sections.data import OverlongPolicy
-from kubealign_services.data.errors import DataError
+from kubealign_services.data.errors import DataError, RowError
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,11 @@ def fit_prompt(
     if allowed == len(prompt):
         return list(prompt)
     if overlong is OverlongPolicy.FAIL:
-        raise DataError(
-            f"row {number + 1} is too long: a prompt of {len(prompt)} tokens"
+        raise RowError(
+            number,
+            f" is too long: a prompt of {len(prompt)} tokens"
             + (f" and a response of {response}" if response else "")
-            + f"; there is room for {_describe_budget(space)} (overlong: Drop or Truncate accepts it)"
+            + f"; there is room for {_describe_budget(space)} (overlong: Drop or Truncate accepts it)",
         )
     if overlong is OverlongPolicy.DROP or allowed <= beginning:
         return None

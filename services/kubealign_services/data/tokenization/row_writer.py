@@ -14,7 +14,7 @@ import pyarrow.parquet
 from transformers import PreTrainedTokenizerBase
 
 from kubealign.spec.sections.data import Data
-from kubealign_services.data.errors import DataError
+from kubealign_services.data.errors import DataError, RowError
 from kubealign_services.data.prepared import DatasetReport
 from kubealign_services.data.rows.field_mapping import (
     chat_template_kwargs,
@@ -78,7 +78,7 @@ def write_rows(
     """
     check_template_variables(tokenizer, _template_fields(data, f"{spec_path}.{data.member}.format.chat"))
     writer = _RowEncoder(source, data, tokenizer, room, group_by)
-    with pyarrow.parquet.ParquetWriter(path, _schema(data.member)) as file:
+    with source.located_errors(), pyarrow.parquet.ParquetWriter(path, _schema(data.member)) as file:
         for block in _blocks(enumerate(source), _BLOCK_ROWS):
             file.write_batch(
                 pyarrow.RecordBatch.from_pylist(writer.encode(block), schema=_schema(data.member))
@@ -165,7 +165,7 @@ class _RowEncoder:
         )
         self._left_out.update(left_out)
         if self._group_by is not None and (self._group_by not in row or self._group_by in left_out):
-            raise DataError(f"row {item.example.number + 1} has no column {self._group_by!r} to group by")
+            raise RowError(item.example.number, f" has no column {self._group_by!r} to group by")
         self._kept += 1
         self._truncated += len(prompt) < len(item.prompt_tokens)
         self._count_tokens(prompt, response, item)

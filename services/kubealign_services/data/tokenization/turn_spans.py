@@ -13,7 +13,7 @@ from typing import Any
 
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from kubealign_services.data.errors import DataError
+from kubealign_services.data.errors import DataError, RowError
 from kubealign_services.data.rows.example import Dialogue, Example, Message
 from kubealign_services.data.tokenization.chat_template import ChatTemplate, template_errors
 from kubealign_services.data.tokenization.end_of_turn import end_of_turn_id
@@ -81,9 +81,10 @@ class TurnFinder:
         (text,), (marks,) = rendered
         assistant = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
         if len(marks) != len(assistant):
-            raise DataError(
-                f"row {example.number + 1}: the chat template marks {len(marks)} parts as the assistant's, "
-                f"which has {len(assistant)} messages: they cannot be told apart"
+            raise RowError(
+                example.number,
+                f": the chat template marks {len(marks)} parts as the assistant's, "
+                f"which has {len(assistant)} messages: they cannot be told apart",
             )
         return text, {
             index: (first, self._with_end(text, last))
@@ -118,10 +119,11 @@ class TurnFinder:
                 at = rendered.find(token, max(0, start - len(token) + 1), start + len(token) - 1)
                 start = at if 0 <= at < start < at + len(token) else start
         if start < len(self.template.render(messages[:-1], example)):
-            raise DataError(
-                f"row {example.number + 1}: the chat template renders the messages before the last one "
+            raise RowError(
+                example.number,
+                ": the chat template renders the messages before the last one "
                 "differently when the last one follows, so no prompt could be sampled that the answer "
-                "continues: give the tokenizer a template that renders them alike"
+                "continues: give the tokenizer a template that renders them alike",
             )
         return start
 
@@ -154,9 +156,10 @@ class TurnFinder:
 
 def _rewritten(index: int, example: Example) -> DataError:
     """Return the error for a template that renders a turn differently than it is sampled."""
-    return DataError(
-        f"row {example.number + 1}: the chat template rewrites history: it renders message {index + 1}, or "
+    return RowError(
+        example.number,
+        f": the chat template rewrites history: it renders message {index + 1}, or "
         "those before it, differently once others follow (as Qwen 3 removes the reasoning of earlier turns), "
         "so the turn cannot be imitated as it would be sampled: set turns: Last, or give the tokenizer a "
-        "template that keeps what it has rendered"
+        "template that keeps what it has rendered",
     )
