@@ -1,13 +1,14 @@
 """Prints the errors and the notices of a job file to the terminal."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
-from kubealign.diagnostics.job_notices import JobNotice, NoticeLevel
+from kubealign.diagnostics.job_notices import NoticeLevel, job_notices
 from kubealign.spec.errors import SpecError
+from kubealign.spec.job import AlignmentJob
 
 
 def print_errors(errors: Iterable[SpecError]) -> None:
@@ -22,10 +23,11 @@ def print_errors(errors: Iterable[SpecError]) -> None:
         console.print(text, soft_wrap=True)
 
 
-def print_notices(file: Path, job: str, notices: Iterable[JobNotice]) -> None:
-    """Print one notice per line to stderr; coloured on a terminal only."""
+def print_notices(file: Path, jobs: Sequence[AlignmentJob]) -> None:
+    """Print the notices about a file's jobs to stderr, one per line; coloured on a terminal only."""
     console = Console(stderr=True)
-    for notice in notices:
-        style = "yellow" if notice.level is NoticeLevel.WARNING else "dim"
-        text = Text(f"{file}: {job}: ").append(f"{notice.level}: ", style=style)
-        console.print(text.append(f"{notice.path}: {notice.message}"), soft_wrap=True)
+    for job in jobs:
+        for notice in job_notices(job, jobs):
+            style = "yellow" if notice.level is NoticeLevel.WARNING else "dim"
+            text = Text(f"{file}: {job.name}: ").append(f"{notice.level}: ", style=style)
+            console.print(text.append(f"{notice.path}: {notice.message}"), soft_wrap=True)

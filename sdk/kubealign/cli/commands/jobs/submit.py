@@ -28,12 +28,16 @@ async def submit(
 ) -> None:
     """Submit a file's jobs and return. They run on the cluster, or on this machine in the background.
 
-    A job that depends on another one waits for it.
+    A job that depends on another one waits for it. Warnings and notes about the jobs (see validate) are
+    printed first.
     """
+    from kubealign.cli.views.spec_errors import print_notices
     from kubealign.spec.dependencies import order_by_dependencies
     from kubealign.spec.loading.loader import load_jobs
 
-    jobs = order_by_dependencies(load_jobs(file, parse_parameters(param), set_), finished=lambda name: True)
+    loaded = load_jobs(file, parse_parameters(param), set_)
+    jobs = order_by_dependencies(loaded, finished=lambda name: True)
+    print_notices(file, loaded)
     records = [
         await ctx.backend.create(
             _document_in_namespace(job, ctx.target.namespace, ctx.namespace), dry_run=dry_run

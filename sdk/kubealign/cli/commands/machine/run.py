@@ -47,11 +47,13 @@ def run(
 ) -> None:
     """Run a file's jobs on this machine, in the order of their dependencies.
 
-    Ctrl-C stops gracefully; the same command resumes from the last checkpoint.
+    Ctrl-C stops gracefully; the same command resumes from the last checkpoint. Warnings and notes about the
+    jobs (see validate) are printed first.
     """
     # Imported here, as in every command, so that other commands start faster.
     from rich.console import Console
 
+    from kubealign.cli.views.spec_errors import print_notices
     from kubealign.local.display.terminal import display_for
     from kubealign.local.runner.admission import succeeded_in
     from kubealign.local.runner.dry_run import describe_plan
@@ -62,7 +64,9 @@ def run(
 
     runs_dir = runs_dir.absolute()
     with exit_on_error():
-        jobs = order_by_dependencies(load_jobs(file, parse_parameters(param), set_), succeeded_in(runs_dir))
+        loaded = load_jobs(file, parse_parameters(param), set_)
+        jobs = order_by_dependencies(loaded, succeeded_in(runs_dir))
+        print_notices(file, loaded)
         if dry_run:
             for line in describe_plan(jobs):
                 typer.echo(line)

@@ -19,7 +19,6 @@ def validate(
     A valid job may have warnings, of settings that can spoil the run, and notes, of settings without effect.
     """
     from kubealign.cli.views.spec_errors import print_errors, print_notices
-    from kubealign.diagnostics.job_notices import job_notices
     from kubealign.spec.loading.loader import load_files
 
     checked, errors = load_files(files, parse_parameters(param), set_)
@@ -29,7 +28,6 @@ def validate(
         if not file.errors:
             jobs = "1 job" if len(file.jobs) == 1 else f"{len(file.jobs)} jobs"
             typer.echo(f"{file.path}: {jobs}, valid")
-            for job in file.jobs:
-                print_notices(file.path, job.name, job_notices(job, file.jobs))
+            print_notices(file.path, file.jobs)
     if errors or any(file.errors for file in checked):
         raise typer.Exit(CliExitCode.INVALID_JOB)
