@@ -138,6 +138,15 @@ class AlignmentJobSpec(SpecModel):
             raise field_errors("AlignmentJobSpec", *invalid)
         return self
 
+    def total_steps(self, rows: int) -> int:
+        """Return the number of steps of the job, over which its schedules extend.
+
+        Args:
+            rows: Number of rows of the prepared training data.
+        """
+        steps = self.algorithm.value.steps_of_epochs(rows)
+        return self.max_steps if steps is None else min(self.max_steps, steps)
+
     @property
     def samples(self) -> bool:
         """True if the job has rollout workers."""

@@ -64,6 +64,8 @@ class ProgressSnapshot:
                 await self.skip_existing_steps(reader)
             new = await reader.metrics(self._last_entry or STREAM_START)
             self.progress = await reader.progress() or self.progress
+            # Fewer than the spec's maxSteps where the job ends after a number of epochs.
+            self.max_steps = self.progress.max_steps or self.max_steps
             self.heartbeats = await reader.heartbeats([view.name for view in self.processes])
             samples = await reader.newest_samples(1)
         except ReadModelUnavailable:

@@ -11,8 +11,11 @@ def describe_plan(jobs: Sequence[AlignmentJob]) -> Iterator[str]:
     """Yield lines that list each job with its processes, in start order."""
     for job in jobs:
         needed = sorted(dependency_names(job))
-        yield f"{job.name}: {job.spec.algorithm.member}, {job.spec.max_steps} steps" + (
-            f", after {', '.join(needed)}" if needed else ""
+        epochs = getattr(job.spec.algorithm.value, "max_epochs", None)
+        yield (
+            f"{job.name}: {job.spec.algorithm.member}, {job.spec.max_steps} steps"
+            + (f" or {epochs} epochs" if epochs else "")
+            + (f", after {', '.join(needed)}" if needed else "")
         )
         rows = [
             ("nats", "nats-server", "tls://127.0.0.1", ""),

@@ -81,6 +81,10 @@ class AlgorithmSpec(SpecModel):
         """Optimiser steps per step."""
         return 1
 
+    def steps_of_epochs(self, rows: int) -> int | None:
+        """Return the number of steps of maxEpochs epochs over `rows` rows; None: maxEpochs is not set."""
+        return None
+
 
 class RowAlgorithmSpec(AlgorithmSpec):
     """Fields of all algorithms that read given rows."""
@@ -95,5 +99,9 @@ class OfflineSpec(RowAlgorithmSpec):
         None,
         ge=1,
         le=MAX_INT32,
-        description="End the job after this many epochs over the data, unless maxSteps ends it earlier.",
+        description="End the job after this many epochs over the data, unless maxSteps ends it earlier. The "
+        "learning rate schedule then ends with the last epoch.",
     )
+
+    def steps_of_epochs(self, rows: int) -> int | None:
+        return None if self.max_epochs is None else -(-self.max_epochs * rows // self.rows_per_step)

@@ -40,6 +40,14 @@ class OnPolicySpec(AlgorithmSpec):
 
     prompts_per_step: int = Field(64, ge=1, le=MAX_INT32, description="Prompts per step.")
     samples_per_prompt: int = Field(1, ge=1, le=MAX_INT32, description="Responses sampled for each prompt.")
+    max_epochs: int | None = Field(
+        None,
+        ge=1,
+        le=MAX_INT32,
+        description="End the job after as many steps as this many epochs over the prompts take, unless "
+        "maxSteps ends it earlier; the learning rate schedule then ends with them. The last step is filled "
+        "with prompts of the next epoch. Replacements of failed or dropped groups are not counted.",
+    )
     minibatch_sequences: int | None = Field(
         None,
         ge=1,
@@ -107,6 +115,9 @@ class OnPolicySpec(AlgorithmSpec):
     def sequences_per_step(self) -> int:
         """Sequences sampled per step."""
         return self.prompts_per_step * self.samples_per_prompt
+
+    def steps_of_epochs(self, rows: int) -> int | None:
+        return None if self.max_epochs is None else -(-self.max_epochs * rows // self.prompts_per_step)
 
     @property
     def updates_per_step(self) -> int:

@@ -27,13 +27,14 @@ async def serve(context: ProcessContext) -> None:
     if critic is None or objective is None:
         raise PermanentFailure(f"{spec.algorithm.member} has no critic")
     prepared = load_prepared(context.settings.run_dir)
+    steps = spec.total_steps(prepared.report.train.rows_kept)
     process = TrainedModelProcess(context, "critic", critic)
     process.log_learning_rate(spec.critic_learning_rate)
     core = process.create_core(
         lambda: process.create_backend(
             prepared.model_folder("critic"),
             Head.VALUE,
-            total_updates=spec.max_steps * spec.algorithm.value.updates_per_step,
+            total_updates=steps * spec.algorithm.value.updates_per_step,
             head_init=critic.head_init,
         ),
         objective,

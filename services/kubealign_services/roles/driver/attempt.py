@@ -154,6 +154,7 @@ async def _build_run(
 ) -> TrainingRun:
     """Wire up everything that the training loop uses."""
     job, run_dir, trainer = context.job, context.run_dir, context.trainer
+    total_steps = job.spec.total_steps(context.prepared.report.train.rows_kept)
     algorithm = build_algorithm(job)
     sync: WeightSync = NoSync()
     if replay is None:
@@ -184,7 +185,7 @@ async def _build_run(
     return TrainingRun(
         run_dir=run_dir,
         # A replay keeps the recorded job's number of steps, because schedules depend on it.
-        max_steps=job.spec.max_steps if replay is None else replay.last_step,
+        max_steps=total_steps if replay is None else replay.last_step,
         checkpoint_every=job.spec.checkpoint.every_steps,
         critic_warmup_steps=getattr(job.spec.algorithm.value, "critic_warmup_steps", 0),
         algorithm=algorithm,

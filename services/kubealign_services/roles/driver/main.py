@@ -125,6 +125,7 @@ async def _run_attempts(
 ) -> None:
     """Run one attempt after another, each under a new fence, until one ends without a recoverable error."""
     prepared = load_prepared(context.settings.run_dir)
+    progress.max_steps = context.job.spec.total_steps(prepared.report.train.rows_kept)
     sinks: list[MetricSink] = [telemetry, *other_sinks]
     fruitless = 0
     while True:

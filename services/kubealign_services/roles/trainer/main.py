@@ -109,12 +109,13 @@ def _create_backend(process: TrainedModelProcess, prepared: PreparedJob) -> Trai
     """Create the training backend of the policy."""
     spec = process.context.job.spec
     algorithm = spec.algorithm.value
+    steps = spec.total_steps(prepared.report.train.rows_kept)
     warmup = getattr(algorithm, "critic_warmup_steps", 0)
     pooling = getattr(algorithm, "pooling", None)
     return process.create_backend(
         prepared.model_folder("policy"),
         Head.LANGUAGE_MODEL if pooling is None else Head.SCORE,
-        total_updates=max(1, spec.max_steps - warmup) * algorithm.updates_per_step,
+        total_updates=max(1, steps - warmup) * algorithm.updates_per_step,
         pooling=None if pooling is None else pooling.value,
         scores=spec.reward_score_names,
     )
