@@ -16,12 +16,14 @@ FULL ?=
 # Number of test files that run in parallel, in collection order: the longest first. The tests of a file share the
 # processes that it has started.
 WORKERS ?= 2
+# Tests that a run leaves out: the long ones, unless it is test-full.
+SELECTION ?= -m "not full"
 TIER := $(RUN)/python -m tests.support.tier
-INTEGRATION := $(TIER) integration $(RUN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder tests/integration
-CLUSTER := $(TIER) cluster $(RUN)/python -m pytest tests/cluster
+INTEGRATION := $(TIER) integration $(RUN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(SELECTION) tests/integration
+CLUSTER := $(TIER) cluster $(RUN)/python -m pytest $(SELECTION) tests/cluster
 
 # One thread per test: these models are too small for more.
-LEARNING := env OMP_NUM_THREADS=1 $(TIER) learning $(RUN)/python -m pytest -n 2 tests/learning
+LEARNING := env OMP_NUM_THREADS=1 $(TIER) learning $(RUN)/python -m pytest -n 2 $(SELECTION) tests/learning
 UNIT := env OMP_NUM_THREADS=1 $(TIER) unit $(RUN)/python -m pytest -n 2 tests/unit
 # Selection of unit tests, such as -m "not slow".
 UNIT_OPTIONS ?=
@@ -30,7 +32,7 @@ UNIT_OPTIONS ?=
 SMOKE := tests/integration/bad_input/test_bad_data.py tests/integration/checkpoints tests/integration/client tests/integration/data_generation tests/integration/kube tests/integration/operator tests/integration/planning tests/integration/rpc/test_rpc_server.py tests/integration/scoring tests/integration/telemetry tests/integration/weights/test_refit_logprobs.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo gsm8k test test-fast test-unit test-integration test-gpu test-learning cluster-tools test-cluster lint format goldens protos docs crd images images-test bench bench-full bench-page bench-profile bench-algorithms bench-operator bench-dashboard screenshots lock clean
+.PHONY: help demo gsm8k test test-full test-fast test-unit test-integration test-gpu test-learning cluster-tools test-cluster lint format goldens protos docs crd images images-test bench bench-full bench-page bench-profile bench-algorithms bench-operator bench-dashboard screenshots lock clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -76,7 +78,7 @@ gsm8k: $(VENV)/.services ## Run every algorithm on real text (DATA=folder with t
 # The type checker uses one core and the unit tests the other. The tools of the cluster tests are built at low priority
 # from the start; the learning tests run at low priority during the cluster tests, and their output comes
 # after that of the cluster tests.
-test: $(VENV)/.dev $(VENV)/.triton ## Run everything: lint, unit, integration, learning and cluster tests
+test: $(VENV)/.dev $(VENV)/.triton ## Run what CI runs: lint, unit, integration, learning and cluster tests
 	nice -n 10 $(MAKE) --no-print-directory cluster-tools & building=$$!; \
 	$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint test-unit && $(INTEGRATION); tested=$$?; \
 	[ $$tested = 0 ] || { kill $$building; wait $$building; $(TIER); exit $$tested; }; \
@@ -85,6 +87,9 @@ test: $(VENV)/.dev $(VENV)/.triton ## Run everything: lint, unit, integration, l
 	$(CLUSTER); tested=$$?; \
 	wait $$learning; learned=$$?; cat $$output; rm $$output; $(TIER); \
 	exit $$(( tested ? tested : learned ))
+
+test-full: ## Run the long tests too, such as whole examples in real pods and every algorithm on real text: two hours
+	$(MAKE) --no-print-directory test SELECTION=
 
 test-fast: $(VENV)/.dev ## Run lint, the unit tests that are not slow and a smoke test of each integration area
 	$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint test-unit UNIT_OPTIONS='-m "not slow"'

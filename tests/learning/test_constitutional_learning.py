@@ -30,6 +30,7 @@ def example() -> ModuleType:
     return loaded
 
 
+@pytest.mark.full
 async def test_revised_responses_and_preferences_are_truer_to_the_principle(tmp_path: Path) -> None:
     data, draw = example(), random.Random(1)
     words = [first + second for first in data.LETTERS for second in data.LETTERS]

@@ -59,7 +59,10 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", list(METHODS))
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.full] if name in ("ipo", "rpo") else []) for name in METHODS],
+)
 def test_the_margin_of_held_out_pairs_rises(name: str, tmp_path: Path) -> None:
     rows, times = (singles, 2) if name == "kto" else (pairs, 1)
     train, held_out = rows(1, times * ROWS), rows(2, times * HELD)

@@ -48,9 +48,14 @@ def assert_loads(tenant: Tenant, job: str) -> None:
     assert logits.isfinite().all()
 
 
-def test_three_jobs_run_in_order_and_leave_a_model_and_nothing_else(tenant: Tenant, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "is_shortened", [True, pytest.param(False, marks=pytest.mark.full)], ids=["shortened", "unchanged"]
+)
+def test_three_jobs_run_in_order_and_leave_a_model_and_nothing_else(
+    tenant: Tenant, tmp_path: Path, is_shortened: bool
+) -> None:
     make_data(tenant)
-    file, steps = jobs_file(tmp_path)
+    file, steps = jobs_file(tmp_path, is_shortened)
     watched = tenant.control_plane.kubectl.start("get", "aj", "-w", "-n", tenant.namespace)
     try:
         tenant.kubectl("apply", "-f", str(file))

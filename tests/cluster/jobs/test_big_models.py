@@ -58,6 +58,7 @@ def lose_server(tenant: Tenant, job: str) -> None:
 
 
 @pytest.mark.skipif(bool(ABSENT), reason=ABSENT)
+@pytest.mark.full
 def test_megatron_trains_in_two_pods_and_a_killed_triton_server_costs_no_pod(tenant: Tenant) -> None:
     prepare(tenant, _STEPS)
     set_pace(tenant, 0.0)

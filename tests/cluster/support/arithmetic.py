@@ -1,6 +1,5 @@
 """The arithmetic example in a real cluster: applied unchanged, or with fewer steps."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +9,11 @@ from .host_bind import HOST_BIND
 from .tenant import Tenant
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "arithmetic"
-#: Set to 1, this variable runs the three jobs unchanged, which takes about ten minutes more.
-WHOLE = "KUBEALIGN_WHOLE_EXAMPLES"
 
 SFT, REWARD_MODEL, PPO = "arithmetic-sft", "arithmetic-rm", "arithmetic-ppo"
-# Enough steps to see the metrics change; too few to learn anything.
-_FEWER_STEPS = {SFT: 60, REWARD_MODEL: 40, PPO: 6}
+# Enough steps and rows to see the metrics change; too few to learn anything.
+_FEWER_STEPS = {SFT: 24, REWARD_MODEL: 12, PPO: 6}
+_ROWS, _VALIDATION_ROWS, _PROMPTS_PER_STEP = 640, 64, 32
 _DATA_SECONDS = 120
 
 
@@ -35,18 +33,23 @@ def make_data(tenant: Tenant) -> None:
     )
 
 
-def jobs_file(folder: Path) -> tuple[Path, dict[str, int]]:
+def jobs_file(folder: Path, is_shortened: bool) -> tuple[Path, dict[str, int]]:
     """Return a file for `kubectl apply -f`, and the steps of each of its jobs.
 
-    The example's own file is returned where KUBEALIGN_WHOLE_EXAMPLES is 1. Otherwise a copy has fewer steps,
-    and validates SFT twice, with an early stop that SFT cannot reach."""
+    A shortened file has fewer steps and rows than the example's own, and validates SFT twice, with an early
+    stop that SFT cannot reach."""
     example = EXAMPLE / "cluster.yaml"
     jobs = list(yaml.safe_load_all(example.read_text()))
-    if os.environ.get(WHOLE) == "1":
+    if not is_shortened:
         return example, _steps(jobs)
     for job in jobs:
         spec = job["spec"]
         spec["maxSteps"] = _FEWER_STEPS[job["metadata"]["name"]]
+        for data, rows in ((spec["data"], _ROWS), (spec["validation"]["data"], _VALIDATION_ROWS)):
+            for dataset in data.values():
+                dataset["limit"] = rows
+        if ppo := spec["algorithm"].get("ppo"):
+            ppo |= {"promptsPerStep": _PROMPTS_PER_STEP, "minibatchSequences": _PROMPTS_PER_STEP // 2}
         if "everySteps" in spec["validation"]:
             spec["validation"]["everySteps"] = spec["maxSteps"] // 2
     shortened = folder / "cluster.yaml"

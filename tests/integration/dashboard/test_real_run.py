@@ -46,6 +46,7 @@ def paced_job(folder: Path) -> dict[str, Any]:
     )
 
 
+@pytest.mark.full
 async def test_the_lifecycle_of_a_job_over_http(tmp_path: Path, runs: Path) -> None:
     app = create_app(LocalAccess(runs, TOKEN), hosts=["127.0.0.1"])
     headers = {"Authorization": f"Bearer {TOKEN}"}

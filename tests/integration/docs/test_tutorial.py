@@ -23,6 +23,7 @@ def test_notebook_has_no_outputs() -> None:
 
 @pytest.mark.usefixtures("kernels")
 @pytest.mark.timeout(900)
+@pytest.mark.full
 async def test_notebook_runs_and_the_model_learns(tmp_path: Path) -> None:
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     folder = tmp_path / "empty"

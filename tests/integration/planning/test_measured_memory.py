@@ -102,7 +102,12 @@ def measured(folder: Path, job: str, part: str, ranks: int) -> list[dict[str, in
 
 @pytest.mark.parametrize(
     ("job", "part", "ranks"),
-    [("sft", "trainer", 1), ("ppo", "critic", 1), ("ppo", "rollout", 1), ("ppo", "trainer", 2)],
+    [
+        ("ppo", "trainer", 2),
+        pytest.param("sft", "trainer", 1, marks=pytest.mark.full),
+        pytest.param("ppo", "critic", 1, marks=pytest.mark.full),
+        pytest.param("ppo", "rollout", 1, marks=pytest.mark.full),
+    ],
 )
 def test_the_plan_is_within_a_tenth(folder: Path, job: str, part: str, ranks: int) -> None:
     (loaded,) = load_jobs(folder / f"{job}.yaml")

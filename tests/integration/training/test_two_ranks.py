@@ -170,7 +170,7 @@ def folder(tmp_path: Path) -> Path:
     ("precision", "checkpointing", "tolerance", "lora"),
     [
         (Precision.FLOAT32, True, 1e-5, None),
-        (Precision.BFLOAT16, False, 5e-2, None),
+        pytest.param(Precision.BFLOAT16, False, 5e-2, None, marks=pytest.mark.full),
         (Precision.FLOAT32, True, 1e-5, Lora(rank=3, alpha=12, dora=True)),
         (Precision.BFLOAT16, True, 5e-2, Lora(rank=3, alpha=12)),
     ],
