@@ -114,7 +114,7 @@ def _container(context: RenderContext, process: Process, mounts: Sequence[Mount]
         "command": command,
         "env": _environment(context, process),
         "ports": [{"name": name, "containerPort": port} for name, port in _ports(process).items()],
-        "resources": default_resources(platform, process.role),
+        "resources": default_resources(platform, process),
         "securityContext": container_security(),
         "terminationMessagePath": container.TERMINATION_FILE,
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -227,10 +227,15 @@ def _http(path: str) -> dict[str, Any]:
     return {"httpGet": {"path": path, "port": HEALTH_PORT}}
 
 
-def default_resources(platform: Platform, role: Role) -> dict[str, Any]:
-    """Return requests and limits of the role's container before any template is applied."""
-    resources: Mapping[str, Any] = platform.default_resources.get(
-        role, _BUILT_IN_RESOURCES.get(role, _ROLE_RESOURCES)
+def default_resources(platform: Platform, process: Process) -> dict[str, Any]:
+    """Return requests and limits of a process's container before any template is applied.
+
+    The preparation, which has the driver's role, has the driver's where it has none of its own.
+    """
+    configured = platform.default_resources
+    role = process.role
+    resources: Mapping[str, Any] = configured.get(
+        process.group, configured.get(role, _BUILT_IN_RESOURCES.get(role, _ROLE_RESOURCES))
     )
     return {
         kind: dict(mapping(resources.get(kind))) for kind in ("requests", "limits") if resources.get(kind)

@@ -183,6 +183,16 @@ def test_platform_resources_replace_the_built_in_ones() -> None:
     assert "requests" in _main(created["driver"])["resources"]
 
 
+def test_preparation_has_resources_of_its_own() -> None:
+    """Without them it has the driver's, whose role it has."""
+    driver, own = {"requests": {"cpu": "1"}}, {"requests": {"cpu": "3"}}
+    created = _pods(sft(), replace(PLATFORM, default_resources={"driver": driver}))
+    assert _main(created["prepare"])["resources"] == _main(created["driver"])["resources"] == driver
+    created = _pods(sft(), replace(PLATFORM, default_resources={"driver": driver, "prepare": own}))
+    assert _main(created["prepare"])["resources"] == own
+    assert _main(created["driver"])["resources"] == driver
+
+
 def test_a_template_cannot_change_selector_labels() -> None:
     job = sft()
     job["metadata"]["labels"] = {
