@@ -28,8 +28,8 @@ UNIT := env OMP_NUM_THREADS=1 $(TIER) unit $(RUN)/python -m pytest -n 2 tests/un
 # Selection of unit tests, such as -m "not slow".
 UNIT_OPTIONS ?=
 
-# One file of each integration area: processes start, and the areas work together.
-SMOKE := tests/integration/bad_input/test_bad_data.py tests/integration/checkpoints tests/integration/client tests/integration/data_generation tests/integration/kube tests/integration/operator tests/integration/planning tests/integration/rpc/test_rpc_server.py tests/integration/scoring tests/integration/telemetry tests/integration/weights/test_refit_logprobs.py
+# Quick files of most integration areas: processes start, and the areas work together.
+SMOKE := tests/integration/bad_input/test_bad_data.py tests/integration/checkpoints tests/integration/client/test_bare_wheel.py tests/integration/data_generation tests/integration/kube tests/integration/operator tests/integration/rpc/test_rpc_server.py tests/integration/scoring tests/integration/telemetry tests/integration/weights/test_refit_logprobs.py
 
 .DEFAULT_GOAL := help
 .PHONY: help demo gsm8k test test-full test-fast test-unit test-integration test-gpu test-learning cluster-tools test-cluster lint format goldens protos docs crd images images-test bench bench-full bench-page bench-profile bench-algorithms bench-operator bench-dashboard screenshots lock clean
@@ -91,7 +91,7 @@ test: $(VENV)/.dev $(VENV)/.triton ## Run what CI runs: lint, unit, integration,
 test-full: ## Run the long tests too, such as whole examples in real pods and every algorithm on real text: two hours
 	$(MAKE) --no-print-directory test SELECTION=
 
-test-fast: $(VENV)/.dev ## Run lint, the unit tests that are not slow and a smoke test of each integration area
+test-fast: $(VENV)/.dev ## Run lint, the unit tests that are not slow and smoke tests of most integration areas
 	$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint test-unit UNIT_OPTIONS='-m "not slow"'
 	$(TIER) smoke $(RUN)/python -m pytest -n $(WORKERS) --dist loadfile $(SMOKE)
 	@$(TIER)

@@ -33,6 +33,7 @@ LEFT_OUT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_init_writes_a_valid_job(run: Run, tmp_path: Path, algorithm: str) -> None:
     written = run("init", algorithm)
@@ -43,6 +44,7 @@ def test_init_writes_a_valid_job(run: Run, tmp_path: Path, algorithm: str) -> No
     assert (checked.exit_code, checked.stdout) == (0, f"{path}: 1 job, valid\n"), checked.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_commented_fields_are_the_defaults(algorithm: str) -> None:
     text = job_template(algorithm, "mine")
