@@ -78,7 +78,7 @@ def test_every_method_that_samples_its_batches_is_among_the_cases() -> None:
         for member, field in Algorithm.model_fields.items()
         if getattr(nested_model(field.annotation), "online", False)
     }
-    assert online - {"custom"} == set(CASES)
+    assert online - {"custom", "onPolicyDistillation"} == set(CASES)
 
 
 @pytest.mark.parametrize(
@@ -90,6 +90,24 @@ def test_the_mean_reward_rises(tmp_path: Path, name: str) -> None:
     rewards = OnlineLearner(tmp_path, task, {name: case.entry}, SEED).learn(26)
     assert fmean(rewards[:2]) < 0.1, rewards
     assert fmean(rewards[-4:]) > case.above, rewards
+
+
+def test_the_student_s_samples_approach_those_of_the_teacher(tmp_path: Path) -> None:
+    """On-policy distillation without rewards: a teacher that has learned the task by rewards judges a student
+    that starts from the same weights."""
+    teacher = OnlineLearner(tmp_path / "teacher", TASK, {"rloo": CASES["rloo"].entry}, SEED)
+    teacher.learn(26)
+    teacher.trainer.export(tmp_path / "taught")
+    algorithm = {"onPolicyDistillation": SAMPLES | {"samplesPerPrompt": 2, "minibatchSequences": 24}}
+    student = OnlineLearner(tmp_path / "student", TASK, algorithm, SEED, reference=tmp_path / "taught")
+    student.learn(20)
+    score, divergence = (
+        [line[name] for line in student.figures] for name in ("task/mean", "kl/reference_sequence")
+    )
+    assert teacher.figures[-1]["task/mean"] > 0.8
+    assert score[0] < 0.1 and divergence[0] > 5
+    assert fmean(score[-4:]) > 0.7, score
+    assert fmean(divergence[-4:]) < 0.2 * divergence[0], divergence
 
 
 @pytest.mark.parametrize("name", ["ppo", pytest.param("grpo", marks=pytest.mark.full)])

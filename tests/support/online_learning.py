@@ -56,8 +56,15 @@ class Task:
 class OnlineLearner:
     """One job. `figures`: metrics of each step so far. `batch`: batch of the latest training step."""
 
-    def __init__(self, folder: Path, task: Task, algorithm: dict[str, Any], seed: int = 1) -> None:
-        """algorithm: as in a job's spec."""
+    def __init__(
+        self,
+        folder: Path,
+        task: Task,
+        algorithm: dict[str, Any],
+        seed: int = 1,
+        reference: Path | None = None,
+    ) -> None:
+        """algorithm: as in a job's spec. reference: folder of a model; None: the policy's initial weights."""
         self.figures: list[dict[str, float]] = []
         self.batch: Batch | None = None
         union = AlgorithmUnion.model_validate(algorithm)
@@ -80,7 +87,9 @@ class OnlineLearner:
         self._reference = None
         if self._algorithm.needs_reference:
             precision = trainer.backend.value.precision
-            self._reference = FrozenTorchModel.load(folder / "model", Head.LANGUAGE_MODEL, precision, 8192)
+            self._reference = FrozenTorchModel.load(
+                reference or folder / "model", Head.LANGUAGE_MODEL, precision, 8192
+            )
         engine = EngineSpec.model_validate({"maxSequences": 256} | task.engine)
         self._engine = TorchRolloutEngine.create(folder / "model", engine)
         self._state: dict[str, float] = {}
@@ -110,7 +119,9 @@ class OnlineLearner:
         sampled = SamplingInfo(1.0, self._task.max_tokens, int(self.spec.greedy_baseline))
         batch = assemble_batch(groups, ["task"], sampled, self.version, reference=False)
         figures: dict[str, float] = {"data/uninformative_groups": float(self._dynamic.dropped)}
-        figures |= combine_rewards(batch, [_REWARD], self.version + 1, self._moments)
+        rewards = [_REWARD] if self.spec.needs_rewards else []
+        figures |= combine_rewards(batch, rewards, self.version + 1, self._moments)
+        figures["task/mean"] = float(batch.sequence("reward.task").mean())
         if self._reference is not None:
             names = frozenset({"logprobs"})
             batch.token_columns["reference_logprobs"] = self._reference.forward(batch, names)["logprobs"]

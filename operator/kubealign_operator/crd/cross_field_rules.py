@@ -222,6 +222,12 @@ def _critic_rules(name: str, algorithm_is_set: str, *, has_critic: bool) -> Iter
 
 
 def _reference_rules(name: str, algorithm_is_set: str, model: type[AlgorithmSpec]) -> Iterator[CelRule]:
+    if model.reference_model is Requirement.NEEDED:
+        yield CelRule(
+            implies(algorithm_is_set, "has(self.reference) && has(self.reference.model)"),
+            f"{name} learns from the reference as its teacher: name a model",
+            field_path=".reference",
+        )
     remedy, condition = "remove it", ""
     if issubclass(model, OnPolicySpec):
         kl = f"self.algorithm.{name}.kl"

@@ -21,6 +21,7 @@ from kubealign.spec.algorithms import (
     RLOOSpec,
     WeightBounds,
 )
+from kubealign.spec.algorithms.on_policy_distillation import KL_REMEDY, OnPolicyDistillationSpec
 from kubealign.spec.base import SpecUnion, field_alias
 from kubealign.spec.cross_field_validation import RESERVED_NAMES
 from kubealign.spec.field_lookup import item_type, nested_model
@@ -190,6 +191,14 @@ _RESERVED_FOLDER_LIST = ", ".join(cel_string(folder) for folder in RESERVED_FOLD
 _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
     KL: _KL_RULES,
     RLOOSpec: [_KL_IN_REWARD_RULE],
+    OnPolicyDistillationSpec: [
+        CelRule(
+            "self.kl.placement == 'Reward' && self.kl.estimator == 'K1' && "
+            "has(self.kl.fixed) && self.kl.fixed.coefficient > 0.0",
+            KL_REMEDY,
+            field_path=".kl",
+        )
+    ],
     PPOSpec: [
         CelRule(
             "self.advantage.center != 'LeaveOneOut'",

@@ -120,6 +120,11 @@ def _check_critic(
 def _check_reference(
     algorithm: Algorithm, reference: "Reference | None", trainer: Trainer
 ) -> Iterator[FieldProblem]:
+    if algorithm.value.reference_model is Requirement.NEEDED and (
+        reference is None or reference.model is None
+    ):
+        text = f"{_algorithm_name(algorithm)} learns from the reference as its teacher: name a model"
+        yield ("reference", "model"), None, text
     if reference is None:
         return
     if not algorithm.value.uses_reference:

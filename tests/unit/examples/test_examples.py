@@ -120,7 +120,7 @@ def test_rewards_of_word_problems() -> None:
         ("gsm8k/jobs.yaml", 5),
         ("lora/jobs.yaml", 4),
         ("preference/jobs.yaml", 7),
-        ("distillation/jobs.yaml", 3),
+        ("distillation/jobs.yaml", 4),
         ("plugin/jobs.yaml", 2),
         ("rounds/jobs.yaml", 4),
         ("reinforcement/jobs.yaml", 12),

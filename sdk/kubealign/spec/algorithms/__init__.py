@@ -36,6 +36,7 @@ from kubealign.spec.algorithms.iterative import (
 )
 from kubealign.spec.algorithms.kl import KL, AdaptiveKL, FixedKL, KLEstimator, KLPlacement
 from kubealign.spec.algorithms.on_policy import ClippedRatioSpec, OnPolicySpec
+from kubealign.spec.algorithms.on_policy_distillation import OnPolicyDistillationSpec
 from kubealign.spec.algorithms.policy_loss import (
     AdvantageCenter,
     AdvantageNormalization,
@@ -122,6 +123,7 @@ __all__ = [
     "ORPOSpec",
     "OffPolicyMask",
     "OfflineSpec",
+    "OnPolicyDistillationSpec",
     "OnPolicySpec",
     "OutOfBoundsWeights",
     "OverlongPenalty",

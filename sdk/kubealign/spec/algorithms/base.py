@@ -49,6 +49,8 @@ class AlgorithmSpec(SpecModel):
     #: `module:Class` of the losses, in the services; None: a plugin, or a job that does not train.
     implementation: ClassVar[str | None] = None
     rewards: ClassVar[Requirement] = Requirement.NONE
+    #: Another model than the policy's first weights as the reference.
+    reference_model: ClassVar[Requirement] = Requirement.ALLOWED
     makes: ClassVar[ResultKind] = ResultKind.POLICY
     #: Peak learning rate of full fine-tuning where the spec names none: that of GRPO in DeepSeekMath (Shao et
     #: al. 2024), TRL's GRPOConfig and verl's actor.

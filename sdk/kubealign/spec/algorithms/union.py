@@ -13,6 +13,7 @@ from kubealign.spec.algorithms.custom import CustomOfflineSpec, CustomSpec
 from kubealign.spec.algorithms.data_generation import AnnotateSpec, GenerateSpec
 from kubealign.spec.algorithms.group_relative import CISPOSpec, DAPOSpec, DrGRPOSpec, GRPOSpec, GSPOSpec
 from kubealign.spec.algorithms.iterative import RejectionSamplingSpec, SelfRewardingSpec, SPINSpec
+from kubealign.spec.algorithms.on_policy_distillation import OnPolicyDistillationSpec
 from kubealign.spec.algorithms.ppo import PPOSpec
 from kubealign.spec.algorithms.preference import DPOSpec, IPOSpec, KTOSpec, ORPOSpec, RPOSpec, SimPOSpec
 from kubealign.spec.algorithms.reinforce import ReinforcePlusPlusSpec, ReinforceSpec, ReMaxSpec, RLOOSpec
@@ -53,6 +54,9 @@ class Algorithm(SpecUnion):
     gspo: GSPOSpec | None = Field(None, description="GSPO: GRPO with one importance ratio per response.")
     cispo: CISPOSpec | None = Field(
         None, description="CISPO: GRPO with a clipped importance weight instead of a clipped objective."
+    )
+    on_policy_distillation: OnPolicyDistillationSpec | None = Field(
+        None, description="On-policy distillation: a teacher judges each token of the policy's responses."
     )
     dpo: DPOSpec | None = Field(None, description="DPO: preference optimisation with a reference policy.")
     ipo: IPOSpec | None = Field(None, description="IPO: preference optimisation towards a fixed margin.")
