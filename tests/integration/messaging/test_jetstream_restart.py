@@ -37,6 +37,12 @@ async def pull_all(bus: Bus, subject: str, consumer: str, count: int) -> list[De
     return received
 
 
+async def put_latest(bus: Bus, seen: asyncio.Queue[bytes]) -> None:
+    """Put the newest message of `refit`, and each newer one, into the queue."""
+    async for data in bus.latest("refit"):
+        seen.put_nowait(data)
+
+
 async def test_stored_messages_survive_a_restart(server: Server, connect: Connect) -> None:
     """Check that unsettled messages are redelivered and unread ones delivered.
 
@@ -112,12 +118,7 @@ async def test_streams_are_recreated_after_a_lost_store(server: Server, connect:
     """Check that the first process that uses streams and consumers creates them again."""
     bus, other = await connect(), await connect("two")
     seen: asyncio.Queue[bytes] = asyncio.Queue()
-
-    async def follow() -> None:
-        async for data in other.latest("refit"):
-            seen.put_nowait(data)
-
-    following = asyncio.create_task(follow())
+    following = asyncio.create_task(put_latest(other, seen))
     await bus.publish("refit", b"v1", "1")
     await bus.publish("work", b"old", "1")
     assert len(await other.pull("work", "rollout", 1, 5.0)) == 1
@@ -244,12 +245,7 @@ async def test_follower_gets_a_message_that_was_lost_on_its_way(server: Server, 
     """Check that a message which the server has sent to a lost connection is sent again."""
     bus, other = await connect(), await connect("two", ack_wait=1.0)
     seen: asyncio.Queue[bytes] = asyncio.Queue()
-
-    async def follow() -> None:
-        async for data in other.latest("refit"):
-            seen.put_nowait(data)
-
-    following = asyncio.create_task(follow())
+    following = asyncio.create_task(put_latest(other, seen))
     await bus.publish("refit", b"v1", "1")
     assert await asyncio.wait_for(seen.get(), 20) == b"v1"
     context = bus._connection.client.jetstream()

@@ -124,14 +124,7 @@ class JetStreamBus:
 
     async def pull(self, subject: str, consumer: str, count: int, timeout: float) -> list[Delivery]:
         self._check(subject)
-        config = api.ConsumerConfig(
-            durable_name=consumer,
-            ack_policy=api.AckPolicy.EXPLICIT,
-            deliver_policy=api.DeliverPolicy.ALL,
-            ack_wait=self.ack_wait,
-            max_ack_pending=-1,
-            max_deliver=-1,
-        )
+        config = self._consumer_config(consumer, api.DeliverPolicy.ALL)
         messages = await self._fetch(subject, consumer, config, count, timeout)
         loss_count = self._loss_tracker.count(subject)
 
@@ -144,16 +137,7 @@ class JetStreamBus:
         self._check(subject)
         self._followers += 1
         follower = f"latest-{self._connection.client.new_inbox().rsplit('.', 1)[-1]}-{self._followers}"
-        config = api.ConsumerConfig(
-            durable_name=follower,
-            # Acknowledged, or a message that the server sends while the connection breaks would be lost.
-            ack_policy=api.AckPolicy.EXPLICIT,
-            deliver_policy=api.DeliverPolicy.LAST,
-            ack_wait=self.ack_wait,
-            max_ack_pending=-1,
-            max_deliver=-1,
-            inactive_threshold=_FOLLOWER_SECONDS,
-        )
+        config = self._consumer_config(follower, api.DeliverPolicy.LAST, _FOLLOWER_SECONDS)
         # Losses of the stream and sequence number of the newest message that was yielded.
         newest_seen = (0, 0)
         try:
@@ -198,6 +182,23 @@ class JetStreamBus:
         while self._tasks and (left := deadline - time.monotonic()) > 0:
             await asyncio.wait(self._tasks, timeout=left)
         await self._connection.close()
+
+    def _consumer_config(
+        self, name: str, deliver_policy: api.DeliverPolicy, inactive_threshold: float | None = None
+    ) -> api.ConsumerConfig:
+        """Return the configuration of a consumer whose messages are redelivered until they are acknowledged.
+
+        Otherwise a message that the server sends while the connection breaks would be lost.
+        """
+        return api.ConsumerConfig(
+            durable_name=name,
+            ack_policy=api.AckPolicy.EXPLICIT,
+            deliver_policy=deliver_policy,
+            ack_wait=self.ack_wait,
+            max_ack_pending=-1,
+            max_deliver=-1,
+            inactive_threshold=inactive_threshold,
+        )
 
     def _check(self, subject: str) -> None:
         if self._connection.closed:
