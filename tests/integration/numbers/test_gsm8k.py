@@ -83,12 +83,17 @@ def test_dropped_prompts_are_counted(ran: Figures) -> None:
     assert 0 < dropped < 0.5 * rows
 
 
-@pytest.mark.parametrize("job", ONLINE)
-def test_every_figure_is_there_and_rollout_and_trainer_agree(ran: Figures, job: str) -> None:
+def test_every_figure_is_there_and_rollout_and_trainer_agree(ran: Figures) -> None:
+    for job in sorted(ran.keys() & set(ONLINE)):
+        check_online_figures(job, ran[job])
+
+
+def check_online_figures(job: str, figures: dict[int, dict[str, Any]]) -> None:
+    """Assert that an online job has every metric in each step, and that rollout and trainer agree."""
     ppo = job == "gsm8k-ppo"
     sources = ["preference"] if ppo else ["exact", "form"]
     expected = online_figures(sources, critic=ppo, kl_in_loss=job == "gsm8k-grpo")
-    for step, line in ran.get(job, {}).items():
+    for step, line in figures.items():
         # The first PPO step of the example trains only the critic.
         idle = ("policy/", "trainer/") if ppo and step == 1 else ()
         assert {name for name in expected - line.keys() if not name.startswith(idle)} == set(), step

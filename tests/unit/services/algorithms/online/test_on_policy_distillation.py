@@ -32,7 +32,7 @@ def test_a_token_has_the_teacher_s_judgement_of_itself_alone() -> None:
     metrics = algorithm.advantages(batch, {})
     # log p_teacher - log p: -3 + 1, -0.5 + 2 and -0.7 + 0.5; what follows a token does not count.
     assert batch.token("advantages").tolist() == pytest.approx([0, -2.0, 1.5, 0, -0.2], abs=1e-9)
-    # Of responses: 2 - 1.5 = 0.5 nats and 0.2.
+    # Sums over the responses: 2 - 1.5 = 0.5 nats and 0.2.
     assert metrics["kl/reference_sequence"] == pytest.approx(0.35)
     assert metrics["return/mean"] == pytest.approx(-0.35)
 
