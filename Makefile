@@ -20,7 +20,8 @@ WORKERS ?= 2
 SELECTION ?= -m "not full"
 TIER := $(RUN)/python -m tests.support.tier
 INTEGRATION := $(TIER) integration $(RUN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(SELECTION) tests/integration
-CLUSTER := $(TIER) cluster $(RUN)/python -m pytest $(SELECTION) tests/cluster
+# The real node's tests run in one process, beside those of the simulated nodes.
+CLUSTER := $(TIER) cluster $(RUN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(SELECTION) tests/cluster
 
 # One thread per test: these models are too small for more.
 LEARNING := env OMP_NUM_THREADS=1 $(TIER) learning $(RUN)/python -m pytest -n 2 $(SELECTION) tests/learning

@@ -5,6 +5,8 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 from cluster.support.behaviour import Behaviour, always
 from cluster.support.cluster import Cluster
@@ -17,6 +19,21 @@ from cluster.support.requirements import NodeImpossible
 from cluster.support.simulated_kubelet import SimulatedKubelet
 from cluster.support.team import Team
 from cluster.support.volumes import delete_volumes
+
+#: Folders of the tests with a real node.
+_ON_NODE = ("tests/cluster/jobs/", "tests/cluster/node/")
+
+
+class _ClusterScheduling(LoadFileScheduling):
+    """Scheduling of parallel workers: one runs all tests of the real node, the others run the other files."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "node" if nodeid.startswith(_ON_NODE) else super()._split_scope(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _ClusterScheduling:
+    """Return the scheduler of parallel workers."""
+    return _ClusterScheduling(config, log)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -14,6 +14,8 @@ PAUSE = "kubealign-pause:test"
 HOST_BIND = "kubealign-hostbind:test"
 # Where the host's folders appear in every container of the node.
 HOST_ROOT = Path("/host")
+# Writable folder of the node: its containers compile each kernel of the engine once, not once in each pod.
+KERNEL_CACHE = HOST_ROOT / "kernels"
 CHECKOUT = Path(__file__).resolve().parents[3]
 # The folders with the project's packages, which a link of the virtual environment names by their own path.
 _PACKAGE_FOLDERS = ("sdk", "operator", "services")
@@ -125,5 +127,6 @@ def host_bind_image(folders: Sequence[HostFolder]) -> bytes:
             members.append(_link(name, f"usr/{name}"))
     path = f"{path_in_containers(Path(sys.executable).parent)}:/usr/local/bin:/usr/bin:/bin"
     packages = ":".join(str(path_in_containers(CHECKOUT / name)) for name in _PACKAGE_FOLDERS)
-    settings = {"Env": [f"PATH={path}", f"PYTHONPATH={packages}"], "User": "65532:65532", "Cmd": ["python"]}
+    environment = [f"PATH={path}", f"PYTHONPATH={packages}", f"NUMBA_CACHE_DIR={KERNEL_CACHE}"]
+    settings = {"Env": environment, "User": "65532:65532", "Cmd": ["python"]}
     return _archive(HOST_BIND, _tar(members), settings)

@@ -26,8 +26,9 @@ class Node:
     """A context manager; needs root. `namespaces` must be open, and are closed with the node.
 
     Every container of the node sees the host's folders of `host_folders` under /host, read-only. The image
-    HOST_BIND links to these folders, so its containers run this checkout's Python without any volume.
-    NetworkPolicies are accepted and not enforced. No image can be pulled; see `import_image`. A failed
+    HOST_BIND links to these folders, so its containers run this checkout's Python without any volume. All
+    containers share one cache of compiled kernels. NetworkPolicies are accepted and not enforced. No image
+    can be pulled; see `import_image`. A failed
     container starts again after at most `restart_seconds`."""
 
     def __init__(
@@ -46,6 +47,7 @@ class Node:
         self.addresses = namespaces.addresses
         self._data = folder / "data"
         self._settings = folder / "settings"
+        self._kernels = folder / "kernels"
         self._spaces = namespaces
         self._control_plane = control_plane
         self._cgroup = f"{self.addresses.link}-{name}"
@@ -132,6 +134,8 @@ class Node:
         assert plugins is not None
         cni = self._settings / "cni"
         cni.mkdir(parents=True, exist_ok=True)
+        self._kernels.mkdir(exist_ok=True)
+        self._kernels.chmod(0o1777)  # for the user of any container
         default = json.loads(self._spaces.run("ctr", "oci", "spec"))
         resolver = self._settings / "resolv.conf"
         base = self._settings / "base.json"
@@ -140,7 +144,7 @@ class Node:
         proxy = node_settings.kube_proxy(self.addresses, kubeconfig, self.name)
         files = {
             resolver: f"nameserver {self.addresses.node}\n",
-            base: node_settings.base_spec(default, host_folders()),
+            base: node_settings.base_spec(default, host_folders(), self._kernels),
             cni / "10-kubealign.conflist": node_settings.network(self.addresses),
             self._settings / "containerd.toml": node_settings.containerd(cni, plugins, base),
             self._settings / "kubelet.yaml": node_settings.kubelet(

@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 
 from .behaviour import Json
-from .host_bind import PAUSE, HostFolder
+from .host_bind import KERNEL_CACHE, PAUSE, HostFolder
 from .namespaces import Addresses
 
 CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
@@ -45,8 +45,11 @@ base_runtime_spec = {_quoted(base_spec)}
 """
 
 
-def base_spec(default: Json, folders: Sequence[HostFolder]) -> str:
-    """Return the base spec of every container: containerd's default and the host's folders, read-only."""
+def base_spec(default: Json, folders: Sequence[HostFolder], kernels: Path) -> str:
+    """Return the base spec of every container.
+
+    It is containerd's default with the host's folders, read-only, and with `kernels` at KERNEL_CACHE,
+    writable."""
     mounts = [
         {
             "destination": str(folder.inside),
@@ -56,7 +59,13 @@ def base_spec(default: Json, folders: Sequence[HostFolder]) -> str:
         }
         for folder in folders
     ]
-    return json.dumps({**default, "mounts": [*default["mounts"], *mounts]})
+    cache = {
+        "destination": str(KERNEL_CACHE),
+        "source": str(kernels),
+        "type": "bind",
+        "options": ["rbind", "rw", "nosuid", "nodev"],
+    }
+    return json.dumps({**default, "mounts": [*default["mounts"], *mounts, cache]})
 
 
 def network(addresses: Addresses) -> str:
