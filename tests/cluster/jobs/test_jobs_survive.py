@@ -1,4 +1,4 @@
-"""Running jobs survive the loss of any pod, scaling and suspension; finished jobs stay finished."""
+"""Running jobs survive the loss of any pod; finished jobs stay finished."""
 
 import pytest
 
@@ -69,49 +69,3 @@ def test_every_pod_is_lost_in_turn_and_the_finished_job_stays_finished(tenant: T
     )
     tenant.control_plane.kubectl.wait_for("aj/lost", "delete", namespace=tenant.namespace, seconds=60)
     assert tenant.left("pods") == []
-
-
-def suspend(tenant: Tenant, job: str, yes: bool) -> None:
-    tenant.kubectl("patch", "aj", job, "--type=merge", "-p", f'{{"spec":{{"suspend":{str(yes).lower()}}}}}')
-
-
-def workers(tenant: Tenant, job: str) -> set[str]:
-    """Return the names of the rollout workers' pods."""
-    return {name for name in tenant.pods() if name.startswith(f"{job}-rollout-")}
-
-
-def scale(tenant: Tenant, job: str, replicas: int) -> None:
-    """Scale a running job with kubectl, and wait until pods and status follow and the steps go on."""
-    tenant.kubectl("scale", f"aj/{job}", f"--replicas={replicas}")
-    expected = {f"{job}-rollout-{number}" for number in range(replicas)}
-    tenant.until(lambda: workers(tenant, job) == expected, f"{replicas} rollout workers")
-
-    def status_agrees() -> bool:
-        status = tenant.status(job)
-        [role] = [role for role in status["roles"] if role["name"] == "rollout"]
-        return bool(status["rolloutReplicas"] == role["ready"] == replicas)
-
-    tenant.until(status_agrees, f"the status to tell {replicas} rollout workers", 180)
-    tenant.until_beyond(job, tenant.step(job), f"with {replicas} rollout workers")
-
-
-def test_a_job_is_scaled_in_flight_suspended_and_resumed_where_it_was(tenant: Tenant) -> None:
-    prepare(tenant, _STEPS)
-    tenant.apply(paced_job("held", _STEPS))
-    tenant.until_beyond("held", 1, "at the start")
-    scale(tenant, "held", 3)
-    scale(tenant, "held", 1)
-
-    suspend(tenant, "held", True)
-    tenant.until_phase("held", "Suspended")
-    assert tenant.pods() == {}
-    step = tenant.step("held")
-    assert [line["step"] for line in tenant.history("held")] == list(range(1, step + 1))
-    assert f"at step {step}" in tenant.message("held")
-
-    suspend(tenant, "held", False)
-    tenant.until_beyond("held", step, "after it was resumed")
-    finish(tenant, "held")
-    assert_each_prompt_once(tenant, "held", _STEPS)
-    fences = [line["fence"] for line in tenant.history("held")]
-    assert fences == [fences[0]] * step + [fences[-1]] * (_STEPS - step) and fences[0] < fences[-1]

@@ -1,4 +1,4 @@
-"""Upgrade of the operator while a job runs."""
+"""A running job is adopted by a new operator, which scales, suspends and resumes the job."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from cluster.support.tenant import Tenant
 
 pytestmark = pytest.mark.timeout(1200)
 
-_STEPS = 60
+_STEPS = 100
 _NEXT = f"{OPERATOR}-next"
 _UPGRADE_SECONDS = 180.0
 
@@ -40,7 +40,33 @@ def restarts(tenant: Tenant) -> set[str]:
     return set(tenant.kubectl("get", "pods", "-o", path).split())
 
 
-def test_a_new_operator_adopts_a_running_job(platform: Helm, tenant: Tenant, cluster: Cluster) -> None:
+def suspend(tenant: Tenant, job: str, yes: bool) -> None:
+    tenant.kubectl("patch", "aj", job, "--type=merge", "-p", f'{{"spec":{{"suspend":{str(yes).lower()}}}}}')
+
+
+def workers(tenant: Tenant, job: str) -> set[str]:
+    """Return the names of the rollout workers' pods."""
+    return {name for name in tenant.pods() if name.startswith(f"{job}-rollout-")}
+
+
+def scale(tenant: Tenant, job: str, replicas: int) -> None:
+    """Scale a running job with kubectl, and wait until pods and status follow and the steps go on."""
+    tenant.kubectl("scale", f"aj/{job}", f"--replicas={replicas}")
+    expected = {f"{job}-rollout-{number}" for number in range(replicas)}
+    tenant.until(lambda: workers(tenant, job) == expected, f"{replicas} rollout workers")
+
+    def status_agrees() -> bool:
+        status = tenant.status(job)
+        [role] = [role for role in status["roles"] if role["name"] == "rollout"]
+        return bool(status["rolloutReplicas"] == role["ready"] == replicas)
+
+    tenant.until(status_agrees, f"the status to tell {replicas} rollout workers", 180)
+    tenant.until_beyond(job, tenant.step(job), f"with {replicas} rollout workers")
+
+
+def test_a_new_operator_adopts_scales_suspends_and_resumes_a_running_job(
+    platform: Helm, tenant: Tenant, cluster: Cluster
+) -> None:
     cluster.node.name_image(f"docker.io/library/{OPERATOR}", f"docker.io/library/{_NEXT}")
     prepare(tenant, _STEPS)
     tenant.apply(paced_job("adopted", _STEPS))
@@ -66,10 +92,22 @@ def test_a_new_operator_adopts_a_running_job(platform: Helm, tenant: Tenant, clu
     tenant.until_beyond("adopted", tenant.step("adopted"), "with the new operator")
     assert tenant.pods() == before
     assert restarts(tenant) == {"0"}
+    assert tenant.job("adopted")["metadata"]["generation"] == document
 
+    scale(tenant, "adopted", 3)
+    scale(tenant, "adopted", 1)
+    suspend(tenant, "adopted", True)
+    tenant.until_phase("adopted", "Suspended")
+    assert tenant.pods() == {}
+    step = tenant.step("adopted")
+    assert [line["step"] for line in tenant.history("adopted")] == list(range(1, step + 1))
+    assert f"at step {step}" in tenant.message("adopted")
+
+    suspend(tenant, "adopted", False)
+    tenant.until_beyond("adopted", step, "after it was resumed")
     set_pace(tenant, 0.0)
     tenant.until_phase("adopted", "Succeeded", 300)
-    assert tenant.pods() == before
-    assert restarts(tenant) == {"0"}
-    assert tenant.job("adopted")["metadata"]["generation"] == document
+    assert not tenant.status("adopted").get("restarts")
     assert_each_prompt_once(tenant, "adopted", _STEPS)
+    fences = [line["fence"] for line in tenant.history("adopted")]
+    assert fences == [fences[0]] * step + [fences[-1]] * (_STEPS - step) and fences[0] < fences[-1]
