@@ -63,13 +63,14 @@ CASES = {
     "rloo": Case(SEVERAL | {"kl": PULL, "advantage": WHITE}),
     "remax": Case(SAMPLES | {"kl": PULL}, learning_rate=1.0e-2, above=0.7),
     "grpo": Case(SEVERAL | {"kl": PULL_IN_LOSS, "aggregation": "SequenceMean"}),
+    "deepseekMath": Case(SEVERAL),
     "drGrpo": Case(SEVERAL | {"kl": PULL_IN_LOSS}),
     "dapo": Case(SEVERAL | {"dynamicSampling": {"maxRefills": 2}}),
     "gspo": Case(SEVERAL, above=0.7),
     "cispo": Case(SEVERAL),
 }
 #: Methods whose loss is another case's loss with other settings or another clip.
-SIMILAR = ("reinforce", "drGrpo", "gspo", "cispo")
+SIMILAR = ("reinforce", "deepseekMath", "drGrpo", "gspo", "cispo")
 
 
 def test_every_method_that_samples_its_batches_is_among_the_cases() -> None:

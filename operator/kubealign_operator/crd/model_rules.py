@@ -143,7 +143,7 @@ _SEPARATE_REWARDS_RULE = CelRule(
 )
 _TOKEN_BASELINE_RULE = CelRule(
     "self.advantage.center != 'OptimalToken'",
-    "OptimalToken is for grpo, drGrpo, dapo, gspo and cispo: set another center",
+    "OptimalToken is for grpo, deepseekMath, drGrpo, dapo, gspo and cispo: set another center",
     field_path=".advantage.center",
 )
 _REWARDS_OF_TOKEN_BASELINE_RULE = CelRule(

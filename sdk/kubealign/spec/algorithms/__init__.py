@@ -22,6 +22,7 @@ from kubealign.spec.algorithms.data_generation import (
 from kubealign.spec.algorithms.group_relative import (
     CISPOSpec,
     DAPOSpec,
+    DeepSeekMathSpec,
     DrGRPOSpec,
     GroupRelativeSpec,
     GRPOSpec,
@@ -100,6 +101,7 @@ __all__ = [
     "CustomSpec",
     "DAPOSpec",
     "DPOSpec",
+    "DeepSeekMathSpec",
     "DistillationDivergence",
     "DistillationSpec",
     "DrGRPOSpec",

@@ -67,11 +67,28 @@ class GRPOSpec(GroupRelativeSpec, ClippedRatioSpec):
     """Group relative policy optimisation (Shao et al. 2024, DeepSeekMath).
 
     By default without the paper's KL penalty and with the mean over tokens, as in DAPO (Yu et al. 2025), TRL
-    and verl. The paper's settings: aggregation SequenceMean, and kl with placement Loss, estimator K3 and
-    fixed.coefficient 0.04.
+    and verl. deepseekMath has the paper's settings.
     """
 
     implementation: ClassVar[str | None] = "kubealign_services.algorithms.online.grpo:GRPOAlgorithm"
+
+
+class DeepSeekMathSpec(GroupRelativeSpec, ClippedRatioSpec):
+    """GRPO with the settings of its paper (Shao et al. 2024, DeepSeekMath, section 4.2): 64 responses to each
+    prompt, the mean over each response's tokens, and a KL penalty of 0.04 in the loss.
+    """
+
+    implementation: ClassVar[str | None] = (
+        "kubealign_services.algorithms.online.deepseek_math:DeepSeekMathAlgorithm"
+    )
+
+    samples_per_prompt: int = Field(
+        64, ge=2, le=MAX_INT32, description="Responses sampled for each prompt (group size)."
+    )
+    aggregation: LossAggregation = Field(
+        LossAggregation.SEQUENCE_MEAN, description="Aggregation of the per-token losses into one loss."
+    )
+    kl: KL = Field(kl_in_loss(0.04), description="KL penalty towards the reference policy.")
 
 
 class DrGRPOSpec(GroupRelativeSpec, ClippedRatioSpec):

@@ -201,7 +201,7 @@ class OnPolicySpec(AlgorithmSpec):
     @model_validator(mode="after")
     def _token_baseline(self) -> "OnPolicySpec":
         if self.advantage.center is AdvantageCenter.OPTIMAL_TOKEN and not self.token_baseline:
-            text = "OptimalToken is for grpo, drGrpo, dapo, gspo and cispo: set another center"
+            text = "OptimalToken is for grpo, deepseekMath, drGrpo, dapo, gspo and cispo: set another center"
             raise field_errors(type(self).__name__, (("advantage", "center"), self.advantage.center, text))
         return self
 

@@ -11,7 +11,14 @@ from pydantic import Field
 from kubealign.spec.algorithms.base import AlgorithmSpec
 from kubealign.spec.algorithms.custom import CustomOfflineSpec, CustomSpec
 from kubealign.spec.algorithms.data_generation import AnnotateSpec, GenerateSpec
-from kubealign.spec.algorithms.group_relative import CISPOSpec, DAPOSpec, DrGRPOSpec, GRPOSpec, GSPOSpec
+from kubealign.spec.algorithms.group_relative import (
+    CISPOSpec,
+    DAPOSpec,
+    DeepSeekMathSpec,
+    DrGRPOSpec,
+    GRPOSpec,
+    GSPOSpec,
+)
 from kubealign.spec.algorithms.iterative import RejectionSamplingSpec, SelfRewardingSpec, SPINSpec
 from kubealign.spec.algorithms.on_policy_distillation import OnPolicyDistillationSpec
 from kubealign.spec.algorithms.ppo import PPOSpec
@@ -45,6 +52,9 @@ class Algorithm(SpecUnion):
         None, description="ReMax: REINFORCE with the greedy response's reward as baseline."
     )
     grpo: GRPOSpec | None = Field(None, description="GRPO: group-relative advantages.")
+    deepseek_math: DeepSeekMathSpec | None = Field(
+        None, description="GRPO with the settings of the DeepSeekMath paper: a KL penalty and 64 samples."
+    )
     dr_grpo: DrGRPOSpec | None = Field(
         None, description="Dr. GRPO: GRPO without division by standard deviation and length."
     )

@@ -26,7 +26,7 @@ EXPECTED = {
 } | dict.fromkeys(
     [
         *("ppo", "reinforce", "reinforce_plus_plus", "rloo", "remax", "grpo", "dr_grpo", "dapo", "gspo"),
-        *("cispo", "on_policy_distillation", "custom", "custom_offline"),
+        *("deepseek_math", "cispo", "on_policy_distillation", "custom", "custom_offline"),
     ],
     1e-6,
 )

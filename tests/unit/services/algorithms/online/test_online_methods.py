@@ -31,6 +31,7 @@ ENTRIES: dict[str, spec.OnPolicySpec] = {
     "rloo": spec.RLOOSpec(),
     "remax": spec.ReMaxSpec(),
     "grpo": spec.GRPOSpec(),
+    "deepseek_math": spec.DeepSeekMathSpec(),
     "dr_grpo": spec.DrGRPOSpec(),
     "dapo": spec.DAPOSpec(),
     "gspo": spec.GSPOSpec(),
@@ -279,8 +280,11 @@ def test_grpo_s_defaults_and_the_paper_s_settings() -> None:
     assert defaults.aggregation is spec.LossAggregation.TOKEN_MEAN
     assert not defaults.uses_reference
     kl = {"placement": "Loss", "estimator": "K3", "fixed": {"coefficient": 0.04}}
-    paper = spec.GRPOSpec.model_validate({"aggregation": "SequenceMean", "kl": kl})
-    assert paper.uses_reference and paper.kl.placement is spec.KLPlacement.LOSS
+    paper = {"samplesPerPrompt": 64, "aggregation": "SequenceMean", "kl": kl}
+    same = spec.GRPOSpec.model_validate(paper)
+    preset = spec.DeepSeekMathSpec()
+    assert preset.uses_reference and preset.kl.placement is spec.KLPlacement.LOSS
+    assert preset.model_dump() == same.model_dump()
 
 
 def test_dapo_s_upper_bound_alone_is_wider() -> None:
