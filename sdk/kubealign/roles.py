@@ -96,12 +96,14 @@ def _worker_processes(spec: AlignmentJobSpec) -> Iterator[Process]:
         yield from _gang(_worker(Role.CRITIC), critic.ranks)
     reference = spec.effective_reference
     if reference is not None and reference.placement is ReferencePlacement.OWN:
-        yield _worker(Role.REFERENCE)
+        yield from _replicas(_worker(Role.REFERENCE), reference.replicas)
     if spec.teacher is not None:
-        yield _worker(Role.TEACHER)
-    own_rewards = [reward.name for reward in spec.rewards if reward.placement is RewardPlacement.OWN]
-    for name in (*own_rewards, *(score.name for score in spec.validation_scores)):
-        yield replace(_worker(Role.REWARD, f"{Role.REWARD}-{name}"), reward=name)
+        yield from _replicas(_worker(Role.TEACHER), spec.teacher.replicas)
+    for reward in spec.rewards:
+        if reward.placement is RewardPlacement.OWN:
+            yield from _replicas(_reward_worker(reward.name), reward.replicas)
+    for score in spec.validation_scores:
+        yield _reward_worker(score.name)
     rollout = spec.own_rollout
     if rollout is not None:
         for replica in range(rollout.replicas):
@@ -139,6 +141,12 @@ def with_replica(process: Process, replica: int) -> Process:
     return replace(process, replica=replica, name=worker_name(process.group, replica, process.rank))
 
 
+def _replicas(first: Process, count: int) -> Iterator[Process]:
+    """Yield the processes of an elastic group with one process for each worker."""
+    for replica in range(count):
+        yield with_replica(first, replica)
+
+
 def _tensor_parallel_worker(first: Process, world_size: int) -> tuple[Process, ...]:
     """Return the processes of an elastic worker with several ranks."""
     ranks = (replace(first, rank=rank, world_size=world_size, serves=rank == 0) for rank in range(world_size))
@@ -161,6 +169,11 @@ def _worker(role: Role, group: str | None = None) -> Process:
     """Return the first process of a worker role. `group`: where a role has several groups."""
     process = _process(role, group)
     return replace(process, name=worker_name(process.group, 0), after=(PREPARE,))
+
+
+def _reward_worker(name: str) -> Process:
+    """Return the first process that scores with the reward or validation score of this name."""
+    return replace(_worker(Role.REWARD, f"{Role.REWARD}-{name}"), reward=name)
 
 
 def _process(role: str, group: str | None = None) -> Process:

@@ -312,6 +312,11 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
     ],
     Reference: [
         CelRule(
+            "self.replicas == 1 || self.placement == 'Own'",
+            "a reference without processes of its own has no replicas: write 1, or set placement to Own",
+            field_path=".replicas",
+        ),
+        CelRule(
             "!has(self.podTemplate) || self.placement == 'Own'",
             "a reference without a pod of its own has no template: set trainer.podTemplate",
             field_path=".podTemplate",
@@ -338,6 +343,11 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
             "!has(self.podTemplate) || self.placement == 'Own'",
             "a reward WithCritic has no pod of its own: set critic.podTemplate",
             field_path=".podTemplate",
+        ),
+        CelRule(
+            "self.replicas == 1 || self.placement == 'Own'",
+            "a reward WithCritic has no processes of its own: write 1, or set placement to Own",
+            field_path=".replicas",
         ),
         *_RESERVED_NAME_RULES,
     ],

@@ -116,10 +116,12 @@ class _JobPlanner:
             yield self._critic(critic)
         reference = spec.effective_reference
         if reference is not None and reference.placement is ReferencePlacement.OWN:
-            yield ProcessRequirements("reference", 1, 1, self._frozen_memory(self._reference(), True))
+            yield ProcessRequirements(
+                "reference", reference.replicas, 1, self._frozen_memory(self._reference(), True)
+            )
         if spec.teacher is not None:
             shape = self.shapes.shape_of(spec.teacher.model, "teacher", "spec.teacher.model")
-            yield ProcessRequirements("teacher", 1, 1, self._frozen_memory(shape, True))
+            yield ProcessRequirements("teacher", spec.teacher.replicas, 1, self._frozen_memory(shape, True))
         for reward in spec.rewards:
             if reward.models and reward.placement is RewardPlacement.OWN:
                 yield self._reward(reward.name, len(reward.models))
@@ -198,7 +200,11 @@ class _JobPlanner:
         reward = next(each for each in self.spec.rewards if each.name == name)
         shape = self.shapes.shape_of(reward.models[0], name, f"spec.rewards[{name}].model")
         return ProcessRequirements(
-            f"reward-{name}", 1, 1, self._frozen_memory(shape, False, count), self._host_memory()
+            f"reward-{name}",
+            reward.replicas,
+            1,
+            self._frozen_memory(shape, False, count),
+            self._host_memory(),
         )
 
     def _rollout(self) -> ProcessRequirements:

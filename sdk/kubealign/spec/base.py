@@ -227,3 +227,6 @@ ShortText: TypeAlias = Annotated[str, Field(min_length=1, max_length=256)]
 
 #: Maximum of integer fields without a smaller bound.
 MAX_INT32 = 2**31 - 1
+
+#: Largest number of processes, or of workers, of an elastic role.
+MAX_REPLICAS = 1024

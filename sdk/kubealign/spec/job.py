@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field, model_validator
 from kubealign.spec.algorithms import Algorithm, ResultKind
 from kubealign.spec.base import (
     MAX_INT32,
+    MAX_REPLICAS,
     JobName,
     SpecModel,
     field_alias,
@@ -52,14 +53,26 @@ class Reference(SpecModel):
     placement: ReferencePlacement = Field(
         ReferencePlacement.OWN, description="Process in which the reference runs."
     )
+    replicas: int = Field(
+        1,
+        ge=1,
+        le=MAX_REPLICAS,
+        description="Processes that share the scoring, each with the whole model; more than 1 only with "
+        "placement Own.",
+    )
     model: Model | None = Field(None, description="Weights; null: the policy's initial weights.")
     pod_template: PodTemplate | None = Field(
-        None, description="Patch of the reference's pod, with placement Own."
+        None, description="Patch of the pods of the reference, with placement Own."
     )
 
     @model_validator(mode="after")
     def _own_pod(self) -> "Reference":
-        """Check that the placement allows the pod template and the model."""
+        """Check that the placement allows the number of replicas, the pod template and the model."""
+        if self.replicas > 1 and self.placement is not ReferencePlacement.OWN:
+            remedy = (
+                f"a reference {self.placement} has no processes of its own: write 1, or set placement to Own"
+            )
+            raise field_errors("Reference", (("replicas",), self.replicas, remedy))
         if self.pod_template is not None and self.placement is not ReferencePlacement.OWN:
             remedy = f"a reference {self.placement} has no pod of its own: set trainer.podTemplate"
             raise field_errors("Reference", (("podTemplate",), self.pod_template, remedy))
@@ -73,7 +86,13 @@ class Teacher(SpecModel):
     """Frozen teacher model of a distillation."""
 
     model: Model = Field(description="Weights; the vocabulary must be the policy's.")
-    pod_template: PodTemplate | None = Field(None, description="Patch of the teacher's pod.")
+    replicas: int = Field(
+        1,
+        ge=1,
+        le=MAX_REPLICAS,
+        description="Processes that share the scoring, each with the whole model.",
+    )
+    pod_template: PodTemplate | None = Field(None, description="Patch of the teacher's pods.")
 
 
 class AlignmentJobSpec(SpecModel):

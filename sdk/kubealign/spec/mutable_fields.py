@@ -1,6 +1,7 @@
 """Fields of a job that may change after the job has been created."""
 
 #: Fields that may change between two runs on one machine. They affect how the job runs, not its result.
+#: `[]` stands for every entry of a list.
 MUTABLE_BETWEEN_RUNS = (
     "metadata.labels",
     "metadata.annotations",
@@ -10,6 +11,9 @@ MUTABLE_BETWEEN_RUNS = (
     "spec.checkpoint",
     "spec.rollout.replicas",
     "spec.rollout.minReplicas",
+    "spec.reference.replicas",
+    "spec.teacher.replicas",
+    "spec.rewards[].replicas",
 )
 
 #: Field that may only increase between two runs on one machine.

@@ -1,8 +1,9 @@
 """Main loop of every scorer process: pulls rollouts from the bus and answers direct calls."""
 
+from kubealign.roles import roles
 from kubealign_services.runtime.process.context import ProcessContext
 from kubealign_services.runtime.process.run_until_stopped import run_until_stopped
-from kubealign_services.scoring.worker import Scorer, ScoreWorker
+from kubealign_services.scoring.worker import MAX_PULL_COUNT, Scorer, ScoreWorker
 
 
 async def serve_scorer(
@@ -11,10 +12,19 @@ async def serve_scorer(
     """Score until stopped.
 
     Args:
-        consumer: As in ScoreWorker.
+        consumer: As in ScoreWorker; the name of the process group.
         purposes: As in ScoreWorker.
     """
     async with context.bus() as bus, context.serve([servicer]):
-        worker = ScoreWorker(bus, consumer, purposes, scorer)
+        replicas = sum(process.group == consumer for process in roles(context.job))
+        worker = ScoreWorker(bus, consumer, purposes, scorer, pull_count(replicas))
         context.heartbeat.set_fields(worker.heartbeat)
         await run_until_stopped(context.stop, worker.run())
+
+
+def pull_count(replicas: int) -> int:
+    """Return how many rollouts each of several processes pulls at a time.
+
+    A process that pulled all waiting rollouts would leave none for the others.
+    """
+    return max(1, MAX_PULL_COUNT // max(1, replicas))

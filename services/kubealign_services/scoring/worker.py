@@ -15,7 +15,8 @@ from kubealign_services.messaging.ack_keepalive import extend_ack_deadline
 from kubealign_services.messaging.contract import Bus
 from kubealign_services.telemetry.rates import BusyShare, Rate
 
-_PULL_COUNT = 64
+#: Most rollouts that a worker pulls at a time: they are scored in one call.
+MAX_PULL_COUNT = 64
 _PULL_SECONDS = 5.0
 
 log = logging.getLogger(__name__)
@@ -28,14 +29,28 @@ class ScoreWorker:
     """Shares the rollouts with all workers of the same consumer name; takes only those made for one of
     `purposes`.
 
+    Each rollout is delivered to one of the workers. If that worker ends before the acknowledgement, the bus
+    delivers the rollout to another one.
+
     `running`: rollouts in progress.
+
+    Args:
+        pull_count: Most rollouts in one pull.
     """
 
-    def __init__(self, bus: Bus, consumer: str, purposes: frozenset[str], scorer: Scorer) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        consumer: str,
+        purposes: frozenset[str],
+        scorer: Scorer,
+        pull_count: int = MAX_PULL_COUNT,
+    ) -> None:
         self._bus = bus
         self._consumer = consumer
         self._purposes = purposes
         self._scorer = scorer
+        self._pull_count = pull_count
         self._fence = 0
         self.running = 0
         self._scored = 0
@@ -53,7 +68,7 @@ class ScoreWorker:
     async def run(self) -> None:
         """Work until cancelled."""
         while True:
-            deliveries = await self._bus.pull("rollouts", self._consumer, _PULL_COUNT, _PULL_SECONDS)
+            deliveries = await self._bus.pull("rollouts", self._consumer, self._pull_count, _PULL_SECONDS)
             if not deliveries:
                 continue
             self.running = len(deliveries)

@@ -1,5 +1,6 @@
 """Differences between the specs of two runs of a job, and the ones that are allowed."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from kubealign.local.errors import RunRefused
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.mutable_fields import MAX_STEPS_FIELD, MUTABLE_BETWEEN_RUNS
 from kubealign.spec.sections.rollout import Rollout
+
+_LIST_INDEX = re.compile(r"\[\d+\]")
 
 
 def job_document(job: AlignmentJob) -> dict[str, Any]:
@@ -43,14 +46,19 @@ def forbidden_changes(before: AlignmentJob, after: AlignmentJob) -> list[str]:
 
 
 def _with_defaults(job: AlignmentJob) -> AlignmentJob:
-    """Return the job with the learning rates and the precision that its null fields stand for.
+    """Return the job with the learning rates, the precision and the reference that its null fields stand for.
 
     Versions differ in these defaults: a run of another version continues only where the value is the same.
     """
     spec = job.spec
+    reference = spec.effective_reference if spec.reference is None else spec.reference
+    if reference is not None and spec.reference is None:
+        # Its weights are the policy's, which is compared too.
+        reference = reference.model_copy(update={"model": None})
     sections = {
         "trainer": spec.effective_trainer,
         "critic": spec.effective_critic,
+        "reference": reference,
         "rollout": spec.effective_rollout or Rollout(),
     }
     return job.model_copy(update={"spec": spec.model_copy(update=sections)})
@@ -59,6 +67,7 @@ def _with_defaults(job: AlignmentJob) -> AlignmentJob:
 def _is_harmless(path: str, old: Any, new: Any) -> bool:
     if path == MAX_STEPS_FIELD:
         return bool(new > old)
+    path = _LIST_INDEX.sub("[]", path)
     return any(path == field or path.startswith(field + ".") for field in MUTABLE_BETWEEN_RUNS)
 
 

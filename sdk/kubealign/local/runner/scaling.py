@@ -4,9 +4,8 @@ from collections.abc import Sequence
 
 from kubealign.local.errors import RunRefused
 from kubealign.roles import Process, with_replica
+from kubealign.spec.base import MAX_REPLICAS
 from kubealign.spec.job import AlignmentJob
-
-MAX_REPLICAS = 1024
 
 
 def plan_scaling(

@@ -9,6 +9,7 @@ from kubealign.pod_contract import FUNCTIONS_FOLDER
 from kubealign.spec.base import (
     FILE_KEY_PATTERN,
     MAX_INT32,
+    MAX_REPLICAS,
     MODULE_FUNCTION_PATTERN,
     PYTHON_NAME_PATTERN,
     EntryName,
@@ -163,6 +164,13 @@ class Reward(SpecModel):
         "score's name; empty: weight 1 for all.",
     )
     placement: RewardPlacement = Field(RewardPlacement.OWN, description="Process in which the reward runs.")
+    replicas: int = Field(
+        1,
+        ge=1,
+        le=MAX_REPLICAS,
+        description="Processes that share the scoring, each with the whole model or with the function; more "
+        "than 1 only with placement Own. A function must not keep state from one call to the next.",
+    )
     timeout_seconds: float = Field(
         30.0, gt=0, description="Timeout of a call of the function, after which the job fails."
     )
@@ -178,7 +186,7 @@ class Reward(SpecModel):
         "standardisation; null: the source's own value.",
     )
     pod_template: PodTemplate | None = Field(
-        None, description="Patch of the reward's pod, with placement Own."
+        None, description="Patch of the reward's pods, with placement Own."
     )
 
     @property
@@ -203,6 +211,11 @@ class Reward(SpecModel):
                     "is for a single model; other sources run in their own process: set Own",
                 ),
             )
+        if self.replicas > 1 and self.placement is not RewardPlacement.OWN:
+            remedy = (
+                f"a reward {self.placement} has no processes of its own: write 1, or set placement to Own"
+            )
+            raise field_errors("Reward", (("replicas",), self.replicas, remedy))
         if self.pod_template is not None and self.placement is RewardPlacement.WITH_CRITIC:
             remedy = "a reward WithCritic has no pod of its own: set critic.podTemplate"
             raise field_errors("Reward", (("podTemplate",), self.pod_template, remedy))
