@@ -11,7 +11,7 @@ from kubealign_operator.kube_views.observed_job import DependencyView, VolumePat
 from kubealign_operator.manifests.context import Platform
 from kubealign_operator.planner.plan import CredentialsRequest
 from support.rendering.cluster import Cluster
-from support.rendering.jobs import Json, ppo, sft, two_ranks, with_trainer
+from support.rendering.jobs import Json, ppo, scorer_replicas, sft, two_ranks, with_trainer
 
 FOLDER = Path(__file__).parents[2] / "unit" / "operator" / "planner" / "goldens"
 
@@ -38,6 +38,7 @@ _SFT = DependencyView(
 CLUSTERS: dict[str, Callable[[], Cluster]] = {
     "sft": lambda: Cluster(sft()),
     "two-ranks": lambda: Cluster(two_ranks()),
+    "scorer-replicas": lambda: Cluster(scorer_replicas()),
     "with-trainer": lambda: Cluster(with_trainer()),
     "ppo": lambda: Cluster(ppo(), platform=_ADMIN, dependencies={"sft": _SFT}),
 }

@@ -68,6 +68,20 @@ def shared_workers(**changes: Any) -> Json:
     return alignment_job("shared", spec | changes, {"kueue.x-k8s.io/queue-name": "align"})
 
 
+def scorer_replicas(**changes: Any) -> Json:
+    """Return a job with two processes each of the reference and of a reward, admitted with the trainer."""
+    spec = {
+        "maxSteps": 10,
+        "algorithm": {"rloo": {"promptsPerStep": 8, "kl": {"fixed": {"coefficient": 0.05}}}},
+        "policy": {"model": _volume("models", "base")},
+        "data": {"prompts": {"source": _volume("data", "prompts.jsonl")}},
+        "reference": {"replicas": 2},
+        "rewards": [{"name": "exact", "model": _volume("models", "rm"), "replicas": 2}],
+        "checkpoint": {"volume": {"claimName": "runs", "path": "team"}},
+    }
+    return alignment_job("scored", spec | changes, {"kueue.x-k8s.io/queue-name": "align"})
+
+
 def with_trainer(**changes: Any) -> Json:
     """Return a job with rollout workers in the trainer's two ranks, and a tool from a ConfigMap."""
     tool = {

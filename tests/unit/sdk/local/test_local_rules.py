@@ -67,6 +67,13 @@ def with_spec(text: str, *pairs: tuple[str, str]) -> AlignmentJob:
             ["spec.critic.optimizer.adamW.learningRate (1e-05, now 1e-06)"],
         ),
         (("name: helpful", "name: kind"), ["spec.rewards[0].name (helpful, now kind)"]),
+        (("name: helpful", "replicas: 2, name: helpful"), []),
+        # A reference that is left to its default is one in a process of its own.
+        (("rollout: {", "reference: {replicas: 2}\n  rollout: {"), []),
+        (
+            ("rollout: {", "reference: {placement: WithTrainer}\n  rollout: {"),
+            ["spec.reference.placement (Own, now WithTrainer)"],
+        ),
         (("{name: aligned}", "{name: aligned, labels: {queue: a}}"), []),
         (("maxSteps: 90", "maxSteps: 90\n  lifecycle: {maxRestarts: 0}"), []),
         (("maxSteps: 90", "maxSteps: 90\n  checkpoint: {keep: 9}"), []),
@@ -183,6 +190,18 @@ def test_new_workers_take_the_lowest_free_numbers(ppo: AlignmentJob) -> None:
     assert added[0].calls == ("trainer",) and added[0].elastic
     added, removed = plan_scaling(ppo, [*processes, *added], "rollout", 2)
     assert (added, [process.name for process in removed]) == ([], ["rollout-2"])
+
+
+def test_scorers_are_scaled_like_rollout_workers(ppo: AlignmentJob) -> None:
+    added, removed = plan_scaling(ppo, roles(ppo), "reward-helpful", 2)
+    assert ([(process.name, process.reward) for process in added], removed) == (
+        [("reward-helpful-1", "helpful")],
+        [],
+    )
+    added, removed = plan_scaling(ppo, [*roles(ppo), *added], "reward-helpful", 1)
+    assert (added, [process.name for process in removed]) == ([], ["reward-helpful-1"])
+    with pytest.raises(RunRefused, match="replicas of reference is 0: it must be an integer from 1"):
+        plan_scaling(ppo, roles(ppo), "reference", 0)
 
 
 @pytest.mark.parametrize("replicas", [1, 1025, 2.0, True, "3", None])

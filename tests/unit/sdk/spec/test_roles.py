@@ -49,6 +49,12 @@ def names(document: dict[str, Any]) -> list[str]:
             {"spec.algorithm.ppo.kl": {"adaptive": {}}},
             "prepare trainer-0 critic-0 reference-0 reward-helpful-0 rollout-0 driver",
         ),
+        (
+            "ppo",
+            {"spec.reference": {"replicas": 3}, "spec.rewards.0.replicas": 2},
+            "prepare trainer-0 critic-0 reference-0 reference-1 reference-2 "
+            "reward-helpful-0 reward-helpful-1 rollout-0 driver",
+        ),
         ("rloo", {}, "prepare trainer-0 reference-0 reward-exact-0 rollout-0 driver"),
         (
             "grpo",
@@ -126,6 +132,27 @@ def test_all_fields_of_the_processes(document: Make) -> None:
         after=("prepare", "trainer", "critic", "reference", "reward-helpful", "reward-short", "rollout"),
         calls=("trainer", "critic"),
     )
+
+
+def test_each_replica_of_a_scorer_is_a_unit(document: Make) -> None:
+    """The number of processes of one scorer does not change the first one, nor any other process."""
+    changes = {"spec.reference": {"replicas": 2}, "spec.rewards.0.replicas": 2}
+    processes = {p.name: p for p in roles(AlignmentJob.model_validate(document("ppo", changes)))}
+    alone = {p.name: p for p in roles(AlignmentJob.model_validate(document("ppo")))}
+    assert {name: process for name, process in processes.items() if name in alone} == alone
+    for group, reward in (("reference", None), ("reward-helpful", "helpful")):
+        second = processes[f"{group}-1"]
+        assert second == with_replica(alone[f"{group}-0"], 1)
+        assert (second.unit, second.leader, second.replica) == (f"{group}-1", f"{group}-1", 1)
+        assert (second.reward, second.elastic, second.serves, second.world_size) == (reward, True, True, 1)
+
+
+def test_a_teacher_has_replicas(document: Make) -> None:
+    changes = {
+        "spec.algorithm": {"distillation": {}},
+        "spec.teacher": {"model": {"path": "t"}, "replicas": 2},
+    }
+    assert names(document("sft", changes)) == ["prepare", "trainer-0", "teacher-0", "teacher-1", "driver"]
 
 
 def test_a_worker_of_several_processes(document: Make) -> None:

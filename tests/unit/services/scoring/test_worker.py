@@ -3,9 +3,14 @@
 import asyncio
 from collections.abc import Sequence
 
+import pytest
+
 from kubealign.v1 import rollout_pb2, scoring_pb2
 from kubealign_services.messaging.memory import MemoryBus
-from kubealign_services.scoring.worker import ScoreWorker
+from kubealign_services.scoring.serving import pull_count
+from kubealign_services.scoring.worker import MAX_PULL_COUNT, ScoreWorker
+
+pytestmark = pytest.mark.timeout(60)
 
 _SAMPLES = 5
 _SECONDS = 10
@@ -45,3 +50,57 @@ async def test_scores_are_published_concurrently() -> None:
         worker.cancel()
         await asyncio.gather(worker, return_exceptions=True)
     assert sorted(result) == list(range(_SAMPLES))
+
+
+class _HeldScorer:
+    """Scorer that records the samples of its calls and returns once `release` is set."""
+
+    def __init__(self, release: asyncio.Event) -> None:
+        self.samples: list[int] = []
+        self.called = asyncio.Event()
+        self._release = release
+
+    async def __call__(self, rollouts: Sequence[rollout_pb2.Rollout]) -> list[scoring_pb2.Score]:
+        self.samples += [rollout.sample for rollout in rollouts]
+        self.called.set()
+        await self._release.wait()
+        return await _score(rollouts)
+
+
+async def test_replicas_share_the_waiting_rollouts() -> None:
+    """No replica pulls all of them, each is scored once, and those of a lost replica by the other one."""
+    bus = MemoryBus(ack_wait=0.5)
+    for sample in range(MAX_PULL_COUNT):
+        rollout = rollout_pb2.Rollout(fence=1, group_id="0/1", sample=sample, purpose="train")
+        await bus.publish("rollouts", rollout.SerializeToString(), str(sample))
+    release = asyncio.Event()
+    scorers = [_HeldScorer(release), _HeldScorer(release)]
+    workers = [
+        asyncio.create_task(
+            ScoreWorker(bus, "reward-even", frozenset({"train"}), scorer, pull_count(len(scorers))).run()
+        )
+        for scorer in scorers
+    ]
+    lost, survivor = scorers
+    try:
+        async with asyncio.timeout(_SECONDS):
+            await asyncio.gather(*(scorer.called.wait() for scorer in scorers))
+            assert sorted(lost.samples + survivor.samples) == list(range(MAX_PULL_COUNT))
+            assert len(lost.samples) == len(survivor.samples)
+            workers[0].cancel()
+            release.set()
+            result: list[int] = []
+            while len(result) < MAX_PULL_COUNT:
+                for delivery in await bus.pull("scores", "driver", MAX_PULL_COUNT, 1.0):
+                    result.append(scoring_pb2.Score.FromString(delivery.data).sample)
+                    await delivery.ack()
+    finally:
+        for worker in workers:
+            worker.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+    assert sorted(result) == sorted(survivor.samples) == list(range(MAX_PULL_COUNT))
+
+
+@pytest.mark.parametrize(("replicas", "count"), [(0, 64), (1, 64), (2, 32), (3, 21), (64, 1), (1024, 1)])
+def test_the_pull_count_is_a_share_of_the_largest_one(replicas: int, count: int) -> None:
+    assert pull_count(replicas) == count
