@@ -39,6 +39,8 @@ FIXED: list[tuple[str, Any]] = [
     ("critic", {"critic": {}}),
     ("reference", {"reference": None}),
     ("reference", {"reference": {"placement": "WithTrainer"}}),
+    ("reference", {"reference": {"replicas": 2}}),
+    ("rewards", {"rewards": [{"name": "helpful", "model": {"path": "reward"}, "replicas": 2}]}),
     ("teacher", {"teacher": {"model": {"path": "teacher"}}}),
     ("trainer", {"trainer": {"lora": {"rank": 8}}}),
     ("rollout.workflow", {"rollout": {"workflow": {"function": {"module": "a:b"}}}}),

@@ -16,7 +16,6 @@ from kubealign.spec.sections.engines import (
 from kubealign.spec.sections.megatron import MegatronBackendSpec, Recompute
 from kubealign.spec.sections.precision import Precision
 from kubealign.spec.sections.rewards import RewardPlacement
-from kubealign.spec.sections.rollout import ReferencePlacement
 from kubealign.spec.sections.training import TorchBackendSpec, Trainer
 
 #: Path in the document -> new value.
@@ -73,23 +72,14 @@ def _proposals(job: AlignmentJob, need: ProcessRequirements) -> Iterator[Changes
     elif need.group == "rollout":
         yield from _engine_proposals(job)
     elif need.group == "reference":
-        reference = spec.effective_reference
-        assert reference is not None
-        yield _colocation("spec.reference", ReferencePlacement.WITH_TRAINER.value, reference.replicas)
+        yield {"spec.reference.placement": "WithTrainer"}
     elif need.group.startswith("reward-"):
         name = need.group.removeprefix("reward-")
         index = next(i for i, reward in enumerate(spec.rewards) if reward.name == name)
-        placement = RewardPlacement.WITH_CRITIC.value
-        yield _colocation(f"spec.rewards[{index}]", placement, spec.rewards[index].replicas)
+        yield {f"spec.rewards[{index}].placement": RewardPlacement.WITH_CRITIC.value}
     if spec.trainer.backend.value.precision is Precision.FLOAT32 and not is_trained:
         member = spec.trainer.backend.member
         yield {f"spec.trainer.backend.{member}.precision": Precision.BFLOAT16.value}
-
-
-def _colocation(where: str, placement: str, replicas: int) -> Changes:
-    """Return the changes that move a frozen model into other processes, where it has no replicas."""
-    changes: Changes = {f"{where}.placement": placement}
-    return changes if replicas == 1 else changes | {f"{where}.replicas": 1}
 
 
 def _trainer_proposals(where: str, trainer: Trainer) -> Iterator[Changes]:
