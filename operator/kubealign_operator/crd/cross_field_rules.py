@@ -49,6 +49,8 @@ def cross_field_rules() -> Iterator[CelRule]:
             yield _ratings_rule(name, algorithm_is_set)
         if getattr(model, "data", None) == "demonstrations" and not model.turns:
             yield _last_turn_rule(name, algorithm_is_set)
+        if not model.reads_token_ids:
+            yield _text_rows_rule(name, algorithm_is_set, str(getattr(model, "data", "")))
         if model is GenerateSpec:
             yield _selection_rule(name, algorithm_is_set)
         yield from _teacher_rules(name, algorithm_is_set, has_teacher=model.teacher)
@@ -170,7 +172,7 @@ def _ratings_rule(name: str, algorithm_is_set: str) -> CelRule:
     form = "self.data.preferences.format"
     named = " || ".join(
         f"(has({form}.{layout}) && has({form}.{layout}.chosenRating) && has({form}.{layout}.rejectedRating))"
-        for layout in ("text", "chat")
+        for layout in ("text", "chat", "tokens")
     )
     return CelRule(
         implies(f"{algorithm_is_set} && has(self.data.preferences)", f"has({form}) && ({named})"),
@@ -186,6 +188,15 @@ def _last_turn_rule(name: str, algorithm_is_set: str) -> CelRule:
         implies(guard, f"{form}.chat.turns == 'Last'"),
         f"{name} has one response to a row: set Last",
         field_path=".data.demonstrations.format.chat.turns",
+    )
+
+
+def _text_rows_rule(name: str, algorithm_is_set: str, kind: str) -> CelRule:
+    rows = f"self.data.{kind}"
+    return CelRule(
+        implies(f"{algorithm_is_set} && has({rows}) && has({rows}.format)", f"!has({rows}.format.tokens)"),
+        f"{name} needs the text of its rows: set format.text or format.chat",
+        field_path=f".data.{kind}.format.tokens",
     )
 
 

@@ -35,7 +35,14 @@ from kubealign.spec.pods.template import (
     PodMetadata,
 )
 from kubealign.spec.pods.volumes import RESERVED_FOLDERS, RESERVED_VOLUME_PREFIX, Volume, VolumeMount
-from kubealign.spec.sections.data import VolumeFileSource
+from kubealign.spec.sections.data import (
+    DemonstrationDataset,
+    PreferenceDataset,
+    PromptDataset,
+    RatingDataset,
+    UnpairedDataset,
+    VolumeFileSource,
+)
 from kubealign.spec.sections.rewards import REWARD_SOURCES, Reward
 from kubealign.spec.sections.rollout import MismatchGateSpec, Rollout, SamplingSpec
 from kubealign.spec.sections.trackers import TRACKER_MEMBERS, TrackerSpec
@@ -188,6 +195,12 @@ _RESERVED_NAME_RULES = [
 _RESERVED_LABEL_LIST = ", ".join(cel_string(label) for label in RESERVED_LABELS)
 _RESERVED_FOLDER_LIST = ", ".join(cel_string(folder) for folder in RESERVED_FOLDERS)
 
+_TEMPLATE_RULE = CelRule(
+    "!has(self.template) || !has(self.format) || !has(self.format.tokens)",
+    "token ids have no text for a template: remove it, or set format.text or format.chat",
+    field_path=".template",
+)
+
 _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
     KL: _KL_RULES,
     RLOOSpec: [_KL_IN_REWARD_RULE],
@@ -266,6 +279,11 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
     ],
     WeightBounds: [CelRule("self.low < self.high", "must be below high", field_path=".low")],
     ClipCov: [CelRule("self.low < self.high", "must be below high", field_path=".low")],
+    PromptDataset: [_TEMPLATE_RULE],
+    DemonstrationDataset: [_TEMPLATE_RULE],
+    PreferenceDataset: [_TEMPLATE_RULE],
+    RatingDataset: [_TEMPLATE_RULE],
+    UnpairedDataset: [_TEMPLATE_RULE],
     VolumeFileSource: exactly_one_of(["path", "paths"], "path: train.parquet"),
     EarlyStoppingTarget: exactly_one_of(["atLeast", "atMost"], "atLeast: 0.5"),
     SamplingSpec: [

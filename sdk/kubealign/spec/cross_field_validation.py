@@ -155,6 +155,14 @@ def _check_turns(algorithm: Algorithm, data: Data) -> Iterator[FieldProblem]:
         yield path, chat.turns, f"{_algorithm_name(algorithm)} has one response to a row: set Last"
 
 
+def _check_token_ids(algorithm: Algorithm, data: Data) -> Iterator[FieldProblem]:
+    row_format = data.value.format
+    if row_format.member == "tokens" and not algorithm.value.reads_token_ids:
+        path = ("data", data.member, "format", "tokens")
+        problem = f"{_algorithm_name(algorithm)} needs the text of its rows: set format.text or format.chat"
+        yield path, row_format.tokens, problem
+
+
 def _check_ratings(algorithm: Algorithm, data: Data) -> Iterator[FieldProblem]:
     if not algorithm.value.rated or data.preferences is None:
         return
@@ -306,6 +314,7 @@ _CHECKS: tuple[Callable[..., Iterator[FieldProblem]], ...] = (
     _check_reference,
     _check_teacher,
     _check_turns,
+    _check_token_ids,
     _check_ratings,
     _check_trainer,
     _check_rollout,

@@ -67,12 +67,12 @@ class PreparedRow:
     """One row.
 
     `row` is its number in the source, from 0; `columns` are its columns without a text prompt's own (which
-    a prompt from a template keeps).
+    a prompt from a template keeps) and without lists of token ids and masks.
 
-    Responses end with the token at which sampling ends. response_mask: where several turns of a
-    conversation are imitated, the response is everything after the first prompt, with 1 at the tokens of
-    imitated turns; else None. ratings: None within the list for an unknown rating. Fields that the kind of
-    row does not have are None.
+    Responses end with the token at which sampling ends, unless the rows are token ids. response_mask: where
+    several turns of a conversation are imitated, the response is everything after the first prompt, with 1
+    at the tokens of imitated turns; else None. ratings: None within the list for an unknown rating. Fields
+    that the kind of row does not have are None.
     """
 
     row: int

@@ -44,6 +44,8 @@ class AlgorithmSpec(SpecModel):
     mismatched: ClassVar[bool] = False
     #: Can train on several turns of a conversation.
     turns: ClassVar[bool] = False
+    #: Can read rows of token ids. False: needs the text or the messages of each row.
+    reads_token_ids: ClassVar[bool] = True
     #: Learns from the distributions of a frozen teacher model.
     teacher: ClassVar[bool] = False
     #: `module:Class` of the losses, in the services; None: a plugin, or a job that does not train.

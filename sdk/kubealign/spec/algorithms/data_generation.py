@@ -118,6 +118,7 @@ class GenerateSpec(AlgorithmSpec):
     rewards: ClassVar[Requirement] = Requirement.ALLOWED
     data: ClassVar[str] = "prompts"
     makes: ClassVar[ResultKind] = ResultKind.DATA
+    reads_token_ids: ClassVar[bool] = False
 
     prompts_per_step: int = Field(64, ge=1, le=MAX_INT32, description="Prompts per step.")
     samples_per_prompt: int = Field(1, ge=1, le=MAX_INT32, description="Responses sampled for each prompt.")
@@ -173,6 +174,7 @@ class AnnotateSpec(RowAlgorithmSpec):
     rewards: ClassVar[Requirement] = Requirement.NEEDED
     data: ClassVar[str] = "demonstrations"
     makes: ClassVar[ResultKind] = ResultKind.DATA
+    reads_token_ids: ClassVar[bool] = False
 
     round_to_integers: bool = Field(False, description="Round the scores to whole numbers.")
     lowest: float | None = Field(

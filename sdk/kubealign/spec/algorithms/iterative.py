@@ -90,6 +90,7 @@ class SPINSpec(IterativeSpec):
 
     implementation: ClassVar[str | None] = "kubealign_services.algorithms.iterative.spin:SPINAlgorithm"
     data: ClassVar[str] = "demonstrations"
+    reads_token_ids: ClassVar[bool] = False
     #: The first rounds of Chen et al. 2024.
     learning_rate: ClassVar[float] = 5.0e-7
 
@@ -132,6 +133,7 @@ class SelfRewardingSpec(IterativeSpec):
         "kubealign_services.algorithms.iterative.self_rewarding:SelfRewardingAlgorithm"
     )
     data: ClassVar[str] = "prompts"
+    reads_token_ids: ClassVar[bool] = False
     #: That of DPO, whose loss it is.
     learning_rate: ClassVar[float] = 5.0e-7
 

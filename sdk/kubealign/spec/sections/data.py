@@ -171,6 +171,10 @@ class _ChatMessages(SpecModel):
         return self
 
 
+#: Description of the member `tokens` of every format.
+_TOKENS = "Token ids of the policy's tokenizer, used as they are: no token is added at either end."
+
+
 class PromptText(SpecModel):
     """Prompts as plain text."""
 
@@ -187,11 +191,21 @@ class PromptMessages(_ChatMessages):
     )
 
 
+class PromptTokens(SpecModel):
+    """Prompts as token ids."""
+
+    prompt: Column = Field("prompt_ids", description="Column of the prompt's ids.")
+
+
 class PromptFormat(SpecUnion):
-    """Format of the prompts: `text` as it is, or `chat` through the tokenizer's chat template."""
+    """Format of the prompts.
+
+    `text` as it is, `chat` through the tokenizer's chat template, or `tokens` as ids of its tokenizer.
+    """
 
     text: PromptText | None = Field(None, description="Plain text.")
     chat: PromptMessages | None = Field(None, description="Chat messages.")
+    tokens: PromptTokens | None = Field(None, description=_TOKENS)
 
 
 class DemonstrationText(SpecModel):
@@ -219,11 +233,41 @@ class DemonstrationMessages(_ChatMessages):
     turns: ImitatedTurns = Field(ImitatedTurns.LAST, description="Assistant messages that are trained on.")
 
 
+class TrainedTokens(SpecUnion):
+    """Tokens of a sequence that are trained on."""
+
+    mask: Column | None = Field(
+        None,
+        description="Column of a list with 1 or true for each trained token and 0 or false for each other "
+        "one, such as completion_mask or assistant_masks.",
+    )
+    labels: Column | None = Field(
+        None,
+        description="Column of a list with the id of each trained token at the token's own position, and "
+        "-100 for each other one.",
+    )
+    prompt_length: Column | None = Field(
+        None, description="Column of the number of tokens of the prompt; all tokens after it are trained on."
+    )
+
+
+class DemonstrationTokens(SpecModel):
+    """A sequence of token ids, parts of which are trained on."""
+
+    sequence: Column = Field(
+        "input_ids", description="Column of the ids of the whole sequence: prompt and response."
+    )
+    trained: TrainedTokens = Field(
+        TrainedTokens(mask="completion_mask"), description="Tokens that are trained on."
+    )
+
+
 class DemonstrationFormat(SpecUnion):
     """Format of a prompt and its target response."""
 
     text: DemonstrationText | None = Field(None, description="Plain text.")
     chat: DemonstrationMessages | None = Field(None, description="Chat messages.")
+    tokens: DemonstrationTokens | None = Field(None, description=_TOKENS)
 
 
 class PreferenceText(SpecModel):
@@ -259,11 +303,30 @@ class PreferenceMessages(_ChatMessages):
     )
 
 
+class PreferenceTokens(SpecModel):
+    """A prompt and two responses as token ids."""
+
+    prompt: Column = Field("prompt_ids", description="Column of the prompt's ids.")
+    chosen: Column = Field(
+        "chosen_ids", description="Column of the better response's ids, without the prompt's."
+    )
+    rejected: Column = Field(
+        "rejected_ids", description="Column of the worse response's ids, without the prompt's."
+    )
+    chosen_rating: Column | None = Field(
+        None, description="Column of the better response's rating, for rpo; null: none."
+    )
+    rejected_rating: Column | None = Field(
+        None, description="Column of the worse response's rating, for rpo; null: none."
+    )
+
+
 class PreferenceFormat(SpecUnion):
     """Format of a prompt with a better and a worse response."""
 
     text: PreferenceText | None = Field(None, description="Plain text.")
     chat: PreferenceMessages | None = Field(None, description="Chat messages.")
+    tokens: PreferenceTokens | None = Field(None, description=_TOKENS)
 
 
 #: One column for each score that is trained; the columns name the scores.
@@ -296,11 +359,25 @@ class RatingMessages(_ChatMessages):
     )
 
 
+class RatingTokens(SpecModel):
+    """Prompt and response as token ids, with ratings."""
+
+    prompt: Column = Field("prompt_ids", description="Column of the prompt's ids.")
+    response: Column = Field(
+        "completion_ids", description="Column of the response's ids, without the prompt's."
+    )
+    ratings: RatingColumns = Field(
+        ["rating"],
+        description="Rating columns, each of which is trained as a score of its own; null in a row: unknown.",
+    )
+
+
 class RatingFormat(SpecUnion):
     """Format of a response with its ratings."""
 
     text: RatingText | None = Field(None, description="Plain text.")
     chat: RatingMessages | None = Field(None, description="Chat messages.")
+    tokens: RatingTokens | None = Field(None, description=_TOKENS)
 
 
 class UnpairedText(SpecModel):
@@ -325,11 +402,24 @@ class UnpairedMessages(_ChatMessages):
     )
 
 
+class UnpairedTokens(SpecModel):
+    """Prompt and response as token ids, with a label for good or bad."""
+
+    prompt: Column = Field("prompt_ids", description="Column of the prompt's ids.")
+    response: Column = Field(
+        "completion_ids", description="Column of the response's ids, without the prompt's."
+    )
+    label: Column = Field(
+        "label", description="Column of the label: true for a good response, false for a bad one."
+    )
+
+
 class UnpairedFormat(SpecUnion):
     """Format of a response labelled good or bad."""
 
     text: UnpairedText | None = Field(None, description="Plain text.")
     chat: UnpairedMessages | None = Field(None, description="Chat messages.")
+    tokens: UnpairedTokens | None = Field(None, description=_TOKENS)
 
 
 class _Dataset(SpecModel):
@@ -364,6 +454,15 @@ class _Dataset(SpecModel):
         "quality:{quality}'; {prompt} is the text prompt or the last user message. null: "
         "the prompt unchanged.",
     )
+
+    @model_validator(mode="after")
+    def _template_of_text(self) -> "_Dataset":
+        """Check that a template has a text to fill in."""
+        row_format = getattr(self, "format", None)
+        if self.template is not None and row_format is not None and row_format.member == "tokens":
+            problem = "token ids have no text for a template: remove it, or set format.text or format.chat"
+            raise field_errors(type(self).__name__, (("template",), self.template, problem))
+        return self
 
 
 class PromptDataset(_Dataset):

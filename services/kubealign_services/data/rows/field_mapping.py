@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from kubealign.spec.base import field_alias
+from kubealign.spec.base import SpecUnion, field_alias
 from kubealign.spec.sections.data import (
     DemonstrationDataset,
+    DemonstrationTokens,
     ImitatedTurns,
     PreferenceDataset,
     PromptDataset,
@@ -35,7 +36,9 @@ def referenced_columns(data: DataSet, spec_path: str) -> dict[str, str]:
     columns: dict[str, str] = {}
     for name, setting in layout:
         path = f"{prefix}.{field_alias(type(layout), name)}"
-        if isinstance(setting, list):
+        if isinstance(setting, SpecUnion):
+            columns[f"{path}.{field_alias(type(setting), setting.member)}"] = str(setting.value)
+        elif isinstance(setting, list):
             columns |= {f"{path}[{index}]": column for index, column in enumerate(setting)}
         elif setting is not None and name not in _NON_COLUMN_FIELDS:
             columns[path] = str(setting)
@@ -48,6 +51,15 @@ def prompt_column(data: DataSet) -> str | None:
     return None if text is None else text.prompt
 
 
+def token_columns(data: DataSet) -> frozenset[str]:
+    """Return the columns with token ids, or with the trained ones among them; none where rows are text."""
+    layout = data.format.tokens
+    if isinstance(layout, DemonstrationTokens):
+        return frozenset((layout.sequence, str(layout.trained.value)))
+    names = ("prompt", "response", "chosen", "rejected")
+    return frozenset(getattr(layout, name) for name in names if hasattr(layout, name))
+
+
 def chat_template_kwargs(data: DataSet) -> dict[str, Any]:
     """Return the variables of the chat template; none where prompts are text."""
     chat = data.format.chat
@@ -55,7 +67,10 @@ def chat_template_kwargs(data: DataSet) -> dict[str, Any]:
 
 
 def read_example(data: DataSet, row: Mapping[str, Any], number: int) -> Example:
-    """Parse the row into an example. Raises DataError for a column that is missing or has another type."""
+    """Parse a row of text or messages into an example.
+
+    Raises DataError for a column that is missing or has another type.
+    """
     cells = RowReader(row, number)
     if data.format.text is not None:
         parts = _text_fields(data, cells)
@@ -63,7 +78,7 @@ def read_example(data: DataSet, row: Mapping[str, Any], number: int) -> Example:
         parts = _preference_fields(data, cells, number)
     else:
         parts = _message_fields(data, cells)
-    return Example(number, **parts, **_annotations(data, cells), tools=_tools(data, cells))
+    return Example(number, **parts, **read_annotations(data, cells), tools=_tools(data, cells))
 
 
 def _tools(data: DataSet, cells: RowReader) -> list[Any] | None:
@@ -111,8 +126,8 @@ def _preference_fields(data: PreferenceDataset, cells: RowReader, number: int) -
     return {"prompt": prompt, "answers": {"chosen": better, "rejected": worse}}
 
 
-def _annotations(data: DataSet, cells: RowReader) -> dict[str, Any]:
-    """Return the ratings or the label of the row."""
+def read_annotations(data: DataSet, cells: RowReader) -> dict[str, Any]:
+    """Return the ratings or the label of the row, by field of Example. Raises DataError as `read_example`."""
     layout = data.format.value
     if isinstance(data, RatingDataset):
         return {"ratings": cells.ratings(layout.ratings)}

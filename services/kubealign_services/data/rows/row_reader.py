@@ -105,9 +105,73 @@ class RowReader:
             raise self._cell_error(column, ", not a list of tools, each a JSON schema")
         return [without_nulls(tool) for tool in value]
 
+    def token_ids(self, column: str, vocabulary: frozenset[int]) -> list[int]:
+        """Return a list of token ids, at least one, all in the vocabulary."""
+        ids = self._integers(column)
+        if not ids:
+            raise self._cell_error(column, ": one token id at least is needed")
+        if not vocabulary.issuperset(ids):
+            index = next(index for index, token in enumerate(ids) if token not in vocabulary)
+            raise self.error(
+                column,
+                f"item {index + 1} is {ids[index]}, which is no token of the policy's tokenizer "
+                f"(its ids are {min(vocabulary)} to {max(vocabulary)}, {len(vocabulary)} in all)",
+            )
+        return ids
+
+    def integers(self, column: str, count: int, owner: str) -> list[int]:
+        """Return a list of `count` whole numbers, as many as the column `owner` has."""
+        values = self._integers(column)
+        self._check_count(column, len(values), count, owner)
+        return values
+
+    def bits(self, column: str, count: int, owner: str) -> list[int]:
+        """Return a list of `count` values 0 or 1 (or booleans), as many as the column `owner` has."""
+        values = self._list(column)
+        self._check_count(column, len(values), count, owner)
+        for index, value in enumerate(values):
+            if not isinstance(value, int) or value not in (0, 1):
+                raise self.error(
+                    column, f"item {index + 1} is {describe_value(value)}, not 0 or 1 (nor false or true)"
+                )
+        return [int(value) for value in values]
+
+    def length(self, column: str, maximum: int, owner: str) -> int:
+        """Return a number of items of the list in the column `owner`, 1 to `maximum`."""
+        value = self.value(column)
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= maximum:
+            raise self._cell_error(
+                column,
+                f", not a whole number from 1 to {maximum}: {owner!r} has {maximum + 1} items, and one at "
+                "least must follow",
+            )
+        return value
+
     def error(self, column: str, message: str) -> RowError:
         """Return an error about a column."""
         return RowError(self._number, f": column {column!r}: {message}")
+
+    def _list(self, column: str) -> list[Any]:
+        value = self.value(column)
+        if not isinstance(value, list):
+            raise self._cell_error(column, ", not a list")
+        return value
+
+    def _integers(self, column: str) -> list[int]:
+        values = self._list(column)
+        # bool is a subclass of int, but no token id.
+        if set(map(type, values)) - {int}:
+            index = next(index for index, value in enumerate(values) if type(value) is not int)
+            raise self.error(
+                column, f"item {index + 1} is {describe_value(values[index])}, not a whole number"
+            )
+        return values
+
+    def _check_count(self, column: str, count: int, expected: int, owner: str) -> None:
+        if count != expected:
+            raise self.error(
+                column, f"has {count} items, and {owner!r} has {expected}: one for each is needed"
+            )
 
     def _message(self, column: str, index: int, item: Any) -> Message:
         try:

@@ -7,7 +7,12 @@ from pathlib import Path
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.sections.data import Data
 from kubealign_services.data.errors import DataError
-from kubealign_services.data.rows.field_mapping import prompt_column, read_example, referenced_columns
+from kubealign_services.data.rows.field_mapping import (
+    prompt_column,
+    read_example,
+    referenced_columns,
+    token_columns,
+)
 from kubealign_services.data.rows.templates import check_template_columns
 from kubealign_services.data.sources.row_dataset import RowDataset, open_source, require_columns
 from kubealign_services.data.tokenization.example_tokenizer import training_texts
@@ -22,7 +27,15 @@ class JobDatasets:
     spec: Data
 
     def texts(self) -> Iterator[str]:
-        """Yield all training texts, as a tokenizer is trained on them."""
+        """Yield all training texts, as a tokenizer is trained on them.
+
+        Raises DataError where the rows are token ids.
+        """
+        if self.spec.value.format.tokens is not None:
+            raise DataError(
+                f"spec.data.{self.spec.member}.format.tokens: token ids have no text that a tokenizer could "
+                "be trained on: name the tokenizer that made the ids in config.tokenizer.path of the model"
+            )
         with self.train.located_errors():
             for number, row in enumerate(self.train):
                 yield from training_texts(read_example(self.spec.value, row, number))
@@ -43,7 +56,8 @@ def open_datasets(job: AlignmentJob, cache: Path, results: Mapping[str, Path]) -
     validation_rows = _open_dataset(spec.validation.data, "spec.validation.data", cache, results)
     if spec.validation.group_by is not None:
         require_columns(validation_rows, {"spec.validation.groupBy": spec.validation.group_by})
-        if spec.validation.group_by == prompt_column(spec.validation.data.value):
+        validation_data = spec.validation.data.value
+        if spec.validation.group_by in {prompt_column(validation_data), *token_columns(validation_data)}:
             raise DataError(
                 f"spec.validation.groupBy: {spec.validation.group_by!r} is the prompt: name another column"
             )

@@ -59,11 +59,14 @@ class RowDataset:
 
     @contextmanager
     def located_errors(self) -> Iterator[None]:
-        """Add the file to the RowErrors of the block, where there are several files."""
+        """Add the file to the RowErrors of the block; where there are several files, the row in it too."""
         try:
             yield
         except RowError as error:
-            raise DataError(f"row {error.row + 1}{self._location(error.row)}{error.problem}") from error
+            where = f"row {error.row + 1}{self._location(error.row)}"
+            if len(self._files) <= 1:
+                where = f"{self.name}: {where}"
+            raise DataError(f"{where}{error.problem}") from error
 
     def _location(self, number: int) -> str:
         first = 0

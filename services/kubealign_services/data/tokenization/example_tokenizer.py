@@ -61,6 +61,10 @@ class ExampleTokenizer:
         # Ids that end a turn of a template; any other last token is followed by the end-of-sequence token.
         self._ends = {*tokenizer.all_special_ids, end_of_turn_id(tokenizer)} - {tokenizer.unk_token_id}
 
+    def is_end(self, token: int) -> bool:
+        """Return True if the token can end a response."""
+        return token in self._ends
+
     def tokenize(self, examples: Sequence[Example]) -> list[TokenizedExample]:
         """Tokenise examples, in their order. Raises DataError for a prompt without a token."""
         texts = [self._sequences(example) for example in examples]
@@ -128,7 +132,7 @@ class ExampleTokenizer:
 
     def _ended(self, ids: list[int]) -> list[int]:
         """Return the ids with the end-of-sequence token where the template ends a turn with text only."""
-        return ids if ids[-1:] and ids[-1] in self._ends else [*ids, self._tokenizer.eos_token_id]
+        return ids if ids and self.is_end(ids[-1]) else [*ids, self._tokenizer.eos_token_id]
 
 
 def training_texts(example: Example) -> list[str]:

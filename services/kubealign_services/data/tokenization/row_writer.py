@@ -20,11 +20,13 @@ from kubealign_services.data.rows.field_mapping import (
     chat_template_kwargs,
     prompt_column,
     read_example,
+    token_columns,
 )
 from kubealign_services.data.sources.row_dataset import RowDataset, SourceRow
 from kubealign_services.data.tokenization.chat_template import check_template_variables
 from kubealign_services.data.tokenization.example_tokenizer import ExampleTokenizer, TokenizedExample
 from kubealign_services.data.tokenization.length_filter import TokenBudget, fit_prompt
+from kubealign_services.data.tokenization.token_rows import TokenRowReader
 from kubealign_services.data.tokenization.tokenizers import prefix_ids
 
 log = logging.getLogger(__name__)
@@ -91,6 +93,14 @@ def write_rows(
             f"prompt, {room.sequence or 'any number'} with its response)"
         )
     log.info("rows are prepared", extra=report.model_dump())
+    if writer.open_responses:
+        log.warning(
+            "%s: %d of %d rows have a response that no end-of-sequence token ends, and the policy learns to "
+            "go on after them: token ids are used as they are",
+            spec_path,
+            writer.open_responses,
+            report.rows_kept,
+        )
     return report
 
 
@@ -119,7 +129,10 @@ def _blocks(items: Iterator[Item], size: int) -> Iterator[list[Item]]:
 
 
 class _RowEncoder:
-    """Converts rows to records and collects statistics."""
+    """Converts rows to records and collects statistics.
+
+    open_responses: kept rows with a response that no token ends, which only rows of token ids can have.
+    """
 
     def __init__(
         self,
@@ -132,18 +145,26 @@ class _RowEncoder:
         self._source, self._kind, self._data, self._room = source, data.member, data.value, room
         self._group_by = group_by
         self._renderer = ExampleTokenizer(tokenizer, chat_template_kwargs(data.value))
-        self._beginning = len(prefix_ids(tokenizer))
+        self._token_rows = TokenRowReader(tokenizer, data.value)
+        self._beginning = prefix_ids(tokenizer)
         self._unknown_id = tokenizer.unk_token_id
         # A prompt from a template differs from its column.
-        self._prompt_column = None if data.value.template else prompt_column(data.value)
+        prompt = None if data.value.template else prompt_column(data.value)
+        self._omitted_columns = {prompt, *token_columns(data.value)}
         self._read = self._kept = self._dropped = self._truncated = self._unknown = 0
         self._prompt = self._response = self._sequence = self._context = 0
         self._left_out: set[str] = set()
+        self.open_responses = 0
 
     def encode(self, rows: Sequence[tuple[int, SourceRow]]) -> list[dict[str, Any]]:
         """Return the records of the rows that are kept."""
         self._read += len(rows)
-        rendered = self._renderer.tokenize([read_example(self._data, row, number) for number, row in rows])
+        if self._data.format.tokens is not None:
+            rendered = self._token_rows.read(rows)
+        else:
+            rendered = self._renderer.tokenize(
+                [read_example(self._data, row, number) for number, row in rows]
+            )
         records = [self._record(item, row) for item, (_, row) in zip(rendered, rows, strict=True)]
         return [record for record in records if record is not None]
 
@@ -154,19 +175,22 @@ class _RowEncoder:
             response,
             self._room,
             self._data.overlong,
-            self._beginning,
+            self._beginning_length(item.prompt_tokens),
             item.example.number,
         )
         if prompt is None:
             self._dropped += 1
             return None
         columns, left_out = columns_to_json(
-            {name: value for name, value in row.items() if name != self._prompt_column}
+            {name: value for name, value in row.items() if name not in self._omitted_columns}
         )
         self._left_out.update(left_out)
         if self._group_by is not None and (self._group_by not in row or self._group_by in left_out):
             raise RowError(item.example.number, f" has no column {self._group_by!r} to group by")
         self._kept += 1
+        self.open_responses += not all(
+            self._renderer.is_end(tokens[-1]) for tokens in item.responses.values()
+        )
         self._truncated += len(prompt) < len(item.prompt_tokens)
         self._count_tokens(prompt, response, item)
         self._context = max(self._context, len(columns.encode()) + len(item.prompt_text.encode()))
@@ -180,6 +204,12 @@ class _RowEncoder:
         kind_values |= {name: getattr(item.example, name) for name in _ANNOTATION_FIELDS}
         kind_values["response_mask"] = item.response_mask
         return record | {name: kind_values.get(name) for name in _KIND_COLUMNS[self._kind]}
+
+    def _beginning_length(self, prompt: Sequence[int]) -> int:
+        """Return the number of tokens at the start of a prompt that a truncation keeps."""
+        count = len(self._beginning)
+        # Given ids may begin otherwise than the tokenizer begins a text.
+        return count if self._data.format.tokens is None or prompt[:count] == self._beginning else 0
 
     def _count_tokens(self, prompt: list[int], response: int, item: TokenizedExample) -> None:
         self._prompt = max(self._prompt, len(prompt))
