@@ -139,5 +139,5 @@ def test_no_tokenizer_is_trained_on_token_ids(tmp_path: Path) -> None:
 def test_validation_is_not_grouped_by_token_ids(tmp_path: Path, policy: dict[str, Any]) -> None:
     data = parquet(tmp_path, [{"input_ids": [3, 7], "completion_mask": [0, 1], "level": 1}])
     validation = {"data": {"demonstrations": data}, "groupBy": "input_ids"}
-    with pytest.raises(DataError, match=r"groupBy: 'input_ids' is the prompt"):
+    with pytest.raises(DataError, match=r"groupBy: 'input_ids' holds the token ids"):
         prepare(sft(data, policy=policy, validation=validation), tmp_path / "run", {})

@@ -56,10 +56,14 @@ def open_datasets(job: AlignmentJob, cache: Path, results: Mapping[str, Path]) -
     validation_rows = _open_dataset(spec.validation.data, "spec.validation.data", cache, results)
     if spec.validation.group_by is not None:
         require_columns(validation_rows, {"spec.validation.groupBy": spec.validation.group_by})
-        validation_data = spec.validation.data.value
-        if spec.validation.group_by in {prompt_column(validation_data), *token_columns(validation_data)}:
+        if spec.validation.group_by == prompt_column(spec.validation.data.value):
             raise DataError(
                 f"spec.validation.groupBy: {spec.validation.group_by!r} is the prompt: name another column"
+            )
+        if spec.validation.group_by in token_columns(spec.validation.data.value):
+            raise DataError(
+                f"spec.validation.groupBy: {spec.validation.group_by!r} holds the token ids of the rows, or "
+                "those that are trained on: name another column"
             )
     return JobDatasets(train, validation_rows, spec.data)
 

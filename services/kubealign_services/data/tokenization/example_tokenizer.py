@@ -63,7 +63,8 @@ class ExampleTokenizer:
 
     def is_end(self, token: int) -> bool:
         """Return True if the token can end a response."""
-        return token in self._ends
+        # A tokenizer may use its end-of-sequence token for unknown text too, as GPT-2's.
+        return token in self._ends or token == self._tokenizer.eos_token_id
 
     def tokenize(self, examples: Sequence[Example]) -> list[TokenizedExample]:
         """Tokenise examples, in their order. Raises DataError for a prompt without a token."""
@@ -132,7 +133,7 @@ class ExampleTokenizer:
 
     def _ended(self, ids: list[int]) -> list[int]:
         """Return the ids with the end-of-sequence token where the template ends a turn with text only."""
-        return ids if ids and self.is_end(ids[-1]) else [*ids, self._tokenizer.eos_token_id]
+        return ids if ids[-1:] and ids[-1] in self._ends else [*ids, self._tokenizer.eos_token_id]
 
 
 def training_texts(example: Example) -> list[str]:

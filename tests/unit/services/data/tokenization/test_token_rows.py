@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kubealign.spec.sections.data import Data
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.rows.field_mapping import referenced_columns, token_columns
-from kubealign_services.data.tokenization.example_tokenizer import TokenizedExample
+from kubealign_services.data.tokenization.example_tokenizer import ExampleTokenizer, TokenizedExample
 from kubealign_services.data.tokenization.token_rows import TokenRowReader, split_sequence
 from kubealign_services.data.tokenization.tokenizers import train_character_tokenizer
 
@@ -93,6 +93,14 @@ def test_prompts_and_responses() -> None:
 
 def test_special_tokens_are_part_of_the_prompt_text() -> None:
     assert read(data("prompts"), {"prompt_ids": [1, 3]}).prompt_text == "<eos>+"
+
+
+def test_an_end_that_stands_for_unknown_text_too_ends_a_response() -> None:
+    """GPT-2's tokenizer has one token for both."""
+    tokenizer = train_character_tokenizer(["ab"])
+    tokenizer.unk_token = tokenizer.eos_token
+    ids = [tokenizer.eos_token_id, tokenizer.encode("a")[0]]
+    assert [ExampleTokenizer(tokenizer).is_end(token) for token in ids] == [True, False]
 
 
 def test_columns_by_spec_path() -> None:
