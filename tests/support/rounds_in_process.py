@@ -34,6 +34,7 @@ from kubealign_services.roles.driver.validation.metrics import ValidationSample
 from kubealign_services.roles.rollout.generator import SteppedGenerator
 from kubealign_services.roles.rollout.weights import FixedWeights
 from kubealign_services.roles.rollout.worker import RolloutWorker
+from kubealign_services.runtime.process.bus_load import bus_bounds
 from kubealign_services.scoring.worker import ScoreWorker, empty_score
 from kubealign_services.training.contract import Head, UpdatePlan
 from kubealign_services.training.torch_backend.backend import TorchTrainingBackend
@@ -45,6 +46,7 @@ Reward = Callable[[str, str], float]
 
 SEED = 1
 ENDLESS = 1 << 30
+MAX_SEQUENCES = 256
 
 
 class AnyVersion(FixedWeights):
@@ -72,7 +74,7 @@ class Policy:
         self._learning_rate = learning_rate
         self.backend = self._fresh()
         self.asked: list[str] = []
-        self._engine = TorchRolloutEngine.create(self.folder, EngineSpec(max_sequences=256))
+        self._engine = TorchRolloutEngine.create(self.folder, EngineSpec(max_sequences=MAX_SEQUENCES))
 
     def _fresh(self) -> TorchTrainingBackend:
         job = AlignmentJob.model_validate(_document({"sft": {}}, "demonstrations", self._learning_rate))
@@ -226,18 +228,22 @@ async def rounds_job(
     state: JobState | None = None,
     fence: int = 1,
     context: int | None = None,
+    bus_class: type[MemoryBus] = MemoryBus,
 ) -> AsyncIterator[RoundsJob]:
     """Run the job with its worker and its scorer. algorithm: as in a spec. run_dir: may contain the files of
     an earlier attempt, which the job continues with."""
     document = _document(algorithm, kind, 1.0)
-    document["spec"]["rollout"] = {"sampling": {"maxTokens": max_tokens}}
+    document["spec"]["rollout"] = {
+        "sampling": {"maxTokens": max_tokens},
+        "engine": {"torch": {"maxSequences": MAX_SEQUENCES}},
+    }
     if reward is not None:
         document["spec"]["rewards"] = [{"name": "task", "function": {"module": "task:reward"}}]
     job = AlignmentJob.model_validate(document)
-    bus, stop = MemoryBus(), asyncio.Event()
+    bus, stop = bus_class(bounds=bus_bounds(job)), asyncio.Event()
     generator = SteppedGenerator(policy._engine, _compute)
     worker = RolloutWorker(
-        "rollout-0", _Noting(bus.new_connection(), policy.asked), generator, AnyVersion(), 256
+        "rollout-0", _Noting(bus.new_connection(), policy.asked), generator, AnyVersion(), MAX_SEQUENCES
     )
 
     async def score(rollouts: Sequence[rollout_pb2.Rollout]) -> list[scoring_pb2.Score]:

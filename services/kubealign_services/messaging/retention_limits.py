@@ -22,6 +22,15 @@ class Bounds:
     messages: int
     size_bytes: int
 
+    def combine(self, other: "Bounds") -> "Bounds":
+        """Return the larger limits of both."""
+        return Bounds(max(self.messages, other.messages), max(self.size_bytes, other.size_bytes))
+
+
+def message_bytes(longest_sequence: int) -> int:
+    """Return the size in bytes of the message of a sequence of `longest_sequence` tokens."""
+    return _ENVELOPE_BYTES + longest_sequence * _BYTES_A_TOKEN
+
 
 def bounds_for(
     groups: int, samples_per_group: int, sources: int, longest_sequence: int, score_bytes_a_token: int = 0
@@ -35,7 +44,7 @@ def bounds_for(
         score_bytes_a_token: Set when a scorer returns more than one number for each token.
     """
     samples = groups * samples_per_group
-    message = _ENVELOPE_BYTES + longest_sequence * _BYTES_A_TOKEN
+    message = message_bytes(longest_sequence)
     score = _ENVELOPE_BYTES + longest_sequence * max(_BYTES_A_TOKEN, score_bytes_a_token)
     counts = {
         "work": groups,

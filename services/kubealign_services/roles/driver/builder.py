@@ -70,6 +70,7 @@ from kubealign_services.roles.driver.weight_sync import (
     SyncOnDemand,
     WeightSync,
 )
+from kubealign_services.runtime.process.bus_load import request_window
 from kubealign_services.weights.announce.coordinator import RefitCoordinator
 
 
@@ -154,6 +155,8 @@ def build_source(
         build_group_plan(job, rollout, algorithm.prompts_per_step, algorithm.samples_per_prompt),
         max_staleness=algorithm.max_staleness,
         greedy_samples=int(algorithm.greedy_baseline),
+        # The groups of a step are requested at once, and those of later steps ahead of time.
+        window=None,
     )
     buffer = GroupBuffer(
         context.collector,
@@ -313,7 +316,8 @@ def build_frozen_models(context: JobContext) -> FrozenModels:
 def build_group_plan(
     job: AlignmentJob, rollout: Rollout, prompts: int, samples: int, temperature: float | None = None
 ) -> GroupPlan:
-    """Return the plan to request `prompts` groups at a time, each of `samples` responses.
+    """Return the plan to take `prompts` groups at a time, each of `samples` responses, requested in the job's
+    window.
 
     Args:
         temperature: Sampling temperature; None: the temperature of the rollout.
@@ -326,4 +330,5 @@ def build_group_plan(
         group_timeout=rollout.group_timeout_seconds,
         group_retries=rollout.group_retries,
         max_failed_groups=job.spec.lifecycle.max_failed_groups,
+        window=request_window(job),
     )

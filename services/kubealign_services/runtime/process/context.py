@@ -12,7 +12,7 @@ from kubealign.process_settings import ProcessSettings, Role
 from kubealign.spec.job import AlignmentJob
 from kubealign_services.messaging.contract import Bus
 from kubealign_services.messaging.jetstream.bus import JetStreamBus
-from kubealign_services.messaging.retention_limits import Bounds, bounds_for
+from kubealign_services.runtime.process.bus_load import bus_bounds
 from kubealign_services.runtime.rpc.server import RpcServer
 from kubealign_services.telemetry.heartbeat import Heartbeat
 from kubealign_services.telemetry.instrumented_bus import InstrumentedBus
@@ -25,8 +25,6 @@ R = TypeVar("R")
 
 # Part of the grace period for calls in progress when a server closes.
 _SERVER_GRACE_SECONDS = 5.0
-# Assumed prompt length, in tokens, of jobs that do not set data.maxTokens.
-_DEFAULT_PROMPT_TOKENS = 8192
 
 
 @dataclass
@@ -147,24 +145,3 @@ class ProcessContext:
         """Accept no more computations. A running computation goes on."""
         for part in (self, *self._sub_contexts):
             part._executor.shutdown(wait=False, cancel_futures=True)
-
-
-def bus_bounds(job: AlignmentJob) -> dict[str, Bounds]:
-    """Return the retention bounds of each bus subject for a job."""
-    spec = job.spec
-    algorithm = spec.algorithm.value
-    rollout = spec.effective_rollout
-    response = rollout.sampling.max_tokens if rollout is not None else 0
-    groups = getattr(algorithm, "prompts_per_step", getattr(algorithm, "rows_per_step", 1))
-    samples = getattr(algorithm, "samples_per_prompt", 1)
-    template_tokens = getattr(algorithm, "longest_prompt_template", 0)
-    if template_tokens:
-        # The LLM judge gets a prompt for each sample, which contains two responses, and answers twice.
-        groups, samples, response = groups * samples, 2, 3 * response + template_tokens
-    return bounds_for(
-        groups=groups,
-        samples_per_group=samples,
-        sources=len(spec.rewards) + len(spec.validation_scores) + 1,
-        longest_sequence=(spec.data.value.max_tokens or _DEFAULT_PROMPT_TOKENS) + response,
-        score_bytes_a_token=8 * algorithm.candidates if spec.teacher is not None else 0,
-    )

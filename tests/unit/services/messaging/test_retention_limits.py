@@ -1,7 +1,7 @@
 """Retention bounds of jobs that learn from given rows."""
 
 from kubealign.spec.job import AlignmentJob
-from kubealign_services.runtime.process.context import bus_bounds
+from kubealign_services.runtime.process.bus_load import bus_bounds
 from support.tiny_jobs import FROM_CONFIG
 
 

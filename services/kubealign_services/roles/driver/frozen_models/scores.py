@@ -103,7 +103,7 @@ class RowScorer:
                     for name, part in zip(names, sequences, strict=True)
                 )
             )
-            while self._tracker.list_incomplete():
+            while self._tracker.incomplete:
                 failed = {
                     failure.group_id: failure
                     for failure in await self._collector.wait_for_updates(self._tracker)
@@ -113,7 +113,7 @@ class RowScorer:
             groups = [self._tracker.groups[name] for name in names]
             return [{source: group.score(0, source) for source in self._sources} for group in groups]
         finally:
-            self._tracker.groups.clear()
+            self._tracker.clear()
             self._contexts.clear()
 
     async def _publish(self, name: str, sequence: batch_pb2.PackedBatch) -> None:

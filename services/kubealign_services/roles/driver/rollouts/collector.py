@@ -85,17 +85,30 @@ class RolloutCollector:
             "scores_in_flight": sum(len(group.list_unscored(ledger.sources)) for ledger, group in unfinished),
         }
 
-    async def submit(self, item: rollout_pb2.WorkItem) -> None:
-        """Publish a group's work item."""
+    async def submit(self, item: rollout_pb2.WorkItem, renewals: int = 0) -> None:
+        """Publish a group's work item.
+
+        Args:
+            renewals: Number of times that this attempt was published before on the same bus, which drops a
+                repeated message id.
+        """
         item.fence = self.fence
         message_id = f"{self.fence}:{item.purpose}:{item.group_id}:{item.attempt}"
+        if renewals:
+            message_id += f":renewal:{renewals}"
         await self._bus.publish("work", item.SerializeToString(), message_id)
 
-    async def request_scores(self, rollout: rollout_pb2.Rollout) -> None:
-        """Publish a rollout that has arrived already once more, for its scorers."""
+    async def request_scores(self, rollout: rollout_pb2.Rollout, renewals: int = 0) -> None:
+        """Publish a rollout that has arrived already once more, for its scorers.
+
+        Args:
+            renewals: As in `submit`.
+        """
         message_id = (
             f"{self.fence}:{rollout.purpose}:{rollout.group_id}:{rollout.attempt}:{rollout.sample}:again"
         )
+        if renewals:
+            message_id += f":{renewals}"
         await self._bus.publish("rollouts", rollout.SerializeToString(), message_id)
 
     async def wait_for_updates(self, tracker: GroupTracker) -> list[GroupFailure]:

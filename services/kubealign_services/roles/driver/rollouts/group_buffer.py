@@ -9,6 +9,11 @@ trained on at version v + max_staleness at the latest; none of its tokens is old
 item demands. No group is discarded for its age, long responses are not lost more often than short ones,
 and a batch holds the same prompts whatever the workers' speed. The age is still checked when a batch is
 taken. With max_staleness 0 every sample is generated with the weights that train on it.
+
+Rounds, validation and data generation take large batches with max_staleness 0. Their plan has a window: only
+so many groups are incomplete at a time as the workers can hold and the bus can store, and each group that
+finishes makes room for the next prompt. An overdue group has failed only if no other group has finished since
+its request; otherwise it is published again, as the same attempt with the same seeds.
 """
 
 import asyncio
@@ -26,6 +31,7 @@ from kubealign_services.roles.driver.rollouts.dynamic_sampling import DynamicSam
 from kubealign_services.roles.driver.rollouts.group_tracker import GroupFailure, GroupTracker, RolloutGroup
 from kubealign_services.roles.driver.rollouts.prompt_source import PromptSource
 from kubealign_services.roles.driver.rollouts.work_items import derive_sample_seed, encode_scoring_context
+from kubealign_services.runtime.process.bus_load import RequestWindow
 
 log = logging.getLogger(__name__)
 
@@ -47,11 +53,19 @@ class GroupPlan:
     max_staleness: int = 0
     #: Additional greedy samples of each prompt, after the others.
     greedy_samples: int = 0
+    #: Limit of the incomplete groups; None: all groups up to the capacity are requested at once.
+    window: RequestWindow | None = None
 
     @property
     def total_samples(self) -> int:
         """Samples per prompt, greedy ones included."""
         return self.samples_per_prompt + self.greedy_samples
+
+    @property
+    def max_incomplete(self) -> int:
+        """Maximum number of requested groups that are incomplete."""
+        capacity = (self.max_staleness + 1) * self.prompts_per_step
+        return capacity if self.window is None else min(capacity, self.window.groups(self.total_samples))
 
 
 @dataclass(frozen=True)
@@ -101,6 +115,7 @@ class GroupBuffer:
         self.failure_count = options.failure_count
         self.discarded_groups = 0
         self._capacity = (plan.max_staleness + 1) * plan.prompts_per_step
+        self._max_incomplete = plan.max_incomplete
 
     @property
     def uninformative_groups(self) -> int:
@@ -115,7 +130,7 @@ class GroupBuffer:
     @property
     def groups_in_flight(self) -> int:
         """Number of requested groups that are incomplete."""
-        return len(self._tracker.list_incomplete())
+        return len(self._tracker.incomplete)
 
     @property
     def groups_waiting(self) -> int:
@@ -146,15 +161,10 @@ class GroupBuffer:
         self._dynamic_sampling.reset()
         while True:
             await self._request_new_groups(version)
-            uninformative = [
-                group for group in self._tracker.list_complete() if self._dynamic_sampling.should_drop(group)
-            ]
-            if uninformative:
-                for group in uninformative:
-                    self._tracker.remove(group.group_id)
+            if self._drop_uninformative():
                 continue  # other prompts replace them
-            oldest = list(islice(self._tracker.groups.values(), self._plan.prompts_per_step))
-            if all(group.completed_at is not None for group in oldest):
+            if self._is_batch_complete():
+                oldest = self._list_oldest()
                 stale = [group for group in oldest if self._is_stale(group, version)]
                 if not stale:
                     for group in oldest:
@@ -163,6 +173,7 @@ class GroupBuffer:
                 for group in stale:
                     await self._resample(group, version)
             elif on_generated is not None:
+                oldest = self._list_oldest()
                 generated = [group for group in oldest if self._is_generated(group)]
                 on_generated(generated, len(oldest) - len(generated))
             failed = {
@@ -170,6 +181,27 @@ class GroupBuffer:
             }
             for failure in failed.values():
                 await self._handle_failure(failure)
+
+    def _drop_uninformative(self) -> bool:
+        """Remove complete groups that give no gradient. Return True if there were any."""
+        if self._dynamic_sampling.is_disabled:
+            return False
+        uninformative = [
+            group for group in self._tracker.list_complete() if self._dynamic_sampling.should_drop(group)
+        ]
+        for group in uninformative:
+            self._tracker.remove(group.group_id)
+        return bool(uninformative)
+
+    def _list_oldest(self) -> list[RolloutGroup]:
+        """Return the groups of the next batch, complete or not."""
+        return list(islice(self._tracker.groups.values(), self._plan.prompts_per_step))
+
+    def _is_batch_complete(self) -> bool:
+        """Return True if all groups of the next batch are complete."""
+        if len(self._tracker.groups) <= self._plan.prompts_per_step:
+            return not self._tracker.incomplete
+        return all(group.completed_at is not None for group in self._list_oldest())
 
     def _is_generated(self, group: RolloutGroup) -> bool:
         """Return True if all samples have arrived and the batch is certain to contain the group.
@@ -179,10 +211,11 @@ class GroupBuffer:
         return (group.generated_at if self._dynamic_sampling.is_disabled else group.completed_at) is not None
 
     async def _request_new_groups(self, version: int) -> None:
-        """Request new groups up to the capacity."""
+        """Request new groups up to the capacity, and up to the plan's number of incomplete groups."""
         new_groups = []
         while (
             len(self._tracker.groups) < self._capacity
+            and len(self._tracker.incomplete) < self._max_incomplete
             and (group_id := self._prompts.next_prompt()) is not None
         ):
             group = create_group(group_id, self._plan.total_samples, version, self._plan.group_timeout)
@@ -196,11 +229,15 @@ class GroupBuffer:
         The attempt number stays, so results that workers still hold count when they arrive.
         """
         for group in self._tracker.list_incomplete():
-            group.deadline = time.monotonic() + self._plan.group_timeout
-            for rollout in group.list_unscored(self._tracker.sources):
-                await self._collector.request_scores(rollout)
-            if len(group.rollouts) < group.samples:
-                await self._publish(group)
+            await self._republish(group)
+
+    async def _republish(self, group: RolloutGroup) -> None:
+        """Publish again what an unfinished group lacks, with a new deadline."""
+        group.deadline = time.monotonic() + self._plan.group_timeout
+        for rollout in group.list_unscored(self._tracker.sources):
+            await self._collector.request_scores(rollout, group.renewals)
+        if len(group.rollouts) < group.samples:
+            await self._publish(group)
 
     async def _publish(self, group: RolloutGroup) -> None:
         """Publish the work item of a group."""
@@ -227,7 +264,8 @@ class GroupBuffer:
                 columns=encode_scoring_context(row.prompt_text, row.columns),
                 deadline=time.time() + self._plan.group_timeout,
                 purpose=self._purpose,
-            )
+            ),
+            group.renewals,
         )
 
     def _is_stale(self, group: RolloutGroup, version: int) -> bool:
@@ -241,10 +279,24 @@ class GroupBuffer:
             self._tracker.reset_for_retry(group.group_id, time.monotonic() + self._plan.group_timeout)
         )
 
+    def _is_queued(self, group: RolloutGroup) -> bool:
+        """Return True if an overdue group may have waited for its turn: with a window, where another group was
+        completed since the request.
+        """
+        last = self._tracker.last_completed_at
+        requested_at = group.deadline - self._plan.group_timeout
+        return self._plan.window is not None and last is not None and last > requested_at
+
     async def _handle_failure(self, failure: GroupFailure) -> None:
         """Retry a failed group, or give its prompt up after the last retry."""
         group = self._tracker.groups.get(failure.group_id)
         if group is None:
+            return
+        if failure.overdue and self._is_queued(group):
+            # Workers skip work items whose deadline has passed, so this one is published again.
+            log.info("a group is still queued", extra={"group": group.group_id, "attempt": group.attempt})
+            group.renewals += 1
+            await self._republish(group)
             return
         log.warning(
             "a group failed",

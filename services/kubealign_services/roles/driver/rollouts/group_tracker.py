@@ -23,6 +23,8 @@ class RolloutGroup:
     deadline: float
     requested_at: float
     attempt: int = 0
+    #: Number of times that an unfinished attempt was published again.
+    renewals: int = 0
     rollouts: dict[int, rollout_pb2.Rollout] = field(default_factory=dict)
     #: (sample, digest, source) -> score; a score may arrive before its rollout.
     scores: dict[tuple[int, str, str], scoring_pb2.Score] = field(default_factory=dict)
@@ -48,22 +50,33 @@ class RolloutGroup:
 
 @dataclass(frozen=True)
 class GroupFailure:
-    """Cause of a failed attempt at a group. permanent: a retry would not help."""
+    """Cause of a failed attempt at a group.
+
+    permanent: a retry would not help. overdue: the group is incomplete at its deadline.
+    """
 
     group_id: str
     attempt: int
     cause: str
     permanent: bool = False
+    overdue: bool = False
 
 
 class GroupTracker:
-    """Groups of one purpose under one fence."""
+    """Groups of one purpose under one fence.
+
+    `incomplete` are those that lack samples or scores, in the order of their latest request: rounds have many
+    more groups than are incomplete at a time. `last_completed_at` is the time at which the newest of the
+    complete groups was completed; None if no group was.
+    """
 
     def __init__(self, fence: int, purpose: str, sources: Iterable[str]) -> None:
         self.fence = fence
         self.purpose = purpose
         self.sources = tuple(sources)
         self.groups: dict[str, RolloutGroup] = {}
+        self.incomplete: dict[str, RolloutGroup] = {}
+        self.last_completed_at: float | None = None
         self.dropped_messages = 0
 
     def add(self, group: RolloutGroup) -> None:
@@ -71,6 +84,7 @@ class GroupTracker:
         if group.group_id in self.groups:
             raise ValueError(f"group {group.group_id} is requested already")
         self.groups[group.group_id] = group
+        self.incomplete[group.group_id] = group
 
     def reset_for_retry(self, group_id: str, deadline: float) -> RolloutGroup:
         """Discard the results of a group and count one more attempt."""
@@ -80,11 +94,19 @@ class GroupTracker:
         group.rollouts.clear()
         group.scores.clear()
         group.generated_at = group.completed_at = None
+        self.incomplete.pop(group_id, None)
+        self.incomplete[group_id] = group
         return group
 
     def remove(self, group_id: str) -> RolloutGroup:
         """Remove a group and return it."""
+        self.incomplete.pop(group_id, None)
         return self.groups.pop(group_id)
+
+    def clear(self) -> None:
+        """Remove all groups."""
+        self.groups.clear()
+        self.incomplete.clear()
 
     def add_rollout(self, rollout: rollout_pb2.Rollout, now: float) -> GroupFailure | None:
         """Add a rollout. Return the failure of its group, if any."""
@@ -126,8 +148,8 @@ class GroupTracker:
         return [group for group in self.groups.values() if group.completed_at is not None]
 
     def list_incomplete(self) -> list[RolloutGroup]:
-        """Return the incomplete groups, oldest first."""
-        return [group for group in self.groups.values() if group.completed_at is None]
+        """Return the incomplete groups, in the order of their latest request."""
+        return list(self.incomplete.values())
 
     def list_overdue(self, now: float) -> list[GroupFailure]:
         """Return the failures of groups that are incomplete at their deadline, each with what is missing."""
@@ -136,9 +158,10 @@ class GroupTracker:
                 group.group_id,
                 group.attempt,
                 f"after {now - group.requested_at:.0f} s {self._describe_group(group)}",
+                overdue=True,
             )
-            for group in self.groups.values()
-            if group.completed_at is None and now >= group.deadline
+            for group in self.incomplete.values()
+            if now >= group.deadline
         ]
 
     def is_current(self, failure: GroupFailure) -> bool:
@@ -151,13 +174,11 @@ class GroupTracker:
 
     def find_next_deadline(self) -> float | None:
         """Return the earliest deadline of an incomplete group, or None."""
-        return min(
-            (group.deadline for group in self.groups.values() if group.completed_at is None), default=None
-        )
+        return min((group.deadline for group in self.incomplete.values()), default=None)
 
     def describe_missing(self) -> str:
         """Describe in plain English what the incomplete groups lack."""
-        open_groups = [group for group in self.groups.values() if group.completed_at is None]
+        open_groups = self.list_incomplete()
         missing = sum(group.samples - len(group.rollouts) for group in open_groups)
         if missing:
             return f"{missing} samples of {len(open_groups)} groups from the rollout workers"
@@ -184,7 +205,8 @@ class GroupTracker:
     def _mark_if_complete(self, group: RolloutGroup, now: float) -> None:
         """Record the completion time of a group that has just become complete."""
         if group.completed_at is None and group.is_complete(self.sources):
-            group.completed_at = now
+            group.completed_at = self.last_completed_at = now
+            del self.incomplete[group.group_id]
 
     def _describe_group(self, group: RolloutGroup) -> str:
         """Describe what one overdue group lacks."""

@@ -1,0 +1,124 @@
+"""Load of a job on its bus: the groups requested at a time, and the retention bounds that hold them. Pure."""
+
+from dataclasses import dataclass
+
+from kubealign.spec.job import AlignmentJob
+from kubealign_services.messaging.retention_limits import Bounds, bounds_for, message_bytes
+
+# Assumed prompt length, in tokens, of jobs that do not set data.maxTokens.
+_DEFAULT_PROMPT_TOKENS = 8192
+# Engine loads of all workers: one that is generated; the others are queued, so that no worker waits for the
+# driver and workers that are added during a round have work.
+_LOADS = 4
+# Groups that a worker pulls at a time, however few samples its engine runs.
+_GROUPS_PER_PULL = 4
+# Most bytes of the messages of one subject, a part of the server's storage.
+_MOST_BYTES = 4 << 30
+
+
+@dataclass(frozen=True)
+class RequestWindow:
+    """Number of groups that are requested at a time and incomplete, where all are sampled with one version of
+    the weights: rounds, judgements, validation and data generation.
+
+    Args:
+        workers: Rollout workers.
+        samples_per_worker: Samples that a worker generates concurrently.
+        max_samples: Most samples whose messages fit the bus.
+    """
+
+    workers: int
+    samples_per_worker: int
+    max_samples: int
+
+    def groups(self, samples_per_group: int) -> int:
+        """Return the number of groups of this size, at least 1."""
+        per_worker = max(_GROUPS_PER_PULL, -(-self.samples_per_worker // samples_per_group))
+        return max(1, min(_LOADS * self.workers * per_worker, self.max_samples // samples_per_group))
+
+
+def request_window(job: AlignmentJob) -> RequestWindow | None:
+    """Return the window of a job's requests; None if the job has no rollout workers."""
+    rollout = job.spec.effective_rollout
+    if rollout is None:
+        return None
+    message = message_bytes(_longest_sequence(job))
+    return RequestWindow(
+        workers=rollout.replicas,
+        samples_per_worker=rollout.engine.value.max_sequences,
+        max_samples=_MOST_BYTES // (message * _count_sources(job)),
+    )
+
+
+def bus_bounds(job: AlignmentJob) -> dict[str, Bounds]:
+    """Return the retention bounds of each bus subject for a job: those of a step, or of a full window of
+    requests if those are larger.
+    """
+    step, window = _bounds_of_step(job), request_window(job)
+    sizes = _windowed_group_sizes(job)
+    if window is None or not sizes:
+        return step
+    samples = max(size * window.groups(size) for size in sizes)
+    full_window = bounds_for(
+        # Groups of one sample each are the largest number of work items.
+        groups=samples,
+        samples_per_group=1,
+        sources=_count_sources(job),
+        longest_sequence=_longest_sequence(job),
+    )
+    return {subject: step[subject].combine(full_window[subject]) for subject in step}
+
+
+def _bounds_of_step(job: AlignmentJob) -> dict[str, Bounds]:
+    """Return the bounds for the requests of one step."""
+    spec = job.spec
+    algorithm = spec.algorithm.value
+    rollout = spec.effective_rollout
+    response = rollout.sampling.max_tokens if rollout is not None else 0
+    groups = getattr(algorithm, "prompts_per_step", getattr(algorithm, "rows_per_step", 1))
+    samples = getattr(algorithm, "samples_per_prompt", 1)
+    template_tokens = getattr(algorithm, "longest_prompt_template", 0)
+    if template_tokens:
+        # The LLM judge gets a prompt for each sample, which contains two responses, and answers twice.
+        groups, samples, response = groups * samples, 2, 3 * response + template_tokens
+    return bounds_for(
+        groups=groups,
+        samples_per_group=samples,
+        sources=_count_sources(job),
+        longest_sequence=(spec.data.value.max_tokens or _DEFAULT_PROMPT_TOKENS) + response,
+        score_bytes_a_token=8 * algorithm.candidates if spec.teacher is not None else 0,
+    )
+
+
+def _count_sources(job: AlignmentJob) -> int:
+    """Return the number of scorers of a sample: rewards, validation scores and the reference."""
+    return len(job.spec.rewards) + len(job.spec.validation_scores) + 1
+
+
+def _windowed_group_sizes(job: AlignmentJob) -> set[int]:
+    """Return the numbers of samples of the groups that are requested within the window."""
+    algorithm, validation = job.spec.algorithm.value, job.spec.validation
+    sizes: set[int] = set()
+    if algorithm.samples and not algorithm.online:
+        sizes |= {1, algorithm.samples_per_prompt}
+    if validation is not None and validation.sampling is not None:
+        sizes.add(validation.sampling.samples_per_prompt)
+    elif validation is not None and algorithm.samples:
+        sizes.add(1)
+    judge = getattr(algorithm, "judged_by", None)
+    return sizes if judge is None else sizes | {judge.samples}
+
+
+def _longest_sequence(job: AlignmentJob) -> int:
+    """Return the assumed tokens of the longest prompt and response, those of questions about responses
+    included.
+    """
+    spec, algorithm = job.spec, job.spec.algorithm.value
+    rollout = spec.effective_rollout
+    response = rollout.sampling.max_tokens if rollout is not None else 0
+    tokens = (spec.data.value.max_tokens or _DEFAULT_PROMPT_TOKENS) + response
+    template_tokens = getattr(algorithm, "longest_prompt_template", 0)
+    if template_tokens:
+        tokens += 2 * response + template_tokens
+    judge = getattr(algorithm, "judged_by", None)
+    return tokens if judge is None else int(tokens + len(judge.prompt) + judge.max_tokens)
