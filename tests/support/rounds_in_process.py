@@ -228,22 +228,24 @@ async def rounds_job(
     state: JobState | None = None,
     fence: int = 1,
     context: int | None = None,
-    bus_class: type[MemoryBus] = MemoryBus,
+    max_sequences: int = MAX_SEQUENCES,
+    bus: MemoryBus | None = None,
 ) -> AsyncIterator[RoundsJob]:
     """Run the job with its worker and its scorer. algorithm: as in a spec. run_dir: may contain the files of
-    an earlier attempt, which the job continues with."""
+    an earlier attempt, which the job continues with. max_sequences: samples that the worker holds. bus:
+    None: a new one with the job's bounds."""
     document = _document(algorithm, kind, 1.0)
     document["spec"]["rollout"] = {
         "sampling": {"maxTokens": max_tokens},
-        "engine": {"torch": {"maxSequences": MAX_SEQUENCES}},
+        "engine": {"torch": {"maxSequences": max_sequences}},
     }
     if reward is not None:
         document["spec"]["rewards"] = [{"name": "task", "function": {"module": "task:reward"}}]
     job = AlignmentJob.model_validate(document)
-    bus, stop = bus_class(bounds=bus_bounds(job)), asyncio.Event()
+    bus, stop = bus or MemoryBus(bounds=bus_bounds(job)), asyncio.Event()
     generator = SteppedGenerator(policy._engine, _compute)
     worker = RolloutWorker(
-        "rollout-0", _Noting(bus.new_connection(), policy.asked), generator, AnyVersion(), MAX_SEQUENCES
+        "rollout-0", _Noting(bus.new_connection(), policy.asked), generator, AnyVersion(), max_sequences
     )
 
     async def score(rollouts: Sequence[rollout_pb2.Rollout]) -> list[scoring_pb2.Score]:

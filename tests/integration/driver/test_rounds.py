@@ -168,6 +168,33 @@ async def test_half_sampled_round_is_regenerated(tmp_path: Path) -> None:
     assert same(reference_run.weights(), stage.weights())
 
 
+async def test_half_sampled_round_is_the_same_whatever_the_window(tmp_path: Path) -> None:
+    """The round has 48 groups. One job requests all of them at once; the other at most eight at a time, and
+    its driver dies after 30.
+    """
+    entry = {"rejectionSampling": SAMPLING | {"rounds": 1, "promptsPerRound": 48, "rowsPerStep": 24}}
+    at_once = Stage(tmp_path / "at_once")
+    async with at_once.job(entry) as steady:
+        await steady.learn()
+    stage = Stage(tmp_path / "window")
+    async with stage.job(entry, max_sequences=4) as job:
+        learning = asyncio.create_task(job.learn())
+        async with asyncio.timeout(30):
+            while len(stage.policy.asked) < 30:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        learning.cancel()
+        await asyncio.gather(learning, return_exceptions=True)
+        assert stage.files() == [], "the round was being sampled"
+    stage.sampled()
+    async with stage.job(entry, state=carried(job.state), fence=2, max_sequences=4) as again:
+        await again.learn()
+    requested = [name.partition(":")[2] for name in stage.sampled()]
+    assert requested == kept(stage, "round-000001-fence-2").header.prompts
+    assert requested == kept(at_once, "round-000001-fence-1").header.prompts
+    assert again.state.cursor == steady.state.cursor
+    assert same(at_once.weights(), stage.weights())
+
+
 async def test_rollback_regenerates_rows_of_lost_weights(tmp_path: Path) -> None:
     """Roll back to a checkpoint in the middle of round 1. The repeated steps and version 2 differ."""
     stage = Stage(tmp_path)

@@ -218,7 +218,10 @@ class Rollout(SpecModel):
         "samples, WholeBatch where only functions do, and where batches are recorded.",
     )
     group_timeout_seconds: float = Field(
-        600.0, gt=0, description="Time after which an incomplete group is requested again."
+        600.0,
+        gt=0,
+        description="Time after which an incomplete group is requested again. In rounds, sampled validation "
+        "and data generation it counts from the last group that finished.",
     )
     group_retries: int = Field(
         2,

@@ -7,9 +7,9 @@ from kubealign_services.messaging.retention_limits import Bounds, bounds_for, me
 
 # Assumed prompt length, in tokens, of jobs that do not set data.maxTokens.
 _DEFAULT_PROMPT_TOKENS = 8192
-# Engine loads of all workers: one that is generated; the others are queued, so that no worker waits for the
-# driver and workers that are added during a round have work.
-_LOADS = 4
+#: Engine loads of all workers in a window: one is generated, one is queued, so that no worker waits for the
+#: driver.
+WINDOW_LOADS = 2
 # Groups that a worker pulls at a time, however few samples its engine runs.
 _GROUPS_PER_PULL = 4
 # Most bytes of the messages of one subject, a part of the server's storage.
@@ -34,7 +34,7 @@ class RequestWindow:
     def groups(self, samples_per_group: int) -> int:
         """Return the number of groups of this size, at least 1."""
         per_worker = max(_GROUPS_PER_PULL, -(-self.samples_per_worker // samples_per_group))
-        return max(1, min(_LOADS * self.workers * per_worker, self.max_samples // samples_per_group))
+        return max(1, min(WINDOW_LOADS * self.workers * per_worker, self.max_samples // samples_per_group))
 
 
 def request_window(job: AlignmentJob) -> RequestWindow | None:

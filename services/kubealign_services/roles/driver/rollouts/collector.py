@@ -111,13 +111,17 @@ class RolloutCollector:
             message_id += f":{renewals}"
         await self._bus.publish("rollouts", rollout.SerializeToString(), message_id)
 
-    async def wait_for_updates(self, tracker: GroupTracker) -> list[GroupFailure]:
+    async def wait_for_updates(self, tracker: GroupTracker, poll: bool = False) -> list[GroupFailure]:
         """Wait until a result arrives or a group of this tracker is overdue; return the failed attempts of
         its groups.
+
+        Args:
+            poll: Return at once.
         """
         self._report_wait(tracker.describe_missing)
         deadline = tracker.find_next_deadline()
         timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
+        timeout = 0.0 if poll else timeout
         update = asyncio.create_task(self._update_event.wait())
         stop = asyncio.create_task(self._stop.wait())
         try:

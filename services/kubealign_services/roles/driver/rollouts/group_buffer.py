@@ -12,8 +12,9 @@ taken. With max_staleness 0 every sample is generated with the weights that trai
 
 Rounds, validation and data generation take large batches with max_staleness 0. Their plan has a window: only
 so many groups are incomplete at a time as the workers can hold and the bus can store, and each group that
-finishes makes room for the next prompt. An overdue group has failed only if no other group has finished since
-its request; otherwise it is published again, as the same attempt with the same seeds.
+finishes makes room for the next prompt. An overdue group has failed only if no other group has finished for
+the time of the deadline. A work item that expires before that is published again, as the same attempt with
+the same seeds.
 """
 
 import asyncio
@@ -31,7 +32,7 @@ from kubealign_services.roles.driver.rollouts.dynamic_sampling import DynamicSam
 from kubealign_services.roles.driver.rollouts.group_tracker import GroupFailure, GroupTracker, RolloutGroup
 from kubealign_services.roles.driver.rollouts.prompt_source import PromptSource
 from kubealign_services.roles.driver.rollouts.work_items import derive_sample_seed, encode_scoring_context
-from kubealign_services.runtime.process.bus_load import RequestWindow
+from kubealign_services.runtime.process.bus_load import WINDOW_LOADS, RequestWindow
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +61,14 @@ class GroupPlan:
     def total_samples(self) -> int:
         """Samples per prompt, greedy ones included."""
         return self.samples_per_prompt + self.greedy_samples
+
+    @property
+    def item_lifetime(self) -> float:
+        """Seconds after which workers skip a work item.
+
+        In a window, a group waits for the loads before its own, each of which takes less than the timeout.
+        """
+        return self.group_timeout * (1 if self.window is None else WINDOW_LOADS)
 
     @property
     def max_incomplete(self) -> int:
@@ -116,6 +125,7 @@ class GroupBuffer:
         self.discarded_groups = 0
         self._capacity = (plan.max_staleness + 1) * plan.prompts_per_step
         self._max_incomplete = plan.max_incomplete
+        self._is_exhausted = False
 
     @property
     def uninformative_groups(self) -> int:
@@ -163,7 +173,9 @@ class GroupBuffer:
             await self._request_new_groups(version)
             if self._drop_uninformative():
                 continue  # other prompts replace them
-            if self._is_batch_complete():
+            # Groups that finished while others were published have made room.
+            has_room = self._has_room()
+            if not has_room and self._is_batch_complete():
                 oldest = self._list_oldest()
                 stale = [group for group in oldest if self._is_stale(group, version)]
                 if not stale:
@@ -177,7 +189,8 @@ class GroupBuffer:
                 generated = [group for group in oldest if self._is_generated(group)]
                 on_generated(generated, len(oldest) - len(generated))
             failed = {
-                failure.group_id: failure for failure in await self._collector.wait_for_updates(self._tracker)
+                failure.group_id: failure
+                for failure in await self._collector.wait_for_updates(self._tracker, poll=has_room)
             }
             for failure in failed.values():
                 await self._handle_failure(failure)
@@ -213,15 +226,23 @@ class GroupBuffer:
     async def _request_new_groups(self, version: int) -> None:
         """Request new groups up to the capacity, and up to the plan's number of incomplete groups."""
         new_groups = []
-        while (
-            len(self._tracker.groups) < self._capacity
-            and len(self._tracker.incomplete) < self._max_incomplete
-            and (group_id := self._prompts.next_prompt()) is not None
-        ):
+        while self._has_room():
+            group_id = self._prompts.next_prompt()
+            if group_id is None:
+                self._is_exhausted = True
+                break
             group = create_group(group_id, self._plan.total_samples, version, self._plan.group_timeout)
             self._tracker.add(group)
             new_groups.append(group)
         await asyncio.gather(*(self._publish(group) for group in new_groups))
+
+    def _has_room(self) -> bool:
+        """Return True if another prompt can be requested."""
+        return (
+            not self._is_exhausted
+            and len(self._tracker.groups) < self._capacity
+            and len(self._tracker.incomplete) < self._max_incomplete
+        )
 
     async def _republish_missing(self) -> None:
         """Publish again what unfinished groups lack, on a bus that has lost its data.
@@ -242,6 +263,8 @@ class GroupBuffer:
     async def _publish(self, group: RolloutGroup) -> None:
         """Publish the work item of a group."""
         row = self._prompts.row(group.group_id)
+        lifetime = self._plan.item_lifetime
+        group.item_deadline = time.monotonic() + lifetime
         await self._collector.submit(
             rollout_pb2.WorkItem(
                 group_id=group.group_id,
@@ -262,7 +285,7 @@ class GroupBuffer:
                     for tokens in self._continuations.get(group.group_id, ())
                 ],
                 columns=encode_scoring_context(row.prompt_text, row.columns),
-                deadline=time.time() + self._plan.group_timeout,
+                deadline=time.time() + lifetime,
                 purpose=self._purpose,
             ),
             group.renewals,
@@ -280,12 +303,24 @@ class GroupBuffer:
         )
 
     def _is_queued(self, group: RolloutGroup) -> bool:
-        """Return True if an overdue group may have waited for its turn: with a window, where another group was
-        completed since the request.
+        """Return True if an overdue group may have waited for its turn.
+
+        That is so in a window, if another group was completed since the time that its deadline counts from.
         """
         last = self._tracker.last_completed_at
-        requested_at = group.deadline - self._plan.group_timeout
-        return self._plan.window is not None and last is not None and last > requested_at
+        counted_from = group.deadline - self._plan.group_timeout
+        return self._plan.window is not None and last is not None and last > counted_from
+
+    async def _extend_deadline(self, group: RolloutGroup) -> None:
+        """Count the deadline from the last completed group, and publish an expired work item again."""
+        last = self._tracker.last_completed_at
+        assert last is not None
+        if time.monotonic() < group.item_deadline:
+            group.deadline = last + self._plan.group_timeout
+            return
+        log.info("publishing an expired work item again", extra={"group": group.group_id})
+        group.renewals += 1
+        await self._republish(group)
 
     async def _handle_failure(self, failure: GroupFailure) -> None:
         """Retry a failed group, or give its prompt up after the last retry."""
@@ -293,10 +328,7 @@ class GroupBuffer:
         if group is None:
             return
         if failure.overdue and self._is_queued(group):
-            # Workers skip work items whose deadline has passed, so this one is published again.
-            log.info("a group is still queued", extra={"group": group.group_id, "attempt": group.attempt})
-            group.renewals += 1
-            await self._republish(group)
+            await self._extend_deadline(group)
             return
         log.warning(
             "a group failed",

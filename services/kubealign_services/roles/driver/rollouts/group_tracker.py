@@ -23,7 +23,8 @@ class RolloutGroup:
     deadline: float
     requested_at: float
     attempt: int = 0
-    #: Number of times that an unfinished attempt was published again.
+    #: Time from which workers skip the work item, and number of times that an attempt was published again.
+    item_deadline: float = 0.0
     renewals: int = 0
     rollouts: dict[int, rollout_pb2.Rollout] = field(default_factory=dict)
     #: (sample, digest, source) -> score; a score may arrive before its rollout.

@@ -28,7 +28,9 @@ class ValidationScorers:
 
 
 class ValidationSampler:
-    """Requests the groups of all rows, as many at a time as the plan's window allows. A prompt that fails after all retries is left out.
+    """Requests the groups of all rows, as many at a time as the plan's window allows.
+
+    A prompt that fails after all retries is left out.
 
     Args:
         ensure_published: Waits until the rollout workers have a version.

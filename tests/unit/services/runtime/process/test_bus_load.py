@@ -1,0 +1,111 @@
+"""Retention bounds of jobs, and the window of their requests."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kubealign.nats_config import MAX_STORE_BYTES
+from kubealign.spec.job import AlignmentJob
+from kubealign_services.messaging.retention_limits import bounds_for
+from kubealign_services.runtime.process.bus_load import RequestWindow, bus_bounds, request_window
+from support.tiny_jobs import FROM_CONFIG
+
+REWARDS = [{"name": "exact", "function": {"module": "a:b"}}]
+JUDGE = {"prompt": "{response}?", "samples": 3, "maxTokens": 16}
+ROUNDS = [
+    {"spin": {"promptsPerRound": 50_000}},
+    {"rejectionSampling": {"promptsPerRound": 50_000, "samplesPerPrompt": 8}},
+    {"selfRewarding": {"promptsPerRound": 50_000, "judge": JUDGE}},
+]
+
+
+def job(algorithm: dict[str, Any], **spec: Any) -> AlignmentJob:
+    (name,) = algorithm
+    data = (
+        "prompts" if name in ("rejectionSampling", "selfRewarding", "grpo", "generate") else "demonstrations"
+    )
+    more = {
+        "distillation": {"teacher": {"model": FROM_CONFIG}},
+        "rejectionSampling": {"rewards": REWARDS},
+        "grpo": {"rewards": REWARDS},
+    }
+    return AlignmentJob.model_validate(
+        {
+            "metadata": {"name": "rows"},
+            "spec": {
+                "maxSteps": 1,
+                "algorithm": algorithm,
+                "policy": {"model": FROM_CONFIG},
+                "data": {data: {"source": {"path": "rows.jsonl"}, "maxTokens": 1000}},
+                **more.get(name, {}),
+                **spec,
+            },
+        }
+    )
+
+
+def test_teacher_scores_of_two_steps_fit() -> None:
+    bounds = bus_bounds(job({"distillation": {"rowsPerStep": 500, "candidates": 64}}))
+    # A token and its log-probability, eight bytes, for each candidate.
+    assert bounds["scores"].size_bytes >= 2 * 500 * 1000 * 64 * 8
+    assert bounds["rollouts"].size_bytes < bounds["scores"].size_bytes / 5
+    assert (
+        bus_bounds(job({"sft": {"rowsPerStep": 500}}))["scores"].size_bytes == bounds["rollouts"].size_bytes
+    )
+
+
+def test_the_window_is_two_loads_of_all_workers() -> None:
+    window = RequestWindow(workers=2, samples_per_worker=128, max_samples=1_000_000)
+    assert window.groups(1) == 2 * 2 * 128
+    assert window.groups(8) == 2 * 2 * 16
+    # A worker begins a group while it has room for one sample, and pulls four groups at a time.
+    assert window.groups(100) == window.groups(1000) == 2 * 2 * 4
+    assert RequestWindow(2, 128, max_samples=100).groups(8) == 12
+    assert RequestWindow(2, 128, max_samples=100).groups(1000) == 1
+
+
+@pytest.mark.parametrize("algorithm", ROUNDS, ids=lambda entry: next(iter(entry)))
+@settings(max_examples=15)
+@given(
+    workers=st.integers(1, 1024),
+    sequences=st.integers(1, 1024),
+    tokens=st.integers(1, 131_072),
+    responses=st.integers(1, 16),
+)
+def test_the_bus_holds_two_windows_and_a_share_of_the_server_s_storage(
+    algorithm: dict[str, Any], workers: int, sequences: int, tokens: int, responses: int
+) -> None:
+    rollout = {
+        "replicas": workers,
+        "engine": {"torch": {"maxSequences": sequences}},
+        "sampling": {"maxTokens": tokens},
+    }
+    validation = {
+        "data": {"prompts": {"source": {"path": "held-out.jsonl"}}},
+        "sampling": {"samplesPerPrompt": responses},
+    }
+    entry = job(algorithm, rollout=rollout, validation=validation)
+    window, bounds = request_window(entry), bus_bounds(entry)
+    assert window is not None
+    spec = entry.spec.algorithm.value
+    sizes = {1, spec.samples_per_prompt, responses} | ({spec.judge.samples} if spec.judged_by else set())
+    for size in sizes:
+        groups = window.groups(size)
+        sources = 1 + len(entry.spec.rewards)
+        load = bounds_for(groups, size, sources, 1000 + tokens)
+        for subject in ("work", "rollouts", "scores"):
+            assert bounds[subject].messages >= load[subject].messages
+            assert bounds[subject].size_bytes >= load[subject].size_bytes
+    assert sum(bound.size_bytes for bound in bounds.values()) < MAX_STORE_BYTES
+
+
+def test_bounds_of_jobs_without_a_window_are_those_of_a_step() -> None:
+    many_workers = {"replicas": 64}
+    entry = {"grpo": {"promptsPerStep": 16, "samplesPerPrompt": 4}}
+    assert bus_bounds(job(entry, rollout=many_workers)) == bus_bounds(job(entry))
+    validated = {"data": {"prompts": {"source": {"path": "held-out.jsonl"}}}}
+    larger = bus_bounds(job(entry, rollout=many_workers, validation=validated))
+    assert larger["rollouts"].size_bytes > bus_bounds(job(entry))["rollouts"].size_bytes
+    assert request_window(job({"sft": {}})) is None
