@@ -5,13 +5,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
-#: Reported only with an option of the spec: an importance correction, an overlong penalty, a dual clip,
-#: another trust region, a likelihood of good responses, a mask, a workflow, a validation, or reward models
-#: beside the critic.
+#: Reported only with an option of the spec: training in fp16, an importance correction, an overlong penalty,
+#: a dual clip, another trust region, a likelihood of good responses, a mask, a workflow, a validation, or
+#: reward models beside the critic.
 ASKED_FOR = (
     "seconds/record",
     "seconds/score/critic",
     "seconds/validation",
+    "trainer/loss_scale",
+    "trainer/skipped_updates",
+    "critic/loss_scale",
+    "critic/skipped_updates",
     "importance/",
     "policy/behaviour_kl",
     "policy/clip_dual_fraction",

@@ -43,6 +43,7 @@ from kubealign.spec.sections.data import (
     UnpairedDataset,
     VolumeFileSource,
 )
+from kubealign.spec.sections.megatron import FLOAT16_MESSAGE, MegatronBackendSpec
 from kubealign.spec.sections.rewards import REWARD_SOURCES, Reward
 from kubealign.spec.sections.rollout import MismatchGateSpec, Rollout, SamplingSpec
 from kubealign.spec.sections.trackers import TRACKER_MEMBERS, TrackerSpec
@@ -321,6 +322,9 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
     LinearSchedule: [_ONE_WARMUP_RULE],
     CosineSchedule: [_ONE_WARMUP_RULE],
     Trainer: list(_parallelism_rules()),
+    MegatronBackendSpec: [
+        CelRule("self.precision != 'Float16'", FLOAT16_MESSAGE, field_path=".precision"),
+    ],
     Critic: [
         CelRule(
             "self.headInit != 'RewardModel' || !has(self.model) || !has(self.model.config)",

@@ -63,10 +63,15 @@ def _expert_routing(spec: AlignmentJobSpec, jobs: Mapping[str, AlignmentJob]) ->
         yield JobNotice(
             NoticeLevel.WARNING,
             "spec.policy.model",
-            "is a mixture of experts, and the engine's routing is not replayed in training: in BFloat16 "
-            "engine and trainer can choose other experts for a token, and their log-probabilities differ "
+            "is a mixture of experts, and the engine's routing is not replayed in training: in "
+            f"{_half_precision(precisions)} engine and trainer can choose other experts for a token, and "
+            "their log-probabilities differ "
             f"(rollout/logprob_gap_mean). Set spec.algorithm.{name}.importance, or Float32 for both",
         )
+
+
+def _half_precision(precisions: set[Precision]) -> str:
+    return " and ".join(sorted(precision for precision in precisions if precision is not Precision.FLOAT32))
 
 
 def _clipping(spec: AlignmentJobSpec) -> Iterator[JobNotice]:
@@ -90,19 +95,22 @@ def _precision_mix(spec: AlignmentJobSpec) -> Iterator[JobNotice]:
     """Warn of an online job whose engine computes in another precision than the trainer.
 
     Both compute the log-probabilities of the same tokens, which the importance weights and the mismatch gate
-    compare.
+    compare. An engine in Float16 can also overflow on weights that were trained in a wider range.
     """
     engine, backend = spec.rollout.engine, spec.trainer.backend
     if not spec.algorithm.value.online or engine.value.precision in (None, backend.value.precision):
         return
     name = field_alias(Engine, engine.member)
+    overflow = ""
+    if engine.value.precision is Precision.FLOAT16:
+        overflow = ", and activations above 65504 overflow in the engine alone"
     yield JobNotice(
         NoticeLevel.WARNING,
         f"spec.rollout.engine.{name}.precision",
         f"is {engine.value.precision}, but spec.trainer.backend.{backend.member}.precision is "
         f"{backend.value.precision}: the log-probabilities of the same tokens differ "
-        "(rollout/logprob_gap_mean). Set both to the same value, or remove it: the engine then has the "
-        "trainer's precision",
+        f"(rollout/logprob_gap_mean){overflow}. Set both to the same value, or remove it: the engine then "
+        "has the trainer's precision",
     )
 
 

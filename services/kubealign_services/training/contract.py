@@ -54,7 +54,10 @@ class UpdatePlan:
 
 
 class NonFiniteLoss(ArithmeticError):
-    """The loss or the gradient norm is NaN or infinite. The weights are as before the minibatch."""
+    """The loss or the gradient norm is NaN or infinite. The weights are as before the minibatch.
+
+    In fp16 a gradient that overflows raises only when the loss scale has fallen below its minimum.
+    """
 
 
 class ModelDiverged(ArithmeticError):
@@ -75,8 +78,11 @@ class TrainingBackend(Protocol):
         """Update the weights.
 
         Returns the objective's sums and `loss` (values of a minibatch averaged over the optimiser steps), the
-        largest of its maxima, `gradient_norm` (before clipping, mean), and `learning_rate` (last). Raises
-        NonFiniteLoss.
+        largest of its maxima, `gradient_norm` (before clipping, mean), and `learning_rate` (last).
+
+        In fp16 also `loss_scale` (of the next update) and `skipped_updates`, the number of optimiser steps
+        skipped because the scaled gradient overflows. They do not count in `gradient_norm`, which is missing
+        when all steps were skipped. Raises NonFiniteLoss.
         """
 
     def evaluate(self, batch: Batch, objective: Objective) -> dict[str, float]:

@@ -15,9 +15,12 @@ from kubealign.spec.sections.precision import Precision
 from kubealign.spec.sections.training import AdamW, Backend, Lora, Optimizer, TorchBackendSpec, Trainer
 from kubealign_services.algorithms.contract import LossTerms, ModelOutputs
 from kubealign_services.batch.packed import Batch, pack
+from kubealign_services.training.collectives import all_gather_bytes
 from kubealign_services.training.commands.rank_group import CommandGroup, Handlers
 from kubealign_services.training.contract import CorruptCheckpoint, Head, NonFiniteLoss, UpdatePlan
 from kubealign_services.training.torch_backend.backend import TorchTrainingBackend
+from kubealign_services.training.torch_backend.loss_scaling import LossScaler, LossScaleState
+from kubealign_services.training.torch_backend.model.fsdp import local_shard
 from support.free_address import free_address
 
 pytestmark = pytest.mark.timeout(240)
@@ -118,8 +121,37 @@ def commands(folder: Path, rank: int, world_size: int, spec: Trainer) -> Handler
         backends[0].export(Path(path.decode()))
         return b""
 
+    def scale(payload: bytes) -> bytes:
+        scaler(backends[0]).load(LossScaleState(float(payload)))
+        return b""
+
+    def scaler_states(_: bytes) -> bytes:
+        state = scaler(backends[0]).state()
+        result = json.dumps([backends[0].updates, state.scale, state.growth_tracker])
+        return json.dumps(
+            [json.loads(each) for each in all_gather_bytes(result.encode(), world_size)]
+        ).encode()
+
+    def overflow_on_the_last_rank(_: bytes) -> bytes:
+        """Unscale gradients of which one element, of the last rank's shard, is infinite."""
+        parameters = [p for p in backends[0].model.parameters() if p.requires_grad]
+        for parameter in parameters:
+            parameter.grad = torch.zeros_like(parameter)
+        if rank == world_size - 1:
+            local_shard(parameters[0].grad).view(-1)[0] = float("inf")  # type: ignore[arg-type]
+        optimizer = torch.optim.SGD(parameters, lr=0.0)
+        overflowed = scaler(backends[0]).unscale(optimizer)
+        result = json.dumps([overflowed, scaler(backends[0]).scale]).encode()
+        return json.dumps([json.loads(each) for each in all_gather_bytes(result, world_size)]).encode()
+
+    scaling = {"Scale": scale, "States": scaler_states, "Overflow": overflow_on_the_last_rank}
     handlers = {"Create": create, "Step": step, "Poison": poison, "Ask": ask}
-    return {**handlers, "Save": save, "Load": load, "Export": export}
+    return {**handlers, **scaling, "Save": save, "Load": load, "Export": export}
+
+
+def scaler(backend: TorchTrainingBackend) -> LossScaler:
+    assert backend.loss_scaler is not None
+    return backend.loss_scaler
 
 
 def follow(folder: Path, rendezvous: str, spec: str) -> None:
@@ -229,3 +261,61 @@ def test_two_ranks_match_one_rank(
         CorruptCheckpoint, match=r"shard-00000-of-00001\.json does not exist; the folder holds"
     ):
         alone.load(tmp_path / "two" / "shards")
+
+
+def test_two_ranks_in_fp16_skip_the_same_steps(folder: Path, tmp_path: Path) -> None:
+    spec = trainer(Precision.FLOAT16, checkpointing=False)
+    rendezvous = free_address()
+    arguments = (folder, rendezvous, spec.model_dump_json(by_alias=True))
+    other = mp.get_context("spawn").Process(target=follow, args=arguments)
+    other.start()
+    try:
+        with CommandGroup(0, 2, rendezvous, 60) as group:
+            two = run_overflows(group, commands(folder, 0, 2, spec), tmp_path / "two")
+        other.join(30)
+        assert other.exitcode == 0
+    finally:
+        if other.is_alive():
+            other.kill()
+        other.join(10)
+    assert two["overflow"] == [[True, 2.0**15]] * 2
+    first, second = two["steps"][:2]
+    assert (first["skipped_updates"], first["loss_scale"]) == (1, two["scale"] / 2)
+    assert (second["skipped_updates"], second["loss_scale"]) == (0, two["scale"] / 2)
+    assert two["states"] == [[0, two["scale"] / 2, 0]] * 2
+    assert two["again"] == two["steps"][3:]
+    with CommandGroup(0, 1, None, 60) as group:
+        one = run_overflows(group, commands(folder, 0, 1, spec), tmp_path / "one", two["scale"])
+    for actual, expected in zip(two["steps"][1:], one["steps"][1:], strict=True):
+        assert actual == pytest.approx(expected, rel=2e-2)
+
+
+def run_overflows(
+    group: CommandGroup, handlers: Handlers, work: Path, scale: float | None = None
+) -> dict[str, Any]:
+    """Run steps in fp16 from the lowest scale that overflows, or from `scale`; restart after three."""
+    work.mkdir()
+
+    def tell(name: str, payload: str = "") -> bytes:
+        return group.run(name, payload.encode(), handlers)
+
+    def steps(numbers: list[int]) -> list[dict[str, float]]:
+        return [json.loads(tell("Step", str(number))) for number in numbers]
+
+    tell("Create")
+    overflow = json.loads(tell("Overflow"))
+    if scale is None:
+        tell("Scale", str(2.0**24))
+        while (metrics := steps([0])[0])["skipped_updates"]:
+            pass
+        scale = 2 * metrics["loss_scale"]
+        tell("Create")
+    tell("Scale", str(scale))
+    skipped = steps([0])
+    states = json.loads(tell("States"))
+    done = skipped + steps([0, 1])
+    tell("Save", str(work))
+    done += steps([2, 4])
+    tell("Create")
+    tell("Load", str(work))
+    return {"overflow": overflow, "scale": scale, "states": states, "steps": done, "again": steps([2, 4])}

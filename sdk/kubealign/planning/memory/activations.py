@@ -8,6 +8,7 @@ one by one.
 
 from dataclasses import dataclass
 
+from kubealign.planning.memory.optimizer_states import bytes_per_value
 from kubealign.planning.model.shape import ModelShape
 from kubealign.spec.sections.megatron import Recompute
 from kubealign.spec.sections.precision import Precision
@@ -48,8 +49,8 @@ def layer_activations(
 ) -> LayerActivations:
     """Return the activation bytes of one layer, from the tensors that autograd saves.
 
-    A norm saves its input, the input divided by its root mean square, and the result; in bf16 the first in
-    fp32. Attention saves queries, keys and values, the latter two repeated to the number of query heads,
+    A norm saves its input, the input divided by its root mean square, and the result; in 16 bits the first
+    in fp32. Attention saves queries, keys and values, the latter two repeated to the number of query heads,
     its result (of which the next layer's input is a copy) and its normalisers in fp32. A gated MLP saves
     both projections, the activation and the product; an ungated MLP saves two tensors.
 
@@ -57,7 +58,7 @@ def layer_activations(
         fused: The torch backend's fused layers in fp32, which recompute the division of a norm, and the
             activation and product of a gated MLP.
     """
-    size = 2 if precision is Precision.BFLOAT16 else 4
+    size = bytes_per_value(precision)
     norm_bytes = 4 + size * (1 if fused else 2)
     queries, keys = shape.query_width, shape.key_width
     inside = size * (3 * queries + queries) + 4 * shape.heads
@@ -78,7 +79,7 @@ def layer_activations(
 
 def output_activations(shape: ModelShape, precision: Precision, has_head: bool) -> float:
     """Return bytes per token outside the layers: the final norm, and the head's input and its gradient."""
-    size = 2 if precision is Precision.BFLOAT16 else 4
+    size = bytes_per_value(precision)
     norm = (4 + size) * shape.hidden
     return norm + 2 * size * shape.hidden if has_head else norm + 2 * 4 * shape.hidden
 
@@ -86,11 +87,11 @@ def output_activations(shape: ModelShape, precision: Precision, has_head: bool) 
 def head_working_bytes(shape: ModelShape, tokens: int, precision: Precision, tensor: int = 1) -> int:
     """Return temporary bytes of the head's backward pass, which computes the logits in chunks.
 
-    The bytes are two chunks in fp32 (in bf16 plus the gradient of one), and the gradient of the head's
+    The bytes are two chunks in fp32 (in 16 bits plus the gradient of one), and the gradient of the head's
     weight before it is accumulated.
     """
     vocabulary = -(-shape.vocabulary // tensor)
     rows = min(tokens, max(1, LOGITS_PER_CHUNK // vocabulary))
-    size = 2 if precision is Precision.BFLOAT16 else 4
+    size = bytes_per_value(precision)
     chunks = rows * vocabulary * (8 if size == 4 else 10)
     return chunks + size * vocabulary * shape.hidden

@@ -15,7 +15,7 @@ _FP32_BYTES = 4
 
 def bytes_per_value(precision: Precision) -> int:
     """Return bytes per value of the computation's dtype."""
-    return 2 if precision is Precision.BFLOAT16 else _FP32_BYTES
+    return _FP32_BYTES if precision is Precision.FLOAT32 else 2
 
 
 def torch_state_bytes(weights: int, adapted: int | None, precision: Precision, ranks: int) -> dict[str, int]:
@@ -45,7 +45,7 @@ def megatron_state_bytes(
 ) -> dict[str, int]:
     """Return the bytes of the megatron backend's states on one rank.
 
-    Gradients are accumulated in fp32. In bf16 the optimiser keeps fp32 masters. The distributed optimiser
+    Gradients are accumulated in fp32. In 16 bits the optimiser keeps fp32 masters. The distributed optimiser
     shards masters and moments over the replicas (ZeRO-1).
 
     Args:
@@ -55,7 +55,7 @@ def megatron_state_bytes(
     megatron = trainer.backend.megatron
     assert megatron is not None
     size = bytes_per_value(megatron.precision)
-    masters = _FP32_BYTES if megatron.precision is Precision.BFLOAT16 else 0
+    masters = 0 if megatron.precision is Precision.FLOAT32 else _FP32_BYTES
     dense, experts = (stage.dense, stage.experts) if adapted is None else (adapted, 0)
     share = (division.replicas, division.expert_replicas) if megatron.distributed_optimizer else (1, 1)
     optimizer = -(-dense // share[0]) + -(-experts // share[1])

@@ -2,10 +2,16 @@
 
 from enum import StrEnum
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from kubealign.spec.base import MAX_INT32, SpecModel
+from kubealign.spec.base import MAX_INT32, SpecModel, field_errors
 from kubealign.spec.sections.precision import Precision
+
+#: Error of the precision Float16.
+FLOAT16_MESSAGE = (
+    "the megatron backend has no loss scaling, which Float16 needs: write BFloat16 or Float32, or set "
+    "backend.torch"
+)
 
 
 class Recompute(StrEnum):
@@ -61,6 +67,13 @@ class MegatronBackendSpec(SpecModel):
     recompute: Recompute = Field(
         Recompute.NOTHING, description="Activations that are recomputed in the backward pass to save memory."
     )
+
+    @model_validator(mode="after")
+    def _no_loss_scaling(self) -> "MegatronBackendSpec":
+        """Check the precision: in fp16 without loss scaling, small gradients would be rounded to zero."""
+        if self.precision is Precision.FLOAT16:
+            raise field_errors(type(self).__name__, (("precision",), self.precision, FLOAT16_MESSAGE))
+        return self
 
     @property
     def model_parallel(self) -> int:

@@ -36,7 +36,11 @@ MIN_SPARE_BYTES = 16 * 2**20
 MIN_GROWTH_PAGES, MAX_GROWTH_PAGES = 32, 4096
 # Page numbers are int32.
 MAX_PAGES = 2**31 - 1
-DTYPES = {Precision.FLOAT32: torch.float32, Precision.BFLOAT16: torch.bfloat16}
+DTYPES = {
+    Precision.FLOAT32: torch.float32,
+    Precision.BFLOAT16: torch.bfloat16,
+    Precision.FLOAT16: torch.float16,
+}
 
 
 class NonFiniteLogits(ArithmeticError):

@@ -22,6 +22,7 @@ from kubealign_services.training.torch_backend.checkpoints.local_slices import (
     local_weight_slices,
     matches_checkpoint_layout,
 )
+from kubealign_services.training.torch_backend.loss_scaling import MINIMUM_SCALE, LossScaler
 from kubealign_services.training.torch_backend.malloc_trim import MallocTrimmer
 from kubealign_services.training.torch_backend.model.cpu_linear import patch_cpu_linear
 from kubealign_services.training.torch_backend.model.fsdp import local_shard, reshard, shard_model
@@ -38,6 +39,7 @@ from kubealign_services.training.torch_backend.optimizer import (
     clip_gradients,
     gradient_norm,
     make_adamw,
+    set_learning_rate,
     step_optimizer,
 )
 from kubealign_services.training.torch_backend.packing.microbatches import minibatches
@@ -95,6 +97,7 @@ class TorchTrainingBackend:
         self._context = context
         self._origin = origin
         self._optimizer = make_adamw(model, spec.optimizer.adam_w)
+        self.loss_scaler = LossScaler(context.device) if self._dtype is torch.float16 else None
         self._updates = 0
         self._offloader = make_offloader(self._resident_tensors, context.device)
         self._malloc_trimmer = MallocTrimmer(context.device)
@@ -147,7 +150,7 @@ class TorchTrainingBackend:
 
     @property
     def updates(self) -> int:
-        """Number of optimiser steps since the first weights."""
+        """Number of optimiser steps since the first weights, without skipped ones."""
         return self._updates
 
     def train_step(self, batch: Batch, objective: Objective, plan: UpdatePlan) -> dict[str, float]:
@@ -169,28 +172,57 @@ class TorchTrainingBackend:
             self.model.eval()
             if not has_cached_passes:  # else the next step's passes reuse this step's memory
                 self._malloc_trimmer.maybe_trim()
-        return average_metrics(steps)
+        metrics = average_metrics(steps)
+        if self.loss_scaler is not None:
+            metrics["loss_scale"] = self.loss_scaler.scale
+            metrics["skipped_updates"] = float(sum(norm is None for _, norm, _ in steps))
+        return metrics
 
     def _update(
         self, minibatch: Batch, objective: Objective, cache: ForwardCache
-    ) -> tuple[MinibatchMetrics, float, float]:
+    ) -> tuple[MinibatchMetrics, float | None, float]:
         """Run one optimiser step. Returns its metrics, gradient norm and learning rate.
 
-        The forward cache is empty afterwards: later passes use other weights.
+        The norm is None when the step was skipped, because the gradient overflows in fp16. The forward cache
+        is empty afterwards: later passes use other weights.
         """
         self._optimizer.zero_grad(set_to_none=True)
         objective.prepare(minibatch)
-        metrics = run_objective(self.model, minibatch, objective, self._context, cache)
+        scale = 1.0 if self.loss_scaler is None else self.loss_scaler.scale
+        metrics = run_objective(self.model, minibatch, objective, self._context, cache, scale)
+        if not math.isfinite(metrics.loss):
+            raise self._non_finite(metrics.loss, gradient_norm(self.model.parameters()) / scale)
+        if self.loss_scaler is not None and self.loss_scaler.unscale(self._optimizer):
+            return metrics, None, self._skip_update(self.loss_scaler)
         norm = gradient_norm(self.model.parameters())
-        if not (math.isfinite(metrics.loss) and math.isfinite(norm)):
-            raise NonFiniteLoss(
-                f"at optimiser step {self._updates + 1} the loss is {metrics.loss}, "
-                f"the gradient's norm {norm}; the weights stay as they were"
-            )
+        if not math.isfinite(norm):
+            raise self._non_finite(metrics.loss, norm)
         clip_gradients(self.model.parameters(), norm, self._optimizer_spec.gradient_clip_norm or None)
         rate = step_optimizer(self._optimizer, self._optimizer_spec, self._updates, self._total_updates)
         self._updates += 1
         return metrics, norm, rate
+
+    def _skip_update(self, scaler: LossScaler) -> float:
+        """Leave the weights as they are after a gradient that overflows. Returns the learning rate.
+
+        The schedule does not advance, as in transformers. Raises NonFiniteLoss when the loss scale has fallen
+        below its minimum.
+        """
+        number = self._updates + 1
+        if scaler.is_exhausted:
+            raise NonFiniteLoss(
+                f"at optimiser step {number} the gradient is NaN or infinite in Float16 even at a loss scale "
+                f"of {MINIMUM_SCALE:g}, the minimum; the weights stay as they were. Set precision BFloat16 "
+                "or Float32, or a lower learning rate"
+            )
+        log.info("optimiser step skipped: overflow", extra={"update": number, "loss_scale": scaler.scale})
+        return set_learning_rate(self._optimizer, self._optimizer_spec, self._updates, self._total_updates)
+
+    def _non_finite(self, loss: float, norm: float) -> NonFiniteLoss:
+        return NonFiniteLoss(
+            f"at optimiser step {self._updates + 1} the loss is {loss}, "
+            f"the gradient's norm {norm}; the weights stay as they were"
+        )
 
     @torch.no_grad()
     def evaluate(self, batch: Batch, objective: Objective) -> dict[str, float]:
@@ -275,6 +307,7 @@ class TorchTrainingBackend:
             self._context.rank,
             self._context.world_size,
             self._lora,
+            self.loss_scaler,
         )
 
     def load(self, directory: Path) -> None:
@@ -282,7 +315,13 @@ class TorchTrainingBackend:
         self._offloader.mark_changed()
         self._clear_forward_cache()
         self._updates = load_shard(
-            directory, self.model, self._optimizer, self._context.rank, self._context.world_size, self._lora
+            directory,
+            self.model,
+            self._optimizer,
+            self._context.rank,
+            self._context.world_size,
+            self._lora,
+            self.loss_scaler,
         )
         log.info("shard loaded", extra={"directory": str(directory), "updates": self._updates})
 

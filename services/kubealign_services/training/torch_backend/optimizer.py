@@ -55,6 +55,16 @@ def clip_gradients(parameters: Iterable[Tensor], norm: float, bound: float | Non
 def step_optimizer(optimizer: torch.optim.Optimizer, spec: Optimizer, step: int, total: int) -> float:
     """Run one optimiser step, number `step` from 0 of `total`. Returns its learning rate.
 
+    Raises what `set_learning_rate` raises.
+    """
+    rate = set_learning_rate(optimizer, spec, step, total)
+    optimizer.step()
+    return rate
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, spec: Optimizer, step: int, total: int) -> float:
+    """Set and return the learning rate of optimiser step `step`, from 0, of `total`.
+
     Raises:
         ValueError: The optimiser's section has no learning rate.
     """
@@ -64,7 +74,6 @@ def step_optimizer(optimizer: torch.optim.Optimizer, spec: Optimizer, step: int,
     rate = learning_rate(spec.schedule, peak, step, total)
     for group in optimizer.param_groups:
         group["lr"] = rate
-    optimizer.step()
     return rate
 
 

@@ -46,6 +46,11 @@ def test_a_mixture_of_experts_in_bf16_is_a_warning(config: dict[str, Any]) -> No
     assert "spec.algorithm.grpo.importance" in warning.message
 
 
+def test_the_warning_names_the_precision() -> None:
+    (warning,) = warnings("grpo", {TRAINER: "Float16"} | architecture(model_type="qwen3_moe"))
+    assert "in Float16 engine and trainer can choose" in warning.message
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -136,6 +141,12 @@ TRAINER, ENGINE = "spec.trainer.backend.torch.precision", "spec.rollout.engine.t
     [
         ({TRAINER: "BFloat16", ENGINE: "Float32"}, ENGINE, [f"is Float32, but {TRAINER} is BFloat16"]),
         ({ENGINE: "BFloat16"}, ENGINE, [f"is BFloat16, but {TRAINER} is Float32"]),
+        ({TRAINER: "Float16", ENGINE: "BFloat16"}, ENGINE, [f"is BFloat16, but {TRAINER} is Float16"]),
+        (
+            {TRAINER: "BFloat16", ENGINE: "Float16"},
+            ENGINE,
+            [f"is Float16, but {TRAINER} is BFloat16", "above 65504 overflow in the engine alone"],
+        ),
         (
             {
                 "spec.rollout.engine": {"tensorrtLLM": {"precision": "BFloat16"}},
@@ -160,6 +171,8 @@ def test_another_precision_of_the_engine_is_a_warning(
         ("grpo", {}),
         ("grpo", BF16),
         ("grpo", {TRAINER: "BFloat16"}),
+        ("grpo", {TRAINER: "Float16"}),
+        ("grpo", {TRAINER: "Float16", ENGINE: "Float16"}),
         ("grpo", {TRAINER: "BFloat16", "spec.rollout.engine": {"vllm": {}}}),
         ("sft", {ENGINE: "BFloat16"} | SAMPLED_VALIDATION),
     ],

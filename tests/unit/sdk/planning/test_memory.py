@@ -9,8 +9,10 @@ from kubealign.planning.memory.activations import (
     LOGITS_PER_CHUNK,
     head_working_bytes,
     layer_activations,
+    output_activations,
 )
 from kubealign.planning.memory.engine import PAGE_TOKENS, cache_bytes, engine_memory
+from kubealign.planning.memory.frozen_model import frozen_model_memory
 from kubealign.planning.memory.optimizer_states import megatron_state_bytes, torch_state_bytes
 from kubealign.planning.memory.trainer import CPU_PACK_TOKENS, TrainedModel, trainer_memory
 from kubealign.planning.model import parameter_counts
@@ -41,7 +43,7 @@ SHAPE = parse_model_shape(
     "test",
 )
 WORK = Workload(prompt=4, response=4, sequences=8, epochs=1, updates=2)
-BF16, FP32 = Precision.BFLOAT16, Precision.FLOAT32
+BF16, FP16, FP32 = Precision.BFLOAT16, Precision.FLOAT16, Precision.FLOAT32
 
 
 def megatron(**fields: Any) -> Trainer:
@@ -58,6 +60,18 @@ def test_constants_equal_those_of_the_services() -> None:
 def test_torch_states_are_sixteen_bytes_per_weight_over_the_ranks() -> None:
     assert torch_state_bytes(100, None, BF16, 1) == {"weights": 400, "gradients": 400, "optimizer": 800}
     assert torch_state_bytes(100, None, FP32, 3) == {"weights": 134, "gradients": 134, "optimizer": 267}
+
+
+def test_fp16_costs_what_bf16_costs() -> None:
+    assert torch_state_bytes(100, None, FP16, 1) == torch_state_bytes(100, None, BF16, 1)
+    assert torch_state_bytes(100, 10, FP16, 1) == torch_state_bytes(100, 10, BF16, 1)
+    assert layer_activations(SHAPE, 0, FP16) == layer_activations(SHAPE, 0, BF16)
+    assert output_activations(SHAPE, FP16, True) == output_activations(SHAPE, BF16, True)
+    assert head_working_bytes(SHAPE, 6, FP16) == head_working_bytes(SHAPE, 6, BF16)
+    assert cache_bytes(SHAPE, 16, FP16) == cache_bytes(SHAPE, 16, BF16)
+    tokens, device = 64, Device.CPU
+    half, other = (frozen_model_memory(SHAPE, each, tokens, device, True) for each in (FP16, BF16))
+    assert half == other
 
 
 def test_only_the_adapter_has_optimizer_states() -> None:

@@ -10,7 +10,11 @@ from kubealign_services.generation.contract import SamplingParameters
 #: Import path of the class that TensorRT-LLM mixes into its workers.
 WORKER_EXTENSION = "kubealign_services.generation.external.tensorrt_llm.worker.TensorRTLLMWorkerExtension"
 
-_DTYPES = {Precision.FLOAT32: "float32", Precision.BFLOAT16: "bfloat16"}
+_DTYPES = {
+    Precision.FLOAT32: "float32",
+    Precision.BFLOAT16: "bfloat16",
+    Precision.FLOAT16: "float16",
+}
 
 
 def engine_arguments(folder: Path, spec: TensorRTLLMEngineSpec, context: int) -> dict[str, Any]:

@@ -8,7 +8,11 @@ from kubealign.spec.sections.precision import Precision
 from kubealign_services.generation.contract import SamplingParameters
 from kubealign_services.generation.external.vllm.worker import WORKER_EXTENSION
 
-_DTYPES = {Precision.FLOAT32: "float32", Precision.BFLOAT16: "bfloat16"}
+_DTYPES = {
+    Precision.FLOAT32: "float32",
+    Precision.BFLOAT16: "bfloat16",
+    Precision.FLOAT16: "float16",
+}
 
 
 def engine_arguments(folder: Path, spec: VllmEngineSpec, context: int) -> dict[str, Any]:

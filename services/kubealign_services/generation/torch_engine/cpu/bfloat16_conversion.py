@@ -14,6 +14,10 @@ from torch import Tensor
 Array = NDArray[Any]
 
 
+#: dtypes of the compiled kernels' arrays.
+KERNEL_DTYPES = (torch.float32, torch.bfloat16)
+
+
 def element_array(tensor: Tensor) -> Array:
     """Return a contiguous float32 or bfloat16 CPU tensor as an array that shares its memory."""
     if tensor.dtype == torch.bfloat16:

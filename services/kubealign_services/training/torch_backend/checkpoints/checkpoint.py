@@ -1,11 +1,12 @@
 """A rank's checkpoint shard: its slices of the trained weights and their moments, the progress of the
-learning rate schedule, and the RNG states. Of a model with an adapter only the adapter is saved; the base
-weights are in the folder that the model was loaded from.
+learning rate schedule, the loss scale of fp16, and the RNG states. Of a model with an adapter only the
+adapter is saved; the base weights are in the folder that the model was loaded from.
 
 `shard-RANK-of-RANKS.safetensors` holds the tensors; a JSON file of the same name describes them, with the
 digest of the tensor file and its own. Both files are synced to disk when `save_shard` returns.
 """
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from kubealign_services.training.files.shard_files import (
     read_description,
     write_shard,
 )
+from kubealign_services.training.torch_backend.loss_scaling import LossScaler, LossScaleState
 from kubealign_services.training.torch_backend.model.fsdp import local_shard
 
 _FORMAT = 1
@@ -37,6 +39,7 @@ def save_shard(
     rank: int,
     world_size: int,
     lora: Lora | None = None,
+    loss_scaler: LossScaler | None = None,
 ) -> list[str]:
     """Write this rank's two files into an existing folder.
 
@@ -45,6 +48,7 @@ def save_shard(
     Args:
         updates: Optimiser steps done.
         lora: Settings of the adapter.
+        loss_scaler: Loss scaling of a model in fp16.
     """
     tensors: dict[str, Tensor] = {}
     shapes: dict[str, list[int]] = {}
@@ -63,6 +67,8 @@ def save_shard(
         "adapter": adapter_identity(lora),
         "parameters": shapes,
     }
+    if loss_scaler is not None:
+        description["loss_scale"] = asdict(loss_scaler.state())
     on_cpu = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
     return write_shard(tensors_file, on_cpu, description_file, description)
 
@@ -74,10 +80,12 @@ def load_shard(
     rank: int,
     world_size: int,
     lora: Lora | None = None,
+    loss_scaler: LossScaler | None = None,
 ) -> int:
     """Read a checkpoint of `save_shard` into a model of the same shape and adapter.
 
-    Returns the number of optimiser steps done.
+    The loss scale after a checkpoint of another precision is that of a new run. Returns the number of
+    optimiser steps done.
 
     Raises CorruptCheckpoint, naming the file, before anything is changed.
     """
@@ -109,6 +117,9 @@ def load_shard(
                 }
                 for moment in ("exp_avg", "exp_avg_sq"):
                     local_shard(state[moment]).copy_(tensors[f"{moment}.{name}"])
+    if loss_scaler is not None:
+        loss_scale = description.get("loss_scale")
+        loss_scaler.load(None if loss_scale is None else LossScaleState(**loss_scale))
     torch.set_rng_state(tensors["rng.cpu"])
     if torch.cuda.is_available() and "rng.cuda" in tensors:
         torch.cuda.set_rng_state(tensors["rng.cuda"])

@@ -2,8 +2,8 @@
 its moments.
 
 Gradients are summed over the ranks, never averaged: the terms of a loss already include their share of the
-mean. bf16 arithmetic over fp32 weights is FSDP2's mixed precision, on one rank as on many, so that both mean
-the same.
+mean. 16-bit arithmetic over fp32 weights is FSDP2's mixed precision, on one rank as on many, so that both
+mean the same.
 """
 
 import torch
@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor
 from kubealign.spec.sections.precision import Precision
 from kubealign_services.training.collectives import ensure_process_group
 from kubealign_services.training.torch_backend.model.packed_model import PackedModel
+from kubealign_services.training.torch_backend.precision import compute_dtype
 
 
 def shard_model(model: PackedModel, precision: Precision, world_size: int, device: torch.device) -> None:
@@ -29,8 +30,8 @@ def shard_model(model: PackedModel, precision: Precision, world_size: int, devic
     ensure_process_group(world_size)
     mesh = init_device_mesh(device.type, (world_size,))
     policy = MixedPrecisionPolicy()
-    if precision is Precision.BFLOAT16:
-        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    if precision is not Precision.FLOAT32:
+        policy = MixedPrecisionPolicy(param_dtype=compute_dtype(precision), reduce_dtype=torch.float32)
     block_names = set(model.backbone._no_split_modules or [])
     blocks = [module for module in model.backbone.modules() if type(module).__name__ in block_names]
     for module in [*blocks, model]:

@@ -1,6 +1,6 @@
 """Forward and backward passes over planned microbatches, and their totals over all ranks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,10 +80,12 @@ def run_objective(
     objective: Objective,
     context: RankContext,
     cache: ForwardCache | None = None,
+    loss_scale: float = 1.0,
 ) -> MinibatchMetrics:
     """Run the passes of one prepared minibatch.
 
-    Adds the gradient to the parameters when gradients are enabled.
+    Adds the gradient of the loss times `loss_scale` to the parameters when gradients are enabled; the metrics
+    are those of the loss itself.
 
     The objective sees CPU tensors: its inputs are [T], small compared with the model's work.
 
@@ -94,7 +96,7 @@ def run_objective(
     metrics = MinibatchMetrics()
     done: set[int] = set()
     for sequences, columns in cache.pop_matching(minibatch, objective) if cache is not None else ():
-        _backward(columns, minibatch.select(sequences), objective, metrics)
+        _backward(columns, minibatch.select(sequences), objective, metrics, loss_scale=loss_scale)
         done.update(sequences)
     if done:
         minibatch = minibatch.select([index for index in range(len(minibatch)) if index not in done])
@@ -105,7 +107,7 @@ def run_objective(
         columns = model(
             PackedTokens.from_batch(part, context.device, model.shares_prompts), objective.outputs
         )
-        _backward(columns, part, objective, metrics, microbatch.is_counted)
+        _backward(columns, part, objective, metrics, microbatch.is_counted, loss_scale)
     return metrics.all_reduce(context.world_size)
 
 
@@ -115,13 +117,14 @@ def _backward(
     objective: Objective,
     metrics: MinibatchMetrics,
     counted: bool = True,
+    loss_scale: float = 1.0,
 ) -> None:
     """Run the backward pass of one microbatch."""
     terms = objective.loss(_model_outputs(columns), part)
     # An idle rank runs the same collectives as the other ranks, with weight zero.
     loss = terms.loss if counted else terms.loss * 0.0
     if torch.is_grad_enabled():
-        loss.backward()  # type: ignore[no-untyped-call]
+        (loss if loss_scale == 1.0 else loss * loss_scale).backward()  # type: ignore[no-untyped-call]
     if counted:
         metrics.add(float(loss.detach()), _to_floats(terms.sums), _to_floats(terms.maxima))
 
@@ -182,14 +185,19 @@ def _gather_columns(
     return {name: all_reduce_sum(column, context.world_size) for name, column in columns.items()}
 
 
-def average_metrics(steps: list[tuple[MinibatchMetrics, float, float]]) -> dict[str, float]:
+def average_metrics(steps: Sequence[tuple[MinibatchMetrics, float | None, float]]) -> dict[str, float]:
     """Return the metrics of a TrainStep from the metrics, gradient norms and learning rates of its optimiser
     steps.
+
+    A skipped optimiser step has no gradient norm (None).
     """
     metrics: dict[str, float] = {}
-    for step, norm, _ in steps:
-        for name, value in {**step.sums, "loss": step.loss, "gradient_norm": norm}.items():
+    norms = [norm for _, norm, _ in steps if norm is not None]
+    for step, _, _ in steps:
+        for name, value in {**step.sums, "loss": step.loss}.items():
             metrics[name] = metrics.get(name, 0.0) + value / len(steps)
+    for norm in norms:
+        metrics["gradient_norm"] = metrics.get("gradient_norm", 0.0) + norm / len(norms)
     for name in {name for step, _, _ in steps for name in step.maxima}:
         metrics[name] = max(step.maxima[name] for step, _, _ in steps if name in step.maxima)
     return {**metrics, "learning_rate": steps[-1][2]}

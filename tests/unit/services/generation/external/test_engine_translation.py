@@ -51,6 +51,15 @@ def request(sampling: SamplingParameters) -> GenerationRequest:
     return GenerationRequest("g", (1, 2), (5,), sampling)
 
 
+@pytest.mark.parametrize("precision", list(Precision))
+def test_external_engines_have_every_precision(precision: Precision) -> None:
+    specs: list[tuple[Any, Any]] = [(vllm, VllmEngineSpec), (tensorrt, TensorRTLLMEngineSpec)]
+    for engine, spec in specs:
+        assert engine.engine_arguments(Path("/m"), spec(precision=precision), 512)["dtype"] == (
+            precision.value.lower()
+        )
+
+
 def test_vllm_starts_without_weights_and_with_the_worker_extension() -> None:
     spec = VllmEngineSpec(
         precision=Precision.BFLOAT16,

@@ -135,6 +135,22 @@ def test_bfloat16_engine_accepts_float32_weights(zoo: Any, run_all: Callable[...
     assert all(len(sample.tokens) == 6 for sample in run_all(engine, REQUEST).values())
 
 
+def test_float16_engine_generates_and_agrees_with_float32(zoo: Any, run_all: Callable[..., Any]) -> None:
+    """fp16 has eleven significant bits. On a CPU torch's own operations compute: the kernels have no fp16."""
+    engine = TorchRolloutEngine.create(
+        zoo.folder("llama-gqa"), engine_spec.TorchEngineSpec(precision=Precision.FLOAT16)
+    )
+    engine.refit(weights(zoo).items(), version=1)
+    exact = zoo.engine("llama-gqa")
+    tokens = [5, 6, 7, 8, 9]
+    expected = exact.sequence_logprobs(tokens)
+    assert engine.sequence_logprobs(tokens) == pytest.approx(expected, abs=0.03)
+    for sample in run_all(engine, REQUEST).values():
+        assert len(sample.tokens) == 6
+        after = exact.sequence_logprobs([*REQUEST.prompt_tokens, *sample.tokens])[-6:]
+        assert list(sample.engine_logprobs) == pytest.approx(after, abs=0.03)
+
+
 @pytest.mark.parametrize("tokens", [[1], [1] * 97, [1, 276]])
 def test_invalid_canary_is_refused(tokens: list[int], zoo: Any) -> None:
     with pytest.raises(ValueError, match="tokens"):
