@@ -13,3 +13,8 @@ class Precision(StrEnum):
     FLOAT32 = "Float32"
     BFLOAT16 = "BFloat16"
     FLOAT16 = "Float16"
+
+    @property
+    def dtype_name(self) -> str:
+        """Name of the dtype in torch, vLLM and TensorRT-LLM, such as `bfloat16`."""
+        return self.value.lower()

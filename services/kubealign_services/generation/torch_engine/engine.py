@@ -13,7 +13,6 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from kubealign.spec.sections import engines as engine_spec
-from kubealign.spec.sections.precision import Precision
 from kubealign.spec.sections.rollout import InFlightPolicy
 from kubealign_services.data.tokenization.tokenizers import check_vocabulary, load_tokenizer
 from kubealign_services.generation.contract import EngineLoad, GeneratedSample, GenerationRequest
@@ -25,6 +24,7 @@ from kubealign_services.generation.torch_engine.sampling.sampler import sample
 from kubealign_services.generation.torch_engine.scheduler.running_batch import RunningBatch
 from kubealign_services.generation.torch_engine.scheduler.scheduler import ScheduledStep, Scheduler
 from kubealign_services.runtime.free_memory import free_bytes
+from kubealign_services.training.torch_backend.precision import compute_dtype
 
 NO_WEIGHTS = -1
 GIB = 2**30
@@ -36,11 +36,6 @@ MIN_SPARE_BYTES = 16 * 2**20
 MIN_GROWTH_PAGES, MAX_GROWTH_PAGES = 32, 4096
 # Page numbers are int32.
 MAX_PAGES = 2**31 - 1
-DTYPES = {
-    Precision.FLOAT32: torch.float32,
-    Precision.BFLOAT16: torch.bfloat16,
-    Precision.FLOAT16: torch.float16,
-}
 
 
 class NonFiniteLogits(ArithmeticError):
@@ -96,7 +91,7 @@ class TorchRolloutEngine:
         """
 
         def local(config: Any) -> LocalModelRunner:
-            model = CausalModel(config, DTYPES[spec.effective_precision], default_device())
+            model = CausalModel(config, compute_dtype(spec.effective_precision), default_device())
             return LocalModelRunner(model, shares_cores)
 
         return cls.with_runner(folder, spec, local)

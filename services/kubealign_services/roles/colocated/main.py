@@ -22,7 +22,7 @@ from kubealign_services.generation.shared_accelerator import (
     EngineTenant,
     SharedAcceleratorEngine,
 )
-from kubealign_services.generation.torch_engine.engine import DTYPES, TorchRolloutEngine
+from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
 from kubealign_services.generation.torch_engine.model.causal_model import CausalModel
 from kubealign_services.generation.torch_engine.model.offloadable_runner import OffloadableModelRunner
 from kubealign_services.roles.colocated.run_together import run_together
@@ -39,7 +39,7 @@ from kubealign_services.training.commands.shared_accelerator import (
     SharedAccelerator,
     TrainingTenant,
 )
-from kubealign_services.training.torch_backend.precision import compute_device
+from kubealign_services.training.torch_backend.precision import compute_device, compute_dtype
 
 
 async def serve(context: ProcessContext) -> None:
@@ -78,7 +78,7 @@ def _create_engine(
 
     def passes(config: Any) -> OffloadableModelRunner:
         tenant.memory = movable = OffloadableModelRunner(
-            CausalModel(config, DTYPES[spec.effective_precision], device)
+            CausalModel(config, compute_dtype(spec.effective_precision), device)
         )
         return movable
 

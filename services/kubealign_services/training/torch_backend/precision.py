@@ -4,16 +4,11 @@ import torch
 
 from kubealign.spec.sections.precision import Precision
 
-DTYPES = {
-    Precision.FLOAT32: torch.float32,
-    Precision.BFLOAT16: torch.bfloat16,
-    Precision.FLOAT16: torch.float16,
-}
-
 
 def compute_dtype(precision: Precision) -> torch.dtype:
     """Return the dtype of the arithmetic, and of the weights that leave the trainer."""
-    return DTYPES[precision]
+    dtype: torch.dtype = getattr(torch, precision.dtype_name)
+    return dtype
 
 
 def compute_device(rank: int) -> torch.device:

@@ -4,17 +4,10 @@ from pathlib import Path
 from typing import Any
 
 from kubealign.spec.sections.engines import IdleMemoryPolicy, TensorRTLLMEngineSpec
-from kubealign.spec.sections.precision import Precision
 from kubealign_services.generation.contract import SamplingParameters
 
 #: Import path of the class that TensorRT-LLM mixes into its workers.
 WORKER_EXTENSION = "kubealign_services.generation.external.tensorrt_llm.worker.TensorRTLLMWorkerExtension"
-
-_DTYPES = {
-    Precision.FLOAT32: "float32",
-    Precision.BFLOAT16: "bfloat16",
-    Precision.FLOAT16: "float16",
-}
 
 
 def engine_arguments(folder: Path, spec: TensorRTLLMEngineSpec, context: int) -> dict[str, Any]:
@@ -26,7 +19,7 @@ def engine_arguments(folder: Path, spec: TensorRTLLMEngineSpec, context: int) ->
         "model": str(folder),
         "tokenizer": str(folder),
         "load_format": "dummy",
-        "dtype": _DTYPES[spec.effective_precision],
+        "dtype": spec.effective_precision.dtype_name,
         "max_seq_len": context,
         "max_batch_size": spec.max_sequences,
         "tensor_parallel_size": spec.tensor_parallel,

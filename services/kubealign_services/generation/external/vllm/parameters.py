@@ -4,15 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from kubealign.spec.sections.engines import IdleMemoryPolicy, VllmEngineSpec
-from kubealign.spec.sections.precision import Precision
 from kubealign_services.generation.contract import SamplingParameters
 from kubealign_services.generation.external.vllm.worker import WORKER_EXTENSION
-
-_DTYPES = {
-    Precision.FLOAT32: "float32",
-    Precision.BFLOAT16: "bfloat16",
-    Precision.FLOAT16: "float16",
-}
 
 
 def engine_arguments(folder: Path, spec: VllmEngineSpec, context: int) -> dict[str, Any]:
@@ -25,7 +18,7 @@ def engine_arguments(folder: Path, spec: VllmEngineSpec, context: int) -> dict[s
         "model": str(folder),
         "tokenizer": str(folder),
         "load_format": "dummy",
-        "dtype": _DTYPES[spec.effective_precision],
+        "dtype": spec.effective_precision.dtype_name,
         "max_model_len": context,
         "max_num_seqs": spec.max_sequences,
         "tensor_parallel_size": spec.tensor_parallel,

@@ -14,8 +14,9 @@ from torch import Tensor
 Array = NDArray[Any]
 
 
-#: dtypes of the compiled kernels' arrays.
-KERNEL_DTYPES = (torch.float32, torch.bfloat16)
+def has_compiled_kernels(device: torch.device, dtype: torch.dtype) -> bool:
+    """Return True where the compiled kernels can compute: on a CPU, in float32 and bfloat16."""
+    return device.type == "cpu" and dtype in (torch.float32, torch.bfloat16)
 
 
 def element_array(tensor: Tensor) -> Array:

@@ -24,7 +24,7 @@ from kubealign_services.generation.torch_engine.attention.attention_plan import 
     ProbePlan,
     UnsupportedEngineModel,
 )
-from kubealign_services.generation.torch_engine.cpu.bfloat16_conversion import KERNEL_DTYPES
+from kubealign_services.generation.torch_engine.cpu.bfloat16_conversion import has_compiled_kernels
 from kubealign_services.generation.torch_engine.cpu.forward_pass import VerifiedFastForward
 
 # Rotary embeddings whose frequencies depend on the longest sequence of the batch: a sample would depend on
@@ -63,7 +63,7 @@ class CausalModel:
         self.vocabulary = int(text.vocab_size)
         self._fast_forward: VerifiedFastForward | None = None
         self.layers = self._probe(text)
-        if device.type == "cpu" and dtype in KERNEL_DTYPES:
+        if has_compiled_kernels(device, dtype):
             windows = {layer: use.window for layer, use in self.layers.items()}
             self._fast_forward = VerifiedFastForward(self.module, windows, dtype, self._module_forward)
 

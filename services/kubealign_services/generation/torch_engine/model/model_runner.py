@@ -18,7 +18,7 @@ from kubealign_services.generation.torch_engine.attention.attention_plan import 
 from kubealign_services.generation.torch_engine.attention.flash_plan import FlashPlan, flash_attention_works
 from kubealign_services.generation.torch_engine.attention.gathered_plan import GatheredPlan
 from kubealign_services.generation.torch_engine.attention.paged_plan import PagedPlan
-from kubealign_services.generation.torch_engine.cpu.bfloat16_conversion import KERNEL_DTYPES
+from kubealign_services.generation.torch_engine.cpu.bfloat16_conversion import has_compiled_kernels
 from kubealign_services.generation.torch_engine.cpu.kernel_threads import limit_threads
 from kubealign_services.generation.torch_engine.kv_cache.paged_kv_cache import PagedKVCache
 from kubealign_services.generation.torch_engine.model.adapter_merge import MergedAdapter
@@ -108,7 +108,7 @@ class LocalModelRunner:
             return self.model.forward(tokens, positions, self._plan(batch), keep=indices)
 
     def _plan(self, batch: RaggedBatch) -> EngineAttentionPlan:
-        if self.device.type == "cpu" and self.model.dtype in KERNEL_DTYPES:
+        if has_compiled_kernels(self.device, self.model.dtype):
             return PagedPlan(batch, self._cache, self.model.dtype)
         if self._uses_flash:
             return FlashPlan.from_batch(batch, self._cache, self.device)

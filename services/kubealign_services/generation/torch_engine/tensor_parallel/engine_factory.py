@@ -9,13 +9,14 @@ from typing import Any
 from torch.distributed import Store  # type: ignore[attr-defined]
 
 from kubealign.spec.sections import engines as engine_spec
-from kubealign_services.generation.torch_engine.engine import DTYPES, TorchRolloutEngine, default_device
+from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine, default_device
 from kubealign_services.generation.torch_engine.model.causal_model import read_config
 from kubealign_services.generation.torch_engine.tensor_parallel.commands import CommandReceiver, CommandSender
 from kubealign_services.generation.torch_engine.tensor_parallel.leader import LeaderModelRunner, ProcessesLost
 from kubealign_services.generation.torch_engine.tensor_parallel.sharded_model import ShardedModel
 from kubealign_services.generation.torch_engine.tensor_parallel.sharded_runner import ShardedModelRunner
 from kubealign_services.generation.torch_engine.tensor_parallel.sharding import ModelShard
+from kubealign_services.training.torch_backend.precision import compute_dtype
 
 
 def create_leader_engine(
@@ -51,5 +52,5 @@ def _create_runner(
     config: Any, spec: engine_spec.TorchEngineSpec, rank: int
 ) -> tuple[ShardedModel, ShardedModelRunner]:
     shard = ModelShard(rank, spec.tensor_parallel)
-    model = ShardedModel(config, DTYPES[spec.effective_precision], default_device(), shard)
+    model = ShardedModel(config, compute_dtype(spec.effective_precision), default_device(), shard)
     return model, ShardedModelRunner(model, shard)
