@@ -230,3 +230,6 @@ MAX_INT32 = 2**31 - 1
 
 #: Largest number of processes, or of workers, of an elastic role.
 MAX_REPLICAS = 1024
+
+#: Number of processes, or of workers, of an elastic role.
+Replicas: TypeAlias = Annotated[int, Field(ge=1, le=MAX_REPLICAS)]

@@ -8,8 +8,8 @@ from pydantic import ConfigDict, Field, model_validator
 from kubealign.spec.algorithms import Algorithm, ResultKind
 from kubealign.spec.base import (
     MAX_INT32,
-    MAX_REPLICAS,
     JobName,
+    Replicas,
     SpecModel,
     field_alias,
     field_errors,
@@ -53,10 +53,8 @@ class Reference(SpecModel):
     placement: ReferencePlacement = Field(
         ReferencePlacement.OWN, description="Process in which the reference runs."
     )
-    replicas: int = Field(
+    replicas: Replicas = Field(
         1,
-        ge=1,
-        le=MAX_REPLICAS,
         description="Processes that share the scoring, each with the whole model; more than 1 only with "
         "placement Own.",
     )
@@ -86,10 +84,8 @@ class Teacher(SpecModel):
     """Frozen teacher model of a distillation."""
 
     model: Model = Field(description="Weights; the vocabulary must be the policy's.")
-    replicas: int = Field(
+    replicas: Replicas = Field(
         1,
-        ge=1,
-        le=MAX_REPLICAS,
         description="Processes that share the scoring, each with the whole model.",
     )
     pod_template: PodTemplate | None = Field(None, description="Patch of the teacher's pods.")

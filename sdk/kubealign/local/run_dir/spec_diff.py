@@ -51,8 +51,8 @@ def _with_defaults(job: AlignmentJob) -> AlignmentJob:
     Versions differ in these defaults: a run of another version continues only where the value is the same.
     """
     spec = job.spec
-    reference = spec.effective_reference if spec.reference is None else spec.reference
-    if reference is not None and spec.reference is None:
+    reference = spec.reference
+    if reference is None and (reference := spec.effective_reference) is not None:
         # Its weights are the policy's, which is compared too.
         reference = reference.model_copy(update={"model": None})
     sections = {

@@ -9,12 +9,12 @@ from kubealign.pod_contract import FUNCTIONS_FOLDER
 from kubealign.spec.base import (
     FILE_KEY_PATTERN,
     MAX_INT32,
-    MAX_REPLICAS,
     MODULE_FUNCTION_PATTERN,
     PYTHON_NAME_PATTERN,
     EntryName,
     FilePath,
     ObjectName,
+    Replicas,
     ShortText,
     SpecModel,
     SpecUnion,
@@ -164,10 +164,8 @@ class Reward(SpecModel):
         "score's name; empty: weight 1 for all.",
     )
     placement: RewardPlacement = Field(RewardPlacement.OWN, description="Process in which the reward runs.")
-    replicas: int = Field(
+    replicas: Replicas = Field(
         1,
-        ge=1,
-        le=MAX_REPLICAS,
         description="Processes that share the scoring, each with the whole model or with the function; more "
         "than 1 only with placement Own. A function must not keep state from one call to the next.",
     )

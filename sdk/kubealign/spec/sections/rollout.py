@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from kubealign.spec.base import MAX_INT32, MAX_REPLICAS, ShortText, SpecModel, field_errors
+from kubealign.spec.base import MAX_INT32, Replicas, ShortText, SpecModel, field_errors
 from kubealign.spec.paths import DocumentPath
 from kubealign.spec.pods.template import PodTemplate
 from kubealign.spec.sections.engines import Engine, TorchEngineSpec
@@ -188,10 +188,8 @@ class Rollout(SpecModel):
     placement: RolloutPlacement = Field(
         RolloutPlacement.OWN, description="Processes in which the workers run."
     )
-    replicas: int = Field(
+    replicas: Replicas = Field(
         1,
-        ge=1,
-        le=MAX_REPLICAS,
         description="Workers; with placement WithTrainer the same number as trainer.ranks.",
     )
     min_replicas: int = Field(
