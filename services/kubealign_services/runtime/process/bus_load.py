@@ -73,19 +73,16 @@ def _bounds_of_step(job: AlignmentJob) -> dict[str, Bounds]:
     """Return the bounds for the requests of one step."""
     spec = job.spec
     algorithm = spec.algorithm.value
-    rollout = spec.effective_rollout
-    response = rollout.sampling.max_tokens if rollout is not None else 0
     groups = getattr(algorithm, "prompts_per_step", getattr(algorithm, "rows_per_step", 1))
     samples = getattr(algorithm, "samples_per_prompt", 1)
-    template_tokens = getattr(algorithm, "longest_prompt_template", 0)
-    if template_tokens:
-        # The LLM judge gets a prompt for each sample, which contains two responses, and answers twice.
-        groups, samples, response = groups * samples, 2, 3 * response + template_tokens
+    if getattr(algorithm, "longest_prompt_template", 0):
+        # The LLM judge gets a prompt for each sample and answers twice.
+        groups, samples = groups * samples, 2
     return bounds_for(
         groups=groups,
         samples_per_group=samples,
         sources=_count_sources(job),
-        longest_sequence=(spec.data.value.max_tokens or _DEFAULT_PROMPT_TOKENS) + response,
+        longest_sequence=_longest_sequence_of_step(job),
         score_bytes_a_token=8 * algorithm.candidates if spec.teacher is not None else 0,
     )
 
@@ -110,15 +107,17 @@ def _windowed_group_sizes(job: AlignmentJob) -> set[int]:
 
 
 def _longest_sequence(job: AlignmentJob) -> int:
-    """Return the assumed tokens of the longest prompt and response, those of questions about responses
-    included.
-    """
-    spec, algorithm = job.spec, job.spec.algorithm.value
+    """Return the assumed tokens of the longest prompt and response, judgements included."""
+    judge = getattr(job.spec.algorithm.value, "judged_by", None)
+    return _longest_sequence_of_step(job) + (0 if judge is None else len(judge.prompt) + judge.max_tokens)
+
+
+def _longest_sequence_of_step(job: AlignmentJob) -> int:
+    """Return the assumed tokens of the longest prompt and response of a step."""
+    spec = job.spec
     rollout = spec.effective_rollout
     response = rollout.sampling.max_tokens if rollout is not None else 0
     tokens = (spec.data.value.max_tokens or _DEFAULT_PROMPT_TOKENS) + response
-    template_tokens = getattr(algorithm, "longest_prompt_template", 0)
-    if template_tokens:
-        tokens += 2 * response + template_tokens
-    judge = getattr(algorithm, "judged_by", None)
-    return tokens if judge is None else int(tokens + len(judge.prompt) + judge.max_tokens)
+    template_tokens: int = getattr(spec.algorithm.value, "longest_prompt_template", 0)
+    # The prompt of the LLM judge contains two responses.
+    return tokens + 2 * response + template_tokens if template_tokens else tokens

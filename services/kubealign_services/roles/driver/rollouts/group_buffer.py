@@ -71,10 +71,16 @@ class GroupPlan:
         return self.group_timeout * (1 if self.window is None else WINDOW_LOADS)
 
     @property
+    def capacity(self) -> int:
+        """Maximum number of requested groups, complete or not."""
+        return (self.max_staleness + 1) * self.prompts_per_step
+
+    @property
     def max_incomplete(self) -> int:
         """Maximum number of requested groups that are incomplete."""
-        capacity = (self.max_staleness + 1) * self.prompts_per_step
-        return capacity if self.window is None else min(capacity, self.window.groups(self.total_samples))
+        if self.window is None:
+            return self.capacity
+        return min(self.capacity, self.window.groups(self.total_samples))
 
 
 @dataclass(frozen=True)
@@ -123,7 +129,7 @@ class GroupBuffer:
         self.failed_prompts: list[str] = []
         self.failure_count = options.failure_count
         self.discarded_groups = 0
-        self._capacity = (plan.max_staleness + 1) * plan.prompts_per_step
+        self._capacity = plan.capacity
         self._max_incomplete = plan.max_incomplete
         self._is_exhausted = False
 
