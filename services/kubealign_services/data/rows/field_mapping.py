@@ -54,10 +54,17 @@ def prompt_column(data: DataSet) -> str | None:
 def token_columns(data: DataSet) -> frozenset[str]:
     """Return the columns with token ids, or with the trained ones among them; none where rows are text."""
     layout = data.format.tokens
+    if layout is None:
+        return frozenset()
     if isinstance(layout, DemonstrationTokens):
         return frozenset((layout.sequence, str(layout.trained.value)))
-    names = ("prompt", "response", "chosen", "rejected")
-    return frozenset(getattr(layout, name) for name in names if hasattr(layout, name))
+    return frozenset((layout.prompt, *response_columns(layout).values()))
+
+
+def response_columns(layout: Any) -> dict[str, str]:
+    """Return the columns of responses of a layout with a prompt, by field."""
+    names = ("response", "chosen", "rejected")
+    return {name: getattr(layout, name) for name in names if hasattr(layout, name)}
 
 
 def chat_template_kwargs(data: DataSet) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from kubealign.spec.sections.data import DemonstrationTokens, TrainedTokens
 from kubealign_services.data.rows.example import Example
-from kubealign_services.data.rows.field_mapping import DataSet, read_annotations
+from kubealign_services.data.rows.field_mapping import DataSet, read_annotations, response_columns
 from kubealign_services.data.rows.row_reader import RowReader
 from kubealign_services.data.tokenization.example_tokenizer import TokenizedExample
 
@@ -44,11 +44,9 @@ class TokenRowReader:
             responses = {"response": response}
         else:
             prompt = cells.token_ids(layout.prompt, self._vocabulary)
-            columns = {name: getattr(layout, name, None) for name in ("response", "chosen", "rejected")}
             responses = {
                 name: cells.token_ids(column, self._vocabulary)
-                for name, column in columns.items()
-                if column is not None
+                for name, column in response_columns(layout).items()
             }
         text = str(
             self.tokenizer.decode(prompt, skip_special_tokens=False, clean_up_tokenization_spaces=False)
