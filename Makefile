@@ -19,9 +19,10 @@ WORKERS ?= 2
 # Tests that a run leaves out: the long ones, unless it is test-full.
 SELECTION ?= -m "not full"
 TIER := $(RUN)/python -m tests.support.tier
-INTEGRATION := $(TIER) integration $(RUN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(SELECTION) tests/integration
+PARALLEL := $(RUN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+INTEGRATION := $(TIER) integration $(PARALLEL) $(SELECTION) tests/integration
 # The real node's tests run in one process, beside those of the simulated nodes.
-CLUSTER := $(TIER) cluster $(RUN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(SELECTION) tests/cluster
+CLUSTER := $(TIER) cluster $(PARALLEL) $(SELECTION) tests/cluster
 
 # One thread per test: these models are too small for more.
 LEARNING := env OMP_NUM_THREADS=1 $(TIER) learning $(RUN)/python -m pytest -n 2 $(SELECTION) tests/learning

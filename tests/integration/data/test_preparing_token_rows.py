@@ -50,8 +50,8 @@ def test_demonstrations_are_those_of_their_texts(tmp_path: Path, policy: dict[st
     limits = {"maxTokens": 4, "limit": 8}
     lines = [TEXTS[0] | {"prompt": "10+10="}, *TEXTS]
     as_text = prepare(sft(rows(tmp_path, lines) | limits, policy=policy), tmp_path / "text", {})
-    whole = prepare(sft(rows(tmp_path, lines), policy=policy), tmp_path / "whole", {})
-    data = parquet(tmp_path, token_lines(whole)) | limits | {"values": {"kind": "sum"}}
+    unlimited = prepare(sft(rows(tmp_path, lines), policy=policy), tmp_path / "unlimited", {})
+    data = parquet(tmp_path, token_lines(unlimited)) | limits | {"values": {"kind": "sum"}}
     as_tokens = prepare(sft(data, policy=policy), tmp_path / "tokens", {})
     assert as_tokens.report.train == as_text.report.train.model_copy(
         update={

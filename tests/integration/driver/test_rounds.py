@@ -149,16 +149,21 @@ async def test_existing_round_is_not_sampled_again(tmp_path: Path) -> None:
     assert stage.files() == ["round-000001-fence-1", "round-000002-fence-1"]
 
 
+async def learn_until_asked(stage: Stage, job: RoundsJob, groups: int) -> None:
+    """Let the driver die in the middle of a round, when the policy was asked for this number of groups."""
+    learning = asyncio.create_task(job.learn())
+    async with asyncio.timeout(30):
+        while len(stage.policy.asked) < groups:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    learning.cancel()
+    await asyncio.gather(learning, return_exceptions=True)
+
+
 async def test_half_sampled_round_is_regenerated(tmp_path: Path) -> None:
     reference_run, steady = await undisturbed(tmp_path / "whole")
     stage = Stage(tmp_path / "cut")
     async with stage.job() as job:
-        learning = asyncio.create_task(job.learn())
-        async with asyncio.timeout(30):
-            while len(stage.policy.asked) < 11:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-        learning.cancel()
-        await asyncio.gather(learning, return_exceptions=True)
+        await learn_until_asked(stage, job, 11)
         assert job.state.step == 2 and stage.files() == ["round-000001-fence-1"]
     stage.sampled()
     async with stage.job(state=carried(job.state), fence=2) as again:
@@ -178,12 +183,7 @@ async def test_half_sampled_round_is_the_same_whatever_the_window(tmp_path: Path
         await steady.learn()
     stage = Stage(tmp_path / "window")
     async with stage.job(entry, max_sequences=4) as job:
-        learning = asyncio.create_task(job.learn())
-        async with asyncio.timeout(30):
-            while len(stage.policy.asked) < 30:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-        learning.cancel()
-        await asyncio.gather(learning, return_exceptions=True)
+        await learn_until_asked(stage, job, 30)
         assert stage.files() == [], "the round was being sampled"
     stage.sampled()
     async with stage.job(entry, state=carried(job.state), fence=2, max_sequences=4) as again:

@@ -3,6 +3,8 @@
 # mypy: disable-error-code="no-untyped-call"
 import json
 import multiprocessing as mp
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +163,24 @@ def follow(folder: Path, rendezvous: str, spec: str) -> None:
         group.follow(commands(folder, 1, 2, parsed))
 
 
+@contextmanager
+def two_ranks(folder: Path, spec: Trainer) -> Iterator[tuple[CommandGroup, Handlers]]:
+    """Provide the group and the handlers of rank 0. Rank 1 is a process of its own, which must end well."""
+    rendezvous = free_address()
+    arguments = (folder, rendezvous, spec.model_dump_json(by_alias=True))
+    other = mp.get_context("spawn").Process(target=follow, args=arguments)
+    other.start()
+    try:
+        with CommandGroup(0, 2, rendezvous, 60) as group:
+            yield group, commands(folder, 0, 2, spec)
+        other.join(30)
+        assert other.exitcode == 0
+    finally:
+        if other.is_alive():
+            other.kill()
+        other.join(10)
+
+
 def run_all(group: CommandGroup, handlers: Handlers, work: Path) -> dict[str, Any]:
     """Run all commands on a group of any size and return the results."""
     work.mkdir()
@@ -217,19 +237,8 @@ def test_two_ranks_match_one_rank(
     tmp_path: Path,
 ) -> None:
     spec = trainer(precision, checkpointing, lora)
-    rendezvous = free_address()
-    spec_json = spec.model_dump_json(by_alias=True)
-    other = mp.get_context("spawn").Process(target=follow, args=(folder, rendezvous, spec_json))
-    other.start()
-    try:
-        with CommandGroup(0, 2, rendezvous, 60) as group:
-            two = run_all(group, commands(folder, 0, 2, spec), tmp_path / "two")
-        other.join(30)
-        assert other.exitcode == 0
-    finally:
-        if other.is_alive():
-            other.kill()
-        other.join(10)
+    with two_ranks(folder, spec) as (group, handlers):
+        two = run_all(group, handlers, tmp_path / "two")
     with CommandGroup(0, 1, None, 60) as group:
         one = run_all(group, commands(folder, 0, 1, spec), tmp_path / "one")
 
@@ -265,19 +274,8 @@ def test_two_ranks_match_one_rank(
 
 def test_two_ranks_in_fp16_skip_the_same_steps(folder: Path, tmp_path: Path) -> None:
     spec = trainer(Precision.FLOAT16, checkpointing=False)
-    rendezvous = free_address()
-    arguments = (folder, rendezvous, spec.model_dump_json(by_alias=True))
-    other = mp.get_context("spawn").Process(target=follow, args=arguments)
-    other.start()
-    try:
-        with CommandGroup(0, 2, rendezvous, 60) as group:
-            two = run_overflows(group, commands(folder, 0, 2, spec), tmp_path / "two")
-        other.join(30)
-        assert other.exitcode == 0
-    finally:
-        if other.is_alive():
-            other.kill()
-        other.join(10)
+    with two_ranks(folder, spec) as (group, handlers):
+        two = run_overflows(group, handlers, tmp_path / "two")
     assert two["overflow"] == [[True, 2.0**15]] * 2
     first, second = two["steps"][:2]
     assert (first["skipped_updates"], first["loss_scale"]) == (1, two["scale"] / 2)

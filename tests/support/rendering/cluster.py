@@ -191,6 +191,11 @@ class Cluster:
     def message(self) -> str:
         return str(self.job["status"].get("message", ""))
 
+    def counted(self, role_name: str) -> tuple[int, int]:
+        """Return (desired, ready) processes of a role in the status; workers, where one has several pods."""
+        role = next(role for role in self.job["status"]["roles"] if role["name"] == role_name)
+        return role["replicas"], role["ready"]
+
     def condition(self, kind: str) -> Json:
         return next(value for value in self.job["status"]["conditions"] if value["type"] == kind)
 

@@ -15,16 +15,10 @@ def running() -> Cluster:
     return cluster
 
 
-def counted(cluster: Cluster) -> dict[str, tuple[int, int]]:
-    """Return (desired, ready) of the scorers."""
-    roles = {role["name"]: (role["replicas"], role["ready"]) for role in cluster.job["status"]["roles"]}
-    return {name: roles[name] for name in ("reference", "reward-exact")}
-
-
 def test_each_replica_has_a_pod_with_its_own_name_and_the_settings_of_the_first() -> None:
     cluster = running()
     assert [name for name in cluster.short_names() if name.startswith("re")] == SCORERS
-    assert counted(cluster) == {"reference": (2, 2), "reward-exact": (2, 2)}
+    assert (cluster.counted("reference"), cluster.counted("reward-exact")) == ((2, 2), (2, 2))
     for group in ("reference", "reward-exact"):
         first, second = (cluster.pods[cluster.name(f"{group}-{replica}")] for replica in (0, 1))
         assert second["spec"]["hostname"] == f"{group}-1"
@@ -44,7 +38,7 @@ def test_the_job_runs_once_every_replica_is_ready() -> None:
             cluster.run(name)
     cluster.settle()
     assert cluster.phase == "Starting"
-    assert counted(cluster)["reward-exact"] == (2, 1)
+    assert cluster.counted("reward-exact") == (2, 1)
     assert cluster.message == "waits for reward-exact-1 to be ready"
     cluster.run(late)
     cluster.settle()
@@ -59,13 +53,13 @@ def test_a_failed_replica_restarts_alone_while_the_job_runs() -> None:
     assert (cluster.phase, list(rendered.delete)) == ("Running", [])
     assert cluster.job["status"]["attempts"] == {"reference-1": 1}
     assert "starting reference-1 again (1 of 10 restarts used)" in cluster.message
-    assert counted(cluster)["reference"] == (2, 1)
+    assert cluster.counted("reference") == (2, 1)
     cluster.pass_time(60)
     cluster.settle()
     assert cluster.made[-1] == cluster.name("reference-1")
     cluster.serve()
     cluster.settle()
-    assert counted(cluster)["reference"] == (2, 2)
+    assert cluster.counted("reference") == (2, 2)
 
 
 def test_the_queue_admits_all_replicas_together() -> None:

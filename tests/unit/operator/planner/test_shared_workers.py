@@ -17,12 +17,6 @@ def running() -> Cluster:
     return cluster
 
 
-def counted(cluster: Cluster) -> tuple[int, int]:
-    """Return (desired, ready) of the rollout workers."""
-    role = next(role for role in cluster.job["status"]["roles"] if role["name"] == "rollout")
-    return role["replicas"], role["ready"]
-
-
 def settings(cluster: Cluster, process: str) -> dict[str, Any]:
     container = cluster.pods[cluster.name(process)]["spec"]["containers"][0]
     pod: dict[str, Any] = json.loads(next(e["value"] for e in container["env"] if "SETTINGS" in e["name"]))
@@ -39,7 +33,7 @@ def test_each_worker_has_its_own_rendezvous_and_counts_once() -> None:
         assert pod_settings.get("serves", True) is (rank == 0)
         assert cluster.pods[cluster.name(process)]["metadata"]["labels"][RANK] == str(rank)
     assert RANK not in cluster.pods["shared-trainer-0"]["metadata"]["labels"]
-    assert counted(cluster) == (2, 2)
+    assert cluster.counted("rollout") == (2, 2)
     status = cluster.job["status"]
     assert status["rolloutReplicas"] == 2
     assert status["selector"] == f"kubealign.dev/job-uid={UID},kubealign.dev/group=rollout,{RANK}=0"
@@ -49,7 +43,7 @@ def test_a_worker_is_ready_when_all_of_its_pods_are() -> None:
     cluster = running()
     cluster.run("shared-rollout-1-r1", ready=False)
     cluster.settle()
-    assert counted(cluster) == (2, 1)
+    assert cluster.counted("rollout") == (2, 1)
 
 
 def test_a_failed_pod_restarts_its_worker_and_no_other() -> None:
@@ -68,7 +62,7 @@ def test_a_failed_pod_restarts_its_worker_and_no_other() -> None:
     assert cluster.made[-2:] == ["shared-rollout-0", "shared-rollout-0-r1"]
     cluster.serve()
     cluster.settle()
-    assert counted(cluster) == (2, 2)
+    assert cluster.counted("rollout") == (2, 2)
 
 
 def test_scaling_adds_and_removes_whole_workers() -> None:
@@ -78,7 +72,7 @@ def test_scaling_adds_and_removes_whole_workers() -> None:
     assert cluster.made[-2:] == ["shared-rollout-2", "shared-rollout-2-r1"]
     cluster.serve()
     cluster.settle()
-    assert (counted(cluster), cluster.job["status"]["rolloutReplicas"]) == ((3, 3), 3)
+    assert (cluster.counted("rollout"), cluster.job["status"]["rolloutReplicas"]) == ((3, 3), 3)
     cluster.job["spec"]["rollout"]["replicas"] = 1
     gone = [pod.name for pod in cluster.step().delete]
     assert gone == [f"shared-rollout-{name}" for name in ("2-r1", "2", "1-r1", "1")], (
@@ -86,7 +80,7 @@ def test_scaling_adds_and_removes_whole_workers() -> None:
     )
     cluster.finish_leaving()
     cluster.settle()
-    assert (counted(cluster), cluster.job["status"]["rolloutReplicas"]) == ((1, 1), 1)
+    assert (cluster.counted("rollout"), cluster.job["status"]["rolloutReplicas"]) == ((1, 1), 1)
 
 
 def test_the_queue_admits_whole_workers() -> None:
