@@ -105,8 +105,11 @@ def test_a_new_operator_adopts_scales_suspends_and_resumes_a_running_job(
 
     suspend(tenant, "adopted", False)
     tenant.until_beyond("adopted", step, "after it was resumed")
+    resumed = tenant.pods()
     set_pace(tenant, 0.0)
     tenant.until_phase("adopted", "Succeeded", 300)
+    assert tenant.pods() == resumed
+    assert restarts(tenant) == {"0"}
     assert not tenant.status("adopted").get("restarts")
     assert_each_prompt_once(tenant, "adopted", _STEPS)
     fences = [line["fence"] for line in tenant.history("adopted")]
