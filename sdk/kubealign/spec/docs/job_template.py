@@ -7,6 +7,7 @@ value`.
 import json
 import textwrap
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
 from pydantic import BaseModel
@@ -122,7 +123,7 @@ class _TemplateWriter:
         Args:
             active: False inside an object that is commented out.
         """
-        properties = model.model_json_schema()["properties"]
+        properties = _properties(model)
         union = issubclass(model, SpecUnion)
         for name, field in document_fields(model).items():
             if path == ("spec",) and name in self._hidden:
@@ -191,6 +192,13 @@ class _TemplateWriter:
         others = [name for name in document_fields(model) if name != chosen]
         if others:
             yield f"{'  ' * depth}# Alternatives: {', '.join(others)}; kubealign explain {'.'.join(path)}"
+
+
+@cache
+def _properties(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the JSON schemas of the model's fields, by name. Pydantic needs up to a second for a model."""
+    properties: dict[str, Any] = model.model_json_schema()["properties"]
+    return properties
 
 
 def _scalar(value: Any) -> str:
