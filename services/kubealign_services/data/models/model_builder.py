@@ -41,14 +41,12 @@ def build_model(
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(xxhash.xxh3_64_intdigest(f"{seed}:weights".encode()) >> 1)
-            model = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
-                config, dtype=torch.float32
-            )
+            model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     except Exception as error:
         raise DataError(
             f"{spec_path}: no causal language model can be built from it: {_summarize_error(error)}"
         ) from error
-    disable_progress_bar()  # type: ignore[no-untyped-call]
+    disable_progress_bar()
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 

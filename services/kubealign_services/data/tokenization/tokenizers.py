@@ -97,7 +97,8 @@ def train_bpe_tokenizer(texts: Iterable[str], vocabulary_size: int) -> PreTraine
 
 def min_vocabulary_size(tokenizer: PreTrainedTokenizerBase) -> int:
     """Return the largest token id plus one."""
-    return max(tokenizer.get_vocab().values()) + 1
+    ids: dict[str, int] = tokenizer.get_vocab()
+    return max(ids.values()) + 1
 
 
 def check_vocabulary(config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, spec_path: str) -> None:
@@ -144,7 +145,7 @@ def prefix_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
 
 
 def _wrap_tokenizer(tokenizer: Tokenizer, **special: str) -> PreTrainedTokenizerFast:
-    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+    return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token=PAD,
         eos_token=EOS,

@@ -35,7 +35,7 @@ def write_peft_adapter(
 
     config = LoraConfig(
         r=lora.rank,
-        lora_alpha=lora.alpha,  # type: ignore[arg-type]
+        lora_alpha=lora.alpha,
         lora_dropout=lora.dropout,
         # Full names: a suffix such as c_proj may also match a layer without an adapter.
         target_modules=layers,

@@ -40,7 +40,7 @@ def _linear_layers(backbone: PreTrainedModel) -> Iterator[tuple[str, LoraLayerKi
     """Yield (name, ATTENTION or MLP, or None for layers outside the blocks)."""
     head = None
     if backbone.base_model is not backbone:
-        head = backbone.get_output_embeddings()  # type: ignore[no-untyped-call]
+        head = backbone.get_output_embeddings()
     modules = dict(backbone.named_modules())
     block_types = set(backbone._no_split_modules or [])
     for name, module in modules.items():

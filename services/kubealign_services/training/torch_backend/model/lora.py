@@ -37,7 +37,7 @@ def add_adapters(model: PackedModel, lora: Lora, seed: int) -> None:
     modules = dict(model.backbone.named_modules())
     config = LoraConfig(
         r=lora.rank,
-        lora_alpha=lora.alpha,  # type: ignore[arg-type]
+        lora_alpha=lora.alpha,
         lora_dropout=lora.dropout,
         target_modules=names,
         use_dora=lora.dora,

@@ -146,7 +146,7 @@ class PackedModel(nn.Module):
         """The language-model head; None for a bare trunk."""
         if self.backbone.base_model is self.backbone:
             return None
-        head = self.backbone.get_output_embeddings()  # type: ignore[no-untyped-call]
+        head = self.backbone.get_output_embeddings()
         return head if isinstance(head, nn.Linear) else None
 
     def check_batch(self, batch: Batch, outputs: frozenset[str]) -> None:
