@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from cluster.support.chart_values import VALUES
-from cluster.support.helm import CHART, RELEASE, Helm, HelmFailed, of_kind, pod_specs
+from cluster.support.helm import CHART, RELEASE, Helm, HelmFailed, YamlLoader, of_kind, pod_specs
 from cluster.support.programs import find
 from kubealign_dashboard.cluster.settings import DashboardSettings, from_environment
 from kubealign_operator.controller.config import OperatorConfig, load_config
@@ -128,7 +128,7 @@ def test_every_default_is_in_the_schema_and_every_key_of_the_schema_has_one() ->
 
 def test_the_resource_is_the_file_with_labels_added(helm: Helm) -> None:
     [rendered] = of_kind(helm.render({}), "CustomResourceDefinition")
-    committed = yaml.safe_load(MANIFEST.read_text())
+    committed = yaml.load(MANIFEST.read_text(), Loader=YamlLoader)
     assert rendered["spec"] == committed["spec"]
     assert rendered["metadata"]["name"] == committed["metadata"]["name"]
     assert rendered["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}

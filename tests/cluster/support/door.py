@@ -22,7 +22,9 @@ class Refused(Exception):
 
 
 def define(control_plane: ControlPlane) -> None:
-    """Apply the CustomResourceDefinition and wait until it is established."""
+    """Apply the CustomResourceDefinition and wait until it is established, unless the cluster has it."""
+    if control_plane.kubectl("get", f"crd/{NAME}", "--ignore-not-found", "-o", "name"):
+        return
     control_plane.kubectl("apply", "--server-side", "-f", "-", stdin=crd_manifest())
     # Unlike the second, the first wait works while the definition has no conditions yet.
     for state in ("jsonpath={.status.acceptedNames.plural}=" + PLURAL, "condition=Established"):

@@ -1,5 +1,7 @@
 """Helm commands, and queries on the objects that the chart renders."""
 
+import json
+import pickle
 import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -15,6 +17,10 @@ NAMESPACE = "kubealign-system"
 RELEASE = "kubealign"
 # Newer than every API version that the chart uses; with a cluster, Helm asks the cluster for its version.
 _KUBERNETES = "1.35.0"
+# libyaml: the definition of the jobs alone takes two seconds with the parser in Python.
+YamlLoader = yaml.CSafeLoader
+# Objects that this process has rendered, pickled, by their values as JSON.
+_rendered: dict[str, bytes] = {}
 
 Json = dict[str, Any]
 
@@ -66,10 +72,16 @@ class Helm:
     def render(self, chart_values: Mapping[str, Any]) -> list[Json]:
         """Return every object of a release with these values, the pod of `helm test` included.
 
-        Rendering needs no cluster."""
-        where = ("--namespace", NAMESPACE, "--kube-version", _KUBERNETES)
-        text = self("template", RELEASE, str(CHART), *where, "-f", str(self.values(chart_values)))
-        return [manifest for manifest in yaml.safe_load_all(text) if manifest is not None]
+        Rendering needs no cluster. The same values are rendered once in a process, generated passwords and
+        certificates included; the objects are the caller's own."""
+        key = json.dumps(chart_values, sort_keys=True)
+        if key not in _rendered:
+            where = ("--namespace", NAMESPACE, "--kube-version", _KUBERNETES)
+            text = self("template", RELEASE, str(CHART), *where, "-f", str(self.values(chart_values)))
+            documents = yaml.load_all(text, Loader=YamlLoader)
+            _rendered[key] = pickle.dumps([manifest for manifest in documents if manifest is not None])
+        objects: list[Json] = pickle.loads(_rendered[key])
+        return objects
 
 
 def of_kind(objects: Iterable[Json], *kinds: str) -> list[Json]:
