@@ -77,7 +77,7 @@ async def made(
             report=StepReport(run_dir / "metrics.jsonl", 1, []),
             rows=len(rows),
             rows_per_step=rows_per_step(job),
-            max_steps=job.spec.max_steps,
+            total_steps=job.spec.total_steps(len(rows)),
         )
         await make_rows(making)
     return [json.loads(line) for line in (run_dir / "result" / "data.jsonl").read_text().splitlines()]

@@ -18,6 +18,7 @@ from kubealign.spec.algorithms import (
     RowKind,
 )
 from kubealign.spec.base import field_alias
+from kubealign.spec.cross_field_validation import missing_length_message
 from kubealign.spec.field_lookup import nested_model
 from kubealign.spec.sections.engines import Engine
 from kubealign.spec.sections.rollout import EXTERNAL_ENGINES, Rollout
@@ -39,6 +40,7 @@ def cross_field_rules() -> Iterator[CelRule]:
             field_alias(Algorithm, member),
             f"has(self.algorithm.{field_alias(Algorithm, member)})",
         )
+        yield _length_rule(name, algorithm_is_set, model)
         yield from _data_rules(name, algorithm_is_set, model)
         yield from _reward_rules(name, algorithm_is_set, model.rewards)
         yield from _critic_rules(name, algorithm_is_set, has_critic=model.critic)
@@ -74,6 +76,16 @@ def _in_flight_rules() -> Iterator[CelRule]:
             f"{name} cannot tell which weights made which token: write Drain, or set rollout.engine.torch",
             field_path=".rollout.refit.inFlight",
         )
+
+
+def _length_rule(name: str, algorithm_is_set: str, model: type[AlgorithmSpec]) -> CelRule:
+    has_epochs = "max_epochs" in model.model_fields
+    epochs = f" || has(self.algorithm.{name}.maxEpochs)" if has_epochs else ""
+    return CelRule(
+        implies(algorithm_is_set, f"has(self.maxSteps){epochs}"),
+        missing_length_message(name, has_epochs=has_epochs),
+        field_path=".maxSteps",
+    )
 
 
 def _data_rules(name: str, algorithm_is_set: str, model: type[AlgorithmSpec]) -> Iterator[CelRule]:

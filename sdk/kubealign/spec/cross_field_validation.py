@@ -50,6 +50,25 @@ def _algorithm_name(algorithm: Algorithm) -> str:
     return field_alias(Algorithm, algorithm.member)
 
 
+def _check_length(algorithm: Algorithm, max_steps: int | None) -> Iterator[FieldProblem]:
+    if max_steps is None and getattr(algorithm.value, "max_epochs", None) is None:
+        name = _algorithm_name(algorithm)
+        has_epochs = "max_epochs" in type(algorithm.value).model_fields
+        yield ("maxSteps",), None, missing_length_message(name, has_epochs=has_epochs)
+
+
+def missing_length_message(algorithm: str, *, has_epochs: bool) -> str:
+    """Return the error of a job without maxSteps and maxEpochs.
+
+    Args:
+        algorithm: Field of the algorithm in documents.
+        has_epochs: True if the algorithm has the field maxEpochs.
+    """
+    if has_epochs:
+        return f"the job has no end: set maxSteps, algorithm.{algorithm}.maxEpochs, or both"
+    return f"is required: {algorithm} has no maxEpochs that could end the job"
+
+
 def _check_data(algorithm: Algorithm, data: Data) -> Iterator[FieldProblem]:
     kind = algorithm.value.data
     if data.member != kind:
@@ -306,6 +325,7 @@ def _check_early_stopping(validation: Validation | None) -> Iterator[FieldProble
 
 
 _CHECKS: tuple[Callable[..., Iterator[FieldProblem]], ...] = (
+    _check_length,
     _check_data,
     _check_rewards,
     _check_dynamic_sampling,

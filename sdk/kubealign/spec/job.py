@@ -100,8 +100,12 @@ class AlignmentJobSpec(SpecModel):
         "pods; when set back to false, it resumes from its last checkpoint.",
     )
     seed: int = Field(1, ge=0, lt=2**53, description="Seed of all random numbers of the job.")
-    max_steps: int = Field(
-        ge=1, le=MAX_INT32, description="Number of training steps, each of which makes one weight version."
+    max_steps: int | None = Field(
+        None,
+        ge=1,
+        le=MAX_INT32,
+        description="Number of training steps, each of which makes one weight version. null: the algorithm's "
+        "maxEpochs alone ends the job. Where both are set, the one that is reached first ends it.",
     )
     algorithm: Algorithm = Field(description="Alignment algorithm.")
     policy: Policy = Field(description="The model to align.")
@@ -159,8 +163,25 @@ class AlignmentJobSpec(SpecModel):
         Args:
             rows: Number of rows of the prepared training data.
         """
-        steps = self.algorithm.value.steps_of_epochs(rows)
-        return self.max_steps if steps is None else min(self.max_steps, steps)
+        steps = self.known_steps(rows)
+        # The validation requires maxSteps or maxEpochs.
+        assert steps is not None
+        return steps
+
+    def known_steps(self, rows: int | None = None) -> int | None:
+        """Return `total_steps` as far as it is known; None: not before the data is prepared.
+
+        Args:
+            rows: Number of rows of the prepared training data; None: not prepared yet.
+        """
+        steps: int | None = self.algorithm.value.known_steps(self.max_steps, rows)
+        return steps
+
+    @property
+    def max_epochs(self) -> int | None:
+        """Maximum number of epochs over the data; None: unlimited."""
+        epochs: int | None = getattr(self.algorithm.value, "max_epochs", None)
+        return epochs
 
     @property
     def samples(self) -> bool:

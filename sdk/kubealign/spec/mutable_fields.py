@@ -16,8 +16,9 @@ MUTABLE_BETWEEN_RUNS = (
     "spec.rewards[].replicas",
 )
 
-#: Field that may only increase between two runs on one machine.
-MAX_STEPS_FIELD = "spec.maxSteps"
+#: Fields that may only increase between two runs on one machine, where null is the greatest value: no limit.
+#: `*` stands for the algorithm.
+LENGTH_FIELDS = ("spec.maxSteps", "spec.algorithm.*.maxEpochs")
 
 #: Fields that may change at any time in a cluster, because only the operator reads them. The roles read all
 #: other fields from the document with which the job was started, so changes there would have no effect.

@@ -86,7 +86,9 @@ class AlignmentJobStatus(_StatusModel):
         None, max_length=4096, description="Reason for which the job waits or failed."
     )
     step: int | None = Field(None, description="The last completed step.")
-    max_steps: int | None = Field(None, description="Requested number of steps.")
+    max_steps: int | None = Field(
+        None, description="Total number of steps; null: not known before the data is prepared."
+    )
     reward: float | None = Field(None, description="Mean reward of the last step.")
     kl: float | None = Field(
         None, description="KL divergence from the reference at the last step, in nats per token."

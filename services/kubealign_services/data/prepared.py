@@ -17,6 +17,7 @@ import pyarrow.parquet
 from pydantic import BaseModel, ConfigDict
 from transformers import PreTrainedTokenizerBase
 
+from kubealign.spec.job import AlignmentJobSpec
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.tokenization.tokenizers import load_tokenizer
 
@@ -138,6 +139,10 @@ class PreparedJob:
     report: PreparationReport
     train: PreparedRows
     validation: PreparedRows | None
+
+    def total_steps(self, spec: AlignmentJobSpec) -> int:
+        """Return the number of steps of the job, over which its schedules extend."""
+        return spec.total_steps(self.report.train.rows_kept)
 
     def model_folder(self, role: str) -> Path:
         """Return the Hugging Face folder of a role.

@@ -100,7 +100,8 @@ def parse_progress(
         metrics |= _parse_metrics(entry.get("json", ""))
     return DriverProgress(
         step=_parse_int(status.get("step")),
-        max_steps=_parse_int(status.get("max_steps")),
+        # 0: not known yet.
+        max_steps=_parse_int(status.get("max_steps")) or None,
         weight_version=_parse_int(status.get("weight_version")),
         reward=number(metrics.get(_REWARD)),
         kl=number(metrics.get(_KL)),

@@ -94,7 +94,7 @@ def format_line(state: TopState) -> str:
     """Return the last step as one line; before the first step, what the job waits for."""
     record = state.record
     if state.recent and not state.is_finished:
-        return f"{record.name}: {format_step(state.recent[-1], record.status.max_steps or 0)}"
+        return f"{record.name}: {format_step(state.recent[-1], record.status.max_steps)}"
     message = f": {escape_control(record.status.message)}" if record.status.message else ""
     return f"{record.name}: {record.phase or 'not reconciled yet'} {format_steps(record)}{message}"
 

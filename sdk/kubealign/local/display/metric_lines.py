@@ -30,9 +30,9 @@ PHASE_TIMES = (
 _MAX_VALIDATION = 8
 
 
-def format_step(metrics: StepMetrics, max_steps: int) -> str:
+def format_step(metrics: StepMetrics, max_steps: int | None) -> str:
     """Return a line such as `step 12/90 reward 0.412 kl 0.031 len 7.2 tok/s 812 gen 0.6s train 0.3s val/exact
-    0.650`.
+    0.650`. With max_steps None, the total is left out.
     """
     words = [f"step {metrics.step}/{max_steps}" if max_steps else f"step {metrics.step}"]
     words += format_metrics(metrics.values)

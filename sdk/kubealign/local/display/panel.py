@@ -51,8 +51,10 @@ def _steps(snapshot: ProgressSnapshot, now: float) -> RenderableType:
     spent = format_seconds(now - snapshot.started_at)
     left = snapshot.remaining_seconds
     line.add_row(
-        f"step {snapshot.step}/{snapshot.max_steps}",
-        ProgressBar(total=snapshot.max_steps, completed=snapshot.step, width=32),
+        f"step {snapshot.step}/{snapshot.max_steps or '?'}",
+        ProgressBar(
+            total=snapshot.max_steps or 1, completed=snapshot.step if snapshot.max_steps else 0, width=32
+        ),
         f"{spent} spent" + (f", about {format_seconds(left)} left" if left is not None else ""),
     )
     return line

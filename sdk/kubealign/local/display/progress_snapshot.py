@@ -23,7 +23,8 @@ class ProgressSnapshot:
     """Display state, updated by `refresh`."""
 
     job: str
-    max_steps: int
+    #: None: not known before the data is prepared.
+    max_steps: int | None
     started_at: float
     progress: JobProgress = field(default_factory=JobProgress)
     recent_steps: deque[StepMetrics] = field(default_factory=lambda: deque(maxlen=_RECENT_STEPS))
@@ -42,7 +43,7 @@ class ProgressSnapshot:
     def remaining_seconds(self) -> float | None:
         """Estimate from the mean time of the recent steps; None without any."""
         times = [m.values["seconds/step"] for m in self.recent_steps if m.values.get("seconds/step")]
-        if not times or self.step >= self.max_steps:
+        if not times or self.max_steps is None or self.step >= self.max_steps:
             return None
         return (self.max_steps - self.step) * sum(times) / len(times)
 
@@ -64,7 +65,7 @@ class ProgressSnapshot:
                 await self.skip_existing_steps(reader)
             new = await reader.metrics(self._last_entry or STREAM_START)
             self.progress = await reader.progress() or self.progress
-            # Fewer than the spec's maxSteps where the job ends after a number of epochs.
+            # Known to the driver where the number of rows decides.
             self.max_steps = self.progress.max_steps or self.max_steps
             self.heartbeats = await reader.heartbeats([view.name for view in self.processes])
             samples = await reader.newest_samples(1)

@@ -40,11 +40,11 @@ class LinesDisplay:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._snapshot = ProgressSnapshot("", 0, 0.0)
+        self._snapshot = ProgressSnapshot("", None, 0.0)
         self._folder = Path()
 
     def begin(self, job: AlignmentJob, folder: Path) -> None:
-        self._snapshot = ProgressSnapshot(job.name, job.spec.max_steps, time.time())
+        self._snapshot = ProgressSnapshot(job.name, job.spec.known_steps(), time.time())
         self._folder = folder
         self.show_message(f"started; logs: {folder / 'logs'}")
 

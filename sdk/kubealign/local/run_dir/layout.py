@@ -53,6 +53,8 @@ class RunDirectory:
         self.checkpoints = self.root / "commits"
         self.result = self.root / "result"
         self.prepared = self.root / "prepared"
+        #: Written by `kubealign_services.data.preparation`.
+        self.preparation_report = self.prepared / "report.json"
         self._lock = self.root.parent / f".{self.root.name}.lock"
         self._memory_record = self.root / "shared-memory"
 
@@ -87,6 +89,13 @@ class RunDirectory:
         except (OSError, ValueError, KeyError, TypeError):
             there = self.root.stat()
             return RunIdentity(f"{there.st_dev:08x}-{there.st_ino:016x}", there.st_ctime, 1)
+
+    def read_prepared_rows(self) -> int | None:
+        """Return the number of rows of the prepared training data; None: the job is not prepared yet."""
+        try:
+            return int(json.loads(self.preparation_report.read_bytes())["train"]["rows_kept"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
 
     def increment_generation(self) -> None:
         """Increment the generation after a change of the job's spec."""

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from pydantic import ValidationError
 
 from kubealign.local.errors import RunRefused
 from kubealign.spec.job import AlignmentJob
-from kubealign.spec.mutable_fields import MAX_STEPS_FIELD, MUTABLE_BETWEEN_RUNS
+from kubealign.spec.mutable_fields import LENGTH_FIELDS, MUTABLE_BETWEEN_RUNS
 from kubealign.spec.sections.rollout import Rollout
 
 _LIST_INDEX = re.compile(r"\[\d+\]")
@@ -65,8 +66,8 @@ def _with_defaults(job: AlignmentJob) -> AlignmentJob:
 
 
 def _is_harmless(path: str, old: Any, new: Any) -> bool:
-    if path == MAX_STEPS_FIELD:
-        return bool(new > old)
+    if any(fnmatchcase(path, field) for field in LENGTH_FIELDS):
+        return new is None or (old is not None and new > old)
     path = _LIST_INDEX.sub("[]", path)
     return any(path == field or path.startswith(field + ".") for field in MUTABLE_BETWEEN_RUNS)
 

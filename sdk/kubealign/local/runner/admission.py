@@ -26,7 +26,7 @@ class AdmittedJob:
     job: AlignmentJob
     folder: RunDirectory
     previous_status: RunStatus | None
-    #: The job has already succeeded and maxSteps has not grown: nothing is left to do.
+    #: The job has already succeeded and neither maxSteps nor maxEpochs has grown: nothing is left to do.
     is_finished: bool
 
 
@@ -62,7 +62,9 @@ def admit(job: AlignmentJob, folder: RunDirectory) -> AdmittedJob:
             f"{folder.root} holds a run of another {job.name}; it differs in {'; '.join(differences)}. "
             "Give the job another name or --runs-dir, or delete that run and start again with --fresh"
         )
-    wants_more_steps = job.spec.max_steps > recorded_job.spec.max_steps
+    # A smaller number is a forbidden change, so a different one is greater.
+    recorded_limits = (recorded_job.spec.max_steps, recorded_job.spec.max_epochs)
+    wants_more_steps = (job.spec.max_steps, job.spec.max_epochs) != recorded_limits
     return AdmittedJob(
         job, folder, status, is_finished=status.phase is Phase.SUCCEEDED and not wants_more_steps
     )

@@ -11,10 +11,10 @@ def describe_plan(jobs: Sequence[AlignmentJob]) -> Iterator[str]:
     """Yield lines that list each job with its processes, in start order."""
     for job in jobs:
         needed = sorted(dependency_names(job))
-        epochs = getattr(job.spec.algorithm.value, "max_epochs", None)
+        limits = [(job.spec.max_steps, "steps"), (job.spec.max_epochs, "epochs")]
+        length = " or ".join(f"{count} {unit}" for count, unit in limits if count is not None)
         yield (
-            f"{job.name}: {job.spec.algorithm.member}, {job.spec.max_steps} steps"
-            + (f" or {epochs} epochs" if epochs else "")
+            f"{job.name}: {job.spec.algorithm.member}, {length}"
             + (f", after {', '.join(needed)}" if needed else "")
         )
         rows = [

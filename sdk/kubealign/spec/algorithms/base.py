@@ -85,9 +85,26 @@ class AlgorithmSpec(SpecModel):
         """Optimiser steps per step."""
         return 1
 
-    def steps_of_epochs(self, rows: int) -> int | None:
-        """Return the number of steps of maxEpochs epochs over `rows` rows; None: maxEpochs is not set."""
+    def steps_of_data(self, rows: int) -> int | None:
+        """Return the number of steps after which `rows` rows of training data end the job.
+
+        None: the job repeats its data without end, such as a job without maxEpochs.
+        """
         return None
+
+    def known_steps(self, max_steps: int | None, rows: int | None) -> int | None:
+        """Return the number of steps of a job; None: not known before the data is prepared.
+
+        Args:
+            max_steps: spec.maxSteps.
+            rows: Number of rows of the prepared training data; None: not prepared yet.
+        """
+        if self.steps_of_data(1) is None:
+            return max_steps
+        if rows is None:
+            return None
+        limits = (max_steps, self.steps_of_data(rows))
+        return min(steps for steps in limits if steps is not None)
 
 
 class RowAlgorithmSpec(AlgorithmSpec):
@@ -107,5 +124,5 @@ class OfflineSpec(RowAlgorithmSpec):
         "learning rate schedule then ends with the last epoch.",
     )
 
-    def steps_of_epochs(self, rows: int) -> int | None:
+    def steps_of_data(self, rows: int) -> int | None:
         return None if self.max_epochs is None else -(-self.max_epochs * rows // self.rows_per_step)

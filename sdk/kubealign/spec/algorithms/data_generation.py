@@ -136,6 +136,9 @@ class GenerateSpec(AlgorithmSpec):
         "with the fourth, and so on; the rows are preferences. null: no comparison.",
     )
 
+    def steps_of_data(self, rows: int) -> int | None:
+        return -(-rows // self.prompts_per_step)
+
     @property
     def needs_rewards(self) -> bool:
         return self.keep is not SampleSelection.ALL
@@ -183,6 +186,9 @@ class AnnotateSpec(RowAlgorithmSpec):
     highest: float | None = Field(
         None, description="Upper bound to which scores are clamped; null: unbounded."
     )
+
+    def steps_of_data(self, rows: int) -> int | None:
+        return -(-rows // self.rows_per_step)
 
     @model_validator(mode="after")
     def _bounds(self) -> "AnnotateSpec":

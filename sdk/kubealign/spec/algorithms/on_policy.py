@@ -116,7 +116,7 @@ class OnPolicySpec(AlgorithmSpec):
         """Sequences sampled per step."""
         return self.prompts_per_step * self.samples_per_prompt
 
-    def steps_of_epochs(self, rows: int) -> int | None:
+    def steps_of_data(self, rows: int) -> int | None:
         return None if self.max_epochs is None else -(-self.max_epochs * rows // self.prompts_per_step)
 
     @property

@@ -164,7 +164,7 @@ def _load_model(job: AlignmentJob, prepared: PreparedJob, role: str) -> Measured
         prepared.model_folder(role),
         Head.LANGUAGE_MODEL if critic is None else Head.VALUE,
         trainer.model_copy(update={"ranks": 1}),
-        total_updates=job.spec.total_steps(prepared.report.train.rows_kept) * entry.updates_per_step,
+        total_updates=prepared.total_steps(job.spec) * entry.updates_per_step,
         seed=job.spec.seed,
     )
     objective = algorithm.policy_objective() if critic is None else algorithm.value_objective()

@@ -27,7 +27,7 @@ async def serve(context: ProcessContext) -> None:
     if critic is None or objective is None:
         raise PermanentFailure(f"{spec.algorithm.member} has no critic")
     prepared = load_prepared(context.settings.run_dir)
-    steps = spec.total_steps(prepared.report.train.rows_kept)
+    steps = prepared.total_steps(spec)
     process = TrainedModelProcess(context, "critic", critic)
     process.log_learning_rate(spec.critic_learning_rate)
     core = process.create_core(

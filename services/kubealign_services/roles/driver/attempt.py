@@ -154,7 +154,7 @@ async def _build_run(
 ) -> TrainingRun:
     """Wire up everything that the training loop uses."""
     job, run_dir, trainer = context.job, context.run_dir, context.trainer
-    total_steps = job.spec.total_steps(context.prepared.report.train.rows_kept)
+    total_steps = context.prepared.total_steps(job.spec)
     algorithm = build_algorithm(job)
     sync: WeightSync = NoSync()
     if replay is None:

@@ -63,7 +63,7 @@ class TelemetrySink:
 async def serve(context: ProcessContext) -> None:
     """Run the job to its end. Restarts from the last checkpoint whenever the connection to a role is lost."""
     settings, spec = context.settings, context.job.spec
-    progress = ProgressTracker(spec.max_steps, context.read_model, trains=spec.algorithm.value.trains)
+    progress = ProgressTracker(spec.known_steps(), context.read_model, trains=spec.algorithm.value.trains)
     grace = ShutdownDeadline(context.stop, spec.lifecycle.grace_period_seconds)
     try:
         async with AsyncExitStack() as stack:
@@ -125,7 +125,7 @@ async def _run_attempts(
 ) -> None:
     """Run one attempt after another, each under a new fence, until one ends without a recoverable error."""
     prepared = load_prepared(context.settings.run_dir)
-    progress.max_steps = context.job.spec.total_steps(prepared.report.train.rows_kept)
+    progress.max_steps = prepared.total_steps(context.job.spec)
     sinks: list[MetricSink] = [telemetry, *other_sinks]
     fruitless = 0
     while True:

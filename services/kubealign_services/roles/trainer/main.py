@@ -109,7 +109,7 @@ def _create_backend(process: TrainedModelProcess, prepared: PreparedJob) -> Trai
     """Create the training backend of the policy."""
     spec = process.context.job.spec
     algorithm = spec.algorithm.value
-    steps = spec.total_steps(prepared.report.train.rows_kept)
+    steps = prepared.total_steps(spec)
     warmup = getattr(algorithm, "critic_warmup_steps", 0)
     pooling = getattr(algorithm, "pooling", None)
     return process.create_backend(

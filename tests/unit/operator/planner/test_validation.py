@@ -59,7 +59,8 @@ _CASES: dict[str, tuple[Json, str]] = {
         _named("3b-sft"),
         "metadata.name: must be lower-case letters, digits and hyphens, with a letter first",
     ),
-    "no spec": ({**sft(), "spec": {}}, "spec.maxSteps: is required"),
+    "no spec": ({**sft(), "spec": {}}, "spec.algorithm: is required"),
+    "no length": (sft(maxSteps=None), "spec.maxSteps: the job has no end"),
     "an unknown field": (sft(surprise=1), "spec.surprise: is no field here"),
     "a wrong type": (sft(maxSteps="5"), "spec.maxSteps: must be"),
 }

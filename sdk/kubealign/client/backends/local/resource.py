@@ -7,6 +7,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
+from pydantic import ValidationError
+
 from kubealign.client.backends.local.index import StoredRun
 from kubealign.client.backends.local.role_names import is_primary, process_group, process_role
 from kubealign.client.records import ProcessState
@@ -14,6 +16,7 @@ from kubealign.local.run_dir.phase import RunPhase
 from kubealign.local.run_dir.status import RunStatus
 from kubealign.process_settings import Role
 from kubealign.role_specs import ROLE_SPECS
+from kubealign.spec.algorithms import Algorithm
 from kubealign.spec.job import API_VERSION, KIND
 from kubealign.spec.sections.rollout import RolloutPlacement
 from kubealign.spec.status import (
@@ -91,7 +94,7 @@ def _status(stored: StoredRun, spec: Mapping[str, Any], processes: RunnerProcess
         phase=run_phase.phase,
         message=run_phase.message[:4096] or None,
         step=stored.step,
-        max_steps=spec.get("maxSteps"),
+        max_steps=_total_steps(spec, stored.prepared_rows),
         reward=_finite(stored.reward),
         kl=_finite(stored.metrics.get("kl/reference")),
         weight_version=_to_int(stored.metrics.get("weights/version")),
@@ -107,6 +110,19 @@ def _status(stored: StoredRun, spec: Mapping[str, Any], processes: RunnerProcess
         if _has_succeeded(run_phase)
         else None,
     )
+
+
+def _total_steps(spec: Mapping[str, Any], rows: int | None) -> int | None:
+    """Return the job's number of steps; None: not known before the data is prepared."""
+    max_steps: int | None = spec.get("maxSteps")
+    try:
+        # The whole spec takes several times as long to validate, which adds up in a list of jobs.
+        algorithm = Algorithm.model_validate(spec["algorithm"]).value
+    except ValidationError:
+        # Written by another version of kubealign.
+        return max_steps
+    steps: int | None = algorithm.known_steps(max_steps, rows)
+    return steps
 
 
 def _finite(value: float | None) -> float | None:

@@ -2,13 +2,19 @@
 
 const RECENT = 20;
 
-/** {step, most, share, left}: `share` 0..1 and `left` in seconds are null when unknown. */
+/** {step, most, share, left}: `most`, `share` 0..1 and `left` in seconds are null when unknown. */
 export function progress(resource, rows) {
   const status = resource?.status ?? {};
   const step = Math.max(status.step ?? 0, rows.length ? rows[rows.length - 1].step : 0);
-  const most = status.maxSteps ?? resource?.spec?.maxSteps ?? null;
+  const most = status.maxSteps ?? stepsOfSpec(resource?.spec);
   const share = most ? Math.min(1, step / most) : null;
   return { step, most, share, left: secondsLeft(status.phase, step, most, rows) };
+}
+
+/** The spec's number of steps; null where the number of rows may give a smaller one. */
+function stepsOfSpec(spec) {
+  const algorithm = Object.values(spec?.algorithm ?? {})[0];
+  return algorithm?.maxEpochs ? null : spec?.maxSteps ?? null;
 }
 
 function secondsLeft(phase, step, most, rows) {

@@ -46,9 +46,8 @@ async def generate_data(
                 report=report,
                 rows=len(prepared.train),
                 rows_per_step=rows_per_step(job),
-                max_steps=job.spec.max_steps,
+                total_steps=prepared.total_steps(job.spec),
             )
-            progress.max_steps = run.total_steps
             await make_rows(run)
 
     await run_until_any(work(), deadline.wait_for_request())

@@ -39,12 +39,7 @@ class DataGenerationRun:
     report: MetricsReport
     rows: int
     rows_per_step: int
-    max_steps: int
-
-    @property
-    def total_steps(self) -> int:
-        """Total number of steps."""
-        return min(self.max_steps, -(-self.rows // self.rows_per_step))
+    total_steps: int
 
 
 async def make_rows(run: DataGenerationRun) -> DataGenerationState:

@@ -26,16 +26,19 @@ _STEP_METRICS = {
 class ProgressTracker:
     """Current fence, step and wait. Wait texts are created and published at most once a second."""
 
-    def __init__(self, max_steps: int, read_model: ReadModelWriter, trains: bool = True) -> None:
+    def __init__(self, max_steps: int | None, read_model: ReadModelWriter, trains: bool = True) -> None:
         """Set up the tracker.
 
         Args:
+            max_steps: Number of steps of the job; None: not known before the data is prepared. Must be set
+                before an attempt is reported.
             trains: True if each step produces a version of the weights.
         """
         self.fence = 0
         self.step = 0
         self.waiting_for = ""
-        self.max_steps = max_steps
+        #: 0: not known yet, as in the read model.
+        self.max_steps = max_steps or 0
         self._read_model = read_model
         self._trains = trains
         self._last_report = 0.0
