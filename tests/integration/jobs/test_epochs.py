@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from kubealign.cli.main import app
 from support.running import RunningJobs
 from support.tiny_jobs import FROM_CONFIG, online_job, sft_job, write_jobs
 
@@ -13,9 +15,9 @@ LINEAR = {"optimizer": {"adamW": {"learningRate": 6.0e-4}, "schedule": {"linear"
 
 
 def test_schedules_end_with_the_last_epoch(tmp_path: Path) -> None:
-    # 16 rows twice, 6 in each step: five steps and two rows more.
+    # 16 rows twice, 6 in each step: five steps and two rows more. The epochs alone end the job.
     rows = sft_job(
-        tmp_path, "rows", maxSteps=1000, algorithm={"sft": {"rowsPerStep": 6, "maxEpochs": 2}}, trainer=LINEAR
+        tmp_path, "rows", maxSteps=None, algorithm={"sft": {"rowsPerStep": 6, "maxEpochs": 2}}, trainer=LINEAR
     )
     # 40 prompts twice, 32 in each step: two steps and 16 prompts more. Two optimiser steps in each step.
     prompts = online_job(
@@ -39,3 +41,8 @@ def test_schedules_end_with_the_last_epoch(tmp_path: Path) -> None:
         )
     assert [step["data/epoch"] for step in prompt_steps] == [0, 1, 2]  # completed epochs
     assert "step 6/6" in run.output and "step 3/3" in run.output
+    table = CliRunner().invoke(app, ["list", "--runs-dir", str(run.runs)]).stdout
+    assert [line.split()[:3] for line in table.splitlines()[1:]] == [
+        ["prompts", "Succeeded", "3/3"],
+        ["rows", "Succeeded", "6/6"],
+    ]

@@ -191,5 +191,12 @@ def test_the_remaining_time_uses_the_last_steps(view: View) -> None:
     rows = [{"step": n, "values": {"seconds/step": 1000.0 if n < 20 else 3.0}} for n in range(1, 41)]
     result = js(view, "job/job_progress", "m.progress(a[0], a[1])", [job, rows])
     assert (result["step"], result["share"], result["left"]) == (40, 0.4, 180)
+    spec = {"maxSteps": 80, "algorithm": {"sft": {"maxEpochs": None}}}
+    waiting = {"status": {"phase": "Running"}, "spec": spec}
+    assert js(view, "job/job_progress", "m.progress(a[0], a[1]).most", [waiting, rows]) == 80
+    # The number of rows decides, and the driver has not reported yet.
+    spec["algorithm"]["sft"]["maxEpochs"] = 2
+    result = js(view, "job/job_progress", "m.progress(a[0], a[1])", [waiting, rows])
+    assert (result["most"], result["share"], result["left"]) == (None, None, None)
     suspended = {"status": {"phase": "Suspended", "maxSteps": 100}}
     assert js(view, "job/job_progress", "m.progress(a[0], a[1]).left", [suspended, rows]) is None

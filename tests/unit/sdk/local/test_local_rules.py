@@ -53,6 +53,7 @@ def with_spec(text: str, *pairs: tuple[str, str]) -> AlignmentJob:
     [
         (("maxSteps: 90", "maxSteps: 91"), []),
         (("maxSteps: 90", "maxSteps: 89"), ["spec.maxSteps (90, now 89)"]),
+        (("ppo: {}", "ppo: {maxEpochs: 2}"), ["spec.algorithm.ppo.maxEpochs (not set, now 2)"]),
         (("replicas: 2, minReplicas: 2", "replicas: 5, minReplicas: 1"), []),
         (("ppo: {}", "ppo: {promptsPerStep: 32}"), ["spec.algorithm.ppo.promptsPerStep (64, now 32)"]),
         (("ppo: {}", "ppo: {gae: {lambda: 0.9}}"), ["spec.algorithm.ppo.gae.lambda (1.0, now 0.9)"]),
@@ -89,6 +90,28 @@ def test_allowed_spec_changes_between_runs(ppo: AlignmentJob, change, differing)
         )
     else:
         assert result == differing
+
+
+@pytest.mark.parametrize(
+    ("length", "differing"),
+    [
+        (("maxEpochs: 2", "maxEpochs: 3"), []),
+        (("maxEpochs: 2", "maxEpochs: 1"), ["spec.algorithm.ppo.maxEpochs (2, now 1)"]),
+        # Without a limit of its own, the job is longer.
+        (("  maxSteps: 90\n", ""), []),
+        (("{maxEpochs: 2}", "{}"), []),
+    ],
+)
+def test_a_job_may_only_become_longer(length: tuple[str, str], differing: list[str]) -> None:
+    text = PPO.replace("ppo: {}", "ppo: {maxEpochs: 2}")
+    before, after = AlignmentJob.from_yaml(text), with_spec(text, length)
+    assert forbidden_changes(before, after) == differing
+
+
+def test_a_limit_of_the_steps_is_no_longer_job() -> None:
+    text = PPO.replace("ppo: {}", "ppo: {maxEpochs: 2}")
+    before = with_spec(text, ("  maxSteps: 90\n", ""))
+    assert forbidden_changes(before, AlignmentJob.from_yaml(text)) == ["spec.maxSteps (not set, now 90)"]
 
 
 @pytest.mark.parametrize(
@@ -256,7 +279,7 @@ def test_format_step_returns_one_line() -> None:
     }
     line = format_step(StepMetrics("1-0", 12, 1, values), 90)
     assert line == "step 12/90 reward 0.412 kl 0.031 len 7.2 tok/s 812 gen 0.60s train 0.30s val/exact 0.650"
-    assert format_step(StepMetrics("1-0", 3, 1, {"rm/loss": 0.5, "rm/accuracy": 0.75}), 0) == (
+    assert format_step(StepMetrics("1-0", 3, 1, {"rm/loss": 0.5, "rm/accuracy": 0.75}), None) == (
         "step 3 loss 0.500 accuracy 0.750"
     )
 
@@ -309,6 +332,14 @@ def test_a_dry_run_names_every_process(ppo: AlignmentJob) -> None:
         == f"kubealign_services.roles.driver.main grpc+tls://127.0.0.1 {after}"
     )
     assert rows["prepare"].split() == ["kubealign_services.roles.driver.prepare", "runs", "once", "first"]
+
+
+@pytest.mark.parametrize(
+    ("max_steps", "length"), [("maxSteps: 90", "90 steps or 3 epochs"), ("", "3 epochs")]
+)
+def test_a_dry_run_names_the_length(max_steps: str, length: str) -> None:
+    job = with_spec(PPO, ("ppo: {}", "ppo: {maxEpochs: 3}"), ("maxSteps: 90", max_steps))
+    assert next(describe_plan([job])) == f"aligned: ppo, {length}, after judge, tuned"
 
 
 def test_fork_server_preloads_model_modules(tmp_path: Path) -> None:

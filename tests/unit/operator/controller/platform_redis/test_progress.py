@@ -15,6 +15,10 @@ def test_status_and_newest_metrics() -> None:
     assert parse_progress(status, entries) == DriverProgress(7, 10, 6, 0.5, 0.125, "rollouts")
 
 
+def test_no_number_of_steps_is_unknown() -> None:
+    assert parse_progress({"step": "0", "max_steps": "0"}, []) == DriverProgress(step=0)
+
+
 def test_no_report_is_no_progress() -> None:
     assert parse_progress({}, []) is None
 

@@ -32,6 +32,8 @@ def test_job_table(site: MemoryBackend, run: Run, submitted: Submitted) -> None:
     assert first.split()[:5] == ["ppo", "Running", "3/10", "0.250", "1.00e-04"]
     assert first.endswith("waits for a worker")
     assert second.split()[:5] == ["sft", "Pending", "0/10", "-", "-"]
+    site.status(ppo, maxSteps=None)
+    assert columns(run("list").stdout)[1][2] == "3/?"
     assert first.index("Running") == second.index("Pending") == head.index("PHASE")
     assert "\x1b" not in done.output and not any(line.endswith(" ") for line in done.stdout.splitlines())
 

@@ -164,6 +164,30 @@ async def test_list_rereads_changed_runs_only(
     assert set(reads) <= {"job-3"}
 
 
+@pytest.mark.parametrize(("max_steps", "steps"), [(10, 10), (1000, 12), (None, 12)])
+async def test_the_prepared_rows_give_the_number_of_steps(
+    site: LocalBackend, tmp_path: Path, max_steps: int | None, steps: int
+) -> None:
+    folder = written(tmp_path, phase=Phase.RUNNING)
+    lock = held_by(folder, 7)
+    spec = JOB["spec"] | {"maxSteps": max_steps, "algorithm": {"sft": {"rowsPerStep": 5, "maxEpochs": 3}}}
+    folder.write_job(AlignmentJob.model_validate(JOB | {"spec": spec}).model_dump_json(by_alias=True))
+    assert (await site.get(A)).status.max_steps is None
+    folder.prepared.mkdir()
+    # Three times 19 rows: eleven steps and two rows.
+    folder.preparation_report.write_text(json.dumps({"train": {"rows_kept": 19}}))
+    assert (await site.get(A)).status.max_steps == steps
+    lock.release()
+    assert (await site.get(A)).status.max_steps == steps
+
+
+async def test_a_job_of_another_version_keeps_its_number_of_steps(site: LocalBackend, tmp_path: Path) -> None:
+    folder = written(tmp_path, phase=Phase.SUCCEEDED)
+    document = JOB | {"spec": JOB["spec"] | {"algorithm": {"unknown": {}}}}
+    folder.write_job(json.dumps(document))
+    assert (await site.get(A)).status.max_steps == 10
+
+
 async def test_patch_changes_mutable_fields_only(site: LocalBackend, tmp_path: Path) -> None:
     folder = written(tmp_path, phase=Phase.STOPPED)
     before = await site.get(A)
