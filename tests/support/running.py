@@ -6,8 +6,10 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,30 @@ from support.preloaded_process import PreloadedProcess
 
 KUBEALIGN = Path(sys.executable).with_name("kubealign")
 _POLL_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class EndedCommand:
+    """Result of a `kubealign` command: exit code, and stdout and stderr in one text."""
+
+    code: int
+    output: str
+
+
+def run_command(*arguments: str, timeout: float) -> EndedCommand:
+    """Run a `kubealign` command with the libraries already imported.
+
+    Raises subprocess.TimeoutExpired; the command has then been killed."""
+    with tempfile.TemporaryFile("w+") as output:
+        process = PreloadedProcess([str(KUBEALIGN), *arguments], output)
+        try:
+            code = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(30)
+            raise
+        output.seek(0)
+        return EndedCommand(code, output.read())
 
 
 class RunningJobs:

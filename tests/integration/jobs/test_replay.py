@@ -1,14 +1,12 @@
 """The replay of a recorded run gives the same numbers, bit for bit."""
 
 import json
-import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from support.running import KUBEALIGN, RunningJobs, left_running
+from support.running import EndedCommand, RunningJobs, left_running, run_command
 from support.tiny_jobs import online_job, write_jobs
 
 pytestmark = pytest.mark.timeout(240)
@@ -43,15 +41,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     assert left_running(folder) == {}
 
 
-def replay(runs: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [str(KUBEALIGN), "replay", "recorded", "--runs-dir", str(runs), *options],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
+def replay(runs: Path, *options: str) -> EndedCommand:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        return run_command("replay", "recorded", "--runs-dir", str(runs), *options, timeout=150)
 
 
 def steps(folder: Path) -> dict[int, dict[str, float]]:
@@ -61,8 +54,8 @@ def steps(folder: Path) -> dict[int, dict[str, float]]:
 
 def test_the_same_losses_and_the_same_weights(runs: Path) -> None:
     done = replay(runs)
-    assert done.returncode == 0, done.stderr
-    assert "metrics of 6 steps: equal bit for bit\nfinal weights: equal bit for bit\n" in done.stdout
+    assert done.code == 0, done.output
+    assert "metrics of 6 steps: equal bit for bit\nfinal weights: equal bit for bit\n" in done.output
     # Verify the command's claim by the recorded metrics and weights.
     recorded, again = steps(runs / "recorded"), steps(runs / "recorded-replay")
     assert sorted(again) == [1, 2, 3, 4, 5, 6]
@@ -79,18 +72,18 @@ def test_the_same_losses_and_the_same_weights(runs: Path) -> None:
 
 def test_steps_after_a_commit(runs: Path) -> None:
     done = replay(runs, "--from-step", "4", "--steps", "2", "--name", "part")
-    assert done.returncode == 0, done.stderr
-    assert "metrics of 2 steps: equal bit for bit\n" in done.stdout
+    assert done.code == 0, done.output
+    assert "metrics of 2 steps: equal bit for bit\n" in done.output
     assert sorted(steps(runs / "part")) == [4, 5]
 
 
 def test_another_learning_rate_on_the_same_samples(runs: Path) -> None:
     done = replay(runs, "--set", f"{RATE}=0.05", "--name", "fast")
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.output
     assert (
-        "step 1 is the first that differs, in trainer/learning_rate: 0.001 recorded, 0.05 now" in done.stdout
+        "step 1 is the first that differs, in trainer/learning_rate: 0.001 recorded, 0.05 now" in done.output
     )
-    assert "final weights: not equal" in done.stdout
+    assert "final weights: not equal" in done.output
 
 
 def test_altered_and_missing_batches_are_named(runs: Path) -> None:
@@ -99,11 +92,11 @@ def test_altered_and_missing_batches_are_named(runs: Path) -> None:
     try:
         path.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
         done = replay(runs, "--name", "spoilt")
-        assert (done.returncode, done.stdout) == (2, "")
-        assert f"step 2: {path} has been altered: its checksum is" in done.stderr
+        assert done.code == 2
+        assert done.output.startswith(f"step 2: {path} has been altered: its checksum is")
         path.unlink()
         done = replay(runs, "--name", "spoilt")
-        assert (done.returncode, done.stderr) == (2, f"step 2: {path} is missing\n")
+        assert done == EndedCommand(2, f"step 2: {path} is missing\n")
     finally:
         path.write_bytes(before)
     assert not (runs / "spoilt").exists()
