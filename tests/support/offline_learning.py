@@ -14,7 +14,7 @@ from kubealign_services.algorithms.contract import outputs_before_step
 from kubealign_services.algorithms.factory import make_algorithm
 from kubealign_services.batch.auxiliary_sequences import drop_auxiliary
 from kubealign_services.batch.packed import Batch
-from kubealign_services.data.epoch_shuffle import EpochCursor
+from kubealign_services.data.epoch_shuffle import DatasetOrder, EpochCursor
 from kubealign_services.data.models.model_builder import build_model
 from kubealign_services.data.prepared import PreparedRow
 from kubealign_services.data.tokenization.tokenizers import train_character_tokenizer
@@ -71,7 +71,7 @@ class OfflineLearner:
             )
         rows = [prepared(tokenizer, index, row) for index, row in enumerate(train)]
         held_rows = [prepared(tokenizer, index, row) for index, row in enumerate(held_out)]
-        supply = EpochPrompts(rows, 1, True, EpochCursor(), [])  # type: ignore[arg-type]
+        supply = EpochPrompts(rows, DatasetOrder(len(rows), 1), EpochCursor(), [])  # type: ignore[arg-type]
         self._source = RowSource(
             supply,
             0,

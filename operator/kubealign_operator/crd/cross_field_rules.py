@@ -18,7 +18,7 @@ from kubealign.spec.algorithms import (
     RowKind,
 )
 from kubealign.spec.base import field_alias
-from kubealign.spec.cross_field_validation import missing_length_message
+from kubealign.spec.cross_field_validation import READS_ALL_ROWS, missing_length_message
 from kubealign.spec.field_lookup import nested_model
 from kubealign.spec.sections.engines import Engine
 from kubealign.spec.sections.rollout import EXTERNAL_ENGINES, Rollout
@@ -103,7 +103,13 @@ def _data_rules(name: str, algorithm_is_set: str, model: type[AlgorithmSpec]) ->
             f"{name} produces no weights: remove it",
             field_path=".trainer",
         )
-        yield _learns_from(name, algorithm_is_set, str(getattr(model, "data", "")))
+        rows = str(getattr(model, "data", ""))
+        yield _learns_from(name, algorithm_is_set, rows)
+        yield CelRule(
+            implies(f"{algorithm_is_set} && has(self.data.{rows})", f"!has(self.data.{rows}.mixture)"),
+            f"{name} reads {READS_ALL_ROWS}",
+            field_path=f".data.{rows}.mixture",
+        )
     elif model is CustomOfflineSpec:
         for kind in RowKind:
             of_kind = f"{algorithm_is_set} && self.algorithm.{name}.rows == {cel_string(kind.value)}"

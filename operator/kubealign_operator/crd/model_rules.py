@@ -23,7 +23,7 @@ from kubealign.spec.algorithms import (
 )
 from kubealign.spec.algorithms.on_policy_distillation import KL_REMEDY, OnPolicyDistillationSpec
 from kubealign.spec.base import SpecUnion, field_alias
-from kubealign.spec.cross_field_validation import RESERVED_NAMES
+from kubealign.spec.cross_field_validation import READS_ALL_ROWS, RESERVED_NAMES
 from kubealign.spec.field_lookup import item_type, nested_model
 from kubealign.spec.job import Critic, Reference
 from kubealign.spec.pods.template import (
@@ -36,6 +36,7 @@ from kubealign.spec.pods.template import (
 )
 from kubealign.spec.pods.volumes import RESERVED_FOLDERS, RESERVED_VOLUME_PREFIX, Volume, VolumeMount
 from kubealign.spec.sections.data import (
+    Data,
     DemonstrationDataset,
     PreferenceDataset,
     PromptDataset,
@@ -48,7 +49,12 @@ from kubealign.spec.sections.rewards import REWARD_SOURCES, Reward
 from kubealign.spec.sections.rollout import MismatchGateSpec, Rollout, SamplingSpec
 from kubealign.spec.sections.trackers import TRACKER_MEMBERS, TrackerSpec
 from kubealign.spec.sections.training import ConstantSchedule, CosineSchedule, LinearSchedule, Trainer
-from kubealign.spec.sections.validation import EarlyStopping, EarlyStoppingTarget, ValidationScore
+from kubealign.spec.sections.validation import (
+    EarlyStopping,
+    EarlyStoppingTarget,
+    Validation,
+    ValidationScore,
+)
 from kubealign_operator.crd.cel import CelRule, cel_string
 
 
@@ -202,6 +208,22 @@ _TEMPLATE_RULE = CelRule(
     field_path=".template",
 )
 
+_DATASET_RULES = [
+    *exactly_one_of(["source", "mixture"], "source: {path: train.jsonl}"),
+    CelRule(
+        "!has(self.mixture) || !has(self.limit)",
+        "each entry of a mixture has its own limit: set that",
+        field_path=".limit",
+    ),
+    CelRule(
+        "!has(self.mixture) || (has(self.format) && has(self.format.chat)) || "
+        "self.mixture.all(entry, !has(entry.systemPrompt))",
+        "only rows of chat messages have a system message: set format.chat, or remove systemPrompt",
+        field_path=".mixture",
+    ),
+    _TEMPLATE_RULE,
+]
+
 _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
     KL: _KL_RULES,
     RLOOSpec: [_KL_IN_REWARD_RULE],
@@ -280,11 +302,11 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
     ],
     WeightBounds: [CelRule("self.low < self.high", "must be below high", field_path=".low")],
     ClipCov: [CelRule("self.low < self.high", "must be below high", field_path=".low")],
-    PromptDataset: [_TEMPLATE_RULE],
-    DemonstrationDataset: [_TEMPLATE_RULE],
-    PreferenceDataset: [_TEMPLATE_RULE],
-    RatingDataset: [_TEMPLATE_RULE],
-    UnpairedDataset: [_TEMPLATE_RULE],
+    PromptDataset: _DATASET_RULES,
+    DemonstrationDataset: _DATASET_RULES,
+    PreferenceDataset: _DATASET_RULES,
+    RatingDataset: _DATASET_RULES,
+    UnpairedDataset: _DATASET_RULES,
     VolumeFileSource: exactly_one_of(["path", "paths"], "path: train.parquet"),
     EarlyStoppingTarget: exactly_one_of(["atLeast", "atMost"], "atLeast: 0.5"),
     SamplingSpec: [
@@ -377,6 +399,15 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
     TrackerSpec: exactly_one_of(
         [field_alias(TrackerSpec, name) for name in TRACKER_MEMBERS], "tensorBoard: {}"
     ),
+    Validation: [
+        CelRule(
+            " && ".join(
+                f"(!has(self.data.{kind}) || !has(self.data.{kind}.mixture))" for kind in Data.model_fields
+            ),
+            f"validation reads {READS_ALL_ROWS}, and name groupBy",
+            field_path=".data",
+        )
+    ],
     EarlyStopping: [
         CelRule(
             "self.metric.startsWith('val/')",

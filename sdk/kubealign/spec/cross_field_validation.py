@@ -37,6 +37,9 @@ FieldProblem: TypeAlias = tuple[DocumentPath, Any, str]
 #: Names of process groups and metrics that must not be used for a reward or score.
 RESERVED_NAMES = {"reference": "the reference model", "teacher": "the teacher", "loss": "the validation loss"}
 
+#: Reason to refuse a mixture where every row is read once.
+READS_ALL_ROWS = "every row once, so weights have no effect: set source with paths of all files"
+
 
 def cross_field_problems(fields: Mapping[str, Any]) -> Iterator[FieldProblem]:
     """Yield every violated rule, as far as the given fields (by snake_case name) allow a check."""
@@ -172,6 +175,19 @@ def _check_turns(algorithm: Algorithm, data: Data) -> Iterator[FieldProblem]:
     if chat is not None and chat.turns is not ImitatedTurns.LAST and not algorithm.value.turns:
         path = ("data", "demonstrations", "format", "chat", "turns")
         yield path, chat.turns, f"{_algorithm_name(algorithm)} has one response to a row: set Last"
+
+
+def _check_mixture(algorithm: Algorithm, data: Data) -> Iterator[FieldProblem]:
+    if algorithm.value.makes is ResultKind.DATA and data.value.mixture is not None:
+        path = ("data", data.member, "mixture")
+        yield path, data.value.mixture, f"{_algorithm_name(algorithm)} reads {READS_ALL_ROWS}"
+
+
+def _check_validation_mixture(validation: Validation | None) -> Iterator[FieldProblem]:
+    if validation is not None and validation.data.value.mixture is not None:
+        rows = validation.data
+        path = ("validation", "data", rows.member, "mixture")
+        yield path, rows.value.mixture, f"validation reads {READS_ALL_ROWS}, and name groupBy"
 
 
 def _check_token_ids(algorithm: Algorithm, data: Data) -> Iterator[FieldProblem]:
@@ -334,6 +350,8 @@ _CHECKS: tuple[Callable[..., Iterator[FieldProblem]], ...] = (
     _check_reference,
     _check_teacher,
     _check_turns,
+    _check_mixture,
+    _check_validation_mixture,
     _check_token_ids,
     _check_ratings,
     _check_trainer,

@@ -86,12 +86,16 @@ def named_models(job: AlignmentJob) -> Iterator[tuple[DocumentPath, Model]]:
 
 
 def named_sources(job: AlignmentJob) -> Iterator[tuple[DocumentPath, DataSource]]:
-    """Yield (path, source) of every data set that the document names."""
+    """Yield (path, source) of every source of rows that the document names."""
     sets: list[tuple[DocumentPath, Data]] = [(("spec", "data"), job.spec.data)]
     if job.spec.validation is not None:
         sets.append((("spec", "validation", "data"), job.spec.validation.data))
     for path, data in sets:
-        yield (*path, data.member, "source"), data.value.source
+        rows = data.value
+        if rows.source is not None:
+            yield (*path, data.member, "source"), rows.source
+        for index, entry in enumerate(rows.mixture or ()):
+            yield (*path, data.member, "mixture", index, "source"), entry.source
 
 
 def result_kind_errors(jobs: Sequence[AlignmentJob]) -> Iterator[tuple[AlignmentJob, DocumentPath, str, str]]:

@@ -5,10 +5,11 @@ The order is a function of (seed, epoch), so a cursor is sufficient for a job to
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 import xxhash
+from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -20,10 +21,38 @@ class EpochCursor:
 
 
 class RowDraw(NamedTuple):
-    """One drawn row: its epoch, and its index among the rows (0 to rows - 1)."""
+    """One drawn row: the pass over its source, and its index among all rows (0 to rows - 1).
 
-    epoch: int
+    A pass draws each row of the source once, so no two draws of a job are equal. Without a mixture the
+    passes are the epochs.
+    """
+
+    source_pass: int
     row: int
+
+
+class RowOrder(Protocol):
+    """Order in which the rows of a data set are drawn: a function of the seed and the epoch."""
+
+    @property
+    def rows(self) -> int:
+        """Number of draws of an epoch."""
+
+    def draws(self, epoch: int, first: int, end: int) -> list[RowDraw]:
+        """Return the draws of an epoch from position `first` up to, not including, `end`."""
+
+
+@dataclass(frozen=True)
+class DatasetOrder:
+    """Order of the rows of one source: each epoch has each row once."""
+
+    rows: int
+    seed: int
+    shuffle: bool = True
+
+    def draws(self, epoch: int, first: int, end: int) -> list[RowDraw]:
+        indices = permutation(self.rows, self.seed, epoch) if self.shuffle else range(self.rows)
+        return [RowDraw(epoch, index) for index in indices[first:end]]
 
 
 def permutation(rows: int, seed: int, epoch: int) -> tuple[int, ...]:
@@ -31,8 +60,14 @@ def permutation(rows: int, seed: int, epoch: int) -> tuple[int, ...]:
     return _permutation(rows, seed, epoch)
 
 
+def random_order(rows: int, key: str) -> Tensor:
+    """Return a permutation of `rows` indices, int64 [rows], that is a function of the key."""
+    generator = torch.Generator().manual_seed(xxhash.xxh3_64_intdigest(key.encode()) >> 1)
+    return torch.randperm(rows, generator=generator)
+
+
 def take_rows(
-    cursor: EpochCursor, count: int, rows: int, seed: int, shuffle: bool = True, max_epochs: int | None = None
+    cursor: EpochCursor, count: int, order: RowOrder, max_epochs: int | None = None
 ) -> tuple[list[RowDraw], EpochCursor]:
     """Return the next `count` rows and the cursor after them; fewer, finally none, once `max_epochs` are
     done.
@@ -40,6 +75,7 @@ def take_rows(
     A returned cursor is never at the end of an epoch but at the start of the next one. Raises ValueError
     where there are no rows, or the cursor is out of range (the data has changed).
     """
+    rows = order.rows
     if rows < 1:
         raise ValueError("there are no rows to take from")
     if cursor.epoch < 0 or not 0 <= cursor.position < rows:
@@ -50,8 +86,7 @@ def take_rows(
     epoch, position = cursor.epoch, cursor.position
     while len(taken) < count and (max_epochs is None or epoch < max_epochs):
         end = min(rows, position + count - len(taken))
-        indices = permutation(rows, seed, epoch)[position:end] if shuffle else range(position, end)
-        taken.extend(RowDraw(epoch, index) for index in indices)
+        taken.extend(order.draws(epoch, position, end))
         epoch, position = (epoch + 1, 0) if end == rows else (epoch, end)
     return taken, EpochCursor(epoch, position)
 
@@ -59,5 +94,4 @@ def take_rows(
 # Two entries: a step may span two epochs.
 @lru_cache(maxsize=2)
 def _permutation(rows: int, seed: int, epoch: int) -> tuple[int, ...]:
-    generator = torch.Generator().manual_seed(xxhash.xxh3_64_intdigest(f"{seed}:order:{epoch}".encode()) >> 1)
-    return tuple(torch.randperm(rows, generator=generator).tolist())
+    return tuple(random_order(rows, f"{seed}:order:{epoch}").tolist())

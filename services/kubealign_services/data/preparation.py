@@ -16,6 +16,7 @@ from typing import Any
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.paths import format_path
 from kubealign_services.data.errors import DataError
+from kubealign_services.data.mixture import check_shares
 from kubealign_services.data.models.resolution import ResolvedModels, resolve_models
 from kubealign_services.data.prepared import (
     FOLDER,
@@ -122,6 +123,8 @@ def _write_datasets(
         folder / TRAIN,
         "spec.data",
     )
+    if spec.data.value.mixture is not None:
+        check_shares(spec.data.value.mixture, train.sources, f"spec.data.{spec.data.member}")
     validation = None
     if spec.validation is not None and data.validation is not None:
         validation = write_rows(

@@ -49,6 +49,8 @@ class DatasetReport(BaseModel):
     longest_context_bytes: int
     #: Columns that JSON cannot represent, which the rewards do not get.
     columns_left_out: list[str]
+    #: Rows kept of each source of a mixture, in its order; empty without a mixture.
+    sources: dict[str, int] = {}
 
 
 class PreparationReport(BaseModel):
@@ -67,7 +69,7 @@ class PreparationReport(BaseModel):
 class PreparedRow:
     """One row.
 
-    `row` is its number in the source, from 0; `columns` are its columns without a text prompt's own (which
+    `row` is its number in its source, from 0; `columns` are its columns without a text prompt's own (which
     a prompt from a template keeps) and without lists of token ids and masks.
 
     Responses end with the token at which sampling ends, unless the rows are token ids. response_mask: where

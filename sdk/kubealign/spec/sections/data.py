@@ -9,6 +9,7 @@ from kubealign.spec.base import (
     LIST_SET_SCHEMA,
     MAX_INT32,
     TEMPLATE_PATTERN,
+    EntryName,
     FilePath,
     JobName,
     ObjectName,
@@ -18,7 +19,9 @@ from kubealign.spec.base import (
     VolumePath,
     distinct_items,
     field_errors,
+    list_map_schema,
     require_exactly_one,
+    unique_by,
 )
 from kubealign.spec.paths import resolve_path
 from kubealign.spec.placeholders import check_placeholders
@@ -126,6 +129,42 @@ class DataSource(SpecUnion):
     hugging_face: HuggingFaceDataset | None = Field(None, description="A data set of the Hugging Face hub.")
     volume: VolumeFileSource | None = Field(None, description="Files in a Kubernetes volume.")
     job: JobDataSource | None = Field(None, description="The rows produced by another job.")
+
+
+#: Column of the prepared rows of a mixture that holds the name of the row's entry.
+SOURCE_COLUMN = "source"
+
+
+class MixtureEntry(SpecModel):
+    """One source of a mixture, and its weight."""
+
+    name: EntryName = Field(
+        description="Unique in the mixture; the rows get it in the column source, and the metrics name it."
+    )
+    source: DataSource = Field(description="Source of the rows.")
+    weight: float = Field(
+        1.0,
+        gt=0,
+        description="Share of the rows of each epoch, relative to the sum of the mixture's weights. A "
+        "smaller source is repeated within an epoch, and a larger one continues in the next epoch.",
+    )
+    limit: int | None = Field(
+        None, ge=1, le=MAX_INT32, description="Use only the first rows of the source, this many."
+    )
+    system_prompt: str | None = Field(
+        None,
+        min_length=1,
+        max_length=16384,
+        description="System message put before the messages of every row that has none; only with "
+        "format.chat. null: none is added.",
+    )
+
+
+Mixture: TypeAlias = Annotated[
+    list[MixtureEntry],
+    Field(min_length=1, max_length=64, json_schema_extra=list_map_schema("name")),
+    unique_by("name"),
+]
 
 
 #: Arguments of apply_chat_template itself: the template must not receive them under these names.
@@ -423,9 +462,14 @@ class UnpairedFormat(SpecUnion):
 
 
 class _Dataset(SpecModel):
-    """Fields of all data sets."""
+    """Fields of all data sets. Exactly one of source and mixture must be set."""
 
-    source: DataSource = Field(description="Source of the rows.")
+    source: DataSource | None = Field(
+        None, description="Source of the rows. Exactly one of source and mixture must be set."
+    )
+    mixture: Mixture | None = Field(
+        None, description="Several sources of rows of one format, drawn from by weight."
+    )
     max_tokens: int | None = Field(
         None,
         ge=1,
@@ -436,11 +480,16 @@ class _Dataset(SpecModel):
         OverlongPolicy.DROP, description="Treatment of rows with longer prompts; dropped rows are counted."
     )
     limit: int | None = Field(
-        None, ge=1, le=MAX_INT32, description="Use only the first rows of the source, this many."
+        None,
+        ge=1,
+        le=MAX_INT32,
+        description="Use only the first rows of the source, this many. Each entry of a mixture has its own "
+        "limit.",
     )
     shuffle: bool = Field(
         True,
-        description="Shuffle the rows in each epoch, seeded by the job. false: keep the order of the source.",
+        description="Shuffle the rows in each epoch, seeded by the job. false: keep the order of the source; "
+        "the sources of a mixture alternate evenly.",
     )
     values: dict[str, Any] = Field(
         default_factory=dict,
@@ -454,6 +503,38 @@ class _Dataset(SpecModel):
         "quality:{quality}'; {prompt} is the text prompt or the last user message. null: "
         "the prompt unchanged.",
     )
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "_Dataset":
+        """Check that either a source or a mixture is set."""
+        require_exactly_one(self, ["source", "mixture"], example="source: {path: train.jsonl}")
+        return self
+
+    @model_validator(mode="after")
+    def _mixture_fields(self) -> "_Dataset":
+        """Check that no field of the data set contradicts its mixture."""
+        if self.mixture is None:
+            return self
+        problems: list[tuple[tuple[str | int, ...], Any, str]] = []
+        if self.limit is not None:
+            problems.append((("limit",), self.limit, "each entry of a mixture has its own limit: set that"))
+        if SOURCE_COLUMN in self.values:
+            problem = "this column holds the name of the row's entry in the mixture: choose another name"
+            problems.append((("values", SOURCE_COLUMN), self.values[SOURCE_COLUMN], problem))
+        row_format = getattr(self, "format", None)
+        if row_format is not None and row_format.member != "chat":
+            problems += [
+                (
+                    ("mixture", index, "systemPrompt"),
+                    entry.system_prompt,
+                    "only rows of chat messages have a system message: set format.chat, or remove it",
+                )
+                for index, entry in enumerate(self.mixture)
+                if entry.system_prompt is not None
+            ]
+        if problems:
+            raise field_errors(type(self).__name__, *problems)
+        return self
 
     @model_validator(mode="after")
     def _template_of_text(self) -> "_Dataset":

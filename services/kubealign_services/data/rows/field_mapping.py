@@ -67,6 +67,14 @@ def response_columns(layout: Any) -> dict[str, str]:
     return {name: getattr(layout, name) for name in names if hasattr(layout, name)}
 
 
+def message_columns(data: DataSet) -> tuple[str, ...]:
+    """Return the columns with chat messages; none where rows are text or token ids."""
+    layout = data.format.chat
+    if layout is None:
+        return ()
+    return (layout.chosen, layout.rejected) if isinstance(data, PreferenceDataset) else (layout.messages,)
+
+
 def chat_template_kwargs(data: DataSet) -> dict[str, Any]:
     """Return the variables of the chat template; none where prompts are text."""
     chat = data.format.chat

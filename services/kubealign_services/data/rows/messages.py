@@ -1,7 +1,7 @@
 """Chat messages of a row: checked, and in the form that chat templates read."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kubealign_services.data.rows.example import Message
@@ -44,6 +44,20 @@ def message_text(message: Mapping[str, Any]) -> str:
         content = "".join(_part_text(part, index) for index, part in enumerate(content))
     calls = [json.dumps(call, ensure_ascii=False) for call in message.get("tool_calls") or ()]
     return "\n".join([str(content), *calls] if content else calls)
+
+
+def with_system_message(row: Mapping[str, Any], columns: Sequence[str], text: str) -> Mapping[str, Any]:
+    """Return the row with a system message before the messages of these columns.
+
+    A row with a system message of its own in one of the columns is unchanged. A value that is not a list
+    stays as it is: the reader of the row refuses it.
+    """
+    conversations = {column: row[column] for column in columns if isinstance(row.get(column), list)}
+    messages = [message for messages in conversations.values() for message in messages]
+    if any(isinstance(message, Mapping) and message.get("role") == "system" for message in messages):
+        return row
+    first = {"role": "system", "content": text}
+    return {**row, **{column: [first, *messages] for column, messages in conversations.items()}}
 
 
 def without_nulls(value: Any) -> Any:

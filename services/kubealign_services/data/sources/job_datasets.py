@@ -1,18 +1,22 @@
 """Datasets of a job, opened and with their columns checked."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from kubealign.spec.job import AlignmentJob
-from kubealign.spec.sections.data import Data
+from kubealign.spec.sections.data import SOURCE_COLUMN, Data
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.rows.field_mapping import (
+    DataSet,
+    message_columns,
     prompt_column,
     read_example,
     referenced_columns,
     token_columns,
 )
+from kubealign_services.data.rows.messages import with_system_message
 from kubealign_services.data.rows.templates import check_template_columns
 from kubealign_services.data.sources.row_dataset import RowDataset, open_source, require_columns
 from kubealign_services.data.tokenization.example_tokenizer import training_texts
@@ -20,10 +24,12 @@ from kubealign_services.data.tokenization.example_tokenizer import training_text
 
 @dataclass(frozen=True)
 class JobDatasets:
-    """Training rows, and validation rows where the job has them."""
+    """Training rows, and validation rows where the job has them: one data set, or one for each entry of a
+    mixture.
+    """
 
-    train: RowDataset
-    validation: RowDataset | None
+    train: Sequence[RowDataset]
+    validation: Sequence[RowDataset] | None
     spec: Data
 
     def texts(self) -> Iterator[str]:
@@ -36,9 +42,10 @@ class JobDatasets:
                 f"spec.data.{self.spec.member}.format.tokens: token ids have no text that a tokenizer could "
                 "be trained on: name the tokenizer that made the ids in config.tokenizer.path of the model"
             )
-        with self.train.located_errors():
-            for number, row in enumerate(self.train):
-                yield from training_texts(read_example(self.spec.value, row, number))
+        for rows in self.train:
+            with rows.located_errors():
+                for number, row in enumerate(rows):
+                    yield from training_texts(read_example(self.spec.value, row, number))
 
 
 def open_datasets(job: AlignmentJob, cache: Path, results: Mapping[str, Path]) -> JobDatasets:
@@ -55,7 +62,8 @@ def open_datasets(job: AlignmentJob, cache: Path, results: Mapping[str, Path]) -
         return JobDatasets(train, None, spec.data)
     validation_rows = _open_dataset(spec.validation.data, "spec.validation.data", cache, results)
     if spec.validation.group_by is not None:
-        require_columns(validation_rows, {"spec.validation.groupBy": spec.validation.group_by})
+        for rows in validation_rows:
+            require_columns(rows, {"spec.validation.groupBy": spec.validation.group_by})
         if spec.validation.group_by == prompt_column(spec.validation.data.value):
             raise DataError(
                 f"spec.validation.groupBy: {spec.validation.group_by!r} is the prompt: name another column"
@@ -68,11 +76,34 @@ def open_datasets(job: AlignmentJob, cache: Path, results: Mapping[str, Path]) -
     return JobDatasets(train, validation_rows, spec.data)
 
 
-def _open_dataset(data: Data, path: str, cache: Path, results: Mapping[str, Path]) -> RowDataset:
+def _open_dataset(data: Data, path: str, cache: Path, results: Mapping[str, Path]) -> list[RowDataset]:
+    """Open the source, or each entry of the mixture."""
     rows = data.value
     path = f"{path}.{data.member}"
-    source = open_source(rows.source, f"{path}.source", cache, rows.limit, results).with_columns(rows.values)
-    require_columns(source, referenced_columns(rows, path))
-    if rows.template is not None:
-        check_template_columns(rows.template, source.columns, f"{path}.template")
-    return source
+    if rows.source is not None:
+        sources = [
+            open_source(rows.source, f"{path}.source", cache, rows.limit, results).with_columns(rows.values)
+        ]
+    else:
+        sources = list(_open_mixture(rows, path, cache, results))
+    for source in sources:
+        require_columns(source, referenced_columns(rows, path))
+        if rows.template is not None:
+            check_template_columns(rows.template, source.columns, f"{path}.template")
+    return sources
+
+
+def _open_mixture(rows: DataSet, path: str, cache: Path, results: Mapping[str, Path]) -> Iterator[RowDataset]:
+    for field, column in referenced_columns(rows, path).items():
+        if column == SOURCE_COLUMN:
+            raise DataError(
+                f"{field}: the column {column!r} of a mixture holds the name of the row's entry: rename the "
+                "column in the rows"
+            )
+    for index, entry in enumerate(rows.mixture or ()):
+        source = open_source(entry.source, f"{path}.mixture[{index}].source", cache, entry.limit, results)
+        source = source.with_columns(rows.values)
+        if entry.system_prompt is not None:
+            columns = message_columns(rows)
+            source = source.map(partial(with_system_message, columns=columns, text=entry.system_prompt))
+        yield source.as_entry(entry.name)

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import pyarrow
 import pyarrow.parquet
 
-from kubealign.spec.sections.data import DataSource, HuggingFaceDataset
+from kubealign.spec.sections.data import SOURCE_COLUMN, DataSource, HuggingFaceDataset
 from kubealign_services.data.errors import DataError, RowError
 from kubealign_services.data.sources.source_files import file_format, source_files
 
@@ -35,7 +35,8 @@ _ENCODING = "utf-8-sig"
 class RowDataset:
     """Rows that can be iterated repeatedly.
 
-    `name`: for errors; `columns`: those of the first row; `_files`: file -> field that names it.
+    `name`: for errors; `columns`: those of the first row; `_files`: file -> field that names it; `entry`:
+    name of the entry of a mixture, empty without a mixture.
     """
 
     name: str
@@ -43,6 +44,7 @@ class RowDataset:
     _read: Callable[[], Iterable[SourceRow]]
     _limit: int | None
     _files: Mapping[Path, str] = field(default_factory=dict)
+    entry: str = ""
 
     def __iter__(self) -> Iterator[SourceRow]:
         return islice(iter(self._read()), self._limit)
@@ -52,10 +54,20 @@ class RowDataset:
         if not values:
             return self
 
-        def read() -> Iterator[SourceRow]:
-            return ({**row, **values} for row in self._read())
+        rows = self.map(lambda row: {**row, **values})
+        return replace(rows, columns=tuple(dict.fromkeys((*self.columns, *values))))
 
-        return replace(self, columns=tuple(dict.fromkeys((*self.columns, *values))), _read=read)
+    def as_entry(self, name: str) -> "RowDataset":
+        """Return the rows as an entry of a mixture, with its name in the column `source`."""
+        return replace(self.with_columns({SOURCE_COLUMN: name}), entry=name)
+
+    def map(self, transform: Callable[[SourceRow], SourceRow]) -> "RowDataset":
+        """Return the rows as the transform returns them, with the same columns."""
+
+        def read() -> Iterator[SourceRow]:
+            return (transform(row) for row in self._read())
+
+        return replace(self, _read=read)
 
     @contextmanager
     def located_errors(self) -> Iterator[None]:

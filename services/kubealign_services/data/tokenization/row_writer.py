@@ -61,7 +61,7 @@ Item = TypeVar("Item")
 
 
 def write_rows(
-    source: RowDataset,
+    sources: Sequence[RowDataset],
     data: Data,
     tokenizer: PreTrainedTokenizerBase,
     room: TokenBudget,
@@ -69,39 +69,54 @@ def write_rows(
     spec_path: str,
     group_by: str | None = None,
 ) -> DatasetReport:
-    """Tokenise the source, write the kept rows and return the statistics.
+    """Tokenise the sources, write the kept rows in this order and return the statistics.
 
     Args:
+        sources: One, or the entries of a mixture.
         spec_path: Path of the data in the spec, for errors.
         group_by: Column that every row must have.
 
-    Raises DataError for a row that cannot be used, when no row is kept, and for tools or variables that the
-    chat template does not read.
+    Raises DataError for a row that cannot be used, when no row of a source is kept, and for tools or
+    variables that the chat template does not read.
     """
     check_template_variables(tokenizer, _template_fields(data, f"{spec_path}.{data.member}.format.chat"))
-    writer = _RowEncoder(source, data, tokenizer, room, group_by)
-    with source.located_errors(), pyarrow.parquet.ParquetWriter(path, _schema(data.member)) as file:
-        for block in _blocks(enumerate(source), _BLOCK_ROWS):
-            file.write_batch(
-                pyarrow.RecordBatch.from_pylist(writer.encode(block), schema=_schema(data.member))
-            )
-    report = writer.report()
-    if report.rows_kept == 0:
-        raise DataError(
-            f"{spec_path}: nothing is left of {source.name}: all {report.rows_read} rows were dropped, "
-            f"because they have more tokens than there is room for ({room.prompt or 'any number'} in a "
-            f"prompt, {room.sequence or 'any number'} with its response)"
-        )
+    encoder = _RowEncoder(data, tokenizer, room, group_by)
+    kept: dict[str, int] = {}
+    with pyarrow.parquet.ParquetWriter(path, _schema(data.member)) as file:
+        for source in sources:
+            kept[source.entry] = _write_source(source, encoder, file, spec_path)
+    names = ", ".join(source.name for source in sources)
+    report = encoder.report(names, kept if data.value.mixture is not None else {})
     log.info("rows are prepared", extra=report.model_dump())
-    if writer.open_responses:
+    if encoder.open_responses:
         log.warning(
             "%s: %d of %d rows have a response that no end-of-sequence token ends, and the policy learns to "
             "go on after them: token ids are used as they are",
             spec_path,
-            writer.open_responses,
+            encoder.open_responses,
             report.rows_kept,
         )
     return report
+
+
+def _write_source(
+    source: RowDataset, encoder: "_RowEncoder", file: pyarrow.parquet.ParquetWriter, spec_path: str
+) -> int:
+    """Write the kept rows of a source and return their number. Raises DataError when there is none."""
+    read = kept = 0
+    with source.located_errors():
+        for block in _blocks(enumerate(source), _BLOCK_ROWS):
+            records = encoder.encode(block)
+            read, kept = read + len(block), kept + len(records)
+            file.write_batch(pyarrow.RecordBatch.from_pylist(records, schema=file.schema))
+    if kept == 0:
+        room = encoder.room
+        raise DataError(
+            f"{spec_path}: nothing is left of {source.name}: all {read} rows were dropped, "
+            f"because they have more tokens than there is room for ({room.prompt or 'any number'} in a "
+            f"prompt, {room.sequence or 'any number'} with its response)"
+        )
+    return kept
 
 
 def _template_fields(data: Data, spec_path: str) -> dict[str, str]:
@@ -129,20 +144,19 @@ def _blocks(items: Iterator[Item], size: int) -> Iterator[list[Item]]:
 
 
 class _RowEncoder:
-    """Converts rows to records and collects statistics.
+    """Converts the rows of all sources to records and collects statistics.
 
     open_responses: kept rows with a response that no token ends, which only rows of token ids can have.
     """
 
     def __init__(
         self,
-        source: RowDataset,
         data: Data,
         tokenizer: PreTrainedTokenizerBase,
         room: TokenBudget,
         group_by: str | None,
     ) -> None:
-        self._source, self._kind, self._data, self._room = source, data.member, data.value, room
+        self._kind, self._data, self.room = data.member, data.value, room
         self._group_by = group_by
         self._renderer = ExampleTokenizer(tokenizer, chat_template_kwargs(data.value))
         self._token_rows = TokenRowReader(tokenizer, data.value)
@@ -173,7 +187,7 @@ class _RowEncoder:
         prompt = fit_prompt(
             item.prompt_tokens,
             response,
-            self._room,
+            self.room,
             self._data.overlong,
             self._beginning_length(item.prompt_tokens),
             item.example.number,
@@ -220,10 +234,16 @@ class _RowEncoder:
                 tokens.count(self._unknown_id) for tokens in [prompt, *item.responses.values()]
             )
 
-    def report(self) -> DatasetReport:
+    def report(self, source: str, kept: dict[str, int]) -> DatasetReport:
+        """Return the statistics of all rows.
+
+        Args:
+            source: Names of the sources.
+            kept: Rows kept of each source of a mixture.
+        """
         return DatasetReport(
             kind=self._kind,
-            source=self._source.name,
+            source=source,
             rows_read=self._read,
             rows_kept=self._kept,
             dropped=self._dropped,
@@ -234,6 +254,7 @@ class _RowEncoder:
             longest_sequence=self._sequence,
             longest_context_bytes=self._context,
             columns_left_out=sorted(self._left_out),
+            sources=kept,
         )
 
 

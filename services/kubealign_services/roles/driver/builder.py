@@ -18,6 +18,7 @@ from kubealign.spec.sections.rollout import (
 from kubealign.spec.sections.validation import ValidationSampling
 from kubealign_services.algorithms.contract import Algorithm
 from kubealign_services.algorithms.factory import make_algorithm
+from kubealign_services.data.mixture import build_row_order
 from kubealign_services.data.prepared import PreparedJob
 from kubealign_services.messaging.contract import Bus
 from kubealign_services.roles.driver.frozen_models.cache import FrozenScoreCache
@@ -138,11 +139,9 @@ def build_source(
     """
     job, prepared = context.job, context.prepared
     algorithm = job.spec.algorithm.value
-    data = job.spec.data.value
     max_epochs = None if algorithm.online else algorithm.max_epochs
-    prompts = EpochPrompts(
-        prepared.train, job.spec.seed, data.shuffle, state.cursor, state.unfinished, max_epochs
-    )
+    order = build_row_order(job.spec.data.value, prepared.report.train, job.spec.seed)
+    prompts = EpochPrompts(prepared.train, order, state.cursor, state.unfinished, max_epochs)
     dropped_rows = prepared.report.train.dropped
     if not algorithm.online:
         batches = RowBatches(prepared.train, job.spec.data.member, algorithm.mismatched)

@@ -64,6 +64,14 @@ def test_data_sets_are_dependencies() -> None:
     ]
 
 
+def test_entries_of_a_mixture_are_dependencies() -> None:
+    given = job("a").model_dump(by_alias=True, exclude_unset=True)
+    entries = [{"name": "d", "source": {"job": {"name": "d"}}}, {"name": "f", "source": {"path": "x"}}]
+    given["spec"]["data"]["prompts"] = {"mixture": entries}
+    paths = {format_path(path): name for path, name in result_references(AlignmentJob.model_validate(given))}
+    assert paths == {"spec.data.prompts.mixture[0].source.job.name": "d"}
+
+
 def test_accepted_result_kinds_per_field() -> None:
     policy, critic, reward = ("spec", "policy", "model"), ("spec", "critic", "model"), ("spec", "rewards", 0)
     rows = ("spec", "data", "prompts", "source", "job", "name")

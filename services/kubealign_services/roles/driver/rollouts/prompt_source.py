@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from kubealign_services.data.epoch_shuffle import EpochCursor, take_rows
+from kubealign_services.data.epoch_shuffle import EpochCursor, RowOrder, take_rows
+from kubealign_services.data.mixture import MixtureOrder
 from kubealign_services.data.prepared import PreparedRow, PreparedRows
 
 
@@ -18,20 +19,21 @@ class PromptSource(Protocol):
 
 
 class EpochPrompts:
-    """Rows in epoch order, after the prompts that an earlier run left unfinished. Names are EPOCH/ROW."""
+    """Rows in epoch order, after the prompts that an earlier run left unfinished.
+
+    Names are PASS/ROW, with the pass over the row's source: the epoch, unless the data is a mixture.
+    """
 
     def __init__(
         self,
         rows: PreparedRows,
-        seed: int,
-        shuffle: bool,
+        order: RowOrder,
         cursor: EpochCursor,
         unfinished: Sequence[str],
         max_epochs: int | None = None,
     ) -> None:
         self._rows = rows
-        self._seed = seed
-        self._shuffle = shuffle
+        self._order = order
         self._max_epochs = max_epochs
         self.cursor = cursor
         self.unfinished = list(unfinished)
@@ -39,13 +41,21 @@ class EpochPrompts:
     def next_prompt(self) -> str | None:
         if self.unfinished:
             return self.unfinished.pop(0)
-        taken, self.cursor = take_rows(
-            self.cursor, 1, len(self._rows), self._seed, self._shuffle, self._max_epochs
-        )
-        return f"{taken[0].epoch}/{taken[0].row}" if taken else None
+        taken, self.cursor = take_rows(self.cursor, 1, self._order, self._max_epochs)
+        return f"{taken[0].source_pass}/{taken[0].row}" if taken else None
 
     def row(self, group_id: str) -> PreparedRow:
-        return self._rows[int(group_id.rpartition("/")[2])]
+        return self._rows[_row_index(group_id)]
+
+    @property
+    def source_names(self) -> Sequence[str]:
+        """Names of the sources of a mixture; none if the data is no mixture."""
+        return self._order.names if isinstance(self._order, MixtureOrder) else ()
+
+    def source_of(self, group_id: str) -> str | None:
+        """Return the name of the source of a prompt name; None if the data is no mixture."""
+        order = self._order
+        return order.source_of(_row_index(group_id)) if isinstance(order, MixtureOrder) else None
 
 
 class ListPrompts:
@@ -63,4 +73,8 @@ class ListPrompts:
         return f"{self._prefix}/{self._position - 1}"
 
     def row(self, group_id: str) -> PreparedRow:
-        return self._rows[int(group_id.rpartition("/")[2])]
+        return self._rows[_row_index(group_id)]
+
+
+def _row_index(group_id: str) -> int:
+    return int(group_id.rpartition("/")[2])

@@ -12,7 +12,7 @@ from kubealign.v1 import rollout_pb2
 def derive_sample_seed(job_seed: int, purpose: str, group_id: str, attempt: int, sample: int) -> int:
     """Return a 64-bit seed for each (job, purpose, group, attempt, sample).
 
-    A group's id contains its epoch and row, so no two steps share one.
+    A group's id contains its row and the pass over the row's source, so no two steps share one.
     """
     return xxhash.xxh3_64_intdigest(f"{job_seed}:{purpose}:{group_id}:{attempt}:{sample}".encode())
 

@@ -7,7 +7,7 @@ import pytest
 from kubealign.spec.sections.data import Data
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.rows.field_mapping import read_example
-from kubealign_services.data.rows.messages import parse_message
+from kubealign_services.data.rows.messages import parse_message, with_system_message
 
 CALL = {"type": "function", "function": {"name": "add", "arguments": {"a": 1, "unit": None}}}
 
@@ -70,3 +70,24 @@ def test_messages_that_cannot_be_rendered(message: Any, problem: str) -> None:
     row = {"messages": [{"role": "user", "content": "a"}, message]}
     with pytest.raises(DataError, match=f"row 8: column 'messages', message 2 {problem}"):
         read_example(data.value, row, 7)
+
+
+def test_a_system_message_is_added_where_the_row_has_none() -> None:
+    question, system = {"role": "user", "content": "2+2?"}, {"role": "system", "content": "Be brief."}
+    own = {"role": "system", "content": "Be kind."}
+    assert with_system_message({"messages": [question], "id": 1}, ["messages"], "Be brief.") == {
+        "messages": [system, question],
+        "id": 1,
+    }
+    kept = {"messages": [own, question]}
+    assert with_system_message(kept, ["messages"], "Be brief.") is kept
+    pair = {"chosen": [question], "rejected": [question]}
+    assert with_system_message(pair, ["chosen", "rejected"], "Be brief.") == {
+        "chosen": [system, question],
+        "rejected": [system, question],
+    }
+    # Adding one to a single side would hide that the two sides differ.
+    pair = {"chosen": [own, question], "rejected": [question]}
+    assert with_system_message(pair, ["chosen", "rejected"], "Be brief.") is pair
+    wrong = {"messages": "2+2?"}
+    assert with_system_message(wrong, ["messages", "other"], "Be brief.") == wrong

@@ -6,6 +6,7 @@ from typing import cast
 from kubealign.spec.algorithms import Judge
 from kubealign_services.algorithms.contract import Algorithm
 from kubealign_services.algorithms.iterative.rounds import RoundAlgorithm
+from kubealign_services.data.mixture import build_row_order
 from kubealign_services.roles.driver.builder import JobContext, build_group_plan
 from kubealign_services.roles.driver.errors import UnrecoverableError
 from kubealign_services.roles.driver.metrics.logprob_gap_gate import LogprobGapGate
@@ -34,9 +35,8 @@ def build_round_source(context: JobContext, weight_sync: SyncOnDemand, algorithm
     files = RoundFiles(context.run_dir)
 
     def open_prompts(state: JobState) -> EpochPrompts:
-        return EpochPrompts(
-            prepared.train, spec.seed, spec.data.value.shuffle, state.cursor, state.unfinished
-        )
+        order = build_row_order(spec.data.value, prepared.report.train, spec.seed)
+        return EpochPrompts(prepared.train, order, state.cursor, state.unfinished)
 
     def show(step: StepRecord, answers: Sequence[ValidationSample], version: int) -> None:
         step.previews = context.previews.from_responses(answers, step.step, version, "train")

@@ -12,7 +12,7 @@ from kubealign.spec.sections.rewards import Reward, RewardFunction
 from kubealign.v1 import rollout_pb2, scoring_pb2
 from kubealign_services.batch.codec import encode
 from kubealign_services.batch.packed import Batch
-from kubealign_services.data.epoch_shuffle import EpochCursor
+from kubealign_services.data.epoch_shuffle import DatasetOrder, EpochCursor
 from kubealign_services.data.prepared import PreparedRow
 from kubealign_services.messaging.contract import Delivery
 from kubealign_services.messaging.memory import MemoryBus
@@ -129,7 +129,7 @@ async def exchange(
 
 
 def epochs(cursor: EpochCursor | None = None, unfinished: tuple[str, ...] = ()) -> EpochPrompts:
-    return EpochPrompts(ROWS, 1, False, cursor or EpochCursor(), unfinished)  # type: ignore[arg-type]
+    return EpochPrompts(ROWS, DatasetOrder(len(ROWS), 1, shuffle=False), cursor or EpochCursor(), unfinished)  # type: ignore[arg-type]
 
 
 async def test_a_step_takes_the_oldest_groups_with_all_their_samples_and_scores() -> None:

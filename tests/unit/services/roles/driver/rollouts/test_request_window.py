@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kubealign.v1 import rollout_pb2
 from kubealign_services.batch.codec import encode
 from kubealign_services.batch.packed import Batch
-from kubealign_services.data.epoch_shuffle import EpochCursor
+from kubealign_services.data.epoch_shuffle import DatasetOrder, EpochCursor
 from kubealign_services.data.prepared import PreparedRow
 from kubealign_services.messaging.memory import MemoryBus
 from kubealign_services.roles.driver.errors import UnrecoverableError
@@ -133,7 +133,7 @@ async def windowed_buffer(
     working = asyncio.create_task(worker.run())
     try:
         async with RolloutCollector(bus, 1, asyncio.Event(), lambda text: None) as opened:
-            supply = EpochPrompts(ROWS, 1, False, EpochCursor(), ())  # type: ignore[arg-type]
+            supply = EpochPrompts(ROWS, DatasetOrder(len(ROWS), 1, shuffle=False), EpochCursor(), ())  # type: ignore[arg-type]
             buffer = GroupBuffer(opened, supply, plan, "train", ())
             worker.outstanding = lambda: buffer.groups_in_flight
             yield buffer, worker

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kubealign.v1 import rollout_pb2
 from kubealign_services.batch.codec import encode
 from kubealign_services.batch.packed import Batch
-from kubealign_services.data.epoch_shuffle import EpochCursor
+from kubealign_services.data.epoch_shuffle import DatasetOrder, EpochCursor
 from kubealign_services.data.prepared import PreparedRow
 from kubealign_services.messaging.memory import MemoryBus
 from kubealign_services.roles.driver.rollouts.batch_assembly import find_oldest_version
@@ -99,7 +99,7 @@ async def steps(prompts: int, staleness: int, chance: random.Random, failing: fl
     taken: list[str] = []
     try:
         async with RolloutCollector(bus, 1, asyncio.Event(), lambda text: None) as exchange:
-            supply = EpochPrompts(ROWS, 1, False, EpochCursor(), ())  # type: ignore[arg-type]
+            supply = EpochPrompts(ROWS, DatasetOrder(len(ROWS), 1, shuffle=False), EpochCursor(), ())  # type: ignore[arg-type]
             buffer = GroupBuffer(exchange, supply, plan, "train", ())
             for version in range(STEPS):
                 workers.now = version
