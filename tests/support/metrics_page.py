@@ -6,8 +6,8 @@ from pathlib import Path
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 #: Reported only with an option of the spec: training in fp16, an importance correction, an overlong penalty,
-#: a dual clip, another trust region, a likelihood of good responses, a mask, a workflow, a validation, or
-#: reward models beside the critic.
+#: a dual clip, another trust region, a likelihood of good responses, a mask, a workflow, a validation, a
+#: mixture of sources, or reward models beside the critic.
 ASKED_FOR = (
     "seconds/record",
     "seconds/score/critic",
@@ -26,6 +26,8 @@ ASKED_FOR = (
     "policy/positive_nll",
     "policy/soft_weight",
     "reward/overlong_penalty",
+    "reward/source/",
+    "data/source/",
     "rollout/turns",
     "rollout/tool_errors",
 )

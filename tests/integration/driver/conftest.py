@@ -214,7 +214,10 @@ class Worker:
 
 
 class Stage:
-    """One job with its driver. `reached` is the newest reported step. A job with a critic uses `critic`."""
+    """One job with its driver. A job with a critic uses `critic`.
+
+    reached: newest reported step. metrics: those of each step. rows: report of the prepared rows.
+    """
 
     def __init__(self, folder: Path, server: RpcServer, trainer: Trainer, critic: Critic) -> None:
         document = online_job(
@@ -231,6 +234,9 @@ class Stage:
         self.worker = Worker(self.bus.new_connection())
         self.stop = asyncio.Event()
         self.reached = 0
+        self.metrics: list[dict[str, float]] = []
+        self.rows = DATA
+        self.fence = 1
         self.run_dir = folder / "run"
         self.run_dir.mkdir()
         self._server = server
@@ -281,7 +287,7 @@ class Stage:
         prepared = PreparedJob(
             self._folder,
             {},
-            PreparationReport(context=None, train=DATA, validation=None),
+            PreparationReport(context=None, train=self.rows, validation=None),
             ROWS,
             None,  # type: ignore[arg-type]
         )
@@ -292,15 +298,20 @@ class Stage:
             "trainer", settings.peers["trainer"], settings.tls, trainer_pb2_grpc.TrainerStub
         ) as peer:
             if self.job.spec.critic is None:
-                await run_attempt(context, prepared, self.bus, peer, None, 1, [self], progress, grace)
+                await run_attempt(
+                    context, prepared, self.bus, peer, None, self.fence, [self], progress, grace
+                )
                 return
             async with Peer(
                 "critic", self._server.address, settings.tls, critic_pb2_grpc.CriticStub
             ) as critic:
-                await run_attempt(context, prepared, self.bus, peer, critic, 1, [self], progress, grace)
+                await run_attempt(
+                    context, prepared, self.bus, peer, critic, self.fence, [self], progress, grace
+                )
 
     def step(self, step: int, fence: int, metrics: Any) -> None:
         self.reached = step
+        self.metrics.append({"step": step, **metrics})
 
     def samples(self, step: int, fence: int, samples: Any) -> None:
         return

@@ -3,6 +3,8 @@
 /** Panels in groups. `match`: metric names or patterns; `raw`: few points, not smoothed. */
 const PANELS = [
   { group: "Learning", id: "reward", title: "Reward by source", match: ["reward/mean", /^reward\/[^/]+\/mean$/] },
+  { group: "Learning", id: "mixture-reward", title: "Reward by source of the prompts",
+    match: [/^reward\/source\/[^/]+\/mean$/] },
   { group: "Learning", id: "kl", title: "KL to the reference", unit: "nats per token", match: ["kl/reference"] },
   { group: "Learning", id: "objective", title: "Reward and KL penalty", unit: "reward per response",
     match: [/^objective\//] },
@@ -83,6 +85,7 @@ function prefix(name) {
 /** The short name of a metric within its panel, without the common prefix. */
 export function label(name, panel) {
   if (panel.id === "reward") return name === "reward/mean" ? "reward of the job" : name.split("/")[1];
+  if (panel.id === "mixture-reward") return name.split("/")[2];
   if (panel.kind === "stacked") return name.replace("seconds/", "");
   return name.replaceAll("_", " ").replace(/^(val|refit|data|response|rollout|seconds|objective)\//, "").replace("/", " ");
 }

@@ -1,5 +1,6 @@
 """Metrics of a batch: log-probability gap, waits, data position, responses and reward model attributes."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 
@@ -7,7 +8,11 @@ from kubealign.v1 import scoring_pb2
 from kubealign_services.algorithms.losses.logprob_gap import comparable_tokens
 from kubealign_services.batch.auxiliary_sequences import trainable
 from kubealign_services.batch.packed import Batch, prompt_lengths, sequence_sums
-from kubealign_services.roles.driver.rollouts.batch_assembly import compute_staleness, has_mixed_versions
+from kubealign_services.roles.driver.rollouts.batch_assembly import (
+    compute_staleness,
+    has_mixed_versions,
+    prompt_of,
+)
 from kubealign_services.roles.driver.rollouts.group_tracker import RolloutGroup
 from kubealign_services.roles.driver.rollouts.prompt_source import EpochPrompts
 
@@ -45,6 +50,37 @@ def data_metrics(prompts: EpochPrompts, dropped_rows: int) -> dict[str, float]:
         dropped_rows: Rows left out for their length during preparation.
     """
     return {"data/epoch": prompts.cursor.epoch, "data/dropped_prompts": dropped_rows}
+
+
+def source_metrics(prompts: EpochPrompts, names: Iterable[str]) -> dict[str, float]:
+    """Return the rows that each source of a mixture has in the step: data/source/NAME/rows.
+
+    Args:
+        names: Names of the step's prompts.
+    """
+    counts = Counter(prompts.source_of(name) for name in names)
+    return {f"data/source/{source}/rows": counts[source] for source in prompts.source_names}
+
+
+def source_reward_metrics(batch: Batch, prompts: EpochPrompts) -> dict[str, float]:
+    """Return the mean reward of each source of a mixture: reward/source/NAME/mean.
+
+    Auxiliary sequences do not count; a source without a sequence in the batch has no metric.
+
+    Args:
+        batch: Has the sequence column rewards, float32 [S].
+    """
+    if not prompts.source_names:
+        return {}
+    batch = trainable(batch)
+    rewards: dict[str | None, list[float]] = {}
+    for sample_id, reward in zip(batch.sample_ids, batch.sequence("rewards").tolist(), strict=True):
+        rewards.setdefault(prompts.source_of(prompt_of(sample_id)), []).append(reward)
+    return {
+        f"reward/source/{source}/mean": fmean(rewards[source])
+        for source in prompts.source_names
+        if source in rewards
+    }
 
 
 def response_metrics(batch: Batch, version: int) -> dict[str, float]:

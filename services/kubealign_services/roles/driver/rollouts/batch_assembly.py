@@ -105,6 +105,11 @@ def make_sample_id(group_id: str, sample: int) -> str:
     return f"{group_id}#{sample}"
 
 
+def prompt_of(sample_id: str) -> str:
+    """Return the name of the prompt of a sample in a batch."""
+    return sample_id.partition("#")[0]
+
+
 def compute_staleness(batch: Batch, version: int) -> torch.Tensor:
     """Return the number of versions between the oldest weights that generated a token and `version`, int64
     [S].
@@ -155,4 +160,4 @@ def to_algorithm_prompt(
 
 def list_prompts(names: Sequence[str]) -> list[str]:
     """Return the prompts of the named samples, each once, in order."""
-    return list(dict.fromkeys(name.partition("#")[0] for name in names))
+    return list(dict.fromkeys(map(prompt_of, names)))

@@ -14,7 +14,12 @@ from kubealign.spec.sections.rewards import Reward
 from kubealign_services.algorithms.iterative.rounds import RoundAlgorithm, RoundRows, pack_rows
 from kubealign_services.batch.packed import Batch
 from kubealign_services.data.prepared import PreparedRow
-from kubealign_services.roles.driver.metrics.batch_metrics import data_metrics, response_metrics
+from kubealign_services.roles.driver.metrics.batch_metrics import (
+    data_metrics,
+    response_metrics,
+    source_metrics,
+    source_reward_metrics,
+)
 from kubealign_services.roles.driver.metrics.logprob_gap_gate import LogprobGapGate
 from kubealign_services.roles.driver.metrics.report import StepRecord
 from kubealign_services.roles.driver.rollouts.batch_assembly import (
@@ -169,11 +174,13 @@ class RoundMaker:
         )
         step.add(response_metrics(batch, state.version))
         step.add(data_metrics(supply, plan.dropped_rows))
+        step.add(source_metrics(supply, [group.group_id for group in groups]))
         await self._check_logprob_gap(batch, step)
         # The state stays unchanged until a step of the round is done.
         samples = RoundSamples(groups, supply, list(buffer.failed_prompts), copy.deepcopy(state.rewards))
         if plan.rewards:
             step.add(combine_rewards(batch, plan.rewards, number, samples.moments))
+            step.add(source_reward_metrics(batch, supply))
             rewards = batch.sequence("rewards").tolist()
             samples.rewards = dict(zip(batch.sample_ids, rewards, strict=True))
         return samples

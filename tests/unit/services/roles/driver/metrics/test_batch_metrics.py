@@ -4,14 +4,20 @@ import pytest
 import torch
 
 from kubealign.v1 import scoring_pb2
+from kubealign_services.batch.auxiliary_sequences import IS_BASELINE
 from kubealign_services.batch.packed import Batch, pack
+from kubealign_services.data.epoch_shuffle import DatasetOrder, EpochCursor
+from kubealign_services.data.mixture import MixedSource, MixtureOrder
 from kubealign_services.roles.driver.metrics.batch_metrics import (
     measure_logprob_gap,
     objective_metrics,
     response_metrics,
     scoring_seconds,
+    source_metrics,
+    source_reward_metrics,
 )
 from kubealign_services.roles.driver.metrics.report import throughput
+from kubealign_services.roles.driver.rollouts.prompt_source import EpochPrompts
 
 
 def batch() -> Batch:
@@ -73,6 +79,27 @@ def test_scoring_seconds_are_added_up_by_source() -> None:
     assert scoring_seconds(
         scoring_pb2.Score(source=source, seconds=seconds) for source, seconds in scores
     ) == {"seconds/score/exact": 0.75, "seconds/score/reference": 2.0}
+
+
+def test_rewards_and_rows_of_the_sources_of_a_mixture() -> None:
+    """Rows 0 and 1 are of the source a, rows 2 and 3 of b, and row 4 of c."""
+    sources = [MixedSource("a", 1, 2), MixedSource("b", 1, 2), MixedSource("c", 1, 1)]
+    names = ["0/1#0", "0/1#1", "3/2#0", "0/0#0", "0/0#1"]
+    packed = pack([[1]] * 5, names)
+    packed.sequence_columns["rewards"] = torch.tensor([1.0, 2.0, 5.0, 6.0, 100.0])
+    packed.sequence_columns[IS_BASELINE] = torch.tensor([0, 0, 0, 0, 1], dtype=torch.uint8)
+    mixed = EpochPrompts([], MixtureOrder(sources, 1), EpochCursor(), [])  # type: ignore[arg-type]
+    assert source_reward_metrics(packed, mixed) == {
+        "reward/source/a/mean": pytest.approx(3.0),
+        "reward/source/b/mean": pytest.approx(5.0),
+    }
+    assert source_metrics(mixed, ["0/1", "3/2", "0/0"]) == {
+        "data/source/a/rows": 2,
+        "data/source/b/rows": 1,
+        "data/source/c/rows": 0,
+    }
+    plain = EpochPrompts([], DatasetOrder(5, 1), EpochCursor(), [])  # type: ignore[arg-type]
+    assert source_reward_metrics(packed, plain) == source_metrics(plain, ["0/1"]) == {}
 
 
 def test_the_objective_is_the_reward_minus_the_priced_divergence() -> None:
