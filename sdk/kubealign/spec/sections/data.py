@@ -162,7 +162,7 @@ class MixtureEntry(SpecModel):
 
 Mixture: TypeAlias = Annotated[
     list[MixtureEntry],
-    Field(min_length=1, max_length=64, json_schema_extra=list_map_schema("name")),
+    Field(min_length=1, max_length=64),
     unique_by("name"),
 ]
 
@@ -468,7 +468,9 @@ class _Dataset(SpecModel):
         None, description="Source of the rows. Exactly one of source and mixture must be set."
     )
     mixture: Mixture | None = Field(
-        None, description="Several sources of rows of one format, drawn from by weight."
+        None,
+        json_schema_extra=list_map_schema("name"),
+        description="Several sources of rows of one format, drawn from by weight.",
     )
     max_tokens: int | None = Field(
         None,

@@ -69,10 +69,8 @@ def response_columns(layout: Any) -> dict[str, str]:
 
 def message_columns(data: DataSet) -> tuple[str, ...]:
     """Return the columns with chat messages; none where rows are text or token ids."""
-    layout = data.format.chat
-    if layout is None:
-        return ()
-    return (layout.chosen, layout.rejected) if isinstance(data, PreferenceDataset) else (layout.messages,)
+    names = ("messages", "chosen", "rejected")
+    return tuple(getattr(data.format.chat, name) for name in names if hasattr(data.format.chat, name))
 
 
 def chat_template_kwargs(data: DataSet) -> dict[str, Any]:
