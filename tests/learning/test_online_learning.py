@@ -68,6 +68,7 @@ CASES = {
     "dapo": Case(SEVERAL | {"dynamicSampling": {"maxRefills": 2}}),
     "gspo": Case(SEVERAL, above=0.7),
     "cispo": Case(SEVERAL),
+    "onlineDpo": Case(SEVERAL, above=0.6),
 }
 #: Methods whose loss is another case's loss with other settings or another clip.
 SIMILAR = ("reinforce", "deepseekMath", "drGrpo", "gspo", "cispo")

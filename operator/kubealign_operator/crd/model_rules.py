@@ -15,6 +15,7 @@ from kubealign.spec.algorithms import (
     GroupRelativeSpec,
     ImportanceCorrection,
     Judge,
+    OnlineDPOSpec,
     OnPolicySpec,
     PairwiseComparison,
     PPOSpec,
@@ -227,6 +228,14 @@ _DATASET_RULES = [
 _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
     KL: _KL_RULES,
     RLOOSpec: [_KL_IN_REWARD_RULE],
+    OnlineDPOSpec: [
+        CelRule(
+            "!has(self.minibatchSequences) || (self.minibatchSequences % 2 == 0 && "
+            "2 * self.promptsPerStep % self.minibatchSequences == 0)",
+            "must be even and divide 2 x promptsPerStep",
+            field_path=".minibatchSequences",
+        )
+    ],
     OnPolicyDistillationSpec: [
         CelRule(
             "self.kl.placement == 'Reward' && self.kl.estimator == 'K1' && "

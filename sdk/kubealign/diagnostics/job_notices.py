@@ -53,10 +53,10 @@ def _expert_routing(spec: AlignmentJobSpec, jobs: Mapping[str, AlignmentJob]) ->
     2025, GSPO). Importance weighting corrects the loss for the difference.
     """
     entry, rollout = spec.algorithm.value, spec.effective_rollout
-    if not entry.online or rollout is None:
+    if not isinstance(entry, OnPolicySpec) or rollout is None:
         return
     precisions = {spec.trainer.backend.value.precision, rollout.engine.value.effective_precision}
-    if precisions == {Precision.FLOAT32} or getattr(entry, "effective_importance", None):
+    if precisions == {Precision.FLOAT32} or entry.effective_importance is not None:
         return
     if _is_mixture_of_experts(_config_of(spec.policy.model, jobs)):
         name = field_alias(Algorithm, spec.algorithm.member)

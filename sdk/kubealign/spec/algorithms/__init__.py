@@ -38,6 +38,8 @@ from kubealign.spec.algorithms.iterative import (
 from kubealign.spec.algorithms.kl import KL, AdaptiveKL, FixedKL, KLEstimator, KLPlacement
 from kubealign.spec.algorithms.on_policy import ClippedRatioSpec, OnPolicySpec
 from kubealign.spec.algorithms.on_policy_distillation import OnPolicyDistillationSpec
+from kubealign.spec.algorithms.online import OnlineSpec
+from kubealign.spec.algorithms.online_dpo import OnlineDPOSpec, PreferenceLoss
 from kubealign.spec.algorithms.policy_loss import (
     AdvantageCenter,
     AdvantageNormalization,
@@ -127,10 +129,13 @@ __all__ = [
     "OfflineSpec",
     "OnPolicyDistillationSpec",
     "OnPolicySpec",
+    "OnlineDPOSpec",
+    "OnlineSpec",
     "OutOfBoundsWeights",
     "OverlongPenalty",
     "PPOSpec",
     "PairwiseComparison",
+    "PreferenceLoss",
     "PreferenceSpec",
     "RLOOSpec",
     "RPODistance",

@@ -4,8 +4,8 @@ from typing import ClassVar
 
 from pydantic import Field, model_validator
 
-from kubealign.spec.algorithms.base import AlgorithmSpec, Requirement
 from kubealign.spec.algorithms.kl import KL, FixedKL, KLPlacement
+from kubealign.spec.algorithms.online import OnlineSpec, require_whole_minibatches
 from kubealign.spec.algorithms.policy_loss import (
     AdvantageCenter,
     AdvantageNormalization,
@@ -18,56 +18,20 @@ from kubealign.spec.algorithms.policy_loss import (
     RatioLevel,
 )
 from kubealign.spec.algorithms.trust_region import TrustRegion
-from kubealign.spec.base import MAX_INT32, field_errors
+from kubealign.spec.base import field_errors
 
 #: Dual clip where samples may be stale and the spec names none: verl's clip_ratio_c.
 STALE_DUAL_CLIP = 3.0
 
 
-class OnPolicySpec(AlgorithmSpec):
+class OnPolicySpec(OnlineSpec):
     """Fields of all algorithms with sampling, rewards, advantages and a policy loss."""
 
-    online: ClassVar[bool] = True
-    samples: ClassVar[bool] = True
-    rewards: ClassVar[Requirement] = Requirement.NEEDED
-    data: ClassVar[str] = "prompts"
-    #: Adds one greedy response per prompt, used as the baseline and excluded from the loss.
-    greedy_baseline: ClassVar[bool] = False
     #: Normalises the advantages of tokens, not those of whole responses.
     token_advantages: ClassVar[bool] = False
     #: Allows a baseline for each token as the center of the advantages.
     token_baseline: ClassVar[bool] = False
 
-    prompts_per_step: int = Field(64, ge=1, le=MAX_INT32, description="Prompts per step.")
-    samples_per_prompt: int = Field(1, ge=1, le=MAX_INT32, description="Responses sampled for each prompt.")
-    max_epochs: int | None = Field(
-        None,
-        ge=1,
-        le=MAX_INT32,
-        description="End the job after as many steps as this many epochs over the prompts take, unless "
-        "maxSteps ends it earlier; the learning rate schedule then ends with them. The last step is filled "
-        "with prompts of the next epoch. Replacements of failed or dropped groups are not counted.",
-    )
-    minibatch_sequences: int | None = Field(
-        None,
-        ge=1,
-        le=MAX_INT32,
-        description="Sequences per optimiser step (minibatch size); must divide the sequences of a "
-        "step. null: one minibatch per step; with epochsPerStep 1 and maxStaleness 0 the importance ratio is "
-        "then 1, and clipping never acts.",
-    )
-    epochs_per_step: int = Field(
-        1, ge=1, le=MAX_INT32, description="Optimisation epochs over the sequences of each step."
-    )
-    max_staleness: int = Field(
-        0,
-        ge=0,
-        le=1024,
-        description="Asynchronous training: largest number of weight versions by which the weights that "
-        "generated a sample may lag behind the trainer's. Above 0 the loss is decoupled (Fu "
-        "et al. 2025, AReaL): the importance ratio is relative to the step's own weights, "
-        "and importance weighting corrects for samples of older weights.",
-    )
     advantage: AdvantageNormalization = Field(
         AdvantageNormalization(center=AdvantageCenter.NONE),
         description="Normalisation of returns to advantages.",
@@ -112,21 +76,6 @@ class OnPolicySpec(AlgorithmSpec):
     )
 
     @property
-    def sequences_per_step(self) -> int:
-        """Sequences sampled per step."""
-        return self.prompts_per_step * self.samples_per_prompt
-
-    def steps_of_data(self, rows: int) -> int | None:
-        return None if self.max_epochs is None else -(-self.max_epochs * rows // self.prompts_per_step)
-
-    @property
-    def updates_per_step(self) -> int:
-        """Optimiser steps per step."""
-        return self.epochs_per_step * (
-            self.sequences_per_step // (self.minibatch_sequences or self.sequences_per_step)
-        )
-
-    @property
     def uses_reference(self) -> bool:
         """True if the KL penalty is active."""
         return self.kl.active
@@ -146,18 +95,8 @@ class OnPolicySpec(AlgorithmSpec):
 
     @model_validator(mode="after")
     def _minibatches(self) -> "OnPolicySpec":
-        size, total = self.minibatch_sequences, self.sequences_per_step
-        if size is not None and total % size != 0:
-            nearest = max(divisor for divisor in range(1, min(size, total) + 1) if total % divisor == 0)
-            raise field_errors(
-                type(self).__name__,
-                (
-                    ("minibatchSequences",),
-                    size,
-                    f"must divide promptsPerStep x samplesPerPrompt ({self.prompts_per_step} x "
-                    f"{self.samples_per_prompt} = {total}), such as {nearest}",
-                ),
-            )
+        factors = f"{self.prompts_per_step} x {self.samples_per_prompt} = {self.sequences_per_step}"
+        require_whole_minibatches(self, f"must divide promptsPerStep x samplesPerPrompt ({factors})")
         return self
 
     @model_validator(mode="after")

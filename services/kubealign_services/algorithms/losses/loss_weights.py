@@ -18,6 +18,10 @@ def token_mean_shares(mask: Tensor) -> Tensor:
     return weights / weights.sum().clamp(min=1)
 
 
-def sequence_shares(batch: Batch) -> Tensor:
-    """Return 1 / S for each sequence, float64 [S]."""
-    return torch.full((len(batch),), 1 / max(len(batch), 1), dtype=torch.float64)
+def sequence_shares(batch: Batch, mask: Tensor | None = None) -> Tensor:
+    """Return 1 / S for each sequence, float64 [S].
+
+    Args:
+        mask: [S]; S then counts the sequences with a non-zero entry, and all others get 0. None: all count.
+    """
+    return token_mean_shares(torch.ones(len(batch)) if mask is None else mask)

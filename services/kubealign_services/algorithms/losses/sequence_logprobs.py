@@ -30,9 +30,10 @@ class ResponseLogprobs:
         """Log-probability per token."""
         return self.logprob / self.length
 
-    def every_other(self, first: int) -> "ResponseLogprobs":
-        """Return the responses at first, first + 2, ..."""
-        return ResponseLogprobs(self.logprob[first::2], self.reference[first::2], self.length[first::2])
+    def select(self, responses: Tensor) -> "ResponseLogprobs":
+        """Return the responses with these indices, int64 [M], in this order."""
+        index = responses.to(self.logprob.device)
+        return ResponseLogprobs(self.logprob[index], self.reference[index], self.length[index])
 
 
 def response_logprobs(logprobs: Tensor, batch: Batch, reference: bool) -> ResponseLogprobs:

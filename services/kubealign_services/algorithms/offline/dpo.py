@@ -30,9 +30,10 @@ class DPOAlgorithm(OfflineAlgorithm):
         self._spec = entry
 
     def policy_objective(self) -> PairwiseObjective:
-        return PairwiseObjective(self._pair_loss, reference=True)
+        return PairwiseObjective(self.pair_loss, reference=True)
 
-    def _pair_loss(self, pairs: PreferencePairs) -> PairTerms:
+    def pair_loss(self, pairs: PreferencePairs) -> PairTerms:
+        """Return the loss and the implicit rewards of each pair."""
         chosen = self._spec.beta * pairs.chosen.log_ratio
         rejected = self._spec.beta * pairs.rejected.log_ratio
         margin, smoothing = chosen - rejected, self._spec.label_smoothing

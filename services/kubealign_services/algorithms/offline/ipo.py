@@ -26,9 +26,10 @@ class IPOAlgorithm(OfflineAlgorithm):
         self._beta = entry.beta
 
     def policy_objective(self) -> PairwiseObjective:
-        return PairwiseObjective(self._pair_loss, reference=True)
+        return PairwiseObjective(self.pair_loss, reference=True)
 
-    def _pair_loss(self, pairs: PreferencePairs) -> PairTerms:
+    def pair_loss(self, pairs: PreferencePairs) -> PairTerms:
+        """Return the loss and the implicit rewards of each pair."""
         chosen = pairs.chosen.log_ratio / pairs.chosen.length
         rejected = pairs.rejected.log_ratio / pairs.rejected.length
         loss = (chosen - rejected - 1 / (2 * self._beta)).square()

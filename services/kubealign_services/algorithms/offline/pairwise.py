@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
@@ -51,6 +52,8 @@ class PairLossFunction(Protocol):
 class PairwiseObjective:
     """Mean over pairs of the method's pair loss. Sequences come as consecutive pairs: chosen, rejected.
 
+    A subclass may order the pairs otherwise, and leave some out of the mean.
+
     Reads the token columns loss_mask and, with `reference`, reference_logprobs; with `rated`, the sequence
     column rating.
     """
@@ -67,18 +70,26 @@ class PairwiseObjective:
         """Add the sequence shares. Raises ValueError for an odd number of sequences."""
         if len(minibatch) % 2 != 0:
             raise ValueError(f"preferences come in pairs of sequences, and there are {len(minibatch)}")
-        minibatch.sequence_columns["sequence_shares"] = sequence_shares(minibatch)
+        minibatch.sequence_columns["sequence_shares"] = self.shares(minibatch)
+
+    def shares(self, minibatch: Batch) -> Tensor:
+        """Return half of each pair's share of the mean for both of its sequences, float64 [S]."""
+        return sequence_shares(minibatch)
+
+    def chosen_indices(self, microbatch: Batch) -> Tensor:
+        """Return the index of the chosen sequence of each pair, int64 [P]; the other one is the rejected."""
+        return torch.arange(0, len(microbatch), 2)
 
     def loss(self, outputs: ModelOutputs, microbatch: Batch) -> LossTerms:
         logprobs = require_output(outputs.logprobs, "logprobs")
         both = response_logprobs(logprobs, microbatch, self._reference)
         each = microbatch.sequence("sequence_shares").to(both.logprob)
         share = each[0::2] + each[1::2]
-        gap = None
+        chosen, gap = self.chosen_indices(microbatch), None
         if self._rated:
             ratings = microbatch.sequence("rating").to(both.logprob)
-            gap = ratings[0::2] - ratings[1::2]
-        pairs = PreferencePairs(both.every_other(0), both.every_other(1), gap)
+            gap = ratings[chosen] - ratings[chosen ^ 1]
+        pairs = PreferencePairs(both.select(chosen), both.select(chosen ^ 1), gap)
         terms = self._pair_loss(pairs)
         loss = (share * terms.loss).sum()
         margin = terms.chosen_reward - terms.rejected_reward

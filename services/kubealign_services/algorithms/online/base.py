@@ -19,7 +19,7 @@ from kubealign_services.algorithms.losses.kl_penalty import ReferenceKL
 from kubealign_services.algorithms.losses.policy_objective import PolicyObjective
 from kubealign_services.algorithms.losses.surrogate import ClippedRatio, SelectiveSurrogate, Surrogate
 from kubealign_services.algorithms.losses.trust_region import make_trust_region
-from kubealign_services.algorithms.online.overlong import overlong_penalty
+from kubealign_services.algorithms.online.overlong import shape_rewards
 from kubealign_services.batch.auxiliary_sequences import trainable, trainable_mask
 from kubealign_services.batch.packed import Batch, sequence_sums
 
@@ -84,16 +84,8 @@ class OnlineAlgorithm(ABC):
         return metrics | divergence.metrics | metrics_of_advantages
 
     def shape_rewards(self, batch: Batch) -> dict[str, float]:
-        """Add the sequence column shaped_rewards, for auxiliary sequences too: rewards less the length
-        penalty.
-        """
-        rewards, metrics = batch.sequence("rewards"), {}
-        if self._entry.overlong is not None:
-            penalty = overlong_penalty(batch, self._entry.overlong)
-            rewards = rewards - penalty
-            metrics["reward/overlong_penalty"] = float(penalty[trainable_mask(batch)].mean())
-        batch.sequence_columns["shaped_rewards"] = rewards
-        return metrics
+        """Add the sequence column shaped_rewards, for auxiliary sequences too."""
+        return shape_rewards(batch, self._entry.overlong)
 
     def compute_advantages(
         self, batch: Batch, rewards: Tensor, penalty: Tensor

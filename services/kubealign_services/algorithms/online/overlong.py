@@ -3,7 +3,22 @@
 from torch import Tensor
 
 from kubealign.spec.algorithms import OverlongPenalty
+from kubealign_services.batch.auxiliary_sequences import trainable_mask
 from kubealign_services.batch.packed import Batch, prompt_lengths
+
+
+def shape_rewards(batch: Batch, spec: OverlongPenalty | None) -> dict[str, float]:
+    """Add the sequence column shaped_rewards, for auxiliary sequences too: rewards less the length penalty.
+
+    Return the mean penalty as a metric; none without a penalty (None).
+    """
+    rewards, metrics = batch.sequence("rewards"), {}
+    if spec is not None:
+        penalty = overlong_penalty(batch, spec)
+        rewards = rewards - penalty
+        metrics["reward/overlong_penalty"] = float(penalty[trainable_mask(batch)].mean())
+    batch.sequence_columns["shaped_rewards"] = rewards
+    return metrics
 
 
 def response_lengths(batch: Batch) -> Tensor:

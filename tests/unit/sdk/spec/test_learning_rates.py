@@ -9,7 +9,8 @@ from kubealign.spec.job import AlignmentJob, AlignmentJobSpec
 from support.bad_specs import whole_job
 
 #: SFT, distillation: TRL's SFTConfig. Reward models: InstructGPT's 9e-6. Preferences: Zephyr's DPO, TRL's KTO
-#: script, the SPIN paper. ORPO: its paper. Online: DeepSeekMath, TRL's GRPOConfig, verl's actor.
+#: script and OnlineDPOConfig, the SPIN paper. ORPO: its paper. Online: DeepSeekMath, TRL's GRPOConfig, verl's
+#: actor.
 EXPECTED = {
     "sft": 2e-5,
     "distillation": 2e-5,
@@ -22,6 +23,7 @@ EXPECTED = {
     "kto": 5e-7,
     "spin": 5e-7,
     "self_rewarding": 5e-7,
+    "online_dpo": 5e-7,
     "orpo": 8e-6,
 } | dict.fromkeys(
     [

@@ -1,6 +1,7 @@
-"""Policy and value objectives of online algorithms, with every value of each component."""
+"""Policy, value and pair objectives of online algorithms, with every value of each component."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +13,8 @@ from kubealign_services.algorithms.losses.policy_objective import PolicyObjectiv
 from kubealign_services.algorithms.losses.surrogate import BoundedWeight, ClippedRatio, LogLikelihood
 from kubealign_services.algorithms.losses.trust_region import make_trust_region
 from kubealign_services.algorithms.losses.value_objective import ValueObjective
+from kubealign_services.algorithms.online.online_dpo import OnlineDPOAlgorithm
+from kubealign_services.batch.auxiliary_sequences import drop_auxiliary
 from kubealign_services.batch.packed import Batch
 from support.batches import random_batch
 
@@ -56,6 +59,15 @@ def with_entropy() -> Batch:
     return result
 
 
+def pairs(algorithm: OnlineDPOAlgorithm) -> Batch:
+    """The best and the worst of groups of three, one of which has equal rewards."""
+    result = random_batch([3, 1, 4, 2, 2, 5, 1, 3, 2], [0, 0, 0, 1, 1, 1, 2, 2, 2], seed=1)
+    del result.token_columns["old_logprobs"]
+    result.sequence_columns["rewards"][3:6] = 0.5
+    algorithm.advantages(result, {})
+    return drop_auxiliary(result)
+
+
 def clipped(**fields: Any) -> Objective:
     entry = spec.PPOSpec(**({"kl": LOSS_KL, "entropy_coefficient": 0.1} | fields))
     return PolicyObjective(entry, ClippedRatio(entry.clip), entry.ratio)
@@ -77,6 +89,7 @@ def reported() -> Iterator[str]:
         result = batch()
         result.sequence_columns["companion"] = torch.tensor([1, 0, 0, 0, 1, 0, 0, 0], dtype=torch.uint8)
         yield from load_algorithm(name)(entry).advantages(result, {})
+    yield from OnlineDPOAlgorithm(spec.OnlineDPOSpec()).advantages(batch(), {})
 
 
 def cases() -> dict[str, tuple[Objective, Callable[[], Batch]]]:
@@ -104,6 +117,9 @@ def cases() -> dict[str, tuple[Objective, Callable[[], Batch]]]:
             batch,
         ),
     }
+    for loss_type in spec.PreferenceLoss:
+        algorithm = OnlineDPOAlgorithm(spec.OnlineDPOSpec(samples_per_prompt=3, loss_type=loss_type))
+        result[f"online-dpo-{loss_type}"] = algorithm.policy_objective(), partial(pairs, algorithm)
     for member in spec.TrustRegion.model_fields:
         region = spec.TrustRegion.model_validate({member: TRUST_REGIONS.get(member, {})})
         surrogate = make_trust_region(region, spec.Clip())
