@@ -53,4 +53,5 @@ def trained_samples(marks: Tensor, group: Tensor) -> Tensor:
     rank = torch.empty_like(order)
     rank[order] = torch.arange(len(order)) - (counts.cumsum(0) - counts)[group_index[order]]
     stands_in = ~paired[group_index] & (counts[group_index] > 1) & (rank < 2)
-    return (marks != UNPAIRED) | stands_in
+    stays: Tensor = (marks != UNPAIRED) | stands_in
+    return stays
