@@ -78,6 +78,11 @@ def test_an_algorithm_that_does_not_sample_has_no_mismatch() -> None:
     assert warnings("sft", precision | architecture(model_type="qwen3_moe")) == []
 
 
+def test_an_algorithm_without_importance_weights_has_no_remedy_to_name() -> None:
+    algorithm = {"spec.algorithm": {"onlineDpo": {}}, "spec.reference.model": {"path": "models/first"}}
+    assert warnings("rloo", BF16 | algorithm | architecture(model_type="qwen3_moe")) == []
+
+
 def test_the_config_is_found_by_path_and_by_job(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3_moe"}))
     model = {"spec.policy.model": {"path": str(tmp_path)}}
