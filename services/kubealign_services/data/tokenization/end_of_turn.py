@@ -43,7 +43,9 @@ def _ids_after_answer(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int
 
 def _special_ids(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[int]:
     special = {*tokenizer.all_special_ids, *getattr(tokenizer, "added_tokens_decoder", {})}
-    return [token for token in ids if token in special and token != tokenizer.unk_token_id]
+    # GPT-2's end-of-sequence token stands for unknown text too.
+    special = special - {tokenizer.unk_token_id} | {tokenizer.eos_token_id}
+    return [token for token in ids if token in special]
 
 
 def _common_prefix(first: Sequence[int], second: Sequence[int]) -> list[int]:

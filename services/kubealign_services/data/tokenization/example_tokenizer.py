@@ -59,12 +59,13 @@ class ExampleTokenizer:
         self._template = ChatTemplate(tokenizer, template_variables)
         self._turns = TurnFinder(self._template)
         # Ids that end a turn of a template; any other last token is followed by the end-of-sequence token.
-        self._ends = {*tokenizer.all_special_ids, end_of_turn_id(tokenizer)} - {tokenizer.unk_token_id}
+        ends = {*tokenizer.all_special_ids, end_of_turn_id(tokenizer)} - {tokenizer.unk_token_id}
+        # A tokenizer may use its end-of-sequence token for unknown text too, as GPT-2's.
+        self._ends = ends | {tokenizer.eos_token_id}
 
     def is_end(self, token: int) -> bool:
         """Return True if the token can end a response."""
-        # A tokenizer may use its end-of-sequence token for unknown text too, as GPT-2's.
-        return token in self._ends or token == self._tokenizer.eos_token_id
+        return token in self._ends
 
     def tokenize(self, examples: Sequence[Example]) -> list[TokenizedExample]:
         """Tokenise examples, in their order. Raises DataError for a prompt without a token."""

@@ -7,10 +7,12 @@ from kubealign_services.data.tokenization.tokenizers import train_bpe_tokenizer
 from support.chat_templates import FAMILIES, ChatFamily
 
 
-def end_of_turn(template: str | None, eos: str = "<|eos|>") -> str | None:
+def end_of_turn(template: str | None, eos: str = "<|eos|>", unknown: str | None = None) -> str | None:
     tokenizer = train_bpe_tokenizer(["assistant user end"], 280)
     special = ["<|end|>", "<|start|>", "<|close|>"]
     tokenizer.add_special_tokens({"eos_token": eos, "additional_special_tokens": special})
+    if unknown is not None:
+        tokenizer.unk_token = unknown
     tokenizer.chat_template = template
     token = end_of_turn_id(tokenizer)
     return None if token is None else str(tokenizer.convert_ids_to_tokens(token))
@@ -42,6 +44,12 @@ def test_an_end_of_sequence_after_the_last_turn() -> None:
 def test_a_wrapped_answer_ends_with_the_end_of_sequence() -> None:
     """Command R's template closes the answer, then the turn."""
     assert end_of_turn(turns("<|close|><|end|>"), eos="<|end|>") == "<|end|>"
+
+
+def test_an_end_of_sequence_that_stands_for_unknown_text_too() -> None:
+    """GPT-2's tokenizer has one special token for both."""
+    assert end_of_turn(turns("<|eos|>"), unknown="<|eos|>") == "<|eos|>"
+    assert end_of_turn(turns("<|end|>"), unknown="<|end|>") is None
 
 
 @pytest.mark.parametrize(

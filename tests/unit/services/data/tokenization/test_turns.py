@@ -86,6 +86,12 @@ def parts(tokenizer: PreTrainedTokenizerFast, row: TokenizedExample) -> list[tup
     return [(bit, tokenizer.decode(tokens)) for bit, tokens in runs]
 
 
+def test_a_turn_that_ends_with_gpt2s_only_special_token_gets_no_second_one() -> None:
+    tokenizer = tokenizer_with("{% for m in messages %}{{ m['content'] + eos_token }}{% endfor %}")
+    tokenizer.unk_token = tokenizer.eos_token
+    assert rendered(tokenizer, [2, 4, 6]).responses["response"].count(tokenizer.eos_token_id) == 5
+
+
 def test_the_plain_template_ends_each_turn_with_the_end_of_sequence() -> None:
     tokenizer = tokenizer_with(None, eos="<eos>")
     row = rendered(tokenizer, [2, 4, 6])
