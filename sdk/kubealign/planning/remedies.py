@@ -15,7 +15,6 @@ from kubealign.spec.sections.engines import (
 )
 from kubealign.spec.sections.megatron import MegatronBackendSpec, Recompute
 from kubealign.spec.sections.precision import Precision
-from kubealign.spec.sections.rewards import RewardPlacement
 from kubealign.spec.sections.training import TorchBackendSpec, Trainer
 
 #: Path in the document -> new value.
@@ -71,12 +70,7 @@ def _proposals(job: AlignmentJob, need: ProcessRequirements) -> Iterator[Changes
         yield from _trainer_proposals("spec.critic", spec.effective_critic)
     elif need.group == "rollout":
         yield from _engine_proposals(job)
-    elif need.group == "reference":
-        yield {"spec.reference.placement": "WithTrainer"}
-    elif need.group.startswith("reward-"):
-        name = need.group.removeprefix("reward-")
-        index = next(i for i, reward in enumerate(spec.rewards) if reward.name == name)
-        yield {f"spec.rewards[{index}].placement": RewardPlacement.WITH_CRITIC.value}
+    # Placement WithTrainer or WithCritic cannot help: the weights and the optimizer of that group are added.
     if spec.trainer.backend.value.precision is Precision.FLOAT32 and not is_trained:
         member = spec.trainer.backend.member
         yield {f"spec.trainer.backend.{member}.precision": Precision.BFLOAT16.value}

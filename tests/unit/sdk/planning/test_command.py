@@ -127,6 +127,19 @@ def test_the_remedy_makes_the_job_fit(file: Path) -> None:
     assert first["processes"][0]["fits"]
 
 
+def test_a_reference_that_is_too_large_gets_another_precision(file: Path) -> None:
+    wide = file.parent / "wide"
+    wide.mkdir()
+    (wide / "config.json").write_text(json.dumps(CONFIG | {"hidden_size": 1024, "intermediate_size": 4096}))
+    file.write_text(JOBS.replace("{placement: WithTrainer}", "{placement: Own, model: {path: wide}}"))
+    needed = {each["group"]: each["bytes"] for each in planned(file)[1]["processes"]}["reference"]
+    remedies = {
+        each["group"]: each["remedy"] for each in planned(file, "--gpu-memory", needed - 1)[1]["processes"]
+    }
+    assert remedies["reference"] == "set spec.trainer.backend.torch.precision: BFloat16"
+    assert remedies["trainer"] is None
+
+
 @pytest.mark.parametrize(
     ("words", "expected_text"),
     [
