@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from kubealign.client.async_client import AsyncAlignmentClient
     from kubealign.client.job import AsyncJob, Job
     from kubealign.client.metrics_table import MetricsTable
+    from kubealign.client.python_inputs import reward_function, store_model, store_rows
     from kubealign.client.results.model_loader import Result
     from kubealign.client.sync_client import AlignmentClient
     from kubealign.spec.algorithms import Algorithm
@@ -56,6 +57,9 @@ _LAZY_MODULES = {
     "Trainer": "kubealign.spec.sections.training",
     "Validation": "kubealign.spec.sections.validation",
     "load_jobs": "kubealign.spec.loading.loader",
+    "reward_function": "kubealign.client.python_inputs",
+    "store_model": "kubealign.client.python_inputs",
+    "store_rows": "kubealign.client.python_inputs",
 }
 
 __all__ = [
@@ -85,6 +89,9 @@ __all__ = [
     "__version__",
     "errors",
     "load_jobs",
+    "reward_function",
+    "store_model",
+    "store_rows",
 ]
 
 

@@ -28,6 +28,10 @@ class JobInvalid(KubealignError):
         self.errors = list(errors)
 
 
+class InputInvalid(KubealignError):
+    """A Python object cannot be an input of a job."""
+
+
 class Conflict(KubealignError):
     """The job has changed since it was read, or its state does not allow the request."""
 

@@ -3,6 +3,7 @@
 from kubealign.errors import (
     Conflict,
     Forbidden,
+    InputInvalid,
     JobExists,
     JobFailed,
     JobInvalid,
@@ -17,6 +18,7 @@ from kubealign.errors import (
 __all__ = [
     "Conflict",
     "Forbidden",
+    "InputInvalid",
     "JobExists",
     "JobFailed",
     "JobInvalid",
