@@ -42,16 +42,21 @@ def counted(word: str) -> tuple[int, int]:
     return vowels, len(word) - vowels
 
 
+# One test: with two, each of two parallel workers would run the six jobs.
 @pytest.mark.timeout(300)
-def test_attributes_of_unrated_words_are_predicted(runs: Path) -> None:
+def test_attributes_are_predicted_and_followed(runs: Path) -> None:
+    check_unrated_words_are_annotated(runs)
+    check_generations_have_the_requested_attributes(runs)
+
+
+def check_unrated_words_are_annotated(runs: Path) -> None:
     annotated = rows(runs, "steerlm-annotate")
     assert len(annotated) == 2400
     right = [(row["vowels"], row["consonants"]) == counted(row["response"]) for row in annotated]
     assert sum(right) / len(right) > 0.8, "by chance one in twenty-five"
 
 
-@pytest.mark.timeout(300)
-def test_generations_follow_the_requested_attributes(runs: Path) -> None:
+def check_generations_have_the_requested_attributes(runs: Path) -> None:
     vowels = [counted(row["response"]) for row in rows(runs, "steerlm-vowels")]
     consonants = [counted(row["response"]) for row in rows(runs, "steerlm-consonants")]
     assert len(vowels) == len(consonants) == 80
