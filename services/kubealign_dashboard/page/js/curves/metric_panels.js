@@ -3,7 +3,7 @@
 /** Panels in groups. `match`: metric names or patterns; `raw`: few points, not smoothed. */
 const PANELS = [
   { group: "Learning", id: "reward", title: "Reward by source", match: ["reward/mean", /^reward\/[^/]+\/mean$/] },
-  { group: "Learning", id: "mixture-reward", title: "Reward by source of the prompts",
+  { group: "Learning", id: "mixture-reward", title: "Reward by data source",
     match: [/^reward\/source\/[^/]+\/mean$/] },
   { group: "Learning", id: "kl", title: "KL to the reference", unit: "nats per token", match: ["kl/reference"] },
   { group: "Learning", id: "objective", title: "Reward and KL penalty", unit: "reward per response",
