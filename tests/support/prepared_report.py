@@ -3,8 +3,16 @@
 from kubealign_services.data.prepared import DatasetReport, PreparationReport
 
 
-def report(rows: int, context: int | None, kind: str = "prompts", response: int = 0) -> PreparationReport:
-    """Return the report of `rows` rows with prompts of one token and responses of `response` tokens."""
+def report(
+    rows: int,
+    context: int | None,
+    kind: str = "prompts",
+    response: int = 0,
+    sources: dict[str, int] | None = None,
+) -> PreparationReport:
+    """Return the report of `rows` rows with prompts of one token and responses of `response` tokens.
+
+    sources: rows of each source of a mixture."""
     train = DatasetReport(
         kind=kind,
         source="test",
@@ -18,5 +26,6 @@ def report(rows: int, context: int | None, kind: str = "prompts", response: int 
         longest_sequence=1 + response,
         longest_context_bytes=10,
         columns_left_out=[],
+        sources=sources or {},
     )
     return PreparationReport(context=context, train=train, validation=None)

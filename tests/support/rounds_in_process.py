@@ -230,11 +230,16 @@ async def rounds_job(
     context: int | None = None,
     max_sequences: int = MAX_SEQUENCES,
     bus: MemoryBus | None = None,
+    mixture: dict[str, int] | None = None,
 ) -> AsyncIterator[RoundsJob]:
     """Run the job with its worker and its scorer. algorithm: as in a spec. run_dir: may contain the files of
     an earlier attempt, which the job continues with. max_sequences: samples that the worker holds. bus:
-    None: a new one with the job's bounds."""
+    None: a new one with the job's bounds. mixture: rows of each source, of equal weights; None: the rows are
+    one source's."""
     document = _document(algorithm, kind, 1.0)
+    if mixture is not None:
+        entries = [{"name": name, "source": {"path": f"/{name}"}} for name in mixture]
+        document["spec"]["data"] = {kind: {"mixture": entries}}
     document["spec"]["rollout"] = {
         "sampling": {"maxTokens": max_tokens},
         "engine": {"torch": {"maxSequences": max_sequences}},
@@ -267,7 +272,7 @@ async def rounds_job(
         prepared = PreparedJob(
             run_dir,
             {"policy": policy.folder},
-            report(len(rows), context, kind, response=1),
+            report(len(rows), context, kind, response=1, sources=mixture),
             rows,
             None,  # type: ignore[arg-type]
         )

@@ -114,6 +114,22 @@ async def test_each_round_has_the_next_prompts_and_two_steps(tmp_path: Path) -> 
     assert job.begun()[0]["rollout/logprob_gap_mean"] < 1e-4
 
 
+async def test_rounds_draw_from_a_mixture(tmp_path: Path) -> None:
+    """12 and 4 rows of equal weights: the smaller source is drawn twice in the first epoch, of two rounds."""
+    stage = Stage(tmp_path)
+    async with stage.job(mixture={"many": 12, "few": 4}) as job:
+        await job.learn(steps=4)
+    asked = [name.partition(":")[2] for name in stage.sampled()]
+    assert len(set(asked)) == len(asked) == 16
+    few = [f"{source_pass}/{row}" for source_pass in (0, 1) for row in range(12, 16)]
+    assert sorted(name for name in asked if int(name.partition("/")[2]) >= 12) == few
+    rows = {name: sum(step[f"data/source/{name}/rows"] for step in job.begun()) for name in ("many", "few")}
+    assert rows == {"many": 8, "few": 8}
+    for step in job.begun():
+        for name in rows:
+            assert (f"reward/source/{name}/mean" in step) == (step[f"data/source/{name}/rows"] > 0)
+
+
 async def test_a_driver_that_dies_alone_goes_on_in_the_middle_of_the_round(tmp_path: Path) -> None:
     reference_run, steady = await undisturbed(tmp_path / "whole")
     stage = Stage(tmp_path / "cut")
