@@ -81,12 +81,12 @@ def write_rows(
     """
     check_template_variables(tokenizer, _template_fields(data, f"{spec_path}.{data.member}.format.chat"))
     encoder = _RowEncoder(data, tokenizer, room, group_by)
-    kept: dict[str, int] = {}
+    counts: dict[str, int] = {}
     with pyarrow.parquet.ParquetWriter(path, _schema(data.member)) as file:
         for source in sources:
-            kept[source.entry] = _write_source(source, encoder, file, spec_path)
+            counts[source.entry] = _write_source(source, encoder, file, spec_path)
     names = ", ".join(source.name for source in sources)
-    report = encoder.report(names, kept if data.value.mixture is not None else {})
+    report = encoder.report(names, counts if data.value.mixture is not None else {})
     log.info("rows are prepared", extra=report.model_dump())
     if encoder.open_responses:
         log.warning(
@@ -103,20 +103,20 @@ def _write_source(
     source: RowDataset, encoder: "_RowEncoder", file: pyarrow.parquet.ParquetWriter, spec_path: str
 ) -> int:
     """Write the kept rows of a source and return their number. Raises DataError when there is none."""
-    read = kept = 0
+    rows_read = rows_kept = 0
     with source.located_errors():
         for block in _blocks(enumerate(source), _BLOCK_ROWS):
             records = encoder.encode(block)
-            read, kept = read + len(block), kept + len(records)
+            rows_read, rows_kept = rows_read + len(block), rows_kept + len(records)
             file.write_batch(pyarrow.RecordBatch.from_pylist(records, schema=file.schema))
-    if kept == 0:
+    if rows_kept == 0:
         room = encoder.room
         raise DataError(
-            f"{spec_path}: nothing is left of {source.name}: all {read} rows were dropped, "
+            f"{spec_path}: nothing is left of {source.name}: all {rows_read} rows were dropped, "
             f"because they have more tokens than there is room for ({room.prompt or 'any number'} in a "
             f"prompt, {room.sequence or 'any number'} with its response)"
         )
-    return kept
+    return rows_kept
 
 
 def _template_fields(data: Data, spec_path: str) -> dict[str, str]:
@@ -234,12 +234,12 @@ class _RowEncoder:
                 tokens.count(self._unknown_id) for tokens in [prompt, *item.responses.values()]
             )
 
-    def report(self, source: str, kept: dict[str, int]) -> DatasetReport:
+    def report(self, source: str, rows_by_entry: dict[str, int]) -> DatasetReport:
         """Return the statistics of all rows.
 
         Args:
             source: Names of the sources.
-            kept: Rows kept of each source of a mixture.
+            rows_by_entry: Rows kept of each entry of a mixture.
         """
         return DatasetReport(
             kind=self._kind,
@@ -254,7 +254,7 @@ class _RowEncoder:
             longest_sequence=self._sequence,
             longest_context_bytes=self._context,
             columns_left_out=sorted(self._left_out),
-            sources=kept,
+            sources=rows_by_entry,
         )
 
 
