@@ -4,9 +4,10 @@ Names and values are in backticks.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from enum import Enum
+from functools import cache
 from typing import Any, get_args
 
 from pydantic import BaseModel
@@ -14,6 +15,13 @@ from pydantic.fields import FieldInfo
 
 from kubealign.spec.base import MAX_INT32, PATTERN_DESCRIPTIONS
 from kubealign.spec.field_lookup import item_type, nested_model, strip_optional
+
+
+@cache
+def schema_properties(model: type[BaseModel]) -> Mapping[str, Any]:
+    """Return the JSON schemas of the model's fields, by name. Pydantic needs up to a second for a model."""
+    properties: Mapping[str, Any] = model.model_json_schema()["properties"]
+    return properties
 
 
 def describe_type(annotation: Any, link: Callable[[str], str]) -> str:

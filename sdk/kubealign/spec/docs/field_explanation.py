@@ -1,16 +1,20 @@
 """Explains a field of the spec by its path, like kubectl explain, or suggests the intended path."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from kubealign.spec.base import SpecUnion
-from kubealign.spec.docs.field_docs import describe_bounds, describe_default, describe_meaning, describe_type
+from kubealign.spec.docs.field_docs import (
+    describe_bounds,
+    describe_default,
+    describe_meaning,
+    describe_type,
+    schema_properties,
+)
 from kubealign.spec.field_lookup import (
     closest_name,
     condensed_paths_named,
@@ -98,7 +102,7 @@ def complete_path(beginning: str) -> list[str]:
 
 def _field_doc(model: type[BaseModel], name: str, path: str) -> FieldDoc:
     field = document_fields(model)[name]
-    schema = _schema_properties(model)[name]
+    schema = schema_properties(model)[name]
     default = "" if issubclass(model, SpecUnion) else describe_default(field)
     return FieldDoc(
         path,
@@ -107,12 +111,6 @@ def _field_doc(model: type[BaseModel], name: str, path: str) -> FieldDoc:
         describe_bounds(schema),
         describe_meaning(field).replace("`", ""),
     )
-
-
-@cache
-def _schema_properties(model: type[BaseModel]) -> Mapping[str, Any]:
-    properties: Mapping[str, Any] = model.model_json_schema()["properties"]
-    return properties
 
 
 def _unknown_field_message(parents: Sequence[str], name: str, model: type[BaseModel] | None) -> str:

@@ -7,7 +7,6 @@ value`.
 import json
 import textwrap
 from collections.abc import Iterator, Mapping
-from functools import cache
 from typing import Any
 
 from pydantic import BaseModel
@@ -15,7 +14,7 @@ from pydantic.fields import FieldInfo
 
 from kubealign.spec.algorithms import Algorithm, Requirement
 from kubealign.spec.base import SpecUnion
-from kubealign.spec.docs.field_docs import describe_bounds, describe_meaning, format_flow
+from kubealign.spec.docs.field_docs import describe_bounds, describe_meaning, format_flow, schema_properties
 from kubealign.spec.field_lookup import document_fields, item_type, nested_model, strip_optional
 from kubealign.spec.job import API_VERSION, KIND, AlignmentJob
 
@@ -123,7 +122,7 @@ class _TemplateWriter:
         Args:
             active: False inside an object that is commented out.
         """
-        properties = _properties(model)
+        properties = schema_properties(model)
         union = issubclass(model, SpecUnion)
         for name, field in document_fields(model).items():
             if path == ("spec",) and name in self._hidden:
@@ -192,13 +191,6 @@ class _TemplateWriter:
         others = [name for name in document_fields(model) if name != chosen]
         if others:
             yield f"{'  ' * depth}# Alternatives: {', '.join(others)}; kubealign explain {'.'.join(path)}"
-
-
-@cache
-def _properties(model: type[BaseModel]) -> dict[str, Any]:
-    """Return the JSON schemas of the model's fields, by name. Pydantic needs up to a second for a model."""
-    properties: dict[str, Any] = model.model_json_schema()["properties"]
-    return properties
 
 
 def _scalar(value: Any) -> str:
