@@ -125,4 +125,11 @@ class OfflineSpec(RowAlgorithmSpec):
     )
 
     def steps_of_data(self, rows: int) -> int | None:
-        return None if self.max_epochs is None else -(-self.max_epochs * rows // self.rows_per_step)
+        return steps_of_epochs(self.max_epochs, rows, self.rows_per_step)
+
+
+def steps_of_epochs(epochs: int | None, rows: int, rows_per_step: int) -> int | None:
+    """Return the number of steps of epochs over `rows` rows, the last of which may be incomplete; None:
+    without end.
+    """
+    return None if epochs is None else -(-epochs * rows // rows_per_step)

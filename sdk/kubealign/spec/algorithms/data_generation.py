@@ -6,7 +6,13 @@ from typing import Annotated, Any, ClassVar, TypeAlias
 
 from pydantic import AfterValidator, Field, model_validator
 
-from kubealign.spec.algorithms.base import AlgorithmSpec, Requirement, ResultKind, RowAlgorithmSpec
+from kubealign.spec.algorithms.base import (
+    AlgorithmSpec,
+    Requirement,
+    ResultKind,
+    RowAlgorithmSpec,
+    steps_of_epochs,
+)
 from kubealign.spec.base import MAX_INT32, ShortText, SpecModel, field_errors
 from kubealign.spec.placeholders import placeholder_names
 
@@ -137,7 +143,7 @@ class GenerateSpec(AlgorithmSpec):
     )
 
     def steps_of_data(self, rows: int) -> int | None:
-        return -(-rows // self.prompts_per_step)
+        return steps_of_epochs(1, rows, self.prompts_per_step)
 
     @property
     def needs_rewards(self) -> bool:
@@ -188,7 +194,7 @@ class AnnotateSpec(RowAlgorithmSpec):
     )
 
     def steps_of_data(self, rows: int) -> int | None:
-        return -(-rows // self.rows_per_step)
+        return steps_of_epochs(1, rows, self.rows_per_step)
 
     @model_validator(mode="after")
     def _bounds(self) -> "AnnotateSpec":

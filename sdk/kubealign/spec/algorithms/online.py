@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from kubealign.spec.algorithms.base import AlgorithmSpec, Requirement
+from kubealign.spec.algorithms.base import AlgorithmSpec, Requirement, steps_of_epochs
 from kubealign.spec.base import MAX_INT32, field_errors
 
 
@@ -60,7 +60,7 @@ class OnlineSpec(AlgorithmSpec):
         return self.sequences_per_step
 
     def steps_of_data(self, rows: int) -> int | None:
-        return None if self.max_epochs is None else -(-self.max_epochs * rows // self.prompts_per_step)
+        return steps_of_epochs(self.max_epochs, rows, self.prompts_per_step)
 
     @property
     def updates_per_step(self) -> int:
