@@ -47,8 +47,6 @@ class StoredRun:
     #: Last step, and the size of metrics.jsonl when it was read. The status file is only written at the end.
     last_step: LastStep | None = None
     metrics_bytes: int = 0
-    #: Rows of the prepared training data; None: not prepared yet.
-    prepared_rows: int | None = None
 
     @property
     def phase(self) -> str:
@@ -158,7 +156,6 @@ def _read_run(folder: RunDirectory, name: str, changed: int, settled: bool) -> S
         run_phase=run_phase,
         modified_ns=changed,
         is_settled=settled,
-        prepared_rows=folder.read_prepared_rows(),
     )
     return _with_last_step(stored)
 
@@ -171,8 +168,6 @@ def _refresh_run(run: StoredRun) -> StoredRun:
     if run.folder.lock().read_holder() != run.facts.holder:
         facts, run_phase = _read_phase(run.folder)
         run = replace(run, facts=facts, run_phase=run_phase)
-    if run.prepared_rows is None:
-        run = replace(run, prepared_rows=run.folder.read_prepared_rows())
     return _with_last_step(run)
 
 

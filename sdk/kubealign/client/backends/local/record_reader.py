@@ -104,7 +104,7 @@ class RecordReader:
             return None
         if stored.run_phase.phase is JobPhase.PENDING:
             stored = replace(stored, run_phase=self._pending_phase(stored, document))
-        job_resource = to_resource(stored, document, processes)
+        job_resource = to_resource(stored, document, processes, stored.folder.read_prepared_rows())
         job_resource["metadata"]["resourceVersion"] = self._resource_version(stored, job_resource)
         return JobRecord(job_resource)
 

@@ -52,9 +52,17 @@ def refine_phase(stored: StoredRun, processes: RunnerProcesses) -> StoredRun:
 
 
 def to_resource(
-    stored: StoredRun, document: Mapping[str, Any], processes: RunnerProcesses = None
+    stored: StoredRun,
+    document: Mapping[str, Any],
+    processes: RunnerProcesses = None,
+    prepared_rows: int | None = None,
 ) -> dict[str, Any]:
-    """Return the resource, without a resourceVersion. `document` is the content of job.json."""
+    """Return the resource, without a resourceVersion.
+
+    Args:
+        document: Content of job.json.
+        prepared_rows: Rows of the prepared training data; None: not prepared yet.
+    """
     spec = drop_nulls(document["spec"])
     spec.pop("suspend", None)
     if stored.facts.stop_requested_pid is not None and not stored.run_phase.phase.is_final:
@@ -67,7 +75,7 @@ def to_resource(
         "creationTimestamp": _rfc3339(stored.created),
         "generation": stored.generation,
     }
-    status = _status(stored, spec, processes)
+    status = _status(stored, spec, processes, prepared_rows)
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -86,7 +94,9 @@ def drop_nulls(value: Any) -> Any:
     return value
 
 
-def _status(stored: StoredRun, spec: Mapping[str, Any], processes: RunnerProcesses) -> AlignmentJobStatus:
+def _status(
+    stored: StoredRun, spec: Mapping[str, Any], processes: RunnerProcesses, prepared_rows: int | None
+) -> AlignmentJobStatus:
     run, run_phase = stored.facts.status, stored.run_phase
     running = run_phase.phase in (JobPhase.STARTING, JobPhase.RUNNING, JobPhase.SUSPENDING)
     return AlignmentJobStatus(
@@ -94,7 +104,7 @@ def _status(stored: StoredRun, spec: Mapping[str, Any], processes: RunnerProcess
         phase=run_phase.phase,
         message=run_phase.message[:4096] or None,
         step=stored.step,
-        max_steps=_total_steps(spec, stored.prepared_rows),
+        max_steps=_total_steps(spec, prepared_rows),
         reward=_finite(stored.reward),
         kl=_finite(stored.metrics.get("kl/reference")),
         weight_version=_to_int(stored.metrics.get("weights/version")),
