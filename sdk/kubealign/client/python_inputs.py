@@ -29,7 +29,6 @@ from typing import Any, Protocol
 from kubealign.errors import InputInvalid
 
 _DIGEST_LENGTH = 16
-_CHUNK_BYTES = 1 << 20
 
 
 class PretrainedObject(Protocol):
@@ -119,7 +118,7 @@ def reward_function(function: Callable[..., Any]) -> dict[str, Any]:
     if source is None or not Path(source).is_file():
         raise InputInvalid(
             f"{name} is defined in no file, such as in a notebook: write it to one, in a notebook with "
-            f"%%writefile FILE, and set function.file.path"
+            "%%writefile FILE, and set function.file.path"
         )
     path = Path(source).absolute()
     if function.__module__ == "__main__":
@@ -154,8 +153,7 @@ def _folder_digest(folder: Path) -> str:
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         digest.update(f"{path.relative_to(folder)}\0{path.stat().st_size}\0".encode())
         with path.open("rb") as file:
-            while chunk := file.read(_CHUNK_BYTES):
-                digest.update(chunk)
+            digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()[:_DIGEST_LENGTH]
 
 
