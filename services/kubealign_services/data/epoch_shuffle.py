@@ -3,6 +3,7 @@
 The order is a function of (seed, epoch), so a cursor is sufficient for a job to resume.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, Protocol
@@ -38,6 +39,13 @@ class RowOrder(Protocol):
     def rows(self) -> int:
         """Number of draws of an epoch."""
 
+    @property
+    def names(self) -> Sequence[str]:
+        """Names of the sources of a mixture; none if the data is no mixture."""
+
+    def source_of(self, row: int) -> str | None:
+        """Return the name of the source of a row; None if the data is no mixture."""
+
     def draws(self, epoch: int, first: int, end: int) -> list[RowDraw]:
         """Return the draws of an epoch from position `first` up to, not including, `end`."""
 
@@ -49,6 +57,13 @@ class DatasetOrder:
     rows: int
     seed: int
     shuffle: bool = True
+
+    @property
+    def names(self) -> Sequence[str]:
+        return ()
+
+    def source_of(self, row: int) -> str | None:
+        return None
 
     def draws(self, epoch: int, first: int, end: int) -> list[RowDraw]:
         indices = permutation(self.rows, self.seed, epoch) if self.shuffle else range(self.rows)

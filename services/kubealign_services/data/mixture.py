@@ -47,20 +47,16 @@ class MixtureOrder:
 
     @property
     def rows(self) -> int:
-        """Number of draws of an epoch."""
         return self._firsts[-1]
 
     @property
-    def names(self) -> list[str]:
-        """Names of the sources."""
+    def names(self) -> Sequence[str]:
         return [source.name for source in self._sources]
 
     def source_of(self, row: int) -> str:
-        """Return the name of the source of a row."""
         return self._sources[bisect_right(self._firsts, row) - 1].name
 
     def draws(self, epoch: int, first: int, end: int) -> list[RowDraw]:
-        """Return the draws of an epoch from position `first` up to, not including, `end`."""
         layout = self._layout(epoch)
         pairs = zip(layout.sources[first:end].tolist(), layout.counts[first:end].tolist(), strict=True)
         return [self._draw(source, epoch * self._shares[source] + count) for source, count in pairs]

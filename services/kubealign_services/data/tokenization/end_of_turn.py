@@ -1,6 +1,6 @@
 """The token that ends the assistant's turn in a chat template."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import jinja2
 from transformers import PreTrainedTokenizerBase
@@ -36,15 +36,21 @@ def end_of_turn_id(tokenizer: PreTrainedTokenizerBase) -> int | None:
     return next(is_eos, candidates[0] if candidates else None)
 
 
+def without_unknown(tokenizer: PreTrainedTokenizerBase, ids: Iterable[int | None]) -> set[int | None]:
+    """Return the ids without that of unknown text, and with the end-of-sequence token, which stands for
+    unknown text too in a tokenizer such as GPT-2's.
+    """
+    return {*ids} - {tokenizer.unk_token_id} | {tokenizer.eos_token_id}
+
+
 def _ids_after_answer(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     _, _, rest = text.partition(_ANSWER)
     return list(tokenizer(rest, add_special_tokens=False)["input_ids"])
 
 
 def _special_ids(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[int]:
-    special = {*tokenizer.all_special_ids, *getattr(tokenizer, "added_tokens_decoder", {})}
-    # GPT-2's end-of-sequence token stands for unknown text too.
-    special = special - {tokenizer.unk_token_id} | {tokenizer.eos_token_id}
+    added = getattr(tokenizer, "added_tokens_decoder", {})
+    special = without_unknown(tokenizer, [*tokenizer.all_special_ids, *added])
     return [token for token in ids if token in special]
 
 

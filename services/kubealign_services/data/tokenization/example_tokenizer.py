@@ -21,7 +21,7 @@ from transformers import PreTrainedTokenizerBase
 from kubealign_services.data.errors import RowError
 from kubealign_services.data.rows.example import Dialogue, Example, Message
 from kubealign_services.data.tokenization.chat_template import ChatTemplate, plain_template_texts
-from kubealign_services.data.tokenization.end_of_turn import end_of_turn_id
+from kubealign_services.data.tokenization.end_of_turn import end_of_turn_id, without_unknown
 from kubealign_services.data.tokenization.segment_encoding import encode_segments
 from kubealign_services.data.tokenization.tokenizers import prefix_ids
 from kubealign_services.data.tokenization.turn_spans import TurnFinder
@@ -59,9 +59,7 @@ class ExampleTokenizer:
         self._template = ChatTemplate(tokenizer, template_variables)
         self._turns = TurnFinder(self._template)
         # Ids that end a turn of a template; any other last token is followed by the end-of-sequence token.
-        ends = {*tokenizer.all_special_ids, end_of_turn_id(tokenizer)} - {tokenizer.unk_token_id}
-        # A tokenizer may use its end-of-sequence token for unknown text too, as GPT-2's.
-        self._ends = ends | {tokenizer.eos_token_id}
+        self._ends = without_unknown(tokenizer, [*tokenizer.all_special_ids, end_of_turn_id(tokenizer)])
 
     def is_end(self, token: int) -> bool:
         """Return True if the token can end a response."""

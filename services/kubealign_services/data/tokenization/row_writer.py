@@ -103,18 +103,17 @@ def _write_source(
     source: RowDataset, encoder: "_RowEncoder", file: pyarrow.parquet.ParquetWriter, spec_path: str
 ) -> int:
     """Write the kept rows of a source and return their number. Raises DataError when there is none."""
-    rows_read = rows_kept = 0
+    read_before, kept_before = encoder.rows_read, encoder.rows_kept
     with source.located_errors():
         for block in _blocks(enumerate(source), _BLOCK_ROWS):
-            records = encoder.encode(block)
-            rows_read, rows_kept = rows_read + len(block), rows_kept + len(records)
-            file.write_batch(pyarrow.RecordBatch.from_pylist(records, schema=file.schema))
+            file.write_batch(pyarrow.RecordBatch.from_pylist(encoder.encode(block), schema=file.schema))
+    rows_kept = encoder.rows_kept - kept_before
     if rows_kept == 0:
         room = encoder.room
         raise DataError(
-            f"{spec_path}: nothing is left of {source.name}: all {rows_read} rows were dropped, "
-            f"because they have more tokens than there is room for ({room.prompt or 'any number'} in a "
-            f"prompt, {room.sequence or 'any number'} with its response)"
+            f"{spec_path}: nothing is left of {source.name}: all {encoder.rows_read - read_before} rows were "
+            f"dropped, because they have more tokens than there is room for ({room.prompt or 'any number'} in "
+            f"a prompt, {room.sequence or 'any number'} with its response)"
         )
     return rows_kept
 
@@ -146,7 +145,8 @@ def _blocks(items: Iterator[Item], size: int) -> Iterator[list[Item]]:
 class _RowEncoder:
     """Converts the rows of all sources to records and collects statistics.
 
-    open_responses: kept rows with a response that no token ends, which only rows of token ids can have.
+    rows_read, rows_kept: so far. open_responses: kept rows with a response that no token ends, which only
+    rows of token ids can have.
     """
 
     def __init__(
@@ -165,14 +165,14 @@ class _RowEncoder:
         # A prompt from a template differs from its column.
         prompt = None if data.value.template else prompt_column(data.value)
         self._omitted_columns = {prompt, *token_columns(data.value)}
-        self._read = self._kept = self._dropped = self._truncated = self._unknown = 0
+        self.rows_read = self.rows_kept = self._dropped = self._truncated = self._unknown = 0
         self._prompt = self._response = self._sequence = self._context = 0
         self._left_out: set[str] = set()
         self.open_responses = 0
 
     def encode(self, rows: Sequence[tuple[int, SourceRow]]) -> list[dict[str, Any]]:
         """Return the records of the rows that are kept."""
-        self._read += len(rows)
+        self.rows_read += len(rows)
         if self._data.format.tokens is not None:
             rendered = self._token_rows.read(rows)
         else:
@@ -201,7 +201,7 @@ class _RowEncoder:
         self._left_out.update(left_out)
         if self._group_by is not None and (self._group_by not in row or self._group_by in left_out):
             raise RowError(item.example.number, f" has no column {self._group_by!r} to group by")
-        self._kept += 1
+        self.rows_kept += 1
         self.open_responses += not all(
             self._renderer.is_end(tokens[-1]) for tokens in item.responses.values()
         )
@@ -244,8 +244,8 @@ class _RowEncoder:
         return DatasetReport(
             kind=self._kind,
             source=source,
-            rows_read=self._read,
-            rows_kept=self._kept,
+            rows_read=self.rows_read,
+            rows_kept=self.rows_kept,
             dropped=self._dropped,
             truncated=self._truncated,
             unknown_tokens=self._unknown,

@@ -43,13 +43,15 @@ def wait_metrics(groups: Sequence[RolloutGroup], requested_at: float, taken_at: 
     }
 
 
-def data_metrics(prompts: EpochPrompts, dropped_rows: int) -> dict[str, float]:
-    """Return the position in the data as metrics.
+def data_metrics(prompts: EpochPrompts, dropped_rows: int, names: Iterable[str]) -> dict[str, float]:
+    """Return the position in the data as metrics, and the rows of each source of a mixture.
 
     Args:
         dropped_rows: Rows left out for their length during preparation.
+        names: Names of the step's prompts.
     """
-    return {"data/epoch": prompts.cursor.epoch, "data/dropped_prompts": dropped_rows}
+    position = {"data/epoch": prompts.cursor.epoch, "data/dropped_prompts": dropped_rows}
+    return position | source_metrics(prompts, names)
 
 
 def source_metrics(prompts: EpochPrompts, names: Iterable[str]) -> dict[str, float]:

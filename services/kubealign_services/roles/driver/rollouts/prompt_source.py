@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from kubealign_services.data.epoch_shuffle import EpochCursor, RowOrder, take_rows
-from kubealign_services.data.mixture import MixtureOrder
 from kubealign_services.data.prepared import PreparedRow, PreparedRows
 
 
@@ -50,12 +49,11 @@ class EpochPrompts:
     @property
     def source_names(self) -> Sequence[str]:
         """Names of the sources of a mixture; none if the data is no mixture."""
-        return self._order.names if isinstance(self._order, MixtureOrder) else ()
+        return self._order.names
 
     def source_of(self, group_id: str) -> str | None:
         """Return the name of the source of a prompt name; None if the data is no mixture."""
-        order = self._order
-        return order.source_of(_row_index(group_id)) if isinstance(order, MixtureOrder) else None
+        return self._order.source_of(_row_index(group_id))
 
 
 class ListPrompts:

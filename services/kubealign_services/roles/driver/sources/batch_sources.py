@@ -15,7 +15,6 @@ from kubealign_services.roles.driver.metrics.batch_metrics import (
     response_metrics,
     reward_model_metrics,
     scoring_seconds,
-    source_metrics,
     source_reward_metrics,
     wait_metrics,
 )
@@ -99,7 +98,7 @@ class RowSource:
         batch = self._batches.build(names)
         await self._frozen_models.add_columns(batch, step)
         step.add({"batch/tokens": len(batch.tokens), "batch/sequences": len(batch)})
-        step.add(data_metrics(self._prompts, self._dropped_rows) | source_metrics(self._prompts, names))
+        step.add(data_metrics(self._prompts, self._dropped_rows, names))
         return batch
 
     def state_after(self, state: JobState) -> JobState:
@@ -193,8 +192,7 @@ class GroupSource:
         step.add(combine_rewards(batch, scorers.rewards, state.step + 1, state.rewards))
         step.add(source_reward_metrics(batch, self._prompts))
         step.add(response_metrics(batch, state.version))
-        step.add(data_metrics(self._prompts, self._dropped_rows))
-        step.add(source_metrics(self._prompts, self._batch_prompts))
+        step.add(data_metrics(self._prompts, self._dropped_rows, self._batch_prompts))
         step.sample_texts = collect_sample_texts(groups)
         step.attempts = {group.group_id: group.attempt for group in groups}
         step.add(

@@ -17,7 +17,6 @@ from kubealign_services.data.prepared import PreparedRow
 from kubealign_services.roles.driver.metrics.batch_metrics import (
     data_metrics,
     response_metrics,
-    source_metrics,
     source_reward_metrics,
 )
 from kubealign_services.roles.driver.metrics.logprob_gap_gate import LogprobGapGate
@@ -173,8 +172,7 @@ class RoundMaker:
             reference=False,
         )
         step.add(response_metrics(batch, state.version))
-        step.add(data_metrics(supply, plan.dropped_rows))
-        step.add(source_metrics(supply, [group.group_id for group in groups]))
+        step.add(data_metrics(supply, plan.dropped_rows, [group.group_id for group in groups]))
         await self._check_logprob_gap(batch, step)
         # The state stays unchanged until a step of the round is done.
         samples = RoundSamples(groups, supply, list(buffer.failed_prompts), copy.deepcopy(state.rewards))
