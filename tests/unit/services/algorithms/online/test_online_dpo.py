@@ -57,10 +57,10 @@ def ipo(chosen: list[Tensor], rejected: list[Tensor], lengths: tuple[int, int]) 
     ("loss_type", "formula"), [(spec.PreferenceLoss.SIGMOID, trl_sigmoid), (spec.PreferenceLoss.IPO, ipo)]
 )
 def test_value_and_gradient_equal_the_published_formula(loss_type: spec.PreferenceLoss, formula: Any) -> None:
-    whole = sampled()
-    spans, reference = slow_spans(whole), whole.token("reference_logprobs")
+    batch_of_all = sampled()
+    spans, reference = slow_spans(batch_of_all), batch_of_all.token("reference_logprobs")
     weights = WEIGHTS.clone().requires_grad_()
-    logprobs = stand_in(whole, weights).logprobs
+    logprobs = stand_in(batch_of_all, weights).logprobs
     assert logprobs is not None
 
     def sums(sample: int) -> list[Tensor]:
@@ -138,7 +138,7 @@ def test_a_step_without_pairs_has_a_gradient_of_zero(loss_type: spec.PreferenceL
 
 
 def test_the_overlong_penalty_can_turn_a_pair() -> None:
-    """Of two responses of 3 and 1 tokens at a limit of 5, the better one loses 1.5 of its reward."""
+    """The better one of two responses, of 3 and 1 tokens at a limit of 5, loses 1.5 of its reward."""
     batch = random_batch([3, 1, 5, 5], [0, 0, 1, 1])
     batch.sequence_columns["rewards"] = torch.tensor([1.0, 0.5, 1.0, 0.0], dtype=torch.float64)
     batch, _, metrics = trained(batch, overlong=spec.OverlongPenalty(buffer_tokens=4, penalty=3.0))

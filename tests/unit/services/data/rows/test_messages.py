@@ -79,8 +79,8 @@ def test_a_system_message_is_added_where_the_row_has_none() -> None:
         "messages": [system, question],
         "id": 1,
     }
-    kept = {"messages": [own, question]}
-    assert with_system_message(kept, ["messages"], "Be brief.") is kept
+    with_own = {"messages": [own, question]}
+    assert with_system_message(with_own, ["messages"], "Be brief.") is with_own
     pair = {"chosen": [question], "rejected": [question]}
     assert with_system_message(pair, ["chosen", "rejected"], "Be brief.") == {
         "chosen": [system, question],
