@@ -112,8 +112,8 @@ def _write_source(
         room = encoder.room
         raise DataError(
             f"{spec_path}: nothing is left of {source.name}: all {encoder.rows_read - read_before} rows were "
-            f"dropped, because they have more tokens than there is room for ({room.prompt or 'any number'} in "
-            f"a prompt, {room.sequence or 'any number'} with its response)"
+            f"dropped, because they have more tokens than there is room for ({room.prompt or 'any number'} "
+            f"in a prompt, {room.sequence or 'any number'} with its response)"
         )
     return rows_kept
 
