@@ -1,5 +1,6 @@
 """The torch backend on a GPU: agreement with a CPU, bf16, memory against the plan, released memory."""
 
+import gc
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +27,15 @@ pytestmark = pytest.mark.timeout(120)
 Figure = Callable[[str], None]
 SEQUENCES, LENGTH = 16, 256
 WORK = Workload(prompt=1, response=LENGTH - 1, sequences=SEQUENCES, epochs=1, updates=1)
+
+
+@pytest.fixture
+def allocated_before() -> int:
+    """Free what earlier tests left, and return the bytes that are still allocated on the device."""
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    return torch.cuda.memory_allocated()
 
 
 def spec(precision: Precision) -> Trainer:
@@ -69,16 +79,13 @@ def test_bf16_learns_like_fp32(folder: Path, figure: Figure) -> None:
 
 @pytest.mark.parametrize("precision", list(Precision))
 def test_plan_is_within_a_tenth_of_allocated_memory(
-    folder: Path, figure: Figure, precision: Precision
+    folder: Path, figure: Figure, allocated_before: int, precision: Precision
 ) -> None:
     shape = parse_model_shape(read_config(folder / "config.json"), "model")
     moment = trainer_memory(TrainedModel(shape, spec(precision), WORK, Device.GPU))
-    torch.cuda.empty_cache()
-    before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
     started = time.monotonic()
     stepped(folder, precision)
-    took = torch.cuda.max_memory_allocated() - before
+    took = torch.cuda.max_memory_allocated() - allocated_before
     planned = moment.total - CUDA_CONTEXT_BYTES
     tokens = 3 * SEQUENCES * LENGTH / (time.monotonic() - started)
     free, total = torch.cuda.mem_get_info()
@@ -90,13 +97,12 @@ def test_plan_is_within_a_tenth_of_allocated_memory(
     assert took == pytest.approx(planned, rel=0.1)
 
 
-def test_idle_reference_releases_its_memory(folder: Path, figure: Figure) -> None:
-    before = torch.cuda.memory_allocated()
+def test_idle_reference_releases_its_memory(folder: Path, figure: Figure, allocated_before: int) -> None:
     model = FrozenTorchModel.load(folder, Head.LANGUAGE_MODEL, Precision.BFLOAT16, 2048)
-    awake = torch.cuda.memory_allocated() - before
+    awake = torch.cuda.memory_allocated() - allocated_before
     expected: Any = model.forward(batch(), frozenset({"logprobs"}))["logprobs"]
     model.offload()
-    resting = torch.cuda.memory_allocated() - before
+    resting = torch.cuda.memory_allocated() - allocated_before
     figure(f"awake {awake >> 20} MiB, resting {resting >> 20}")
     assert awake > 1 << 27 and resting < awake / 10
     assert torch.equal(model.forward(batch(), frozenset({"logprobs"}))["logprobs"], expected)
