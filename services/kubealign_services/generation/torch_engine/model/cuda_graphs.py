@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kubealign_services.generation.torch_engine.attention.flash_plan import FlashBatch, FlashPlan
 from kubealign_services.generation.torch_engine.attention.gathered_plan import slot_mapping
+from kubealign_services.generation.torch_engine.attention.gpu_plan import FlashBatch, FlashPlan
 from kubealign_services.generation.torch_engine.kv_cache.paged_kv_cache import PagedKVCache
 from kubealign_services.generation.torch_engine.model.causal_model import CausalModel
 from kubealign_services.generation.torch_engine.ragged_batch import PAGE_TOKENS, RaggedBatch

@@ -15,8 +15,8 @@ from kubealign_services.generation.torch_engine.attention.attention_plan import 
     EngineAttentionPlan,
     FullSequencePlan,
 )
-from kubealign_services.generation.torch_engine.attention.flash_plan import FlashPlan, flash_attention_works
 from kubealign_services.generation.torch_engine.attention.gathered_plan import GatheredPlan
+from kubealign_services.generation.torch_engine.attention.gpu_plan import FlashPlan, flash_attention_works
 from kubealign_services.generation.torch_engine.attention.paged_plan import PagedPlan
 from kubealign_services.generation.torch_engine.cpu.bfloat16_conversion import has_compiled_kernels
 from kubealign_services.generation.torch_engine.cpu.kernel_threads import limit_threads
