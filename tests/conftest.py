@@ -14,6 +14,9 @@ from support.longest_first import weight
 os.environ.setdefault("KUBEALIGN_RUN_DASHBOARD", "off")
 # Tests and the processes of their jobs share the cores, so idle OpenMP threads sleep instead of spinning.
 os.environ.setdefault("GOMP_SPINCOUNT", "0")
+if not Path("/dev/nvidiactl").exists():
+    # Without a GPU, GPU kernels are interpreted. Read when triton is imported.
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 settings.register_profile("kubealign", deadline=None)
 settings.load_profile("kubealign")

@@ -1,12 +1,14 @@
 """Attention over pages by gathering them: for every model, dtype and device, in torch's own operations."""
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from kubealign_services.generation.torch_engine.kv_cache.paged_kv_cache import PagedKVCache
@@ -16,6 +18,8 @@ from kubealign_services.generation.torch_engine.ragged_batch import PAGE_TOKENS,
 # are short: more groups mean more operations, fewer groups more padding.
 MIN_CONTEXT_SHARE = 0.75
 SHORT_CONTEXT = 64
+# Without cuDNN, which compiles anew for each new shape: nearly every pass has one.
+_GPU_BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,8 @@ class GatheredPlan:
         cached_keys.flatten(0, 1)[self._slots] = keys.transpose(0, 1)
         cached_values.flatten(0, 1)[self._slots] = values.transpose(0, 1)
         out = values.new_empty(queries.shape[1], queries.shape[0], values.shape[2])
-        self._rows.attend((cached_keys, cached_values), queries, keys, values, scaling, window, out)
+        with sdpa_kernel(_GPU_BACKENDS) if queries.is_cuda else nullcontext():
+            self._rows.attend((cached_keys, cached_values), queries, keys, values, scaling, window, out)
         return out
 
 

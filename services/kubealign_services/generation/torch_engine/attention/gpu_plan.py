@@ -1,5 +1,6 @@
-"""Attention plan for a GPU by torch's FlashAttention over pages, without gathering."""
+"""Attention plan for a GPU: a kernel over the pages, which can be recorded in a CUDA graph."""
 
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -17,48 +18,53 @@ from kubealign_services.generation.torch_engine.attention.gathered_plan import G
 from kubealign_services.generation.torch_engine.kv_cache.paged_kv_cache import PagedKVCache
 from kubealign_services.generation.torch_engine.ragged_batch import PAGE_TOKENS, RaggedBatch
 
-# bfloat16 has 8 significant bits.
-_TOLERANCE = 0.03
+log = logging.getLogger(__name__)
+
+# Relative and absolute: bfloat16 has 8 significant bits, float16 11; float32 is not rounded to TF32.
+_TOLERANCE = {torch.bfloat16: 0.03, torch.float16: 0.01, torch.float32: 1e-4}
 
 
 @dataclass(frozen=True)
-class FlashBatch:
-    """Device tensors of a batch.
+class DeviceBatch:
+    """A batch on the device.
 
-    slots: int64 [T], the slot of each new token, page * PAGE_TOKENS + offset. starts: int32 [n + 1], the
-    start of each sequence's new tokens, and the end. page_tables: int32 [n, most]. context_lengths: int32
-    [n].
+    lengths: the new tokens of each sequence, int64 [n], in the host's memory. slots: int64 [T], the slot of
+    each new token, page * PAGE_TOKENS + offset. starts: int32 [n + 1], the start of each sequence's new
+    tokens, and the end. page_tables: int32 [n, most]. context_lengths: int32 [n].
     """
 
+    lengths: NDArray[np.int64]
     slots: Tensor
     starts: Tensor
     page_tables: Tensor
     context_lengths: Tensor
 
-
-class FlashPlan:
-    """An EngineAttentionPlan over device tensors, which can be recorded in a CUDA graph.
-
-    longest_new, longest: largest number of new tokens, and of all tokens, of a sequence.
-    """
-
-    def __init__(self, cache: PagedKVCache, batch: FlashBatch, longest_new: int, longest: int) -> None:
-        self._cache = cache
-        self._batch = batch
-        self._longest_new, self._longest = longest_new, longest
-
     @classmethod
-    def from_batch(cls, batch: RaggedBatch, cache: PagedKVCache, device: torch.device) -> "FlashPlan":
+    def copy_of(cls, batch: RaggedBatch, device: torch.device) -> "DeviceBatch":
+        """Copy a batch to the device."""
+
         def moved(array: NDArray[Any], dtype: torch.dtype) -> Tensor:
             return torch.from_numpy(np.ascontiguousarray(array)).to(device, dtype)
 
-        tensors = FlashBatch(
+        return cls(
+            lengths=batch.lengths,
             slots=moved(slot_mapping(batch), torch.int64),
             starts=moved(np.concatenate(([0], np.cumsum(batch.lengths))), torch.int32),
             page_tables=moved(batch.page_tables, torch.int32),
             context_lengths=moved(batch.context_lengths, torch.int32),
         )
-        return cls(cache, tensors, int(batch.lengths.max()), int(batch.context_lengths.max()))
+
+
+class GpuPlan:
+    """An EngineAttentionPlan over a DeviceBatch.
+
+    A second pass over the same plan allocates nothing on the host, so that it can be recorded.
+    """
+
+    def __init__(self, cache: PagedKVCache, batch: DeviceBatch) -> None:
+        self._cache = cache
+        self._batch = batch
+        self._blocks: dict[int, tuple[Tensor, Tensor]] = {}
 
     def attend(
         self,
@@ -69,33 +75,40 @@ class FlashPlan:
         scaling: float | None,
         window: int | None,
     ) -> Tensor:
-        from torch.nn.attention.varlen import varlen_attn
+        # Imported lazily: builds of torch without a GPU have no Triton compiler.
+        from kubealign_services.generation.torch_engine.gpu import attention_kernel as kernel
 
-        cached = self._cache.layer(layer)
+        batch, cached = self._batch, self._cache.layer(layer)
         for states, block in zip((keys, values), cached, strict=True):
-            block.flatten(0, 1).index_copy_(0, self._batch.slots, states.transpose(0, 1))
-        out = varlen_attn(
-            queries.transpose(0, 1).contiguous(),
-            *cached,
-            self._batch.starts,
-            None,
-            self._longest_new,
-            self._longest,
-            scale=scaling,
-            # Number of earlier and later tokens that a token sees.
-            window_size=(-1 if window is None else window - 1, 0),
-            enable_gqa=queries.shape[0] != keys.shape[0],
-            seqused_k=self._batch.context_lengths,
-            block_table=self._batch.page_tables,
+            block.flatten(0, 1).index_copy_(0, batch.slots, states.transpose(0, 1))
+        sharing = queries.shape[0] // keys.shape[0]
+        rows = kernel.DECODE_ROWS if batch.lengths.max() == 1 else kernel.PREFILL_ROWS
+        if sharing not in self._blocks:
+            sequences, starts = kernel.query_blocks(batch.lengths, sharing, rows)
+            device = batch.slots.device
+            self._blocks[sharing] = (
+                torch.from_numpy(sequences).to(device),
+                torch.from_numpy(starts).to(device),
+            )
+        return kernel.paged_attention(
+            queries,
+            cached,
+            self._blocks[sharing],
+            rows,
+            batch.starts,
+            batch.page_tables,
+            batch.context_lengths,
+            scaling,
+            window,
         )
-        assert isinstance(out, Tensor)
-        return out
 
 
 @torch.inference_mode()
-def flash_attention_works(uses: Iterable[LayerAttention], dtype: torch.dtype, device: torch.device) -> bool:
-    """Return True where FlashAttention agrees with gathering, for the widths, windows and heads of these
-    layers, on this device: the supported pages depend on its version.
+def gpu_attention_works(uses: Iterable[LayerAttention], dtype: torch.dtype, device: torch.device) -> bool:
+    """Return True where the kernel agrees with gathering on this device, for the widths, windows and heads of
+    these layers.
+
+    Otherwise, for example without a C compiler, which Triton needs, a warning says why.
     """
     batch = RaggedBatch(
         tokens=np.zeros(8, np.int64),
@@ -108,12 +121,18 @@ def flash_attention_works(uses: Iterable[LayerAttention], dtype: torch.dtype, de
     for use in set(uses):
         gathered = _attend_random(use, batch, dtype, device, lambda c: GatheredPlan(batch, c, dtype, device))
         try:
-            flash = _attend_random(
-                use, batch, dtype, device, lambda c: FlashPlan.from_batch(batch, c, device)
+            compiled = _attend_random(
+                use, batch, dtype, device, lambda c: GpuPlan(c, DeviceBatch.copy_of(batch, device))
             )
-        except (ImportError, RuntimeError, TypeError, ValueError):  # it raises for unsupported arguments
+        except Exception:  # compilers and drivers raise errors of many types
+            log.warning("the attention kernel does not run here: generation will be slow", exc_info=True)
             return False
-        if not torch.allclose(flash, gathered, atol=_TOLERANCE, rtol=_TOLERANCE):
+        difference = float((compiled - gathered).abs().max())
+        if not torch.allclose(compiled, gathered, atol=_TOLERANCE[dtype], rtol=_TOLERANCE[dtype]):
+            log.warning(
+                "the attention kernel differs from torch's attention by %.3g: generation will be slow",
+                difference,
+            )
             return False
     return True
 

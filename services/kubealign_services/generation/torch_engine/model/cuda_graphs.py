@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kubealign_services.generation.torch_engine.attention.gathered_plan import slot_mapping
-from kubealign_services.generation.torch_engine.attention.gpu_plan import FlashBatch, FlashPlan
+from kubealign_services.generation.torch_engine.attention.gpu_plan import DeviceBatch, GpuPlan
 from kubealign_services.generation.torch_engine.kv_cache.paged_kv_cache import PagedKVCache
 from kubealign_services.generation.torch_engine.model.causal_model import CausalModel
 from kubealign_services.generation.torch_engine.ragged_batch import PAGE_TOKENS, RaggedBatch
@@ -89,8 +89,8 @@ class DecodingGraphs:
         tables = torch.zeros(size, pages, dtype=torch.int32, device=device)
         contexts = torch.ones(size, dtype=torch.int32, device=device)
         starts = torch.arange(size + 1, dtype=torch.int32, device=device)
-        batch = FlashBatch(slots, starts, tables, contexts)
-        plan = FlashPlan(self._cache, batch, 1, self._model.context)
+        batch = DeviceBatch(np.ones(size, np.int64), slots, starts, tables, contexts)
+        plan = GpuPlan(self._cache, batch)
         # Recording writes to page 0: its contents are saved and restored.
         saved = [[block[:1].clone() for block in self._cache.layer(layer)] for layer in self._model.layers]
         stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

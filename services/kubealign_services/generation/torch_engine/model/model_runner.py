@@ -16,7 +16,11 @@ from kubealign_services.generation.torch_engine.attention.attention_plan import 
     FullSequencePlan,
 )
 from kubealign_services.generation.torch_engine.attention.gathered_plan import GatheredPlan
-from kubealign_services.generation.torch_engine.attention.gpu_plan import FlashPlan, flash_attention_works
+from kubealign_services.generation.torch_engine.attention.gpu_plan import (
+    DeviceBatch,
+    GpuPlan,
+    gpu_attention_works,
+)
 from kubealign_services.generation.torch_engine.attention.paged_plan import PagedPlan
 from kubealign_services.generation.torch_engine.cpu.bfloat16_conversion import has_compiled_kernels
 from kubealign_services.generation.torch_engine.cpu.kernel_threads import limit_threads
@@ -84,8 +88,10 @@ class LocalModelRunner:
         self.page_bytes = self._cache.page_bytes
         on_gpu = self.device.type == "cuda"
         self._limit_threads = limit_threads if shares_cores and not on_gpu else _keep_threads
-        self._uses_flash = on_gpu and flash_attention_works(model.layers.values(), model.dtype, self.device)
-        self._graphs = DecodingGraphs(model, self._cache) if self._uses_flash else None
+        self._uses_gpu_kernel = on_gpu and gpu_attention_works(
+            model.layers.values(), model.dtype, self.device
+        )
+        self._graphs = DecodingGraphs(model, self._cache) if self._uses_gpu_kernel else None
 
     @property
     def pages(self) -> int:
@@ -110,8 +116,8 @@ class LocalModelRunner:
     def _plan(self, batch: RaggedBatch) -> EngineAttentionPlan:
         if has_compiled_kernels(self.device, self.model.dtype):
             return PagedPlan(batch, self._cache, self.model.dtype)
-        if self._uses_flash:
-            return FlashPlan.from_batch(batch, self._cache, self.device)
+        if self._uses_gpu_kernel:
+            return GpuPlan(self._cache, DeviceBatch.copy_of(batch, self.device))
         return GatheredPlan(batch, self._cache, self.model.dtype, self.device)
 
     def copy_pages(self, sources: list[int], targets: list[int]) -> None:

@@ -3,8 +3,6 @@
 
 Used on CUDA in half precision when a trial on the device matches `scaled_dot_product_attention`; otherwise
 `packed_attention` pads.
-
-Not yet run on a GPU.
 """
 
 from collections.abc import Callable
@@ -14,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from kubealign_services.training.torch_backend.packing.shared_prompts import SharedPack
@@ -79,18 +78,20 @@ def ragged_attention(
     """
     if plan.pack_indices is not None:
         query, key, value = query[plan.pack_indices], key[plan.pack_indices], value[plan.pack_indices]
-    output: Tensor = _varlen_kernel()(
-        query.contiguous(),
-        key.contiguous(),
-        value.contiguous(),
-        plan.offsets,
-        plan.offsets,
-        plan.max_length,
-        plan.max_length,
-        scale=scaling,
-        window_size=(-1 if window is None else window - 1, 0),
-        enable_gqa=query.shape[1] != key.shape[1],
-    )
+    # Not by cuDNN, which torch prefers on some devices: it compiles anew for each new shape of a micro-batch.
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        output: Tensor = _varlen_kernel()(
+            query.contiguous(),
+            key.contiguous(),
+            value.contiguous(),
+            plan.offsets,
+            plan.offsets,
+            plan.max_length,
+            plan.max_length,
+            scale=scaling,
+            window_size=(-1 if window is None else window - 1, 0),
+            enable_gqa=query.shape[1] != key.shape[1],
+        )
     return output if plan.computed_indices is None else output[plan.computed_indices]
 
 

@@ -1,0 +1,1 @@
+"""Compiled kernels of the engine's forward pass on a GPU."""
