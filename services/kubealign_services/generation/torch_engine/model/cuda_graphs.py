@@ -24,10 +24,12 @@ MAX_SEQUENCES = 256
 class _Graph:
     """One recording with its input and output tensors.
 
-    Their addresses are fixed; each pass fills the inputs and reads the logits.
+    Their addresses are fixed; each pass fills the inputs and reads the logits. plan: owns tensors that the
+    recording reads.
     """
 
     graph: Any
+    plan: GpuPlan
     tokens: Tensor
     positions: Tensor
     slots: Tensor
@@ -105,7 +107,7 @@ class DecodingGraphs:
         for layer, blocks in zip(self._model.layers, saved, strict=True):
             for block, first_page in zip(self._cache.layer(layer), blocks, strict=True):
                 block[:1] = first_page
-        return _Graph(graph, tokens, positions, slots, tables, contexts, logits)
+        return _Graph(graph, plan, tokens, positions, slots, tables, contexts, logits)
 
 
 def _padded_size(rows: int) -> int:
