@@ -91,11 +91,13 @@ class GroupBufferOptions:
         failure_count: Prompts that failed earlier in the job.
         continuations: Prompt -> tokens of responses that are not sampled but scored for their
             log-probability.
+        on_drop: Called with each group that dynamic sampling drops.
     """
 
     failure_count: int = 0
     dynamic_sampling: DynamicSamplingFilter | None = None
     continuations: Mapping[str, Sequence[Sequence[int]]] = field(default_factory=dict)
+    on_drop: Callable[[RolloutGroup], None] | None = None
 
 
 class GroupBuffer:
@@ -120,6 +122,7 @@ class GroupBuffer:
         options = options or GroupBufferOptions()
         self._continuations = options.continuations
         self._dynamic_sampling = options.dynamic_sampling or DynamicSamplingFilter((), 0)
+        self._on_drop = options.on_drop
         self._collector = collector
         self._prompts = prompts
         self._plan = plan
@@ -210,6 +213,8 @@ class GroupBuffer:
         ]
         for group in uninformative:
             self._tracker.remove(group.group_id)
+            if self._on_drop is not None:
+                self._on_drop(group)
         return bool(uninformative)
 
     def _list_oldest(self) -> list[RolloutGroup]:

@@ -368,10 +368,15 @@ async def test_uninformative_groups_are_dropped_and_replaced() -> None:
     # Rows 0 and 2 have identical rewards for all samples.
     rewards = {"0": [1.0, 1], "1": [0.0, 1], "2": [0.0, 0], "3": [1.0, 0], "4": [0.5, 0], "5": [1.0, 1]}
     async with exchange(rewards=rewards.__getitem__) as (opened, _, _asked):
-        options = GroupBufferOptions(dynamic_sampling=DynamicSamplingFilter(REWARDS, 6))
+        dropped: list[RolloutGroup] = []
+        options = GroupBufferOptions(
+            dynamic_sampling=DynamicSamplingFilter(REWARDS, 6), on_drop=dropped.append
+        )
         buffer = GroupBuffer(opened, epochs(), plan(), "train", ("exact",), options)
         taken = await buffer.take_batch(version=0)
         assert [group.group_id for group in taken] == ["0/1", "0/3", "0/4"]
+        assert [group.group_id for group in dropped] == ["0/0", "0/2"]
+        assert [group.score(0, "exact").reward for group in dropped] == [1.0, 0.0]
         assert buffer.uninformative_groups == 2
         assert buffer.outstanding_prompts == []
 
