@@ -7,24 +7,38 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from kubealign_services.checkpoints.durable_files import fsync_path, replace_file
 
+#: Name of the history in the run directory.
+HISTORY_FILE = "history.jsonl"
+
 
 class CorruptHistory(ValueError):
     """A line other than the last one cannot be read. Names the line."""
 
 
 class TrainedStep(BaseModel):
-    """One completed TrainStep. prompts: ids of the prompts trained on; empty for a step without prompts."""
+    """One completed TrainStep.
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    prompts: ids of the prompts trained on; empty for a step without prompts. dropped: with a curriculum, ids
+    of the prompts that dynamic sampling dropped from the step. mean_rewards: with a curriculum, the mean
+    reward of each of `prompts`, then of each of `dropped`.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     fence: int
     step: int
     version: int
     prompts: list[str]
+    dropped: list[str] = []
+    mean_rewards: list[float] = []
+
+    def to_line(self) -> bytes:
+        """Return the line of the step, without fields that only a curriculum sets if there is none."""
+        return self.model_dump_json(exclude_defaults=True).encode() + b"\n"
 
 
 class StepHistory:
-    """The file `history.jsonl`.
+    """The file HISTORY_FILE.
 
     A crash during an append leaves a torn last line, which counts as not written.
     """
@@ -39,7 +53,7 @@ class StepHistory:
         try:
             end = _complete_bytes(descriptor)
             os.ftruncate(descriptor, end)
-            rest = memoryview(line.model_dump_json().encode() + b"\n")
+            rest = memoryview(line.to_line())
             while rest:
                 written = os.pwrite(descriptor, rest, end)
                 end += written
@@ -67,7 +81,7 @@ class StepHistory:
         """Remove the steps after `step`, as after a rollback. Raises CorruptHistory, OSError."""
         remaining = [line for line in self.read() if line.step <= step]
         if self._path.exists():
-            replace_file(self._path, (line.model_dump_json().encode() + b"\n" for line in remaining))
+            replace_file(self._path, (line.to_line() for line in remaining))
 
 
 def _complete_bytes(descriptor: int) -> int:

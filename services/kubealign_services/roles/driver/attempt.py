@@ -11,6 +11,7 @@ from kubealign.replay.plan import ReplayPlan, read_replay_plan
 from kubealign.replay.record import FOLDER
 from kubealign.spec.algorithms import IterativeSpec
 from kubealign_services.algorithms.contract import outputs_before_step
+from kubealign_services.checkpoints.history import HISTORY_FILE
 from kubealign_services.checkpoints.store import CheckpointCorrupted, CheckpointStore, StoredCheckpoint
 from kubealign_services.data.prepared import PreparedJob
 from kubealign_services.messaging.contract import Bus
@@ -159,7 +160,7 @@ async def _build_run(
     sync: WeightSync = NoSync()
     if replay is None:
         sync = await build_weight_sync(context, bus, stack)
-    history = TrainingHistory(run_dir / "history.jsonl", trainer.fence)
+    history = TrainingHistory(run_dir / HISTORY_FILE, trainer.fence)
     history.resume_at(state)
     rollout = job.spec.effective_rollout if job.spec.algorithm.value.online else None
     frozen_models = build_frozen_models(context)

@@ -29,6 +29,17 @@ def test_steps_read_back_in_order(tmp_path: Path) -> None:
     assert history.read() == [step(1), step(2), step(3)]
 
 
+def test_mean_rewards_read_back_and_are_left_out_where_there_are_none(tmp_path: Path) -> None:
+    history = StepHistory(tmp_path / "history.jsonl")
+    measured = step(2).model_copy(update={"dropped": ["0:9"], "mean_rewards": [0.1, 1 / 3, 1.0]})
+    history.append(step(1))
+    history.append(measured)
+    history.truncate_after(2)
+    assert history.read() == [step(1), measured]
+    first, _ = (tmp_path / "history.jsonl").read_text().splitlines()
+    assert first == '{"fence":1,"step":1,"version":1,"prompts":["0:2","0:3"]}'
+
+
 def test_rollback_removes_later_steps(tmp_path: Path) -> None:
     history = StepHistory(tmp_path / "history.jsonl")
     for number in (1, 2, 3, 4):
