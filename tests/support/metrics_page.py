@@ -7,7 +7,7 @@ from pathlib import Path
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 #: Reported only with an option of the spec: training in fp16, an importance correction, an overlong penalty,
 #: a dual clip, another trust region, a likelihood of good responses, a mask, a workflow, a validation, a
-#: mixture of sources, or reward models beside the critic.
+#: mixture of sources, a curriculum, or reward models beside the critic.
 ASKED_FOR = (
     "seconds/record",
     "seconds/score/critic",
@@ -28,6 +28,7 @@ ASKED_FOR = (
     "reward/overlong_penalty",
     "reward/source/",
     "data/source/",
+    "curriculum/",
     "rollout/turns",
     "rollout/tool_errors",
 )

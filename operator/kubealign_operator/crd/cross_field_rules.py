@@ -18,7 +18,12 @@ from kubealign.spec.algorithms import (
     RowKind,
 )
 from kubealign.spec.base import field_alias
-from kubealign.spec.cross_field_validation import READS_ALL_ROWS, missing_length_message
+from kubealign.spec.cross_field_validation import (
+    NO_MEAN_REWARD,
+    NO_SAMPLES_OF_STEPS,
+    READS_ALL_ROWS,
+    missing_length_message,
+)
 from kubealign.spec.field_lookup import nested_model
 from kubealign.spec.sections.engines import Engine
 from kubealign.spec.sections.rollout import EXTERNAL_ENGINES, Rollout
@@ -43,6 +48,7 @@ def cross_field_rules() -> Iterator[CelRule]:
         yield _length_rule(name, algorithm_is_set, model)
         yield from _data_rules(name, algorithm_is_set, model)
         yield from _reward_rules(name, algorithm_is_set, model.rewards)
+        yield from _curriculum_rules(name, algorithm_is_set, model)
         yield from _critic_rules(name, algorithm_is_set, has_critic=model.critic)
         yield from _reference_rules(name, algorithm_is_set, model)
         yield from _rollout_rules(name, algorithm_is_set, model)
@@ -184,6 +190,18 @@ def _reward_rules(name: str, algorithm_is_set: str, use: Requirement) -> Iterato
         remedy = "remove them (validation.sampling.scores measures samples)"
         message = f"{name} does not use rewards: {remedy}"
         yield CelRule(implies(algorithm_is_set, "self.rewards.size() == 0"), message, field_path=".rewards")
+
+
+def _curriculum_rules(name: str, algorithm_is_set: str, model: type[AlgorithmSpec]) -> Iterator[CelRule]:
+    curriculum = "has(self.data.prompts) && has(self.data.prompts.curriculum)"
+    if not model.online:
+        condition, problem = f"!({curriculum})", f"{name} {NO_SAMPLES_OF_STEPS}"
+    elif model.rewards is Requirement.ALLOWED:
+        condition, problem = f"!({curriculum}) || self.rewards.size() > 0", NO_MEAN_REWARD
+    else:
+        return
+    field = ".data.prompts.curriculum"
+    yield CelRule(implies(algorithm_is_set, condition), problem, field_path=field)
 
 
 def _ratings_rule(name: str, algorithm_is_set: str) -> CelRule:

@@ -24,7 +24,7 @@ from kubealign.spec.algorithms import (
 )
 from kubealign.spec.algorithms.on_policy_distillation import KL_REMEDY, OnPolicyDistillationSpec
 from kubealign.spec.base import SpecUnion, field_alias
-from kubealign.spec.cross_field_validation import READS_ALL_ROWS, RESERVED_NAMES
+from kubealign.spec.cross_field_validation import READS_ALL_ROWS, RESERVED_NAMES, VALIDATES_ALL_PROMPTS
 from kubealign.spec.field_lookup import item_type, nested_model
 from kubealign.spec.job import Critic, Reference
 from kubealign.spec.pods.template import (
@@ -36,6 +36,7 @@ from kubealign.spec.pods.template import (
     PodMetadata,
 )
 from kubealign.spec.pods.volumes import RESERVED_FOLDERS, RESERVED_VOLUME_PREFIX, Volume, VolumeMount
+from kubealign.spec.sections.curriculum import NO_POOL, OVERLAPPING_POOLS, PromptCurriculum
 from kubealign.spec.sections.data import (
     Data,
     DemonstrationDataset,
@@ -312,6 +313,14 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
     WeightBounds: [CelRule("self.low < self.high", "must be below high", field_path=".low")],
     ClipCov: [CelRule("self.low < self.high", "must be below high", field_path=".low")],
     PromptDataset: _DATASET_RULES,
+    PromptCurriculum: [
+        CelRule("has(self.easy) || has(self.hard)", NO_POOL),
+        CelRule(
+            "!has(self.easy) || !has(self.hard) || self.hard.atMost < self.easy.atLeast",
+            OVERLAPPING_POOLS,
+            field_path=".hard.atMost",
+        ),
+    ],
     DemonstrationDataset: _DATASET_RULES,
     PreferenceDataset: _DATASET_RULES,
     RatingDataset: _DATASET_RULES,
@@ -415,7 +424,12 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
             ),
             f"validation reads {READS_ALL_ROWS}, and name groupBy",
             field_path=".data",
-        )
+        ),
+        CelRule(
+            "!has(self.data.prompts) || !has(self.data.prompts.curriculum)",
+            VALIDATES_ALL_PROMPTS,
+            field_path=".data",
+        ),
     ],
     EarlyStopping: [
         CelRule(

@@ -40,6 +40,11 @@ RESERVED_NAMES = {"reference": "the reference model", "teacher": "the teacher", 
 #: Reason to refuse a mixture where every row is read once.
 READS_ALL_ROWS = "every row once, so weights have no effect: set source with paths of all files"
 
+#: Reasons to refuse a curriculum.
+NO_SAMPLES_OF_STEPS = "does not sample the prompts of each step: remove it"
+NO_MEAN_REWARD = "there are no rewards to assign prompts by: name at least one, or remove it"
+VALIDATES_ALL_PROMPTS = "validation samples every prompt: remove it"
+
 
 def cross_field_problems(fields: Mapping[str, Any]) -> Iterator[FieldProblem]:
     """Yield every violated rule, as far as the given fields (by snake_case name) allow a check."""
@@ -188,6 +193,26 @@ def _check_validation_mixture(validation: Validation | None) -> Iterator[FieldPr
         rows = validation.data
         path = ("validation", "data", rows.member, "mixture")
         yield path, rows.value.mixture, f"validation reads {READS_ALL_ROWS}, and name groupBy"
+
+
+def _check_curriculum(algorithm: Algorithm, data: Data, rewards: list[Reward]) -> Iterator[FieldProblem]:
+    entry = None if data.prompts is None else data.prompts.curriculum
+    if entry is None:
+        return
+    path, names = ("data", "prompts", "curriculum"), [reward.name for reward in rewards]
+    if not algorithm.value.online:
+        yield path, entry, f"{_algorithm_name(algorithm)} {NO_SAMPLES_OF_STEPS}"
+    elif not rewards:
+        yield path, entry, NO_MEAN_REWARD
+    elif entry.by is not None and entry.by not in names:
+        yield (*path, "by"), entry.by, f"there is no such reward: name one of {', '.join(names)}"
+
+
+def _check_validation_curriculum(validation: Validation | None) -> Iterator[FieldProblem]:
+    prompts = None if validation is None else validation.data.prompts
+    if prompts is not None and prompts.curriculum is not None:
+        path = ("validation", "data", "prompts", "curriculum")
+        yield path, prompts.curriculum, VALIDATES_ALL_PROMPTS
 
 
 def _check_token_ids(algorithm: Algorithm, data: Data) -> Iterator[FieldProblem]:
@@ -352,6 +377,8 @@ _CHECKS: tuple[Callable[..., Iterator[FieldProblem]], ...] = (
     _check_turns,
     _check_mixture,
     _check_validation_mixture,
+    _check_curriculum,
+    _check_validation_curriculum,
     _check_token_ids,
     _check_ratings,
     _check_trainer,

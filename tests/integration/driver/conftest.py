@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -159,6 +159,8 @@ class Worker:
         # Versions that are refused once.
         self.refuses: set[int] = set()
         self.announced: list[refit_pb2.WeightsAnnouncement] = []
+        # Reward of a sample of a work item.
+        self.reward: Callable[[rollout_pb2.WorkItem, int], float] = lambda item, sample: float(sample)
 
     async def take_weights(self) -> None:
         async for data in self._bus.latest("refit"):
@@ -204,7 +206,8 @@ class Worker:
             "attempt": item.attempt,
             "sample": sample,
         }
-        score = scoring_pb2.Score(**common, digest=sequence.digest, source="letters", reward=float(sample))
+        reward = self.reward(item, sample)
+        score = scoring_pb2.Score(**common, digest=sequence.digest, source="letters", reward=reward)
         rollout = rollout_pb2.Rollout(
             **common, worker="rollout-7", sequence=sequence, purpose=item.purpose, columns=item.columns
         )

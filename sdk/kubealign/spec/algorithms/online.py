@@ -26,7 +26,9 @@ class OnlineSpec(AlgorithmSpec):
         le=MAX_INT32,
         description="End the job after as many steps as this many epochs over the prompts take, unless "
         "maxSteps ends it earlier; the learning rate schedule then ends with them. The last step is filled "
-        "with prompts of the next epoch. Replacements of failed or dropped groups are not counted.",
+        "with prompts of the next epoch. Replacements of failed or dropped groups are not counted. With "
+        "data.prompts.curriculum the number of steps is the same: prompts of further epochs take the place "
+        "of skipped ones.",
     )
     minibatch_sequences: int | None = Field(
         None,

@@ -25,6 +25,7 @@ from kubealign.spec.base import (
 )
 from kubealign.spec.paths import resolve_path
 from kubealign.spec.placeholders import check_placeholders
+from kubealign.spec.sections.curriculum import PromptCurriculum
 
 #: Name of a column of the data set.
 Column: TypeAlias = ShortText
@@ -553,6 +554,11 @@ class PromptDataset(_Dataset):
 
     format: PromptFormat = Field(
         PromptFormat(text=PromptText()), description="Columns and format of the rows."
+    )
+    curriculum: PromptCurriculum | None = Field(
+        None,
+        description="Draw easy and hard prompts less often after the first epoch; for algorithms that sample "
+        "in each step. null: each epoch draws every prompt.",
     )
 
 

@@ -18,6 +18,8 @@ from kubealign.spec.sections.rollout import (
 from kubealign.spec.sections.validation import ValidationSampling
 from kubealign_services.algorithms.contract import Algorithm
 from kubealign_services.algorithms.factory import make_algorithm
+from kubealign_services.checkpoints.history import HISTORY_FILE, StepHistory
+from kubealign_services.data.epoch_shuffle import RowOrder
 from kubealign_services.data.mixture import build_row_order
 from kubealign_services.data.prepared import PreparedJob
 from kubealign_services.messaging.contract import Bus
@@ -33,6 +35,7 @@ from kubealign_services.roles.driver.metrics.report import MetricsReport
 from kubealign_services.roles.driver.metrics.sample_logging import SamplePreviews
 from kubealign_services.roles.driver.rollouts.batch_assembly import REFERENCE, SamplingInfo
 from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
+from kubealign_services.roles.driver.rollouts.curriculum import Curriculum, MeanReward
 from kubealign_services.roles.driver.rollouts.dynamic_sampling import DynamicSamplingFilter
 from kubealign_services.roles.driver.rollouts.group_buffer import GroupBuffer, GroupBufferOptions, GroupPlan
 from kubealign_services.roles.driver.rollouts.prefetch import ForwardPrefetcher
@@ -141,7 +144,8 @@ def build_source(
     algorithm = job.spec.algorithm.value
     max_epochs = None if algorithm.online else algorithm.max_epochs
     order = build_row_order(job.spec.data.value, prepared.report.train, job.spec.seed)
-    prompts = EpochPrompts(prepared.train, order, state.cursor, state.unfinished, max_epochs)
+    curriculum = _build_curriculum(context, state, order)
+    prompts = EpochPrompts(prepared.train, order, state.cursor, state.unfinished, max_epochs, curriculum)
     dropped_rows = prepared.report.train.dropped
     if not algorithm.online:
         batches = RowBatches(prepared.train, job.spec.data.member, algorithm.mismatched)
@@ -163,7 +167,11 @@ def build_source(
         plan,
         "train",
         (*rewards, *((REFERENCE,) if has_reference_workers else ())),
-        GroupBufferOptions(len(state.given_up), _build_dynamic_sampling(job)),
+        GroupBufferOptions(
+            len(state.given_up),
+            _build_dynamic_sampling(job),
+            on_drop=None if curriculum is None else curriculum.measure_dropped,
+        ),
     )
     return GroupSource(
         prompts,
@@ -290,6 +298,16 @@ def _build_dynamic_sampling(job: AlignmentJob) -> DynamicSamplingFilter | None:
         return None
     max_dropped = entry.max_refills * algorithm.prompts_per_step
     return DynamicSamplingFilter(job.spec.rewards, max_dropped, entry.by)
+
+
+def _build_curriculum(context: JobContext, state: JobState, order: RowOrder) -> Curriculum | None:
+    """Create the curriculum of the prompts as of `state`, or None if the job has none."""
+    spec = context.job.spec
+    entry = None if spec.data.prompts is None else spec.data.prompts.curriculum
+    if entry is None:
+        return None
+    history = StepHistory(context.run_dir / HISTORY_FILE).read()
+    return Curriculum(entry, MeanReward(spec.rewards, entry.by), order, spec.seed, state, history)
 
 
 def build_frozen_models(context: JobContext) -> FrozenModels:

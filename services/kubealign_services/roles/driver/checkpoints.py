@@ -6,7 +6,7 @@ from kubealign_services.checkpoints.history import StepHistory, TrainedStep
 from kubealign_services.checkpoints.manifest import CheckpointManifest, ShardFile
 from kubealign_services.checkpoints.store import CheckpointFailed, CheckpointStore
 from kubealign_services.roles.driver.errors import UnrecoverableError
-from kubealign_services.roles.driver.state import JobState
+from kubealign_services.roles.driver.state import CurriculumState, JobState
 from kubealign_services.roles.driver.trainer_client import TrainerClient, TrainingClient
 from kubealign_services.runtime.rpc.errors import RemoteFailure, StorageFull
 
@@ -96,8 +96,16 @@ class TrainingHistory:
 
     def append(self, state: JobState) -> None:
         """Append the step that produced `state`."""
+        curriculum = state.curriculum or CurriculumState()
         self._history.append(
-            TrainedStep(fence=self._fence, step=state.step, version=state.version, prompts=state.trained)
+            TrainedStep(
+                fence=self._fence,
+                step=state.step,
+                version=state.version,
+                prompts=state.trained,
+                dropped=curriculum.dropped,
+                mean_rewards=curriculum.mean_rewards,
+            )
         )
 
 

@@ -30,6 +30,30 @@ class RoundProgress(BaseModel):
         return self.model_copy(update={"taken": self.taken + rows})
 
 
+class CurriculumState(BaseModel):
+    """Progress of a curriculum.
+
+    epoch: epoch of the latest draw; -1: there was none. pools_step: step up to which the mean rewards assign
+    the pools of this epoch. passed: source (empty without a mixture) -> number of draws of its easy and of
+    its hard prompts in this epoch so far, whether taken or skipped. skipped: draws skipped since the start
+    of the job.
+
+    dropped: prompts that dynamic sampling dropped from the step that made the state. mean_rewards: those of
+    the step's prompts (`trained` of the job's state), then of the dropped ones. digest: of the mean rewards
+    of all steps, xxh3-128 in hexadecimal, empty before the first step.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    epoch: int = -1
+    pools_step: int = 0
+    passed: dict[str, list[int]] = {}
+    skipped: int = 0
+    dropped: list[str] = []
+    mean_rewards: list[float] = []
+    digest: str = ""
+
+
 class JobState(BaseModel):
     """Progress of the job. Serialised as JSON; kept small, since it is sent with every step.
 
@@ -53,6 +77,8 @@ class JobState(BaseModel):
     given_up: list[str] = []
     #: Progress within the rounds of an iterative algorithm.
     round: RoundProgress = RoundProgress()
+    #: Progress of the curriculum of the prompts; None: there is no curriculum.
+    curriculum: CurriculumState | None = None
     #: The latest validation metrics and the step of their measurement.
     validation: dict[str, float] = {}
     validated_step: int | None = None

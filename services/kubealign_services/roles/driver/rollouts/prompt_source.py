@@ -5,6 +5,8 @@ from typing import Protocol
 
 from kubealign_services.data.epoch_shuffle import EpochCursor, RowOrder, take_rows
 from kubealign_services.data.prepared import PreparedRow, PreparedRows
+from kubealign_services.roles.driver.rollouts.batch_assembly import row_index
+from kubealign_services.roles.driver.rollouts.curriculum import Curriculum
 
 
 class PromptSource(Protocol):
@@ -30,21 +32,33 @@ class EpochPrompts:
         cursor: EpochCursor,
         unfinished: Sequence[str],
         max_epochs: int | None = None,
+        curriculum: Curriculum | None = None,
     ) -> None:
+        """Set up the source.
+
+        Args:
+            curriculum: Skips prompts of the epochs after the first; None: no prompt is skipped.
+        """
         self._rows = rows
         self._order = order
         self._max_epochs = max_epochs
+        self.curriculum = curriculum
         self.cursor = cursor
         self.unfinished = list(unfinished)
 
     def next_prompt(self) -> str | None:
         if self.unfinished:
             return self.unfinished.pop(0)
-        taken, self.cursor = take_rows(self.cursor, 1, self._order, self._max_epochs)
-        return f"{taken[0].source_pass}/{taken[0].row}" if taken else None
+        while True:
+            epoch = self.cursor.epoch
+            draws, self.cursor = take_rows(self.cursor, 1, self._order, self._max_epochs)
+            if not draws:
+                return None
+            if self.curriculum is None or self.curriculum.should_draw(epoch, draws[0].row):
+                return f"{draws[0].source_pass}/{draws[0].row}"
 
     def row(self, group_id: str) -> PreparedRow:
-        return self._rows[_row_index(group_id)]
+        return self._rows[row_index(group_id)]
 
     @property
     def source_names(self) -> Sequence[str]:
@@ -53,7 +67,7 @@ class EpochPrompts:
 
     def source_of(self, group_id: str) -> str | None:
         """Return the name of the source of a prompt name; None if the data is no mixture."""
-        return self._order.source_of(_row_index(group_id))
+        return self._order.source_of(row_index(group_id))
 
 
 class ListPrompts:
@@ -71,8 +85,4 @@ class ListPrompts:
         return f"{self._prefix}/{self._position - 1}"
 
     def row(self, group_id: str) -> PreparedRow:
-        return self._rows[_row_index(group_id)]
-
-
-def _row_index(group_id: str) -> int:
-    return int(group_id.rpartition("/")[2])
+        return self._rows[row_index(group_id)]

@@ -58,6 +58,8 @@ class ReplaySource:
     def state_after(self, state: JobState) -> JobState:
         next_state = state.copy_for_next_step()
         next_state.trained = self._trained
+        # No prompt is drawn in a replay.
+        next_state.curriculum = None
         return next_state
 
     def _read_step(self, step: int) -> tuple[RecordedStep, Batch]:

@@ -157,6 +157,9 @@ class GroupSource:
         self._batch_prompts: list[str] = []
 
     async def next_batch(self, state: JobState, step: StepRecord) -> Batch | None:
+        curriculum = self._prompts.curriculum
+        if curriculum is not None:
+            curriculum.commit(state)
         requested_at, discarded = time.monotonic(), self._buffer.discarded_groups
 
         def pack_unscored(part: Sequence[RolloutGroup]) -> Batch:
@@ -191,6 +194,9 @@ class GroupSource:
         step.add(reward_model_metrics(scores) | scoring_seconds(scores))
         step.add(combine_rewards(batch, scorers.rewards, state.step + 1, state.rewards))
         step.add(source_reward_metrics(batch, self._prompts))
+        if curriculum is not None:
+            curriculum.measure(batch)
+            step.add(curriculum.metrics())
         step.add(response_metrics(batch, state.version))
         step.add(data_metrics(self._prompts, self._dropped_rows, self._batch_prompts))
         step.sample_texts = collect_sample_texts(groups)
@@ -213,6 +219,8 @@ class GroupSource:
         next_state.unfinished = [*self._buffer.outstanding_prompts, *self._prompts.unfinished]
         next_state.trained = self._batch_prompts
         next_state.given_up = [*state.given_up, *self._buffer.failed_prompts]
+        if self._prompts.curriculum is not None:
+            next_state.curriculum = self._prompts.curriculum.state_after(self._batch_prompts)
         self._buffer.failed_prompts.clear()
         return next_state
 
