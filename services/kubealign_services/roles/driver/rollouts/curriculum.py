@@ -126,9 +126,8 @@ class Curriculum:
             pool: 1.0 if entry is None else entry.share
             for pool, entry in ((Pool.EASY, spec.easy), (Pool.HARD, spec.hard))
         }
-        # Pool of each row: by its latest reward, and as the current epoch was assigned. A byte each.
+        # Pool of each row by its latest reward, a byte each.
         self._latest_pools = bytearray(order.rows)
-        self._epoch_pools = bytes(order.rows)
         self._step = state.step
         self._measured: dict[str, float] = {}
         self._dropped: dict[str, float] = {}
@@ -211,6 +210,7 @@ class Curriculum:
             )
         for line in (line for line in lines if line.step <= progress.pools_step):
             self._record([*line.prompts, *line.dropped], line.mean_rewards)
+        # Pool of each row as the current epoch was assigned.
         self._epoch_pools = bytes(self._latest_pools)
         for line in (line for line in lines if line.step > progress.pools_step):
             self._record([*line.prompts, *line.dropped], line.mean_rewards)

@@ -54,6 +54,16 @@ def batch_of(rewards: dict[str, Sequence[float]], length: float = 0.0) -> Batch:
     )
 
 
+def group_of(prompt: str, rewards: Sequence[float], length: float = 0.0) -> RolloutGroup:
+    """Return a complete group whose samples have these rewards."""
+    group = RolloutGroup(prompt, len(rewards), min_version=0, deadline=0.0, requested_at=0.0)
+    for sample, reward in enumerate(rewards):
+        group.rollouts[sample] = rollout_pb2.Rollout(sample=sample)
+        group.scores[sample, "", "exact"] = scoring_pb2.Score(reward=reward)
+        group.scores[sample, "", "length"] = scoring_pb2.Score(reward=length)
+    return group
+
+
 class Job:
     """A job without a trainer: each step takes prompts, `ahead` of which are requested before their turn.
 
@@ -90,10 +100,7 @@ class Job:
             assert prompt is not None
             self.requested.append(prompt)
         for prompt in self.requested[:drop]:
-            group = RolloutGroup(prompt, 1, min_version=0, deadline=0.0, requested_at=0.0)
-            group.rollouts[0] = rollout_pb2.Rollout()
-            group.scores[0, "", "exact"] = scoring_pb2.Score(reward=self.rate(prompt))
-            self.curriculum.measure_dropped(group)
+            self.curriculum.measure_dropped(group_of(prompt, [self.rate(prompt)]))
         trained = self.requested[drop : drop + size]
         self.requested = self.requested[drop + size :]
         self.curriculum.measure(batch_of({prompt: [self.rate(prompt)] for prompt in trained}))
@@ -274,6 +281,25 @@ def test_pools_as_worked_by_hand() -> None:
     assert (metrics["curriculum/easy"], metrics["curriculum/hard"]) == (2, 1)
 
 
+def test_rewards_of_an_uncommitted_step_decide_nothing() -> None:
+    job = Job(SPEC, DatasetOrder(2, 1, shuffle=False), [1.0, 0.0])
+    assert [job.prompts.next_prompt() for _ in range(2)] == ["0/0", "0/1"]
+    # Dynamic sampling drops both prompts, and those of the next epoch take their place.
+    for prompt in ("0/0", "0/1"):
+        job.curriculum.measure_dropped(group_of(prompt, [job.rate(prompt)]))
+    assert [job.prompts.next_prompt() for _ in range(2)] == ["1/0", "1/1"]
+    assert job.curriculum.metrics() == {"curriculum/easy": 0, "curriculum/hard": 0, "curriculum/skipped": 0}
+
+
+def test_no_prompt_is_skipped_for_ever() -> None:
+    job = Job(SPEC, DatasetOrder(4, 1, shuffle=False), [1.0] * 4)
+    for _ in range(24):
+        job.step(1)
+    later = Counter(name.partition("/")[2] for name in job.drawn if not name.startswith("0/"))
+    # Two of the four in each of ten epochs.
+    assert later.total() == 20 and all(later[str(row)] >= 2 for row in range(4))
+
+
 def test_a_prompt_moves_with_its_latest_reward() -> None:
     job = Job(SPEC, DatasetOrder(2, 1, shuffle=False), [1.0, 0.5])
     job.step(2)
@@ -310,11 +336,7 @@ def test_mean_reward_of_batches_and_groups() -> None:
     # 2 x 2/3 + 0.5 x 3 and 2 x 1/3 + 0.5 x 3: the weighted sum; a named reward is in its own units.
     assert MeanReward(REWARDS).of_batch(batch) == pytest.approx({"0/1": 17 / 6, "0/2": 13 / 6}, abs=1e-12)
     assert MeanReward(REWARDS, "exact").of_batch(batch) == pytest.approx({"0/1": 2 / 3, "0/2": 1 / 3})
-    group = RolloutGroup("0/1", 3, min_version=0, deadline=0.0, requested_at=0.0)
-    for sample, reward in enumerate((1, 0, 1)):
-        group.rollouts[sample] = rollout_pb2.Rollout(sample=sample)
-        group.scores[sample, "", "exact"] = scoring_pb2.Score(reward=reward)
-        group.scores[sample, "", "length"] = scoring_pb2.Score(reward=3.0)
+    group = group_of("0/1", [1, 0, 1], length=3.0)
     assert MeanReward(REWARDS).of_group(group) == pytest.approx(17 / 6, abs=1e-12)
     assert MeanReward(REWARDS, "exact").of_group(group) == pytest.approx(2 / 3)
 
