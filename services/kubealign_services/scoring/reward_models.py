@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,6 +20,8 @@ from kubealign_services.training.torch_backend.frozen_model import FrozenTorchMo
 #: A forward pass of a model with a score head: batch, names of the requested outputs -> name -> float32 [T],
 #: or [T, N] of N scores.
 Forward: TypeAlias = Callable[[Batch, frozenset[str]], dict[str, Tensor]]
+
+InputsT = TypeVar("InputsT", contravariant=True)
 
 
 @dataclass(frozen=True)
@@ -39,14 +41,22 @@ class NonFiniteScore(ArithmeticError):
     """The reward model returned NaN or an infinity. The message names the samples."""
 
 
-class SequenceScorer(Protocol):
-    """One reward model or several."""
+class SequenceScorer(Protocol[InputsT]):
+    """One reward model or several, for inputs of one type: a batch, or rollouts."""
 
-    def score_details(self, batch: Batch) -> SequenceScores:
-        """Score the batch, which needs `loss_mask` where a model's pooling is ResponseSum.
+    def score_details(self, inputs: InputsT, /) -> SequenceScores:
+        """Score sequences. A batch needs `loss_mask` where a model's pooling is ResponseSum.
 
         Raises NonFiniteScore.
         """
+
+
+class NamedScorer(SequenceScorer[InputsT], Protocol[InputsT]):
+    """A scorer that can be a member of an ensemble."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the scores."""
 
 
 class ModelReward:
@@ -92,17 +102,17 @@ class ModelReward:
         )
 
 
-class RewardModelEnsemble:
+class RewardModelEnsemble(Generic[InputsT]):
     """Several models as one reward. Raises UnknownAttribute where their scores differ."""
 
-    def __init__(self, models: Sequence[ModelReward], aggregate: EnsembleAggregation) -> None:
+    def __init__(self, models: Sequence[NamedScorer[InputsT]], aggregate: EnsembleAggregation) -> None:
         check_same_scores([model.names for model in models])
         self._models = models
         self._aggregate = aggregate
 
-    def score_details(self, batch: Batch) -> SequenceScores:
+    def score_details(self, inputs: InputsT, /) -> SequenceScores:
         """Implement SequenceScorer."""
-        return aggregate_scores([model.score_details(batch) for model in self._models], self._aggregate)
+        return aggregate_scores([model.score_details(inputs) for model in self._models], self._aggregate)
 
 
 def load_reward_model(

@@ -1,12 +1,11 @@
 """Scorer of rollouts that calls a Python function."""
 
-import json
 import time
 from collections.abc import Sequence
 from typing import Any
 
 from kubealign.v1 import rollout_pb2, scoring_pb2
-from kubealign_services.runtime.rpc.errors import InvalidRequest
+from kubealign_services.roles.reward.row_context import read_row_context
 from kubealign_services.scoring.functions.function_reward import FunctionReward, RewardError
 from kubealign_services.scoring.worker import empty_score
 
@@ -42,27 +41,12 @@ class FunctionScorer:
         return scores
 
     async def _rewards(self, rollouts: Sequence[rollout_pb2.Rollout]) -> list[float]:
-        contexts = [_row_context(rollout) for rollout in rollouts]
+        contexts = [read_row_context(rollout) for rollout in rollouts]
         return await self._function.score(
             prompts=[context["prompt"] for context in contexts],
             responses=[rollout.response for rollout in rollouts],
             columns=transpose([context["columns"] for context in contexts]),
         )
-
-
-def _row_context(rollout: rollout_pb2.Rollout) -> dict[str, Any]:
-    """Return the prompt and the other columns of a rollout's row. Raises InvalidRequest."""
-    try:
-        context = json.loads(rollout.columns)
-    except ValueError:
-        context = None
-    if not isinstance(context, dict) or {"prompt", "columns"} - context.keys():
-        value = rollout.columns.decode(errors="replace")
-        raise InvalidRequest(
-            f"columns of sample {rollout.sample} is {value!r}; "
-            'it must be {"prompt": TEXT, "columns": {...}} with the columns that the reward function takes'
-        )
-    return context
 
 
 def transpose(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
