@@ -3,6 +3,7 @@
 # mypy: disable-error-code="no-untyped-call"
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
     LlamaForSequenceClassification,
+    PreTrainedTokenizerBase,
 )
 
 from kubealign_services.data.tokenization.tokenizers import train_character_tokenizer
@@ -20,8 +22,21 @@ def reward_folder(
     folder: Path, alphabet: str, names: Sequence[str] = ("score",), seed: int = 1, pooling: str | None = None
 ) -> Path:
     """Write a sequence classifier with these labels, and its tokenizer with one token per letter."""
-    tokenizer = train_character_tokenizer([alphabet])
-    config = _config(len(tokenizer))
+    return classifier_folder(folder, train_character_tokenizer([alphabet]), names, seed, pooling)
+
+
+def classifier_folder(
+    folder: Path,
+    tokenizer: PreTrainedTokenizerBase,
+    names: Sequence[str] = ("score",),
+    seed: int = 1,
+    pooling: str | None = None,
+    **sizes: Any,
+) -> Path:
+    """Write a sequence classifier with these labels, and this tokenizer.
+
+    sizes: fields of the config that differ."""
+    config = _config(len(tokenizer), **sizes)
     config.num_labels = len(names)
     config.id2label = dict(enumerate(names))
     if pooling is not None:
@@ -55,16 +70,17 @@ def scores_of(folder: Path, sequences: Sequence[tuple[list[int], int]]) -> Tenso
     return torch.stack(scores)
 
 
-def _config(vocabulary: int) -> LlamaConfig:
-    return LlamaConfig(
-        vocab_size=vocabulary,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        max_position_embeddings=64,
-        initializer_range=0.5,
-        pad_token_id=0,
-        bos_token_id=None,
-        eos_token_id=1,
-    )
+def _config(vocabulary: int, **sizes: Any) -> LlamaConfig:
+    fields: dict[str, Any] = {
+        "vocab_size": vocabulary,
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "max_position_embeddings": 64,
+        "initializer_range": 0.5,
+        "pad_token_id": 0,
+        "bos_token_id": None,
+        "eos_token_id": 1,
+    }
+    return LlamaConfig(**fields | sizes)

@@ -18,6 +18,7 @@ from kubealign.spec.paths import format_path
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.mixture import check_shares
 from kubealign_services.data.models.resolution import ResolvedModels, resolve_models
+from kubealign_services.data.models.text_rewards import text_bounds
 from kubealign_services.data.prepared import (
     FOLDER,
     INPUTS,
@@ -122,6 +123,7 @@ def _write_datasets(
         ),
         folder / TRAIN,
         "spec.data",
+        text_bounds(job, spec.data, models.text_reward_folders, tokenizer),
     )
     if spec.data.value.mixture is not None:
         check_shares(spec.data.value.mixture, train.sources, f"spec.data.{spec.data.member}")
@@ -134,9 +136,15 @@ def _write_datasets(
             token_budget(models.context, spec.validation.data.value.max_tokens, sampled),
             folder / VALIDATION,
             "spec.validation.data",
+            text_bounds(job, spec.validation.data, models.text_reward_folders, tokenizer),
             spec.validation.group_by,
         )
-    return PreparationReport(context=models.context, train=train, validation=validation)
+    return PreparationReport(
+        context=models.context,
+        train=train,
+        validation=validation,
+        text_rewards=list(models.text_rewards),
+    )
 
 
 def _stored_path(folder: Path, draft: Path) -> str:

@@ -54,8 +54,8 @@ class DatasetReport(BaseModel):
 
 
 class PreparationReport(BaseModel):
-    """Report of a preparation. context: maximum sequence length of all the job's models, in tokens; None:
-    unbounded.
+    """Report of a preparation. context: maximum sequence length of all the job's models that read the
+    policy's tokens; None: unbounded. text_rewards: roles of the reward models that score text instead.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -63,6 +63,7 @@ class PreparationReport(BaseModel):
     context: int | None
     train: DatasetReport
     validation: DatasetReport | None
+    text_rewards: list[str] = []
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,7 @@ class PreparedJob:
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        """The policy's tokenizer, which all models of the job share."""
+        """The policy's tokenizer, which all models of the job share but those of report.text_rewards."""
         return load_tokenizer(self.model_folder("policy"), "spec.policy.model")
 
 

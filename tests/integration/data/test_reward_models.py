@@ -8,8 +8,9 @@ import pytest
 from kubealign.spec.job import AlignmentJob
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.preparation import prepare
+from kubealign_services.data.tokenization.tokenizers import train_bpe_tokenizer
 from support.preparing import job, rows
-from support.tiny_rewards import policy_folder, reward_folder
+from support.tiny_rewards import classifier_folder, policy_folder, reward_folder
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -139,3 +140,109 @@ def test_critic_starts_from_a_single_score(tmp_path: Path, folders: dict[str, st
         DataError, match=r"rewards\[0\]\.model: .* with the scores good, kind; expected are value"
     ):
         prepare(ppo({"headInit": "RewardModel"}), tmp_path / "head", {})
+
+
+def grpo(folder: Path, folders: dict[str, str], reward: dict[str, Any], **spec: Any) -> AlignmentJob:
+    return job(
+        {
+            "algorithm": {"grpo": {}},
+            "policy": {"model": place(folders, "policy")},
+            "data": {"prompts": rows(folder, SUMS)},
+            "rewards": [{"name": "steer"} | reward],
+            "rollout": {"sampling": {"maxTokens": 4}},
+        }
+        | spec
+    )
+
+
+@pytest.fixture
+def foreign(tmp_path: Path, folders: dict[str, str]) -> dict[str, str]:
+    """The folders, and a reward model and a language model of another vocabulary."""
+    others = {
+        "foreign": reward_folder(tmp_path / "foreign", ALPHABET + "?", seed=3),
+        "stranger": policy_folder(tmp_path / "stranger", ALPHABET + "?"),
+    }
+    return folders | {name: str(path) for name, path in others.items()}
+
+
+def test_reward_models_of_another_vocabulary_score_text(
+    tmp_path: Path, foreign: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    ensemble = {"models": [place(foreign, "one"), place(foreign, "foreign")]}
+    with caplog.at_level("INFO"):
+        prepared = prepare(grpo(tmp_path, foreign, {"ensemble": ensemble}), tmp_path / "run", {})
+    assert prepared.report.text_rewards == ["reward-steer.1"]
+    assert [record.message for record in caplog.records if "tokenizer" in record.message] == [
+        "spec.rewards[0].ensemble.models[1]: its tokenizer is not the policy's; it scores the text of prompt "
+        "and response, rendered and tokenised with its own"
+    ]
+
+
+def test_tokens_of_another_vocabulary_are_refused(tmp_path: Path, foreign: dict[str, str]) -> None:
+    own = {"model": place(foreign, "foreign")}
+    fixed = {"kl": {"placement": "Loss", "fixed": {"coefficient": 0.1}}}
+    cases: dict[str, dict[str, Any]] = {
+        r"rewards\[0\]\.model: its tokenizer .* with placement WithCritic it gets tokens: set pla": {
+            "reward": own | {"placement": "WithCritic"},
+            "algorithm": {"ppo": {}},
+            "critic": {"model": place(foreign, "policy")},
+        },
+        r"rewards\[0\]\.model: .*; the turns of spec\.rollout\.workflow are known as the policy's tokens": {
+            "reward": own,
+            "rollout": {"sampling": {"maxTokens": 4}, "workflow": {"function": {"module": "a:b"}}},
+        },
+        r"rewards\[0\]\.model: its tokenizer is not the policy's: 1 of 16 .*: set spec\.critic\.model to": {
+            "reward": own,
+            "algorithm": {"ppo": {}},
+        },
+        r"spec\.critic\.model: its tokenizer is not the policy's: .* the policy's tokens$": {
+            "reward": own,
+            "algorithm": {"ppo": {}},
+            "critic": {"model": place(foreign, "stranger")},
+        },
+        r"spec\.reference\.model: its tokenizer is not the policy's": {
+            "reward": own,
+            "algorithm": {"grpo": fixed},
+            "reference": {"model": place(foreign, "stranger")},
+        },
+    }
+    for message, spec in cases.items():
+        with pytest.raises(DataError, match=message):
+            prepare(grpo(tmp_path, foreign, **spec), tmp_path / "run", {})
+    teacher = job(
+        {
+            "algorithm": {"distillation": {}},
+            "policy": {"model": place(foreign, "policy")},
+            "teacher": {"model": place(foreign, "stranger")},
+            "data": {"demonstrations": rows(tmp_path, SUMS)},
+        }
+    )
+    with pytest.raises(DataError, match=r"spec\.teacher\.model: its tokenizer is not the policy's"):
+        prepare(teacher, tmp_path / "run", {})
+    prepare(
+        grpo(tmp_path, foreign, own, algorithm={"ppo": {}}, critic={"model": place(foreign, "policy")}),
+        tmp_path / "run",
+        {},
+    )
+
+
+def test_rows_too_long_for_a_text_reward_follow_overlong(tmp_path: Path, foreign: dict[str, str]) -> None:
+    """The policy's context is 64 tokens, those of the reward model too; but it has more tokens per text."""
+    tokenizer = train_bpe_tokenizer(["1"], 258)
+    small = classifier_folder(tmp_path / "small", tokenizer, max_position_embeddings=8)
+    lines = [{"prompt": "1+1=", "response": "2"}, {"prompt": "1+1+1+1=", "response": "4"}]
+
+    def annotated(lines: list[dict[str, Any]], **data: Any) -> AlignmentJob:
+        given = annotate(tmp_path, foreign, model={"path": str(small)}).model_dump(by_alias=True)
+        given["spec"]["data"]["demonstrations"] = rows(tmp_path, lines) | data
+        return AlignmentJob.model_validate(given)
+
+    report = prepare(annotated(lines), tmp_path / "drop", {}).report
+    assert (report.train.rows_kept, report.train.dropped, report.context) == (1, 1, 64)
+    with pytest.raises(
+        DataError,
+        match=r"row 2 is too long: prompt and response are 10 tokens of reward-steer, whose context is 8",
+    ):
+        prepare(annotated(lines, overlong="Fail"), tmp_path / "fail", {})
+    with pytest.raises(DataError, match=r"nothing is left .* with its response, 8 tokens of reward-steer\)"):
+        prepare(annotated(lines[1:]), tmp_path / "none", {})

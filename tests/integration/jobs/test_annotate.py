@@ -1,5 +1,5 @@
-"""A data set with the rewards' scores as columns: a model with several scores, an ensemble and a function,
-with the driver killed in between."""
+"""A data set with the rewards' scores as columns: a model with several scores, an ensemble, a model of
+another vocabulary and a function, with the driver killed in between."""
 
 import json
 from itertools import islice, product
@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from kubealign_services.data.tokenization.tokenizers import load_tokenizer
+from kubealign_services.data.tokenization.tokenizers import load_tokenizer, train_bpe_tokenizer
 from support.running import RunningJobs
 from support.tiny_jobs import PACED_LETTER_A, set_pace, write_jobs, write_reward
-from support.tiny_rewards import policy_folder, reward_folder, scores_of
+from support.tiny_rewards import classifier_folder, policy_folder, reward_folder, scores_of
 
 LETTERS = "abcd"
 ROWS = [
@@ -28,6 +28,7 @@ def models(tmp_path: Path) -> dict[str, Path]:
         "steer": reward_folder(tmp_path / "steer", LETTERS, NAMES, seed=2, pooling="ResponseSum"),
         "first": reward_folder(tmp_path / "first", LETTERS, seed=3),
         "second": reward_folder(tmp_path / "second", LETTERS, seed=4, pooling="LastToken"),
+        "bytes": classifier_folder(tmp_path / "bytes", train_bpe_tokenizer(["abcd"] * 2, 262), seed=5),
     }
 
 
@@ -51,6 +52,7 @@ def annotate_job(folder: Path, models: dict[str, Path], **algorithm: Any) -> Pat
                 "rewards": [
                     {"name": "steer", "model": places["steer"], "attributes": {"good": 1, "long": -2}},
                     {"name": "pair", "ensemble": ensemble},
+                    {"name": "bytes", "model": places["bytes"]},
                     write_reward(folder, PACED_LETTER_A.format(file=str(set_pace(folder, 0.5)))),
                 ],
             },
@@ -71,9 +73,13 @@ def expected(models: dict[str, Path]) -> list[dict[str, float]]:
         for row in ROWS
     ]
     scores = {name: scores_of(models[name], sequences).tolist() for name in ("steer", "first", "second")}
+    other = load_tokenizer(models["bytes"], "bytes")
+    texts = [(other(row["prompt"] + row["response"] + "<eos>")["input_ids"], 0) for row in ROWS]
+    scores["bytes"] = scores_of(models["bytes"], texts).tolist()
     return [
         dict(zip(NAMES, scores["steer"][index], strict=True))
         | {"pair": min(scores["first"][index][0], scores["second"][index][0])}
+        | {"bytes": scores["bytes"][index][0]}
         | {"letters": row["response"].count("a") / len(row["response"])}
         for index, row in enumerate(ROWS)
     ]
@@ -105,4 +111,5 @@ def test_every_row_once_in_its_order_with_its_scores_though_the_driver_is_killed
     weighed = mean["good"] - 2 * mean["long"]
     assert figures[1]["reward/steer/mean"] == pytest.approx(weighed, abs=1e-4)
     assert figures[1]["reward/pair/disagreement"] > 0
-    assert figures[1]["reward/mean"] == pytest.approx(weighed + mean["pair"] + mean["letters"], abs=1e-4)
+    others = mean["pair"] + mean["bytes"] + mean["letters"]
+    assert figures[1]["reward/mean"] == pytest.approx(weighed + others, abs=1e-4)

@@ -24,11 +24,13 @@ from kubealign_services.data.models.model_folders import (
     score_names,
 )
 from kubealign_services.data.models.reward_roles import reward_roles
+from kubealign_services.data.models.text_rewards import check_text_reward, log_text_reward
 from kubealign_services.data.sources.job_datasets import JobDatasets
 from kubealign_services.data.tokenization.chat_template import ensure_chat_template
 from kubealign_services.data.tokenization.tokenizers import (
     check_same_vocabulary,
     check_vocabulary,
+    differing_tokens,
     ensure_pad_token,
     load_tokenizer,
     train_bpe_tokenizer,
@@ -43,13 +45,20 @@ log = logging.getLogger(__name__)
 class ResolvedModels:
     """Resolved models.
 
-    folders: role -> Hugging Face folder. context: the shortest context of the models, in tokens; None:
-    unbounded.
+    folders: role -> Hugging Face folder. context: the shortest context of the models that read the policy's
+    tokens; None: unbounded. text_rewards: roles of the reward models that score text, because their
+    vocabulary is not the policy's.
     """
 
     folders: dict[str, Path]
     tokenizer: PreTrainedTokenizerBase
     context: int | None
+    text_rewards: tuple[str, ...] = ()
+
+    @property
+    def text_reward_folders(self) -> dict[str, Path]:
+        """Role of each reward model that scores text -> its folder."""
+        return {role: self.folders[role] for role in self.text_rewards}
 
 
 def resolve_models(
@@ -73,11 +82,18 @@ def resolve_models(
         folders[role] = resolved[key]
     tokenizer = load_tokenizer(folders["policy"], "spec.policy.model")
     configs = {role: load_model_config(folders[role], path) for role, (path, _) in required.items()}
-    for role, (path, _) in required.items():
-        _check_model(job, role, configs[role], folders[role], path, tokenizer)
+    text_rewards = tuple(
+        role
+        for role, (path, _) in required.items()
+        if _check_model(job, role, configs[role], folders[role], path, tokenizer)
+    )
     check_reward_attributes(job, configs)
-    contexts = [bound for config in configs.values() if (bound := context_length(config)) is not None]
-    return ResolvedModels(folders, tokenizer, min(contexts, default=None))
+    contexts = [
+        bound
+        for role, config in configs.items()
+        if role not in text_rewards and (bound := context_length(config)) is not None
+    ]
+    return ResolvedModels(folders, tokenizer, min(contexts, default=None), text_rewards)
 
 
 def _required_models(job: AlignmentJob) -> dict[str, tuple[str, Model]]:
@@ -170,12 +186,29 @@ def _check_model(
     config: PretrainedConfig,
     folder: Path,
     spec_path: str,
-    tokenizer: PreTrainedTokenizerBase,
-) -> None:
-    check_vocabulary(config, tokenizer, spec_path)
-    check_model_kind(job, role, config, folder, spec_path)
+    policy_tokenizer: PreTrainedTokenizerBase,
+) -> bool:
+    """Return True for a reward model that scores text, because its vocabulary is not the policy's.
+
+    Raises DataError for a model that does not fit.
+    """
+    own = None
     if role != "policy" and (folder / "tokenizer.json").is_file():
-        check_same_vocabulary(load_tokenizer(folder, spec_path), tokenizer, spec_path)
+        own = load_tokenizer(folder, spec_path)
+    if own is not None and role.startswith("reward-") and differing_tokens(own, policy_tokenizer):
+        check_vocabulary(config, own, spec_path)
+        check_model_kind(job, role, config, folder, spec_path)
+        check_text_reward(job, role, spec_path)
+        log_text_reward(role, spec_path, own)
+        return True
+    check_vocabulary(config, policy_tokenizer, spec_path)
+    check_model_kind(job, role, config, folder, spec_path)
+    if own is not None:
+        remedy = ""
+        if role == "critic" and spec_path != "spec.critic.model":
+            remedy = ", and the critic starts from this one: set spec.critic.model to a model that does"
+        check_same_vocabulary(own, policy_tokenizer, spec_path, remedy)
+    return False
 
 
 def check_model_kind(

@@ -13,9 +13,10 @@ import pyarrow
 import pyarrow.parquet
 from transformers import PreTrainedTokenizerBase
 
-from kubealign.spec.sections.data import Data
+from kubealign.spec.sections.data import Data, OverlongPolicy
 from kubealign_services.data.errors import DataError, RowError
 from kubealign_services.data.prepared import DatasetReport
+from kubealign_services.data.rows.example import Example
 from kubealign_services.data.rows.field_mapping import (
     chat_template_kwargs,
     prompt_column,
@@ -26,6 +27,7 @@ from kubealign_services.data.sources.row_dataset import RowDataset, SourceRow
 from kubealign_services.data.tokenization.chat_template import check_template_variables
 from kubealign_services.data.tokenization.example_tokenizer import ExampleTokenizer, TokenizedExample
 from kubealign_services.data.tokenization.length_filter import TokenBudget, fit_prompt
+from kubealign_services.data.tokenization.reward_text_bound import RewardTextBound
 from kubealign_services.data.tokenization.token_rows import TokenRowReader
 from kubealign_services.data.tokenization.tokenizers import prefix_ids
 
@@ -67,6 +69,7 @@ def write_rows(
     room: TokenBudget,
     path: Path,
     spec_path: str,
+    reward_bounds: Sequence[RewardTextBound] = (),
     group_by: str | None = None,
 ) -> DatasetReport:
     """Tokenise the sources, write the kept rows in this order and return the statistics.
@@ -74,13 +77,14 @@ def write_rows(
     Args:
         sources: One, or the entries of a mixture.
         spec_path: Path of the data in the spec, for errors.
+        reward_bounds: Bounds of the reward models that score text.
         group_by: Column that every row must have.
 
     Raises DataError for a row that cannot be used, when no row of a source is kept, and for tools or
     variables that the chat template does not read.
     """
     check_template_variables(tokenizer, _template_fields(data, f"{spec_path}.{data.member}.format.chat"))
-    encoder = _RowEncoder(data, tokenizer, room, group_by)
+    encoder = _RowEncoder(data, tokenizer, room, group_by, reward_bounds)
     counts: dict[str, int] = {}
     with pyarrow.parquet.ParquetWriter(path, _schema(data.member)) as file:
         for source in sources:
@@ -113,7 +117,7 @@ def _write_source(
         raise DataError(
             f"{spec_path}: nothing is left of {source.name}: all {encoder.rows_read - read_before} rows were "
             f"dropped, because they have more tokens than there is room for ({room.prompt or 'any number'} "
-            f"in a prompt, {room.sequence or 'any number'} with its response)"
+            f"in a prompt, {room.sequence or 'any number'} with its response{encoder.reward_contexts})"
         )
     return rows_kept
 
@@ -155,7 +159,9 @@ class _RowEncoder:
         tokenizer: PreTrainedTokenizerBase,
         room: TokenBudget,
         group_by: str | None,
+        reward_bounds: Sequence[RewardTextBound],
     ) -> None:
+        self._reward_bounds = reward_bounds
         self._kind, self._data, self.room = data.member, data.value, room
         self._group_by = group_by
         self._renderer = ExampleTokenizer(tokenizer, chat_template_kwargs(data.value))
@@ -179,10 +185,39 @@ class _RowEncoder:
             rendered = self._renderer.tokenize(
                 [read_example(self._data, row, number) for number, row in rows]
             )
-        records = [self._record(item, row) for item, (_, row) in zip(rendered, rows, strict=True)]
+        problems = self._reward_problems([item.example for item in rendered])
+        records = [
+            self._record(item, row, problem)
+            for item, (_, row), problem in zip(rendered, rows, problems, strict=True)
+        ]
         return [record for record in records if record is not None]
 
-    def _record(self, item: TokenizedExample, row: SourceRow) -> dict[str, Any] | None:
+    @property
+    def reward_contexts(self) -> str:
+        """Contexts of the reward models that score text, as the end of an error's list."""
+        bounds = [bound for bound in self._reward_bounds if bound.context is not None]
+        return "".join(f", {bound.context} tokens of {bound.name}" for bound in bounds)
+
+    def _reward_problems(self, examples: Sequence[Example]) -> list[str | None]:
+        """Return for each example why a reward model that scores text cannot read it; None: all can."""
+        problems: list[str | None] = [None] * len(examples)
+        for bound in self._reward_bounds:
+            problems = [a or b for a, b in zip(problems, bound.check(examples), strict=True)]
+        return problems
+
+    def _record(self, item: TokenizedExample, row: SourceRow, problem: str | None) -> dict[str, Any] | None:
+        """Return the record of a row; None: the row is dropped.
+
+        Args:
+            problem: Reason why a reward model cannot read the row, if any. Its text is never truncated.
+        """
+        if problem is not None:
+            if self._data.overlong is OverlongPolicy.FAIL:
+                raise RowError(
+                    item.example.number, f" is too long: {problem} (overlong: Drop or Truncate drops it)"
+                )
+            self._dropped += 1
+            return None
         response = max((len(tokens) for tokens in item.responses.values()), default=0)
         prompt = fit_prompt(
             item.prompt_tokens,

@@ -115,18 +115,28 @@ def check_vocabulary(config: PretrainedConfig, tokenizer: PreTrainedTokenizerBas
         )
 
 
-def check_same_vocabulary(
-    tokenizer: PreTrainedTokenizerBase, policy: PreTrainedTokenizerBase, spec_path: str
-) -> None:
-    """Raise DataError unless both tokenizers have the same ids: a job's models share the policy's tokens."""
+def differing_tokens(tokenizer: PreTrainedTokenizerBase, policy: PreTrainedTokenizerBase) -> list[str]:
+    """Return the tokens that have another id in the other tokenizer, or none, in order."""
     mine, theirs = tokenizer.get_vocab(), policy.get_vocab()
-    tokens = mine.keys() | theirs.keys()
-    differing = sorted(token for token in tokens if mine.get(token) != theirs.get(token))
+    return sorted(token for token in mine.keys() | theirs.keys() if mine.get(token) != theirs.get(token))
+
+
+def check_same_vocabulary(
+    tokenizer: PreTrainedTokenizerBase, policy: PreTrainedTokenizerBase, spec_path: str, remedy: str = ""
+) -> None:
+    """Raise DataError unless both tokenizers have the same ids: the models share the policy's tokens.
+
+    Args:
+        remedy: End of the message.
+    """
+    differing = differing_tokens(tokenizer, policy)
     if differing:
+        mine, theirs = tokenizer.get_vocab(), policy.get_vocab()
         raise DataError(
-            f"{spec_path}: its tokenizer is not the policy's: {len(differing)} of {len(tokens)} tokens "
-            f"differ, such as {differing[0]!r} ({mine.get(differing[0])} here, "
-            f"{theirs.get(differing[0])} there); all models of a job read the policy's tokens"
+            f"{spec_path}: its tokenizer is not the policy's: {len(differing)} of "
+            f"{len(mine.keys() | theirs.keys())} tokens differ, such as {differing[0]!r} "
+            f"({mine.get(differing[0])} here, {theirs.get(differing[0])} there); "
+            f"all models of a job but reward models read the policy's tokens{remedy}"
         )
 
 

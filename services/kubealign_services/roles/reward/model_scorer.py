@@ -2,18 +2,25 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
 
 from kubealign.spec.sections.rewards import Reward
 from kubealign.v1 import rollout_pb2, scoring_pb2
 from kubealign_services.batch.codec import decode
-from kubealign_services.batch.packed import concatenate
+from kubealign_services.batch.packed import Batch, concatenate, pack
 from kubealign_services.data.models.reward_roles import reward_roles
-from kubealign_services.data.prepared import load_prepared
+from kubealign_services.data.prepared import PreparedJob, load_prepared
+from kubealign_services.data.tokenization.reward_text import ScoredTokens
+from kubealign_services.roles.reward.text_inputs import TextInputs, UnreadableSample
 from kubealign_services.runtime.process.context import ProcessContext
 from kubealign_services.scoring.reward_models import (
+    ModelReward,
     NonFiniteScore,
     RewardModelEnsemble,
     SequenceScorer,
+    SequenceScores,
     load_reward_model,
 )
 from kubealign_services.scoring.worker import empty_score
@@ -21,22 +28,57 @@ from kubealign_services.scoring.worker import empty_score
 _MICROBATCH_TOKENS = 8192
 
 
+@dataclass(frozen=True)
+class RolloutModel:
+    """A reward model with its inputs: the policy's tokens, or with `text` the model's own tokens."""
+
+    model: ModelReward
+    text: TextInputs | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the model's scores."""
+        return self.model.names
+
+    def score_details(self, rollouts: Sequence[rollout_pb2.Rollout]) -> SequenceScores:
+        """Implement SequenceScorer. Raises UnreadableSample as well."""
+        batch = concatenate([decode(rollout.sequence) for rollout in rollouts])
+        if self.text is not None:
+            batch = _pack_texts([self.text.tokenize(rollout) for rollout in rollouts], batch.sample_ids)
+        return self.model.score_details(batch)
+
+
 class ModelScorer:
     """Scores many rollouts in one packed forward pass, off the event loop."""
 
-    def __init__(self, name: str, worker: str, context: ProcessContext, model: SequenceScorer) -> None:
+    def __init__(
+        self,
+        name: str,
+        worker: str,
+        context: ProcessContext,
+        model: SequenceScorer[Sequence[rollout_pb2.Rollout]],
+    ) -> None:
         self._name = name
         self._worker = worker
         self._context = context
         self._model = model
 
     async def __call__(self, rollouts: Sequence[rollout_pb2.Rollout]) -> list[scoring_pb2.Score]:
-        """Return one score per rollout, in order."""
+        """Return one score per rollout, in order.
+
+        If the model cannot read the text of one of several rollouts, each is scored alone, so that one
+        rollout does not fail the others.
+        """
         started_at = time.monotonic()
-        batch = concatenate([decode(rollout.sequence) for rollout in rollouts])
         scores = [empty_score(rollout, self._name, self._worker) for rollout in rollouts]
         try:
-            scored = await self._context.compute(self._model.score_details, batch)
+            scored = await self._context.compute(self._model.score_details, rollouts)
+        except UnreadableSample as error:
+            if len(rollouts) > 1:
+                return [score for rollout in rollouts for score in await self([rollout])]
+            # Another response to the same prompt may be shorter.
+            scores[0].error = f"reward {self._name}: {error}"
+            return scores
         except NonFiniteScore as error:
             for score in scores:
                 score.error, score.permanent = f"reward {self._name}: {error}", True
@@ -54,16 +96,29 @@ class ModelScorer:
 
 def load_model_scorer(context: ProcessContext, reward: Reward) -> ModelScorer:
     """Load the models of a reward and return their scorer. Raises DataError, UnknownAttribute."""
-    return ModelScorer(reward.name, context.settings.name, context, _load_models(context, reward))
-
-
-def _load_models(context: ProcessContext, reward: Reward) -> SequenceScorer:
     prepared = load_prepared(context.settings.run_dir)
+    models = [_load_model(context, prepared, role, reward) for role in reward_roles(reward)]
+    model = models[0] if reward.ensemble is None else RewardModelEnsemble(models, reward.ensemble.aggregate)
+    return ModelScorer(reward.name, context.settings.name, context, model)
+
+
+def _load_model(context: ProcessContext, prepared: PreparedJob, role: str, reward: Reward) -> RolloutModel:
+    folder = prepared.model_folder(role)
     precision = context.job.spec.trainer.backend.value.precision
-    models = [
-        load_reward_model(
-            prepared.model_folder(role), precision, _MICROBATCH_TOKENS, weights=reward.attributes
-        )
-        for role in reward_roles(reward)
-    ]
-    return models[0] if reward.ensemble is None else RewardModelEnsemble(models, reward.ensemble.aggregate)
+    model = load_reward_model(folder, precision, _MICROBATCH_TOKENS, weights=reward.attributes)
+    if role not in prepared.report.text_rewards:
+        return RolloutModel(model)
+    context.logger.info(
+        "the reward model's tokenizer is not the policy's: responses are scored as text",
+        extra={"reward_model": role},
+    )
+    return RolloutModel(model, TextInputs.load(context.job, folder, role, prepared.tokenizer))
+
+
+def _pack_texts(texts: Sequence[ScoredTokens], sample_ids: Sequence[str]) -> Batch:
+    batch = pack([text.tokens for text in texts], sample_ids)
+    masks = [text.response_mask for text in texts]
+    known = [bit for mask in masks if mask is not None for bit in mask]
+    if len(known) == len(batch.tokens):
+        batch.token_columns["loss_mask"] = torch.tensor(known, dtype=torch.uint8)
+    return batch
