@@ -1,5 +1,6 @@
 """Reward models of a job: several scores, ensembles, and mismatches."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +177,18 @@ def test_reward_models_of_another_vocabulary_score_text(
         "spec.rewards[0].ensemble.models[1]: its tokenizer is not the policy's; it scores the text of prompt "
         "and response, rendered and tokenised with its own"
     ]
+
+
+def test_a_tokenizer_in_an_older_file_is_compared_too(tmp_path: Path, foreign: dict[str, str]) -> None:
+    folder = classifier_folder(tmp_path / "older", train_bpe_tokenizer(["1+1"], 258))
+    model = json.loads((folder / "tokenizer.json").read_text())["model"]
+    (folder / "tokenizer.json").unlink()
+    (folder / "vocab.json").write_text(json.dumps(model["vocab"]))
+    (folder / "merges.txt").write_text("#version: 0.2\n")
+    settings = {"tokenizer_class": "GPT2Tokenizer", "eos_token": "<eos>", "unk_token": "<eos>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"bos_token": "<eos>"}))
+    given = grpo(tmp_path, foreign, {"model": {"path": str(folder)}})
+    assert prepare(given, tmp_path / "run", {}).report.text_rewards == ["reward-steer"]
 
 
 def test_tokens_of_another_vocabulary_are_refused(tmp_path: Path, foreign: dict[str, str]) -> None:

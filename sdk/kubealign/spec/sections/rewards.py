@@ -150,7 +150,9 @@ class Reward(SpecModel):
     name: EntryName = Field(description="Unique in the job; reported in the metrics as reward/NAME.")
     weight: float = Field(1.0, description="Weight in the sum of rewards.")
     model: Model | None = Field(
-        None, description="A sequence-classification checkpoint, or the result of a rewardModel job."
+        None,
+        description="A sequence-classification checkpoint, or the result of a rewardModel job. With another "
+        "tokenizer than the policy's it scores the text of prompt and response.",
     )
     ensemble: RewardEnsemble | None = Field(
         None, description="Several reward models combined into one reward."

@@ -40,6 +40,10 @@ from kubealign_services.scoring.attributes import UnknownAttribute, attribute_we
 
 log = logging.getLogger(__name__)
 
+#: Files of which a tokenizer has one at least. Older reward models have no tokenizer.json, and would read the
+#: policy's ids as tokens of another vocabulary.
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
+
 
 @dataclass(frozen=True)
 class ResolvedModels:
@@ -193,7 +197,8 @@ def _check_model(
     Raises DataError for a model that does not fit.
     """
     own = None
-    if role != "policy" and (folder / "tokenizer.json").is_file():
+    files = _TOKENIZER_FILES if role.startswith("reward-") else _TOKENIZER_FILES[:1]
+    if role != "policy" and any((folder / name).is_file() for name in files):
         own = load_tokenizer(folder, spec_path)
     if own is not None and role.startswith("reward-") and differing_tokens(own, policy_tokenizer):
         check_vocabulary(config, own, spec_path)
