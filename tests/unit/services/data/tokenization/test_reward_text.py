@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from tokenizers import processors
 
 from kubealign_services.data.errors import RowError
 from kubealign_services.data.rows.example import Dialogue, Example
@@ -75,12 +76,18 @@ def test_a_text_prompt_and_its_response_are_one_text_with_an_end() -> None:
     assert native.response_mask == [0, 0] + [1] * len(response)
 
 
-def test_a_text_begins_with_the_reward_models_own_beginning() -> None:
-    tokenizer = FAMILIES["mistral"].tokenizer()
-    example = scored_example(Example(0, "what is"), " one", NO_FILTER)
-    (scored,) = RewardTextTokenizer(tokenizer, PUBLISHED).tokenize([example])
-    # The tokenizer writes its beginning by itself, or not at all.
-    assert scored.tokens == [*tokenizer("what is one")["input_ids"], tokenizer.eos_token_id]
+@pytest.mark.parametrize("text_format", [PUBLISHED, NATIVE])
+def test_a_text_has_one_beginning_and_one_end_of_the_reward_model(text_format: RewardTextFormat) -> None:
+    tokenizer = train_character_tokenizer(["abc"])
+    tokenizer.add_special_tokens({"bos_token": "<s>"})
+    begin, end = tokenizer.bos_token_id, tokenizer.eos_token_id
+    assert isinstance(begin, int) and isinstance(end, int)
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A <eos>", special_tokens=[("<s>", begin), ("<eos>", end)]
+    )
+    example = scored_example(Example(0, "ab"), "c", NO_FILTER)
+    (scored,) = RewardTextTokenizer(tokenizer, text_format).tokenize([example])
+    assert scored.tokens == tokenizer("abc")["input_ids"] == [begin, 3, 4, 5, end]
 
 
 def test_conversations_of_a_tokenizer_without_template_get_the_plain_one() -> None:
