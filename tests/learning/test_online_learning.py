@@ -94,22 +94,53 @@ def test_the_mean_reward_rises(tmp_path: Path, name: str) -> None:
     assert fmean(rewards[-4:]) > case.above, rewards
 
 
-def test_the_student_s_samples_approach_those_of_the_teacher(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a model that has learned the task by rewards."""
+    folder = tmp_path_factory.mktemp("taught")
+    teacher = OnlineLearner(folder, TASK, {"rloo": CASES["rloo"].entry}, SEED)
+    teacher.learn(26)
+    assert teacher.figures[-1]["task/mean"] > 0.8
+    teacher.trainer.export(folder / "result")
+    return folder / "result"
+
+
+def test_the_student_s_samples_approach_those_of_the_teacher(tmp_path: Path, taught: Path) -> None:
     """On-policy distillation without rewards: a teacher that has learned the task by rewards judges a student
     that starts from the same weights."""
-    teacher = OnlineLearner(tmp_path / "teacher", TASK, {"rloo": CASES["rloo"].entry}, SEED)
-    teacher.learn(26)
-    teacher.trainer.export(tmp_path / "taught")
     algorithm = {"onPolicyDistillation": SAMPLES | {"samplesPerPrompt": 2, "minibatchSequences": 24}}
-    student = OnlineLearner(tmp_path / "student", TASK, algorithm, SEED, reference=tmp_path / "taught")
+    student = OnlineLearner(tmp_path, TASK, algorithm, SEED, reference=taught)
     student.learn(20)
     score, divergence = (
         [line[name] for line in student.figures] for name in ("task/mean", "kl/reference_sequence")
     )
-    assert teacher.figures[-1]["task/mean"] > 0.8
     assert score[0] < 0.1 and divergence[0] > 5
     assert fmean(score[-4:]) > 0.7, score
     assert fmean(divergence[-4:]) < 0.2 * divergence[0], divergence
+
+
+def test_a_policy_learns_from_itself_with_a_hint(tmp_path: Path, taught: Path) -> None:
+    """Self-distillation: weights that repeat a prompt's last letter judge responses to a prompt without that
+    letter, which the hint adds. The student has to remember the letter of each prompt."""
+    answers = {letter: LAST[index % len(LAST)] for index, letter in enumerate(ALPHABET)}
+    task = dataclasses.replace(
+        TASK,
+        prompts=list(answers),
+        teacher_prompts=[letter + answer for letter, answer in answers.items()],
+        reward=lambda prompt, response: response.count(answers[prompt]) / max(1, len(response)),
+    )
+    hint = {"template": "{prompt}{answer}"}
+    samples = {"promptsPerStep": 16, "samplesPerPrompt": 9, "minibatchSequences": 24}
+    student = OnlineLearner(
+        tmp_path, task, {"onPolicyDistillation": samples | {"hint": hint}}, SEED, policy=taught
+    )
+    student.learn(16)
+    score, divergence = (
+        [line[name] for line in student.figures] for name in ("task/mean", "kl/reference_sequence")
+    )
+    assert score[0] < 0.4, score
+    assert fmean(score[-4:]) > 0.6, score
+    assert fmean(divergence[-4:]) < 0.6 * divergence[0], divergence
 
 
 @pytest.mark.parametrize("name", ["ppo", pytest.param("grpo", marks=pytest.mark.full)])

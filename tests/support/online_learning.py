@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from kubealign.spec.algorithms import Algorithm as AlgorithmUnion
 from kubealign.spec.sections.engines import TorchEngineSpec as EngineSpec
 from kubealign.spec.sections.rewards import Reward, RewardFunction
@@ -20,6 +22,8 @@ from kubealign_services.algorithms.factory import make_algorithm
 from kubealign_services.batch.auxiliary_sequences import drop_auxiliary
 from kubealign_services.batch.packed import Batch
 from kubealign_services.data.models.model_builder import build_model
+from kubealign_services.data.prepared import PreparedRow
+from kubealign_services.data.teacher_prompts import TeacherPrompts
 from kubealign_services.data.tokenization.tokenizers import train_character_tokenizer
 from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
 from kubealign_services.roles.driver.metrics.batch_metrics import measure_logprob_gap
@@ -51,6 +55,8 @@ class Task:
     #: As in a job's spec: trainer, rollout.engine.torch.
     trainer: dict[str, Any] = field(default_factory=dict)
     engine: dict[str, Any] = field(default_factory=dict)
+    #: Hinted prompts that the reference reads, one for each prompt; empty: the prompts themselves.
+    teacher_prompts: Sequence[str] = ()
 
 
 class OnlineLearner:
@@ -63,8 +69,11 @@ class OnlineLearner:
         algorithm: dict[str, Any],
         seed: int = 1,
         reference: Path | None = None,
+        policy: Path | None = None,
     ) -> None:
-        """algorithm: as in a job's spec. reference: folder of a model; None: the policy's initial weights."""
+        """algorithm: as in a job's spec. reference: folder of a model; None: the policy's initial weights.
+        policy: folder of the initial weights; None: random weights.
+        """
         self.figures: list[dict[str, float]] = []
         self.batch: Batch | None = None
         union = AlgorithmUnion.model_validate(algorithm)
@@ -72,26 +81,26 @@ class OnlineLearner:
         self._algorithm = make_algorithm(union)
         self._task, self._seed = task, seed
         self.tokenizer = train_character_tokenizer(task.prompts)
-        build_model(task.architecture, self.tokenizer, seed, folder / "model", "architecture")
+        if policy is None:
+            build_model(task.architecture, self.tokenizer, seed, folder / "model", "architecture")
+        policy = policy or folder / "model"
         trainer = Trainer.model_validate(
             {"optimizer": {"adamW": {"learningRate": task.learning_rate}}} | task.trainer
         )
         self.trainer = TorchTrainingBackend.create(
-            folder / "model", Head.LANGUAGE_MODEL, trainer, total_updates=1000, seed=seed
+            policy, Head.LANGUAGE_MODEL, trainer, total_updates=1000, seed=seed
         )
         self._critic = None
         if self._algorithm.needs_critic:
             self._critic = TorchTrainingBackend.create(
-                folder / "model", Head.VALUE, trainer, total_updates=1000, seed=seed
+                policy, Head.VALUE, trainer, total_updates=1000, seed=seed
             )
         self._reference = None
         if self._algorithm.needs_reference:
             precision = trainer.backend.value.precision
-            self._reference = FrozenTorchModel.load(
-                reference or folder / "model", Head.LANGUAGE_MODEL, precision, 8192
-            )
+            self._reference = FrozenTorchModel.load(reference or policy, Head.LANGUAGE_MODEL, precision, 8192)
         engine = EngineSpec.model_validate({"maxSequences": 256} | task.engine)
-        self._engine = TorchRolloutEngine.create(folder / "model", engine)
+        self._engine = TorchRolloutEngine.create(policy, engine)
         self._state: dict[str, float] = {}
         self._moments: dict[str, dict[str, float]] = {}
         self._order = self._prompts()
@@ -123,8 +132,7 @@ class OnlineLearner:
         figures |= combine_rewards(batch, rewards, self.version + 1, self._moments)
         figures["task/mean"] = float(batch.sequence("reward.task").mean())
         if self._reference is not None:
-            names = frozenset({"logprobs"})
-            batch.token_columns["reference_logprobs"] = self._reference.forward(batch, names)["logprobs"]
+            batch.token_columns["reference_logprobs"] = self._score_by_reference(self._reference, batch)
         if self._critic is not None:
             batch.token_columns["values"] = self._critic.forward(batch, frozenset({"values"}))["values"]
         names_before_step = outputs_before_step(self._algorithm)
@@ -141,6 +149,23 @@ class OnlineLearner:
             assert objective is not None
             figures |= self._critic.train_step(batch.select(range(len(batch))), objective, plan)
         return figures | self.trainer.train_step(batch, self._algorithm.policy_objective(), plan)
+
+    def _score_by_reference(self, reference: FrozenTorchModel, batch: Batch) -> Tensor:
+        names = frozenset({"logprobs"})
+        if not self._task.teacher_prompts:
+            return reference.forward(batch, names)["logprobs"]
+        rows = [
+            PreparedRow(row, self._encode(prompt), prompt, teacher_prompt_tokens=self._encode(hinted))
+            for row, (prompt, hinted) in enumerate(
+                zip(self._task.prompts, self._task.teacher_prompts, strict=True)
+            )
+        ]
+        replaced = TeacherPrompts(rows).replace(batch)
+        return replaced.restore(reference.forward(replaced.batch, names)["logprobs"])
+
+    def _encode(self, text: str) -> list[int]:
+        ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return ids
 
     def _groups(self) -> list[RolloutGroup]:
         """Sample the groups of a step, replacing those that dynamic sampling drops."""
@@ -171,7 +196,7 @@ class OnlineLearner:
             groups[name] = RolloutGroup(name, count, self.version, deadline=0.0, requested_at=0.0)
             item = rollout_pb2.WorkItem(
                 group_id=name,
-                prompt_tokens=self.tokenizer(prompt, add_special_tokens=False)["input_ids"],
+                prompt_tokens=self._encode(prompt),
                 samples=count,
                 seeds=[derive_sample_seed(self._seed, "train", name, 0, sample) for sample in range(count)],
                 sampling=sampling,

@@ -19,6 +19,8 @@ from kubealign.spec.algorithms import (
 )
 from kubealign.spec.base import field_alias
 from kubealign.spec.cross_field_validation import (
+    HINT_NEEDS_CHAT,
+    HINT_NEEDS_TEXT,
     NO_MEAN_REWARD,
     NO_SAMPLES_OF_STEPS,
     READS_ALL_ROWS,
@@ -59,6 +61,8 @@ def cross_field_rules() -> Iterator[CelRule]:
             yield _last_turn_rule(name, algorithm_is_set)
         if not model.reads_token_ids:
             yield _text_rows_rule(name, algorithm_is_set, str(getattr(model, "data", "")))
+        if "hint" in model.model_fields:
+            yield from _hint_rules(f"{algorithm_is_set} && has(self.algorithm.{name}.hint)", name)
         if model is GenerateSpec:
             yield _selection_rule(name, algorithm_is_set)
         yield from _teacher_rules(name, algorithm_is_set, has_teacher=model.teacher)
@@ -270,8 +274,9 @@ def _critic_rules(name: str, algorithm_is_set: str, *, has_critic: bool) -> Iter
 
 def _reference_rules(name: str, algorithm_is_set: str, model: type[AlgorithmSpec]) -> Iterator[CelRule]:
     if model.reference_model is Requirement.NEEDED:
+        has_hint = f"has(self.algorithm.{name}.hint) || " if "hint" in model.model_fields else ""
         yield CelRule(
-            implies(algorithm_is_set, "has(self.reference) && has(self.reference.model)"),
+            implies(algorithm_is_set, f"{has_hint}(has(self.reference) && has(self.reference.model))"),
             f"{name} learns from the reference as its teacher: name a model",
             field_path=".reference",
         )
@@ -289,6 +294,26 @@ def _reference_rules(name: str, algorithm_is_set: str, model: type[AlgorithmSpec
         implies(guard, condition or "!has(self.reference)"),
         f"{name} uses no reference in this job: {remedy}",
         field_path=".reference",
+    )
+
+
+def _hint_rules(hint_is_set: str, name: str) -> Iterator[CelRule]:
+    rows = "self.data.prompts"
+    yield CelRule(
+        implies(
+            f"{hint_is_set} && has({rows}) && has({rows}.format)",
+            f"!has({rows}.format.tokens)",
+        ),
+        HINT_NEEDS_TEXT,
+        field_path=".data.prompts.format.tokens",
+    )
+    yield CelRule(
+        implies(
+            f"{hint_is_set} && has({rows}) && (!has({rows}.format) || has({rows}.format.text))",
+            f"self.algorithm.{name}.hint.message == 'User'",
+        ),
+        HINT_NEEDS_CHAT,
+        field_path=f".algorithm.{name}.hint.message",
     )
 
 

@@ -22,7 +22,12 @@ from kubealign.spec.algorithms import (
     RLOOSpec,
     WeightBounds,
 )
-from kubealign.spec.algorithms.on_policy_distillation import KL_REMEDY, OnPolicyDistillationSpec
+from kubealign.spec.algorithms.on_policy_distillation import (
+    HINT_REMEDY,
+    KL_REMEDY,
+    Hint,
+    OnPolicyDistillationSpec,
+)
 from kubealign.spec.base import SpecUnion, field_alias
 from kubealign.spec.cross_field_validation import READS_ALL_ROWS, RESERVED_NAMES, VALIDATES_ALL_PROMPTS
 from kubealign.spec.field_lookup import item_type, nested_model
@@ -243,6 +248,13 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
             "has(self.kl.fixed) && self.kl.fixed.coefficient > 0.0",
             KL_REMEDY,
             field_path=".kl",
+        )
+    ],
+    Hint: [
+        CelRule(
+            "self.message == 'System' || self.template.contains('{prompt}')",
+            HINT_REMEDY,
+            field_path=".template",
         )
     ],
     PPOSpec: [

@@ -10,6 +10,7 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kubealign.spec.algorithms import Algorithm, Requirement, ResultKind
+from kubealign.spec.algorithms.on_policy_distillation import HintMessage
 from kubealign.spec.base import field_alias
 from kubealign.spec.paths import DocumentPath
 from kubealign.spec.sections.data import Data, ImitatedTurns
@@ -44,6 +45,11 @@ READS_ALL_ROWS = "every row once, so weights have no effect: set source with pat
 NO_SAMPLES_OF_STEPS = "does not sample the prompts of each step: remove it"
 NO_MEAN_REWARD = "there are no rewards to assign prompts by: name at least one, or remove it"
 VALIDATES_ALL_PROMPTS = "validation samples every prompt: remove it"
+
+
+#: Errors of a hint in prompts that cannot carry it.
+HINT_NEEDS_TEXT = "a hint is put into the text of a prompt: set format.text or format.chat, or remove hint"
+HINT_NEEDS_CHAT = "text prompts have no system message: set User, or data.prompts.format.chat"
 
 
 def cross_field_problems(fields: Mapping[str, Any]) -> Iterator[FieldProblem]:
@@ -147,9 +153,7 @@ def _check_critic(
 def _check_reference(
     algorithm: Algorithm, reference: "Reference | None", trainer: Trainer
 ) -> Iterator[FieldProblem]:
-    if algorithm.value.reference_model is Requirement.NEEDED and (
-        reference is None or reference.model is None
-    ):
+    if algorithm.value.needs_reference_model and (reference is None or reference.model is None):
         text = f"{_algorithm_name(algorithm)} learns from the reference as its teacher: name a model"
         yield ("reference", "model"), None, text
     if reference is None:
@@ -166,6 +170,18 @@ def _check_reference(
     elif reference.placement is ReferencePlacement.ADAPTER_OFF and trainer.lora is None:
         path = ("reference", "placement")
         yield path, reference.placement, "needs an adapter to switch off: set trainer.lora, or Own"
+
+
+def _check_hint(algorithm: Algorithm, data: Data) -> Iterator[FieldProblem]:
+    hint = getattr(algorithm.value, "hint", None)
+    if hint is None or data.prompts is None:
+        return
+    row_format = data.prompts.format
+    if row_format.tokens is not None:
+        yield ("data", "prompts", "format", "tokens"), row_format.tokens, HINT_NEEDS_TEXT
+    elif row_format.text is not None and hint.message is HintMessage.SYSTEM:
+        path = ("algorithm", _algorithm_name(algorithm), "hint", "message")
+        yield path, hint.message, HINT_NEEDS_CHAT
 
 
 def _check_teacher(algorithm: Algorithm, teacher: "Teacher | None") -> Iterator[FieldProblem]:
@@ -373,6 +389,7 @@ _CHECKS: tuple[Callable[..., Iterator[FieldProblem]], ...] = (
     _check_names,
     _check_critic,
     _check_reference,
+    _check_hint,
     _check_teacher,
     _check_turns,
     _check_mixture,

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import yaml
 from pydantic import ConfigDict, Field, model_validator
 
-from kubealign.spec.algorithms import Algorithm, ResultKind
+from kubealign.spec.algorithms import Algorithm, Hint, ResultKind
 from kubealign.spec.base import (
     MAX_INT32,
     JobName,
@@ -268,6 +268,12 @@ class AlignmentJobSpec(SpecModel):
     def uses_reference(self) -> bool:
         """True if a reference model's log-probabilities are needed."""
         return bool(self.algorithm.value.uses_reference)
+
+    @property
+    def hint(self) -> Hint | None:
+        """Hint in the teacher's prompts; None: the teacher, if any, reads the policy's prompts."""
+        hint: Hint | None = getattr(self.algorithm.value, "hint", None)
+        return hint
 
     @property
     def effective_reference(self) -> Reference | None:

@@ -32,7 +32,7 @@ from kubealign_services.data.prepared import (
 )
 from kubealign_services.data.sources.job_datasets import JobDatasets, open_datasets
 from kubealign_services.data.tokenization.length_filter import token_budget
-from kubealign_services.data.tokenization.row_writer import write_rows
+from kubealign_services.data.tokenization.row_writer import HintedPrompts, write_rows
 
 
 def prepare(job: AlignmentJob, run_dir: Path, results: Mapping[str, Path]) -> PreparedJob:
@@ -81,6 +81,7 @@ def preparation_inputs(job: AlignmentJob) -> dict[str, Any]:
         "critic": None
         if spec.effective_critic is None
         else spec.effective_critic.model_dump(mode="json", by_alias=True)["model"],
+        "hint": None if spec.hint is None else spec.hint.model_dump(mode="json", by_alias=True),
         "rewards": {reward["name"]: reward["model"] or reward["ensemble"] for reward in dumped["rewards"]},
     }
 
@@ -124,6 +125,9 @@ def _write_datasets(
         folder / TRAIN,
         "spec.data",
         text_bounds(job, spec.data, models.text_reward_folders, tokenizer),
+        hint=None
+        if spec.hint is None
+        else HintedPrompts(spec.hint, token_budget(models.context, None, sampled).prompt),
     )
     if spec.data.value.mixture is not None:
         check_shares(spec.data.value.mixture, train.sources, f"spec.data.{spec.data.member}")

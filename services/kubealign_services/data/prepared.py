@@ -51,6 +51,10 @@ class DatasetReport(BaseModel):
     columns_left_out: list[str]
     #: Rows kept of each source of a mixture, in its order; empty without a mixture.
     sources: dict[str, int] = {}
+    #: Rows among the dropped ones whose prompt fits and whose hinted prompt does not, and the longest of the
+    #: kept rows' hinted prompts; 0 without a hint.
+    dropped_hints: int = 0
+    longest_teacher_prompt: int = 0
 
 
 class PreparationReport(BaseModel):
@@ -76,7 +80,8 @@ class PreparedRow:
     Responses end with the token at which sampling ends, unless the rows are token ids. response_mask: where
     several turns of a conversation are imitated, the response is everything after the first prompt, with 1
     at the tokens of imitated turns; else None. ratings: None within the list for an unknown rating. Fields
-    that the kind of row does not have are None.
+    that the kind of row does not have are None. teacher_prompt_tokens: the prompt that the teacher reads,
+    with its hint; None without a hint.
     """
 
     row: int
@@ -91,6 +96,12 @@ class PreparedRow:
     label: bool | None = None
     chosen_rating: float | None = None
     rejected_rating: float | None = None
+    teacher_prompt_tokens: list[int] | None = None
+
+
+def row_index(name: str) -> int:
+    """Return the index of the row of a prompt, PASS/ROW, or of one of its samples, PASS/ROW#SAMPLE."""
+    return int(name.partition("#")[0].rpartition("/")[2])
 
 
 class PreparedRows(Sequence[PreparedRow]):

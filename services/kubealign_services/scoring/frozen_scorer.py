@@ -13,6 +13,7 @@ from torch import Tensor
 from kubealign.v1 import rollout_pb2, scoring_pb2, training_pb2
 from kubealign_services.batch.codec import decode, encode_columns
 from kubealign_services.batch.packed import Batch, concatenate
+from kubealign_services.batch.replaced_prompts import PromptMismatch
 from kubealign_services.runtime.process.context import ProcessContext
 from kubealign_services.scoring.serving import serve_scorer
 from kubealign_services.scoring.worker import empty_score
@@ -41,7 +42,7 @@ class FrozenScorer(ABC):
     def compute_columns(self, batch: Batch) -> dict[str, Tensor]:
         """Return the model's token columns of a batch by name, each [T] or [T, K] on the CPU.
 
-        Runs in the compute thread. Raises NonFiniteScores.
+        Runs in the compute thread. Raises NonFiniteScores, PromptMismatch.
         """
 
     @abstractmethod
@@ -59,7 +60,7 @@ class FrozenScorer(ABC):
         scores = [empty_score(rollout, self.source, self._context.settings.name) for rollout in rollouts]
         try:
             batch.token_columns |= await self._context.compute(self.compute_columns, batch)
-        except NonFiniteScores as error:
+        except (NonFiniteScores, PromptMismatch) as error:
             for score in scores:
                 score.error, score.permanent = str(error), True
             return scores

@@ -37,7 +37,7 @@ from kubealign.spec.algorithms.iterative import (
 )
 from kubealign.spec.algorithms.kl import KL, AdaptiveKL, FixedKL, KLEstimator, KLPlacement
 from kubealign.spec.algorithms.on_policy import ClippedRatioSpec, OnPolicySpec
-from kubealign.spec.algorithms.on_policy_distillation import OnPolicyDistillationSpec
+from kubealign.spec.algorithms.on_policy_distillation import Hint, HintMessage, OnPolicyDistillationSpec
 from kubealign.spec.algorithms.online import OnlineSpec
 from kubealign.spec.algorithms.online_dpo import OnlineDPOSpec, PreferenceLoss
 from kubealign.spec.algorithms.policy_loss import (
@@ -113,6 +113,8 @@ __all__ = [
     "GSPOSpec",
     "GenerateSpec",
     "GroupRelativeSpec",
+    "Hint",
+    "HintMessage",
     "IPOSpec",
     "ImportanceCorrection",
     "ImportanceLevel",

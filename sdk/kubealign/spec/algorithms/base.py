@@ -76,6 +76,11 @@ class AlgorithmSpec(SpecModel):
         return None
 
     @property
+    def needs_reference_model(self) -> bool:
+        """True if the job must name the model of the reference."""
+        return self.reference_model is Requirement.NEEDED
+
+    @property
     def uses_reference(self) -> bool:
         """True if a reference model's log-probabilities of the tokens are needed."""
         return False

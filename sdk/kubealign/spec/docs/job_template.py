@@ -86,7 +86,7 @@ def _required_values(member: str, kind: type[BaseModel]) -> tuple[dict[str, Any]
     }
     if algorithm.teacher:
         spec["teacher"] = _TEACHER
-    if algorithm.reference_model is Requirement.NEEDED:
+    if algorithm.needs_reference_model:
         spec["reference"] = _TEACHER
     if algorithm.rewards is Requirement.NEEDED:
         spec["rewards"] = [_SCORER if algorithm.critic else _FUNCTION]

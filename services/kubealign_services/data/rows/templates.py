@@ -41,9 +41,15 @@ def fill_last_user_message(
 
     Raises DataError as `fill_template`, and where no user message exists.
     """
-    last = next((i for i in reversed(range(len(messages))) if messages[i]["role"] == "user"), None)
-    if last is None:
-        raise cells.error(column, "the template replaces the user's last message, and there is none")
+    last = last_user_index(messages, cells, column)
     message = messages[last]
     filled_message = {**message, "content": fill_template(template, message["content"], cells)}
     return [*messages[:last], filled_message, *messages[last + 1 :]]
+
+
+def last_user_index(messages: Sequence[Message], cells: RowReader, column: str) -> int:
+    """Return the index of the user's last message. Raises RowError where no user message exists."""
+    last = next((i for i in reversed(range(len(messages))) if messages[i]["role"] == "user"), None)
+    if last is None:
+        raise cells.error(column, "the template replaces the user's last message, and there is none")
+    return last

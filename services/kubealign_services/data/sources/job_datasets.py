@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from kubealign.spec.algorithms import Algorithm, Hint
+from kubealign.spec.base import field_alias
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.sections.data import SOURCE_COLUMN, Data
 from kubealign_services.data.errors import DataError
@@ -16,6 +18,7 @@ from kubealign_services.data.rows.field_mapping import (
     referenced_columns,
     token_columns,
 )
+from kubealign_services.data.rows.hints import add_hint
 from kubealign_services.data.rows.messages import with_system_message
 from kubealign_services.data.rows.templates import check_template_columns
 from kubealign_services.data.sources.row_dataset import RowDataset, open_source, require_columns
@@ -26,11 +29,15 @@ from kubealign_services.data.tokenization.example_tokenizer import training_text
 class JobDatasets:
     """Training rows, and validation rows where the job has them: one data set, or one for each entry of a
     mixture.
+
+    Args:
+        hint: Hint in the teacher's prompts of the training rows; None: the job has none.
     """
 
     train: Sequence[RowDataset]
     validation: Sequence[RowDataset] | None
     spec: Data
+    hint: Hint | None = None
 
     def texts(self) -> Iterator[str]:
         """Yield all training texts, as a tokenizer is trained on them.
@@ -45,7 +52,10 @@ class JobDatasets:
         for rows in self.train:
             with rows.located_errors():
                 for number, row in enumerate(rows):
-                    yield from training_texts(read_example(self.spec.value, row, number))
+                    example = read_example(self.spec.value, row, number)
+                    yield from training_texts(example)
+                    if self.hint is not None:
+                        yield from training_texts(add_hint(example, self.hint, self.spec.value, row))
 
 
 def open_datasets(job: AlignmentJob, cache: Path, results: Mapping[str, Path]) -> JobDatasets:
@@ -58,8 +68,13 @@ def open_datasets(job: AlignmentJob, cache: Path, results: Mapping[str, Path]) -
     """
     spec = job.spec
     train = _open_dataset(spec.data, "spec.data", cache, results)
+    hint = spec.hint
+    if hint is not None:
+        for rows in train:
+            path = f"spec.algorithm.{field_alias(Algorithm, spec.algorithm.member)}.hint.template"
+            check_template_columns(hint.template, rows.columns, path)
     if spec.validation is None:
-        return JobDatasets(train, None, spec.data)
+        return JobDatasets(train, None, spec.data, hint)
     validation_rows = _open_dataset(spec.validation.data, "spec.validation.data", cache, results)
     if spec.validation.group_by is not None:
         for rows in validation_rows:
@@ -73,7 +88,7 @@ def open_datasets(job: AlignmentJob, cache: Path, results: Mapping[str, Path]) -
                 f"spec.validation.groupBy: {spec.validation.group_by!r} holds the token ids of the rows, or "
                 "those that are trained on: name another column"
             )
-    return JobDatasets(train, validation_rows, spec.data)
+    return JobDatasets(train, validation_rows, spec.data, hint)
 
 
 def _open_dataset(data: Data, path: str, cache: Path, results: Mapping[str, Path]) -> list[RowDataset]:

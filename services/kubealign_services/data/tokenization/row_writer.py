@@ -4,6 +4,7 @@ import json
 import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date, time
 from itertools import islice
 from pathlib import Path
@@ -13,6 +14,7 @@ import pyarrow
 import pyarrow.parquet
 from transformers import PreTrainedTokenizerBase
 
+from kubealign.spec.algorithms import Hint
 from kubealign.spec.sections.data import Data, OverlongPolicy
 from kubealign_services.data.errors import DataError, RowError
 from kubealign_services.data.prepared import DatasetReport
@@ -23,6 +25,7 @@ from kubealign_services.data.rows.field_mapping import (
     read_example,
     token_columns,
 )
+from kubealign_services.data.rows.hints import add_hint
 from kubealign_services.data.sources.row_dataset import RowDataset, SourceRow
 from kubealign_services.data.tokenization.chat_template import check_template_variables
 from kubealign_services.data.tokenization.example_tokenizer import ExampleTokenizer, TokenizedExample
@@ -62,6 +65,18 @@ _ANNOTATION_FIELDS = ("ratings", "label", "chosen_rating", "rejected_rating")
 Item = TypeVar("Item")
 
 
+@dataclass(frozen=True)
+class HintedPrompts:
+    """Prompts of a teacher, written with the rows.
+
+    Args:
+        max_tokens: Room for a hinted prompt; None: unbounded.
+    """
+
+    hint: Hint
+    max_tokens: int | None
+
+
 def write_rows(
     sources: Sequence[RowDataset],
     data: Data,
@@ -71,6 +86,7 @@ def write_rows(
     spec_path: str,
     reward_bounds: Sequence[RewardTextBound] = (),
     group_by: str | None = None,
+    hint: HintedPrompts | None = None,
 ) -> DatasetReport:
     """Tokenise the sources, write the kept rows in this order and return the statistics.
 
@@ -79,14 +95,15 @@ def write_rows(
         spec_path: Path of the data in the spec, for errors.
         reward_bounds: Bounds of the reward models that score text.
         group_by: Column that every row must have.
+        hint: Prompts to write for the teacher.
 
     Raises DataError for a row that cannot be used, when no row of a source is kept, and for tools or
     variables that the chat template does not read.
     """
     check_template_variables(tokenizer, _template_fields(data, f"{spec_path}.{data.member}.format.chat"))
-    encoder = _RowEncoder(data, tokenizer, room, group_by, reward_bounds)
+    encoder = _RowEncoder(data, tokenizer, room, group_by, reward_bounds, hint)
     counts: dict[str, int] = {}
-    with pyarrow.parquet.ParquetWriter(path, _schema(data.member)) as file:
+    with pyarrow.parquet.ParquetWriter(path, _schema(data.member, has_hints=hint is not None)) as file:
         for source in sources:
             counts[source.entry] = _write_source(source, encoder, file, spec_path)
     names = ", ".join(source.name for source in sources)
@@ -117,7 +134,9 @@ def _write_source(
         raise DataError(
             f"{spec_path}: nothing is left of {source.name}: all {encoder.rows_read - read_before} rows were "
             f"dropped, because they have more tokens than there is room for ({room.prompt or 'any number'} "
-            f"in a prompt, {room.sequence or 'any number'} with its response{encoder.reward_contexts})"
+            f"in a prompt, {room.sequence or 'any number'} with its response{encoder.reward_contexts}"
+            + encoder.describe_dropped_hints()
+            + ")"
         )
     return rows_kept
 
@@ -131,13 +150,15 @@ def _template_fields(data: Data, spec_path: str) -> dict[str, str]:
     return tools | {name: f"{spec_path}.chatTemplateKwargs.{name}" for name in chat.chat_template_kwargs}
 
 
-def _schema(kind: str) -> pyarrow.Schema:
+def _schema(kind: str, *, has_hints: bool) -> pyarrow.Schema:
     columns: dict[str, pyarrow.DataType] = {
         "row": pyarrow.int64(),
         "prompt_tokens": _TOKENS,
         "prompt_text": pyarrow.string(),
         "columns": pyarrow.string(),
     }
+    if has_hints:
+        columns["teacher_prompt_tokens"] = _TOKENS
     return pyarrow.schema(list((columns | _KIND_COLUMNS[kind]).items()))
 
 
@@ -160,10 +181,12 @@ class _RowEncoder:
         room: TokenBudget,
         group_by: str | None,
         reward_bounds: Sequence[RewardTextBound],
+        hint: HintedPrompts | None,
     ) -> None:
         self._reward_bounds = reward_bounds
         self._kind, self._data, self.room = data.member, data.value, room
-        self._group_by = group_by
+        self._group_by, self._hint = group_by, hint
+        self._dropped_hints = self._teacher_prompt = 0
         self._renderer = ExampleTokenizer(tokenizer, chat_template_kwargs(data.value))
         self._token_rows = TokenRowReader(tokenizer, data.value)
         self._beginning = prefix_ids(tokenizer)
@@ -186,9 +209,12 @@ class _RowEncoder:
                 [read_example(self._data, row, number) for number, row in rows]
             )
         problems = self._reward_problems([item.example for item in rendered])
+        teacher_prompts = self._teacher_prompts(rendered, rows)
         records = [
-            self._record(item, row, problem)
-            for item, (_, row), problem in zip(rendered, rows, problems, strict=True)
+            self._record(item, row, problem, teacher_prompt)
+            for item, (_, row), problem, teacher_prompt in zip(
+                rendered, rows, problems, teacher_prompts, strict=True
+            )
         ]
         return [record for record in records if record is not None]
 
@@ -205,7 +231,36 @@ class _RowEncoder:
             problems = [a or b for a, b in zip(problems, bound.check(examples), strict=True)]
         return problems
 
-    def _record(self, item: TokenizedExample, row: SourceRow, problem: str | None) -> dict[str, Any] | None:
+    def _teacher_prompts(
+        self, rendered: Sequence[TokenizedExample], rows: Sequence[tuple[int, SourceRow]]
+    ) -> list[list[int] | None]:
+        """Return the tokens of each row's hinted prompt; None without a hint."""
+        if self._hint is None:
+            return [None] * len(rendered)
+        hinted = [
+            add_hint(item.example, self._hint.hint, self._data, row)
+            for item, (_, row) in zip(rendered, rows, strict=True)
+        ]
+        return [item.prompt_tokens for item in self._renderer.tokenize(hinted)]
+
+    def _fits_hint(self, prompt: Sequence[int] | None, number: int) -> bool:
+        """Return True if the hinted prompt leaves room for a response. A longer one is never truncated: the
+        teacher would judge the response to another prompt. Raises RowError with overlong Fail.
+        """
+        room = None if self._hint is None else self._hint.max_tokens
+        if prompt is None or room is None or len(prompt) <= room:
+            return True
+        if self._data.overlong is OverlongPolicy.FAIL:
+            raise RowError(
+                number,
+                f" is too long: a prompt of {len(prompt)} tokens with its hint; there is room for {room} "
+                "(overlong: Drop or Truncate drops the row)",
+            )
+        return False
+
+    def _record(
+        self, item: TokenizedExample, row: SourceRow, problem: str | None, teacher_prompt: list[int] | None
+    ) -> dict[str, Any] | None:
         """Return the record of a row; None: the row is dropped.
 
         Args:
@@ -230,6 +285,10 @@ class _RowEncoder:
         if prompt is None:
             self._dropped += 1
             return None
+        if not self._fits_hint(teacher_prompt, item.example.number):
+            self._dropped += 1
+            self._dropped_hints += 1
+            return None
         columns, left_out = columns_to_json(
             {name: value for name, value in row.items() if name not in self._omitted_columns}
         )
@@ -242,6 +301,7 @@ class _RowEncoder:
         )
         self._truncated += len(prompt) < len(item.prompt_tokens)
         self._count_tokens(prompt, response, item)
+        self._teacher_prompt = max(self._teacher_prompt, len(teacher_prompt or ()))
         self._context = max(self._context, len(columns.encode()) + len(item.prompt_text.encode()))
         record: dict[str, Any] = {
             "row": item.example.number,
@@ -249,6 +309,8 @@ class _RowEncoder:
             "prompt_text": item.prompt_text,
             "columns": columns,
         }
+        if teacher_prompt is not None:
+            record["teacher_prompt_tokens"] = teacher_prompt
         kind_values: dict[str, Any] = {f"{name}_tokens": tokens for name, tokens in item.responses.items()}
         kind_values |= {name: getattr(item.example, name) for name in _ANNOTATION_FIELDS}
         kind_values["response_mask"] = item.response_mask
@@ -290,7 +352,15 @@ class _RowEncoder:
             longest_context_bytes=self._context,
             columns_left_out=sorted(self._left_out),
             sources=rows_by_entry,
+            dropped_hints=self._dropped_hints,
+            longest_teacher_prompt=self._teacher_prompt,
         )
+
+    def describe_dropped_hints(self) -> str:
+        """Return the part of an error about rows that were dropped for their hinted prompts."""
+        if self._hint is None or not self._dropped_hints:
+            return ""
+        return f", {self._hint.max_tokens} in a prompt with its hint: {self._dropped_hints} rows have more"
 
 
 def columns_to_json(columns: Mapping[str, Any]) -> tuple[str, list[str]]:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from kubealign.spec.job import AlignmentJob
@@ -22,12 +23,14 @@ from kubealign_services.checkpoints.history import HISTORY_FILE, StepHistory
 from kubealign_services.data.epoch_shuffle import RowOrder
 from kubealign_services.data.mixture import build_row_order
 from kubealign_services.data.prepared import PreparedJob
+from kubealign_services.data.teacher_prompts import TeacherPrompts
 from kubealign_services.messaging.contract import Bus
 from kubealign_services.roles.driver.frozen_models.cache import FrozenScoreCache
 from kubealign_services.roles.driver.frozen_models.reference import (
     FrozenReference,
     LogprobsRequest,
     request_over_bus,
+    score_hinted,
 )
 from kubealign_services.roles.driver.frozen_models.scores import RowScorer
 from kubealign_services.roles.driver.frozen_models.teacher import TEACHER, FrozenTeacher
@@ -38,7 +41,7 @@ from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
 from kubealign_services.roles.driver.rollouts.curriculum import Curriculum, MeanReward
 from kubealign_services.roles.driver.rollouts.dynamic_sampling import DynamicSamplingFilter
 from kubealign_services.roles.driver.rollouts.group_buffer import GroupBuffer, GroupBufferOptions, GroupPlan
-from kubealign_services.roles.driver.rollouts.prefetch import ForwardPrefetcher
+from kubealign_services.roles.driver.rollouts.prefetch import ForwardCall, ForwardPrefetcher
 from kubealign_services.roles.driver.rollouts.prompt_source import EpochPrompts
 from kubealign_services.roles.driver.rollouts.work_items import to_sampling_proto
 from kubealign_services.roles.driver.sources.batch_sources import (
@@ -191,8 +194,12 @@ def build_source(
 def build_colocated_scorer(context: JobContext) -> ColocatedScorer:
     """Create the client of the reward models and the reference that trainer and critic host."""
     job = context.job
-    has_reference = job.spec.effective_reference is not None and not _has_reference_workers(job)
-    return ColocatedScorer(context.trainer, context.critic, critic_rewards(job), has_reference)
+    reference: ForwardCall | None = None
+    if job.spec.effective_reference is not None and not _has_reference_workers(job):
+        reference = context.trainer.reference_logprobs
+        if job.spec.hint is not None:
+            reference = partial(score_hinted, reference, TeacherPrompts(context.prepared.train))
+    return ColocatedScorer(context.critic, critic_rewards(job), reference)
 
 
 def build_prefetchers(

@@ -15,7 +15,7 @@ from kubealign_services.batch.auxiliary_sequences import trainable_mask
 from kubealign_services.batch.codec import decode_columns, encode
 from kubealign_services.batch.packed import Batch
 from kubealign_services.roles.driver.metrics.report import StepRecord
-from kubealign_services.roles.driver.rollouts.prefetch import ForwardPrefetcher
+from kubealign_services.roles.driver.rollouts.prefetch import ForwardCall, ForwardPrefetcher
 from kubealign_services.roles.driver.state import JobState
 from kubealign_services.runtime.rpc.client import Peer
 
@@ -183,11 +183,11 @@ class ColocatedScorer:
 
     Args:
         rewards: Names of the critic's reward models.
-        reference: The trainer hosts the reference.
+        reference: Call of the reference that the trainer hosts; None: the trainer hosts none.
     """
 
     def __init__(
-        self, trainer: TrainerClient, critic: CriticClient | None, rewards: Sequence[str], reference: bool
+        self, critic: CriticClient | None, rewards: Sequence[str], reference: ForwardCall | None
     ) -> None:
         self._rewards = list(rewards)
         self.reward_prefetcher = (
@@ -195,7 +195,7 @@ class ColocatedScorer:
             if self._rewards and critic is not None
             else None
         )
-        self.reference_prefetcher = ForwardPrefetcher(trainer.reference_logprobs) if reference else None
+        self.reference_prefetcher = None if reference is None else ForwardPrefetcher(reference)
 
     async def score(self, batch: Batch, step: StepRecord) -> None:
         """Add the columns reward.NAME (float64 [S]) and reference_logprobs (float32 [T]).

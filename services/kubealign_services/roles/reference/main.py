@@ -3,6 +3,7 @@
 import sys
 
 from kubealign_services.data.prepared import load_prepared
+from kubealign_services.data.teacher_prompts import TeacherPrompts
 from kubealign_services.roles.reference.scorer import ReferenceScorer
 from kubealign_services.roles.reference.servicer import ReferenceServicer
 from kubealign_services.runtime.process.context import ProcessContext
@@ -16,10 +17,12 @@ async def serve(context: ProcessContext) -> None:
     # For rollouts of an earlier version, which state no temperature. Given rows were not sampled, so the
     # temperature of validation sampling does not apply to them.
     default_temperature = spec.rollout.sampling.temperature if spec.algorithm.value.online else 1.0
+    prepared = load_prepared(context.settings.run_dir)
+    teacher_prompts = None if spec.hint is None else TeacherPrompts(prepared.train)
     await serve_frozen_scorer(
         context,
-        load_prepared(context.settings.run_dir).model_folder(ReferenceScorer.source),
-        lambda model: ReferenceScorer(context, model, default_temperature),
+        prepared.model_folder(ReferenceScorer.source),
+        lambda model: ReferenceScorer(context, model, default_temperature, teacher_prompts),
         ReferenceServicer,
     )
 

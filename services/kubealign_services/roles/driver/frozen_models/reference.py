@@ -1,4 +1,6 @@
-"""Reference log-probabilities of given rows, requested once per row and cached."""
+"""Reference log-probabilities of given rows, requested once per row and cached, and those of samples after
+hinted prompts.
+"""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -8,6 +10,8 @@ import torch
 from torch import Tensor
 
 from kubealign_services.batch.packed import Batch
+from kubealign_services.batch.replaced_prompts import PromptMismatch
+from kubealign_services.data.teacher_prompts import TeacherPrompts
 from kubealign_services.roles.driver.errors import UnrecoverableError
 from kubealign_services.roles.driver.frozen_models.cache import FrozenScoreCache, select_unique
 from kubealign_services.roles.driver.frozen_models.scores import RowScorer
@@ -64,6 +68,20 @@ def request_over_bus(scores: RowScorer) -> LogprobsRequest:
         return torch.from_numpy(np.concatenate(replies).astype(np.float32))
 
     return ask
+
+
+async def score_hinted(request_logprobs: LogprobsRequest, prompts: TeacherPrompts, batch: Batch) -> Tensor:
+    """Return log-probabilities of the batch's responses after the hinted prompts, float32 [T]; 0 at the
+    prompts.
+
+    Raises:
+        UnrecoverableError: A sequence does not begin with its row's prompt.
+    """
+    try:
+        replaced = prompts.replace(batch)
+    except PromptMismatch as error:
+        raise UnrecoverableError(str(error)) from error
+    return replaced.restore(await request_logprobs(replaced.batch))
 
 
 def _reference_inputs(batch: Batch) -> Batch:

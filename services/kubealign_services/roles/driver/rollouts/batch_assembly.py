@@ -110,11 +110,6 @@ def prompt_of(sample_id: str) -> str:
     return sample_id.partition("#")[0]
 
 
-def row_index(prompt: str) -> int:
-    """Return the index among all rows of a prompt's name, PASS/ROW."""
-    return int(prompt.rpartition("/")[2])
-
-
 def compute_staleness(batch: Batch, version: int) -> torch.Tensor:
     """Return the number of versions between the oldest weights that generated a token and `version`, int64
     [S].

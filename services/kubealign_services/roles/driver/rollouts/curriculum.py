@@ -27,8 +27,9 @@ from kubealign_services.batch.auxiliary_sequences import trainable
 from kubealign_services.batch.packed import Batch
 from kubealign_services.checkpoints.history import TrainedStep
 from kubealign_services.data.epoch_shuffle import RowOrder
+from kubealign_services.data.prepared import row_index
 from kubealign_services.roles.driver.errors import UnrecoverableError
-from kubealign_services.roles.driver.rollouts.batch_assembly import prompt_of, row_index
+from kubealign_services.roles.driver.rollouts.batch_assembly import prompt_of
 from kubealign_services.roles.driver.rollouts.group_tracker import RolloutGroup
 from kubealign_services.roles.driver.state import CurriculumState, JobState
 

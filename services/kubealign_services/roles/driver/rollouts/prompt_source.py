@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from kubealign_services.data.epoch_shuffle import EpochCursor, RowOrder, take_rows
-from kubealign_services.data.prepared import PreparedRow, PreparedRows
-from kubealign_services.roles.driver.rollouts.batch_assembly import row_index
+from kubealign_services.data.prepared import PreparedRow, PreparedRows, row_index
 from kubealign_services.roles.driver.rollouts.curriculum import Curriculum
 
 

@@ -13,6 +13,8 @@ from kubealign.v1 import rollout_pb2, training_pb2
 from kubealign_services.batch.codec import decode_columns, encode
 from kubealign_services.batch.packed import Batch, concatenate, pack
 from kubealign_services.batch.temperatures import set_temperatures
+from kubealign_services.data.prepared import PreparedRow
+from kubealign_services.data.teacher_prompts import TeacherPrompts
 from kubealign_services.roles.reference.scorer import ReferenceScorer
 from kubealign_services.training.contract import Head
 from kubealign_services.training.torch_backend.frozen_model import FrozenTorchModel
@@ -22,15 +24,19 @@ SEQUENCES = [[1, 2, 3, 4, 5], [6, 7], [8, 9, 10], [1, 2, 3, 9]]
 
 
 @pytest.fixture(scope="module")
-def scorer(model_folder: Path) -> ReferenceScorer:
+def model(model_folder: Path) -> FrozenTorchModel:
     # Microbatches of up to 8 tokens, so that one of them holds sequences of different temperatures.
-    model = FrozenTorchModel.load(model_folder, Head.LANGUAGE_MODEL, Precision.FLOAT32, microbatch_tokens=8)
+    return FrozenTorchModel.load(model_folder, Head.LANGUAGE_MODEL, Precision.FLOAT32, microbatch_tokens=8)
+
+
+@pytest.fixture(scope="module")
+def scorer(model: FrozenTorchModel) -> ReferenceScorer:
     return ReferenceScorer(scorer_context("reference-0"), model, default_temperature=0.7)
 
 
-def sequence(tokens: list[int]) -> Batch:
+def sequence(tokens: list[int], name: str = "0/0") -> Batch:
     """Return a sequence whose first token is its prompt."""
-    batch = pack([tokens], ["0/0"])
+    batch = pack([tokens], [name])
     batch.token_columns["loss_mask"] = (batch.positions >= 1).to(torch.uint8)
     return batch
 
@@ -77,3 +83,42 @@ async def test_a_direct_call_is_answered_at_the_temperatures_of_its_batch(
         [by_torch(model_folder, SEQUENCES[0], 0.5), by_torch(model_folder, SEQUENCES[1], 1.3)]
     )
     torch.testing.assert_close(columns["token.logprobs"], expected, atol=1e-5, rtol=0)
+
+
+async def test_responses_are_scored_after_the_prompts_of_the_teacher(
+    model: FrozenTorchModel, model_folder: Path
+) -> None:
+    """The log-probabilities are those of plain torch after the hinted prompt, at the response's tokens."""
+    prompts = {0: [7, 7, 1], 1: [2]}
+    scorer = teacher(model, {0: [1], 1: [6]}, prompts)
+    cases = [(0, SEQUENCES[0], 0.5), (1, SEQUENCES[1], 1.3), (0, SEQUENCES[3], 1.0)]
+    rollouts = [
+        rollout_pb2.Rollout(
+            group_id=f"3/{row}",
+            sequence=encode(sequence(tokens, f"3/{row}#1")),
+            temperature=temperature,
+        )
+        for row, tokens, temperature in cases
+    ]
+    for score, (row, tokens, temperature) in zip(await scorer(rollouts), cases, strict=True):
+        hinted = prompts[row] + tokens[1:]
+        expected = by_torch(model_folder, hinted, temperature)[len(prompts[row]) :]
+        actual = torch.from_numpy(np.frombuffer(score.logprobs, "<f4").copy())
+        assert actual[0] == 0
+        torch.testing.assert_close(actual[1:], expected, atol=1e-5, rtol=0)
+
+
+async def test_a_sample_of_another_prompt_is_refused_for_good(model: FrozenTorchModel) -> None:
+    scorer = teacher(model, {0: [5]}, {0: [7, 5]})
+    sample = encode(sequence([1, 2], "0/0#0"))
+    (score,) = await scorer([rollout_pb2.Rollout(group_id="0/0", sequence=sample)])
+    assert score.permanent
+    assert score.error.startswith("0/0#0 does not begin with the 1 tokens of its row's prompt")
+
+
+def teacher(
+    model: FrozenTorchModel, prompts: dict[int, list[int]], hinted: dict[int, list[int]]
+) -> ReferenceScorer:
+    """Return a scorer of rows with these prompts and hinted prompts."""
+    rows = [PreparedRow(row, prompts[row], "", teacher_prompt_tokens=hinted[row]) for row in prompts]
+    return ReferenceScorer(scorer_context("reference-0"), model, 0.7, TeacherPrompts(rows))

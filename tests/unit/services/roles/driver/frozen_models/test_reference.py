@@ -12,10 +12,16 @@ from torch import Tensor
 from kubealign.v1 import rollout_pb2, scoring_pb2
 from kubealign_services.batch.codec import decode
 from kubealign_services.batch.packed import Batch, pack
+from kubealign_services.data.prepared import PreparedRow
+from kubealign_services.data.teacher_prompts import TeacherPrompts
 from kubealign_services.messaging.memory import MemoryBus
 from kubealign_services.roles.driver.errors import ShutdownRequested, UnrecoverableError
 from kubealign_services.roles.driver.frozen_models.cache import FrozenScoreCache
-from kubealign_services.roles.driver.frozen_models.reference import FrozenReference, request_over_bus
+from kubealign_services.roles.driver.frozen_models.reference import (
+    FrozenReference,
+    request_over_bus,
+    score_hinted,
+)
 from kubealign_services.roles.driver.frozen_models.scores import RowScorer
 from kubealign_services.roles.driver.metrics.report import StepRecord
 from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
@@ -176,3 +182,21 @@ def test_too_few_logprobs_are_rejected(tmp_path: Path) -> None:
                 await read(reference, rows([1, 2, 3]))
 
     asyncio.run(scenario())
+
+
+async def test_a_reference_of_the_trainer_scores_responses_after_hinted_prompts() -> None:
+    batch = rows([3, 5, 6], [4, 7])
+    batch.sample_ids = ["2/0#0", "2/1#3"]
+    prompts = [
+        PreparedRow(index, [prompt], "", teacher_prompt_tokens=[9, 9, prompt][index:])
+        for index, prompt in enumerate((3, 4))
+    ]
+    reference = Called()
+    logprobs = await score_hinted(reference, TeacherPrompts(prompts), batch)
+    (request,) = reference.asked
+    assert request.tokens.tolist() == [9, 9, 3, 5, 6, 9, 4, 7]
+    assert request.sequence("rating").tolist() == [0, 0]
+    assert logprobs.tolist() == [0, -5, -6, 0, -7]
+    batch.sample_ids = ["2/1#0", "2/0#0"]
+    with pytest.raises(UnrecoverableError, match="2/1#0 does not begin with the 1 tokens"):
+        await score_hinted(reference, TeacherPrompts(prompts), batch)

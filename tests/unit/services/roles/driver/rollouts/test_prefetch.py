@@ -229,7 +229,7 @@ def test_which_columns_are_prefetched(spec: dict[str, Any], asked: list[str]) ->
     has_reference = (reference := alignment_job.spec.effective_reference) is not None and (
         reference.placement is ReferencePlacement.WITH_TRAINER
     )
-    colocated = ColocatedScorer(client, client, rewards, has_reference)
+    colocated = ColocatedScorer(client, rewards, client.reference_logprobs if has_reference else None)
     names = {
         values.prefetcher: "values",
         policy.prefetcher: "log-probabilities",
@@ -237,7 +237,7 @@ def test_which_columns_are_prefetched(spec: dict[str, Any], asked: list[str]) ->
         colocated.reference_prefetcher: "reference",
     }
     assert [names[each] for each in build_prefetchers(alignment_job, policy, values, colocated)] == asked
-    nothing = ColocatedScorer(client, None, [], reference=False)
+    nothing = ColocatedScorer(None, [], reference=None)
     assert build_prefetchers(job(), OldLogprobs(client, []), CriticValues(None), nothing) == []
 
 
@@ -255,7 +255,7 @@ async def test_scores_of_finished_groups_are_prefetched() -> None:
     client: Any = Model()
     client.scores = scores
     client.reference_logprobs = client
-    scorer, all_groups = ColocatedScorer(client, client, ["judge", "style"], reference=True), groups(4)
+    scorer, all_groups = ColocatedScorer(client, ["judge", "style"], client.reference_logprobs), groups(4)
     assert scorer.reward_prefetcher is not None and scorer.reference_prefetcher is not None
     for prefetcher in (scorer.reward_prefetcher, scorer.reference_prefetcher):
         prefetcher.submit_ready(all_groups[:2], 2, assembled)
