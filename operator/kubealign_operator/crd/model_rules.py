@@ -11,6 +11,7 @@ from kubealign.spec.algorithms import (
     ClipCov,
     ClippedRatioSpec,
     CritiqueRevision,
+    DistillationSpec,
     GenerateSpec,
     GroupRelativeSpec,
     ImportanceCorrection,
@@ -20,6 +21,7 @@ from kubealign.spec.algorithms import (
     PairwiseComparison,
     PPOSpec,
     RLOOSpec,
+    TeacherDistribution,
     WeightBounds,
 )
 from kubealign.spec.algorithms.on_policy_distillation import (
@@ -28,6 +30,7 @@ from kubealign.spec.algorithms.on_policy_distillation import (
     Hint,
     OnPolicyDistillationSpec,
 )
+from kubealign.spec.algorithms.teacher_distribution import BETA_REMEDY
 from kubealign.spec.base import SpecUnion, field_alias
 from kubealign.spec.cross_field_validation import READS_ALL_ROWS, RESERVED_NAMES, VALIDATES_ALL_PROMPTS
 from kubealign.spec.field_lookup import item_type, nested_model
@@ -231,6 +234,8 @@ _DATASET_RULES = [
     _TEMPLATE_RULE,
 ]
 
+_BETA_RULE = CelRule("!has(self.beta) || self.divergence == 'JensenShannon'", BETA_REMEDY, field_path=".beta")
+
 _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
     KL: _KL_RULES,
     RLOOSpec: [_KL_IN_REWARD_RULE],
@@ -250,6 +255,8 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
             field_path=".kl",
         )
     ],
+    TeacherDistribution: [_BETA_RULE],
+    DistillationSpec: [_BETA_RULE],
     Hint: [
         CelRule(
             "self.message == 'System' || self.template.contains('{prompt}')",

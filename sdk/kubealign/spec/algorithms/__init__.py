@@ -76,7 +76,8 @@ from kubealign.spec.algorithms.reward_model import (
     RewardObjective,
     ScorePooling,
 )
-from kubealign.spec.algorithms.supervised import DistillationDivergence, DistillationSpec, SFTSpec
+from kubealign.spec.algorithms.supervised import DistillationSpec, SFTSpec
+from kubealign.spec.algorithms.teacher_distribution import DistillationDivergence, TeacherDistribution
 from kubealign.spec.algorithms.trust_region import DPPO, GMPO, SAPO, ClipCov, KLCov, TrustRegion
 from kubealign.spec.algorithms.union import Algorithm, algorithm_specs
 
@@ -162,6 +163,7 @@ __all__ = [
     "ScorePooling",
     "SelfRewardingSpec",
     "SimPOSpec",
+    "TeacherDistribution",
     "TrustRegion",
     "WeightBounds",
     "algorithm_specs",

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from kubealign.spec.algorithms.teacher_distribution import TeacherDistribution
 from kubealign.spec.base import MAX_INT32, SpecModel
 
 
@@ -73,6 +74,11 @@ class AlgorithmSpec(SpecModel):
     @property
     def plugin(self) -> str | None:
         """Entry point of the plugin that implements the algorithm; None: implemented by kubealign."""
+        return None
+
+    @property
+    def teacher_distribution(self) -> TeacherDistribution | None:
+        """Candidates of the teacher and the divergence from it; None: the job has no such teacher."""
         return None
 
     @property

@@ -1,11 +1,11 @@
 """Specs of supervised fine-tuning and distillation."""
 
-from enum import StrEnum
 from typing import ClassVar
 
 from pydantic import Field
 
 from kubealign.spec.algorithms.base import OfflineSpec
+from kubealign.spec.algorithms.teacher_distribution import TeacherDistribution
 
 
 class SFTSpec(OfflineSpec):
@@ -18,14 +18,7 @@ class SFTSpec(OfflineSpec):
     learning_rate: ClassVar[float] = 2.0e-5
 
 
-class DistillationDivergence(StrEnum):
-    """Forward: KL(teacher || student). Reverse: KL(student || teacher)."""
-
-    FORWARD = "Forward"
-    REVERSE = "Reverse"
-
-
-class DistillationSpec(OfflineSpec):
+class DistillationSpec(TeacherDistribution, OfflineSpec):
     """Token-level knowledge distillation (Hinton et al. 2015).
 
     The student learns the teacher's distribution at each token of the demonstrations' responses. For
@@ -41,18 +34,10 @@ class DistillationSpec(OfflineSpec):
     #: TRL's GKDConfig, which is its SFTConfig.
     learning_rate: ClassVar[float] = 2.0e-5
 
-    candidates: int = Field(
-        32,
-        ge=1,
-        le=4096,
-        description="Top-K: number of the teacher's most likely tokens per position whose probabilities are "
-        "learned; all other tokens share the remaining probability.",
-    )
-    temperature: float = Field(1.0, gt=0, description="Softmax temperature of both distributions.")
-    divergence: DistillationDivergence = Field(
-        DistillationDivergence.FORWARD,
-        description="Divergence between teacher and student that is minimised.",
-    )
     cross_entropy_coefficient: float = Field(
         0.0, ge=0, description="Weight of the cross-entropy on the demonstrations' tokens."
     )
+
+    @property
+    def teacher_distribution(self) -> TeacherDistribution | None:
+        return self

@@ -5,6 +5,10 @@ top K tokens and one bucket for all others, p_rest = 1 - sum_k p_k and q_rest = 
 
     Forward   D = sum_k p_k log(p_k / q_k) + p_rest log(p_rest / q_rest)     KL(teacher || student)
     Reverse   D = sum_k q_k log(q_k / p_k) + q_rest log(q_rest / p_rest)     KL(student || teacher)
+    JensenShannon   D = beta KL(p || m) + (1 - beta) KL(q || m),    m = beta p + (1 - beta) q
+
+The last is the generalised Jensen-Shannon divergence of Agarwal et al. 2024 (GKD, arXiv:2306.13649), over
+the same buckets.
 
     loss = mean over response tokens of (T^2 D - c log q^1(token)),    q^1 the student at temperature 1
 
@@ -12,19 +16,12 @@ T^2 compensates for gradients that shrink as 1 / T^2. With K the whole vocabular
 fewer candidates D is a lower bound of the KL (the buckets are a coarser partition).
 """
 
-import math
-
-import torch
-from torch import Tensor
-
 from kubealign.spec import algorithms as spec
 from kubealign_services.algorithms.contract import LossTerms, ModelOutputs, require_output
 from kubealign_services.algorithms.losses.loss_weights import token_mean_shares
+from kubealign_services.algorithms.losses.teacher_divergence import distribution_terms
 from kubealign_services.algorithms.offline.base import OfflineAlgorithm
 from kubealign_services.batch.packed import Batch
-
-#: Minimum probability of the bucket of all other tokens: fp32 cannot distinguish a lower one from 0.
-LEAST_REST = 1e-6
 
 
 class DistillationObjective:
@@ -33,8 +30,7 @@ class DistillationObjective:
     unit = 1
 
     def __init__(self, entry: spec.DistillationSpec) -> None:
-        self._scale = entry.temperature**2
-        self._forward = entry.divergence is spec.DistillationDivergence.FORWARD
+        self._distribution = entry
         self._coefficient = entry.cross_entropy_coefficient
         hard = {"logprobs"} if self._coefficient > 0 else set()
         self.outputs = frozenset({"candidate_logprobs"} | hard)
@@ -43,26 +39,16 @@ class DistillationObjective:
         minibatch.token_columns["token_shares"] = token_mean_shares(minibatch.token("loss_mask"))
 
     def loss(self, outputs: ModelOutputs, microbatch: Batch) -> LossTerms:
-        student = require_output(outputs.candidate_logprobs, "candidate_logprobs")
-        mask = microbatch.token("loss_mask").bool().to(student.device)
-        shares = microbatch.token("token_shares").to(student)[mask]
-        student = student[mask]
-        teacher = microbatch.token("candidate_logprobs").to(student)[mask]
-        p, q = with_rest(teacher), with_rest(student)
-        divergence = (shares * (divergence_of(p, q) if self._forward else divergence_of(q, p))).sum()
-        agrees = student.detach().argmax(-1) == teacher.argmax(-1)
-        loss = self._scale * divergence
-        sums = {
-            "distillation/kl": divergence.detach(),
-            "distillation/agreement": (shares * agrees).sum(),
-            "distillation/teacher_mass": (shares * teacher.exp().sum(-1)).sum(),
-        }
+        terms = distribution_terms(outputs, microbatch, "token_shares", self._distribution)
         if self._coefficient > 0:
-            logprobs = require_output(outputs.logprobs, "logprobs")[mask]
-            cross_entropy = -(shares * logprobs).sum()
-            loss = loss + self._coefficient * cross_entropy
-            sums["distillation/cross_entropy"] = cross_entropy.detach()
-        return LossTerms(loss=loss, sums={"distillation/loss": loss.detach(), **sums})
+            logprobs = require_output(outputs.logprobs, "logprobs")
+            mask = microbatch.token("loss_mask").bool()
+            shares = microbatch.token("token_shares")[mask].to(logprobs)
+            cross_entropy = -(shares * logprobs[mask.to(logprobs.device)]).sum()
+            terms.loss = terms.loss + self._coefficient * cross_entropy
+            terms.sums["distillation/cross_entropy"] = cross_entropy.detach()
+        terms.sums["distillation/loss"] = terms.loss.detach()
+        return terms
 
 
 class DistillationAlgorithm(OfflineAlgorithm):
@@ -73,20 +59,3 @@ class DistillationAlgorithm(OfflineAlgorithm):
 
     def policy_objective(self) -> DistillationObjective:
         return DistillationObjective(self._spec)
-
-
-def with_rest(logprobs: Tensor) -> Tensor:
-    """Append the log-probability of all other tokens together: K candidates [N, K] -> [N, K + 1]."""
-    candidates = logprobs.logsumexp(-1, keepdim=True).clamp(max=math.log1p(-LEAST_REST))
-    return torch.cat([logprobs, log1mexp(candidates)], -1)
-
-
-def log1mexp(x: Tensor) -> Tensor:
-    """Compute log(1 - exp(x)) for x < 0, accurate near 0 and far from it (Maechler 2012)."""
-    near = x > -math.log(2)
-    return torch.where(near, (-x.expm1()).log(), (-x.exp()).log1p())
-
-
-def divergence_of(p: Tensor, q: Tensor) -> Tensor:
-    """Compute the KL of distributions over buckets, given as log-probabilities [N, B] -> [N], in nats."""
-    return (p.exp() * (p - q)).sum(-1)

@@ -2,6 +2,7 @@
 
 # mypy: disable-error-code="no-untyped-call"
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -9,16 +10,17 @@ from torch import Tensor
 
 from kubealign.spec import algorithms as spec
 from kubealign_services.algorithms.contract import ModelOutputs
-from kubealign_services.algorithms.offline.distillation import (
+from kubealign_services.algorithms.losses.teacher_divergence import (
     LEAST_REST,
-    DistillationAlgorithm,
-    DistillationObjective,
+    divergence_between,
     log1mexp,
     with_rest,
 )
+from kubealign_services.algorithms.offline.distillation import DistillationAlgorithm, DistillationObjective
 from kubealign_services.batch.packed import Batch, pack
 
 FORWARD, REVERSE = spec.DistillationDivergence.FORWARD, spec.DistillationDivergence.REVERSE
+JENSEN_SHANNON = spec.DistillationDivergence.JENSEN_SHANNON
 
 
 def batch_of(teacher: list[list[float]], mask: list[int] | None = None) -> Batch:
@@ -67,15 +69,61 @@ def test_agreement_compares_the_top_candidates() -> None:
     assert float(terms.sums["distillation/agreement"]) == 0.5
 
 
-def slow(p: list[float], q: list[float], forward: bool) -> float:
-    """Compute the KL over candidates and the rest, one at a time."""
+def slow(p: list[float], q: list[float], divergence: str, beta: float = 0.5) -> float:
+    """Compute the divergence over candidates and the rest, one at a time."""
     p, q = [*p, 1 - sum(p)], [*q, 1 - sum(q)]
-    if not forward:
-        p, q = q, p
-    return sum(a * math.log(a / b) for a, b in zip(p, q, strict=True))
+
+    def kl(first: list[float], second: list[float]) -> float:
+        return sum(a * math.log(a / b) for a, b in zip(first, second, strict=True))
+
+    if divergence == JENSEN_SHANNON:
+        mixture = [beta * a + (1 - beta) * b for a, b in zip(p, q, strict=True)]
+        return beta * kl(p, mixture) + (1 - beta) * kl(q, mixture)
+    return kl(p, q) if divergence == FORWARD else kl(q, p)
 
 
-@pytest.mark.parametrize("divergence", [FORWARD, REVERSE])
+def trl_jensen_shannon(teacher_log_probs: Tensor, student_log_probs: Tensor, beta: float) -> Tensor:
+    """Return the divergence of each row as TRL writes it (GKDTrainer.generalized_jsd_loss in
+    trl/experimental/gkd/gkd_trainer.py, reduction "none"), summed over the row."""
+    if beta == 0:
+        pair = (student_log_probs, teacher_log_probs)
+        return torch.nn.functional.kl_div(*pair, reduction="none", log_target=True).sum(-1)
+    if beta == 1:
+        pair = (teacher_log_probs, student_log_probs)
+        return torch.nn.functional.kl_div(*pair, reduction="none", log_target=True).sum(-1)
+    weight = torch.tensor(beta, dtype=student_log_probs.dtype)
+    parts = [student_log_probs + torch.log1p(-weight), teacher_log_probs + torch.log(weight)]
+    mixture = torch.logsumexp(torch.stack(parts), dim=0)
+    divergences = [
+        torch.nn.functional.kl_div(mixture, target, reduction="none", log_target=True)
+        for target in (teacher_log_probs, student_log_probs)
+    ]
+    return (weight * divergences[0] + (1 - weight) * divergences[1]).sum(-1)
+
+
+@pytest.mark.parametrize(
+    ("fields", "beta"),
+    [
+        ({"divergence": FORWARD}, 0.0),
+        ({"divergence": REVERSE}, 1.0),
+        ({"divergence": JENSEN_SHANNON}, 0.5),
+        ({"divergence": JENSEN_SHANNON, "beta": 0.1}, 0.1),
+        ({"divergence": JENSEN_SHANNON, "beta": 0.9}, 0.9),
+    ],
+)
+def test_divergences_and_their_gradients_equal_those_of_trl(fields: dict[str, Any], beta: float) -> None:
+    generator = torch.Generator().manual_seed(7)
+    teacher = torch.randn((8, 6), generator=generator, dtype=torch.float64).mul(3).log_softmax(-1)
+    logits = torch.randn((8, 6), generator=generator, dtype=torch.float64, requires_grad=True)
+    student = logits.log_softmax(-1)
+    entry = spec.TeacherDistribution(**fields)
+    pair = divergence_between(teacher, student, entry), trl_jensen_shannon(teacher, student, beta)
+    torch.testing.assert_close(*pair, atol=1e-12, rtol=0)
+    gradients = [torch.autograd.grad(each.sum(), logits, retain_graph=True)[0] for each in pair]
+    torch.testing.assert_close(*gradients, atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("divergence", [FORWARD, REVERSE, JENSEN_SHANNON])
 @pytest.mark.parametrize("temperature", [1.0, 2.5])
 def test_values_and_gradients_equal_a_reference_loop(
     divergence: spec.DistillationDivergence, temperature: float
@@ -97,7 +145,7 @@ def test_values_and_gradients_equal_a_reference_loop(
         for token in range(6):
             if mask[token]:
                 q = (values[token] / temperature).softmax(-1)[:3].tolist()
-                total += temperature**2 * slow(teacher[token].tolist(), q, divergence is FORWARD) / 4
+                total += temperature**2 * slow(teacher[token].tolist(), q, divergence) / 4
         return total + 0.7
 
     assert float(loss(logits).detach()) == pytest.approx(slowly(logits.detach()), abs=1e-9)
