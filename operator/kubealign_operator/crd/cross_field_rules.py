@@ -24,7 +24,9 @@ from kubealign.spec.cross_field_validation import (
     NO_MEAN_REWARD,
     NO_SAMPLES_OF_STEPS,
     READS_ALL_ROWS,
+    TEACHER_IS_NO_REFERENCE,
     missing_length_message,
+    unused_teacher_message,
 )
 from kubealign.spec.field_lookup import nested_model
 from kubealign.spec.sections.engines import Engine
@@ -65,7 +67,7 @@ def cross_field_rules() -> Iterator[CelRule]:
             yield from _hint_rules(f"{algorithm_is_set} && has(self.algorithm.{name}.hint)", name)
         if model is GenerateSpec:
             yield _selection_rule(name, algorithm_is_set)
-        yield from _teacher_rules(name, algorithm_is_set, has_teacher=model.teacher)
+        yield from _teacher_rules(name, algorithm_is_set, model)
     yield from _adapter_rules()
     yield from colocated_rollout_rules()
     yield from _in_flight_rules()
@@ -274,10 +276,20 @@ def _critic_rules(name: str, algorithm_is_set: str, *, has_critic: bool) -> Iter
 
 def _reference_rules(name: str, algorithm_is_set: str, model: type[AlgorithmSpec]) -> Iterator[CelRule]:
     if model.reference_model is Requirement.NEEDED:
-        has_hint = f"has(self.algorithm.{name}.hint) || " if "hint" in model.model_fields else ""
+        alternatives = "".join(
+            f"has(self.algorithm.{name}.{field}) || "
+            for field in ("hint", "distribution")
+            if field in model.model_fields
+        )
         yield CelRule(
-            implies(algorithm_is_set, f"{has_hint}(has(self.reference) && has(self.reference.model))"),
+            implies(algorithm_is_set, f"{alternatives}(has(self.reference) && has(self.reference.model))"),
             f"{name} learns from the reference as its teacher: name a model",
+            field_path=".reference",
+        )
+    if "distribution" in model.model_fields:
+        yield CelRule(
+            implies(f"{algorithm_is_set} && has(self.algorithm.{name}.distribution)", "!has(self.reference)"),
+            f"{name} uses no reference in this job: remove it: {TEACHER_IS_NO_REFERENCE}",
             field_path=".reference",
         )
     remedy, condition = "remove it", ""
@@ -325,13 +337,18 @@ def _adapter_rules() -> Iterator[CelRule]:
     )
 
 
-def _teacher_rules(name: str, algorithm_is_set: str, *, has_teacher: bool) -> Iterator[CelRule]:
-    if has_teacher:
+def _teacher_rules(name: str, algorithm_is_set: str, model: type[AlgorithmSpec]) -> Iterator[CelRule]:
+    """Yield the rules that the job has a teacher if the algorithm, or its distribution, needs one."""
+    has_distribution = f"has(self.algorithm.{name}.distribution)"
+    is_optional = "distribution" in model.model_fields
+    if model.teacher or is_optional:
+        guard = f"{algorithm_is_set} && {has_distribution}" if is_optional else algorithm_is_set
         message = f"{name} imitates a teacher: set teacher.model"
-        yield CelRule(implies(algorithm_is_set, "has(self.teacher)"), message, field_path=".teacher")
-    else:
-        message = f"{name} has no teacher: remove it"
-        yield CelRule(implies(algorithm_is_set, "!has(self.teacher)"), message, field_path=".teacher")
+        yield CelRule(implies(guard, "has(self.teacher)"), message, field_path=".teacher")
+    if not model.teacher:
+        guard = f"{algorithm_is_set} && !{has_distribution}" if is_optional else algorithm_is_set
+        message = unused_teacher_message(name, model)
+        yield CelRule(implies(guard, "!has(self.teacher)"), message, field_path=".teacher")
 
 
 def _rollout_rules(name: str, algorithm_is_set: str, model: type[AlgorithmSpec]) -> Iterator[CelRule]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from inspect import signature
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from kubealign.spec.algorithms import Algorithm, Requirement, ResultKind
+from kubealign.spec.algorithms import Algorithm, AlgorithmSpec, Requirement, ResultKind
 from kubealign.spec.algorithms.on_policy_distillation import HintMessage
 from kubealign.spec.base import field_alias
 from kubealign.spec.paths import DocumentPath
@@ -50,6 +50,17 @@ VALIDATES_ALL_PROMPTS = "validation samples every prompt: remove it"
 #: Errors of a hint in prompts that cannot carry it.
 HINT_NEEDS_TEXT = "a hint is put into the text of a prompt: set format.text or format.chat, or remove hint"
 HINT_NEEDS_CHAT = "text prompts have no system message: set User, or data.prompts.format.chat"
+
+#: Reason to refuse a reference where the job has a teacher of its own.
+TEACHER_IS_NO_REFERENCE = "with distribution the teacher is teacher.model"
+
+
+def unused_teacher_message(name: str, algorithm: type[AlgorithmSpec]) -> str:
+    """Return the error of a teacher that the algorithm, a field of the union Algorithm, does not use."""
+    remedy = "remove it"
+    if "distribution" in algorithm.model_fields:
+        remedy += f", or set algorithm.{name}.distribution; without it the teacher is reference.model"
+    return f"{name} has no teacher: {remedy}"
 
 
 def cross_field_problems(fields: Mapping[str, Any]) -> Iterator[FieldProblem]:
@@ -160,7 +171,9 @@ def _check_reference(
         return
     if not algorithm.value.uses_reference:
         remedy = "remove it"
-        if algorithm.value.online:
+        if algorithm.value.teacher_distribution is not None:
+            remedy += f": {TEACHER_IS_NO_REFERENCE}"
+        elif algorithm.value.online:
             remedy += f", or set algorithm.{_algorithm_name(algorithm)}.kl.fixed.coefficient above 0"
         yield (
             ("reference",),
@@ -185,10 +198,11 @@ def _check_hint(algorithm: Algorithm, data: Data) -> Iterator[FieldProblem]:
 
 
 def _check_teacher(algorithm: Algorithm, teacher: "Teacher | None") -> Iterator[FieldProblem]:
-    if algorithm.value.teacher and teacher is None:
+    has_teacher = algorithm.value.teacher_distribution is not None
+    if has_teacher and teacher is None:
         yield ("teacher",), None, f"{_algorithm_name(algorithm)} imitates a teacher: set teacher.model"
-    if not algorithm.value.teacher and teacher is not None:
-        yield ("teacher",), teacher, f"{_algorithm_name(algorithm)} has no teacher: remove it"
+    if not has_teacher and teacher is not None:
+        yield ("teacher",), teacher, unused_teacher_message(_algorithm_name(algorithm), type(algorithm.value))
 
 
 def _check_turns(algorithm: Algorithm, data: Data) -> Iterator[FieldProblem]:

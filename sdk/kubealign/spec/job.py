@@ -121,7 +121,11 @@ class AlignmentJobSpec(SpecModel):
         description="Only for algorithms with a reference; null: the policy's initial weights, in a "
         "process of their own or, with trainer.lora, the policy without its adapter.",
     )
-    teacher: Teacher | None = Field(None, description="Only for distillation: the teacher model.")
+    teacher: Teacher | None = Field(
+        None,
+        description="Only for distillation, and for onPolicyDistillation with distribution: the teacher "
+        "model.",
+    )
     rewards: list[Reward] = Field(
         default_factory=list,
         max_length=32,

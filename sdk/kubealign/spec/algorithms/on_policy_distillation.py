@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from kubealign.spec.algorithms.base import Requirement
 from kubealign.spec.algorithms.kl import KL, KLEstimator, KLPlacement, kl_in_reward
 from kubealign.spec.algorithms.on_policy import ClippedRatioSpec
+from kubealign.spec.algorithms.teacher_distribution import TeacherDistribution
 from kubealign.spec.base import SpecModel, field_errors
 from kubealign.spec.placeholders import placeholder_names
 from kubealign.spec.sections.data import Template
@@ -56,7 +57,8 @@ class OnPolicyDistillationSpec(ClippedRatioSpec):
     teacher judges each of its tokens.
 
     The teacher is the reference: `reference.model` names it; with a hint it may be the policy's own initial
-    weights. Rewards may be added.
+    weights. With `distribution` the policy learns the teacher's whole distribution at its own tokens (Agarwal
+    et al. 2024, GKD), and `teacher.model` names the teacher. Rewards may be added.
     """
 
     implementation: ClassVar[str | None] = (
@@ -68,8 +70,9 @@ class OnPolicyDistillationSpec(ClippedRatioSpec):
 
     kl: KL = Field(
         kl_in_reward(1.0),
-        description="Divergence from the teacher. fixed.coefficient is the weight of the teacher's judgement "
-        "beside the rewards; placement must be Reward and estimator K1.",
+        description="Divergence from the teacher. fixed.coefficient is the weight of the teacher's "
+        "judgement, or with distribution of the divergence, beside the rewards; placement must be Reward and "
+        "estimator K1.",
     )
     hint: Hint | None = Field(
         None,
@@ -78,10 +81,28 @@ class OnPolicyDistillationSpec(ClippedRatioSpec):
         "then the policy's initial weights.",
     )
 
+    distribution: TeacherDistribution | None = Field(
+        None,
+        description="Learn the teacher's distribution at each sampled token, by the gradient of the "
+        "divergence itself; null: each token is judged by its own probability. With a distribution the "
+        "teacher is teacher.model instead of reference.model.",
+    )
+
+    @property
+    def teacher_distribution(self) -> TeacherDistribution | None:
+        return self.distribution
+
     @property
     def needs_reference_model(self) -> bool:
-        """True unless the teacher may be the policy's initial weights, which a hint makes another teacher."""
-        return self.hint is None
+        """True if the teacher is the reference and must be another model than the policy's initial weights,
+        which a hint makes another teacher.
+        """
+        return self.hint is None and self.distribution is None
+
+    @property
+    def uses_reference(self) -> bool:
+        """True if the teacher is the reference."""
+        return self.distribution is None and super().uses_reference
 
     @model_validator(mode="after")
     def _divergence_of_tokens(self) -> "OnPolicyDistillationSpec":

@@ -56,7 +56,7 @@ class OnlineAlgorithm(ABC):
     def surrogate(self) -> Surrogate:
         """Return the loss of each action."""
 
-    def policy_objective(self) -> PolicyObjective:
+    def policy_objective(self) -> Objective:
         return PolicyObjective(self._entry, self.surrogate())
 
     def value_objective(self) -> Objective | None:
@@ -125,7 +125,7 @@ class ClippedOnlineAlgorithm(OnlineAlgorithm):
             return make_trust_region(self._clipped.trust_region, self._clipped.effective_clip)
         return ClippedRatio(self._clipped.effective_clip)
 
-    def policy_objective(self) -> PolicyObjective:
+    def policy_objective(self) -> Objective:
         return PolicyObjective(self._entry, self.surrogate(), self._clipped.ratio)
 
 

@@ -2,9 +2,16 @@
 
 from torch import Tensor
 
+from kubealign.spec import algorithms as spec
 from kubealign_services.algorithms.advantages.statistics import advantage_metrics
+from kubealign_services.algorithms.contract import LossTerms, ModelOutputs, Objective
+from kubealign_services.algorithms.losses.aggregation import loss_token_mask
+from kubealign_services.algorithms.losses.loss_weights import token_mean_shares
+from kubealign_services.algorithms.losses.teacher_divergence import distribution_terms
 from kubealign_services.algorithms.online.base import ClippedOnlineAlgorithm
 from kubealign_services.batch.packed import Batch, sequence_sums
+
+_SHARES = "distribution_shares"
 
 
 class OnPolicyDistillationAlgorithm(ClippedOnlineAlgorithm):
@@ -20,7 +27,24 @@ class OnPolicyDistillationAlgorithm(ClippedOnlineAlgorithm):
     At each prefix that the policy has sampled, the expected gradient is beta times that of the next token's
     KL(policy || teacher). A_i is the advantage of the response's rewards, normalised as `advantage` says; 0
     without rewards.
+
+    With `distribution` the advantage is that of the rewards alone, A_t = A_i, and the loss that of
+    `DistributionObjective`.
     """
+
+    def __init__(self, entry: spec.OnPolicyDistillationSpec) -> None:
+        assert entry.kl.fixed is not None
+        self._distribution, self._weight = entry.distribution, entry.kl.fixed.coefficient
+        if entry.distribution is not None:
+            entry = entry.model_copy(update={"kl": spec.KL(fixed=spec.FixedKL(coefficient=0.0))})
+        super().__init__(entry)
+
+    def policy_objective(self) -> Objective:
+        policy = super().policy_objective()
+        if self._distribution is None:
+            return policy
+        mask_truncated = self._entry.mask_truncated
+        return DistributionObjective(policy, self._distribution, self._weight, mask_truncated)
 
     def compute_advantages(
         self, batch: Batch, rewards: Tensor, penalty: Tensor
@@ -31,3 +55,43 @@ class OnPolicyDistillationAlgorithm(ClippedOnlineAlgorithm):
         advantages = advantages.where(mask, advantages.new_zeros(()))
         returns = rewards - sequence_sums(penalty, batch)
         return {"advantages": advantages}, advantage_metrics(advantages[mask], returns)
+
+
+class DistributionObjective:
+    """Generalised knowledge distillation on the policy's own samples (Agarwal et al. 2024, GKD).
+
+        loss = policy loss(A_i) + beta T^2 (mean over response tokens of D)
+
+    D is a divergence between teacher and policy over the teacher's candidates, see
+    `algorithms.offline.distillation`. The samples only choose the prefixes: no gradient passes through the
+    sampling, as in GKD.
+
+    Reads the columns of the policy loss and the token columns candidates [T, K] and candidate_logprobs [T, K]
+    (the teacher's).
+
+    Args:
+        policy: Loss of the rewards' advantages.
+        weight: beta.
+        mask_truncated: Leave truncated responses out.
+    """
+
+    unit = 1
+
+    def __init__(
+        self, policy: Objective, distribution: spec.TeacherDistribution, weight: float, mask_truncated: bool
+    ) -> None:
+        self._policy = policy
+        self._distribution = distribution
+        self._weight = weight
+        self._mask_truncated = mask_truncated
+        self.outputs = policy.outputs | {"candidate_logprobs"}
+
+    def prepare(self, minibatch: Batch) -> None:
+        self._policy.prepare(minibatch)
+        minibatch.token_columns[_SHARES] = token_mean_shares(loss_token_mask(minibatch, self._mask_truncated))
+
+    def loss(self, outputs: ModelOutputs, microbatch: Batch) -> LossTerms:
+        policy = self._policy.loss(outputs, microbatch)
+        teacher = distribution_terms(outputs, microbatch, _SHARES, self._distribution)
+        sums = policy.sums | teacher.sums | {"distillation/loss": teacher.loss.detach()}
+        return LossTerms(policy.loss + self._weight * teacher.loss, sums, policy.maxima)

@@ -1,5 +1,7 @@
 """A synthetic batch with the shape of a step's batch and random responses."""
 
+import math
+
 import torch
 
 from kubealign.spec.job import AlignmentJob
@@ -13,7 +15,8 @@ def synthetic_batch(
     prompts: list[list[int]], lengths: list[int], samples: int, vocabulary: int, job: AlignmentJob
 ) -> Batch:
     """Build a batch with one sequence for each length, `samples` consecutive ones per prompt, and the columns
-    of a sampled batch with combined rewards. Tokens, log-probabilities and rewards are random.
+    of a sampled batch with combined rewards, and with a teacher's candidates if the algorithm has a teacher.
+    Tokens, log-probabilities and rewards are random.
     """
     generator = torch.Generator().manual_seed(_SEED)
     algorithm, rollout = job.spec.algorithm.value, job.spec.rollout
@@ -41,6 +44,14 @@ def synthetic_batch(
     if algorithm.greedy_baseline:
         last = torch.arange(count) % samples == samples - 1
         batch.sequence_columns[IS_BASELINE] = last.to(torch.uint8)
+    distribution = algorithm.teacher_distribution
+    if distribution is not None:
+        candidates = min(distribution.candidates, vocabulary)
+        batch.token_columns |= {
+            "candidates": torch.arange(candidates).repeat(total, 1),
+            "candidate_logprobs": torch.full((total, candidates), -math.log(2 * candidates)),
+        }
+        batch.scalars["candidates_temperature"] = distribution.temperature
     batch.scalars |= {
         "temperature": rollout.sampling.temperature or 1.0,
         "max_tokens": float(rollout.sampling.max_tokens),

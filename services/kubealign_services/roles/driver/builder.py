@@ -155,8 +155,14 @@ def build_source(
         return RowSource(prompts, dropped_rows, algorithm.rows_per_step, batches, context.stop, frozen_models)
     rollout = job.spec.effective_rollout
     assert rollout is not None
-    has_reference_workers = _has_reference_workers(job)
-    rewards = bus_rewards(job)
+    distribution = algorithm.teacher_distribution
+    scorers = SampleScorers(
+        job.spec.rewards,
+        bus_rewards(job),
+        _has_reference_workers(job),
+        colocated,
+        None if distribution is None else distribution.temperature,
+    )
     plan = replace(
         build_group_plan(job, rollout, algorithm.prompts_per_step, algorithm.samples_per_prompt),
         max_staleness=algorithm.max_staleness,
@@ -169,7 +175,7 @@ def build_source(
         prompts,
         plan,
         "train",
-        (*rewards, *((REFERENCE,) if has_reference_workers else ())),
+        scorers.bus_sources,
         GroupBufferOptions(
             len(state.given_up),
             _build_dynamic_sampling(job),
@@ -180,7 +186,7 @@ def build_source(
         prompts,
         dropped_rows,
         buffer,
-        SampleScorers(job.spec.rewards, rewards, has_reference_workers, colocated),
+        scorers,
         SamplingInfo(
             rollout.sampling.temperature or 1.0,
             rollout.sampling.max_tokens,
@@ -321,11 +327,12 @@ def build_frozen_models(context: JobContext) -> FrozenModels:
     """Create the reference or teacher client of a job that trains on given rows, with its cache."""
     spec, collector, folder = context.job.spec, context.collector, context.run_dir / "frozen"
     reference = spec.effective_reference
-    if spec.teacher is not None:
+    distribution = spec.algorithm.value.teacher_distribution
+    if distribution is not None and not spec.algorithm.value.samples:
         rollout = spec.rollout
         scores = RowScorer(collector, [TEACHER], rollout.group_timeout_seconds, rollout.group_retries)
         cache = FrozenScoreCache(folder, TEACHER, collector.fence)
-        return FrozenTeacher(scores, cache, spec.algorithm.value.temperature)
+        return FrozenTeacher(scores, cache, distribution.temperature)
     if reference is None or spec.algorithm.value.samples:
         return NoFrozenModels()
     request_logprobs: LogprobsRequest = context.trainer.reference_logprobs

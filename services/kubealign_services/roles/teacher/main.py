@@ -3,6 +3,7 @@
 import sys
 
 from kubealign_services.data.prepared import load_prepared
+from kubealign_services.data.teacher_prompts import TeacherPrompts
 from kubealign_services.roles.teacher.scorer import TeacherScorer
 from kubealign_services.roles.teacher.servicer import TeacherServicer
 from kubealign_services.runtime.process.context import ProcessContext
@@ -12,13 +13,15 @@ from kubealign_services.scoring.frozen_scorer import serve_frozen_scorer
 
 async def serve(context: ProcessContext) -> None:
     """Serve candidates until stopped."""
-    algorithm = context.job.spec.algorithm.value
+    spec = context.job.spec
     prepared = load_prepared(context.settings.run_dir)
     vocabulary = len(prepared.tokenizer)
+    distribution = spec.algorithm.value.teacher_distribution
+    teacher_prompts = None if spec.hint is None else TeacherPrompts(prepared.train)
     await serve_frozen_scorer(
         context,
         prepared.model_folder(TeacherScorer.source),
-        lambda model: TeacherScorer(context, model, algorithm.candidates, algorithm.temperature, vocabulary),
+        lambda model: TeacherScorer(context, model, distribution, vocabulary, teacher_prompts),
         TeacherServicer,
     )
 

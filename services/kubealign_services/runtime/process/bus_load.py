@@ -73,6 +73,7 @@ def _bounds_of_step(job: AlignmentJob) -> dict[str, Bounds]:
     """Return the bounds for the requests of one step."""
     spec = job.spec
     algorithm = spec.algorithm.value
+    distribution = algorithm.teacher_distribution
     groups = getattr(algorithm, "prompts_per_step", getattr(algorithm, "rows_per_step", 1))
     samples = getattr(algorithm, "samples_per_prompt", 1)
     if getattr(algorithm, "longest_prompt_template", 0):
@@ -83,12 +84,12 @@ def _bounds_of_step(job: AlignmentJob) -> dict[str, Bounds]:
         samples_per_group=samples,
         sources=_count_sources(job),
         longest_sequence=_longest_sequence_of_step(job),
-        score_bytes_a_token=8 * algorithm.candidates if spec.teacher is not None else 0,
+        score_bytes_a_token=0 if distribution is None else 8 * distribution.candidates,
     )
 
 
 def _count_sources(job: AlignmentJob) -> int:
-    """Return the number of scorers of a sample: rewards, validation scores and the reference."""
+    """Return the number of scorers of a sample: rewards, validation scores, and a reference or a teacher."""
     return len(job.spec.rewards) + len(job.spec.validation_scores) + 1
 
 

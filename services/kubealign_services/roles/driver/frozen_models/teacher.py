@@ -1,4 +1,6 @@
-"""Teacher candidates (most likely tokens) of given rows, requested over the bus and cached."""
+"""Teacher candidates (most likely tokens): of samples, or of given rows, requested on the bus and cached."""
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -60,19 +62,42 @@ class FrozenTeacher:
                         for name in (CANDIDATES, CANDIDATE_LOGPROBS)
                     }
                     self._cache.add(uncached, columns)
-            batch.token_columns[CANDIDATES] = _concatenate_column(cached, CANDIDATES).long()
-            batch.token_columns[CANDIDATE_LOGPROBS] = _concatenate_column(cached, CANDIDATE_LOGPROBS)
-            batch.scalars["candidates_temperature"] = self._temperature
+            _add_candidate_columns(batch, cached, self._temperature)
 
     async def _request_candidates(self, batch: Batch) -> list[dict[str, Tensor] | None]:
         """Return the candidate columns of each sequence, token ids as int32."""
-        scores = await self._scores.score(batch)
-        learned = batch.token("loss_mask").bool() & (batch.positions > 0)
-        bounds = batch.cu_seqlens.tolist()
-        return [
-            _decode_candidates(score, name, learned[bounds[index] : bounds[index + 1]])
-            for index, (score, name) in enumerate(zip(scores, batch.sample_ids, strict=True))
-        ]
+        return _decode_scores(batch, await self._scores.score(batch))
+
+
+def add_sample_candidates(batch: Batch, scores: Sequence[scoring_pb2.Score], temperature: float) -> None:
+    """Add the columns and the scalar of `FrozenTeacher.add_columns` to a batch of samples.
+
+    Args:
+        scores: The teacher's score of each sequence.
+        temperature: Temperature of the candidates' log-probabilities.
+
+    Raises:
+        UnrecoverableError: The candidates do not fit their sequence.
+    """
+    _add_candidate_columns(batch, _decode_scores(batch, scores), temperature)
+
+
+def _add_candidate_columns(
+    batch: Batch, candidates: Sequence[dict[str, Tensor] | None], temperature: float
+) -> None:
+    batch.token_columns[CANDIDATES] = _concatenate_column(candidates, CANDIDATES).long()
+    batch.token_columns[CANDIDATE_LOGPROBS] = _concatenate_column(candidates, CANDIDATE_LOGPROBS)
+    batch.scalars["candidates_temperature"] = temperature
+
+
+def _decode_scores(batch: Batch, scores: Sequence[scoring_pb2.Score]) -> list[dict[str, Tensor] | None]:
+    """Return the candidate columns of each sequence, token ids as int32."""
+    learned = batch.token("loss_mask").bool() & (batch.positions > 0)
+    bounds = batch.cu_seqlens.tolist()
+    return [
+        _decode_candidates(score, name, learned[bounds[index] : bounds[index + 1]])
+        for index, (score, name) in enumerate(zip(scores, batch.sample_ids, strict=True))
+    ]
 
 
 def _decode_candidates(score: scoring_pb2.Score, name: str, learned: Tensor) -> dict[str, Tensor]:
@@ -102,6 +127,6 @@ def _scatter_rows(values: Tensor, mask: Tensor) -> Tensor:
     return spread
 
 
-def _concatenate_column(parts: list[dict[str, Tensor] | None], name: str) -> Tensor:
+def _concatenate_column(parts: Sequence[dict[str, Tensor] | None], name: str) -> Tensor:
     """Concatenate one column of all sequences."""
     return torch.cat([columns[name] for columns in parts if columns is not None])

@@ -1,5 +1,7 @@
 """Payload limits: checks at the start that the longest message of a job fits the message bus."""
 
+from kubealign.spec.algorithms import Algorithm
+from kubealign.spec.base import field_alias
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.sections.rollout import ReferencePlacement
 from kubealign_services.data.prepared import PreparationReport
@@ -88,17 +90,21 @@ def _check_questions(job: AlignmentJob, report: PreparationReport, max_payload: 
 
 def _check_candidates(job: AlignmentJob, report: PreparationReport, max_payload: int) -> None:
     """Check the teacher's candidates for the longest response."""
-    if job.spec.teacher is None:
-        return
     algorithm = job.spec.algorithm
+    distribution = algorithm.value.teacher_distribution
+    if distribution is None:
+        return
+    name, remedy = algorithm.member, f"data.{job.spec.data.member}.maxTokens"
     longest = max(part.longest_response for part in (report.train, report.validation) if part is not None)
-    size = longest * algorithm.value.candidates * _BYTES_PER_CANDIDATE + _ENVELOPE_BYTES
+    if algorithm.value.samples:
+        name = f"{field_alias(Algorithm, algorithm.member)}.distribution"
+        longest, remedy = job.spec.rollout.sampling.max_tokens, "rollout.sampling.maxTokens"
+    size = longest * distribution.candidates * _BYTES_PER_CANDIDATE + _ENVELOPE_BYTES
     if size > max_payload:
         raise UnrecoverableError(
             f"the teacher's candidates for the longest response ({longest} tokens) may take {size} bytes, "
             f"the bus carries messages of at most {max_payload}: lower "
-            f"algorithm.{algorithm.member}.candidates ({algorithm.value.candidates}) or "
-            f"data.{job.spec.data.member}.maxTokens"
+            f"algorithm.{name}.candidates ({distribution.candidates}) or {remedy}"
         )
 
 

@@ -10,6 +10,7 @@ from typing import Protocol
 from kubealign.spec.sections.rewards import Reward
 from kubealign_services.batch.packed import Batch
 from kubealign_services.roles.driver.errors import ShutdownRequested
+from kubealign_services.roles.driver.frozen_models.teacher import TEACHER, add_sample_candidates
 from kubealign_services.roles.driver.metrics.batch_metrics import (
     data_metrics,
     response_metrics,
@@ -123,12 +124,20 @@ class SampleScorers:
         bus_rewards: Names of the rewards that are scored on the bus.
         bus_reference: The reference log-probabilities come from the bus.
         colocated: Scorers hosted by critic or trainer.
+        teacher_temperature: Temperature of a teacher's candidates, which come from the bus; None: no teacher.
     """
 
     rewards: Sequence[Reward]
     bus_rewards: Sequence[str]
     bus_reference: bool
     colocated: BatchScorer
+    teacher_temperature: float | None = None
+
+    @property
+    def bus_sources(self) -> tuple[str, ...]:
+        """Sources of the scores of each sample on the bus."""
+        frozen = {REFERENCE: self.bus_reference, TEACHER: self.teacher_temperature is not None}
+        return (*self.bus_rewards, *(source for source, is_used in frozen.items() if is_used))
 
 
 class GroupSource:
@@ -187,9 +196,16 @@ class GroupSource:
             groups, scorers.bus_rewards, self._sampling, state.version, scorers.bus_reference
         )
         await scorers.colocated.score(batch, step)
-        sources = (*scorers.bus_rewards, *([REFERENCE] if scorers.bus_reference else []))
+        if scorers.teacher_temperature is not None:
+            candidates = [
+                group.score(sample, TEACHER) for group in groups for sample in sorted(group.rollouts)
+            ]
+            add_sample_candidates(batch, candidates, scorers.teacher_temperature)
         scores = [
-            group.score(sample, source) for group in groups for sample in group.rollouts for source in sources
+            group.score(sample, source)
+            for group in groups
+            for sample in group.rollouts
+            for source in scorers.bus_sources
         ]
         step.add(reward_model_metrics(scores) | scoring_seconds(scores))
         step.add(combine_rewards(batch, scorers.rewards, state.step + 1, state.rewards))

@@ -1,13 +1,19 @@
-"""Advantages of on-policy distillation by hand, and its gradient against that of the divergence itself."""
+"""Advantages of on-policy distillation by hand, its gradient against that of the divergence itself, and the
+loss of a distribution against a slow loop.
+"""
+
+import math
 
 import pytest
 import torch
+from torch import Tensor
 
 from kubealign.spec import algorithms as spec
 from kubealign_services.algorithms.contract import ModelOutputs
 from kubealign_services.algorithms.online.on_policy_distillation import OnPolicyDistillationAlgorithm
 from kubealign_services.batch.packed import Batch, pack
 
+KINDS = list(spec.DistillationDivergence)
 CENTERED = spec.AdvantageNormalization(center=spec.AdvantageCenter.GROUP)
 
 
@@ -83,3 +89,114 @@ def test_the_expected_gradient_is_that_of_the_divergence_from_the_teacher() -> N
         (part,) = torch.autograd.grad(loss, logits, retain_graph=True)
         gradient += probabilities[token] * part
     torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-9)
+
+
+def with_candidates(batch: Batch, temperature: float) -> Batch:
+    """Return the batch with the teacher's probabilities of three candidates out of five at each token."""
+    generator = torch.Generator().manual_seed(2)
+    logits = torch.randn((len(batch.tokens), 5), generator=generator, dtype=torch.float64)
+    batch.token_columns["candidates"] = torch.tensor([[4, 0, 2]]).repeat(len(batch.tokens), 1)
+    batch.token_columns["candidate_logprobs"] = (logits / temperature).log_softmax(-1)[:, [4, 0, 2]]
+    batch.token_columns["engine_logprobs"] = batch.token("old_logprobs")
+    return batch
+
+
+def slow_divergence(p: list[float], q: list[float], kind: str, beta: float) -> float:
+    """Compute the divergence between teacher p and student q over candidates and rest, one at a time."""
+    total = 0.0
+    for a, b in zip([*p, 1 - sum(p)], [*q, 1 - sum(q)], strict=True):
+        mixture = beta * a + (1 - beta) * b
+        if kind == "Forward":
+            total += a * math.log(a / b)
+        elif kind == "Reverse":
+            total += b * math.log(b / a)
+        else:
+            total += beta * a * math.log(a / mixture) + (1 - beta) * b * math.log(b / mixture)
+    return total
+
+
+def test_a_distribution_replaces_the_judgement_of_the_sampled_tokens() -> None:
+    entry = spec.OnPolicyDistillationSpec(
+        samples_per_prompt=2, advantage=CENTERED, distribution=spec.TeacherDistribution()
+    )
+    algorithm = OnPolicyDistillationAlgorithm(entry)
+    assert not algorithm.needs_reference and not algorithm.needs_old_logprobs
+    batch = two_responses([1.0, 3.0])
+    del batch.token_columns["reference_logprobs"]
+    assert "kl/reference" not in algorithm.advantages(batch, {})
+    assert batch.token("advantages").tolist() == [0, -1, -1, 0, 1]
+    assert "candidate_logprobs" in algorithm.policy_objective().outputs
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("temperature", [1.0, 2.5])
+def test_the_loss_of_a_distribution_and_its_gradient_equal_a_reference_loop(
+    kind: spec.DistillationDivergence, temperature: float
+) -> None:
+    """The policy loss of the rewards is added; without rewards the divergence is the whole loss."""
+    beta = 0.3 if kind is spec.DistillationDivergence.JENSEN_SHANNON else None
+    entry = spec.OnPolicyDistillationSpec(
+        kl=spec.KL(fixed=spec.FixedKL(coefficient=0.5)),
+        distribution=spec.TeacherDistribution(
+            candidates=3, temperature=temperature, divergence=kind, beta=beta
+        ),
+    )
+    algorithm = OnPolicyDistillationAlgorithm(entry)
+    objective = algorithm.policy_objective()
+    generator = torch.Generator().manual_seed(9)
+    logits = torch.randn((5, 5), generator=generator, dtype=torch.float64, requires_grad=True)
+    mask = [0, 1, 1, 0, 1]
+
+    def loss(rewards: list[float]) -> Tensor:
+        batch = with_candidates(two_responses(rewards), temperature)
+        algorithm.advantages(batch, {})
+        objective.prepare(batch)
+        sampled = logits.log_softmax(-1)[torch.arange(5), batch.tokens.long() % 5]
+        soft = (logits / temperature).log_softmax(-1)[:, [4, 0, 2]]
+        outputs = ModelOutputs(
+            logprobs=sampled, entropy=torch.zeros(5, dtype=torch.float64), candidate_logprobs=soft
+        )
+        return objective.loss(outputs, batch).loss
+
+    teacher = with_candidates(two_responses([0.0, 0.0]), temperature).token("candidate_logprobs").exp()
+
+    def slowly(values: Tensor) -> float:
+        parts = [
+            slow_divergence(
+                teacher[token].tolist(),
+                [float(values[token].div(temperature).softmax(-1)[index]) for index in (4, 0, 2)],
+                kind,
+                beta or 0.5,
+            )
+            for token in range(5)
+            if mask[token]
+        ]
+        return 0.5 * temperature**2 * sum(parts) / 3
+
+    alone = loss([0.0, 0.0])
+    assert float(alone.detach()) == pytest.approx(slowly(logits.detach()), abs=1e-9)
+    (gradient,) = torch.autograd.grad(alone, logits)
+    for position in range(5):
+        for column in range(5):
+            moved = [logits.detach().clone() for _ in range(2)]
+            moved[0][position, column] += 1e-5
+            moved[1][position, column] -= 1e-5
+            numeric = (slowly(moved[0]) - slowly(moved[1])) / 2e-5
+            assert float(gradient[position, column]) == pytest.approx(numeric, abs=1e-9)
+    # The ratio is 1 at the old policy, so the policy loss is minus the mean advantage over tokens.
+    with_rewards = loss([1.0, 4.0])
+    ratios = (logits.log_softmax(-1)[torch.arange(5), torch.tensor([2, 1, 2, 2, 3])]).detach()
+    old = two_responses([0.0, 0.0]).token("old_logprobs")
+    r = (ratios - old).exp()
+    advantages = torch.tensor([0.0, 1.0, 1.0, 0.0, 4.0], dtype=torch.float64)
+    policy = -torch.minimum(r * advantages, r.clamp(0.8, 1.2) * advantages).sum() / 3
+    assert float((with_rewards - alone).detach()) == pytest.approx(float(policy), abs=1e-9)
+
+
+def test_truncated_responses_can_be_left_out_of_the_divergence() -> None:
+    entry = spec.OnPolicyDistillationSpec(distribution=spec.TeacherDistribution(), mask_truncated=True)
+    objective = OnPolicyDistillationAlgorithm(entry).policy_objective()
+    batch = with_candidates(two_responses([0.0, 0.0]), 1.0)
+    batch.sequence_columns["truncated"] = torch.tensor([0, 1], dtype=torch.uint8)
+    objective.prepare(batch)
+    assert batch.token("distribution_shares").tolist() == [0, 0.5, 0.5, 0, 0]

@@ -6,10 +6,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from kubealign.spec.algorithms import TeacherDistribution
 from kubealign.spec.sections.precision import Precision
 from kubealign.v1 import rollout_pb2
 from kubealign_services.batch.codec import decode_columns, encode
 from kubealign_services.batch.packed import Batch, pack
+from kubealign_services.data.prepared import PreparedRow
+from kubealign_services.data.teacher_prompts import TeacherPrompts
 from kubealign_services.roles.teacher.scorer import TeacherScorer
 from kubealign_services.scoring.frozen_scorer import NonFiniteScores
 from kubealign_services.training.contract import Head
@@ -21,7 +24,8 @@ SEQUENCES = [[1, 2, 3, 4, 5], [6, 7], [8, 9, 10]]
 
 
 def scorer(model: FrozenTorchModel, candidates: int, temperature: float, vocabulary: int) -> TeacherScorer:
-    return TeacherScorer(scorer_context("teacher-0"), model, candidates, temperature, vocabulary)
+    distribution = TeacherDistribution(candidates=candidates, temperature=temperature)
+    return TeacherScorer(scorer_context("teacher-0"), model, distribution, vocabulary)
 
 
 def one(tokens: list[int]) -> Batch:
@@ -73,3 +77,20 @@ async def test_a_teacher_with_nan_fails_permanently(model_folder: Path) -> None:
         asked.compute_columns(one(SEQUENCES[0]))
     (score,) = await asked([rollout_pb2.Rollout(sequence=encode(one(SEQUENCES[0])))])
     assert score.permanent and "not finite" in score.error
+
+
+async def test_candidates_follow_the_prompts_of_the_teacher(model_folder: Path) -> None:
+    model = FrozenTorchModel.load(model_folder, Head.LANGUAGE_MODEL, Precision.FLOAT32, microbatch_tokens=6)
+    plain = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
+    rows = [PreparedRow(0, [1, 2], "", teacher_prompt_tokens=[9, 8, 7, 2])]
+    distribution = TeacherDistribution(candidates=4, temperature=2.0)
+    hinted = TeacherScorer(scorer_context("teacher-0"), model, distribution, VOCABULARY, TeacherPrompts(rows))
+    (score,) = await hinted([rollout_pb2.Rollout(group_id="0/0", sequence=encode(one(SEQUENCES[0])))])
+    columns = decode_columns(score.candidates, score.candidates_digest)
+    with torch.no_grad():
+        logits = plain(torch.tensor([[9, 8, 7, 2, 3, 4, 5]])).logits[0, 3:-1] / 2.0
+    expected = logits.log_softmax(-1)
+    torch.testing.assert_close(columns["logprobs"], expected.topk(4, -1).values, atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        expected.gather(-1, columns["tokens"].long()), expected.topk(4, -1).values, atol=1e-5, rtol=0
+    )

@@ -46,3 +46,25 @@ def test_candidates_of_the_longest_response_that_do_not_fit() -> None:
         UnrecoverableError, match=r"response \(1000 tokens\) may take 808192 bytes.*candidates \(100\)"
     ):
         check_payload_limits(job, report(1000), 808_191)
+
+
+def test_candidates_of_the_longest_sample_that_do_not_fit() -> None:
+    job = AlignmentJob.model_validate(
+        {
+            "metadata": {"name": "student"},
+            "spec": {
+                "maxSteps": 1,
+                "algorithm": {"onPolicyDistillation": {"distribution": {"candidates": 100}}},
+                "policy": {"model": FROM_CONFIG},
+                "teacher": {"model": FROM_CONFIG},
+                "data": {"prompts": {"source": {"path": "rows.jsonl"}}},
+                "rollout": {"sampling": {"maxTokens": 1000}},
+            },
+        }
+    )
+    check_payload_limits(job, report(0), 808_192)
+    with pytest.raises(
+        UnrecoverableError,
+        match=r"808192 bytes.*onPolicyDistillation\.distribution\.candidates \(100\) or rollout\.sampling",
+    ):
+        check_payload_limits(job, report(0), 808_191)
