@@ -68,12 +68,19 @@ def cross_field_rules() -> Iterator[CelRule]:
         if model is GenerateSpec:
             yield _selection_rule(name, algorithm_is_set)
         yield from _teacher_rules(name, algorithm_is_set, model)
+        yield from _overlap_rules(name, algorithm_is_set, model)
     yield from _adapter_rules()
     yield from colocated_rollout_rules()
     yield from _in_flight_rules()
     yield CelRule(
         "!self.checkpoint.recordBatches || !has(self.rollout.scoring) || self.rollout.scoring != 'OnArrival'",
         "recorded batches must repeat bit for bit: write WholeBatch, or remove checkpoint.recordBatches",
+        field_path=".rollout.scoring",
+    )
+    yield CelRule(
+        "!has(self.overlap) || self.overlap.scoreOnArrival || !has(self.rollout.scoring) || "
+        "self.rollout.scoring != 'OnArrival'",
+        "contradicts overlap.scoreOnArrival false: write WholeBatch, or remove either",
         field_path=".rollout.scoring",
     )
     yield from _name_rules()
@@ -349,6 +356,21 @@ def _teacher_rules(name: str, algorithm_is_set: str, model: type[AlgorithmSpec])
         guard = f"{algorithm_is_set} && !{has_distribution}" if is_optional else algorithm_is_set
         message = unused_teacher_message(name, model)
         yield CelRule(implies(guard, "!has(self.teacher)"), message, field_path=".teacher")
+
+
+def _overlap_rules(name: str, algorithm_is_set: str, model: type[AlgorithmSpec]) -> Iterator[CelRule]:
+    if not model.online:
+        yield CelRule(
+            implies(algorithm_is_set, "!has(self.overlap)"),
+            f"{name} has no steps of generation, scoring and training: remove it",
+            field_path=".overlap",
+        )
+    elif not model.critic:
+        yield CelRule(
+            implies(algorithm_is_set, "!has(self.overlap) || self.overlap.parallelTraining"),
+            f"{name} has no critic to train beside the policy: remove it",
+            field_path=".overlap.parallelTraining",
+        )
 
 
 def _rollout_rules(name: str, algorithm_is_set: str, model: type[AlgorithmSpec]) -> Iterator[CelRule]:

@@ -16,6 +16,7 @@ from kubealign.spec.paths import DocumentPath
 from kubealign.spec.sections.data import Data, ImitatedTurns
 from kubealign.spec.sections.engines import Engine
 from kubealign.spec.sections.lifecycle import Checkpoint
+from kubealign.spec.sections.overlap import Overlap
 from kubealign.spec.sections.precision import Precision
 from kubealign.spec.sections.rewards import Reward, RewardPlacement
 from kubealign.spec.sections.rollout import (
@@ -345,6 +346,21 @@ def _check_scoring(rollout: Rollout, checkpoint: Checkpoint) -> Iterator[FieldPr
         yield ("rollout", "scoring"), rollout.scoring, text
 
 
+def _check_overlap(algorithm: Algorithm, rollout: Rollout, overlap: Overlap | None) -> Iterator[FieldProblem]:
+    if overlap is None:
+        return
+    name = _algorithm_name(algorithm)
+    if not algorithm.value.online:
+        yield ("overlap",), overlap, f"{name} has no steps of generation, scoring and training: remove it"
+        return
+    if not overlap.parallel_training and not algorithm.value.critic:
+        path = ("overlap", "parallelTraining")
+        yield path, False, f"{name} has no critic to train beside the policy: remove it"
+    if not overlap.score_on_arrival and rollout.scoring is SampleScoring.ON_ARRIVAL:
+        text = "contradicts overlap.scoreOnArrival false: write WholeBatch, or remove either"
+        yield ("rollout", "scoring"), rollout.scoring, text
+
+
 def _check_overlong(algorithm: Algorithm, rollout: Rollout) -> Iterator[FieldProblem]:
     penalty = getattr(algorithm.value, "overlong", None)
     most = rollout.sampling.max_tokens
@@ -417,6 +433,7 @@ _CHECKS: tuple[Callable[..., Iterator[FieldProblem]], ...] = (
     _check_placement,
     _check_in_flight,
     _check_scoring,
+    _check_overlap,
     _check_overlong,
     _check_validation,
     _check_early_stopping,

@@ -22,6 +22,7 @@ from kubealign.spec.pods.template import PodTemplate
 from kubealign.spec.sections.data import Data
 from kubealign.spec.sections.lifecycle import Checkpoint, Lifecycle
 from kubealign.spec.sections.models import Model, Policy
+from kubealign.spec.sections.overlap import Overlap
 from kubealign.spec.sections.rewards import Reward
 from kubealign.spec.sections.rollout import (
     EXTERNAL_ENGINES,
@@ -137,6 +138,11 @@ class AlignmentJobSpec(SpecModel):
         description="Generation of responses, for algorithms that sample and for sampled validation; "
         "otherwise only defaults are allowed.",
     )
+    overlap: Overlap | None = Field(
+        None,
+        description="Computations of a step that run at the same time, for algorithms that learn from their "
+        "own samples; null: all that can.",
+    )
     validation: Validation | None = Field(None, description="Validation on held-out rows; null: none.")
     checkpoint: Checkpoint = Field(
         Checkpoint(), description="Checkpoints from which an interrupted job resumes."
@@ -211,6 +217,11 @@ class AlignmentJobSpec(SpecModel):
     def is_asynchronous(self) -> bool:
         """True if samples are generated while the trainer trains."""
         return bool(getattr(self.algorithm.value, "max_staleness", 0) > 0)
+
+    @property
+    def effective_overlap(self) -> Overlap:
+        """Computations that run at the same time."""
+        return self.overlap or Overlap()
 
     @property
     def in_flight(self) -> InFlightPolicy:

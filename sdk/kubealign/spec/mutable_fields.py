@@ -9,6 +9,7 @@ MUTABLE_BETWEEN_RUNS = (
     "spec.trackers",
     "spec.lifecycle",
     "spec.checkpoint",
+    "spec.overlap",
     "spec.rollout.replicas",
     "spec.rollout.minReplicas",
     "spec.reference.replicas",

@@ -33,7 +33,12 @@ def message_bytes(longest_sequence: int) -> int:
 
 
 def bounds_for(
-    groups: int, samples_per_group: int, sources: int, longest_sequence: int, score_bytes_a_token: int = 0
+    groups: int,
+    samples_per_group: int,
+    sources: int,
+    longest_sequence: int,
+    score_bytes_a_token: int = 0,
+    rollout_copies: int = 1,
 ) -> dict[str, Bounds]:
     """Return the bounds of every subject, sized for at least two full loads.
 
@@ -42,13 +47,14 @@ def bounds_for(
         sources: Scorers of each sample: rewards and reference.
         longest_sequence: Tokens of prompt and response.
         score_bytes_a_token: Set when a scorer returns more than one number for each token.
+        rollout_copies: Number of times that each rollout is published.
     """
     samples = groups * samples_per_group
     message = message_bytes(longest_sequence)
     score = _ENVELOPE_BYTES + longest_sequence * max(_BYTES_A_TOKEN, score_bytes_a_token)
     counts = {
         "work": groups,
-        "rollouts": samples,
+        "rollouts": samples * rollout_copies,
         "scores": samples * max(1, sources),
         "refit-acks": 0,
     }

@@ -15,6 +15,7 @@ from kubealign_services.batch.codec import decode, encode_columns
 from kubealign_services.batch.packed import Batch, concatenate
 from kubealign_services.batch.replaced_prompts import PromptMismatch
 from kubealign_services.runtime.process.context import ProcessContext
+from kubealign_services.scoring.purposes import training_purpose
 from kubealign_services.scoring.serving import serve_scorer
 from kubealign_services.scoring.worker import empty_score
 from kubealign_services.training.contract import Head
@@ -96,4 +97,5 @@ async def serve_frozen_scorer(
         backend.microbatch_tokens,
     )
     scorer = create_scorer(model)
-    await serve_scorer(context, scorer.source, frozenset({"train"}), scorer, create_servicer(scorer))
+    purposes = frozenset({training_purpose(context.job, scorer.source)})
+    await serve_scorer(context, scorer.source, purposes, scorer, create_servicer(scorer))

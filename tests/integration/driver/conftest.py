@@ -74,11 +74,12 @@ class Hold:
 
 
 class TrainedRole:
-    """RPCs that trainer and critic share, without training. `training` and `saving` block a step."""
+    """RPCs that trainer and critic share, without training. `training`, `forwarding` (values,
+    log-probabilities) and `saving` block a step."""
 
     def __init__(self) -> None:
         self.state = training_pb2.TrainingState(world_size=1)
-        self.training, self.saving = Hold(), Hold()
+        self.training, self.forwarding, self.saving = Hold(), Hold(), Hold()
 
     async def Describe(self, request: Any, context: Any) -> training_pb2.TrainingState:
         return self.state
@@ -115,6 +116,7 @@ class Trainer(TrainedRole, trainer_pb2_grpc.TrainerServicer):
         self.destroyed = 1 << 30
 
     async def Logprobs(self, request: Any, context: Any) -> training_pb2.ForwardReply:
+        await self.forwarding(self.state.step + 1)
         tokens = decode(request.batch).tokens
         columns, digest = encode_columns({"token.logprobs": torch.zeros(len(tokens))})
         return training_pb2.ForwardReply(columns=columns, digest=digest)
@@ -145,6 +147,7 @@ class Critic(TrainedRole, critic_pb2_grpc.CriticServicer):
         return await super().TrainStep(request, context)
 
     async def Values(self, request: Any, context: Any) -> training_pb2.ForwardReply:
+        await self.forwarding(self.state.step + 1)
         tokens = decode(request.batch).tokens
         columns, digest = encode_columns({"token.values": torch.zeros(len(tokens))})
         return training_pb2.ForwardReply(columns=columns, digest=digest)

@@ -1,6 +1,7 @@
 """Job with a critic: what the driver does while the critic still trains."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -48,3 +49,42 @@ async def test_failed_step_of_the_critic_is_not_done(stage_with_critic: Any) -> 
     with pytest.raises(UnrecoverableError, match="step 2: critic TrainStep: the critic's loss is not finite"):
         await asyncio.wait_for(stage.drive(), 15)
     assert len(stage.history()) == 1
+
+
+async def test_calls_follow_one_another_without_overlap(stage: Any) -> None:
+    """Check the order of a step's calls: values, old log-probabilities, trainer, critic, refit."""
+    events: list[str] = []
+
+    def recorder(name: str) -> Callable[[int], Awaitable[None]]:
+        async def record(number: int) -> None:
+            events.append(f"{name} {number} begins")
+            for _ in range(20):  # time for another call to begin, if it may
+                await asyncio.sleep(0)
+            events.append(f"{name} {number} ends")
+
+        return record
+
+    # Two updates of a step need the old log-probabilities.
+    algorithm = {
+        "ppo": {
+            "promptsPerStep": 2,
+            "samplesPerPrompt": 1,
+            "minibatchSequences": 1,
+            "kl": {"fixed": {"coefficient": 0.0}},
+        }
+    }
+    overlap = {"scoreOnArrival": False, "parallelScoring": False, "parallelTraining": False}
+    document = online_job(
+        stage.run_dir.parent, "stopped", algorithm, maxSteps=2, critic={"model": FROM_CONFIG}, overlap=overlap
+    )
+    stage.job = AlignmentJob.model_validate(document)
+    stage.critic.forwarding, stage.trainer.forwarding = recorder("values"), recorder("logprobs")
+    stage.trainer.training, stage.critic.training = recorder("trainer"), recorder("critic")
+    stage.trainer.publishing = recorder("refit")
+    await asyncio.wait_for(stage.drive(), 15)
+    calls = [f"{call} {step}" for step in (1, 2) for call in ("values", "logprobs", "trainer", "critic")]
+    expected = [f"{call} {edge}" for call in calls for edge in ("begins", "ends")]
+    assert [event for event in events if not event.startswith("refit")] == expected
+    # The scripted worker generates the next step's samples without waiting for the refit.
+    for step in (1, 2):
+        assert events.index(f"refit {step} begins") > events.index(f"critic {step} ends")

@@ -189,6 +189,7 @@ async def _build_run(
         max_steps=total_steps if replay is None else replay.last_step,
         checkpoint_every=job.spec.checkpoint.every_steps,
         critic_warmup_steps=getattr(job.spec.algorithm.value, "critic_warmup_steps", 0),
+        overlap=job.spec.effective_overlap,
         algorithm=algorithm,
         source=source,
         trainer_client=trainer,

@@ -37,6 +37,7 @@ from kubealign_services.roles.driver.frozen_models.teacher import TEACHER, Froze
 from kubealign_services.roles.driver.metrics.report import MetricsReport
 from kubealign_services.roles.driver.metrics.sample_logging import SamplePreviews
 from kubealign_services.roles.driver.rollouts.batch_assembly import REFERENCE, SamplingInfo
+from kubealign_services.roles.driver.rollouts.batch_scoring import BatchScoring
 from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
 from kubealign_services.roles.driver.rollouts.curriculum import Curriculum, MeanReward
 from kubealign_services.roles.driver.rollouts.dynamic_sampling import DynamicSamplingFilter
@@ -78,6 +79,7 @@ from kubealign_services.roles.driver.weight_sync import (
     WeightSync,
 )
 from kubealign_services.runtime.process.bus_load import request_window
+from kubealign_services.scoring.purposes import TRAINING
 from kubealign_services.weights.announce.coordinator import RefitCoordinator
 
 
@@ -170,15 +172,20 @@ def build_source(
         # The groups of a step are requested at once, and those of later steps ahead of time.
         window=None,
     )
+    overlap = job.spec.effective_overlap
+    batch_scoring = None
+    if not overlap.score_on_arrival:
+        batch_scoring = BatchScoring(context.collector, scorers.bus_sources, overlap.parallel_scoring)
     buffer = GroupBuffer(
         context.collector,
         prompts,
         plan,
-        "train",
+        TRAINING,
         scorers.bus_sources,
         GroupBufferOptions(
-            len(state.given_up),
-            _build_dynamic_sampling(job),
+            failure_count=len(state.given_up),
+            dynamic_sampling=_build_dynamic_sampling(job),
+            batch_scoring=batch_scoring,
             on_drop=None if curriculum is None else curriculum.measure_dropped,
         ),
     )
@@ -205,7 +212,8 @@ def build_colocated_scorer(context: JobContext) -> ColocatedScorer:
         reference = context.trainer.reference_logprobs
         if job.spec.hint is not None:
             reference = partial(score_hinted, reference, TeacherPrompts(context.prepared.train))
-    return ColocatedScorer(context.critic, critic_rewards(job), reference)
+    parallel = job.spec.effective_overlap.parallel_scoring
+    return ColocatedScorer(context.critic, critic_rewards(job), reference, parallel)
 
 
 def build_prefetchers(
@@ -228,7 +236,7 @@ def build_prefetchers(
 
 def _scores_on_arrival(job: AlignmentJob, rollout: Rollout) -> bool:
     """Return True if finished groups are scored while others are still generated."""
-    if job.spec.checkpoint.record_batches:
+    if job.spec.checkpoint.record_batches or not job.spec.effective_overlap.score_on_arrival:
         return False
     if rollout.scoring is not None:
         return rollout.scoring is SampleScoring.ON_ARRIVAL

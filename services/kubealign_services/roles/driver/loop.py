@@ -1,8 +1,7 @@
 """The training loop: prompts out, rollouts and scores in, one TrainStep, new weights."""
 
-import asyncio
-
 from kubealign_services.batch.auxiliary_sequences import drop_auxiliary
+from kubealign_services.roles.driver.concurrency import run_calls
 from kubealign_services.roles.driver.metrics.batch_metrics import objective_metrics
 from kubealign_services.roles.driver.state import JobState
 from kubealign_services.roles.driver.training_run import TrainingRun
@@ -30,9 +29,10 @@ async def run_training_loop(run: TrainingRun, state: JobState) -> JobState:
                 state.finished = state.finished or "the data ran out"
                 break
             run.validation.report_time(step)
-            await asyncio.gather(
+            await run_calls(
                 run.critic_values.add_to(batch, step),  # only if the algorithm has a critic
                 run.old_logprobs.add_to(batch, step),  # only if a KL penalty or several updates need them
+                parallel=run.overlap.parallel_scoring,
             )
             run.logprob_gap_gate.check(batch, step)
             step.add(run.algorithm.advantages(batch, state.algorithm))

@@ -1,6 +1,5 @@
 """Driver-side clients of trainer and critic: typed calls, each with a deadline."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,6 +13,7 @@ from kubealign.v1 import refit_pb2, training_pb2
 from kubealign_services.batch.auxiliary_sequences import trainable_mask
 from kubealign_services.batch.codec import decode_columns, encode
 from kubealign_services.batch.packed import Batch
+from kubealign_services.roles.driver.concurrency import run_calls
 from kubealign_services.roles.driver.metrics.report import StepRecord
 from kubealign_services.roles.driver.rollouts.prefetch import ForwardCall, ForwardPrefetcher
 from kubealign_services.roles.driver.state import JobState
@@ -184,12 +184,18 @@ class ColocatedScorer:
     Args:
         rewards: Names of the critic's reward models.
         reference: Call of the reference that the trainer hosts; None: the trainer hosts none.
+        parallel: Critic and trainer compute at the same time.
     """
 
     def __init__(
-        self, critic: CriticClient | None, rewards: Sequence[str], reference: ForwardCall | None
+        self,
+        critic: CriticClient | None,
+        rewards: Sequence[str],
+        reference: ForwardCall | None,
+        parallel: bool = True,
     ) -> None:
         self._rewards = list(rewards)
+        self._parallel = parallel
         self.reward_prefetcher = (
             ForwardPrefetcher(partial(_stacked_scores, critic, self._rewards), per_sequence=True)
             if self._rewards and critic is not None
@@ -198,12 +204,13 @@ class ColocatedScorer:
         self.reference_prefetcher = None if reference is None else ForwardPrefetcher(reference)
 
     async def score(self, batch: Batch, step: StepRecord) -> None:
-        """Add the columns reward.NAME (float64 [S]) and reference_logprobs (float32 [T]).
-
-        Critic and trainer compute at the same time.
-        """
+        """Add the columns reward.NAME (float64 [S]) and reference_logprobs (float32 [T])."""
         with step.phase("score"):
-            await asyncio.gather(self._add_rewards(batch, step), self._add_reference_logprobs(batch, step))
+            await run_calls(
+                self._add_rewards(batch, step),
+                self._add_reference_logprobs(batch, step),
+                parallel=self._parallel,
+            )
 
     async def _add_rewards(self, batch: Batch, step: StepRecord) -> None:
         if self.reward_prefetcher is not None:
@@ -232,19 +239,23 @@ async def run_train_step(
     step: StepRecord,
     critic_warmup_steps: int,
     on_policy_trained: Callable[[], None],
+    parallel: bool = True,
 ) -> JobState:
-    """Send one TrainStep to trainer and critic concurrently; return `after` once both have finished.
+    """Send one TrainStep to trainer and critic; return `after` once both have finished.
 
     During the critic's warm-up the trainer counts the step and leaves the policy unchanged.
 
     Args:
         on_policy_trained: Called as soon as the trainer has finished, while the critic may still train.
+        parallel: Trainer and critic train at the same time; otherwise the critic trains after the trainer,
+            and `on_policy_trained` is called after both.
     """
     update = after.step > critic_warmup_steps
 
     async def train_policy() -> dict[str, float]:
         metrics = await trainer.train_step(batch, after, update)
-        on_policy_trained()
+        if parallel:
+            on_policy_trained()
         return metrics
 
     with step.phase("train"):
@@ -252,10 +263,13 @@ async def run_train_step(
         if critic is None:
             policy = await train_policy()
         else:
-            policy, values = await asyncio.gather(
+            policy, values = await run_calls(
                 _measure(step, "train/policy", train_policy()),
                 _measure(step, "train/critic", critic.train_step(batch, after, update=True)),
+                parallel=parallel,
             )
+    if not parallel:
+        on_policy_trained()
     step.add(_prefix_metrics(policy, "trainer"))
     step.add(_prefix_metrics(values, "critic"))
     return after

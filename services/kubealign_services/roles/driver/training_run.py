@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kubealign.spec.sections.overlap import Overlap
 from kubealign_services.algorithms.contract import Algorithm
 from kubealign_services.batch.packed import Batch
 from kubealign_services.roles.driver.checkpoints import CheckpointWriter, ResultExporter, TrainingHistory
@@ -37,6 +38,7 @@ class TrainingRun:
     max_steps: int
     checkpoint_every: int
     critic_warmup_steps: int
+    overlap: Overlap
     algorithm: Algorithm
     source: BatchSource
     trainer_client: TrainerClient
@@ -58,8 +60,8 @@ class TrainingRun:
     critical_section: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def train_step(self, batch: Batch, after: JobState, step: StepRecord) -> JobState:
-        """Run one TrainStep on trainer and critic, and start to publish the new weights once the trainer has
-        them.
+        """Run one TrainStep on trainer and critic, and start to publish the new weights: once the trainer has
+        them, or after the critic where they do not train at the same time.
 
         The step counts as done when both have finished, whatever happens to the driver. Raises RefitFailed
         for the weights of an earlier step.
@@ -83,6 +85,7 @@ class TrainingRun:
                         step,
                         self.critic_warmup_steps,
                         publish,
+                        self.overlap.parallel_training,
                     )
                 except NonFiniteLoss as error:
                     raise self.non_finite_failure(after.step, error) from error

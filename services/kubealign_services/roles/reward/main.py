@@ -12,6 +12,7 @@ from kubealign_services.runtime.process.failures import PermanentFailure
 from kubealign_services.runtime.process.role_runner import run_role
 from kubealign_services.scoring.attributes import UnknownAttribute
 from kubealign_services.scoring.functions.function_reward import FunctionReward, RewardError
+from kubealign_services.scoring.purposes import training_purpose
 from kubealign_services.scoring.serving import serve_scorer
 from kubealign_services.scoring.worker import Scorer
 
@@ -34,7 +35,8 @@ async def _create_scorer(
     spec = context.job.spec
     for reward in spec.rewards:
         if reward.name == name:
-            return await _create_reward_scorer(context, reward, stack), frozenset({"train", "validation"})
+            purposes = frozenset({training_purpose(context.job, name), "validation"})
+            return await _create_reward_scorer(context, reward, stack), purposes
     for score in spec.validation_scores:
         if score.name == name:
             function = FunctionReward(score.function, score.timeout_seconds, name)

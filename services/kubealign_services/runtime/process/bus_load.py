@@ -85,6 +85,8 @@ def _bounds_of_step(job: AlignmentJob) -> dict[str, Bounds]:
         sources=_count_sources(job),
         longest_sequence=_longest_sequence_of_step(job),
         score_bytes_a_token=0 if distribution is None else 8 * distribution.candidates,
+        # Scorers that do not score on arrival are each sent every rollout once more.
+        rollout_copies=1 if spec.effective_overlap.score_on_arrival else 1 + _count_sources(job),
     )
 
 

@@ -27,6 +27,7 @@ from itertools import islice
 from kubealign.v1 import rollout_pb2
 from kubealign_services.roles.driver.errors import UnrecoverableError
 from kubealign_services.roles.driver.rollouts.batch_assembly import find_oldest_version
+from kubealign_services.roles.driver.rollouts.batch_scoring import BatchScoring
 from kubealign_services.roles.driver.rollouts.collector import RolloutCollector, create_group
 from kubealign_services.roles.driver.rollouts.dynamic_sampling import DynamicSamplingFilter
 from kubealign_services.roles.driver.rollouts.group_tracker import GroupFailure, GroupTracker, RolloutGroup
@@ -92,12 +93,14 @@ class GroupBufferOptions:
         continuations: Prompt -> tokens of responses that are not sampled but scored for their
             log-probability.
         on_drop: Called with each group that dynamic sampling drops.
+        batch_scoring: Requests the scores of complete batches; None: scorers score samples as they arrive.
     """
 
     failure_count: int = 0
     dynamic_sampling: DynamicSamplingFilter | None = None
     continuations: Mapping[str, Sequence[Sequence[int]]] = field(default_factory=dict)
     on_drop: Callable[[RolloutGroup], None] | None = None
+    batch_scoring: BatchScoring | None = None
 
 
 class GroupBuffer:
@@ -121,6 +124,7 @@ class GroupBuffer:
         """Register with the collector."""
         options = options or GroupBufferOptions()
         self._continuations = options.continuations
+        self._batch_scoring = options.batch_scoring
         self._dynamic_sampling = options.dynamic_sampling or DynamicSamplingFilter((), 0)
         self._on_drop = options.on_drop
         self._collector = collector
@@ -184,6 +188,9 @@ class GroupBuffer:
                 continue  # other prompts replace them
             # Groups that finished while others were published have made room.
             has_room = self._has_room()
+            if self._batch_scoring is not None and not has_room:
+                for group in await self._batch_scoring.request_due(self._list_oldest()):
+                    group.deadline = time.monotonic() + self._plan.group_timeout
             if not has_room and self._is_batch_complete():
                 oldest = self._list_oldest()
                 stale = [group for group in oldest if self._is_stale(group, version)]
@@ -266,8 +273,11 @@ class GroupBuffer:
     async def _republish(self, group: RolloutGroup) -> None:
         """Publish again what an unfinished group lacks, with a new deadline."""
         group.deadline = time.monotonic() + self._plan.group_timeout
-        for rollout in group.list_unscored(self._tracker.sources):
-            await self._collector.request_scores(rollout, group.renewals)
+        if self._batch_scoring is not None:
+            await self._batch_scoring.republish(group)
+        else:
+            for rollout in group.list_unscored(self._tracker.sources):
+                await self._collector.request_scores(rollout, group.renewals)
         if len(group.rollouts) < group.samples:
             await self._publish(group)
 
@@ -337,6 +347,10 @@ class GroupBuffer:
         """Retry a failed group, or give its prompt up after the last retry."""
         group = self._tracker.groups.get(failure.group_id)
         if group is None:
+            return
+        if failure.overdue and self._batch_scoring is not None and self._batch_scoring.is_waiting(group):
+            # Its scores are requested once the other groups of the batch are generated.
+            group.deadline = time.monotonic() + self._plan.group_timeout
             return
         if failure.overdue and self._is_queued(group):
             await self._extend_deadline(group)

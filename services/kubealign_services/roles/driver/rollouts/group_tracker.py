@@ -29,6 +29,8 @@ class RolloutGroup:
     rollouts: dict[int, rollout_pb2.Rollout] = field(default_factory=dict)
     #: (sample, digest, source) -> score; a score may arrive before its rollout.
     scores: dict[tuple[int, str, str], scoring_pb2.Score] = field(default_factory=dict)
+    #: Scorers that were requested to score the complete batch of this attempt; see BatchScoring.
+    requested_sources: set[str] = field(default_factory=set)
     generated_at: float | None = None
     completed_at: float | None = None
 
@@ -94,6 +96,7 @@ class GroupTracker:
         group.deadline = deadline
         group.rollouts.clear()
         group.scores.clear()
+        group.requested_sources.clear()
         group.generated_at = group.completed_at = None
         self.incomplete.pop(group_id, None)
         self.incomplete[group_id] = group

@@ -56,6 +56,19 @@ def test_teacher_scores_of_two_steps_fit() -> None:
     )
 
 
+def test_rollouts_that_are_sent_to_each_scorer_once_more_fit() -> None:
+    algorithm = {"grpo": {"promptsPerStep": 50_000, "samplesPerPrompt": 4}}
+    bounds, requested = (
+        bus_bounds(job(algorithm, **more))["rollouts"]
+        for more in ({}, {"overlap": {"scoreOnArrival": False}})
+    )
+    assert bounds.messages == 2 * 200_000
+    assert requested.messages == 2 * 200_000 * 3, (
+        "the rollouts, and a copy for the reward and the reference each"
+    )
+    assert requested.size_bytes == 3 * bounds.size_bytes
+
+
 def test_the_window_is_two_loads_of_all_workers() -> None:
     window = RequestWindow(workers=2, samples_per_worker=128, max_samples=1_000_000)
     assert window.groups(1) == 2 * 2 * 128
