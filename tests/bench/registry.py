@@ -2,6 +2,7 @@
 
 from tests.bench.line import Line
 from tests.bench.lines import (
+    ablation,
     asynchronous,
     generation,
     joining,
@@ -14,6 +15,6 @@ from tests.bench.lines import (
 
 LINES: dict[str, Line] = {
     line.name: line
-    for module in (online, generation, rows, refit, services, asynchronous, scaling, joining)
+    for module in (online, generation, rows, refit, services, asynchronous, ablation, scaling, joining)
     for line in module.LINES
 }

@@ -2,6 +2,7 @@
 steps."""
 
 import json
+import statistics
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,11 @@ from tests.bench.watch import Usage
 from tests.bench.workload import Workload
 
 _TIMEOUT_SECONDS = 3600.0
+#: Tolerances of reward and gradient for the median step and for every step; beyond them the two sides did not
+#: do the same work. They are not zero: a request that arrives a moment later is computed in another batch,
+#: and a difference in the last bit can draw another token, and with it another response.
+_MOSTLY, _ABOUT = 0.02, 0.25
+_COMPARED = ("reward/mean", "trainer/gradient_norm")
 #: Runs steps: (workload folder, number of steps, own folder) -> lines of metrics, and resource usage.
 Peer = Callable[[Path, int, Path], tuple[list[dict[str, Any]], Usage]]
 
@@ -38,13 +44,18 @@ def peer(module: str, way: Sequence[str], name: str, python: str = sys.executabl
 
 
 def kubealign(
-    workload: Workload, name: str = "kubealign", around_run: Callable[[Path], Any] | None = None
+    workload: Workload,
+    name: str = "kubealign",
+    around_run: Callable[[Path], Any] | None = None,
+    change: Callable[[dict[str, Any]], None] | None = None,
 ) -> Peer:
     """Return a peer that runs the workload's job with `kubealign run`. It raises RuntimeError if the batches
-    differ from those of the workload."""
+    differ from those of the workload. change: changes the spec of the job in place."""
 
     def steps(folder: Path, count: int, own: Path) -> tuple[list[dict[str, Any]], Usage]:
         job = jobs.online(workload, folder, kubealign_side.NAME, count)
+        if change is not None:
+            change(job["spec"])
         lines, usage = kubealign_side.measure(job, own, _TIMEOUT_SECONDS, around_run)
         for line in lines:
             tokens, longest = line["batch/tokens"], line["response/length_max"]
@@ -103,6 +114,24 @@ def side_by_side(
             side.add([lines[0], *map(_took, lines[1:], took)], usage, warmup)
             bench.say(f"{side.name}: {side.step_seconds:.2f} s a step")
     return sides, weights
+
+
+def check_same_work(ours: Side, other: Side) -> dict[str, list[float]]:
+    """Return by how much reward and gradient norm of two sides differ in each step. Raises RuntimeError if
+    the sides did not do the same work."""
+    apart = {name: _apart(ours.steps, other.steps, name) for name in _COMPARED}
+    for name, each in apart.items():
+        if statistics.median(each) > _MOSTLY or max(each) > _ABOUT:
+            raise RuntimeError(
+                f"{name} of {ours.name} and of {other.name} are {each} apart: not the same work"
+            )
+    return apart
+
+
+def _apart(ours: list[dict[str, float]], others: list[dict[str, float]], name: str) -> list[float]:
+    """Return the difference of a metric in each step, relative to the larger value."""
+    pairs = [(mine[name], other[name]) for mine, other in zip(ours, others, strict=True)]
+    return [abs(mine - other) / max(abs(mine), abs(other), 1e-9) for mine, other in pairs]
 
 
 def _took(line: dict[str, Any], seconds: float) -> dict[str, Any]:
