@@ -24,7 +24,7 @@ _TIMEOUT_SECONDS = 3600.0
 #: do the same work. They are not zero: a request that arrives a moment later is computed in another batch,
 #: and a difference in the last bit can draw another token, and with it another response.
 _MOSTLY, _ABOUT = 0.02, 0.25
-_COMPARED = ("reward/mean", "trainer/gradient_norm")
+GRADIENT_NORM = "trainer/gradient_norm"
 #: Runs steps: (workload folder, number of steps, own folder) -> lines of metrics, and resource usage.
 Peer = Callable[[Path, int, Path], tuple[list[dict[str, Any]], Usage]]
 
@@ -116,10 +116,12 @@ def side_by_side(
     return sides, weights
 
 
-def check_same_work(ours: Side, other: Side) -> dict[str, list[float]]:
-    """Return by how much reward and gradient norm of two sides differ in each step. Raises RuntimeError if
-    the sides did not do the same work."""
-    apart = {name: _apart(ours.steps, other.steps, name) for name in _COMPARED}
+def check_same_work(
+    ours: Side, other: Side, compared: Sequence[str] = ("reward/mean", GRADIENT_NORM)
+) -> dict[str, list[float]]:
+    """Return by how much metrics of two sides differ in each step. Raises RuntimeError if the sides did not
+    do the same work. compared: metrics that are not close to 0."""
+    apart = {name: _apart(ours.steps, other.steps, name) for name in compared}
     for name, each in apart.items():
         if statistics.median(each) > _MOSTLY or max(each) > _ABOUT:
             raise RuntimeError(
