@@ -164,7 +164,18 @@ def _gpus() -> CheckResult:
             "install torch again: pip install 'kubealign[services]'",
         )
     version, *gpus = completed.stdout.strip().splitlines()
-    return ok("torch", f"{version}, {_count_names(gpus) or 'no GPU: everything runs on the CPU'}")
+    if not gpus:
+        return ok("torch", f"{version}, no GPU: everything runs on the CPU")
+    detail = f"{version}, {_count_names(gpus)}"
+    if not _has_c_compiler():
+        remedy = "install gcc, or set CC: without one the torch engine generates several times slower"
+        return warning("torch", f"{detail}, no C compiler", remedy)
+    return ok("torch", detail)
+
+
+def _has_c_compiler() -> bool:
+    """Return True if Triton finds the C compiler that it needs at run time."""
+    return bool(os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang"))
 
 
 def _count_names(names: Sequence[str]) -> str:

@@ -172,6 +172,20 @@ def test_machine_findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert findings["packages [trackers]"].health is CheckStatus.WARNING
 
 
+def test_gpu_needs_a_c_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(machine, "_GPUS", 'print("2.15.0", "NVIDIA H200", "NVIDIA H200", sep="\\n")')
+    monkeypatch.delenv("CC", raising=False)
+    (tmp_path / "gcc").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert machine._gpus() == ok("torch", "2.15.0, 2 x NVIDIA H200")
+    (tmp_path / "gcc").unlink()
+    finding = machine._gpus()
+    assert (finding.health, finding.detail) == (
+        CheckStatus.WARNING,
+        "2.15.0, 2 x NVIDIA H200, no C compiler",
+    )
+
+
 def test_doctor_prints_findings_and_exits_with_its_code(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     results = [ok("a", "fine"), warning("b", "little \x1b[2J", "make more")]
     monkeypatch.setattr(machine, "run_checks", lambda folder: iter(results))
