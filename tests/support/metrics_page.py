@@ -7,10 +7,11 @@ from pathlib import Path
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 #: Reported only with an option of the spec: training in fp16, an importance correction, an overlong penalty,
 #: a dual clip, another trust region, a likelihood of good responses, a mask, a workflow, a validation, a
-#: mixture of sources, a curriculum, or reward models beside the critic.
+#: mixture of sources, a curriculum, reward models beside the critic, or a teacher of samples.
 ASKED_FOR = (
     "seconds/record",
     "seconds/score/critic",
+    "seconds/score/teacher",
     "seconds/validation",
     "trainer/loss_scale",
     "trainer/skipped_updates",
