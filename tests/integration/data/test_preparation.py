@@ -198,7 +198,7 @@ def test_killed_preparation_leaves_no_result(tmp_path: Path, run_dir: Path) -> N
         "from pathlib import Path\n"
         "from kubealign.spec.job import AlignmentJob\n"
         "from kubealign_services.data import preparation\n"
-        "def killed(*arguments): os.kill(os.getpid(), signal.SIGKILL)\n"
+        "def killed(*arguments, **options): os.kill(os.getpid(), signal.SIGKILL)\n"
         "preparation.write_rows = killed\n"
         "job = AlignmentJob.model_validate_json(Path(sys.argv[1]).read_text())\n"
         "preparation.prepare(job, Path(sys.argv[2]), {})\n"
