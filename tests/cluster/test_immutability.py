@@ -58,6 +58,7 @@ FIXED: list[tuple[str, Any]] = [
     ("validation", {"validation": {"data": {"prompts": {"source": {"path": "held"}}}}}),
     ("podTemplate", {"podTemplate": {"spec": {"nodeSelector": {"pool": "b"}}}}),
     ("podTemplate", {"podTemplate": None}),
+    ("overlap", {"overlap": {"scoreOnArrival": False}}),
     ("trackers", {"trackers": [{"name": "lines", "jsonLines": {}}]}),
     ("rollout.minReplicas", {"rollout": {"minReplicas": 2}}),
     ("checkpoint", {"checkpoint": {"keep": 5}}),
