@@ -32,9 +32,18 @@ def ensure_chat_template(tokenizer: PreTrainedTokenizerBase) -> bool:
     """
     if tokenizer.chat_template:
         return False
-    beginning = "{{ bos_token }}" if tokenizer.bos_token_id in prefix_ids(tokenizer) else ""
-    tokenizer.chat_template = beginning + _MESSAGES
+    tokenizer.chat_template = _plain_template(tokenizer)
     return True
+
+
+def has_plain_template(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Return True if the tokenizer's template is the plain one, as `ensure_chat_template` sets it."""
+    return bool(tokenizer.chat_template == _plain_template(tokenizer))
+
+
+def _plain_template(tokenizer: PreTrainedTokenizerBase) -> str:
+    beginning = "{{ bos_token }}" if tokenizer.bos_token_id in prefix_ids(tokenizer) else ""
+    return beginning + _MESSAGES
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,11 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from kubealign_services.data.rows.example import Example, Message
-from kubealign_services.data.tokenization.chat_template import ChatTemplate, ensure_chat_template
+from kubealign_services.data.tokenization.chat_template import (
+    ChatTemplate,
+    ensure_chat_template,
+    has_plain_template,
+)
 from kubealign_services.data.tokenization.example_tokenizer import ExampleTokenizer
 from kubealign_services.data.tokenization.tokenizers import prefix_ids
 
@@ -62,7 +66,8 @@ class RewardTextTokenizer:
         """
         self._format = text_format
         # The plain template is kubealign's own, and ends as kubealign's rows do.
-        self._has_own_template = not ensure_chat_template(tokenizer)
+        ensure_chat_template(tokenizer)
+        self._has_own_template = not has_plain_template(tokenizer)
         self._tokenizer = tokenizer
         self._template = ChatTemplate(tokenizer, template_variables)
         self._examples = ExampleTokenizer(tokenizer, template_variables)
@@ -120,7 +125,7 @@ class SpecialTokenFilter:
     def __call__(self, text: str) -> str:
         """Return the text without special tokens."""
         while (shorter := self._pattern.sub("", text)) != text:
-            # What surrounds a removed token may form another one.
+            # The text around a removed token may form another one.
             text = shorter
         return text
 

@@ -120,7 +120,7 @@ CASES = [
 
 
 class OneProcess:
-    """What the trainer asks of accelerate, in one process."""
+    """Stand-in for the parts of accelerate that the trainers call, in one process."""
 
     num_processes = 1
     sync_gradients = True

@@ -93,8 +93,10 @@ def test_a_text_has_one_beginning_and_one_end_of_the_reward_model(text_format: R
 def test_conversations_of_a_tokenizer_without_template_get_the_plain_one() -> None:
     tokenizer = train_bpe_tokenizer(["User:\nhi\n\nAssistant:\n"], 300)
     example = chat("yo", [{"role": "user", "content": "hi"}])
-    (scored,) = RewardTextTokenizer(tokenizer, PUBLISHED).tokenize([example])
-    assert tokenizer.decode(scored.tokens) == "User:\nhi\n\nAssistant:\nyo<eos>"
+    # Training and validation rows have a tokenizer of examples each, over the same tokenizer.
+    for _ in range(2):
+        (scored,) = RewardTextTokenizer(tokenizer, PUBLISHED).tokenize([example])
+        assert tokenizer.decode(scored.tokens) == "User:\nhi\n\nAssistant:\nyo<eos>"
 
 
 def test_trailing_padding_is_left_off_as_transformers_skips_it() -> None:
@@ -110,7 +112,7 @@ def test_special_tokens_of_both_models_are_removed_from_text() -> None:
     clean = SpecialTokenFilter([policy, reward])
     assert clean("a<|im_end|>\n<|im_start|>b") == "a\nb"
     assert clean("fine<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nthanks") == "fineuser\n\nthanks"
-    # What remains must not form a token either.
+    # The remaining text must not form a token either.
     assert clean("a<|eot<|eot_id|>_id|>b") == "ab"
     # Tool and reasoning tokens are ordinary text.
     assert clean("<tool_call>x</tool_call>") == "<tool_call>x</tool_call>"

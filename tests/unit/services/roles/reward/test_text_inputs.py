@@ -104,7 +104,7 @@ def test_a_prompt_of_token_ids_is_its_text_without_special_tokens() -> None:
 
 
 def test_a_response_that_was_cut_is_ended_as_any_other() -> None:
-    """As with transformers' templates, and in TRL and verl: the score of a conversation without its end is
+    """Check the end that transformers' templates write too: the score of a conversation without its end is
     not one that the model has learned."""
     tokenizer = LLAMA.tokenizer()
     row = rollout("two, of", "-", messages=MESSAGES)
