@@ -124,7 +124,7 @@ def _write_datasets(
         ),
         folder / TRAIN,
         "spec.data",
-        text_bounds(job, spec.data, models.text_reward_folders, tokenizer),
+        text_bounds(job, spec.data, models.text_rewards, tokenizer),
         hint=None
         if spec.hint is None
         else HintedPrompts(spec.hint, token_budget(models.context, None, sampled).prompt),
@@ -140,7 +140,7 @@ def _write_datasets(
             token_budget(models.context, spec.validation.data.value.max_tokens, sampled),
             folder / VALIDATION,
             "spec.validation.data",
-            text_bounds(job, spec.validation.data, models.text_reward_folders, tokenizer),
+            text_bounds(job, spec.validation.data, models.text_rewards, tokenizer),
             spec.validation.group_by,
         )
     return PreparationReport(

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
@@ -24,7 +24,7 @@ from kubealign_services.data.models.model_folders import (
     score_names,
 )
 from kubealign_services.data.models.reward_roles import reward_roles
-from kubealign_services.data.models.text_rewards import check_text_reward, log_text_reward
+from kubealign_services.data.models.text_rewards import TextReward, check_text_reward, log_text_reward
 from kubealign_services.data.sources.job_datasets import JobDatasets
 from kubealign_services.data.tokenization.chat_template import ensure_chat_template
 from kubealign_services.data.tokenization.tokenizers import (
@@ -50,19 +50,14 @@ class ResolvedModels:
     """Resolved models.
 
     folders: role -> Hugging Face folder. context: the shortest context of the models that read the policy's
-    tokens; None: unbounded. text_rewards: roles of the reward models that score text, because their
-    vocabulary is not the policy's.
+    tokens; None: unbounded. text_rewards: role -> the reward models that score text, because their vocabulary
+    is not the policy's.
     """
 
     folders: dict[str, Path]
     tokenizer: PreTrainedTokenizerBase
     context: int | None
-    text_rewards: tuple[str, ...] = ()
-
-    @property
-    def text_reward_folders(self) -> dict[str, Path]:
-        """Role of each reward model that scores text -> its folder."""
-        return {role: self.folders[role] for role in self.text_rewards}
+    text_rewards: Mapping[str, TextReward] = field(default_factory=dict)
 
 
 def resolve_models(
@@ -86,11 +81,11 @@ def resolve_models(
         folders[role] = resolved[key]
     tokenizer = load_tokenizer(folders["policy"], "spec.policy.model")
     configs = {role: load_model_config(folders[role], path) for role, (path, _) in required.items()}
-    text_rewards = tuple(
-        role
+    text_rewards = {
+        role: reward
         for role, (path, _) in required.items()
-        if _check_model(job, role, configs[role], folders[role], path, tokenizer)
-    )
+        if (reward := _check_model(job, role, configs[role], folders[role], path, tokenizer)) is not None
+    }
     check_reward_attributes(job, configs)
     contexts = [
         bound
@@ -191,21 +186,23 @@ def _check_model(
     folder: Path,
     spec_path: str,
     policy_tokenizer: PreTrainedTokenizerBase,
-) -> bool:
-    """Return True for a reward model that scores text, because its vocabulary is not the policy's.
+) -> TextReward | None:
+    """Return a reward model that scores text, because its vocabulary is not the policy's; None: the model
+    reads the policy's tokens.
 
     Raises DataError for a model that does not fit.
     """
     own = None
-    files = _TOKENIZER_FILES if role.startswith("reward-") else _TOKENIZER_FILES[:1]
+    is_reward = role.startswith("reward-")
+    files = _TOKENIZER_FILES if is_reward else _TOKENIZER_FILES[:1]
     if role != "policy" and any((folder / name).is_file() for name in files):
         own = load_tokenizer(folder, spec_path)
-    if own is not None and role.startswith("reward-") and differing_tokens(own, policy_tokenizer):
+    if own is not None and is_reward and differing_tokens(own, policy_tokenizer):
         check_vocabulary(config, own, spec_path)
         check_model_kind(job, role, config, folder, spec_path)
         check_text_reward(job, role, spec_path)
         log_text_reward(role, spec_path, own)
-        return True
+        return TextReward.of_config(own, config)
     check_vocabulary(config, policy_tokenizer, spec_path)
     check_model_kind(job, role, config, folder, spec_path)
     if own is not None:
@@ -213,7 +210,7 @@ def _check_model(
         if role == "critic" and spec_path != "spec.critic.model":
             remedy = ", and the critic starts from this one: set spec.critic.model to a model that does"
         check_same_vocabulary(own, policy_tokenizer, spec_path, remedy)
-    return False
+    return None
 
 
 def check_model_kind(

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from transformers import PreTrainedTokenizerBase
+from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from kubealign.spec.algorithms import AnnotateSpec
 from kubealign.spec.job import AlignmentJob
@@ -44,10 +44,14 @@ class TextReward:
 
         Raises DataError.
         """
-        config = load_model_config(folder, name)
+        return cls.of_config(load_tokenizer(folder, name), load_model_config(folder, name))
+
+    @classmethod
+    def of_config(cls, tokenizer: PreTrainedTokenizerBase, config: PretrainedConfig) -> "TextReward":
+        """Return the reward model of a tokenizer and a config."""
         padding = getattr(config.get_text_config(), "pad_token_id", None)
         is_native = getattr(config, POOLING_KEY, None) is not None
-        return cls(load_tokenizer(folder, name), RewardTextFormat(is_native, padding), context_length(config))
+        return cls(tokenizer, RewardTextFormat(is_native, padding), context_length(config))
 
     def tokenizer_for(self, data: Data) -> RewardTextTokenizer:
         """Return the tokenizer of the rows of a data set."""
@@ -90,28 +94,26 @@ def log_text_reward(role: str, spec_path: str, tokenizer: PreTrainedTokenizerBas
 
 
 def text_bounds(
-    job: AlignmentJob, data: Data, folders: Mapping[str, Path], policy_tokenizer: PreTrainedTokenizerBase
+    job: AlignmentJob,
+    data: Data,
+    rewards: Mapping[str, TextReward],
+    policy_tokenizer: PreTrainedTokenizerBase,
 ) -> list[RewardTextBound]:
     """Return the bounds that the reward models that score text set on the rows of a data set.
 
     Args:
-        folders: Role of each of these models -> its folder.
-
-    Raises DataError.
+        rewards: Role -> these models.
     """
-    bounds = []
-    for role, folder in folders.items():
-        reward = TextReward.load(folder, role)
-        bounds.append(
-            RewardTextBound(
-                role,
-                reward.tokenizer_for(data),
-                reward.context,
-                scores_given_responses(job),
-                prompt_filter(data, policy_tokenizer),
-            )
+    return [
+        RewardTextBound(
+            role,
+            reward.tokenizer_for(data),
+            reward.context,
+            scores_given_responses(job),
+            prompt_filter(data, policy_tokenizer),
         )
-    return bounds
+        for role, reward in rewards.items()
+    ]
 
 
 def prompt_filter(data: Data, policy_tokenizer: PreTrainedTokenizerBase) -> SpecialTokenFilter:
