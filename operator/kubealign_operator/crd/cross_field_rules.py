@@ -19,10 +19,13 @@ from kubealign.spec.algorithms import (
 )
 from kubealign.spec.base import field_alias
 from kubealign.spec.cross_field_validation import (
+    CONTRADICTS_OVERLAP,
     HINT_NEEDS_CHAT,
     HINT_NEEDS_TEXT,
+    NO_CRITIC_TO_TRAIN,
     NO_MEAN_REWARD,
     NO_SAMPLES_OF_STEPS,
+    NO_STEPS_TO_OVERLAP,
     READS_ALL_ROWS,
     TEACHER_IS_NO_REFERENCE,
     missing_length_message,
@@ -80,7 +83,7 @@ def cross_field_rules() -> Iterator[CelRule]:
     yield CelRule(
         "!has(self.overlap) || self.overlap.scoreOnArrival || !has(self.rollout.scoring) || "
         "self.rollout.scoring != 'OnArrival'",
-        "contradicts overlap.scoreOnArrival false: write WholeBatch, or remove either",
+        CONTRADICTS_OVERLAP,
         field_path=".rollout.scoring",
     )
     yield from _name_rules()
@@ -362,13 +365,13 @@ def _overlap_rules(name: str, algorithm_is_set: str, model: type[AlgorithmSpec])
     if not model.online:
         yield CelRule(
             implies(algorithm_is_set, "!has(self.overlap)"),
-            f"{name} has no steps of generation, scoring and training: remove it",
+            f"{name} {NO_STEPS_TO_OVERLAP}",
             field_path=".overlap",
         )
     elif not model.critic:
         yield CelRule(
             implies(algorithm_is_set, "!has(self.overlap) || self.overlap.parallelTraining"),
-            f"{name} has no critic to train beside the policy: remove it",
+            f"{name} {NO_CRITIC_TO_TRAIN}",
             field_path=".overlap.parallelTraining",
         )
 

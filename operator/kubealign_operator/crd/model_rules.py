@@ -55,7 +55,7 @@ from kubealign.spec.sections.data import (
     VolumeFileSource,
 )
 from kubealign.spec.sections.megatron import FLOAT16_MESSAGE, MegatronBackendSpec
-from kubealign.spec.sections.overlap import Overlap
+from kubealign.spec.sections.overlap import NEEDS_COMPLETE_BATCH, Overlap
 from kubealign.spec.sections.rewards import REWARD_SOURCES, Reward
 from kubealign.spec.sections.rollout import MismatchGateSpec, Rollout, SamplingSpec
 from kubealign.spec.sections.trackers import TRACKER_MEMBERS, TrackerSpec
@@ -357,7 +357,7 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
     Overlap: [
         CelRule(
             "self.parallelScoring || !self.scoreOnArrival",
-            "samples that are scored as they arrive are scored by all models: set scoreOnArrival to false",
+            NEEDS_COMPLETE_BATCH,
             field_path=".parallelScoring",
         ),
     ],

@@ -47,6 +47,11 @@ NO_SAMPLES_OF_STEPS = "does not sample the prompts of each step: remove it"
 NO_MEAN_REWARD = "there are no rewards to assign prompts by: name at least one, or remove it"
 VALIDATES_ALL_PROMPTS = "validation samples every prompt: remove it"
 
+#: Reasons to refuse an overlap, or a field beside it.
+NO_STEPS_TO_OVERLAP = "has no steps of generation, scoring and training: remove it"
+NO_CRITIC_TO_TRAIN = "has no critic to train beside the policy: remove it"
+CONTRADICTS_OVERLAP = "contradicts overlap.scoreOnArrival false: write WholeBatch, or remove either"
+
 
 #: Errors of a hint in prompts that cannot carry it.
 HINT_NEEDS_TEXT = "a hint is put into the text of a prompt: set format.text or format.chat, or remove hint"
@@ -351,14 +356,13 @@ def _check_overlap(algorithm: Algorithm, rollout: Rollout, overlap: Overlap | No
         return
     name = _algorithm_name(algorithm)
     if not algorithm.value.online:
-        yield ("overlap",), overlap, f"{name} has no steps of generation, scoring and training: remove it"
+        yield ("overlap",), overlap, f"{name} {NO_STEPS_TO_OVERLAP}"
         return
     if not overlap.parallel_training and not algorithm.value.critic:
         path = ("overlap", "parallelTraining")
-        yield path, False, f"{name} has no critic to train beside the policy: remove it"
+        yield path, False, f"{name} {NO_CRITIC_TO_TRAIN}"
     if not overlap.score_on_arrival and rollout.scoring is SampleScoring.ON_ARRIVAL:
-        text = "contradicts overlap.scoreOnArrival false: write WholeBatch, or remove either"
-        yield ("rollout", "scoring"), rollout.scoring, text
+        yield ("rollout", "scoring"), rollout.scoring, CONTRADICTS_OVERLAP
 
 
 def _check_overlong(algorithm: Algorithm, rollout: Rollout) -> Iterator[FieldProblem]:

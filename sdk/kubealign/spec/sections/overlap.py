@@ -4,6 +4,11 @@ from pydantic import Field, model_validator
 
 from kubealign.spec.base import SpecModel, field_errors
 
+#: Error of models that take turns over samples that arrive one by one.
+NEEDS_COMPLETE_BATCH = (
+    "samples that are scored as they arrive are scored by all models: set scoreOnArrival to false"
+)
+
 
 class Overlap(SpecModel):
     """Computations of a step that run at the same time. Turned off, each can be measured or debugged alone.
@@ -31,8 +36,6 @@ class Overlap(SpecModel):
     def _complete_batch(self) -> "Overlap":
         """Check that models take turns only over a complete batch."""
         if self.score_on_arrival and not self.parallel_scoring:
-            text = (
-                "samples that are scored as they arrive are scored by all models: set scoreOnArrival to false"
-            )
-            raise field_errors("Overlap", (("parallelScoring",), self.parallel_scoring, text))
+            problem = (("parallelScoring",), self.parallel_scoring, NEEDS_COMPLETE_BATCH)
+            raise field_errors("Overlap", problem)
         return self
