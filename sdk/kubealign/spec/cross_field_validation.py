@@ -125,10 +125,17 @@ def _check_rewards(algorithm: Algorithm, rewards: list[Reward]) -> Iterator[Fiel
 
 def _check_dynamic_sampling(algorithm: Algorithm, rewards: list[Reward]) -> Iterator[FieldProblem]:
     entry = getattr(algorithm.value, "dynamic_sampling", None)
+    if entry is not None:
+        yield from _check_by(
+            ("algorithm", _algorithm_name(algorithm), "dynamicSampling", "by"), entry.by, rewards
+        )
+
+
+def _check_by(path: DocumentPath, by: str | None, rewards: list[Reward]) -> Iterator[FieldProblem]:
+    """Yield the problem of a field that names none of the rewards."""
     names = [reward.name for reward in rewards]
-    if entry is not None and entry.by is not None and entry.by not in names:
-        path = ("algorithm", _algorithm_name(algorithm), "dynamicSampling", "by")
-        yield path, entry.by, f"there is no such reward: name one of {', '.join(names) or 'the rewards'}"
+    if by is not None and by not in names:
+        yield path, by, f"there is no such reward: name one of {', '.join(names) or 'the rewards'}"
 
 
 def _check_names(rewards: list[Reward], validation: Validation | None) -> Iterator[FieldProblem]:
@@ -235,13 +242,13 @@ def _check_curriculum(algorithm: Algorithm, data: Data, rewards: list[Reward]) -
     entry = None if data.prompts is None else data.prompts.curriculum
     if entry is None:
         return
-    path, names = ("data", "prompts", "curriculum"), [reward.name for reward in rewards]
+    path = ("data", "prompts", "curriculum")
     if not algorithm.value.online:
         yield path, entry, f"{_algorithm_name(algorithm)} {NO_SAMPLES_OF_STEPS}"
     elif not rewards:
         yield path, entry, NO_MEAN_REWARD
-    elif entry.by is not None and entry.by not in names:
-        yield (*path, "by"), entry.by, f"there is no such reward: name one of {', '.join(names)}"
+    else:
+        yield from _check_by((*path, "by"), entry.by, rewards)
 
 
 def _check_validation_curriculum(validation: Validation | None) -> Iterator[FieldProblem]:
