@@ -107,7 +107,14 @@ def side_by_side(
             for name, steps in peers:
                 own = bench.folder / f"{name.replace(' ', '-')}-{turn}"
                 running.append(pool.submit(steps, folder, warmup + measured, own))
-                turns.wait_for_sides(len(running))
+                try:
+                    turns.wait_for_sides(len(running))
+                except TimeoutError:
+                    # A side whose program could not be started is the cause.
+                    for each in running:
+                        if each.done():
+                            each.result()
+                    raise
             outcomes = [each.result() for each in running]
         for number, (side, (lines, usage)) in enumerate(zip(sides, outcomes, strict=True)):
             took = [turns.seconds(number, *span) for span in pairwise(line["time"] for line in lines)]
