@@ -12,6 +12,7 @@ from kubernetes import client
 
 from cluster.support.chart_values import VALUES
 from cluster.support.control_plane import ControlPlane
+from cluster.support.door import undefine
 from cluster.support.helm import CHART, NAMESPACE, RELEASE, Helm, of_kind, pod_specs
 from cluster.support.kubectl import KubectlFailed
 from cluster.support.programs import find
@@ -37,7 +38,8 @@ _HELM_SECONDS = 120.0
 
 @pytest.fixture(scope="module")
 def platform(control_plane: ControlPlane) -> Iterator[None]:
-    """Namespaces of the platform, with restricted Pod Security."""
+    """Namespaces of the platform, with restricted Pod Security, and no custom resource definition."""
+    undefine(control_plane)
     for name in (NAMESPACE, "team-a", "team-b"):
         control_plane.kubectl.create_namespace(name)
         labels = [f"pod-security.kubernetes.io/{mode}=restricted" for mode in ("enforce", "warn")]

@@ -11,7 +11,7 @@ import yaml
 from cluster.support.client_errors import refused
 from cluster.support.cluster_jobs import sft
 from cluster.support.control_plane import ControlPlane
-from cluster.support.door import defined
+from cluster.support.door import undefine
 from kubealign.client.backends.cluster.backend import ClusterBackend
 from kubealign.client.backends.cluster.dashboard_discovery import open_telemetry
 from kubealign.client.errors import NotPossible, Unavailable
@@ -26,8 +26,7 @@ async def api(control_plane: ControlPlane) -> AsyncIterator[KubernetesApi]:
 
 
 async def test_a_cluster_without_kubealign_says_so(control_plane: ControlPlane, api: KubernetesApi) -> None:
-    with defined(control_plane):
-        pass
+    undefine(control_plane)
     site = ClusterBackend(api, open_telemetry(api), "default")
     for work in (site.get(JobRef("default", "x")), site.list(ListQuery("default")), site.create(sft("x"))):
         await refused(NotPossible, work, "not installed in this cluster", "helm install")

@@ -95,6 +95,7 @@ def test_megatron_trains_in_two_pods_and_a_killed_triton_server_costs_no_pod(ten
     assert_loads(tenant, "pieces")
 
 
+@pytest.mark.full
 def test_two_pods_are_one_worker(tenant: Tenant) -> None:
     """The pods connect, shard the model, and each receives its shard of the weights from the trainer."""
     steps = 3

@@ -36,8 +36,8 @@ def make_data(tenant: Tenant) -> None:
 def jobs_file(folder: Path, is_shortened: bool) -> tuple[Path, dict[str, int]]:
     """Return a file for `kubectl apply -f`, and the steps of each of its jobs.
 
-    A shortened file has fewer steps and rows than the example's own, and validates SFT twice, with an early
-    stop that SFT cannot reach."""
+    A shortened file has fewer steps, rows and pods than the example's own: SFT is not validated, and PPO is
+    validated by one score."""
     example = EXAMPLE / "cluster.yaml"
     jobs = list(yaml.safe_load_all(example.read_text()))
     if not is_shortened:
@@ -45,13 +45,17 @@ def jobs_file(folder: Path, is_shortened: bool) -> tuple[Path, dict[str, int]]:
     for job in jobs:
         spec = job["spec"]
         spec["maxSteps"] = _FEWER_STEPS[job["metadata"]["name"]]
-        for data, rows in ((spec["data"], _ROWS), (spec["validation"]["data"], _VALIDATION_ROWS)):
+        validation = spec["validation"]
+        for data, rows in ((spec["data"], _ROWS), (validation["data"], _VALIDATION_ROWS)):
             for dataset in data.values():
                 dataset["limit"] = rows
+        if "sft" in spec["algorithm"]:
+            del spec["validation"]
         if ppo := spec["algorithm"].get("ppo"):
             ppo |= {"promptsPerStep": _PROMPTS_PER_STEP, "minibatchSequences": _PROMPTS_PER_STEP // 2}
-        if "everySteps" in spec["validation"]:
-            spec["validation"]["everySteps"] = spec["maxSteps"] // 2
+            del validation["sampling"]["scores"][0]
+        if "everySteps" in validation:
+            validation["everySteps"] = spec["maxSteps"] // 2
     shortened = folder / "cluster.yaml"
     shortened.write_text(yaml.safe_dump_all(jobs, sort_keys=False))
     return shortened, _steps(jobs)

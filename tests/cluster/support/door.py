@@ -1,8 +1,6 @@
 """Writes of AlignmentJobs with the strict validation of kubectl: unknown fields are errors."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from kubernetes import client
@@ -31,14 +29,13 @@ def define(control_plane: ControlPlane) -> None:
         control_plane.kubectl.wait_for(f"crd/{NAME}", state, seconds=_SECONDS)
 
 
-@contextmanager
-def defined(control_plane: ControlPlane) -> Iterator[None]:
-    """Define the custom resource for the time of the context, and delete it afterwards with every job.
+def undefine(control_plane: ControlPlane) -> None:
+    """Delete the CustomResourceDefinition with every job, if the cluster has it.
 
     Helm adopts no definition that it did not make."""
-    define(control_plane)
-    yield
-    control_plane.kubectl("delete", "crd", NAME, f"--timeout={_SECONDS}s", timeout=_SECONDS + 10)
+    control_plane.kubectl(
+        "delete", "crd", NAME, "--ignore-not-found", f"--timeout={_SECONDS}s", timeout=_SECONDS + 10
+    )
 
 
 class Door:

@@ -13,6 +13,7 @@ from support.tiny_jobs import PACED_LETTER_A, online_job, set_pace, write_jobs, 
 STEPS = 10
 
 
+@pytest.mark.full
 @pytest.mark.timeout(300)
 def test_one_rank_of_a_megatron_trainer_is_stopped_and_the_group_starts_again(tmp_path: Path) -> None:
     """Stop a rank with SIGSTOP: its connections stay open, and it answers neither the other ranks nor

@@ -224,7 +224,7 @@ def folder(tmp_path: Path) -> Path:
         (Precision.FLOAT32, True, 1e-5, None),
         pytest.param(Precision.BFLOAT16, False, 5e-2, None, marks=pytest.mark.full),
         (Precision.FLOAT32, True, 1e-5, Lora(rank=3, alpha=12, dora=True)),
-        (Precision.BFLOAT16, True, 5e-2, Lora(rank=3, alpha=12)),
+        pytest.param(Precision.BFLOAT16, True, 5e-2, Lora(rank=3, alpha=12), marks=pytest.mark.full),
     ],
     ids=["fp32", "bf16", "dora fp32", "lora bf16"],
 )

@@ -29,6 +29,7 @@ def tritonserver(worker: int) -> int | None:
     return None
 
 
+@pytest.mark.full
 def test_killed_server_costs_only_a_retry(tmp_path: Path) -> None:
     """Check that every step is trained once, no role is restarted and no server process is left."""
     job = online_job(
