@@ -70,6 +70,8 @@ def _unknown_field_message(root: type[BaseModel], path: DocumentPath) -> str:
         text += f": did you mean {' or '.join(elsewhere)}?"
     elif suggestion is not None:
         text += f": did you mean {suggestion}?"
+    else:
+        text += ";"
     one = "exactly one of" if issubclass(model, SpecUnion) else "any of"
     return f"{text} {_parent_name(path)} may have {one} {', '.join(names)}"
 
