@@ -50,7 +50,7 @@ def jobs_file(folder: Path, is_shortened: bool) -> tuple[Path, dict[str, int]]:
             for dataset in data.values():
                 dataset["limit"] = rows
         if "sft" in spec["algorithm"]:
-            del spec["validation"]
+            del spec["validation"], spec["rollout"]
         if ppo := spec["algorithm"].get("ppo"):
             ppo |= {"promptsPerStep": _PROMPTS_PER_STEP, "minibatchSequences": _PROMPTS_PER_STEP // 2}
             del validation["sampling"]["scores"][0]
