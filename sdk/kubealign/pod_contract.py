@@ -91,6 +91,8 @@ class PodSettings(_PodModel):
     world_size: int = Field(default=1, ge=1)
     #: Reward processes: name of the entry in spec.rewards or in spec.validation.sampling.scores.
     reward: str | None = None
+    #: Processes of one of several teachers: name of the entry in spec.teachers.
+    teacher: str | None = None
     #: VOLUMES/CLAIM/PATH/JOB-UID.
     run_dir: PurePosixPath
     #: Results of the jobs that this one depends on: name -> Hugging Face folder.

@@ -111,6 +111,8 @@ class ProcessSettings(_SettingsModel):
     world_size: int = 1
     #: Reward processes: name of the entry in spec.rewards or in spec.validation.sampling.scores.
     reward: str | None = None
+    #: Processes of one of several teachers: name of the entry in spec.teachers.
+    teacher: str | None = None
     #: The AlignmentJob as JSON; file paths in it are absolute.
     job: Path
     #: The run directory: commits/, result/, logs/, prepared/ (see docs/architecture.md), shared by all of the

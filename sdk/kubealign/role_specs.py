@@ -119,6 +119,7 @@ ROLE_SPECS: dict[str, RoleSpec] = {
             section="reference",
             model="reference",
         ),
+        # Each entry of spec.teachers names a model of its own, as spec.teacher does.
         RoleSpec(
             "teacher",
             Role.TEACHER,
@@ -145,8 +146,15 @@ SERVERS = tuple(spec.name for spec in ROLE_SPECS.values() if spec.module is None
 
 
 def role_of_group(group: str) -> str:
-    """Return the name of the role of a process group: `reward` for reward-helpful, otherwise the group."""
-    return Role.REWARD.value if group.startswith(f"{Role.REWARD}-") else group
+    """Return the name of the role of a process group: `reward` for reward-helpful and `teacher` for
+    teacher-math, otherwise the group.
+    """
+    role, hyphen, _ = group.partition("-")
+    return role if hyphen and role in _NAMED_GROUPS else group
+
+
+#: Roles with several groups, each with the name of its entry in the spec.
+_NAMED_GROUPS = (Role.REWARD.value, Role.TEACHER.value)
 
 
 def display_position(role: str) -> int:

@@ -21,12 +21,13 @@ _COLOCATED_MODULE = "kubealign_services.roles.colocated.main"
 class Process:
     """One process of a job, started as `python -m MODULE SETTINGS.json`."""
 
-    #: Unique within the job: prepare, trainer-1, reward-helpful-0, rollout-3, driver. Additional ranks of a
-    #: rollout worker: rollout-3-r1, rollout-3-r2.
+    #: Unique within the job: prepare, trainer-1, reward-helpful-0, teacher-math-0, rollout-3, driver.
+    #: Additional ranks of a rollout worker: rollout-3-r1, rollout-3-r2.
     name: str
     #: Role in the process's certificate.
     role: Role
-    #: Process group: prepare, trainer, critic, reference, teacher, reward-NAME, rollout, driver.
+    #: Process group: prepare, trainer, critic, reference, teacher, teacher-NAME, reward-NAME, rollout,
+    #: driver.
     group: str
     module: str
     #: Index of the worker in an elastic group, from 0.
@@ -37,6 +38,8 @@ class Process:
     world_size: int = 1
     #: Reward processes: name of the entry in spec.rewards or in spec.validation.sampling.scores.
     reward: str | None = None
+    #: Processes of one of several teachers: name of the entry in spec.teachers.
+    teacher: str | None = None
     #: Groups that must be ready (one-shot: finished with code 0) before this process starts.
     after: tuple[str, ...] = ()
     #: The process ends when its work is done; other processes serve until the job ends.
@@ -99,6 +102,8 @@ def _worker_processes(spec: AlignmentJobSpec) -> Iterator[Process]:
         yield from _replicas(_worker(Role.REFERENCE), reference.replicas)
     if spec.teacher is not None:
         yield from _replicas(_worker(Role.TEACHER), spec.teacher.replicas)
+    for teacher in spec.teachers:
+        yield from _replicas(_teacher_worker(teacher.name), teacher.replicas)
     for reward in spec.rewards:
         if reward.placement is RewardPlacement.OWN:
             yield from _replicas(_reward_worker(reward.name), reward.replicas)
@@ -174,6 +179,11 @@ def _worker(role: Role, group: str | None = None) -> Process:
 def _reward_worker(name: str) -> Process:
     """Return the first process that scores with the reward or validation score of this name."""
     return replace(_worker(Role.REWARD, f"{Role.REWARD}-{name}"), reward=name)
+
+
+def _teacher_worker(name: str) -> Process:
+    """Return the first process of the teacher of this name, one of several."""
+    return replace(_worker(Role.TEACHER, f"{Role.TEACHER}-{name}"), teacher=name)
 
 
 def _process(role: str, group: str | None = None) -> Process:

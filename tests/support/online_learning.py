@@ -126,7 +126,7 @@ class OnlineLearner:
             self._waiting.append(self._groups())
         groups = self._waiting.popleft()
         sampled = SamplingInfo(1.0, self._task.max_tokens, int(self.spec.greedy_baseline))
-        batch = assemble_batch(groups, ["task"], sampled, self.version, reference=False)
+        batch = assemble_batch(groups, ["task"], sampled, self.version, reference=None)
         figures: dict[str, float] = {"data/uninformative_groups": float(self._dynamic.dropped)}
         rewards = [_REWARD] if self.spec.needs_rewards else []
         figures |= combine_rewards(batch, rewards, self.version + 1, self._moments)

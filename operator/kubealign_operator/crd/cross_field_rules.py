@@ -26,9 +26,15 @@ from kubealign.spec.cross_field_validation import (
     NO_MEAN_REWARD,
     NO_SAMPLES_OF_STEPS,
     NO_STEPS_TO_OVERLAP,
+    NO_TEACHERS_TO_NAME,
     READS_ALL_ROWS,
+    TEACHER_AND_TEACHERS,
     TEACHER_IS_NO_REFERENCE,
+    TEACHERS_ARE_NO_REFERENCE,
+    TEACHERS_NEED_MIXTURE,
+    UNUSED_TEACHER,
     missing_length_message,
+    unusable_teachers_message,
     unused_teacher_message,
 )
 from kubealign.spec.field_lookup import nested_model
@@ -73,6 +79,7 @@ def cross_field_rules() -> Iterator[CelRule]:
         yield from _teacher_rules(name, algorithm_is_set, model)
         yield from _overlap_rules(name, algorithm_is_set, model)
     yield from _adapter_rules()
+    yield from _several_teachers_rules()
     yield from colocated_rollout_rules()
     yield from _in_flight_rules()
     yield CelRule(
@@ -291,6 +298,8 @@ def _reference_rules(name: str, algorithm_is_set: str, model: type[AlgorithmSpec
             for field in ("hint", "distribution")
             if field in model.model_fields
         )
+        if model.several_teachers:
+            alternatives += f"{_HAS_TEACHERS} || "
         yield CelRule(
             implies(algorithm_is_set, f"{alternatives}(has(self.reference) && has(self.reference.model))"),
             f"{name} learns from the reference as its teacher: name a model",
@@ -354,11 +363,57 @@ def _teacher_rules(name: str, algorithm_is_set: str, model: type[AlgorithmSpec])
     if model.teacher or is_optional:
         guard = f"{algorithm_is_set} && {has_distribution}" if is_optional else algorithm_is_set
         message = f"{name} imitates a teacher: set teacher.model"
-        yield CelRule(implies(guard, "has(self.teacher)"), message, field_path=".teacher")
+        condition = "has(self.teacher)" + (f" || {_HAS_TEACHERS}" if model.several_teachers else "")
+        yield CelRule(implies(guard, condition), message, field_path=".teacher")
+    if not model.several_teachers:
+        message = unusable_teachers_message(name, model)
+        yield CelRule(implies(algorithm_is_set, f"!({_HAS_TEACHERS})"), message, field_path=".teachers")
     if not model.teacher:
         guard = f"{algorithm_is_set} && !{has_distribution}" if is_optional else algorithm_is_set
         message = unused_teacher_message(name, model)
         yield CelRule(implies(guard, "!has(self.teacher)"), message, field_path=".teacher")
+
+
+#: Condition that the job has several teachers.
+_HAS_TEACHERS = "self.teachers.size() > 0"
+
+
+def _several_teachers_rules() -> Iterator[CelRule]:
+    """Yield the rules of `teachers` and of the sources of prompts that name one of them."""
+    prompts = "self.data.prompts"
+    has_mixture = f"has({prompts}) && has({prompts}.mixture)"
+    yield CelRule(implies(_HAS_TEACHERS, "!has(self.teacher)"), TEACHER_AND_TEACHERS, field_path=".teacher")
+    yield CelRule(
+        implies(_HAS_TEACHERS, "!has(self.reference)"), TEACHERS_ARE_NO_REFERENCE, field_path=".reference"
+    )
+    yield CelRule(
+        implies(_HAS_TEACHERS, f"!has({prompts}) || has({prompts}.mixture)"),
+        TEACHERS_NEED_MIXTURE,
+        field_path=".data.prompts.mixture",
+    )
+    yield CelRule(
+        implies(
+            f"{_HAS_TEACHERS} && {has_mixture}",
+            f"{prompts}.mixture.all(entry, has(entry.teacher) && "
+            "self.teachers.exists(teacher, teacher.name == entry.teacher))",
+        ),
+        "each entry must name one of the teachers in its field teacher",
+        field_path=".data.prompts.mixture",
+    )
+    yield CelRule(
+        implies(f"!({_HAS_TEACHERS}) && {has_mixture}", f"{prompts}.mixture.all(entry, !has(entry.teacher))"),
+        f"teacher of an entry: {NO_TEACHERS_TO_NAME}",
+        field_path=".data.prompts.mixture",
+    )
+    yield CelRule(
+        implies(
+            has_mixture,
+            f"self.teachers.all(teacher, {prompts}.mixture.exists(entry, "
+            "has(entry.teacher) && entry.teacher == teacher.name))",
+        ),
+        UNUSED_TEACHER,
+        field_path=".teachers",
+    )
 
 
 def _overlap_rules(name: str, algorithm_is_set: str, model: type[AlgorithmSpec]) -> Iterator[CelRule]:

@@ -155,6 +155,7 @@ def process_settings(context: RenderContext, process: Process) -> PodSettings:
         rank=process.rank,
         world_size=process.world_size,
         reward=process.reward,
+        teacher=process.teacher,
         run_dir=mount_path(*run_directory(context.job, context.uid)),
         results={entry.name: mount_path(entry.claim_name, entry.path) for entry in context.dependencies},
         serves=process.serves,

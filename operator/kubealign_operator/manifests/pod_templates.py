@@ -38,6 +38,8 @@ def pod_templates(context: RenderContext, process: Process) -> Iterator[Mapping[
 def _role_template(spec: AlignmentJobSpec, process: Process) -> PodTemplate | None:
     if process.reward is not None:
         return next((reward.pod_template for reward in spec.rewards if reward.name == process.reward), None)
+    if process.teacher is not None:
+        return next(each.pod_template for each in spec.teachers if each.name == process.teacher)
     name = process.role_spec.section
     section = None if name is None else getattr(spec, name)
     template: PodTemplate | None = None if section is None else section.pod_template

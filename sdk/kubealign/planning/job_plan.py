@@ -17,7 +17,7 @@ from kubealign.planning.traffic import Traffic, estimate_traffic
 from kubealign.planning.weight_transfer import WeightTransferEstimate, estimate_weight_transfer
 from kubealign.planning.workload import Workload, workload_of
 from kubealign.spec.algorithms import ResultKind
-from kubealign.spec.job import AlignmentJob, AlignmentJobSpec
+from kubealign.spec.job import AlignmentJob, AlignmentJobSpec, Teacher
 from kubealign.spec.sections.rewards import RewardPlacement
 from kubealign.spec.sections.rollout import ReferencePlacement
 
@@ -120,8 +120,10 @@ class _JobPlanner:
                 "reference", reference.replicas, 1, self._frozen_memory(self._reference(), True)
             )
         if spec.teacher is not None:
-            shape = self.shapes.shape_of(spec.teacher.model, "teacher", "spec.teacher.model")
-            yield ProcessRequirements("teacher", spec.teacher.replicas, 1, self._frozen_memory(shape, True))
+            yield self._teacher(spec.teacher, "teacher", "spec.teacher.model")
+        for teacher in spec.teachers:
+            path = f"spec.teachers[{teacher.name}].model"
+            yield self._teacher(teacher, f"teacher-{teacher.name}", path)
         for reward in spec.rewards:
             if reward.models and reward.placement is RewardPlacement.OWN:
                 yield self._reward(reward.name, len(reward.models))
@@ -195,6 +197,10 @@ class _JobPlanner:
             # On a CPU the idle model stays in the same memory.
             moment = MemoryPeak(moment.name, {**moment.parts, name: weights})
         return replace(need, peak=moment, host=host)
+
+    def _teacher(self, teacher: Teacher, group: str, field: str) -> ProcessRequirements:
+        shape = self.shapes.shape_of(teacher.model, group, field)
+        return ProcessRequirements(group, teacher.replicas, 1, self._frozen_memory(shape, True))
 
     def _reward(self, name: str, count: int) -> ProcessRequirements:
         reward = next(each for each in self.spec.rewards if each.name == name)

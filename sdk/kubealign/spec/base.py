@@ -213,7 +213,8 @@ PATTERN_DESCRIPTIONS = {
 #: Begins with a letter, as Service names must; at most 52 characters, so that derived names fit a DNS label.
 JobName: TypeAlias = Annotated[str, Field(pattern=JOB_NAME_PATTERN, max_length=52)]
 
-#: Names of rewards and scores; with the prefix reward- and the suffix -0 they still fit in a DNS label.
+#: Names of rewards, scores and teachers; with a prefix such as reward- and the suffix of a replica they still
+#: fit in a DNS label.
 EntryName: TypeAlias = Annotated[str, Field(pattern=DNS_LABEL_PATTERN, max_length=50)]
 
 #: Names of most Kubernetes objects.

@@ -31,7 +31,7 @@ from kubealign.spec.sections.training import HeadInit, Trainer
 from kubealign.spec.sections.validation import Validation
 
 if TYPE_CHECKING:
-    from kubealign.spec.job import Critic, Reference, Teacher
+    from kubealign.spec.job import Critic, NamedTeacher, Reference, Teacher
 
 #: (path below the spec, invalid value, message).
 FieldProblem: TypeAlias = tuple[DocumentPath, Any, str]
@@ -59,6 +59,13 @@ HINT_NEEDS_CHAT = "text prompts have no system message: set User, or data.prompt
 
 #: Reason to refuse a reference where the job has a teacher of its own.
 TEACHER_IS_NO_REFERENCE = "with distribution the teacher is teacher.model"
+TEACHERS_ARE_NO_REFERENCE = "teachers names the teachers: remove it"
+
+#: Errors of several teachers.
+TEACHER_AND_TEACHERS = "teachers names the teachers: remove teacher, or remove teachers"
+TEACHERS_NEED_MIXTURE = "each source of prompts names its teacher: set mixture in place of source"
+NO_TEACHERS_TO_NAME = "there are no teachers to choose from: set teachers, or remove it"
+UNUSED_TEACHER = "no source of data.prompts.mixture has this teacher: name it in one, or remove the teacher"
 
 
 def unused_teacher_message(name: str, algorithm: type[AlgorithmSpec]) -> str:
@@ -67,6 +74,13 @@ def unused_teacher_message(name: str, algorithm: type[AlgorithmSpec]) -> str:
     if "distribution" in algorithm.model_fields:
         remedy += f", or set algorithm.{name}.distribution; without it the teacher is reference.model"
     return f"{name} has no teacher: {remedy}"
+
+
+def unusable_teachers_message(name: str, algorithm: type[AlgorithmSpec]) -> str:
+    """Return the error of several teachers where the algorithm, a field of the union Algorithm, has at most
+    one.
+    """
+    return f"{name} has one teacher: set teacher.model" if algorithm.teacher else f"{name} has no teachers"
 
 
 def cross_field_problems(fields: Mapping[str, Any]) -> Iterator[FieldProblem]:
@@ -175,8 +189,12 @@ def _check_critic(
 
 
 def _check_reference(
-    algorithm: Algorithm, reference: "Reference | None", trainer: Trainer
+    algorithm: Algorithm, reference: "Reference | None", trainer: Trainer, teachers: "list[NamedTeacher]"
 ) -> Iterator[FieldProblem]:
+    if teachers and algorithm.value.several_teachers:
+        if reference is not None:
+            yield ("reference",), reference, TEACHERS_ARE_NO_REFERENCE
+        return
     if algorithm.value.needs_reference_model and (reference is None or reference.model is None):
         text = f"{_algorithm_name(algorithm)} learns from the reference as its teacher: name a model"
         yield ("reference", "model"), None, text
@@ -210,12 +228,43 @@ def _check_hint(algorithm: Algorithm, data: Data) -> Iterator[FieldProblem]:
         yield path, hint.message, HINT_NEEDS_CHAT
 
 
-def _check_teacher(algorithm: Algorithm, teacher: "Teacher | None") -> Iterator[FieldProblem]:
+def _check_teacher(
+    algorithm: Algorithm, teacher: "Teacher | None", teachers: "list[NamedTeacher]"
+) -> Iterator[FieldProblem]:
+    if teachers and algorithm.value.several_teachers:
+        if teacher is not None:
+            yield ("teacher",), teacher, TEACHER_AND_TEACHERS
+        return
     has_teacher = algorithm.value.teacher_distribution is not None
     if has_teacher and teacher is None:
         yield ("teacher",), None, f"{_algorithm_name(algorithm)} imitates a teacher: set teacher.model"
     if not has_teacher and teacher is not None:
         yield ("teacher",), teacher, unused_teacher_message(_algorithm_name(algorithm), type(algorithm.value))
+
+
+def _check_teachers(
+    algorithm: Algorithm, data: Data, teachers: "list[NamedTeacher]"
+) -> Iterator[FieldProblem]:
+    if teachers and not algorithm.value.several_teachers:
+        message = unusable_teachers_message(_algorithm_name(algorithm), type(algorithm.value))
+        yield ("teachers",), teachers, message
+        return
+    if data.prompts is None:
+        return
+    names = [teacher.name for teacher in teachers]
+    if teachers and data.prompts.mixture is None:
+        yield ("data", "prompts", "mixture"), None, TEACHERS_NEED_MIXTURE
+        return
+    entries = data.prompts.mixture or []
+    for index, entry in enumerate(entries):
+        path = ("data", "prompts", "mixture", index, "teacher")
+        if teachers and entry.teacher not in names:
+            yield path, entry.teacher, f"names none of the teachers: write one of {', '.join(names)}"
+        elif entry.teacher is not None and not teachers:
+            yield path, entry.teacher, NO_TEACHERS_TO_NAME
+    for index, name in enumerate(names):
+        if all(entry.teacher != name for entry in entries):
+            yield ("teachers", index, "name"), name, UNUSED_TEACHER
 
 
 def _check_turns(algorithm: Algorithm, data: Data) -> Iterator[FieldProblem]:
@@ -432,6 +481,7 @@ _CHECKS: tuple[Callable[..., Iterator[FieldProblem]], ...] = (
     _check_reference,
     _check_hint,
     _check_teacher,
+    _check_teachers,
     _check_turns,
     _check_mixture,
     _check_validation_mixture,

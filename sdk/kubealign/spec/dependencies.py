@@ -78,6 +78,8 @@ def named_models(job: AlignmentJob) -> Iterator[tuple[DocumentPath, Model]]:
         entry = getattr(spec, section)
         if entry is not None and entry.model is not None:
             yield ("spec", section, "model"), entry.model
+    for index, teacher in enumerate(spec.teachers):
+        yield ("spec", "teachers", index, "model"), teacher.model
     for index, reward in enumerate(spec.rewards):
         if reward.model is not None:
             yield ("spec", "rewards", index, "model"), reward.model

@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field, model_validator
 from kubealign.spec.algorithms import Algorithm, Hint, ResultKind
 from kubealign.spec.base import (
     MAX_INT32,
+    EntryName,
     JobName,
     Replicas,
     SpecModel,
@@ -92,6 +93,12 @@ class Teacher(SpecModel):
     pod_template: PodTemplate | None = Field(None, description="Patch of the teacher's pods.")
 
 
+class NamedTeacher(Teacher):
+    """One of several teachers, each of which judges the responses to the prompts of its own sources."""
+
+    name: EntryName = Field(description="Unique among the teachers; data.prompts.mixture[].teacher names it.")
+
+
 class AlignmentJobSpec(SpecModel):
     """Desired alignment: algorithm, models, data and resources."""
 
@@ -126,6 +133,13 @@ class AlignmentJobSpec(SpecModel):
         None,
         description="Only for distillation, and for onPolicyDistillation with distribution: the teacher "
         "model.",
+    )
+    teachers: Annotated[list[NamedTeacher], unique_by("name")] = Field(
+        default_factory=list,
+        max_length=16,
+        json_schema_extra=list_map_schema("name"),
+        description="Several teachers of onPolicyDistillation, in place of teacher and of reference.model: "
+        "each entry of data.prompts.mixture names the one that judges the responses to its prompts.",
     )
     rewards: list[Reward] = Field(
         default_factory=list,
@@ -282,7 +296,7 @@ class AlignmentJobSpec(SpecModel):
     @property
     def uses_reference(self) -> bool:
         """True if a reference model's log-probabilities are needed."""
-        return bool(self.algorithm.value.uses_reference)
+        return bool(self.algorithm.value.uses_reference) and not self.teachers
 
     @property
     def hint(self) -> Hint | None:

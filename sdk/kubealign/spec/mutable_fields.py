@@ -14,6 +14,7 @@ MUTABLE_BETWEEN_RUNS = (
     "spec.rollout.minReplicas",
     "spec.reference.replicas",
     "spec.teacher.replicas",
+    "spec.teachers[].replicas",
     "spec.rewards[].replicas",
 )
 

@@ -78,6 +78,8 @@ def preparation_inputs(job: AlignmentJob) -> dict[str, Any]:
         if spec.effective_reference is None
         else spec.effective_reference.model_dump(mode="json", by_alias=True)["model"],
         "teacher": None if spec.teacher is None else dumped["teacher"]["model"],
+        # Null rather than empty: preparations of earlier versions lack it.
+        "teachers": {teacher["name"]: teacher["model"] for teacher in dumped["teachers"]} or None,
         "critic": None
         if spec.effective_critic is None
         else spec.effective_critic.model_dump(mode="json", by_alias=True)["model"],
@@ -103,6 +105,9 @@ def _differences(before: Any, now: Any, path: tuple[str | int, ...]) -> Iterator
     if isinstance(before, dict) and isinstance(now, dict):
         for key in before.keys() | now.keys():
             yield from _differences(before.get(key), now.get(key), (*path, key))
+    elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        for index, (old, new) in enumerate(zip(before, now, strict=True)):
+            yield from _differences(old, new, (*path, index))
     elif before != now:
         yield f"{format_path(('spec', *path))} was {json.dumps(before)}, is {json.dumps(now)}"
 

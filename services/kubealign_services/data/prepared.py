@@ -148,7 +148,8 @@ class PreparedJob:
     """A prepared job. Weights, tokenizer and rows are loaded on first access."""
 
     folder: Path
-    #: policy, and where the job has them reference, teacher, critic, reward-NAME -> Hugging Face folder.
+    #: policy, and where the job has them reference, teacher, teacher-NAME, critic, reward-NAME -> Hugging
+    #: Face folder.
     models: dict[str, Path]
     report: PreparationReport
     train: PreparedRows

@@ -4,8 +4,7 @@ calls.
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Container, Sequence
 from typing import ClassVar
 
 from torch import Tensor
@@ -14,6 +13,7 @@ from kubealign.v1 import rollout_pb2, scoring_pb2, training_pb2
 from kubealign_services.batch.codec import decode, encode_columns
 from kubealign_services.batch.packed import Batch, concatenate
 from kubealign_services.batch.replaced_prompts import PromptMismatch
+from kubealign_services.data.prepared import PreparedJob
 from kubealign_services.runtime.process.context import ProcessContext
 from kubealign_services.scoring.purposes import training_purpose
 from kubealign_services.scoring.serving import serve_scorer
@@ -32,7 +32,7 @@ class FrozenScorer(ABC):
     A subclass states the source of its scores and implements `compute_columns` and `write_score`.
     """
 
-    #: Source of the scores, which is also the name of the role, of its model and of its consumer on the bus.
+    #: Source of the scores, which is also the name of the role.
     source: ClassVar[str]
 
     def __init__(self, context: ProcessContext, model: FrozenTorchModel) -> None:
@@ -79,23 +79,26 @@ class FrozenScorer(ABC):
 
 async def serve_frozen_scorer(
     context: ProcessContext,
-    folder: Path,
+    group: str,
     create_scorer: Callable[[FrozenTorchModel], FrozenScorer],
     create_servicer: Callable[[FrozenScorer], object],
+    prepared: PreparedJob,
+    prompts: Container[str] | None = None,
 ) -> None:
     """Load the model and score training rollouts until stopped.
 
     Args:
-        folder: Hugging Face folder of the model.
+        group: Process group, which is also the name of the model and of the consumer on the bus.
+        prompts: As in ScoreWorker.
     """
     backend = context.job.spec.trainer.backend.value
     model = await context.compute(
         FrozenTorchModel.load,
-        folder,
+        prepared.model_folder(group),
         Head.LANGUAGE_MODEL,
         backend.precision,
         backend.microbatch_tokens,
     )
     scorer = create_scorer(model)
     purposes = frozenset({training_purpose(context.job, scorer.source)})
-    await serve_scorer(context, scorer.source, purposes, scorer, create_servicer(scorer))
+    await serve_scorer(context, group, purposes, scorer, create_servicer(scorer), prompts)

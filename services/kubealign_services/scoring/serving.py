@@ -1,5 +1,7 @@
 """Main loop of every scorer process: pulls rollouts from the bus and answers direct calls."""
 
+from collections.abc import Container
+
 from kubealign.roles import roles
 from kubealign_services.runtime.process.context import ProcessContext
 from kubealign_services.runtime.process.run_until_stopped import run_until_stopped
@@ -7,17 +9,23 @@ from kubealign_services.scoring.worker import MAX_PULL_COUNT, Scorer, ScoreWorke
 
 
 async def serve_scorer(
-    context: ProcessContext, consumer: str, purposes: frozenset[str], scorer: Scorer, servicer: object
+    context: ProcessContext,
+    consumer: str,
+    purposes: frozenset[str],
+    scorer: Scorer,
+    servicer: object,
+    prompts: Container[str] | None = None,
 ) -> None:
     """Score until stopped.
 
     Args:
         consumer: As in ScoreWorker; the name of the process group.
         purposes: As in ScoreWorker.
+        prompts: As in ScoreWorker.
     """
     async with context.bus() as bus, context.serve([servicer]):
         replicas = sum(process.group == consumer for process in roles(context.job))
-        worker = ScoreWorker(bus, consumer, purposes, scorer, pull_count(replicas))
+        worker = ScoreWorker(bus, consumer, purposes, scorer, pull_count(replicas), prompts)
         context.heartbeat.set_fields(worker.heartbeat)
         await run_until_stopped(context.stop, worker.run())
 

@@ -7,7 +7,7 @@ with the cause.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Container, Sequence
 from typing import Any
 
 from kubealign.v1 import rollout_pb2, scoring_pb2
@@ -36,6 +36,7 @@ class ScoreWorker:
 
     Args:
         pull_count: Most rollouts in one pull.
+        prompts: Prompts whose rollouts are taken; None: those of all prompts.
     """
 
     def __init__(
@@ -45,12 +46,14 @@ class ScoreWorker:
         purposes: frozenset[str],
         scorer: Scorer,
         pull_count: int = MAX_PULL_COUNT,
+        prompts: Container[str] | None = None,
     ) -> None:
         self._bus = bus
         self._consumer = consumer
         self._purposes = purposes
         self._scorer = scorer
         self._pull_count = pull_count
+        self._prompts = prompts
         self._fence = 0
         self.running = 0
         self._scored = 0
@@ -92,6 +95,8 @@ class ScoreWorker:
             if rollout.fence == self._fence
             and rollout.purpose in self._purposes
             and rollout.finish_reason != rollout_pb2.FINISH_REASON_FAILED
+            # Last: only the prompts of these purposes are rows of the training data.
+            and (self._prompts is None or rollout.group_id in self._prompts)
         ]
         if not current:
             return []

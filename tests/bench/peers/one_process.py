@@ -68,7 +68,7 @@ class OneProcess:
         groups = self._groups()
         sampling = self.job.spec.rollout.sampling
         sampled = SamplingInfo(sampling.temperature, sampling.max_tokens, 0)
-        batch = assemble_batch(groups, ["even"], sampled, self.version, reference=False)
+        batch = assemble_batch(groups, ["even"], sampled, self.version, reference=None)
         figures = combine_rewards(batch, self.job.spec.rewards, self.version + 1, self._moments)
         generated = time.perf_counter()
         figures |= self._algorithm.advantages(batch, self._state)

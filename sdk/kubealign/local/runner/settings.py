@@ -67,6 +67,7 @@ def build_settings(
         rank=process.rank,
         world_size=process.world_size,
         reward=process.reward,
+        teacher=process.teacher,
         job=environment.folder.job,
         run_dir=environment.folder.root,
         shared_memory=environment.shared_memory,

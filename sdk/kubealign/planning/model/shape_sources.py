@@ -18,8 +18,8 @@ class ModelShapes:
     """Shapes of the models of all jobs in one file.
 
     Args:
-        configs: Contents of config.json by model (`policy`, `critic`, `reference`, `teacher`, a reward's
-            name), or by "" for every other model.
+        configs: Contents of config.json by model (`policy`, `critic`, `reference`, `teacher`, teacher-NAME, a
+            reward's name), or by "" for every other model.
         jobs: Jobs of the file; a model that is another job's result has that job's shape.
     """
 

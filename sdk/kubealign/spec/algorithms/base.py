@@ -49,6 +49,8 @@ class AlgorithmSpec(SpecModel):
     reads_token_ids: ClassVar[bool] = True
     #: Learns from the distributions of a frozen teacher model.
     teacher: ClassVar[bool] = False
+    #: Can have several teachers, each for the prompts of its own sources.
+    several_teachers: ClassVar[bool] = False
     #: `module:Class` of the losses, in the services; None: a plugin, or a job that does not train.
     implementation: ClassVar[str | None] = None
     rewards: ClassVar[Requirement] = Requirement.NONE

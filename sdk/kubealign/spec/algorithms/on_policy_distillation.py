@@ -58,7 +58,8 @@ class OnPolicyDistillationSpec(ClippedRatioSpec):
 
     The teacher is the reference: `reference.model` names it; with a hint it may be the policy's own initial
     weights. With `distribution` the policy learns the teacher's whole distribution at its own tokens (Agarwal
-    et al. 2024, GKD), and `teacher.model` names the teacher. Rewards may be added.
+    et al. 2024, GKD), and `teacher.model` names the teacher. With `teachers`, each source of a mixture of
+    prompts has its own teacher in either case. Rewards may be added.
     """
 
     implementation: ClassVar[str | None] = (
@@ -66,6 +67,7 @@ class OnPolicyDistillationSpec(ClippedRatioSpec):
     )
     rewards: ClassVar[Requirement] = Requirement.ALLOWED
     token_advantages: ClassVar[bool] = True
+    several_teachers: ClassVar[bool] = True
     reference_model: ClassVar[Requirement] = Requirement.NEEDED
 
     kl: KL = Field(

@@ -94,6 +94,7 @@ def _required_values(member: str, kind: type[BaseModel]) -> tuple[dict[str, Any]
         "critic": algorithm.critic,
         "reference": algorithm.uses_reference or algorithm.online,
         "teacher": algorithm.teacher,
+        "teachers": algorithm.several_teachers,
         "rewards": algorithm.rewards is not Requirement.NONE,
         "rollout": algorithm.samples,
         "trainer": algorithm.trains,

@@ -161,8 +161,23 @@ class MixtureEntry(SpecModel):
     )
 
 
+class PromptMixtureEntry(MixtureEntry):
+    """One source of a mixture of prompts."""
+
+    teacher: EntryName | None = Field(
+        None,
+        description="Only with teachers: name of the teacher that judges the responses to these prompts.",
+    )
+
+
 Mixture: TypeAlias = Annotated[
     list[MixtureEntry],
+    Field(min_length=1, max_length=64),
+    unique_by("name"),
+]
+
+PromptMixture: TypeAlias = Annotated[
+    list[PromptMixtureEntry],
     Field(min_length=1, max_length=64),
     unique_by("name"),
 ]
@@ -552,6 +567,12 @@ class _Dataset(SpecModel):
 class PromptDataset(_Dataset):
     """Rows with prompts. All other columns are passed to the rewards."""
 
+    # The entries are only read, so the list may be one of a subclass.
+    mixture: PromptMixture | None = Field(  # type: ignore[assignment]
+        None,
+        json_schema_extra=list_map_schema("name"),
+        description="Several sources of rows of one format, drawn from by weight.",
+    )
     format: PromptFormat = Field(
         PromptFormat(text=PromptText()), description="Columns and format of the rows."
     )

@@ -65,9 +65,9 @@ def resolve_models(
 ) -> ResolvedModels:
     """Locate or build every model of the job; built ones are written to `folder`.
 
-    Roles are policy, and where the job has them reference, teacher, critic, and those of `reward_roles`. A
-    model named twice is one folder. Raises DataError where one cannot be found, is of the wrong kind, or
-    does not fit the policy's tokenizer.
+    Roles are policy, and where the job has them reference, teacher, teacher-NAME, critic, and those of
+    `reward_roles`. A model named twice is one folder. Raises DataError where one cannot be found, is of the
+    wrong kind, or does not fit the policy's tokenizer.
     """
     required = _required_models(job)
     resolved: dict[str, Path] = {}
@@ -110,6 +110,8 @@ def _required_models(job: AlignmentJob) -> dict[str, tuple[str, Model]]:
         )
     if spec.teacher is not None:
         required["teacher"] = ("spec.teacher.model", spec.teacher.model)
+    for index, teacher in enumerate(spec.teachers):
+        required[f"teacher-{teacher.name}"] = (f"spec.teachers[{index}].model", teacher.model)
     for index, reward in enumerate(spec.rewards):
         path = f"spec.rewards[{index}]." + ("model" if reward.ensemble is None else "ensemble.models")
         for member, (role, model) in enumerate(zip(reward_roles(reward), reward.models, strict=True)):

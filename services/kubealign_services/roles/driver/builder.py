@@ -161,7 +161,7 @@ def build_source(
     scorers = SampleScorers(
         job.spec.rewards,
         bus_rewards(job),
-        _has_reference_workers(job),
+        _bus_reference(job),
         colocated,
         None if distribution is None else distribution.temperature,
     )
@@ -329,6 +329,15 @@ def _build_curriculum(context: JobContext, state: JobState, order: RowOrder) -> 
         return None
     history = StepHistory(context.run_dir / HISTORY_FILE).read()
     return Curriculum(entry, MeanReward(spec.rewards, entry.by), order, spec.seed, state, history)
+
+
+def _bus_reference(job: AlignmentJob) -> str | None:
+    """Return the source of the reference log-probabilities of samples on the bus: the reference, or several
+    teachers without a distribution, each for its own prompts; None: they do not come from the bus.
+    """
+    if job.spec.teachers and job.spec.algorithm.value.teacher_distribution is None:
+        return TEACHER
+    return REFERENCE if _has_reference_workers(job) else None
 
 
 def build_frozen_models(context: JobContext) -> FrozenModels:

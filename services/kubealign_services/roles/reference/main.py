@@ -5,10 +5,10 @@ import sys
 from kubealign_services.data.prepared import load_prepared
 from kubealign_services.data.teacher_prompts import TeacherPrompts
 from kubealign_services.roles.reference.scorer import ReferenceScorer
-from kubealign_services.roles.reference.servicer import ReferenceServicer
 from kubealign_services.runtime.process.context import ProcessContext
 from kubealign_services.runtime.process.role_runner import run_role
 from kubealign_services.scoring.frozen_scorer import serve_frozen_scorer
+from kubealign_services.scoring.logprob_scorer import LogprobServicer
 
 
 async def serve(context: ProcessContext) -> None:
@@ -21,9 +21,10 @@ async def serve(context: ProcessContext) -> None:
     teacher_prompts = None if spec.hint is None else TeacherPrompts(prepared.train)
     await serve_frozen_scorer(
         context,
-        prepared.model_folder(ReferenceScorer.source),
+        ReferenceScorer.source,
         lambda model: ReferenceScorer(context, model, default_temperature, teacher_prompts),
-        ReferenceServicer,
+        LogprobServicer,
+        prepared,
     )
 
 

@@ -1,4 +1,4 @@
-"""Scorer with the frozen teacher model of a distillation."""
+"""Scorers with the frozen teacher model of a distillation."""
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from kubealign_services.batch.temperatures import set_temperatures
 from kubealign_services.data.teacher_prompts import TeacherPrompts
 from kubealign_services.runtime.process.context import ProcessContext
 from kubealign_services.scoring.frozen_scorer import FrozenScorer, NonFiniteScores
+from kubealign_services.scoring.logprob_scorer import LogprobScorer
 from kubealign_services.training.torch_backend.frozen_model import FrozenTorchModel
 
 
@@ -62,3 +63,9 @@ class TeacherScorer(FrozenScorer):
                 "logprobs": sequence.token("candidate_logprobs")[in_response],
             }
         )
+
+
+class TeacherLogprobScorer(LogprobScorer):
+    """Log-probabilities of the sampled tokens, of one of several teachers without a distribution."""
+
+    source = "teacher"

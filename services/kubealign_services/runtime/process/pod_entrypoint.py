@@ -107,6 +107,7 @@ def build_process_settings(pod: PodSettings, mounts: Mounts, threads: int | None
         rank=pod.rank,
         world_size=pod.world_size,
         reward=pod.reward,
+        teacher=pod.teacher,
         job=mounts.document,
         run_dir=Path(pod.run_dir),
         shared_memory=mounts.shared_memory / "kubealign",

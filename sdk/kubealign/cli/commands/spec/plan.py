@@ -23,8 +23,9 @@ def plan(
         typer.Option(
             "--config",
             metavar="[MODEL=]FILE",
-            help="config.json of a model that cannot be read here: of policy, critic, reference, teacher or "
-            "the reward of that name; without MODEL, of every model without a file of its own.",
+            help="config.json of a model that cannot be read here: of policy, critic, reference, teacher, "
+            "teacher-NAME or the reward of that name; without MODEL, of every model without a file of its "
+            "own.",
             show_default=False,
         ),
     ] = [],  # noqa: B006

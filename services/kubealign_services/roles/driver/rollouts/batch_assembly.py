@@ -40,16 +40,20 @@ def assemble_batch(
     rewards: Sequence[str],
     sampling: SamplingInfo,
     version: int,
-    reference: bool,
+    reference: str | None,
 ) -> Batch:
     """Return the groups' samples, prompt after prompt, as one batch of S sequences and T tokens.
 
     Token columns: loss_mask (uint8), behaviour_logprobs, engine_logprobs (float32, nats), weight_version
-    (int32), and reference_logprobs (float32) if a reference scored the samples. Sequence columns: group
-    (int64, index of the prompt), truncated (uint8), reward.NAME (float64) for each of `rewards`, companion
-    (uint8) if greedy samples exist, turns and tool_errors (int32) if a workflow generated the samples.
-    Scalars: max_tokens, version (of the weights that train on the batch), and continued (1) if generation
-    continued across weight versions. The temperatures of the samples: see `batch.temperatures`.
+    (int32), and reference_logprobs (float32) if a reference, or a teacher as one, scored the samples.
+    Sequence columns: group (int64, index of the prompt), truncated (uint8), reward.NAME (float64) for each of
+    `rewards`, companion (uint8) if greedy samples exist, turns and tool_errors (int32) if a workflow
+    generated the samples. Scalars: max_tokens, version (of the weights that train on the batch), and
+    continued (1) if generation continued across weight versions. The temperatures of the samples: see
+    `batch.temperatures`.
+
+    Args:
+        reference: Source of the reference's log-probabilities among the scores; None: none are added.
 
     Raises:
         UnrecoverableError: The reference's log-probabilities do not fit their sequence.
@@ -70,11 +74,11 @@ def assemble_batch(
             for name in rewards:
                 value = group.score(sample, name).reward
                 part.sequence_columns[f"reward.{name}"] = torch.tensor([value], dtype=torch.float64)
-            if reference:
-                logprobs = np.frombuffer(group.score(sample, REFERENCE).logprobs, dtype="<f4")
+            if reference is not None:
+                logprobs = np.frombuffer(group.score(sample, reference).logprobs, dtype="<f4")
                 if len(logprobs) != len(part.tokens):
                     raise UnrecoverableError(
-                        f"the reference sent {len(logprobs)} log-probabilities "
+                        f"the {reference} sent {len(logprobs)} log-probabilities "
                         f"for the {len(part.tokens)} tokens "
                         f"of sample {part.sample_ids[0]}"
                     )

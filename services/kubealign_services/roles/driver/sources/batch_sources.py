@@ -21,7 +21,6 @@ from kubealign_services.roles.driver.metrics.batch_metrics import (
 )
 from kubealign_services.roles.driver.metrics.report import SampleText, StepRecord
 from kubealign_services.roles.driver.rollouts.batch_assembly import (
-    REFERENCE,
     SamplingInfo,
     assemble_batch,
     make_sample_id,
@@ -122,22 +121,22 @@ class SampleScorers:
 
     Args:
         bus_rewards: Names of the rewards that are scored on the bus.
-        bus_reference: The reference log-probabilities come from the bus.
+        bus_reference: Source of the reference log-probabilities that come from the bus; None: none do.
         colocated: Scorers hosted by critic or trainer.
         teacher_temperature: Temperature of a teacher's candidates, which come from the bus; None: no teacher.
     """
 
     rewards: Sequence[Reward]
     bus_rewards: Sequence[str]
-    bus_reference: bool
+    bus_reference: str | None
     colocated: BatchScorer
     teacher_temperature: float | None = None
 
     @property
     def bus_sources(self) -> tuple[str, ...]:
         """Sources of the scores of each sample on the bus."""
-        frozen = {REFERENCE: self.bus_reference, TEACHER: self.teacher_temperature is not None}
-        return (*self.bus_rewards, *(source for source, is_used in frozen.items() if is_used))
+        frozen = (self.bus_reference, None if self.teacher_temperature is None else TEACHER)
+        return (*self.bus_rewards, *(source for source in frozen if source is not None))
 
 
 class GroupSource:
@@ -172,7 +171,7 @@ class GroupSource:
         requested_at, discarded = time.monotonic(), self._buffer.discarded_groups
 
         def pack_unscored(part: Sequence[RolloutGroup]) -> Batch:
-            return assemble_batch(part, (), self._sampling, state.version, reference=False)
+            return assemble_batch(part, (), self._sampling, state.version, reference=None)
 
         def submit_ready(generated_groups: Sequence[RolloutGroup], missing: int) -> None:
             for prefetcher in self._prefetchers:

@@ -68,7 +68,7 @@ class ValidationSampler:
             return samples
         sampling = self._plan.sampling
         sampling_info = SamplingInfo(sampling.temperature or 1.0, sampling.max_tokens)
-        batch = assemble_batch(groups, (), sampling_info, state.version, reference=False)
+        batch = assemble_batch(groups, (), sampling_info, state.version, reference=None)
         scores = await scorers.critic.scores(batch, list(scorers.critic_rewards))
         return [
             replace(

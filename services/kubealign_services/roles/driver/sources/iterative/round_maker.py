@@ -169,7 +169,7 @@ class RoundMaker:
             names,
             SamplingInfo(sampling.temperature, sampling.max_tokens),
             state.version,
-            reference=False,
+            reference=None,
         )
         step.add(response_metrics(batch, state.version))
         step.add(data_metrics(supply, plan.dropped_rows, [group.group_id for group in groups]))

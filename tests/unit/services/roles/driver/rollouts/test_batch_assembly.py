@@ -50,7 +50,7 @@ def test_groups_are_packed_in_order_with_their_columns() -> None:
         ["exact"],
         SamplingInfo(0.7, 9),
         3,
-        reference=True,
+        reference="reference",
     )
     assert batch.sample_ids == ["0/5#0", "0/2#0"]
     assert batch.tokens.tolist() == [0, 1, 2, 0, 1]
@@ -66,22 +66,22 @@ def test_groups_are_packed_in_order_with_their_columns() -> None:
 def test_samples_keep_the_temperatures_that_they_were_sampled_with() -> None:
     first, second = group("a", [3, 3], 0.5), group("b", [2], -1.0)
     sampling = SamplingInfo(0.7, 9)
-    earlier = assemble_batch([first, second], ["exact"], sampling, 3, reference=False)
+    earlier = assemble_batch([first, second], ["exact"], sampling, 3, reference=None)
     first.rollouts[0].temperature = second.rollouts[0].temperature = 0.7
-    same = assemble_batch([first, second], ["exact"], sampling, 3, reference=False)
+    same = assemble_batch([first, second], ["exact"], sampling, 3, reference=None)
     assert encode(same) == encode(earlier)
     second.rollouts[0].temperature = 0.25
-    mixed = assemble_batch([first, second], ["exact"], sampling, 3, reference=False)
+    mixed = assemble_batch([first, second], ["exact"], sampling, 3, reference=None)
     assert mixed.sequence("temperature").tolist() == [0.7, 0.25]
     assert "temperature" not in mixed.scalars
     first.rollouts[0].ClearField("temperature")
-    mixed = assemble_batch([first, second], ["exact"], SamplingInfo(0.5, 9), 3, reference=False)
+    mixed = assemble_batch([first, second], ["exact"], SamplingInfo(0.5, 9), 3, reference=None)
     assert mixed.sequence("temperature").tolist() == [0.5, 0.25]
 
 
 def test_staleness_counts_from_the_oldest_response_token() -> None:
     batch = assemble_batch(
-        [group("a", [3, 1], 0.0), group("b", [4], 0.0)], ["exact"], SAMPLED, 4, reference=False
+        [group("a", [3, 1], 0.0), group("b", [4], 0.0)], ["exact"], SAMPLED, 4, reference=None
     )
     # trained at version 4: the oldest tokens are of versions 1 and 4
     assert compute_staleness(batch, 4).tolist() == [3, 0]
@@ -90,7 +90,7 @@ def test_staleness_counts_from_the_oldest_response_token() -> None:
 
 def test_reference_logprobs_of_another_length_are_rejected() -> None:
     with pytest.raises(UnrecoverableError, match="2 log-probabilities for the 3 tokens of sample a#0"):
-        assemble_batch([group("a", [1, 1], 0.0, reference=2)], ["exact"], SAMPLED, 1, reference=True)
+        assemble_batch([group("a", [1, 1], 0.0, reference=2)], ["exact"], SAMPLED, 1, reference="reference")
 
 
 def test_greedy_samples_are_auxiliary_sequences() -> None:
@@ -98,7 +98,7 @@ def test_greedy_samples_are_auxiliary_sequences() -> None:
     alone = group("a", [1], 0.25).rollouts[0]
     complete.samples, complete.rollouts[1] = 2, alone
     complete.scores[1, alone.sequence.digest, "exact"] = scoring_pb2.Score(reward=0.25)
-    batch = assemble_batch([complete], ["exact"], SamplingInfo(1.0, 4, greedy_samples=1), 1, reference=False)
+    batch = assemble_batch([complete], ["exact"], SamplingInfo(1.0, 4, greedy_samples=1), 1, reference=None)
     assert batch.sequence("companion").tolist() == [0, 1]
     assert drop_auxiliary(batch).sample_ids == ["a#0"]
     assert "companion" not in drop_auxiliary(batch).sequence_columns

@@ -49,9 +49,7 @@ def mixed_group() -> RolloutGroup:
 
 
 def batch(*, continued: bool = False) -> Batch:
-    packed = assemble_batch(
-        [mixed_group()], [], SamplingInfo(1.0, 9, continued=continued), 5, reference=False
-    )
+    packed = assemble_batch([mixed_group()], [], SamplingInfo(1.0, 9, continued=continued), 5, reference=None)
     old = torch.zeros(len(packed.tokens))
     old[packed.token("loss_mask").bool()] = torch.tensor(OLD).log()
     packed.token_columns["old_logprobs"] = old

@@ -1,0 +1,37 @@
+"""Prompts of one of several teachers: those of the sources that name it."""
+
+from dataclasses import dataclass
+
+from kubealign.spec.job import AlignmentJobSpec
+from kubealign_services.data.epoch_shuffle import RowOrder
+from kubealign_services.data.mixture import build_row_order
+from kubealign_services.data.prepared import DatasetReport, row_index
+
+
+@dataclass(frozen=True)
+class TeacherSources:
+    """Sources of a mixture whose prompts one teacher judges.
+
+    Args:
+        names: Names of the sources.
+        order: Order of the rows of the mixture, which tells the source of each row.
+    """
+
+    names: frozenset[str]
+    order: RowOrder
+
+    def __contains__(self, prompt: str) -> bool:
+        """Return True if the teacher judges the responses to this prompt, PASS/ROW."""
+        return self.order.source_of(row_index(prompt)) in self.names
+
+
+def find_teacher_sources(spec: AlignmentJobSpec, train: DatasetReport, teacher: str) -> TeacherSources:
+    """Return the sources of prompts that name this teacher.
+
+    Args:
+        spec: A job with several teachers.
+        train: Report of the prepared prompts.
+    """
+    assert spec.data.prompts is not None and spec.data.prompts.mixture is not None
+    names = frozenset(entry.name for entry in spec.data.prompts.mixture if entry.teacher == teacher)
+    return TeacherSources(names, build_row_order(spec.data.prompts, train, spec.seed))
