@@ -1,15 +1,18 @@
 """Preparation of mixtures: rows of several sources, their names and system messages."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kubealign.spec.job import AlignmentJob
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.mixture import build_row_order
 from kubealign_services.data.preparation import prepare
 from kubealign_services.data.prepared import DatasetReport
 from support.preparing import from_config, job, rows, sft
+from support.tiny_rewards import policy_folder
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -96,3 +99,50 @@ def test_errors_name_the_entry(tmp_path: Path) -> None:
     assert error(sums, words, format=column).startswith(
         "spec.data.demonstrations.format.text.prompt: the column 'source' of a mixture holds the name"
     )
+
+
+def routed(folder: Path, verse: Path) -> AlignmentJob:
+    """Return a job with a teacher for each of two sources, of which one is in this folder."""
+    return job(
+        {
+            "algorithm": {"onPolicyDistillation": {}},
+            "policy": {"model": {"path": str(policy_folder(folder / "policy", "0123456789+= "))}},
+            "teachers": [
+                {"name": "math", "model": {"path": str(policy_folder(folder / "math", "0123456789+= ", 2))}},
+                {"name": "verse", "model": {"path": str(verse)}},
+            ],
+            "data": {
+                "prompts": {
+                    "mixture": [
+                        entry(folder, "sums", SUMS, teacher="math"),
+                        entry(folder, "more", SUMS, teacher="verse"),
+                    ]
+                }
+            },
+            "rollout": {"sampling": {"maxTokens": 4}},
+        }
+    )
+
+
+def test_each_teacher_has_a_model_that_must_have_the_policy_s_vocabulary(tmp_path: Path) -> None:
+    good = policy_folder(tmp_path / "verse", "0123456789+= ", 3)
+    prepared = prepare(routed(tmp_path, good), tmp_path / "run", {})
+    assert prepared.model_folder("teacher-math") == tmp_path / "math"
+    assert prepared.model_folder("teacher-verse") == good
+    other = routed(tmp_path, policy_folder(tmp_path / "other", "9876543210+=-"))
+    with pytest.raises(DataError, match=r"spec\.teachers\[1\]\.model"):
+        prepare(other, tmp_path / "fresh", {})
+    with pytest.raises(DataError, match=r"another spec \(spec\.teachers\.verse\.path was .*verse"):
+        prepare(other, tmp_path / "run", {})
+
+
+def test_a_preparation_of_a_version_without_teachers_is_reused(tmp_path: Path) -> None:
+    given = sft({"mixture": [entry(tmp_path, "words", WORDS), entry(tmp_path, "sums", SUMS)]})
+    prepare(given, tmp_path / "run", {})
+    path = tmp_path / "run" / "prepared" / "inputs.json"
+    inputs = json.loads(path.read_text())
+    del inputs["teachers"]
+    for source in inputs["data"]["demonstrations"]["mixture"]:
+        del source["limit"]
+    path.write_text(json.dumps(inputs))
+    assert prepare(given, tmp_path / "run", {}).report.train.rows_kept == 9

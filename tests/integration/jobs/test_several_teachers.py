@@ -84,10 +84,13 @@ def compared_responses(run: Path) -> Iterator[tuple[Batch, int, Tensor, Tensor]]
             teachers.append(own)
             assert row.columns["source"][0] == row.prompt_text[0]
             sequence, prompt = batch.select([index]), len(row.prompt_tokens)
+            # A teacher reads the hinted prompt, where the job has a hint.
+            read = torch.tensor(row.teacher_prompt_tokens or row.prompt_tokens)
+            tokens = torch.cat([read, sequence.tokens[prompt:].long()])[None]
             with torch.no_grad():
-                logits = {key: model(sequence.tokens[None].long()).logits[0] for key, model in models.items()}
+                logits = {key: model(tokens).logits[0, len(read) - 1 : -1] for key, model in models.items()}
             (other,) = models.keys() - {own}
-            yield sequence, prompt, logits[own][prompt - 1 : -1], logits[other][prompt - 1 : -1]
+            yield sequence, prompt, logits[own], logits[other]
         assert set(teachers) == {"math", "verse"}
 
 
@@ -109,8 +112,12 @@ def test_each_token_has_the_log_probability_of_its_own_teacher(tmp_path: Path) -
 
 
 def test_each_token_has_the_candidates_of_its_own_teacher(tmp_path: Path) -> None:
-    """Requested once the batch is complete, and two processes of one teacher share its samples."""
-    algorithm = {"distribution": {"candidates": 3, "temperature": 2.0}}
+    """After hinted prompts, requested once the batch is complete, and two processes of one teacher share its
+    samples."""
+    algorithm = {
+        "distribution": {"candidates": 3, "temperature": 2.0},
+        "hint": {"template": "[{source}] {prompt}"},
+    }
     jobs = routed_job(tmp_path, algorithm, overlap={"scoreOnArrival": False})
     with RunningJobs(
         jobs, tmp_path / "runs", "--no-dashboard", "--set", "spec.teachers.math.replicas=2"

@@ -65,9 +65,10 @@ def test_modules_and_sections_exist(spec: object) -> None:
         assert name is None or name in AlignmentJobSpec.model_fields
 
 
-def test_a_group_of_rewards_has_the_role_reward() -> None:
-    assert [role_of_group(group) for group in ("reward-helpful", "rollout", "prepare", "redis")] == [
-        *("reward", "rollout", "prepare", "redis")
+def test_groups_of_rewards_and_teachers_have_their_role() -> None:
+    groups = ("reward-helpful", "teacher-math", "teacher", "rollout", "prepare", "redis")
+    assert [role_of_group(group) for group in groups] == [
+        *("reward", "teacher", "teacher", "rollout", "prepare", "redis")
     ]
     process = Process(name="reward-driver-0", role=Role.REWARD, group="reward-driver", module="m")
     assert process.role_spec is ROLE_SPECS["reward"]

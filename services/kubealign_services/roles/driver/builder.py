@@ -240,6 +240,8 @@ def _scores_on_arrival(job: AlignmentJob, rollout: Rollout) -> bool:
         return False
     if rollout.scoring is not None:
         return rollout.scoring is SampleScoring.ON_ARRIVAL
+    if job.spec.teachers:
+        return True
     return job.spec.effective_reference is not None or any(reward.models for reward in job.spec.rewards)
 
 

@@ -92,6 +92,26 @@ def test_allowed_spec_changes_between_runs(ppo: AlignmentJob, change, differing)
         assert result == differing
 
 
+def test_the_processes_of_one_of_several_teachers_may_change_between_runs() -> None:
+    sources = "{mixture: [{name: sums, source: {path: /data/prompts.jsonl}, teacher: math}]}"
+    before = with_spec(
+        PPO,
+        ("algorithm: {ppo: {}}", "algorithm: {onPolicyDistillation: {}}"),
+        ("{source: {path: /data/prompts.jsonl}, format: {text: {}}}", sources),
+        (
+            "rewards: [{name: helpful, model: {job: {name: judge}}}]",
+            "teachers: [{name: math, model: {path: /m}}]",
+        ),
+    )
+    document = before.model_dump(mode="json", by_alias=True)
+    teacher = document["spec"]["teachers"][0]
+    teacher["replicas"] = 3
+    assert forbidden_changes(before, AlignmentJob.model_validate(document)) == []
+    teacher["model"]["path"] = "/other"
+    (change,) = forbidden_changes(before, AlignmentJob.model_validate(document))
+    assert change == "spec.teachers[0].model.path (/m, now /other)"
+
+
 @pytest.mark.parametrize(
     ("length", "differing"),
     [

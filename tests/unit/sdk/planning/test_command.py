@@ -92,6 +92,32 @@ def test_replicas_of_frozen_models_count(file: Path) -> None:
     assert second["devices"] == 9
 
 
+def test_each_of_several_teachers_is_planned(file: Path) -> None:
+    start, end = JOBS.index("  algorithm: {ppo:"), JOBS.index("  rollout:")
+    several = """\
+  algorithm: {onPolicyDistillation: {promptsPerStep: 4}}
+  policy: {model: {job: {name: first}}}
+  teachers:
+  - {name: math, model: {path: base}, replicas: 2}
+  - {name: verse, model: {huggingFace: {repo: acme/verse}}}
+  data:
+    prompts:
+      mixture:
+      - {name: sums, source: {path: a.jsonl}, teacher: math}
+      - {name: poems, source: {path: b.jsonl}, teacher: verse}
+      maxTokens: 64
+"""
+    file.write_text(JOBS[:start] + several + JOBS[end:])
+    refused = run(file)
+    assert "spec.teachers[verse].model is" in refused.stderr
+    assert "--config teacher-verse=FILE" in refused.stderr
+    (_, second) = planned(file, "--config", f"teacher-verse={file.parent / 'large.json'}")
+    counts = {each["group"]: each["processes"] for each in second["processes"]}
+    assert counts == {"trainer": 1, "teacher-math": 2, "teacher-verse": 1, "rollout": 2}
+    weights = {each["group"]: each["parts"]["weights"] for each in second["processes"]}
+    assert weights["teacher-verse"] > weights["teacher-math"] == 4 * second["weights"]
+
+
 def test_table_output(file: Path) -> None:
     result = run(file, "--config", file.parent / "large.json", "--no-color")
     assert result.exit_code == 0, result.stderr

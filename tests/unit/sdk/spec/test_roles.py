@@ -12,6 +12,21 @@ from kubealign.spec.sections.models import Model
 
 Make = Callable[..., dict[str, Any]]
 
+TEACHERS = [
+    {"name": "math", "model": {"path": "/m"}, "replicas": 2},
+    {"name": "verse", "model": {"path": "/v"}},
+]
+SOURCES = [
+    {"name": "sums", "source": {"path": "a.jsonl"}, "teacher": "math"},
+    {"name": "poems", "source": {"path": "b.jsonl"}, "teacher": "verse"},
+]
+#: A job with several teachers: changes of the small job of rloo.
+SEVERAL_TEACHERS = {
+    "spec.algorithm": {"onPolicyDistillation": {}},
+    "spec.teachers": TEACHERS,
+    "spec.data": {"prompts": {"mixture": SOURCES}},
+    "spec.rewards": [],
+}
 VALIDATION = {
     "data": {"prompts": {"source": {"path": "x"}}},
     "sampling": {"scores": [{"name": "short", "function": {"module": "a:b"}}]},
@@ -72,6 +87,11 @@ def names(document: dict[str, Any]) -> list[str]:
             "prepare trainer-0 trainer-1 reference-0 reward-exact-0 driver",
         ),
         (
+            "rloo",
+            SEVERAL_TEACHERS,
+            "prepare trainer-0 teacher-math-0 teacher-math-1 teacher-verse-0 rollout-0 driver",
+        ),
+        (
             "sft",
             {"spec.validation": VALIDATION, "spec.rollout.replicas": 2},
             "prepare trainer-0 reward-short-0 rollout-0 rollout-1 driver",
@@ -87,6 +107,26 @@ def test_the_processes_of_a_job(
     algorithm: str, changes: dict[str, Any], expected: str, document: Make
 ) -> None:
     assert names(document(algorithm, changes)) == expected.split()
+
+
+def test_the_processes_of_several_teachers(document: Make) -> None:
+    job = AlignmentJob.model_validate(document("rloo", SEVERAL_TEACHERS))
+    processes = {process.name: process for process in roles(job)}
+    assert processes["teacher-math-1"] == Process(
+        "teacher-math-1",
+        Role.TEACHER,
+        "teacher-math",
+        "kubealign_services.roles.teacher.main",
+        replica=1,
+        teacher="math",
+        after=("prepare",),
+        elastic=True,
+    )
+    assert processes["teacher-math-1"].role_spec.name == "teacher"
+    assert processes["driver"].after == (
+        "prepare", "trainer", "teacher-math", "teacher-verse", "rollout"
+    )  # fmt: skip
+    assert job.spec.effective_reference is None
 
 
 def test_all_fields_of_the_processes(document: Make) -> None:

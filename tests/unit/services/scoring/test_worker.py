@@ -52,6 +52,36 @@ async def test_scores_are_published_concurrently() -> None:
     assert sorted(result) == list(range(_SAMPLES))
 
 
+async def test_only_rollouts_of_the_given_prompts_are_scored() -> None:
+    """Those of other prompts and of validation, whose rows are others, are acknowledged without a score."""
+    bus = MemoryBus()
+    asked: list[str] = []
+
+    class Even:
+        def __contains__(self, prompt: object) -> bool:
+            asked.append(str(prompt))
+            return int(str(prompt).rpartition("/")[2]) % 2 == 0
+
+    made = [("0/0", "train"), ("0/1", "train"), ("0/2", "validation"), ("0/4", "train")]
+    for number, (prompt, purpose) in enumerate(made):
+        rollout = rollout_pb2.Rollout(fence=1, group_id=prompt, purpose=purpose)
+        await bus.publish("rollouts", rollout.SerializeToString(), str(number))
+    worker = ScoreWorker(bus, "teacher-even", frozenset({"train"}), _score, prompts=Even())  # type: ignore[arg-type]
+    task = asyncio.create_task(worker.run())
+    try:
+        async with asyncio.timeout(_SECONDS):
+            scored: list[str] = []
+            while len(scored) < 2:
+                for delivery in await bus.pull("scores", "driver", _SAMPLES, 1.0):
+                    scored.append(scoring_pb2.Score.FromString(delivery.data).group_id)
+                    await delivery.ack()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert scored == ["0/0", "0/4"]
+    assert asked == ["0/0", "0/1", "0/4"]
+
+
 class _HeldScorer:
     """Scorer that records the samples of its calls and returns once `release` is set."""
 
