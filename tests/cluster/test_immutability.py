@@ -42,6 +42,7 @@ FIXED: list[tuple[str, Any]] = [
     ("reference", {"reference": {"replicas": 2}}),
     ("rewards", {"rewards": [{"name": "helpful", "model": {"path": "reward"}, "replicas": 2}]}),
     ("teacher", {"teacher": {"model": {"path": "teacher"}}}),
+    ("teachers", {"teachers": [{"name": "math", "model": {"path": "teacher"}}]}),
     ("trainer", {"trainer": {"lora": {"rank": 8}}}),
     ("rollout.workflow", {"rollout": {"workflow": {"function": {"module": "a:b"}}}}),
     ("rewards", {"rewards": [{"name": "helpful", "model": {"path": "reward"}, "weight": 2}]}),

@@ -20,9 +20,9 @@ class TeacherSources:
     names: frozenset[str]
     order: RowOrder
 
-    def __contains__(self, prompt: str) -> bool:
+    def __contains__(self, prompt: object) -> bool:
         """Return True if the teacher judges the responses to this prompt, PASS/ROW."""
-        return self.order.source_of(row_index(prompt)) in self.names
+        return isinstance(prompt, str) and self.order.source_of(row_index(prompt)) in self.names
 
 
 def find_teacher_sources(spec: AlignmentJobSpec, train: DatasetReport, teacher: str) -> TeacherSources:

@@ -66,7 +66,7 @@ async def test_only_rollouts_of_the_given_prompts_are_scored() -> None:
     for number, (prompt, purpose) in enumerate(made):
         rollout = rollout_pb2.Rollout(fence=1, group_id=prompt, purpose=purpose)
         await bus.publish("rollouts", rollout.SerializeToString(), str(number))
-    worker = ScoreWorker(bus, "teacher-even", frozenset({"train"}), _score, prompts=Even())  # type: ignore[arg-type]
+    worker = ScoreWorker(bus, "teacher-even", frozenset({"train"}), _score, prompts=Even())
     task = asyncio.create_task(worker.run())
     try:
         async with asyncio.timeout(_SECONDS):
