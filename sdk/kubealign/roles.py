@@ -22,7 +22,7 @@ class Process:
     """One process of a job, started as `python -m MODULE SETTINGS.json`."""
 
     #: Unique within the job: prepare, trainer-1, reward-helpful-0, teacher-math-0, rollout-3, driver.
-    #: Additional ranks of a rollout worker: rollout-3-r1, rollout-3-r2.
+    #: Additional ranks of an elastic worker: rollout-3-r1, reference-0-r1.
     name: str
     #: Role in the process's certificate.
     role: Role
@@ -99,14 +99,14 @@ def _worker_processes(spec: AlignmentJobSpec) -> Iterator[Process]:
         yield from _gang(_worker(Role.CRITIC), critic.ranks)
     reference = spec.effective_reference
     if reference is not None and reference.placement is ReferencePlacement.OWN:
-        yield from _replicas(_worker(Role.REFERENCE), reference.replicas)
+        yield from _replicas(_worker(Role.REFERENCE), reference.replicas, reference.ranks)
     if spec.teacher is not None:
-        yield from _replicas(_worker(Role.TEACHER), spec.teacher.replicas)
+        yield from _replicas(_worker(Role.TEACHER), spec.teacher.replicas, spec.teacher.ranks)
     for teacher in spec.teachers:
-        yield from _replicas(_teacher_worker(teacher.name), teacher.replicas)
+        yield from _replicas(_teacher_worker(teacher.name), teacher.replicas, teacher.ranks)
     for reward in spec.rewards:
         if reward.placement is RewardPlacement.OWN:
-            yield from _replicas(_reward_worker(reward.name), reward.replicas)
+            yield from _replicas(_reward_worker(reward.name), reward.replicas, reward.ranks)
     for score in spec.validation_scores:
         yield _reward_worker(score.name)
     rollout = spec.own_rollout
@@ -125,7 +125,7 @@ def rollout_worker(spec: AlignmentJobSpec, replica: int) -> tuple[Process, ...]:
     rollout = spec.effective_rollout
     torch_engine = rollout.engine.torch if rollout is not None else None
     first = with_replica(replace(_worker(Role.ROLLOUT), calls=calls), replica)
-    return _tensor_parallel_worker(first, 1 if torch_engine is None else torch_engine.tensor_parallel)
+    return _worker_ranks(first, 1 if torch_engine is None else torch_engine.tensor_parallel)
 
 
 def generation_role(processes: Iterable[Process]) -> Role:
@@ -146,14 +146,14 @@ def with_replica(process: Process, replica: int) -> Process:
     return replace(process, replica=replica, name=worker_name(process.group, replica, process.rank))
 
 
-def _replicas(first: Process, count: int) -> Iterator[Process]:
-    """Yield the processes of an elastic group with one process for each worker."""
+def _replicas(first: Process, count: int, ranks: int) -> Iterator[Process]:
+    """Yield the processes of an elastic group with this many ranks in each of `count` workers."""
     for replica in range(count):
-        yield with_replica(first, replica)
+        yield from _worker_ranks(with_replica(first, replica), ranks)
 
 
-def _tensor_parallel_worker(first: Process, world_size: int) -> tuple[Process, ...]:
-    """Return the processes of an elastic worker with several ranks."""
+def _worker_ranks(first: Process, world_size: int) -> tuple[Process, ...]:
+    """Return the processes of an elastic worker, from the process with rank 0, which alone serves."""
     ranks = (replace(first, rank=rank, world_size=world_size, serves=rank == 0) for rank in range(world_size))
     return tuple(with_replica(process, first.replica) for process in ranks)
 

@@ -8,6 +8,8 @@ from typing import Any, cast
 
 from kubealign.spec.job import AlignmentJob
 from kubealign_services.runtime.process.context import ProcessContext
+from kubealign_services.scoring.replica_ranks import ReplicaRanks
+from kubealign_services.training.commands.rank_group import CommandGroup
 
 
 class ScorerContext:
@@ -16,7 +18,7 @@ class ScorerContext:
     logger = logging.getLogger("scorer")
 
     def __init__(self, worker: str, job: AlignmentJob | None = None, run_dir: Path | None = None) -> None:
-        self.settings = SimpleNamespace(name=worker, run_dir=run_dir)
+        self.settings = SimpleNamespace(name=worker, run_dir=run_dir, rank=0, world_size=1)
         self.job = job
 
     async def compute(self, function: Callable[..., Any], *args: Any) -> Any:
@@ -27,3 +29,8 @@ def scorer_context(
     worker: str, job: AlignmentJob | None = None, run_dir: Path | None = None
 ) -> ProcessContext:
     return cast(ProcessContext, ScorerContext(worker, job, run_dir))
+
+
+def single_rank(context: ProcessContext) -> ReplicaRanks:
+    """Return the ranks of a replica that has one; within an event loop."""
+    return ReplicaRanks(context, CommandGroup(0, 1, None, 1.0))

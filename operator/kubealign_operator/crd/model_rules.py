@@ -56,7 +56,7 @@ from kubealign.spec.sections.data import (
 )
 from kubealign.spec.sections.megatron import FLOAT16_MESSAGE, MegatronBackendSpec
 from kubealign.spec.sections.overlap import NEEDS_COMPLETE_BATCH, Overlap
-from kubealign.spec.sections.rewards import REWARD_SOURCES, Reward
+from kubealign.spec.sections.rewards import MAX_SHARDED_NAME, REWARD_SOURCES, Reward
 from kubealign.spec.sections.rollout import MismatchGateSpec, Rollout, SamplingSpec
 from kubealign.spec.sections.trackers import TRACKER_MEMBERS, TrackerSpec
 from kubealign.spec.sections.training import ConstantSchedule, CosineSchedule, LinearSchedule, Trainer
@@ -406,6 +406,11 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
             field_path=".replicas",
         ),
         CelRule(
+            "self.ranks == 1 || self.placement == 'Own'",
+            "a reference without processes of its own has no ranks: write 1, or set placement to Own",
+            field_path=".ranks",
+        ),
+        CelRule(
             "!has(self.podTemplate) || self.placement == 'Own'",
             "a reference without a pod of its own has no template: set trainer.podTemplate",
             field_path=".podTemplate",
@@ -437,6 +442,22 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
             "self.replicas == 1 || self.placement == 'Own'",
             "a reward WithCritic has no processes of its own: write 1, or set placement to Own",
             field_path=".replicas",
+        ),
+        CelRule(
+            "self.ranks == 1 || self.placement == 'Own'",
+            "a reward WithCritic has no processes of its own: write 1, or set placement to Own",
+            field_path=".ranks",
+        ),
+        CelRule(
+            "self.ranks == 1 || has(self.model) || has(self.ensemble)",
+            "only a model or an ensemble has weights to divide: write 1, or set replicas",
+            field_path=".ranks",
+        ),
+        CelRule(
+            f"self.ranks == 1 || self.name.size() <= {MAX_SHARDED_NAME}",
+            f"with ranks above 1 the limit is {MAX_SHARDED_NAME} characters, since the names of the "
+            "processes contain it",
+            field_path=".name",
         ),
         *_RESERVED_NAME_RULES,
     ],

@@ -17,7 +17,7 @@ from kubealign.planning.traffic import Traffic, estimate_traffic
 from kubealign.planning.weight_transfer import WeightTransferEstimate, estimate_weight_transfer
 from kubealign.planning.workload import Workload, workload_of
 from kubealign.spec.algorithms import ResultKind
-from kubealign.spec.job import AlignmentJob, AlignmentJobSpec, Teacher
+from kubealign.spec.job import AlignmentJob, AlignmentJobSpec, Reference, Teacher
 from kubealign.spec.sections.rewards import RewardPlacement
 from kubealign.spec.sections.rollout import ReferencePlacement
 
@@ -116,9 +116,7 @@ class _JobPlanner:
             yield self._critic(critic)
         reference = spec.effective_reference
         if reference is not None and reference.placement is ReferencePlacement.OWN:
-            yield ProcessRequirements(
-                "reference", reference.replicas, 1, self._frozen_memory(self._reference(), True)
-            )
+            yield self._scorer("reference", reference, self._reference())
         if spec.teacher is not None:
             yield self._teacher(spec.teacher, "teacher", "spec.teacher.model")
         for teacher in spec.teachers:
@@ -130,12 +128,28 @@ class _JobPlanner:
         if spec.effective_rollout is not None:
             yield self._rollout()
 
-    def _frozen_memory(self, shape: ModelShape, has_vocabulary: bool, count: int = 1) -> MemoryPeak:
+    def _frozen_memory(
+        self, shape: ModelShape, has_vocabulary: bool, count: int = 1, ranks: int = 1
+    ) -> MemoryPeak:
         backend = self.spec.trainer.backend.value
         tokens = backend.microbatch_tokens if has_vocabulary else REWARD_PASS_TOKENS
         return frozen_model_memory(
-            shape, backend.precision, tokens, self.machine.device, has_vocabulary, count
+            shape, backend.precision, tokens, self.machine.device, has_vocabulary, count, ranks
         )
+
+    def _scorer(self, group: str, scorer: Reference | Teacher, shape: ModelShape) -> ProcessRequirements:
+        memory = self._frozen_memory(shape, True, ranks=scorer.ranks)
+        host = self._loading_memory(shape, scorer.ranks, has_vocabulary=True)
+        return ProcessRequirements(group, scorer.replicas * scorer.ranks, 1, memory, host)
+
+    def _loading_memory(self, shape: ModelShape, ranks: int, has_vocabulary: bool) -> dict[str, int]:
+        """Return host memory of a rank of a sharded model: it loads the model whole before it shards it."""
+        if ranks == 1 or self.machine.device is not Device.GPU:
+            return {}
+        return {
+            "process": PROCESS_BYTES,
+            "loading": self._frozen_memory(shape, has_vocabulary).parts["weights"],
+        }
 
     def _reference(self) -> ModelShape:
         reference = self.spec.effective_reference
@@ -200,17 +214,17 @@ class _JobPlanner:
 
     def _teacher(self, teacher: Teacher, group: str, field: str) -> ProcessRequirements:
         shape = self.shapes.shape_of(teacher.model, group, field)
-        return ProcessRequirements(group, teacher.replicas, 1, self._frozen_memory(shape, True))
+        return self._scorer(group, teacher, shape)
 
     def _reward(self, name: str, count: int) -> ProcessRequirements:
         reward = next(each for each in self.spec.rewards if each.name == name)
         shape = self.shapes.shape_of(reward.models[0], name, f"spec.rewards[{name}].model")
         return ProcessRequirements(
             f"reward-{name}",
-            reward.replicas,
+            reward.replicas * reward.ranks,
             1,
-            self._frozen_memory(shape, False, count),
-            self._host_memory(),
+            self._frozen_memory(shape, False, count, reward.ranks),
+            self._host_memory() | self._loading_memory(shape, reward.ranks, has_vocabulary=False),
         )
 
     def _rollout(self) -> ProcessRequirements:

@@ -71,9 +71,27 @@ def _proposals(job: AlignmentJob, need: ProcessRequirements) -> Iterator[Changes
     elif need.group == "rollout":
         yield from _engine_proposals(job)
     # Placement WithTrainer or WithCritic cannot help: the weights and the optimizer of that group are added.
+    changes: Changes = {}
     if spec.trainer.backend.value.precision is Precision.FLOAT32 and not is_trained:
         member = spec.trainer.backend.member
-        yield {f"spec.trainer.backend.{member}.precision": Precision.BFLOAT16.value}
+        changes = {f"spec.trainer.backend.{member}.precision": Precision.BFLOAT16.value}
+        yield dict(changes)
+    for group, path, ranks in _scorers(job):
+        if group == need.group:
+            for factor in (2, 4, 8, 16):
+                yield changes | {f"{path}.ranks": ranks * factor}
+
+
+def _scorers(job: AlignmentJob) -> Iterator[tuple[str, str, int]]:
+    """Yield (group, path in the document, ranks) of the models in processes of their own."""
+    spec = job.spec
+    for name, scorer in (("reference", spec.effective_reference), ("teacher", spec.teacher)):
+        if scorer is not None:
+            yield name, f"spec.{name}", scorer.ranks
+    for index, teacher in enumerate(spec.teachers):
+        yield f"teacher-{teacher.name}", f"spec.teachers[{index}]", teacher.ranks
+    for index, reward in enumerate(spec.rewards):
+        yield f"reward-{reward.name}", f"spec.rewards[{index}]", reward.ranks
 
 
 def _trainer_proposals(where: str, trainer: Trainer) -> Iterator[Changes]:

@@ -213,9 +213,12 @@ PATTERN_DESCRIPTIONS = {
 #: Begins with a letter, as Service names must; at most 52 characters, so that derived names fit a DNS label.
 JobName: TypeAlias = Annotated[str, Field(pattern=JOB_NAME_PATTERN, max_length=52)]
 
-#: Names of rewards, scores and teachers; with a prefix such as reward- and the suffix of a replica they still
-#: fit in a DNS label.
+#: Names of rewards and scores; with the prefix reward- and the suffix of a replica they still fit in a DNS
+#: label.
 EntryName: TypeAlias = Annotated[str, Field(pattern=DNS_LABEL_PATTERN, max_length=50)]
+
+#: Names of teachers; teacher-NAME-1023-r1023 fits in a DNS label.
+TeacherName: TypeAlias = Annotated[str, Field(pattern=DNS_LABEL_PATTERN, max_length=44)]
 
 #: Names of most Kubernetes objects.
 ObjectName: TypeAlias = Annotated[str, Field(pattern=DNS_SUBDOMAIN_PATTERN, max_length=253)]
@@ -234,3 +237,12 @@ MAX_REPLICAS = 1024
 
 #: Number of processes, or of workers, of an elastic role.
 Replicas: TypeAlias = Annotated[int, Field(ge=1, le=MAX_REPLICAS)]
+
+#: Number of processes that share one model.
+Ranks: TypeAlias = Annotated[int, Field(ge=1, le=1024)]
+
+#: Description of the ranks of a model that is only evaluated.
+SCORER_RANKS = (
+    "Processes of each replica, which share its model and its forward passes (FSDP2); each holds a shard of "
+    "the weights. The ranks wait for one another at most trainer.stepTimeoutSeconds."
+)

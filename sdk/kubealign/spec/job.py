@@ -8,10 +8,12 @@ from pydantic import ConfigDict, Field, model_validator
 from kubealign.spec.algorithms import Algorithm, Hint, ResultKind
 from kubealign.spec.base import (
     MAX_INT32,
-    EntryName,
+    SCORER_RANKS,
     JobName,
+    Ranks,
     Replicas,
     SpecModel,
+    TeacherName,
     field_alias,
     field_errors,
     list_map_schema,
@@ -57,9 +59,9 @@ class Reference(SpecModel):
     )
     replicas: Replicas = Field(
         1,
-        description="Processes that share the scoring, each with the whole model; more than 1 only with "
-        "placement Own.",
+        description="Copies of the model that share the scoring; more than 1 only with placement Own.",
     )
+    ranks: Ranks = Field(1, description=f"{SCORER_RANKS} More than 1 only with placement Own.")
     model: Model | None = Field(None, description="Weights; null: the policy's initial weights.")
     pod_template: PodTemplate | None = Field(
         None, description="Patch of the pods of the reference, with placement Own."
@@ -67,12 +69,14 @@ class Reference(SpecModel):
 
     @model_validator(mode="after")
     def _own_pod(self) -> "Reference":
-        """Check that the placement allows the number of replicas, the pod template and the model."""
-        if self.replicas > 1 and self.placement is not ReferencePlacement.OWN:
-            remedy = (
-                f"a reference {self.placement} has no processes of its own: write 1, or set placement to Own"
-            )
-            raise field_errors("Reference", (("replicas",), self.replicas, remedy))
+        """Check that the placement allows replicas, ranks, the pod template and the model."""
+        for name in ("replicas", "ranks"):
+            if getattr(self, name) > 1 and self.placement is not ReferencePlacement.OWN:
+                remedy = (
+                    f"a reference {self.placement} has no processes of its own: write 1, or set placement "
+                    "to Own"
+                )
+                raise field_errors("Reference", ((name,), getattr(self, name), remedy))
         if self.pod_template is not None and self.placement is not ReferencePlacement.OWN:
             remedy = f"a reference {self.placement} has no pod of its own: set trainer.podTemplate"
             raise field_errors("Reference", (("podTemplate",), self.pod_template, remedy))
@@ -88,15 +92,18 @@ class Teacher(SpecModel):
     model: Model = Field(description="Weights; the vocabulary must be the policy's.")
     replicas: Replicas = Field(
         1,
-        description="Processes that share the scoring, each with the whole model.",
+        description="Copies of the model that share the scoring.",
     )
+    ranks: Ranks = Field(1, description=SCORER_RANKS)
     pod_template: PodTemplate | None = Field(None, description="Patch of the teacher's pods.")
 
 
 class NamedTeacher(Teacher):
     """One of several teachers, each of which judges the responses to the prompts of its own sources."""
 
-    name: EntryName = Field(description="Unique among the teachers; data.prompts.mixture[].teacher names it.")
+    name: TeacherName = Field(
+        description="Unique among the teachers; data.prompts.mixture[].teacher names it."
+    )
 
 
 class AlignmentJobSpec(SpecModel):

@@ -87,6 +87,16 @@ class ForwardRequest(_message.Message):
     learned: bool
     def __init__(self, fence: _Optional[int] = ..., batch: _Optional[_Union[_batch_pb2.PackedBatch, _Mapping]] = ..., outputs: _Optional[_Iterable[str]] = ..., learned: _Optional[bool] = ...) -> None: ...
 
+class TopLogprobsRequest(_message.Message):
+    __slots__ = ("batch", "count", "vocabulary")
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    VOCABULARY_FIELD_NUMBER: _ClassVar[int]
+    batch: _batch_pb2.PackedBatch
+    count: int
+    vocabulary: int
+    def __init__(self, batch: _Optional[_Union[_batch_pb2.PackedBatch, _Mapping]] = ..., count: _Optional[int] = ..., vocabulary: _Optional[int] = ...) -> None: ...
+
 class ForwardReply(_message.Message):
     __slots__ = ("columns", "digest")
     COLUMNS_FIELD_NUMBER: _ClassVar[int]

@@ -16,10 +16,10 @@ from kubealign_services.batch.replaced_prompts import PromptMismatch
 from kubealign_services.data.prepared import PreparedJob
 from kubealign_services.runtime.process.context import ProcessContext
 from kubealign_services.scoring.purposes import training_purpose
+from kubealign_services.scoring.replica_ranks import open_replica
 from kubealign_services.scoring.serving import serve_scorer
 from kubealign_services.scoring.worker import empty_score
-from kubealign_services.training.contract import Head
-from kubealign_services.training.torch_backend.frozen_model import FrozenTorchModel
+from kubealign_services.training.contract import Head, ScoringBackend
 
 
 class NonFiniteScores(ArithmeticError):
@@ -35,7 +35,7 @@ class FrozenScorer(ABC):
     #: Source of the scores, which is also the name of the role.
     source: ClassVar[str]
 
-    def __init__(self, context: ProcessContext, model: FrozenTorchModel) -> None:
+    def __init__(self, context: ProcessContext, model: ScoringBackend) -> None:
         self._context = context
         self._model = model
 
@@ -80,25 +80,27 @@ class FrozenScorer(ABC):
 async def serve_frozen_scorer(
     context: ProcessContext,
     group: str,
-    create_scorer: Callable[[FrozenTorchModel], FrozenScorer],
+    create_scorer: Callable[[ScoringBackend], FrozenScorer],
     create_servicer: Callable[[FrozenScorer], object],
     prepared: PreparedJob,
     prompts: Container[str] | None = None,
 ) -> None:
-    """Load the model and score training rollouts until stopped.
+    """Load the model and score training rollouts until stopped; ranks above 0 follow rank 0.
 
     Args:
         group: Process group, which is also the name of the model and of the consumer on the bus.
         prompts: As in ScoreWorker.
     """
     backend = context.job.spec.trainer.backend.value
-    model = await context.compute(
-        FrozenTorchModel.load,
-        prepared.model_folder(group),
-        Head.LANGUAGE_MODEL,
-        backend.precision,
-        backend.microbatch_tokens,
-    )
-    scorer = create_scorer(model)
-    purposes = frozenset({training_purpose(context.job, scorer.source)})
-    await serve_scorer(context, group, purposes, scorer, create_servicer(scorer), prompts)
+    async with open_replica(context) as ranks:
+        folder = prepared.model_folder(group)
+        model = await context.compute(ranks.load, folder, Head.LANGUAGE_MODEL, backend.microbatch_tokens)
+        if ranks.is_follower:
+            await ranks.follow()
+            return
+        scorer = create_scorer(model)
+        purposes = frozenset({training_purpose(context.job, scorer.source)})
+        servicer = create_servicer(scorer)
+        await serve_scorer(
+            context, group, purposes, scorer, servicer, ranks.wait_for_failure(), prompts=prompts
+        )

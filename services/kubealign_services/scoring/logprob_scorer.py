@@ -11,7 +11,7 @@ from kubealign_services.batch.temperatures import rollout_temperature, set_tempe
 from kubealign_services.data.teacher_prompts import TeacherPrompts
 from kubealign_services.runtime.process.context import ProcessContext
 from kubealign_services.scoring.frozen_scorer import FrozenScorer
-from kubealign_services.training.torch_backend.frozen_model import FrozenTorchModel
+from kubealign_services.training.contract import ScoringBackend
 
 _LOGPROBS = frozenset({"logprobs"})
 
@@ -29,7 +29,7 @@ class LogprobScorer(FrozenScorer):
     def __init__(
         self,
         context: ProcessContext,
-        model: FrozenTorchModel,
+        model: ScoringBackend,
         default_temperature: float,
         teacher_prompts: TeacherPrompts | None = None,
     ) -> None:

@@ -2,20 +2,17 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
 from kubealign.spec.algorithms import ScorePooling
-from kubealign.spec.sections.precision import Precision
 from kubealign.spec.sections.rewards import EnsembleAggregation
 from kubealign_services.algorithms.losses.pooling import pool_outputs
 from kubealign_services.batch.packed import Batch
 from kubealign_services.scoring.attributes import attribute_weights, check_same_scores
-from kubealign_services.training.contract import FrozenBackend, Head
-from kubealign_services.training.torch_backend.frozen_model import FrozenTorchModel
+from kubealign_services.training.contract import FrozenBackend
 
 #: A forward pass of a model with a score head: batch, names of the requested outputs -> name -> float32 [T],
 #: or [T, N] of N scores.
@@ -115,25 +112,11 @@ class RewardModelEnsemble(Generic[InputsT]):
         return aggregate_scores([model.score_details(inputs) for model in self._models], self._aggregate)
 
 
-def load_reward_model(
-    folder: Path,
-    precision: Precision,
-    microbatch_tokens: int,
-    rank: int = 0,
-    weights: Mapping[str, float] | None = None,
-) -> ModelReward:
-    """Load the reward model of a Hugging Face folder, with the pooling of its config.
-
-    The default is last-token pooling, as in transformers. Raises the training backend's errors for other
-    folders, and UnknownAttribute.
-    """
-    return build_reward(
-        FrozenTorchModel.load(folder, Head.SCORE, precision, microbatch_tokens, rank), weights
-    )
-
-
 def build_reward(model: FrozenBackend, weights: Mapping[str, float] | None = None) -> ModelReward:
-    """Wrap a loaded reward model, as `load_reward_model`. Raises UnknownAttribute."""
+    """Wrap a loaded reward model, with the pooling of its config.
+
+    The default is last-token pooling, as in transformers. Raises UnknownAttribute.
+    """
     pooling = ScorePooling(model.pooling or ScorePooling.LAST_TOKEN)
     return ModelReward(model.forward, pooling, model.offload, model.scores, weights)
 

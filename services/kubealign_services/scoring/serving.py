@@ -1,6 +1,7 @@
 """Main loop of every scorer process: pulls rollouts from the bus and answers direct calls."""
 
-from collections.abc import Container
+from collections.abc import Container, Coroutine
+from typing import Any
 
 from kubealign.roles import roles
 from kubealign_services.runtime.process.context import ProcessContext
@@ -14,6 +15,7 @@ async def serve_scorer(
     purposes: frozenset[str],
     scorer: Scorer,
     servicer: object,
+    *others: Coroutine[Any, Any, None],
     prompts: Container[str] | None = None,
 ) -> None:
     """Score until stopped.
@@ -21,13 +23,14 @@ async def serve_scorer(
     Args:
         consumer: As in ScoreWorker; the name of the process group.
         purposes: As in ScoreWorker.
+        others: Run concurrently; the first one that ends, ends the scorer with its error.
         prompts: As in ScoreWorker.
     """
     async with context.bus() as bus, context.serve([servicer]):
-        replicas = sum(process.group == consumer for process in roles(context.job))
+        replicas = sum(process.group == consumer and process.serves for process in roles(context.job))
         worker = ScoreWorker(bus, consumer, purposes, scorer, pull_count(replicas), prompts)
         context.heartbeat.set_fields(worker.heartbeat)
-        await run_until_stopped(context.stop, worker.run())
+        await run_until_stopped(context.stop, worker.run(), *others)
 
 
 def pull_count(replicas: int) -> int:

@@ -173,3 +173,17 @@ class FrozenBackend(Protocol):
 
     def offload(self) -> object:
         """Free the accelerator's memory until the next call."""
+
+
+class ScoringBackend(FrozenBackend, Protocol):
+    """A model of a scorer: a frozen model that also gives the most likely tokens."""
+
+    def topk_logprobs(self, batch: Batch, count: int, vocabulary: int) -> tuple[Tensor, Tensor]:
+        """Compute the most likely alternatives to each response token, most likely first.
+
+        Returns (tokens int64 [T, K], their log-probabilities float32 [T, K]) on the CPU; 0 elsewhere.
+
+        Args:
+            count: Number of tokens; K is smaller when the vocabulary is.
+            vocabulary: Number of real tokens; the model's further rows are padding.
+        """

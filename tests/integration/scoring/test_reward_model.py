@@ -9,7 +9,9 @@ from transformers import LlamaConfig, LlamaForSequenceClassification
 from kubealign.spec.sections.precision import Precision
 from kubealign_services.batch.packed import pack
 from kubealign_services.data.tokenization.tokenizers import train_character_tokenizer
-from kubealign_services.scoring.reward_models import load_reward_model
+from kubealign_services.scoring.reward_models import build_reward
+from kubealign_services.training.contract import Head
+from kubealign_services.training.torch_backend.frozen_model import FrozenTorchModel
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -48,9 +50,8 @@ def test_scores_are_those_of_transformers(
         ],
         dtype=torch.uint8,
     )
-    reward = load_reward_model(
-        tmp_path, Precision.FLOAT32, microbatch_tokens=12, weights=dict(zip(names, weights, strict=True))
-    )
+    loaded = FrozenTorchModel.load(tmp_path, Head.SCORE, Precision.FLOAT32, microbatch_tokens=12)
+    reward = build_reward(loaded, dict(zip(names, weights, strict=True)))
     scored = reward.score_details(batch)
     expected = []
     with torch.no_grad():

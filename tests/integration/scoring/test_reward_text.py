@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+from kubealign.spec.job import AlignmentJob
 from kubealign.v1 import rollout_pb2
 from kubealign_services.batch.codec import encode
 from kubealign_services.batch.packed import pack
@@ -15,10 +16,10 @@ from kubealign_services.data.preparation import prepare
 from kubealign_services.data.prepared import PreparedRow
 from kubealign_services.data.tokenization.tokenizers import train_bpe_tokenizer
 from kubealign_services.roles.driver.rollouts.work_items import encode_scoring_context
-from kubealign_services.roles.reward.model_scorer import load_model_scorer
+from kubealign_services.roles.reward.model_scorer import ModelScorer, load_model_scorer
 from support.chat_templates import FAMILIES
 from support.preparing import job, rows
-from support.scorer_context import scorer_context
+from support.scorer_context import scorer_context, single_rank
 from support.tiny_rewards import classifier_folder, policy_folder
 
 pytestmark = pytest.mark.timeout(120)
@@ -78,6 +79,11 @@ def transformers_scores(folder: Path, is_chat: bool) -> list[float]:
     return scores
 
 
+def reward_scorer(given: AlignmentJob, run_dir: Path) -> ModelScorer:
+    context = scorer_context("reward-rm-0", given, run_dir)
+    return load_model_scorer(context, given.spec.rewards[0], single_rank(context))
+
+
 @pytest.mark.parametrize("is_chat", [True, False])
 @pytest.mark.parametrize("padding", ["<|endoftext|>", "<|im_end|>"])
 async def test_scores_are_those_of_transformers(tmp_path: Path, is_chat: bool, padding: str) -> None:
@@ -89,7 +95,7 @@ async def test_scores_are_those_of_transformers(tmp_path: Path, is_chat: bool, p
     given = job(spec(tmp_path, {"model": {"path": str(folder)}}, is_chat))
     prepared = prepare(given, tmp_path / "run", {})
     assert prepared.report.text_rewards == ["reward-rm"] and prepared.report.context == 64
-    scorer = load_model_scorer(scorer_context("reward-rm-0", given, tmp_path / "run"), given.spec.rewards[0])
+    scorer = reward_scorer(given, tmp_path / "run")
     scores = await scorer(rollouts(list(prepared.train), ANSWERS))
     assert [score.error for score in scores] == [""] * 3
     assert [score.reward for score in scores] == pytest.approx(transformers_scores(folder, is_chat), abs=1e-5)
@@ -112,8 +118,7 @@ async def test_members_of_an_ensemble_read_their_own_tokens(tmp_path: Path) -> N
             prepared.report.text_rewards
             == {"both": ["reward-rm.1"], "same": [], "other": ["reward-rm"]}[name]
         )
-        context = scorer_context("reward-rm-0", given, tmp_path / name)
-        scorer = load_model_scorer(context, given.spec.rewards[0])
+        scorer = reward_scorer(given, tmp_path / name)
         scores[name] = [score.reward for score in await scorer(rollouts(list(prepared.train), ANSWERS))]
     means = [(same + other) / 2 for same, other in zip(scores["same"], scores["other"], strict=True)]
     assert scores["both"] == pytest.approx(means, abs=1e-5)
@@ -124,7 +129,7 @@ async def test_a_sample_that_is_too_long_does_not_fail_the_others(tmp_path: Path
     folder = classifier_folder(tmp_path / "rm", train_bpe_tokenizer(["ab"], 258), max_position_embeddings=30)
     given = job(spec(tmp_path, {"model": {"path": str(folder)}}, is_chat=False))
     prepared = prepare(given, tmp_path / "run", {})
-    scorer = load_model_scorer(scorer_context("reward-rm-0", given, tmp_path / "run"), given.spec.rewards[0])
+    scorer = reward_scorer(given, tmp_path / "run")
     scores = await scorer(rollouts(list(prepared.train), [*ANSWERS[:1], "x" * 40, *ANSWERS[2:]]))
     assert [bool(score.error) for score in scores] == [False, True, False]
     assert scores[1].error.startswith("reward rm: sample 0/1#0 has 49 tokens of the reward model's tokenizer")
@@ -139,7 +144,7 @@ async def test_the_same_vocabulary_needs_no_text(tmp_path: Path) -> None:
     given = job(spec(tmp_path, {"model": {"path": str(folder)}}, is_chat=True))
     prepared = prepare(given, tmp_path / "run", {})
     assert prepared.report.text_rewards == []
-    scorer = load_model_scorer(scorer_context("reward-rm-0", given, tmp_path / "run"), given.spec.rewards[0])
+    scorer = reward_scorer(given, tmp_path / "run")
     (row,) = rollouts(list(prepared.train)[:1], ["-"])
     row.columns = json.dumps({}).encode()
     model = AutoModelForSequenceClassification.from_pretrained(folder).eval()

@@ -167,7 +167,10 @@ def _rollout_status(snapshot: JobSnapshot, job: AlignmentJob) -> Mapping[str, An
         return {}
     group = generation_role(snapshot.processes)
     pods = [view for view in snapshot.first_rank_pods(group) if not pod_state.is_terminating(view)]
-    is_multi_pod = any(process.elastic and process.world_size > 1 for process in snapshot.processes)
+    is_multi_pod = any(
+        process.group == group and process.elastic and process.world_size > 1
+        for process in snapshot.processes
+    )
     selector = names.rollout_selector(snapshot.uid, group, several=is_multi_pod)
     return {"rollout_replicas": len(pods), "selector": selector}
 

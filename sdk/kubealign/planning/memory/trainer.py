@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from kubealign.planning.machine import CUDA_CONTEXT_BYTES, PROCESS_BYTES, Device
 from kubealign.planning.memory.activations import head_working_bytes, layer_activations, output_activations
+from kubealign.planning.memory.gathered import gathered_bytes
 from kubealign.planning.memory.optimizer_states import (
     bytes_per_value,
     megatron_state_bytes,
@@ -125,8 +126,7 @@ def _torch_peaks(model: TrainedModel) -> list[MemoryPeak]:
 
 
 def _gathered_bytes(model: TrainedModel, size: int, in_layers: bool) -> dict[str, int]:
-    """Return unsharded FSDP2 tensors: the embeddings, which stay gathered between the passes, two blocks and
-    the buffer of a third.
+    """Return unsharded FSDP2 tensors: the gathered weights.
 
     In the layers' backward pass also a block's gradient with its fp32 copy for the reduction, and the
     head's gradient, which is reduced at the end. One rank in fp32 is not sharded.
@@ -134,10 +134,9 @@ def _gathered_bytes(model: TrainedModel, size: int, in_layers: bool) -> dict[str
     if model.trainer.ranks == 1 and model.precision is Precision.FLOAT32:
         return {}
     shape = model.shape
-    block = max(parameter_counts.layer(shape, index) for index in range(shape.layers))
-    root = parameter_counts.embedding(shape) + (parameter_counts.head(shape) if model.has_vocabulary else 0)
-    gathered = size * root + 3 * size * block
+    gathered = gathered_bytes(shape, size, model.has_vocabulary)
     if in_layers and model.adapter_weights is None:
+        block = max(parameter_counts.layer(shape, index) for index in range(shape.layers))
         gathered += (size + 4) * block + size * parameter_counts.embedding(shape) * model.has_vocabulary
     return {"gathered": gathered}
 

@@ -16,6 +16,7 @@ from kubealign.spec.base import (
     ShortText,
     SpecModel,
     SpecUnion,
+    TeacherName,
     VolumePath,
     distinct_items,
     field_errors,
@@ -164,7 +165,7 @@ class MixtureEntry(SpecModel):
 class PromptMixtureEntry(MixtureEntry):
     """One source of a mixture of prompts."""
 
-    teacher: EntryName | None = Field(
+    teacher: TeacherName | None = Field(
         None,
         description="Only with teachers: name of the teacher that judges the responses to these prompts.",
     )

@@ -11,9 +11,11 @@ from kubealign.spec.base import (
     MAX_INT32,
     MODULE_FUNCTION_PATTERN,
     PYTHON_NAME_PATTERN,
+    SCORER_RANKS,
     EntryName,
     FilePath,
     ObjectName,
+    Ranks,
     Replicas,
     ShortText,
     SpecModel,
@@ -77,6 +79,9 @@ class RewardFunction(SpecUnion):
         None, description="A function in a ConfigMap; only in a cluster."
     )
 
+
+#: Maximum characters of the name of a reward with several ranks: reward-NAME-1023-r1023 fits in a DNS label.
+MAX_SHARDED_NAME = 45
 
 #: Fields of `Reward`, exactly one of which is set.
 REWARD_SOURCES = ("model", "ensemble", "function", "plugin")
@@ -168,9 +173,10 @@ class Reward(SpecModel):
     placement: RewardPlacement = Field(RewardPlacement.OWN, description="Process in which the reward runs.")
     replicas: Replicas = Field(
         1,
-        description="Processes that share the scoring, each with the whole model or with the function; more "
-        "than 1 only with placement Own. A function must not keep state from one call to the next.",
+        description="Copies of the model or of the function that share the scoring; more than 1 only with "
+        "placement Own. A function must not keep state from one call to the next.",
     )
+    ranks: Ranks = Field(1, description=f"{SCORER_RANKS} More than 1 only for models with placement Own.")
     timeout_seconds: float = Field(
         30.0, gt=0, description="Timeout of a call of the function, after which the job fails."
     )
@@ -211,11 +217,21 @@ class Reward(SpecModel):
                     "is for a single model; other sources run in their own process: set Own",
                 ),
             )
-        if self.replicas > 1 and self.placement is not RewardPlacement.OWN:
+        for name in ("replicas", "ranks"):
+            if getattr(self, name) > 1 and self.placement is not RewardPlacement.OWN:
+                remedy = (
+                    f"a reward {self.placement} has no processes of its own: write 1, or set placement to Own"
+                )
+                raise field_errors("Reward", ((name,), getattr(self, name), remedy))
+        if self.ranks > 1 and not self.models:
+            remedy = "only a model or an ensemble has weights to divide: write 1, or set replicas"
+            raise field_errors("Reward", (("ranks",), self.ranks, remedy))
+        if self.ranks > 1 and len(self.name) > MAX_SHARDED_NAME:
             remedy = (
-                f"a reward {self.placement} has no processes of its own: write 1, or set placement to Own"
+                f"has {len(self.name)} characters; with ranks above 1 the limit is {MAX_SHARDED_NAME}, since "
+                "the names of the processes contain it"
             )
-            raise field_errors("Reward", (("replicas",), self.replicas, remedy))
+            raise field_errors("Reward", (("name",), self.name, remedy))
         if self.pod_template is not None and self.placement is RewardPlacement.WITH_CRITIC:
             remedy = "a reward WithCritic has no pod of its own: set critic.podTemplate"
             raise field_errors("Reward", (("podTemplate",), self.pod_template, remedy))

@@ -8,7 +8,7 @@ from typing import Annotated, TypeAlias
 
 from pydantic import Field, model_validator
 
-from kubealign.spec.base import MAX_INT32, SpecModel, SpecUnion, field_errors
+from kubealign.spec.base import MAX_INT32, Ranks, SpecModel, SpecUnion, field_errors
 from kubealign.spec.pods.template import PodTemplate
 from kubealign.spec.sections.megatron import MegatronBackendSpec
 from kubealign.spec.sections.precision import Precision
@@ -174,10 +174,8 @@ class Lora(SpecModel):
 class Trainer(SpecModel):
     """Training of a model, and its number of ranks."""
 
-    ranks: int = Field(
+    ranks: Ranks = Field(
         1,
-        ge=1,
-        le=1024,
         description="Processes that share the training; each holds a shard of the model and the "
         "optimiser state.",
     )

@@ -10,20 +10,27 @@ from kubealign.spec.sections.rewards import Reward
 from kubealign.v1 import rollout_pb2, scoring_pb2
 from kubealign_services.batch.codec import decode
 from kubealign_services.batch.packed import Batch, concatenate, pack
+from kubealign_services.data.errors import DataError
 from kubealign_services.data.models.reward_roles import reward_roles
 from kubealign_services.data.prepared import PreparedJob, load_prepared
 from kubealign_services.data.tokenization.reward_text import ScoredTokens
+from kubealign_services.roles.reward.servicer import RewardServicer
 from kubealign_services.roles.reward.text_inputs import TextInputs, UnreadableSample
 from kubealign_services.runtime.process.context import ProcessContext
+from kubealign_services.runtime.process.failures import PermanentFailure
+from kubealign_services.scoring.attributes import UnknownAttribute
+from kubealign_services.scoring.replica_ranks import ReplicaRanks, open_replica
 from kubealign_services.scoring.reward_models import (
     ModelReward,
     NonFiniteScore,
     RewardModelEnsemble,
     SequenceScorer,
     SequenceScores,
-    load_reward_model,
+    build_reward,
 )
+from kubealign_services.scoring.serving import serve_scorer
 from kubealign_services.scoring.worker import empty_score
+from kubealign_services.training.contract import Head
 
 _MICROBATCH_TOKENS = 8192
 
@@ -94,18 +101,37 @@ class ModelScorer:
         return scores
 
 
-def load_model_scorer(context: ProcessContext, reward: Reward) -> ModelScorer:
+async def serve_model_scorer(context: ProcessContext, reward: Reward, purposes: frozenset[str]) -> None:
+    """Load the models of a reward and score until stopped; ranks above 0 follow rank 0.
+
+    Raises PermanentFailure when the models cannot score the job's samples.
+    """
+    async with open_replica(context) as ranks:
+        try:
+            scorer = await context.compute(load_model_scorer, context, reward, ranks)
+        except (DataError, UnknownAttribute) as error:
+            raise PermanentFailure(str(error)) from error
+        if ranks.is_follower:
+            await ranks.follow()
+            return
+        servicer = RewardServicer(scorer)
+        consumer = f"reward-{reward.name}"
+        await serve_scorer(context, consumer, purposes, scorer, servicer, ranks.wait_for_failure())
+
+
+def load_model_scorer(context: ProcessContext, reward: Reward, ranks: ReplicaRanks) -> ModelScorer:
     """Load the models of a reward and return their scorer. Raises DataError, UnknownAttribute."""
     prepared = load_prepared(context.settings.run_dir)
-    models = [_load_model(context, prepared, role, reward) for role in reward_roles(reward)]
+    models = [_load_model(context, prepared, role, reward, ranks) for role in reward_roles(reward)]
     model = models[0] if reward.ensemble is None else RewardModelEnsemble(models, reward.ensemble.aggregate)
     return ModelScorer(reward.name, context.settings.name, context, model)
 
 
-def _load_model(context: ProcessContext, prepared: PreparedJob, role: str, reward: Reward) -> RolloutModel:
+def _load_model(
+    context: ProcessContext, prepared: PreparedJob, role: str, reward: Reward, ranks: ReplicaRanks
+) -> RolloutModel:
     folder = prepared.model_folder(role)
-    precision = context.job.spec.trainer.backend.value.precision
-    model = load_reward_model(folder, precision, _MICROBATCH_TOKENS, weights=reward.attributes)
+    model = build_reward(ranks.load(folder, Head.SCORE, _MICROBATCH_TOKENS), reward.attributes)
     if role not in prepared.report.text_rewards:
         return RolloutModel(model)
     context.logger.info(

@@ -11,7 +11,7 @@ from kubealign_services.runtime.process.context import ProcessContext
 from kubealign_services.runtime.process.role_runner import run_role
 from kubealign_services.scoring.frozen_scorer import FrozenScorer, serve_frozen_scorer
 from kubealign_services.scoring.logprob_scorer import LogprobServicer
-from kubealign_services.training.torch_backend.frozen_model import FrozenTorchModel
+from kubealign_services.training.contract import ScoringBackend
 
 
 async def serve(context: ProcessContext) -> None:
@@ -25,7 +25,7 @@ async def serve(context: ProcessContext) -> None:
     distribution = spec.algorithm.value.teacher_distribution
     teacher_prompts = None if spec.hint is None else TeacherPrompts(prepared.train)
 
-    def create_scorer(model: FrozenTorchModel) -> FrozenScorer:
+    def create_scorer(model: ScoringBackend) -> FrozenScorer:
         if distribution is None:
             # For rollouts of an earlier version, which state no temperature.
             default_temperature = spec.rollout.sampling.temperature

@@ -12,7 +12,7 @@ from kubealign_services.data.teacher_prompts import TeacherPrompts
 from kubealign_services.runtime.process.context import ProcessContext
 from kubealign_services.scoring.frozen_scorer import FrozenScorer, NonFiniteScores
 from kubealign_services.scoring.logprob_scorer import LogprobScorer
-from kubealign_services.training.torch_backend.frozen_model import FrozenTorchModel
+from kubealign_services.training.contract import ScoringBackend
 
 
 class TeacherScorer(FrozenScorer):
@@ -29,7 +29,7 @@ class TeacherScorer(FrozenScorer):
     def __init__(
         self,
         context: ProcessContext,
-        model: FrozenTorchModel,
+        model: ScoringBackend,
         distribution: TeacherDistribution,
         vocabulary: int,
         teacher_prompts: TeacherPrompts | None = None,

@@ -14,7 +14,7 @@ from kubealign_services.runtime.process.context import ProcessContext
 from kubealign_services.runtime.process.run_until_stopped import run_until_stopped
 from kubealign_services.runtime.rpc.errors import Unreachable
 from kubealign_services.training.commands.command_executor import TrainingCore, list_shards
-from kubealign_services.training.commands.rank_group import CommandGroup, RankFailed
+from kubealign_services.training.commands.rank_group import CommandGroup, RankFailed, open_group
 
 Request = TypeVar("Request", bound=Message)
 Reply = TypeVar("Reply", bound=Message)
@@ -119,22 +119,14 @@ async def serve_group(
     Args:
         rank_servicers: Further servicers, which each rank serves at its own address.
     """
-    settings = context.settings
-    group = CommandGroup(settings.rank, settings.world_size, settings.rendezvous, spec.step_timeout_seconds)
-    # Rendezvous and shutdown block until the other ranks have come: not on the event loop.
-    await context.compute(group.__enter__)
-    try:
-        if settings.rank > 0:
+    async with open_group(context, spec.step_timeout_seconds) as group:
+        if context.settings.rank > 0:
             await _follow(context, group, handlers, rank_servicers)
             return
         commander = CommandDispatcher(context, group, handlers)
         context.heartbeat.set_fields(commander.heartbeat)
         async with context.serve([servicer(commander), *rank_servicers]):
             await run_until_stopped(context.stop, commander.wait_for_failure())
-    except BaseException as error:
-        await context.compute(group.__exit__, type(error), error, None)
-        raise
-    await context.compute(group.__exit__, None, None, None)
 
 
 async def _follow(

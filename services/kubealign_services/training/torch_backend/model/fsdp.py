@@ -9,7 +9,12 @@ mean the same.
 import torch
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import (
+    FSDPModule,
+    MixedPrecisionPolicy,
+    fully_shard,
+    register_fsdp_forward_method,
+)
 from torch.distributed.tensor import DTensor
 
 from kubealign.spec.sections.precision import Precision
@@ -36,6 +41,8 @@ def shard_model(model: PackedModel, precision: Precision, world_size: int, devic
     blocks = [module for module in model.backbone.modules() if type(module).__name__ in block_names]
     for module in [*blocks, model]:
         fully_shard(module, mesh=mesh, mp_policy=policy)
+    # FSDP2 gathers the weights before `forward`, and before this pass too.
+    register_fsdp_forward_method(model, PackedModel.topk_logprobs.__name__)
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)

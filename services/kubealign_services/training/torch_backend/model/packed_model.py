@@ -179,7 +179,7 @@ class PackedModel(nn.Module):
     def topk_logprobs(self, packed: PackedTokens, count: int, tokens: int) -> tuple[Tensor, Tensor]:
         """Return the most likely tokens at each target among the vocabulary's first `tokens`.
 
-        Returns (tokens int64 [C, K], their log-probabilities [C, K]). For a model of one rank.
+        Returns (tokens int64 [C, K], their log-probabilities [C, K]).
         """
         vocabulary = self.lm_head
         assert vocabulary is not None

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from kubealign_services.batch.packed import Batch
+from kubealign_services.training.collectives import all_reduce_sum
 from kubealign_services.training.torch_backend.model.packed_model import PackedModel, PackedTokens
 from kubealign_services.training.torch_backend.passes.microbatch_passes import (
     RankContext,
@@ -18,8 +19,8 @@ def run_topk_logprobs(
     """Compute the most likely alternatives to each response token, most likely first, at the batch's
     temperature.
 
-    Returns (tokens int64 [T, K], their log-probabilities float32 [T, K]) on the CPU; 0 elsewhere. For a model
-    of one rank.
+    Returns (tokens int64 [T, K], their log-probabilities float32 [T, K]) on the CPU, the same on all ranks; 0
+    elsewhere.
 
     Args:
         count: Number of tokens; K is smaller when the vocabulary is.
@@ -36,8 +37,9 @@ def run_topk_logprobs(
         if tokens is None or logprobs is None:
             tokens = torch.zeros((len(batch.tokens), top_tokens.shape[1]), dtype=torch.int64)
             logprobs = torch.zeros(tokens.shape)
-        origin = starts[torch.tensor(microbatch.sequences)][part.sequence_of_token] + part.positions
-        indices = origin[packed.target_indices.cpu()]
-        tokens[indices], logprobs[indices] = top_tokens.cpu(), top_logprobs.float().cpu()
+        if microbatch.is_counted:
+            origin = starts[torch.tensor(microbatch.sequences)][part.sequence_of_token] + part.positions
+            indices = origin[packed.target_indices.cpu()]
+            tokens[indices], logprobs[indices] = top_tokens.cpu(), top_logprobs.float().cpu()
     assert tokens is not None and logprobs is not None
-    return tokens, logprobs
+    return all_reduce_sum(tokens, context.world_size), all_reduce_sum(logprobs, context.world_size)
