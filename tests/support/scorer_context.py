@@ -20,6 +20,7 @@ class ScorerContext:
     def __init__(self, worker: str, job: AlignmentJob | None = None, run_dir: Path | None = None) -> None:
         self.settings = SimpleNamespace(name=worker, run_dir=run_dir, rank=0, world_size=1)
         self.job = job
+        self.ready = False
 
     async def compute(self, function: Callable[..., Any], *args: Any) -> Any:
         return function(*args)

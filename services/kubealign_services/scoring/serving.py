@@ -4,6 +4,7 @@ from collections.abc import Container, Coroutine
 from typing import Any
 
 from kubealign.roles import roles
+from kubealign.spec.job import AlignmentJob
 from kubealign_services.runtime.process.context import ProcessContext
 from kubealign_services.runtime.process.run_until_stopped import run_until_stopped
 from kubealign_services.scoring.worker import MAX_PULL_COUNT, Scorer, ScoreWorker
@@ -27,10 +28,15 @@ async def serve_scorer(
         prompts: As in ScoreWorker.
     """
     async with context.bus() as bus, context.serve([servicer]):
-        replicas = sum(process.group == consumer and process.serves for process in roles(context.job))
-        worker = ScoreWorker(bus, consumer, purposes, scorer, pull_count(replicas), prompts)
+        count = pull_count(count_replicas(context.job, consumer))
+        worker = ScoreWorker(bus, consumer, purposes, scorer, count, prompts)
         context.heartbeat.set_fields(worker.heartbeat)
         await run_until_stopped(context.stop, worker.run(), *others)
+
+
+def count_replicas(job: AlignmentJob, group: str) -> int:
+    """Return the number of replicas in a group of scorers, each of which pulls with its rank 0."""
+    return sum(process.group == group and process.serves for process in roles(job))
 
 
 def pull_count(replicas: int) -> int:

@@ -82,6 +82,13 @@ def scorer_replicas(**changes: Any) -> Json:
     return alignment_job("scored", spec | changes, {"kueue.x-k8s.io/queue-name": "align"})
 
 
+def sharded_scorers(**changes: Any) -> Json:
+    """Return the job of `scorer_replicas` with two ranks in each replica of the reference, and one reward of
+    three ranks."""
+    rewards = [{"name": "exact", "model": _volume("models", "rm"), "ranks": 3}]
+    return scorer_replicas(reference={"replicas": 2, "ranks": 2}, rewards=rewards, **changes)
+
+
 def with_trainer(**changes: Any) -> Json:
     """Return a job with rollout workers in the trainer's two ranks, and a tool from a ConfigMap."""
     tool = {

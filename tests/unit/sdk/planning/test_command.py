@@ -1,6 +1,7 @@
 """The command `kubealign plan`: input, output, and remedies."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,21 @@ def test_each_of_several_teachers_is_planned(file: Path) -> None:
     assert weights["teacher-verse"] > weights["teacher-math"] == 4 * second["weights"]
 
 
+def test_ranks_of_frozen_models_divide_their_weights(file: Path) -> None:
+    """A rank has a device of its own, and loads the whole model in host memory before it keeps its shard."""
+    with_model = "rewards: [{name: right, model: {path: base}, replicas: 2, ranks: 2}]"
+    jobs = JOBS.replace("reference: {placement: WithTrainer}", "reference: {ranks: 4}")
+    file.write_text(jobs.replace("rewards: [{name: right, function: {file: {path: right.py}}}]", with_model))
+    (_, second) = planned(file)
+    groups = {each["group"]: each for each in second["processes"]}
+    assert (groups["reference"]["processes"], groups["reward-right"]["processes"]) == (4, 4)
+    whole = 4 * second["weights"]
+    assert groups["reference"]["parts"]["weights"] == whole // 4
+    assert groups["reference"]["host"]["loading"] == whole
+    loading = groups["reward-right"]["host"]["loading"]
+    assert groups["reward-right"]["parts"]["weights"] == loading // 2
+
+
 def test_table_output(file: Path) -> None:
     result = run(file, "--config", file.parent / "large.json", "--no-color")
     assert result.exit_code == 0, result.stderr
@@ -197,3 +213,19 @@ def test_byte_amounts() -> None:
     for text in ("", "-1GiB", "GiB", "5 apples"):
         with pytest.raises(PlanError):
             parse_amount(text, "x")
+
+
+def test_a_reference_that_is_too_large_in_any_precision_gets_ranks(file: Path) -> None:
+    wide = file.parent / "wide"
+    wide.mkdir()
+    (wide / "config.json").write_text(
+        json.dumps(CONFIG | {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 40})
+    )
+    file.write_text(JOBS.replace("{placement: WithTrainer}", "{placement: Own, model: {path: wide}}"))
+    needed = {each["group"]: each["parts"] for each in planned(file)[1]["processes"]}["reference"]
+    memory = needed["process"] + needed["weights"] // 4
+    processes = planned(file, "--gpu-memory", memory)[1]["processes"]
+    remedy = {each["group"]: each["remedy"] for each in processes}["reference"]
+    assert re.fullmatch(
+        r"set spec\.trainer\.backend\.torch\.precision: BFloat16, spec\.reference\.ranks: [248]", remedy
+    )

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from kubealign.process_settings import Role
-from kubealign.roles import Process, generation_role, roles, rollout_worker, with_replica
+from kubealign.roles import Process, generation_role, roles, rollout_worker, with_replica, worker_name
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.sections.models import Model
+from kubealign.spec.sections.rewards import MAX_SHARDED_NAME
 
 Make = Callable[..., dict[str, Any]]
 
@@ -187,12 +188,46 @@ def test_each_replica_of_a_scorer_is_a_unit(document: Make) -> None:
         assert (second.reward, second.elastic, second.serves, second.world_size) == (reward, True, True, 1)
 
 
-def test_a_teacher_has_replicas(document: Make) -> None:
+def test_each_replica_of_a_sharded_scorer_is_a_unit_of_ranks(document: Make) -> None:
+    """Rank 0 alone serves, under the name that the replica has without ranks."""
+    changes = {
+        "spec.reference": {"replicas": 2, "ranks": 2},
+        "spec.rewards.0.ranks": 3,
+    }
+    processes = {p.name: p for p in roles(AlignmentJob.model_validate(document("ppo", changes)))}
+    for group, replicas, ranks in (("reference", 2, 2), ("reward-helpful", 1, 3)):
+        members = [process for process in processes.values() if process.group == group]
+        assert [process.name for process in members] == [
+            f"{group}-{replica}" + (f"-r{rank}" if rank else "")
+            for replica in range(replicas)
+            for rank in range(ranks)
+        ]
+        for process in members:
+            unit = f"{group}-{process.replica}"
+            assert (process.unit, process.leader, process.world_size) == (unit, unit, ranks)
+            assert (process.serves, process.elastic) == (process.rank == 0, True)
+    assert {process.reward for process in processes.values() if process.group == "reward-helpful"} == {
+        "helpful"
+    }
+
+
+def test_a_reward_with_ranks_has_names_that_fit_in_a_dns_label(document: Make) -> None:
+    """Check the longest name with the most replicas and ranks."""
+    name = "a" * MAX_SHARDED_NAME
+    reward = {"name": name, "model": {"path": "r"}, "replicas": 1024, "ranks": 1024}
+    job = AlignmentJob.model_validate(document("ppo", {"spec.rewards": [reward]}))
+    assert job.spec.rewards[0].ranks == 1024
+    assert len(worker_name(f"reward-{name}", 1023, 1023)) == 63
+
+
+def test_a_teacher_has_replicas_and_ranks(document: Make) -> None:
     changes = {
         "spec.algorithm": {"distillation": {}},
         "spec.teacher": {"model": {"path": "t"}, "replicas": 2},
     }
     assert names(document("sft", changes)) == ["prepare", "trainer-0", "teacher-0", "teacher-1", "driver"]
+    changes["spec.teacher"] |= {"ranks": 2, "replicas": 1}
+    assert names(document("sft", changes)) == ["prepare", "trainer-0", "teacher-0", "teacher-0-r1", "driver"]
 
 
 def test_a_worker_of_several_processes(document: Make) -> None:

@@ -5,10 +5,12 @@ from collections.abc import Sequence
 
 import pytest
 
+from kubealign.spec.job import AlignmentJob
 from kubealign.v1 import rollout_pb2, scoring_pb2
 from kubealign_services.messaging.memory import MemoryBus
-from kubealign_services.scoring.serving import pull_count
+from kubealign_services.scoring.serving import count_replicas, pull_count
 from kubealign_services.scoring.worker import MAX_PULL_COUNT, ScoreWorker
+from support.bad_specs import whole_job
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -134,3 +136,8 @@ async def test_replicas_share_the_waiting_rollouts() -> None:
 @pytest.mark.parametrize(("replicas", "count"), [(0, 64), (1, 64), (2, 32), (3, 21), (64, 1), (1024, 1)])
 def test_the_pull_count_is_a_share_of_the_largest_one(replicas: int, count: int) -> None:
     assert pull_count(replicas) == count
+
+
+def test_ranks_of_a_replica_count_once() -> None:
+    job = AlignmentJob.model_validate(whole_job("ppo", {"spec.reference": {"replicas": 3, "ranks": 2}}))
+    assert [count_replicas(job, group) for group in ("reference", "reward-helpful")] == [3, 1]
