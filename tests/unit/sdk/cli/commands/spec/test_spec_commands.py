@@ -23,13 +23,13 @@ Run = Callable[..., Result]
 PAGE = Path(__file__).parents[6] / "docs" / "cli.md"
 ALGORITHMS = algorithm_names()
 LEFT_OUT = {
-    "sft": {"rewards", "rollout", "reference", "critic", "teacher"},
-    "distillation": {"rewards", "rollout", "reference", "critic"},
-    "dpo": {"rewards", "rollout", "critic", "teacher"},
-    "ppo": {"teacher"},
-    "grpo": {"critic", "teacher"},
-    "spin": {"rewards", "reference", "critic", "teacher"},
-    "generate": {"trainer", "validation", "reference", "critic", "teacher"},
+    "sft": {"rewards", "rollout", "reference", "critic", "teacher", "teachers"},
+    "distillation": {"rewards", "rollout", "reference", "critic", "teachers"},
+    "dpo": {"rewards", "rollout", "critic", "teacher", "teachers"},
+    "ppo": {"teacher", "teachers"},
+    "grpo": {"critic", "teacher", "teachers"},
+    "spin": {"rewards", "reference", "critic", "teacher", "teachers"},
+    "generate": {"trainer", "validation", "reference", "critic", "teacher", "teachers"},
 }
 
 
