@@ -173,7 +173,7 @@ def test_files_that_match_later_leave_the_prepared_rows_unchanged(tmp_path: Path
     assert list(prepare(sft(data), run_dir, {}).train) == first
     other = {"source": {"paths": [str(tmp_path / "b.jsonl")]}}
     with pytest.raises(
-        DataError, match=r"spec\.data\.demonstrations\.source\.paths was \[.*start the job afresh"
+        DataError, match=r"spec\.data\.demonstrations\.source\.paths\[0\] was .*start the job afresh"
     ):
         prepare(sft(other), run_dir, {})
 
