@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import ParamSpec, TypeVar
 
 from kubealign.process_settings import ProcessSettings, Role
@@ -49,7 +50,7 @@ class ProcessContext:
     abandoned_thread: str = ""
     #: Busy share of the compute thread.
     busy_share: BusyShare = field(default_factory=BusyShare)
-    #: Name of the function that the compute thread runs; empty when idle.
+    #: Name of the function or command that the compute thread runs; empty when idle.
     current_computation: str = ""
     _executor: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(max_workers=1, thread_name_prefix="compute")
@@ -96,12 +97,17 @@ class ProcessContext:
         Raises the exception of the function. A call that has started runs to its end when its caller is
         cancelled.
         """
+        name = getattr(function, "__qualname__", type(function).__qualname__)
+        return await self.compute_named(name, partial(function, *args, **kwargs))
+
+    async def compute_named(self, name: str, function: Callable[[], R]) -> R:
+        """Run a function like `compute`, under a name for heartbeats and messages."""
 
         def named() -> R:
-            self.current_computation = getattr(function, "__qualname__", type(function).__qualname__)
+            self.current_computation = name
             try:
                 with self.busy_share.measure():
-                    return function(*args, **kwargs)
+                    return function()
             finally:
                 self.current_computation = ""
 

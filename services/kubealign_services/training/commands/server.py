@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -69,9 +70,8 @@ class CommandDispatcher:
         """
         started_at = time.perf_counter()
         try:
-            answer = await self._context.compute(
-                self._group.run, name, request.SerializeToString(), self._handlers
-            )
+            command = partial(self._group.run, name, request.SerializeToString(), self._handlers)
+            answer = await self._context.compute_named(name, command)
         except RankFailed as error:
             if not self._failure.done():
                 self._failure.set_exception(error)

@@ -10,9 +10,12 @@ from typing import Any, cast
 import pytest
 
 from kubealign.process_settings import NatsAccess, ProcessSettings, RedisAccess, Role, TlsFiles
+from kubealign.v1 import training_pb2
 from kubealign_services.roles.colocated.run_together import run_together
 from kubealign_services.runtime.process.context import ProcessContext
 from kubealign_services.telemetry.heartbeat import Heartbeat
+from kubealign_services.training.commands.rank_group import CommandGroup
+from kubealign_services.training.commands.server import CommandDispatcher
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -126,3 +129,17 @@ async def test_leading_part_outlives_a_part_that_ended_normally() -> None:
     leave.set()
     await both
     assert ended == ["leading"]
+
+
+async def test_heartbeats_name_the_command_in_progress() -> None:
+    main_context = context([])
+    seen: list[Any] = []
+
+    def save(payload: bytes) -> bytes:
+        seen.append(dispatcher.heartbeat()["computing"])
+        return training_pb2.SaveReply().SerializeToString()
+
+    dispatcher = CommandDispatcher(main_context, CommandGroup(0, 1, None, 1.0), {"Save": save})
+    await dispatcher.run("Save", training_pb2.SaveRequest(), training_pb2.SaveReply)
+    assert seen == ["Save"] and dispatcher.heartbeat()["computing"] == ""
+    main_context.close()
