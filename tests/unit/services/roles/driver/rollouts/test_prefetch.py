@@ -207,6 +207,18 @@ def job(**spec: Any) -> AlignmentJob:
         ({"reference": WHOLE, "overlap": {"scoreOnArrival": False}}, []),
         ({"reference": WHOLE}, ["values", "log-probabilities", "reference"]),
         ({"rewards": [FUNCTION]}, ["values", "log-probabilities"]),
+        (
+            {
+                "algorithm": {"onPolicyDistillation": {"distribution": {}}},
+                "critic": None,
+                "teachers": [{"name": "math", "model": {"path": "/m"}}],
+                "data": {
+                    "prompts": {"mixture": [{"name": "sums", "source": {"path": "/s"}, "teacher": "math"}]}
+                },
+                "rewards": [FUNCTION],
+            },
+            ["values", "log-probabilities"],
+        ),
     ],
     ids=[
         "apart",
@@ -220,6 +232,7 @@ def job(**spec: Any) -> AlignmentJob:
         "nothing is scored on arrival",
         "a reward model sees parts",
         "the reference sees parts",
+        "several teachers see parts",
     ],
 )
 def test_which_columns_are_prefetched(spec: dict[str, Any], asked: list[str]) -> None:
