@@ -12,8 +12,8 @@ from kubealign_services.batch.codec import decode, decode_columns, encode, encod
 from kubealign_services.batch.packed import Batch
 from kubealign_services.runtime.process.context import ProcessContext
 from kubealign_services.runtime.rpc.errors import Unreachable
-from kubealign_services.training.commands.rank_group import CommandGroup, RankFailed, open_group
-from kubealign_services.training.commands.server import Handler, make_handler
+from kubealign_services.training.commands.rank_group import CommandGroup, RankFailed
+from kubealign_services.training.commands.server import Handler, make_handler, open_group
 from kubealign_services.training.contract import Head, ScoringBackend
 from kubealign_services.training.torch_backend.frozen_model import FrozenTorchModel
 

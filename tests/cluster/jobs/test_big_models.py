@@ -1,5 +1,5 @@
 """Sharded models in real pods: Megatron training on two ranks, generation by a Triton server that is killed,
-and a rollout worker of two pods."""
+a rollout worker of two pods and a reference of two pods."""
 
 import json
 import os
@@ -109,3 +109,24 @@ def test_two_pods_are_one_worker(tenant: Tenant) -> None:
     assert not tenant.status("shared").get("restarts")
     assert_each_prompt_once(tenant, "shared", steps)
     assert_streamed(steps_of(tenant, "shared"), steps)
+
+
+def test_two_pods_are_one_reference(tenant: Tenant) -> None:
+    """Both pods restart when one of them is deleted, and its samples are scored again."""
+    steps = 4
+    prepare(tenant, steps)
+    set_pace(tenant, 0.2)
+    groups = {
+        "promptsPerStep": PROMPTS_PER_STEP,
+        "samplesPerPrompt": 2,
+        "kl": {"fixed": {"coefficient": 0.05}},
+    }
+    tenant.apply(paced_job("scored", steps, algorithm={"rloo": groups}, reference={"ranks": 2}))
+    pods = {f"scored-{name}" for name in ("reference-0", "reference-0-r1")}
+    tenant.until_beyond("scored", 0, "at the start", _START_SECONDS)
+    before = tenant.pods()
+    assert pods <= set(before)
+    tenant.kubectl("delete", "pod", "scored-reference-0-r1", "--wait=false")
+    tenant.until_phase("scored", "Succeeded", _START_SECONDS)
+    assert_each_prompt_once(tenant, "scored", steps)
+    assert [line["step"] for line in steps_of(tenant, "scored")] == list(range(1, steps + 1))

@@ -10,7 +10,7 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from types import TracebackType
 from typing import Self
@@ -18,7 +18,6 @@ from typing import Self
 import torch.distributed as dist
 from torch.distributed import DistError, DistNetworkError, DistStoreError, Store  # type: ignore[attr-defined]
 
-from kubealign_services.runtime.process.context import ProcessContext
 from kubealign_services.runtime.process.rank_rendezvous import GroupLost, join_process_group
 
 log = logging.getLogger(__name__)
@@ -203,22 +202,3 @@ class CommandGroup:
         parts = json.loads(store.get(f"command/{number}"))["parts"]
         for key in [f"command/{number}", *(f"part/{number}/{index}" for index in range(parts))]:
             store.delete_key(key)
-
-
-@contextlib.asynccontextmanager
-async def open_group(context: ProcessContext, timeout: float) -> AsyncIterator[CommandGroup]:
-    """Join the ranks of this process's unit; leave them at the end. Raises what `CommandGroup` raises.
-
-    Args:
-        timeout: Seconds that the ranks wait for one another.
-    """
-    settings = context.settings
-    group = CommandGroup(settings.rank, settings.world_size, settings.rendezvous, timeout)
-    # Rendezvous and shutdown block until the other ranks have come: not on the event loop.
-    await context.compute(group.__enter__)
-    try:
-        yield group
-    except BaseException as error:
-        await context.compute(group.__exit__, type(error), error, None)
-        raise
-    await context.compute(group.__exit__, None, None, None)

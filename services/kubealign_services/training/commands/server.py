@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,7 +16,7 @@ from kubealign_services.runtime.process.context import ProcessContext
 from kubealign_services.runtime.process.run_until_stopped import run_until_stopped
 from kubealign_services.runtime.rpc.errors import Unreachable
 from kubealign_services.training.commands.command_executor import TrainingCore, list_shards
-from kubealign_services.training.commands.rank_group import CommandGroup, RankFailed, open_group
+from kubealign_services.training.commands.rank_group import CommandGroup, RankFailed
 
 Request = TypeVar("Request", bound=Message)
 Reply = TypeVar("Reply", bound=Message)
@@ -127,6 +128,25 @@ async def serve_group(
         context.heartbeat.set_fields(commander.heartbeat)
         async with context.serve([servicer(commander), *rank_servicers]):
             await run_until_stopped(context.stop, commander.wait_for_failure())
+
+
+@asynccontextmanager
+async def open_group(context: ProcessContext, timeout: float) -> AsyncIterator[CommandGroup]:
+    """Join the ranks of this process's unit; leave them at the end. Raises what `CommandGroup` raises.
+
+    Args:
+        timeout: Seconds that the ranks wait for one another.
+    """
+    settings = context.settings
+    group = CommandGroup(settings.rank, settings.world_size, settings.rendezvous, timeout)
+    # Rendezvous and shutdown block until the other ranks have come: not on the event loop.
+    await context.compute(group.__enter__)
+    try:
+        yield group
+    except BaseException as error:
+        await context.compute(group.__exit__, type(error), error, None)
+        raise
+    await context.compute(group.__exit__, None, None, None)
 
 
 async def _follow(
