@@ -7,6 +7,7 @@ from typing import Any
 
 from kubealign.planning.errors import PlanError
 from kubealign.planning.model.shape import ModelShape, parse_model_shape
+from kubealign.spec.base import field_alias
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.sections.models import Model
 
@@ -51,7 +52,7 @@ class ModelShapes:
         if "" in self._configs:
             return parse_model_shape(self._configs[""], "--config")
         raise PlanError(
-            f"{field} is {model.member}, whose config.json is not here: "
+            f"{field} is {field_alias(Model, model.member)}, whose config.json is not here: "
             f"give it with --config {name}=FILE, or for all models with --config FILE"
         )
 

@@ -185,7 +185,7 @@ def test_a_reference_that_is_too_large_gets_another_precision(file: Path) -> Non
 @pytest.mark.parametrize(
     ("words", "expected_text"),
     [
-        ([], "spec.critic.model is hugging_face, whose config.json is not here"),
+        ([], "spec.critic.model is huggingFace, whose config.json is not here"),
         (["--config", "critic=none.json"], "none.json cannot be read as a config.json"),
         (["--gpu-memory", "much"], "--gpu-memory is 'much'; it must be an amount above 0"),
     ],
