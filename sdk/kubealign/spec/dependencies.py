@@ -5,7 +5,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from kubealign.role_specs import ROLE_SPECS
-from kubealign.spec.algorithms import Algorithm, ResultKind, algorithm_specs
+from kubealign.spec.algorithms import Algorithm, AlgorithmSpec, ResultKind, algorithm_specs
 from kubealign.spec.base import field_alias
 from kubealign.spec.errors import SpecError, SpecErrors
 from kubealign.spec.job import AlignmentJob
@@ -126,9 +126,15 @@ def result_kind_of(algorithm: Mapping[str, Any]) -> ResultKind | None:
 
     None: the algorithm is missing or unknown.
     """
+    spec = algorithm_class_of(algorithm)
+    return None if spec is None else spec.makes
+
+
+def algorithm_class_of(algorithm: Mapping[str, Any]) -> type[AlgorithmSpec] | None:
+    """Return the model of a job's algorithm from its raw spec.algorithm; None: it is missing or unknown."""
     for name, spec in algorithm_specs().items():
         if field_alias(Algorithm, name) in algorithm:
-            return spec.makes
+            return spec
     return None
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from kubealign.client.records import ProcessRecord
 from kubealign.diagnostics.health.series import MetricSeries
-from kubealign.spec.algorithms import ResultKind
-from kubealign.spec.dependencies import result_kind_of
+from kubealign.spec.algorithms import Requirement, ResultKind
+from kubealign.spec.dependencies import algorithm_class_of, result_kind_of
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,17 @@ class ObservedJob:
         """Kind of the job's result."""
         union = self._get("spec", "algorithm")
         return result_kind_of(union) if isinstance(union, Mapping) else None
+
+    @property
+    def learns_without_rewards(self) -> bool:
+        """True if rewards are optional for the algorithm and the job names none."""
+        union = self._get("spec", "algorithm")
+        algorithm = algorithm_class_of(union) if isinstance(union, Mapping) else None
+        return (
+            algorithm is not None
+            and algorithm.rewards is Requirement.ALLOWED
+            and not self._get("spec", "rewards")
+        )
 
     def spec_field(self, *path: str) -> Any:
         """Return the value of a field below the spec; None: the job does not set the field."""

@@ -273,3 +273,14 @@ def test_equal_rewards_are_no_finding_for_data_generation(found: Found) -> None:
     assert [finding.anchor for finding in found(**sick)] == ["rewards-alike"]
     resource = RESOURCE | {"spec": {"algorithm": {"generate": {}}}}
     assert found(resource=resource, **sick) == []
+
+
+def test_equal_rewards_are_no_finding_where_a_teacher_replaces_them(found: Found) -> None:
+    sick = {"reward__std": lambda s: 0.0, "reward__constant_groups": lambda s: 1.0}
+    spec = {"algorithm": {"onPolicyDistillation": {}}}
+    assert found(resource=RESOURCE | {"spec": spec}, **sick) == []
+    rewarded = RESOURCE | {"spec": spec | {"rewards": [{"name": "right"}]}}
+    assert {finding.anchor for finding in found(resource=rewarded, **sick)} == {
+        "rewards-alike",
+        "constant-groups",
+    }
