@@ -12,7 +12,7 @@ from cluster.support.behaviour import Behaviour, always
 from cluster.support.cluster import Cluster
 from cluster.support.cluster_jobs import make_claims
 from cluster.support.control_plane import ControlPlane
-from cluster.support.door import Door, define
+from cluster.support.door import Door, define, delete_jobs
 from cluster.support.failure_report import sections
 from cluster.support.operator_process import OperatorProcess
 from cluster.support.requirements import NodeImpossible
@@ -101,10 +101,12 @@ def namespace(control_plane: ControlPlane) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def known(control_plane: ControlPlane) -> None:
-    """Custom resource definition. It stays for the modules that follow, because the API server needs seconds
-    for a new one."""
+def known(control_plane: ControlPlane) -> Iterator[None]:
+    """Custom resource definition, whose jobs are deleted after the module. The definition itself stays: the
+    API server needs seconds for a new one."""
     define(control_plane)
+    yield
+    delete_jobs(control_plane)
 
 
 @pytest.fixture

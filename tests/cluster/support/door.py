@@ -38,6 +38,12 @@ def undefine(control_plane: ControlPlane) -> None:
     )
 
 
+def delete_jobs(control_plane: ControlPlane) -> None:
+    """Delete every job of the cluster, and wait until they are gone."""
+    limit = f"--timeout={_SECONDS}s"
+    control_plane.kubectl("delete", PLURAL, "--all", "--all-namespaces", limit, timeout=_SECONDS + 10)
+
+
 class Door:
     """AlignmentJobs of one namespace. Every method raises Refused where the API server rejects a request."""
 
