@@ -1,6 +1,5 @@
 """Ranks of one scorer replica: rank 0 scores, and the others run each forward pass of its models with it."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,8 +10,8 @@ from kubealign.v1 import training_pb2
 from kubealign_services.batch.codec import decode, decode_columns, encode, encode_columns
 from kubealign_services.batch.packed import Batch
 from kubealign_services.runtime.process.context import ProcessContext
-from kubealign_services.runtime.rpc.errors import Unreachable
-from kubealign_services.training.commands.rank_group import CommandGroup, RankFailed
+from kubealign_services.training.commands.group_failure import GroupFailure
+from kubealign_services.training.commands.rank_group import CommandGroup
 from kubealign_services.training.commands.server import Handler, make_handler, open_group
 from kubealign_services.training.contract import Head, ScoringBackend
 from kubealign_services.training.torch_backend.frozen_model import FrozenTorchModel
@@ -29,8 +28,7 @@ class ReplicaRanks:
         self._group = group
         self._handlers: dict[str, Handler] = {}
         self._models = 0
-        self._loop = asyncio.get_running_loop()
-        self._failure: asyncio.Future[None] = self._loop.create_future()
+        self._failure = GroupFailure()
 
     @property
     def is_follower(self) -> bool:
@@ -58,11 +56,8 @@ class ReplicaRanks:
 
         Raises what the handler raises on all ranks; Unreachable when a rank is lost, which ends the replica.
         """
-        try:
+        with self._failure.reporting():
             return self._group.run(name, payload, self._handlers)
-        except RankFailed as error:
-            self._loop.call_soon_threadsafe(self._fail, error)
-            raise Unreachable(str(error)) from error
 
     async def follow(self) -> None:
         """Run rank 0's passes until it ends; for other ranks. Raises GroupLost when rank 0 vanishes."""
@@ -71,11 +66,7 @@ class ReplicaRanks:
 
     async def wait_for_failure(self) -> None:
         """Wait until a rank is lost and the replica has to restart. Raises RankFailed."""
-        await self._failure
-
-    def _fail(self, error: RankFailed) -> None:
-        if not self._failure.done():
-            self._failure.set_exception(error)
+        await self._failure.wait()
 
 
 class ReplicaModel:

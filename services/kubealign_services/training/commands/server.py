@@ -1,6 +1,5 @@
 """Dispatches commands from the network to all ranks of a group, through one queue in one order."""
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -14,9 +13,9 @@ from kubealign.spec.sections.training import Trainer
 from kubealign.v1 import training_pb2
 from kubealign_services.runtime.process.context import ProcessContext
 from kubealign_services.runtime.process.run_until_stopped import run_until_stopped
-from kubealign_services.runtime.rpc.errors import Unreachable
 from kubealign_services.training.commands.command_executor import TrainingCore, list_shards
-from kubealign_services.training.commands.rank_group import CommandGroup, RankFailed
+from kubealign_services.training.commands.group_failure import GroupFailure
+from kubealign_services.training.commands.rank_group import CommandGroup
 
 Request = TypeVar("Request", bound=Message)
 Reply = TypeVar("Reply", bound=Message)
@@ -58,11 +57,11 @@ class CommandDispatcher:
         self._handlers = handlers
         self.step: int | None = None
         self._train_step_seconds: float | None = None
-        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._failure = GroupFailure()
 
     async def wait_for_failure(self) -> None:
         """Wait until the group is broken and has to restart as a whole. Raises RankFailed."""
-        await self._failure
+        await self._failure.wait()
 
     async def run(self, name: str, request: Message, reply_type: type[Reply]) -> Reply:
         """Run a command on every rank and return rank 0's reply.
@@ -70,14 +69,9 @@ class CommandDispatcher:
         Raises what the handler raised; Unreachable when the group is broken.
         """
         started_at = time.perf_counter()
-        try:
-            command = partial(self._group.run, name, request.SerializeToString(), self._handlers)
+        command = partial(self._group.run, name, request.SerializeToString(), self._handlers)
+        with self._failure.reporting():
             answer = await self._context.compute_named(name, command)
-        except RankFailed as error:
-            if not self._failure.done():
-                self._failure.set_exception(error)
-            # The group restarts, so callers treat it as unreachable already.
-            raise Unreachable(str(error)) from error
         if name == "TrainStep":
             self._train_step_seconds = time.perf_counter() - started_at
             self._context.metrics.train_step_seconds.observe(self._train_step_seconds)
