@@ -127,9 +127,9 @@ def test_ranks_of_frozen_models_divide_their_weights(file: Path) -> None:
     (_, second) = planned(file)
     groups = {each["group"]: each for each in second["processes"]}
     assert (groups["reference"]["processes"], groups["reward-right"]["processes"]) == (4, 4)
-    whole = 4 * second["weights"]
-    assert groups["reference"]["parts"]["weights"] == whole // 4
-    assert groups["reference"]["host"]["loading"] == whole
+    weights = 4 * second["weights"]
+    assert groups["reference"]["parts"]["weights"] == weights // 4
+    assert groups["reference"]["host"]["loading"] == weights
     loading = groups["reward-right"]["host"]["loading"]
     assert groups["reward-right"]["parts"]["weights"] == loading // 2
 

@@ -77,13 +77,13 @@ def test_fp16_costs_what_bf16_costs() -> None:
 
 def test_a_sharded_frozen_model_holds_its_share_and_what_fsdp2_gathers() -> None:
     total, trunk = 4 * parameter_counts.total(SHAPE), 4 * parameter_counts.trunk(SHAPE)
-    whole = frozen_model_memory(SHAPE, FP32, 64, Device.GPU, True)
+    unsharded = frozen_model_memory(SHAPE, FP32, 64, Device.GPU, True)
     parts = frozen_model_memory(SHAPE, FP32, 64, Device.GPU, True, ranks=3).parts
     # Embeddings and head of 10 x 8; a block of queries 8 x 8, keys and values 4 x 8 each, output 8 x 8, three
     # matrices of 8 x 16 and two norms; two blocks are gathered, and a third one being prefetched.
     block = 8 * 8 + 2 * 4 * 8 + 8 * 8 + 3 * 8 * 16 + 2 * 8
     gathered = 4 * (2 * 10 * 8 + 3 * block)
-    assert parts == {**whole.parts, "weights": -(-total // 3), "gathered": gathered}
+    assert parts == {**unsharded.parts, "weights": -(-total // 3), "gathered": gathered}
     # Each member of an ensemble is sharded; their passes follow one another.
     parts = frozen_model_memory(SHAPE, FP32, 64, Device.GPU, False, count=2, ranks=2).parts
     assert parts["weights"] == 2 * -(-trunk // 2)

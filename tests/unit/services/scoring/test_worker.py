@@ -55,7 +55,7 @@ async def test_scores_are_published_concurrently() -> None:
 
 
 async def test_only_rollouts_of_the_given_prompts_are_scored() -> None:
-    """Those of other prompts and of validation, whose rows are others, are acknowledged without a score."""
+    """Rollouts of other prompts and of validation, which has other rows, are acknowledged without a score."""
     bus = MemoryBus()
     asked: list[str] = []
 
@@ -64,8 +64,8 @@ async def test_only_rollouts_of_the_given_prompts_are_scored() -> None:
             asked.append(str(prompt))
             return int(str(prompt).rpartition("/")[2]) % 2 == 0
 
-    made = [("0/0", "train"), ("0/1", "train"), ("0/2", "validation"), ("0/4", "train")]
-    for number, (prompt, purpose) in enumerate(made):
+    rollouts = [("0/0", "train"), ("0/1", "train"), ("0/2", "validation"), ("0/4", "train")]
+    for number, (prompt, purpose) in enumerate(rollouts):
         rollout = rollout_pb2.Rollout(fence=1, group_id=prompt, purpose=purpose)
         await bus.publish("rollouts", rollout.SerializeToString(), str(number))
     worker = ScoreWorker(bus, "teacher-even", frozenset({"train"}), _score, prompts=Even())
