@@ -153,6 +153,15 @@ def role_of_group(group: str) -> str:
     return role if hyphen and role in _NAMED_GROUPS else group
 
 
+def teacher_group(name: str | None) -> str:
+    """Return the process group of a teacher, which is also the name of its prepared model.
+
+    Args:
+        name: Name of one of several teachers; None: the only one.
+    """
+    return Role.TEACHER.value if name is None else f"{Role.TEACHER}-{name}"
+
+
 #: Roles with several groups, each with the name of its entry in the spec.
 _NAMED_GROUPS = (Role.REWARD.value, Role.TEACHER.value)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from kubealign.process_settings import Role
 from kubealign.role_specs import PREPARE as PREPARE
-from kubealign.role_specs import ROLE_SPECS, RoleSpec
+from kubealign.role_specs import ROLE_SPECS, RoleSpec, teacher_group
 from kubealign.spec.job import AlignmentJob, AlignmentJobSpec
 from kubealign.spec.sections.rewards import RewardPlacement
 from kubealign.spec.sections.rollout import ReferencePlacement
@@ -183,7 +183,7 @@ def _reward_worker(name: str) -> Process:
 
 def _teacher_worker(name: str) -> Process:
     """Return the first process of the teacher of this name, one of several."""
-    return replace(_worker(Role.TEACHER, f"{Role.TEACHER}-{name}"), teacher=name)
+    return replace(_worker(Role.TEACHER, teacher_group(name)), teacher=name)
 
 
 def _process(role: str, group: str | None = None) -> Process:

@@ -16,6 +16,7 @@ from kubealign.planning.model.trainer_layout import trainer_layout
 from kubealign.planning.traffic import Traffic, estimate_traffic
 from kubealign.planning.weight_transfer import WeightTransferEstimate, estimate_weight_transfer
 from kubealign.planning.workload import Workload, workload_of
+from kubealign.role_specs import teacher_group
 from kubealign.spec.algorithms import ResultKind
 from kubealign.spec.job import AlignmentJob, AlignmentJobSpec, Reference, Teacher
 from kubealign.spec.sections.rewards import RewardPlacement
@@ -121,7 +122,7 @@ class _JobPlanner:
             yield self._teacher(spec.teacher, "teacher", "spec.teacher.model")
         for teacher in spec.teachers:
             path = f"spec.teachers[{teacher.name}].model"
-            yield self._teacher(teacher, f"teacher-{teacher.name}", path)
+            yield self._teacher(teacher, teacher_group(teacher.name), path)
         for reward in spec.rewards:
             if reward.models and reward.placement is RewardPlacement.OWN:
                 yield self._reward(reward.name, len(reward.models))

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from kubealign.planning.errors import PlanError
 from kubealign.planning.job_plan import JobPlan
 from kubealign.planning.memory.peak import ProcessRequirements
-from kubealign.role_specs import ROLE_SPECS, role_of_group
+from kubealign.role_specs import ROLE_SPECS, role_of_group, teacher_group
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.sections.engines import (
     TensorRTLLMEngineSpec,
@@ -89,7 +89,7 @@ def _scorers(job: AlignmentJob) -> Iterator[tuple[str, str, int]]:
         if scorer is not None:
             yield name, f"spec.{name}", scorer.ranks
     for index, teacher in enumerate(spec.teachers):
-        yield f"teacher-{teacher.name}", f"spec.teachers[{index}]", teacher.ranks
+        yield teacher_group(teacher.name), f"spec.teachers[{index}]", teacher.ranks
     for index, reward in enumerate(spec.rewards):
         yield f"reward-{reward.name}", f"spec.rewards[{index}]", reward.ranks
 

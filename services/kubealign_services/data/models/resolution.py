@@ -7,6 +7,7 @@ from pathlib import Path
 
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
+from kubealign.role_specs import teacher_group
 from kubealign.spec.algorithms import ResultKind
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.sections.models import Model, ModelFromConfig
@@ -111,7 +112,7 @@ def _required_models(job: AlignmentJob) -> dict[str, tuple[str, Model]]:
     if spec.teacher is not None:
         required["teacher"] = ("spec.teacher.model", spec.teacher.model)
     for index, teacher in enumerate(spec.teachers):
-        required[f"teacher-{teacher.name}"] = (f"spec.teachers[{index}].model", teacher.model)
+        required[teacher_group(teacher.name)] = (f"spec.teachers[{index}].model", teacher.model)
     for index, reward in enumerate(spec.rewards):
         path = f"spec.rewards[{index}]." + ("model" if reward.ensemble is None else "ensemble.models")
         for member, (role, model) in enumerate(zip(reward_roles(reward), reward.models, strict=True)):

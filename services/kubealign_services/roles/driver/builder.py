@@ -240,9 +240,9 @@ def _scores_on_arrival(job: AlignmentJob, rollout: Rollout) -> bool:
         return False
     if rollout.scoring is not None:
         return rollout.scoring is SampleScoring.ON_ARRIVAL
-    if job.spec.teachers:
-        return True
-    return job.spec.effective_reference is not None or any(reward.models for reward in job.spec.rewards)
+    spec = job.spec
+    has_frozen_model = bool(spec.teachers) or spec.effective_reference is not None
+    return has_frozen_model or any(reward.models for reward in spec.rewards)
 
 
 def _has_reference_workers(job: AlignmentJob) -> bool:

@@ -2,6 +2,7 @@
 
 import sys
 
+from kubealign.role_specs import teacher_group
 from kubealign_services.data.prepared import load_prepared
 from kubealign_services.data.teacher_prompts import TeacherPrompts
 from kubealign_services.data.teacher_sources import find_teacher_sources
@@ -34,7 +35,7 @@ async def serve(context: ProcessContext) -> None:
 
     await serve_frozen_scorer(
         context,
-        "teacher" if name is None else f"teacher-{name}",
+        teacher_group(name),
         create_scorer,
         LogprobServicer if distribution is None else TeacherServicer,
         prepared,
