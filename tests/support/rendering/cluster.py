@@ -172,6 +172,12 @@ class Cluster:
     def name(self, process: str) -> str:
         return names.pod(self.job["metadata"]["name"], process)
 
+    def settings(self, process: str) -> Json:
+        """Return the settings in the environment of a process's pod."""
+        environment = self.pods[self.name(process)]["spec"]["containers"][0]["env"]
+        pod_settings: Json = json.loads(next(e["value"] for e in environment if "SETTINGS" in e["name"]))
+        return pod_settings
+
     # Lifecycle of a job.
 
     def start(self) -> None:

@@ -1,8 +1,5 @@
 """References and rewards whose replicas have several pods: a replica starts, restarts and counts as one."""
 
-import json
-from typing import Any
-
 from support.rendering.cluster import Cluster
 from support.rendering.jobs import UID, sharded_scorers
 
@@ -22,18 +19,12 @@ def running() -> Cluster:
     return cluster
 
 
-def settings(cluster: Cluster, process: str) -> dict[str, Any]:
-    container = cluster.pods[cluster.name(process)]["spec"]["containers"][0]
-    pod: dict[str, Any] = json.loads(next(e["value"] for e in container["env"] if "SETTINGS" in e["name"]))
-    return pod
-
-
 def test_each_replica_has_its_own_rendezvous_and_counts_once() -> None:
     cluster = running()
     assert [name for name in cluster.short_names() if name.startswith("re")] == PODS
     for replica, pods in REPLICAS.items():
         for rank, name in enumerate(pods):
-            pod = settings(cluster, name)
+            pod = cluster.settings(name)
             assert (pod.get("rank", 0), pod["world_size"]) == (rank, len(pods))
             assert pod["rendezvous"].startswith(f"{replica}.scored-peers.team.svc:")
             assert pod.get("serves", True) is (rank == 0)

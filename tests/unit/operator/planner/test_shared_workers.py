@@ -1,8 +1,5 @@
 """Rollout workers of several pods: each starts, restarts and counts as one."""
 
-import json
-from typing import Any
-
 from support.rendering.cluster import Cluster
 from support.rendering.jobs import UID, shared_workers
 
@@ -17,17 +14,11 @@ def running() -> Cluster:
     return cluster
 
 
-def settings(cluster: Cluster, process: str) -> dict[str, Any]:
-    container = cluster.pods[cluster.name(process)]["spec"]["containers"][0]
-    pod: dict[str, Any] = json.loads(next(e["value"] for e in container["env"] if "SETTINGS" in e["name"]))
-    return pod
-
-
 def test_each_worker_has_its_own_rendezvous_and_counts_once() -> None:
     cluster = running()
     assert [name for name in cluster.short_names() if name.startswith("rollout")] == PODS
     for process, rank, leader in (("rollout-1", 0, "rollout-1"), ("rollout-1-r1", 1, "rollout-1")):
-        pod_settings = settings(cluster, process)
+        pod_settings = cluster.settings(process)
         assert (pod_settings.get("rank", 0), pod_settings["world_size"]) == (rank, 2)
         assert pod_settings["rendezvous"].startswith(f"{leader}.shared-peers.team.svc:")
         assert pod_settings.get("serves", True) is (rank == 0)

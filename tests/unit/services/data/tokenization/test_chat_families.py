@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from kubealign.spec.sections.data import Data
 from kubealign_services.data.errors import DataError
-from kubealign_services.data.rows.field_mapping import chat_template_kwargs, read_example
-from kubealign_services.data.tokenization.example_tokenizer import ExampleTokenizer, TokenizedExample
+from kubealign_services.data.tokenization.example_tokenizer import TokenizedExample
+from support.chat_rows import template_ids, tokenize_row
 from support.chat_templates import FAMILIES, ChatFamily
 
 each_family = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
@@ -61,16 +60,8 @@ CHOSEN, REJECTED = [*TALK[:3], assistant("of course")], [*TALK[:3], assistant(" 
 def tokenize(
     family: ChatFamily, member: str, row: dict[str, Any], **chat: Any
 ) -> tuple[PreTrainedTokenizerFast, TokenizedExample]:
-    source = {"source": {"path": "/rows.jsonl"}}
-    data = Data.model_validate({member: source | {"format": {"chat": chat}}}).value
     tokenizer = family.tokenizer()
-    examples = ExampleTokenizer(tokenizer, chat_template_kwargs(data))
-    return tokenizer, examples.tokenize([read_example(data, row, 4)])[0]
-
-
-def template_ids(tokenizer: PreTrainedTokenizerFast, messages: list[Any], **options: Any) -> list[int]:
-    ids = tokenizer.apply_chat_template(messages, tokenize=True, return_dict=False, **options)
-    return list(ids)
+    return tokenizer, tokenize_row(tokenizer, member, row, **chat)
 
 
 def end_id(family: ChatFamily, tokenizer: PreTrainedTokenizerFast) -> int:

@@ -1,11 +1,7 @@
 """Rows of conversations give the tokens of SmolLM2's own tokenizer and chat template."""
 
-from typing import Any
-
-from kubealign.spec.sections.data import Data
-from kubealign_services.data.rows.field_mapping import read_example
 from kubealign_services.data.tokenization.end_of_turn import end_of_turn_id
-from kubealign_services.data.tokenization.example_tokenizer import ExampleTokenizer, TokenizedExample
+from support.chat_rows import template_ids, tokenize_row
 from support.smollm2 import needs_smollm2, smollm2_tokenizer
 
 END = "<|im_end|>"
@@ -18,17 +14,6 @@ TALK = [
 ]
 
 
-def tokenize(member: str, row: dict[str, Any], **chat: Any) -> TokenizedExample:
-    source = {"source": {"path": "/rows.jsonl"}}
-    data = Data.model_validate({member: source | {"format": {"chat": chat}}}).value
-    return ExampleTokenizer(smollm2_tokenizer()).tokenize([read_example(data, row, 0)])[0]
-
-
-def template_ids(messages: list[dict[str, str]], **options: Any) -> list[int]:
-    ids = smollm2_tokenizer().apply_chat_template(messages, tokenize=True, return_dict=False, **options)
-    return list(ids)
-
-
 @needs_smollm2
 def test_rows_give_the_tokens_of_the_template() -> None:
     """All kinds of rows in one test, because the tokenizer takes seconds to load."""
@@ -36,9 +21,9 @@ def test_rows_give_the_tokens_of_the_template() -> None:
     assert len(tokenizer) == 49_152
     end = tokenizer.convert_tokens_to_ids(END)
     assert end_of_turn_id(tokenizer) == end
-    prompt = template_ids(TALK[:-1], add_generation_prompt=True)
+    prompt = template_ids(tokenizer, TALK[:-1], add_generation_prompt=True)
     # The template writes a line break after the last end of turn, which no response has.
-    *conversation, line_break = template_ids(TALK)
+    *conversation, line_break = template_ids(tokenizer, TALK)
     assert conversation[-1] == end and tokenizer.decode([line_break]) == "\n"
 
     for member, columns in {
@@ -46,18 +31,18 @@ def test_rows_give_the_tokens_of_the_template() -> None:
         "ratings": {"rating": 1.0},
         "unpaired": {"label": True},
     }.items():
-        row = tokenize(member, {"messages": TALK, **columns})
+        row = tokenize_row(tokenizer, member, {"messages": TALK, **columns})
         assert row.prompt_tokens == prompt, member
         assert row.prompt_tokens + row.responses["response"] == conversation, member
-    assert tokenize("prompts", {"messages": TALK[:-1]}).prompt_tokens == prompt
+    assert tokenize_row(tokenizer, "prompts", {"messages": TALK[:-1]}).prompt_tokens == prompt
 
     other = [*TALK[:-1], {"role": "assistant", "content": "quarante-trois"}]
-    pair = tokenize("preferences", {"chosen": TALK, "rejected": other})
+    pair = tokenize_row(tokenizer, "preferences", {"chosen": TALK, "rejected": other})
     assert pair.prompt_tokens + pair.responses["chosen"] == conversation
-    assert pair.prompt_tokens + pair.responses["rejected"] == template_ids(other)[:-1]
+    assert pair.prompt_tokens + pair.responses["rejected"] == template_ids(tokenizer, other)[:-1]
 
-    every = tokenize("demonstrations", {"messages": TALK}, turns="All")
-    assert every.prompt_tokens == template_ids(TALK[:2], add_generation_prompt=True)
+    every = tokenize_row(tokenizer, "demonstrations", {"messages": TALK}, turns="All")
+    assert every.prompt_tokens == template_ids(tokenizer, TALK[:2], add_generation_prompt=True)
     assert every.prompt_tokens + every.responses["response"] == conversation
     trained = [
         token
@@ -69,6 +54,7 @@ def test_rows_give_the_tokens_of_the_template() -> None:
 
 @needs_smollm2
 def test_a_conversation_without_system_message_gets_the_templates() -> None:
-    row = tokenize("prompts", {"messages": TALK[1:2]})
+    tokenizer = smollm2_tokenizer()
+    row = tokenize_row(tokenizer, "prompts", {"messages": TALK[1:2]})
     assert "named SmolLM" in row.prompt_text
-    assert row.prompt_tokens == template_ids(TALK[1:2], add_generation_prompt=True)
+    assert row.prompt_tokens == template_ids(tokenizer, TALK[1:2], add_generation_prompt=True)
