@@ -10,7 +10,7 @@ from kubealign.v1 import training_pb2
 from kubealign_services.batch.codec import decode, decode_columns, encode, encode_columns
 from kubealign_services.batch.packed import Batch
 from kubealign_services.runtime.process.context import ProcessContext
-from kubealign_services.training.commands.group_failure import GroupFailure
+from kubealign_services.training.commands.lost_rank import LostRank
 from kubealign_services.training.commands.rank_group import CommandGroup
 from kubealign_services.training.commands.server import Handler, make_handler, open_group
 from kubealign_services.training.contract import Head, ScoringBackend
@@ -28,7 +28,7 @@ class ReplicaRanks:
         self._group = group
         self._handlers: dict[str, Handler] = {}
         self._models = 0
-        self._failure = GroupFailure()
+        self._failure = LostRank()
 
     @property
     def is_follower(self) -> bool:

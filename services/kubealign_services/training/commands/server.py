@@ -14,7 +14,7 @@ from kubealign.v1 import training_pb2
 from kubealign_services.runtime.process.context import ProcessContext
 from kubealign_services.runtime.process.run_until_stopped import run_until_stopped
 from kubealign_services.training.commands.command_executor import TrainingCore, list_shards
-from kubealign_services.training.commands.group_failure import GroupFailure
+from kubealign_services.training.commands.lost_rank import LostRank
 from kubealign_services.training.commands.rank_group import CommandGroup
 
 Request = TypeVar("Request", bound=Message)
@@ -57,7 +57,7 @@ class CommandDispatcher:
         self._handlers = handlers
         self.step: int | None = None
         self._train_step_seconds: float | None = None
-        self._failure = GroupFailure()
+        self._failure = LostRank()
 
     async def wait_for_failure(self) -> None:
         """Wait until the group is broken and has to restart as a whole. Raises RankFailed."""

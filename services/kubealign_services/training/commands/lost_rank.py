@@ -8,7 +8,7 @@ from kubealign_services.runtime.rpc.errors import Unreachable
 from kubealign_services.training.commands.rank_group import RankFailed
 
 
-class GroupFailure:
+class LostRank:
     """The first loss of a rank during a command. Created within an event loop."""
 
     def __init__(self) -> None:
