@@ -29,7 +29,7 @@ from kubealign_services.runtime.process.child_pids import list_child_pids
 
 log = logging.getLogger(__name__)
 
-_EXEC_MODULE = "kubealign_services.generation.triton_engine.exec_with_parent"
+_EXEC_MODULE = "kubealign_services.runtime.process.exec_with_parent"
 #: Grace period after SIGTERM. An idle server ends in two or three seconds, one with open streams never does.
 _STOP_SECONDS = 6.0
 _SHARED_MEMORY_FOLDER = Path("/dev/shm")
