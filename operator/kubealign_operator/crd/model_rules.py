@@ -58,7 +58,13 @@ from kubealign.spec.sections.megatron import FLOAT16_MESSAGE, MegatronBackendSpe
 from kubealign.spec.sections.overlap import NEEDS_COMPLETE_BATCH, Overlap
 from kubealign.spec.sections.rewards import MAX_SHARDED_NAME, REWARD_SOURCES, Reward
 from kubealign.spec.sections.rollout import MismatchGateSpec, Rollout, SamplingSpec
-from kubealign.spec.sections.trackers import TRACKER_MEMBERS, TrackerSpec
+from kubealign.spec.sections.trackers import (
+    NO_TRACKIO_TOKEN,
+    ONE_TRACKIO_DESTINATION,
+    TRACKER_MEMBERS,
+    TrackerSpec,
+    TrackioTracker,
+)
 from kubealign.spec.sections.training import ConstantSchedule, CosineSchedule, LinearSchedule, Trainer
 from kubealign.spec.sections.validation import (
     EarlyStopping,
@@ -465,6 +471,14 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
     TrackerSpec: exactly_one_of(
         [field_alias(TrackerSpec, name) for name in TRACKER_MEMBERS], "tensorBoard: {}"
     ),
+    TrackioTracker: [
+        CelRule("!has(self.serverUrl) || !has(self.space)", ONE_TRACKIO_DESTINATION, field_path=".space"),
+        CelRule(
+            "!has(self.serverUrl) || !self.serverUrl.contains('write_token')",
+            NO_TRACKIO_TOKEN,
+            field_path=".serverUrl",
+        ),
+    ],
     Validation: [
         CelRule(
             " && ".join(

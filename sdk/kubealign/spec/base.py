@@ -185,6 +185,8 @@ VOLUME_PATH_PATTERN = rf"^({_SEGMENT}(/{_SEGMENT})*/?)?$"
 FILE_KEY_PATTERN = r"^[-._a-zA-Z0-9]+$"
 ABSOLUTE_PATH_PATTERN = r"^/[^:]*$"
 HTTP_ADDRESS_PATTERN = r"^https?://[-._:A-Za-z0-9\[\]]+(/[!-~]*)?$"
+SWANLAB_PROJECT_PATTERN = r"^[-+._0-9a-zA-Z]+$"
+SWANLAB_WORKSPACE_PATTERN = r"^[-_0-9a-zA-Z]+$"
 QUALIFIED_NAME_PATTERN = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
 TEMPLATE_PATTERN = r"^([^{}]|\{\{|\}\}|\{[^{}]+\})*$"
 QUANTITY_PATTERN = r"^[0-9]+(\.[0-9]+)?([numkMGTPE]|[KMGTPE]i)?$"
@@ -202,6 +204,8 @@ PATTERN_DESCRIPTIONS = {
     FILE_KEY_PATTERN: "letters, digits, hyphens, dots and _",
     ABSOLUTE_PATH_PATTERN: "an absolute path without a colon",
     HTTP_ADDRESS_PATTERN: "an address such as https://tracking.example, without a user or password in it",
+    SWANLAB_PROJECT_PATTERN: "letters, digits, hyphens, dots, + and _",
+    SWANLAB_WORKSPACE_PATTERN: "letters, digits, hyphens and _",
     QUALIFIED_NAME_PATTERN: "a Kubernetes name such as example.com/name",
     QUANTITY_PATTERN: "an amount such as 8, 500m or 16Gi",
     TEMPLATE_PATTERN: "a text with names in braces, and its own braces doubled",

@@ -3,16 +3,24 @@
 import csv
 import json
 import os
+import sqlite3
 import struct
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from kubealign.spec.job import AlignmentJob
-from kubealign_services.telemetry.trackers.contract import RunOutcome
+from kubealign_services.telemetry.trackers.contract import RunOutcome, TrackedJob, TrackerNotInstalled
 from kubealign_services.telemetry.trackers.factory import open_trackers
+from kubealign_services.telemetry.trackers.separate_process.environment import find_tracker_python
+from kubealign_services.telemetry.trackers.separate_process.library_client import (
+    LibraryClient,
+    LibraryProcessFailed,
+)
 from support.bad_specs import whole_job
 
 #: Consecutive drivers: (fence, steps). The second one rolls back to the checkpoint of step 2.
@@ -174,6 +182,133 @@ def records(data: bytes) -> Iterator[bytes]:
         if kind in (1, 4):
             yield record
             record = b""
+
+
+def test_swanlab_offline(tmp_path: Path) -> None:
+    folder = track(tmp_path, {"swanLab": {"project": "sums", "mode": "Offline"}})
+    # One folder per driver, both of the same run. Folders are named by seconds.
+    runs = sorted(folder.glob("run-2*"), key=lambda path: path.stat().st_ctime_ns)
+    assert len(runs) == 2
+    drivers = [swanlab_records(run) for run in runs]
+    records = [*drivers[0], *drivers[1]]
+    starts = [record["start"] for record in records if "start" in record]
+    run_id = (folder / "run-id").read_text()
+    assert [(start["id"], start["name"], start["project"]) for start in starts] == [
+        (run_id, "sums", "sums")
+    ] * 2
+    states = [record["finish"]["state"] for record in records if "finish" in record]
+    assert states == ["RUN_STATE_ABORTED", "RUN_STATE_FINISHED"]
+    # SwanLab drops values at an earlier step of its own; its step is not the job's, so none is missing.
+    assert scalars(drivers, "step", "sft/loss") == [
+        (1, 1.1),
+        (2, 2.1),
+        (3, 3.1),
+        (4, 4.1),
+        (3, 3.2),
+        (4, 4.2),
+        (5, 5.2),
+    ]
+    assert scalars(drivers, "step", "val/loss") == [(2, 7.0)]
+    (table,) = (record["media"] for record in records if "media" in record)
+    assert table["key"] == "completions/train"
+    (item,) = table["value"]["items"]
+    (path,) = folder.glob(f"run-*/media/echarts/{item['filename']}")
+    rows = json.loads(path.read_text())["rowData"]
+    assert [(row["step"], row["completion"], row["reward"]) for row in rows] == [
+        (4, "best", 0.75),
+        (4, "worst", 0.25),
+    ]
+
+
+def swanlab_records(run: Path) -> list[dict[str, Any]]:
+    """Return the records of a run's folder, read by SwanLab's own reader in the trackers' environment."""
+    reader = Path(__file__).parent / "readers" / "swanlab_runs.py"
+    python = find_tracker_python("it", "swanlab")
+    done = subprocess.run([python, "-E", reader, run], capture_output=True, text=True, timeout=60, check=True)
+    records: list[dict[str, Any]] = json.loads(done.stdout)
+    return records
+
+
+def scalars(runs: list[list[dict[str, Any]]], x: str, y: str) -> list[tuple[float, float]]:
+    """Return the values of two metrics that were logged together, run by run."""
+    pairs = []
+    for records in runs:
+        logged: dict[int, dict[str, float]] = {}
+        for scalar in (record["scalar"] for record in records if "scalar" in record):
+            # The library's own first step is 0, which the message omits.
+            values = logged.setdefault(int(scalar.get("step", 0)), {})
+            values[scalar["key"]] = scalar["value"]["number"]
+        pairs += [(values[x], values[y]) for _, values in sorted(logged.items()) if y in values]
+    return pairs
+
+
+def test_trackio_in_files(tmp_path: Path) -> None:
+    folder = track(tmp_path, {"trackio": {"project": "sums"}})
+    with sqlite3.connect(folder / "sums.db") as database:
+        rows = database.execute("select run_id, run_name, step, metrics from metrics order by id").fetchall()
+        (config,) = database.execute("select config from configs limit 1").fetchone()
+    logged = [(step, json.loads(metrics)) for *_, step, metrics in rows]
+    # Both drivers write the same run.
+    assert [name for _, name in {row[:2] for row in rows}] == ["sums"]
+    losses = [
+        (step, metrics["fence"], metrics["sft/loss"]) for step, metrics in logged if "sft/loss" in metrics
+    ]
+    assert losses == [
+        (1, 1, 1.1),
+        (2, 1, 2.1),
+        (3, 1, 3.1),
+        (4, 1, 4.1),
+        (3, 2, 3.2),
+        (4, 2, 4.2),
+        (5, 2, 5.2),
+    ]
+    assert [(step, metrics["val/loss"]) for step, metrics in logged if "val/loss" in metrics] == [(2, 7.0)]
+    (table,) = [
+        (step, metrics["completions/train"]) for step, metrics in logged if "completions/train" in metrics
+    ]
+    assert table[0] == 4 and [(row["completion"], row["reward"]) for row in table[1]["_value"]] == [
+        ("best", 0.75),
+        ("worst", 0.25),
+    ]
+    assert "demonstrations" in json.dumps(json.loads(config))
+
+
+def test_a_library_process_that_fails_or_ends_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SWANLAB_API_KEY", raising=False)
+    monkeypatch.setenv("SWANLAB_ROOT", str(tmp_path))
+    job = TrackedJob("sums", "default", {})
+    python = find_tracker_python("it", "swanlab")
+    settings = {"project": "sums", "workspace": None, "mode": "Online", "run_id": "a"}
+    with pytest.raises(LibraryProcessFailed, match=r"(?i)no API key|login"):
+        LibraryClient(python, "swanlab", settings, job, tmp_path)
+    client = LibraryClient(python, "swanlab", settings | {"mode": "Offline"}, job, tmp_path)
+    child = psutil.Process().children()[-1]
+    child.kill()
+    with pytest.raises(
+        LibraryProcessFailed, match=r"swanlab ended (before|during) step; the end of library\.log"
+    ):
+        client.step(1, 1, {"sft/loss": 1.0})
+    stopped = LibraryClient(
+        python, "swanlab", settings | {"mode": "Offline", "run_id": "b"}, job, tmp_path, answer_seconds=20
+    )
+    child = psutil.Process().children()[-1]
+    child.suspend()
+    stopped._answer_seconds = 0.2
+    with pytest.raises(LibraryProcessFailed, match=r"swanlab did not answer step within 0\.2 s"):
+        stopped.step(1, 1, {"sft/loss": 1.0})
+    assert not child.is_running()
+
+
+def test_a_missing_environment_is_named_before_the_job_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBEALIGN_TRACKERS", str(tmp_path))
+    with pytest.raises(
+        TrackerNotInstalled, match=rf"spec.trackers, it: trackio is not installed in {tmp_path}"
+    ):
+        track(tmp_path, {"trackio": {}})
 
 
 def test_json_lines(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Tracker contract: destinations of a job's metrics besides its own files."""
 
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -81,3 +82,13 @@ def make_tracker_folder(run_dir: Path, name: str) -> Path:
     folder = run_dir / "trackers" / name
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def get_or_create_run_id(folder: Path) -> str:
+    """Return the run id of the folder; create one when there is none."""
+    path = folder / "run-id"
+    if not path.exists():
+        draft = path.with_suffix(".draft")
+        draft.write_text(uuid.uuid4().hex[:16])
+        draft.replace(path)
+    return path.read_text()

@@ -1,16 +1,14 @@
 """Tracker that writes to a Weights & Biases run."""
 
 import os
-import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from kubealign.spec.sections.trackers import TrackerMode, WeightsAndBiasesTracker
 from kubealign_services.telemetry.trackers.completions import TABLE
-from kubealign_services.telemetry.trackers.contract import RunOutcome, TrackedJob
+from kubealign_services.telemetry.trackers.contract import RunOutcome, TrackedJob, get_or_create_run_id
 
-_RUN_ID_FILE = "run-id"
 _STEP_METRIC = "step"
 
 
@@ -65,13 +63,3 @@ class WeightsAndBiasesWriter:
     def close(self, outcome: RunOutcome) -> None:
         self._run.finish(exit_code=1 if outcome is RunOutcome.FAILED else 0)
         self._wandb.teardown()
-
-
-def get_or_create_run_id(folder: Path) -> str:
-    """Return the run id of the folder; create one when there is none."""
-    path = folder / _RUN_ID_FILE
-    if not path.exists():
-        draft = path.with_suffix(".draft")
-        draft.write_text(uuid.uuid4().hex[:16])
-        draft.replace(path)
-    return path.read_text()

@@ -15,6 +15,11 @@ CASES: list[tuple[dict[str, Any], bool]] = [
     ({"weightsAndBiases": {"mode": "Offline"}}, False),
     ({"mlflow": {}}, False),
     ({"mlflow": {"trackingUri": "https://mlflow.example"}}, True),
+    ({"swanLab": {}}, True),
+    ({"swanLab": {"mode": "Offline"}}, False),
+    ({"trackio": {}}, False),
+    ({"trackio": {"serverUrl": "https://trackio.example"}}, True),
+    ({"trackio": {"space": "acme/curves"}}, True),
 ]
 
 

@@ -1,0 +1,1 @@
+"""Program that runs in the trackers' environment; it imports nothing of kubealign."""
