@@ -34,6 +34,7 @@ from kubealign.spec.cross_field_validation import (
     TEACHERS_NEED_MIXTURE,
     UNUSED_TEACHER,
     missing_length_message,
+    reference_sample_remedy,
     unusable_teachers_message,
     unused_teacher_message,
 )
@@ -66,6 +67,8 @@ def cross_field_rules() -> Iterator[CelRule]:
         yield from _reference_rules(name, algorithm_is_set, model)
         yield from _rollout_rules(name, algorithm_is_set, model)
         yield from colocated_algorithm_rules(name, algorithm_is_set, model)
+        if model.reference_sample:
+            yield from _reference_sample_rules(name, algorithm_is_set)
         if model.rated:
             yield _ratings_rule(name, algorithm_is_set)
         if getattr(model, "data", None) == "demonstrations" and not model.turns:
@@ -105,6 +108,21 @@ def _in_flight_rules() -> Iterator[CelRule]:
             f"{name} cannot tell which weights made which token: write Drain, or set rollout.engine.torch",
             field_path=".rollout.refit.inFlight",
         )
+
+
+def _reference_sample_rules(name: str, algorithm_is_set: str) -> Iterator[CelRule]:
+    engine = "self.rollout.engine"
+    conditions = {
+        ".rollout.placement": ("self.rollout.placement == 'Own'", "set Own"),
+        ".rollout.engine": (f"has({engine}.torch)", "set torch"),
+        ".rollout.engine.torch.tensorParallel": (
+            f"(!has({engine}.torch) || {engine}.torch.tensorParallel == 1)",
+            "write 1",
+        ),
+    }
+    for path, (condition, remedy) in conditions.items():
+        message = reference_sample_remedy(name, remedy)
+        yield CelRule(implies(algorithm_is_set, condition), message, field_path=path)
 
 
 def _length_rule(name: str, algorithm_is_set: str, model: type[AlgorithmSpec]) -> CelRule:

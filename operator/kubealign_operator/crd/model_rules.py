@@ -23,6 +23,7 @@ from kubealign.spec.algorithms import (
     RLOOSpec,
     TeacherDistribution,
     WeightBounds,
+    XPOSpec,
 )
 from kubealign.spec.algorithms.on_policy_distillation import (
     HINT_REMEDY,
@@ -243,17 +244,18 @@ _DATASET_RULES = [
 
 _BETA_RULE = CelRule("!has(self.beta) || self.divergence == 'JensenShannon'", BETA_REMEDY, field_path=".beta")
 
+_WHOLE_PAIRS_RULE = CelRule(
+    "!has(self.minibatchSequences) || (self.minibatchSequences % 2 == 0 && "
+    "2 * self.promptsPerStep % self.minibatchSequences == 0)",
+    "must be even and divide 2 x promptsPerStep",
+    field_path=".minibatchSequences",
+)
+
 _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
     KL: _KL_RULES,
     RLOOSpec: [_KL_IN_REWARD_RULE],
-    OnlineDPOSpec: [
-        CelRule(
-            "!has(self.minibatchSequences) || (self.minibatchSequences % 2 == 0 && "
-            "2 * self.promptsPerStep % self.minibatchSequences == 0)",
-            "must be even and divide 2 x promptsPerStep",
-            field_path=".minibatchSequences",
-        )
-    ],
+    OnlineDPOSpec: [_WHOLE_PAIRS_RULE],
+    XPOSpec: [_WHOLE_PAIRS_RULE],
     OnPolicyDistillationSpec: [
         CelRule(
             "self.kl.placement == 'Reward' && self.kl.estimator == 'K1' && "

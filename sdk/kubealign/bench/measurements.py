@@ -65,7 +65,9 @@ class StepShape:
             )
         return cls(
             prompts=algorithm.prompts_per_step,
-            samples=algorithm.samples_per_prompt + int(algorithm.greedy_baseline),
+            samples=algorithm.samples_per_prompt
+            + int(algorithm.greedy_baseline)
+            + int(algorithm.reference_sample),
             max_sequences=rollout.engine.value.max_sequences,
             staleness=algorithm.max_staleness,
             flows=job.spec.in_flight is not InFlightPolicy.DRAIN,

@@ -82,6 +82,7 @@ def _sequences_per_step(algorithm: object) -> int:
     """Return the sequences of one step; each preference row has two."""
     prompts = getattr(algorithm, "prompts_per_step", None)
     if prompts is not None:
-        return int(prompts) * int(getattr(algorithm, "samples_per_prompt", 1))
+        samples = getattr(algorithm, "samples_per_prompt", 1) + getattr(algorithm, "reference_sample", False)
+        return int(prompts) * int(samples)
     rows = int(getattr(algorithm, "rows_per_step", 1))
     return rows * (2 if getattr(algorithm, "data", "") == "preferences" else 1)

@@ -391,6 +391,29 @@ def _check_placement(algorithm: Algorithm, rollout: Rollout, trainer: Trainer) -
         yield path, rollout.refit.in_flight, text
 
 
+def reference_sample_remedy(name: str, remedy: str) -> str:
+    """Return the error of a rollout worker that cannot have the weights of the reference as well.
+
+    Args:
+        name: Field of the algorithm in documents.
+    """
+    return f"{name} samples from the reference as well, with a second set of weights in each worker: {remedy}"
+
+
+def _check_reference_sample(algorithm: Algorithm, rollout: Rollout) -> Iterator[FieldProblem]:
+    if not algorithm.value.reference_sample:
+        return
+    name, engine = _algorithm_name(algorithm), rollout.engine
+    if rollout.placement is not RolloutPlacement.OWN:
+        yield ("rollout", "placement"), rollout.placement, reference_sample_remedy(name, "set Own")
+    if engine.torch is None:
+        path: DocumentPath = ("rollout", "engine", field_alias(Engine, engine.member))
+        yield path, engine.value, reference_sample_remedy(name, "set torch")
+    elif engine.torch.tensor_parallel != 1:
+        path = ("rollout", "engine", "torch", "tensorParallel")
+        yield path, engine.torch.tensor_parallel, reference_sample_remedy(name, "write 1")
+
+
 def _check_in_flight(rollout: Rollout) -> Iterator[FieldProblem]:
     drains = rollout.refit.in_flight in (None, InFlightPolicy.DRAIN)
     if not drains and rollout.engine.member in EXTERNAL_ENGINES:
@@ -492,6 +515,7 @@ _CHECKS: tuple[Callable[..., Iterator[FieldProblem]], ...] = (
     _check_trainer,
     _check_rollout,
     _check_placement,
+    _check_reference_sample,
     _check_in_flight,
     _check_scoring,
     _check_overlap,

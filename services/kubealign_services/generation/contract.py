@@ -11,6 +11,9 @@ from torch import Tensor
 
 from kubealign.spec.sections.rollout import InFlightPolicy
 
+#: Weight version of the tokens that the reference model generated.
+REFERENCE_VERSION = -1
+
 
 @dataclass(frozen=True)
 class SamplingParameters:
@@ -30,12 +33,16 @@ class SamplingParameters:
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """One group: `len(seeds)` samples of one prompt, which is computed once."""
+    """One group: `len(seeds)` samples of one prompt, which is computed once.
+
+    from_reference: the samples are the reference model's, not the policy's.
+    """
 
     request_id: str
     prompt_tokens: tuple[int, ...]
     seeds: tuple[int, ...]
     sampling: SamplingParameters
+    from_reference: bool = False
 
 
 class FinishReason(StrEnum):
@@ -53,7 +60,8 @@ class GeneratedSample:
     [len(tokens)]: natural logarithm, under the distribution that was sampled from (after temperature,
     top-k, top-p, forbidden end tokens and renormalisation). engine_logprobs: under the full softmax at the
     same temperature (1 where the temperature is 0). versions: the weight version that each token was
-    generated with. text: the response without the special token or the stop string that ended it.
+    generated with, REFERENCE_VERSION for samples of the reference. text: the response without the special
+    token or the stop string that ended it.
     """
 
     request_id: str

@@ -39,7 +39,7 @@ from kubealign.spec.algorithms.kl import KL, AdaptiveKL, FixedKL, KLEstimator, K
 from kubealign.spec.algorithms.on_policy import ClippedRatioSpec, OnPolicySpec
 from kubealign.spec.algorithms.on_policy_distillation import Hint, HintMessage, OnPolicyDistillationSpec
 from kubealign.spec.algorithms.online import OnlineSpec
-from kubealign.spec.algorithms.online_dpo import OnlineDPOSpec, PreferenceLoss
+from kubealign.spec.algorithms.online_dpo import OnlineDPOSpec, PreferenceLoss, SampledPairsSpec, XPOSpec
 from kubealign.spec.algorithms.policy_loss import (
     AdvantageCenter,
     AdvantageNormalization,
@@ -160,11 +160,13 @@ __all__ = [
     "SFTSpec",
     "SPINSpec",
     "SampleSelection",
+    "SampledPairsSpec",
     "ScorePooling",
     "SelfRewardingSpec",
     "SimPOSpec",
     "TeacherDistribution",
     "TrustRegion",
     "WeightBounds",
+    "XPOSpec",
     "algorithm_specs",
 ]

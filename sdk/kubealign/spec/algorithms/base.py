@@ -35,6 +35,8 @@ class AlgorithmSpec(SpecModel):
     online: ClassVar[bool] = False
     #: Needs rollout workers, even without sampled validation.
     samples: ClassVar[bool] = False
+    #: Adds one response of the reference model to the samples of each prompt.
+    reference_sample: ClassVar[bool] = False
     #: Bounds an importance ratio, by a clip range or a trust region.
     bounds_ratio: ClassVar[bool] = False
     #: Trains a critic.

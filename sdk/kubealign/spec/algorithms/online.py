@@ -53,8 +53,8 @@ class OnlineSpec(AlgorithmSpec):
 
     @property
     def sequences_per_step(self) -> int:
-        """Sequences sampled per step."""
-        return self.prompts_per_step * self.samples_per_prompt
+        """Sequences sampled per step, without greedy baselines."""
+        return self.prompts_per_step * (self.samples_per_prompt + int(self.reference_sample))
 
     @property
     def trained_sequences_per_step(self) -> int:

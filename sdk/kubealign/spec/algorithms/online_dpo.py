@@ -1,7 +1,7 @@
-"""Spec of online DPO."""
+"""Specs of the online preference methods: online DPO and XPO."""
 
 from enum import StrEnum
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
@@ -17,26 +17,15 @@ class PreferenceLoss(StrEnum):
     IPO = "Ipo"
 
 
-class OnlineDPOSpec(OnlineSpec):
-    """Online DPO (Guo et al. 2024): the best and the worst response to each prompt form a pair.
+class SampledPairsSpec(OnlineSpec):
+    """Fields of the algorithms that train on one pair of sampled responses for each prompt.
 
-    Groups whose samples all have the same reward form no pair and have no gradient. No importance weights
-    correct for older samples, which the loss does not assume to be the policy's own.
+    No importance weights correct for older samples, which the loss does not assume to be the policy's own.
     """
 
-    implementation: ClassVar[str | None] = (
-        "kubealign_services.algorithms.online.online_dpo:OnlineDPOAlgorithm"
-    )
-    #: That of DPO, whose loss it is, and of TRL's OnlineDPOConfig.
+    #: That of DPO, whose loss it is, and of TRL's OnlineDPOConfig and XPOConfig.
     learning_rate: ClassVar[float] = 5.0e-7
 
-    samples_per_prompt: int = Field(
-        2,
-        ge=2,
-        le=MAX_INT32,
-        description="Responses sampled for each prompt, of which the one with the highest and the one with "
-        "the lowest reward are trained on.",
-    )
     minibatch_sequences: int | None = Field(
         None,
         ge=2,
@@ -66,11 +55,6 @@ class OnlineDPOSpec(OnlineSpec):
         description="Penalty on responses near the length limit, subtracted before the pairs are selected; "
         "null: no penalty.",
     )
-    dynamic_sampling: DynamicSamplingSpec | None = Field(
-        None,
-        description="Replacement of groups whose samples all have the same reward; null: such groups stay "
-        "in the step, without a gradient.",
-    )
 
     @property
     def trained_sequences_per_step(self) -> int:
@@ -83,8 +67,58 @@ class OnlineDPOSpec(OnlineSpec):
         return True
 
     @model_validator(mode="after")
-    def _minibatches(self) -> "OnlineDPOSpec":
+    def _minibatches(self) -> Self:
         prompts = self.prompts_per_step
         text = f"must be even and divide 2 x promptsPerStep (2 x {prompts} = {2 * prompts})"
         require_whole_minibatches(self, text, unit=2)
         return self
+
+
+class OnlineDPOSpec(SampledPairsSpec):
+    """Online DPO (Guo et al. 2024): the best and the worst response to each prompt form a pair.
+
+    Groups whose samples all have the same reward form no pair and have no gradient. No importance weights
+    correct for older samples, which the loss does not assume to be the policy's own.
+    """
+
+    implementation: ClassVar[str | None] = (
+        "kubealign_services.algorithms.online.online_dpo:OnlineDPOAlgorithm"
+    )
+
+    samples_per_prompt: int = Field(
+        2,
+        ge=2,
+        le=MAX_INT32,
+        description="Responses sampled for each prompt, of which the one with the highest and the one with "
+        "the lowest reward are trained on.",
+    )
+    dynamic_sampling: DynamicSamplingSpec | None = Field(
+        None,
+        description="Replacement of groups whose samples all have the same reward; null: such groups stay "
+        "in the step, without a gradient.",
+    )
+
+
+class XPOSpec(SampledPairsSpec):
+    """XPO, exploratory preference optimisation (Xie et al. 2024): online DPO on pairs of a response of the
+    policy and one of the reference, with an exploration bonus that lowers the probability of the latter.
+
+    Two responses of the same reward form no pair; the bonus applies to them too. The rollout workers have the
+    weights of the reference as well.
+    """
+
+    implementation: ClassVar[str | None] = "kubealign_services.algorithms.online.xpo:XPOAlgorithm"
+    reference_sample: ClassVar[bool] = True
+
+    samples_per_prompt: int = Field(
+        1,
+        ge=1,
+        le=1,
+        description="Responses of the policy to each prompt: 1. Another one is sampled from the reference.",
+    )
+    alpha: float = Field(
+        1.0e-5,
+        ge=0,
+        description="Coefficient of the exploration bonus: the log-probability of the reference's response, "
+        "in nats, in the loss. 0: no bonus.",
+    )

@@ -21,7 +21,7 @@ from kubealign.spec.algorithms.group_relative import (
 )
 from kubealign.spec.algorithms.iterative import RejectionSamplingSpec, SelfRewardingSpec, SPINSpec
 from kubealign.spec.algorithms.on_policy_distillation import OnPolicyDistillationSpec
-from kubealign.spec.algorithms.online_dpo import OnlineDPOSpec
+from kubealign.spec.algorithms.online_dpo import OnlineDPOSpec, XPOSpec
 from kubealign.spec.algorithms.ppo import PPOSpec
 from kubealign.spec.algorithms.preference import DPOSpec, IPOSpec, KTOSpec, ORPOSpec, RPOSpec, SimPOSpec
 from kubealign.spec.algorithms.reinforce import ReinforcePlusPlusSpec, ReinforceSpec, ReMaxSpec, RLOOSpec
@@ -71,6 +71,9 @@ class Algorithm(SpecUnion):
     )
     online_dpo: OnlineDPOSpec | None = Field(
         None, description="Online DPO: preference optimisation on the best and worst of sampled responses."
+    )
+    xpo: XPOSpec | None = Field(
+        None, description="XPO: online DPO against responses of the reference, with an exploration bonus."
     )
     dpo: DPOSpec | None = Field(None, description="DPO: preference optimisation with a reference policy.")
     ipo: IPOSpec | None = Field(None, description="IPO: preference optimisation towards a fixed margin.")

@@ -101,13 +101,19 @@ class ReferenceKL:
         return current
 
 
-def add_kl_columns(minibatch: Batch, spec: KL) -> None:
-    """Add each response token's share of the mean divergence, where the step has to measure it."""
+def add_kl_columns(minibatch: Batch, spec: KL, sequences: Tensor | None = None) -> None:
+    """Add each response token's share of the mean divergence, where the step has to measure it.
+
+    Args:
+        sequences: [S], True for the samples of the policy, over which the divergence is measured; None: all.
+    """
     in_step = spec.active and spec.placement is KLPlacement.LOSS
     if in_step and "old_logprobs" not in minibatch.token_columns:
-        mask = minibatch.token("loss_mask")
+        mask, count = minibatch.token("loss_mask").bool(), len(minibatch)
+        if sequences is not None:
+            mask, count = mask & sequences[minibatch.sequence_of_token], int(sequences.sum())
         minibatch.token_columns[_KL_SHARES] = token_mean_shares(mask)
-        minibatch.scalars[_TOKENS_PER_RESPONSE] = float(mask.bool().sum()) / max(1, len(minibatch))
+        minibatch.scalars[_TOKENS_PER_RESPONSE] = float(mask.sum()) / max(1, count)
 
 
 def add_kl_metrics(terms: LossTerms, logprobs: Tensor, microbatch: Batch, spec: KL) -> LossTerms:

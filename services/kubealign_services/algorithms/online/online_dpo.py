@@ -20,10 +20,11 @@ from kubealign_services.algorithms.online.pair_selection import (
     select_pairs,
     trained_samples,
 )
-from kubealign_services.batch.auxiliary_sequences import IS_BASELINE
+from kubealign_services.batch.auxiliary_sequences import IS_BASELINE, trainable
 from kubealign_services.batch.packed import Batch
 
-_MARKS = "preference"
+#: Sequence column of the marks of `pair_selection`.
+PREFERENCE = "preference"
 
 
 class OnlineDPOAlgorithm:
@@ -43,7 +44,7 @@ class OnlineDPOAlgorithm:
     needs_reference = True
     needs_critic = False
 
-    def __init__(self, entry: spec.OnlineDPOSpec) -> None:
+    def __init__(self, entry: spec.SampledPairsSpec) -> None:
         self._entry = entry
         # beta is the coefficient of the KL penalty whose optimum DPO's loss has; here it is only measured.
         penalty = spec.FixedKL(coefficient=entry.beta)
@@ -51,10 +52,14 @@ class OnlineDPOAlgorithm:
         # With several updates the step's own passes no longer show the gap to the rollout engine.
         self.needs_old_logprobs = entry.updates_per_step > 1
 
-    def policy_objective(self) -> "SampledPairObjective":
+    def pair_loss(self) -> PairLossFunction:
+        """Return the loss of a pair that the spec names."""
         if self._entry.loss_type is spec.PreferenceLoss.IPO:
-            return SampledPairObjective(IPOAlgorithm(spec.IPOSpec(beta=self._entry.beta)).pair_loss, self._kl)
-        return SampledPairObjective(DPOAlgorithm(spec.DPOSpec(beta=self._entry.beta)).pair_loss, self._kl)
+            return IPOAlgorithm(spec.IPOSpec(beta=self._entry.beta)).pair_loss
+        return DPOAlgorithm(spec.DPOSpec(beta=self._entry.beta)).pair_loss
+
+    def policy_objective(self) -> "SampledPairObjective":
+        return SampledPairObjective(self.pair_loss(), self._kl)
 
     def value_objective(self) -> None:
         return None
@@ -68,9 +73,9 @@ class OnlineDPOAlgorithm:
         metrics = shape_rewards(batch, self._entry.overlong)
         rewards, group = batch.sequence("shaped_rewards"), batch.sequence("group")
         metrics["reward/constant_groups"] = constant_group_share(rewards, group)
-        metrics |= ReferenceKL(self._kl).measure(batch, state).metrics
+        metrics |= ReferenceKL(self._kl).measure(trainable(batch), state).metrics
         marks = select_pairs(rewards, group)
-        batch.sequence_columns[_MARKS] = marks
+        batch.sequence_columns[PREFERENCE] = marks
         batch.sequence_columns[IS_BASELINE] = (~trained_samples(marks, group)).to(torch.uint8)
         if bool((marks != UNPAIRED).any()):
             metrics["preference/chosen_score"] = float(rewards[marks == CHOSEN].mean())
@@ -93,15 +98,19 @@ class SampledPairObjective(PairwiseObjective):
 
     def prepare(self, minibatch: Batch) -> None:
         super().prepare(minibatch)
-        add_kl_columns(minibatch, self._kl)
+        add_kl_columns(minibatch, self._kl, self.policy_samples(minibatch))
         add_gap_columns(minibatch)
 
+    def policy_samples(self, minibatch: Batch) -> Tensor | None:
+        """Return True for the samples of the policy, bool [S]; None: all are."""
+        return None
+
     def shares(self, minibatch: Batch) -> Tensor:
-        return sequence_shares(minibatch, minibatch.sequence(_MARKS) != UNPAIRED)
+        return sequence_shares(minibatch, minibatch.sequence(PREFERENCE) != UNPAIRED)
 
     def chosen_indices(self, microbatch: Batch) -> Tensor:
         first = super().chosen_indices(microbatch)
-        return first + (microbatch.sequence(_MARKS)[first] == REJECTED).long()
+        return first + (microbatch.sequence(PREFERENCE)[first] == REJECTED).long()
 
     def loss(self, outputs: ModelOutputs, microbatch: Batch) -> LossTerms:
         terms = super().loss(outputs, microbatch)

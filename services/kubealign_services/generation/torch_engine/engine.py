@@ -89,12 +89,7 @@ class TorchRolloutEngine:
         Args:
             shares_cores: See `LocalModelRunner`.
         """
-
-        def local(config: Any) -> LocalModelRunner:
-            model = CausalModel(config, compute_dtype(spec.effective_precision), default_device())
-            return LocalModelRunner(model, shares_cores)
-
-        return cls.with_runner(folder, spec, local)
+        return cls.with_runner(folder, spec, lambda config: create_local_runner(config, spec, shares_cores))
 
     @classmethod
     def with_runner(
@@ -326,6 +321,21 @@ class TorchRolloutEngine:
             list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False
         )
         return str(text)
+
+
+def create_local_runner(
+    config: Any, spec: engine_spec.TorchEngineSpec, shares_cores: bool = False
+) -> LocalModelRunner:
+    """Create the runner of a model in this process, on the GPU if there is one.
+
+    Raises UnsupportedEngineModel.
+
+    Args:
+        config: Hugging Face configuration of the model.
+        shares_cores: See `LocalModelRunner`.
+    """
+    model = CausalModel(config, compute_dtype(spec.effective_precision), default_device())
+    return LocalModelRunner(model, shares_cores)
 
 
 def default_device() -> torch.device:

@@ -23,6 +23,8 @@ def check_request(
 
     if request.request_id in active_ids:
         raise refuse("one with this id is already here")
+    if request.from_reference:
+        raise refuse("from_reference is set, and this engine has the weights of the policy only")
     if not request.seeds:
         raise refuse("seeds is empty: it needs one for each sample")
     prompt = request.prompt_tokens

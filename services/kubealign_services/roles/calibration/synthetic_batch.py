@@ -41,7 +41,7 @@ def synthetic_batch(
         "truncated": torch.zeros(count, dtype=torch.uint8),
         "rewards": torch.randn(count, generator=generator),
     }
-    if algorithm.greedy_baseline:
+    if algorithm.greedy_baseline or algorithm.reference_sample:
         last = torch.arange(count) % samples == samples - 1
         batch.sequence_columns[IS_BASELINE] = last.to(torch.uint8)
     distribution = algorithm.teacher_distribution

@@ -169,6 +169,7 @@ def build_source(
         build_group_plan(job, rollout, algorithm.prompts_per_step, algorithm.samples_per_prompt),
         max_staleness=algorithm.max_staleness,
         greedy_samples=int(algorithm.greedy_baseline),
+        reference_samples=int(algorithm.reference_sample),
         # The groups of a step are requested at once, and those of later steps ahead of time.
         window=None,
     )
@@ -197,7 +198,7 @@ def build_source(
         SamplingInfo(
             rollout.sampling.temperature or 1.0,
             rollout.sampling.max_tokens,
-            plan.greedy_samples,
+            plan.auxiliary_samples,
             job.spec.in_flight is InFlightPolicy.CONTINUE,
         ),
         prefetchers,

@@ -4,12 +4,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from kubealign.spec.sections.engines import Engine
-from kubealign_services.generation.contract import Generator
-from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
+from kubealign.spec.sections.engines import Engine, TorchEngineSpec
+from kubealign_services.data.prepared import load_prepared
+from kubealign_services.generation.contract import REFERENCE_VERSION, Generator
+from kubealign_services.generation.reference_engine import EngineWithReference
+from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine, create_local_runner
+from kubealign_services.generation.torch_engine.model.causal_model import read_config
 from kubealign_services.roles.rollout.generator import SteppedGenerator
 from kubealign_services.roles.rollout.tensor_parallel import open_leader_generator
 from kubealign_services.roles.rollout.token_counter import make_token_counter
+from kubealign_services.roles.rollout.weights import read_folder_weights
 from kubealign_services.runtime.process.context import ProcessContext
 from kubealign_services.runtime.process.failures import PermanentFailure
 
@@ -24,7 +28,19 @@ async def open_generator(context: ProcessContext, engine: Engine, folder: Path) 
         PermanentFailure: The engine is not available.
     """
     observe = make_token_counter(context.metrics)
-    if engine.torch is not None and engine.torch.tensor_parallel > 1:
+    algorithm = context.job.spec.algorithm
+    if algorithm.value.reference_sample:
+        if engine.torch is None or engine.torch.tensor_parallel > 1:
+            raise PermanentFailure(
+                f"algorithm.{algorithm.member} samples from the reference: rollout.engine must be torch with "
+                "tensorParallel 1"
+            )
+        reference = load_prepared(context.settings.run_dir).model_folder("reference")
+        combined = await context.compute(
+            create_engine_with_reference, folder, reference, engine.torch, context.settings.shares_cores
+        )
+        yield SteppedGenerator(combined, context.compute, observe)
+    elif engine.torch is not None and engine.torch.tensor_parallel > 1:
         async with open_leader_generator(context, engine.torch, folder, observe) as generator:
             yield generator
     elif engine.torch is not None:
@@ -46,3 +62,26 @@ async def open_generator(context: ProcessContext, engine: Engine, folder: Path) 
         adapted, files = context.job.spec.trainer.lora is not None, context.settings.shared_memory
         async with open_external_engine(spec, folder, files, adapted, observe) as external_generator:
             yield external_generator
+
+
+def create_engine_with_reference(
+    folder: Path, reference: Path, spec: TorchEngineSpec, shares_cores: bool = False
+) -> EngineWithReference:
+    """Create an engine whose policy has no weights yet and whose reference has those of a folder.
+
+    Tokenizer and end tokens are the policy's for both. Each has half of the memory for keys and values.
+    Raises the errors of `TorchRolloutEngine.create`.
+
+    Args:
+        folder: Hugging Face folder of the policy.
+        reference: Hugging Face folder of the reference.
+        shares_cores: See `LocalModelRunner`.
+    """
+    cache_gib = None if spec.cache_gib is None else spec.cache_gib / 2
+    half = spec.model_copy(update={"cache_share": spec.cache_share / 2, "cache_gib": cache_gib})
+    # Before either engine measures the free memory, both models have theirs.
+    runner = create_local_runner(read_config(reference), spec, shares_cores)
+    policy = TorchRolloutEngine.create(folder, half, shares_cores)
+    frozen = TorchRolloutEngine.with_runner(folder, half, lambda config: runner)
+    frozen.refit(read_folder_weights(reference), REFERENCE_VERSION)
+    return EngineWithReference(policy, frozen)

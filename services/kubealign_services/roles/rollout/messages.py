@@ -1,7 +1,7 @@
 """Converts work items to engine requests and samples to rollout messages. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -30,13 +30,18 @@ def make_item_key(item: rollout_pb2.WorkItem) -> str:
 
 
 def split_into_parts(item: rollout_pb2.WorkItem) -> list[GroupPart]:
-    """Return the engine's requests for a group: the sampled ones, then the greedy ones."""
-    sampled = len(item.seeds) - item.greedy_samples
+    """Return the engine's requests for a group: the sampled ones, the greedy ones, the reference's."""
+    greedy = len(item.seeds) - item.reference_samples - item.greedy_samples
+    reference = len(item.seeds) - item.reference_samples
+    temperature = item.sampling.temperature
     parts = []
-    if sampled:
-        parts.append(GroupPart(_request(item, "", item.seeds[:sampled], item.sampling.temperature), 0))
+    if greedy:
+        parts.append(GroupPart(_request(item, "", item.seeds[:greedy], temperature), 0))
     if item.greedy_samples:
-        parts.append(GroupPart(_request(item, ":greedy", item.seeds[sampled:], 0.0), sampled))
+        parts.append(GroupPart(_request(item, ":greedy", item.seeds[greedy:reference], 0.0), greedy))
+    if item.reference_samples:
+        request = _request(item, ":reference", item.seeds[reference:], temperature)
+        parts.append(GroupPart(replace(request, from_reference=True), reference))
     return parts
 
 

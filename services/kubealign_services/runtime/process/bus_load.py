@@ -75,7 +75,7 @@ def _bounds_of_step(job: AlignmentJob) -> dict[str, Bounds]:
     algorithm = spec.algorithm.value
     distribution = algorithm.teacher_distribution
     groups = getattr(algorithm, "prompts_per_step", getattr(algorithm, "rows_per_step", 1))
-    samples = getattr(algorithm, "samples_per_prompt", 1)
+    samples = getattr(algorithm, "samples_per_prompt", 1) + getattr(algorithm, "reference_sample", False)
     if getattr(algorithm, "longest_prompt_template", 0):
         # The LLM judge gets a prompt for each sample and answers twice.
         groups, samples = groups * samples, 2

@@ -13,6 +13,7 @@ from kubealign_services.batch.codec import decode
 from kubealign_services.batch.packed import Batch, concatenate
 from kubealign_services.batch.temperatures import rollout_temperature, set_temperatures
 from kubealign_services.data.prepared import PreparedRow
+from kubealign_services.generation.contract import REFERENCE_VERSION
 from kubealign_services.roles.driver.errors import UnrecoverableError
 from kubealign_services.roles.driver.rollouts.group_tracker import RolloutGroup
 
@@ -25,13 +26,14 @@ class SamplingInfo:
 
     Args:
         temperature: Temperature of samples whose rollouts state none, 1 in place of 0.
-        greedy_samples: Number of greedy samples, the last ones of each group.
+        auxiliary_samples: Number of samples of each group, the last ones, that are marked as auxiliary:
+            greedy ones, or the reference's.
         continued: New weights continued generation over keys and values of the previous weights.
     """
 
     temperature: float
     max_tokens: int
-    greedy_samples: int = 0
+    auxiliary_samples: int = 0
     continued: bool = False
 
 
@@ -47,7 +49,7 @@ def assemble_batch(
     Token columns: loss_mask (uint8), behaviour_logprobs, engine_logprobs (float32, nats), weight_version
     (int32), and reference_logprobs (float32) if a reference, or a teacher as one, scored the samples.
     Sequence columns: group (int64, index of the prompt), truncated (uint8), reward.NAME (float64) for each of
-    `rewards`, companion (uint8) if greedy samples exist, turns and tool_errors (int32) if a workflow
+    `rewards`, companion (uint8) if auxiliary samples exist, turns and tool_errors (int32) if a workflow
     generated the samples. Scalars: max_tokens, version (of the weights that train on the batch), and
     continued (1) if generation continued across weight versions. The temperatures of the samples: see
     `batch.temperatures`.
@@ -68,9 +70,9 @@ def assemble_batch(
             part.sequence_columns["group"] = torch.tensor([index])
             truncated = rollout.finish_reason == rollout_pb2.FINISH_REASON_LENGTH
             part.sequence_columns["truncated"] = torch.tensor([truncated], dtype=torch.uint8)
-            if sampling.greedy_samples:
-                greedy = sample >= group.samples - sampling.greedy_samples
-                part.sequence_columns[IS_BASELINE] = torch.tensor([greedy], dtype=torch.uint8)
+            if sampling.auxiliary_samples:
+                is_auxiliary = sample >= group.samples - sampling.auxiliary_samples
+                part.sequence_columns[IS_BASELINE] = torch.tensor([is_auxiliary], dtype=torch.uint8)
             for name in rewards:
                 value = group.score(sample, name).reward
                 part.sequence_columns[f"reward.{name}"] = torch.tensor([value], dtype=torch.float64)
@@ -116,11 +118,16 @@ def prompt_of(sample_id: str) -> str:
 
 def compute_staleness(batch: Batch, version: int) -> torch.Tensor:
     """Return the number of versions between the oldest weights that generated a token and `version`, int64
-    [S].
+    [S]; 0 for samples of the reference, whose weights do not age.
     """
-    versions = torch.where(batch.token("loss_mask").bool(), batch.token("weight_version").long(), version)
+    versions = torch.where(_has_version(batch), batch.token("weight_version").long(), version)
     oldest = torch.full((len(batch),), version, dtype=torch.int64)
     return version - oldest.scatter_reduce(0, batch.sequence_of_token, versions, reduce="amin")
+
+
+def _has_version(batch: Batch) -> torch.Tensor:
+    """Return True for the response tokens that the policy generated, bool [T]."""
+    return batch.token("loss_mask").bool() & (batch.token("weight_version") != REFERENCE_VERSION)
 
 
 def has_mixed_versions(batch: Batch) -> torch.Tensor:
@@ -135,11 +142,11 @@ def has_mixed_versions(batch: Batch) -> torch.Tensor:
 
 
 def find_oldest_version(group: RolloutGroup) -> int:
-    """Return the oldest weight version among the group's response tokens."""
+    """Return the oldest weight version among the response tokens that the policy generated."""
     oldest: list[int] = []
     for rollout in group.rollouts.values():
         part = decode(rollout.sequence)
-        versions = part.token("weight_version")[part.token("loss_mask").bool()]
+        versions = part.token("weight_version")[_has_version(part)]
         if len(versions):
             oldest.append(int(versions.min()))
     return min(oldest, default=group.min_version)

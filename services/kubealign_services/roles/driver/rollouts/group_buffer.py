@@ -55,13 +55,20 @@ class GroupPlan:
     max_staleness: int = 0
     #: Additional greedy samples of each prompt, after the others.
     greedy_samples: int = 0
+    #: Additional samples of the reference for each prompt, after all others.
+    reference_samples: int = 0
     #: Limit of the incomplete groups; None: all groups up to the capacity are requested at once.
     window: RequestWindow | None = None
 
     @property
     def total_samples(self) -> int:
-        """Samples per prompt, greedy ones included."""
-        return self.samples_per_prompt + self.greedy_samples
+        """Samples per prompt, additional ones included."""
+        return self.samples_per_prompt + self.auxiliary_samples
+
+    @property
+    def auxiliary_samples(self) -> int:
+        """Additional samples per prompt, the last ones."""
+        return self.greedy_samples + self.reference_samples
 
     @property
     def item_lifetime(self) -> float:
@@ -301,6 +308,7 @@ class GroupBuffer:
                 min_version=group.min_version,
                 sampling=self._plan.sampling,
                 greedy_samples=self._plan.greedy_samples,
+                reference_samples=self._plan.reference_samples,
                 continuations=[
                     rollout_pb2.Continuation(tokens=tokens)
                     for tokens in self._continuations.get(group.group_id, ())

@@ -115,6 +115,7 @@ class Episode:
                 (*self._request.prompt_tokens, *response.tokens),
                 (seed,),
                 sampling,
+                self._request.from_reference,
             )
         )
         stop_string = self._find_stop(sample, stop) if sample.finish is FinishReason.STOP else None

@@ -98,7 +98,9 @@ def test_greedy_samples_are_auxiliary_sequences() -> None:
     alone = group("a", [1], 0.25).rollouts[0]
     complete.samples, complete.rollouts[1] = 2, alone
     complete.scores[1, alone.sequence.digest, "exact"] = scoring_pb2.Score(reward=0.25)
-    batch = assemble_batch([complete], ["exact"], SamplingInfo(1.0, 4, greedy_samples=1), 1, reference=None)
+    batch = assemble_batch(
+        [complete], ["exact"], SamplingInfo(1.0, 4, auxiliary_samples=1), 1, reference=None
+    )
     assert batch.sequence("companion").tolist() == [0, 1]
     assert drop_auxiliary(batch).sample_ids == ["a#0"]
     assert "companion" not in drop_auxiliary(batch).sequence_columns
