@@ -39,6 +39,8 @@ def reward(prompts, responses, **columns):
 
 SAMPLES = {"promptsPerStep": 24, "samplesPerPrompt": 6}
 SEVERAL = SAMPLES | {"minibatchSequences": 24}
+#: One response of the policy to each prompt, and one of the reference.
+PAIRS = {"promptsPerStep": 72, "minibatchSequences": 24}
 PULL = {"fixed": {"coefficient": 0.002}}
 PULL_IN_LOSS = PULL | {"placement": "Loss", "estimator": "K3"}
 WHITE = {"center": "LeaveOneOut", "scale": "Batch"}
@@ -69,6 +71,7 @@ CASES = {
     "gspo": Case(SEVERAL, above=0.7),
     "cispo": Case(SEVERAL),
     "onlineDpo": Case(SEVERAL, above=0.6),
+    "xpo": Case(PAIRS, above=0.6),
 }
 #: Methods whose loss is another case's loss with other settings or another clip.
 SIMILAR = ("reinforce", "deepseekMath", "drGrpo", "gspo", "cispo")

@@ -25,12 +25,14 @@ from kubealign_services.data.models.model_builder import build_model
 from kubealign_services.data.prepared import PreparedRow
 from kubealign_services.data.teacher_prompts import TeacherPrompts
 from kubealign_services.data.tokenization.tokenizers import train_character_tokenizer
+from kubealign_services.generation.contract import RolloutEngine
 from kubealign_services.generation.torch_engine.engine import TorchRolloutEngine
 from kubealign_services.roles.driver.metrics.batch_metrics import measure_logprob_gap
 from kubealign_services.roles.driver.rollouts.batch_assembly import SamplingInfo, assemble_batch
 from kubealign_services.roles.driver.rollouts.dynamic_sampling import DynamicSamplingFilter
 from kubealign_services.roles.driver.rollouts.group_tracker import RolloutGroup
 from kubealign_services.roles.driver.rollouts.work_items import derive_sample_seed, to_sampling_proto
+from kubealign_services.roles.rollout.engine_factory import create_engine_with_reference
 from kubealign_services.roles.rollout.messages import split_into_parts, to_rollout
 from kubealign_services.scoring.combination import combine_rewards
 from kubealign_services.training.contract import Head, UpdatePlan
@@ -100,7 +102,11 @@ class OnlineLearner:
             precision = trainer.backend.value.precision
             self._reference = FrozenTorchModel.load(reference or policy, Head.LANGUAGE_MODEL, precision, 8192)
         engine = EngineSpec.model_validate({"maxSequences": 256} | task.engine)
-        self._engine = TorchRolloutEngine.create(policy, engine)
+        self._engine: RolloutEngine
+        if self.spec.reference_sample:
+            self._engine = create_engine_with_reference(policy, reference or policy, engine)
+        else:
+            self._engine = TorchRolloutEngine.create(policy, engine)
         self._state: dict[str, float] = {}
         self._moments: dict[str, dict[str, float]] = {}
         self._order = self._prompts()
@@ -112,6 +118,10 @@ class OnlineLearner:
     @property
     def version(self) -> int:
         return len(self.figures)
+
+    @property
+    def _auxiliary_samples(self) -> int:
+        return int(self.spec.greedy_baseline) + int(self.spec.reference_sample)
 
     def learn(self, steps: int) -> list[float]:
         """Run further steps. Return the mean reward of every step so far."""
@@ -125,7 +135,7 @@ class OnlineLearner:
         while len(self._waiting) <= min(self.spec.max_staleness, self.version):
             self._waiting.append(self._groups())
         groups = self._waiting.popleft()
-        sampled = SamplingInfo(1.0, self._task.max_tokens, int(self.spec.greedy_baseline))
+        sampled = SamplingInfo(1.0, self._task.max_tokens, self._auxiliary_samples)
         batch = assemble_batch(groups, ["task"], sampled, self.version, reference=None)
         figures: dict[str, float] = {"data/uninformative_groups": float(self._dynamic.dropped)}
         rewards = [_REWARD] if self.spec.needs_rewards else []
@@ -187,7 +197,7 @@ class OnlineLearner:
             epoch += 1
 
     def _sampled(self, names: Sequence[str]) -> list[RolloutGroup]:
-        count = self.spec.samples_per_prompt + int(self.spec.greedy_baseline)
+        count = self.spec.samples_per_prompt + self._auxiliary_samples
         sampling = to_sampling_proto(SamplingSpec(max_tokens=self._task.max_tokens))
         groups: dict[str, RolloutGroup] = {}
         asked: dict[str, tuple[rollout_pb2.WorkItem, int]] = {}
@@ -201,6 +211,7 @@ class OnlineLearner:
                 seeds=[derive_sample_seed(self._seed, "train", name, 0, sample) for sample in range(count)],
                 sampling=sampling,
                 greedy_samples=int(self.spec.greedy_baseline),
+                reference_samples=int(self.spec.reference_sample),
                 columns=json.dumps({"prompt": prompt, "columns": {}}).encode(),
                 purpose="train",
             )

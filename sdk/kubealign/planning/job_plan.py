@@ -231,7 +231,10 @@ class _JobPlanner:
     def _rollout(self) -> ProcessRequirements:
         rollout = self.spec.effective_rollout
         assert rollout is not None
-        memory = engine_memory(self.shape, rollout.engine, rollout.sampling, self.work, self.machine)
+        reference = self._reference() if self.spec.algorithm.value.reference_sample else None
+        memory = engine_memory(
+            self.shape, rollout.engine, rollout.sampling, self.work, self.machine, reference
+        )
         notes = []
         if memory.sequences < memory.allowed:
             notes.append(

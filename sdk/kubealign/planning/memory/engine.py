@@ -48,12 +48,21 @@ def cache_bytes(shape: ModelShape, tokens: int, precision: Precision, tensor: in
 
 
 def engine_memory(
-    shape: ModelShape, engine: Engine, sampling: SamplingSpec, work: Workload, machine: Machine
+    shape: ModelShape,
+    engine: Engine,
+    sampling: SamplingSpec,
+    work: Workload,
+    machine: Machine,
+    reference: ModelShape | None = None,
 ) -> EngineMemoryEstimate:
-    """Return the memory of the engine in the spec on this machine."""
+    """Return the memory of the engine in the spec on this machine.
+
+    Args:
+        reference: Reference model that the engine samples from as well; None: only from the policy.
+    """
     member = engine.value
     if isinstance(member, TorchEngineSpec | TritonEngineSpec):
-        return _built_in_engine(shape, member, sampling, work, machine)
+        return _built_in_engine(shape, member, sampling, work, machine, reference)
     assert isinstance(member, TensorRTLLMEngineSpec | VllmEngineSpec)
     return _external_engine(shape, member, work, machine)
 
@@ -64,6 +73,7 @@ def _built_in_engine(
     sampling: SamplingSpec,
     work: Workload,
     machine: Machine,
+    reference: ModelShape | None,
 ) -> EngineMemoryEstimate:
     """Return the memory of kubealign's own engine.
 
@@ -71,12 +81,16 @@ def _built_in_engine(
     sequences at maximum length, or for as many as fit in the cache's share of the memory; and the logits
     of all sequences: in fp32 as computed, scaled, as log-probabilities, and twice cumulated in fp64; with
     top-k or top-p sorted with their order instead. On a CPU without top-k and top-p only the logits
-    themselves.
+    themselves. A reference has weights and cache pages as well, in half of the cache's share; policy and
+    reference compute one after the other.
     """
     tensor = engine.tensor_parallel if isinstance(engine, TorchEngineSpec) else 1
     on_gpu = machine.device is Device.GPU
     process = CUDA_CONTEXT_BYTES if on_gpu else PROCESS_BYTES
-    weights = _weight_bytes(shape, engine.effective_precision, tensor) * (1 if on_gpu else 2)
+    shapes = [shape] if reference is None else [shape, reference]
+    weights = [
+        _weight_bytes(each, engine.effective_precision, tensor) * (1 if on_gpu else 2) for each in shapes
+    ]
     is_truncated = sampling.top_k > 0 or sampling.top_p < 1
     number = 52 if is_truncated else 28 if on_gpu else 4
     logits = number * engine.max_sequences * shape.vocabulary
@@ -85,19 +99,21 @@ def _built_in_engine(
         shape, max(prompts, work.prompt), engine.effective_precision, has_vocabulary=False
     )
     positions = -(-work.sequence // PAGE_TOKENS) * PAGE_TOKENS
-    each = cache_bytes(shape, positions, engine.effective_precision, tensor)
-    cache_room = int(engine.cache_share * max(0, machine.memory - process - weights))
+    cache_room = int(engine.cache_share * max(0, machine.memory - process - sum(weights)))
     if engine.cache_gib is not None:
         cache_room = int(engine.cache_gib * GIB)
-    sequences = min(engine.max_sequences, cache_room // each)
+    caches = [cache_bytes(each, positions, engine.effective_precision, tensor) for each in shapes]
+    counts = [min(engine.max_sequences, cache_room // len(shapes) // each) for each in caches]
+    sequences = min(counts)
     return EngineMemoryEstimate(
         MemoryPeak(
             "a step",
             {
                 "process": process,
-                "weights": weights,
+                "weights": weights[0],
+                **({} if reference is None else {"reference": weights[1]}),
                 # If no sequence fits, the plan shows the memory of one sequence.
-                "cache": each * max(1, sequences),
+                "cache": sum(each * max(1, count) for each, count in zip(caches, counts, strict=True)),
                 "activations": max(logits, -(-forward // tensor)),
             },
         ),

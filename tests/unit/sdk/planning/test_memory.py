@@ -211,6 +211,18 @@ def test_the_built_in_engine_limits_sequences_to_its_memory() -> None:
     assert (memory.sequences, memory.peak.parts["cache"]) == (0, each)
 
 
+def test_a_reference_in_the_engine_has_weights_and_half_of_the_cache() -> None:
+    each, weights = cache_bytes(SHAPE, -(-WORK.sequence // 16) * 16, FP32), 4 * parameter_counts.total(SHAPE)
+    engine = Engine(torch=TorchEngineSpec(max_sequences=8, cache_share=0.5))
+    room = Machine(memory=CUDA_CONTEXT_BYTES + 2 * weights + 13 * each)
+    memory = engine_memory(SHAPE, engine, SamplingSpec(), WORK, room, reference=SHAPE)
+    assert (memory.peak.parts["weights"], memory.peak.parts["reference"]) == (weights, weights)
+    # Half of thirteen is six and a half, of which each of both has three and a quarter.
+    assert (memory.sequences, memory.peak.parts["cache"]) == (3, 2 * 3 * each)
+    alone = engine_memory(SHAPE, engine, SamplingSpec(), WORK, room)
+    assert memory.peak.parts["activations"] == alone.peak.parts["activations"]
+
+
 def test_external_engines_use_the_remaining_memory() -> None:
     machine = Machine(memory=2 * CUDA_CONTEXT_BYTES)
     vllm = engine_memory(SHAPE, Engine(vllm=VllmEngineSpec(memory_share=0.9)), SamplingSpec(), WORK, machine)

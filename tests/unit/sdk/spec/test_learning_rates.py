@@ -24,6 +24,7 @@ EXPECTED = {
     "spin": 5e-7,
     "self_rewarding": 5e-7,
     "online_dpo": 5e-7,
+    "xpo": 5e-7,
     "orpo": 8e-6,
 } | dict.fromkeys(
     [

@@ -14,6 +14,7 @@ from kubealign_services.algorithms.losses.surrogate import BoundedWeight, Clippe
 from kubealign_services.algorithms.losses.trust_region import make_trust_region
 from kubealign_services.algorithms.losses.value_objective import ValueObjective
 from kubealign_services.algorithms.online.online_dpo import OnlineDPOAlgorithm
+from kubealign_services.algorithms.online.xpo import XPOAlgorithm
 from kubealign_services.batch.auxiliary_sequences import drop_auxiliary
 from kubealign_services.batch.packed import Batch
 from support.batches import random_batch
@@ -64,6 +65,16 @@ def pairs(algorithm: OnlineDPOAlgorithm) -> Batch:
     result = random_batch([3, 1, 4, 2, 2, 5, 1, 3, 2], [0, 0, 0, 1, 1, 1, 2, 2, 2], seed=1)
     del result.token_columns["old_logprobs"]
     result.sequence_columns["rewards"][3:6] = 0.5
+    algorithm.advantages(result, {})
+    return drop_auxiliary(result)
+
+
+def pairs_with_reference(algorithm: XPOAlgorithm) -> Batch:
+    """Pairs of a sample of the policy and one of the reference, one of which has equal rewards."""
+    result = random_batch([3, 1, 4, 2, 2, 5], [0, 0, 1, 1, 2, 2], seed=1)
+    del result.token_columns["old_logprobs"]
+    result.sequence_columns["rewards"][2:4] = 0.5
+    result.sequence_columns["companion"] = torch.tensor([0, 1] * 3, dtype=torch.uint8)
     algorithm.advantages(result, {})
     return drop_auxiliary(result)
 
@@ -120,6 +131,8 @@ def cases() -> dict[str, tuple[Objective, Callable[[], Batch]]]:
     for loss_type in spec.PreferenceLoss:
         algorithm = OnlineDPOAlgorithm(spec.OnlineDPOSpec(samples_per_prompt=3, loss_type=loss_type))
         result[f"online-dpo-{loss_type}"] = algorithm.policy_objective(), partial(pairs, algorithm)
+        exploring = XPOAlgorithm(spec.XPOSpec(loss_type=loss_type, alpha=0.1))
+        result[f"xpo-{loss_type}"] = exploring.policy_objective(), partial(pairs_with_reference, exploring)
     for member in spec.TrustRegion.model_fields:
         region = spec.TrustRegion.model_validate({member: TRUST_REGIONS.get(member, {})})
         surrogate = make_trust_region(region, spec.Clip())

@@ -66,6 +66,20 @@ def test_the_last_samples_are_greedy_if_the_item_asks_for_it() -> None:
     assert message.temperature == 0.5  # that of its group
 
 
+def test_the_last_samples_are_the_reference_s_if_the_item_asks_for_it() -> None:
+    item = rollout_pb2.WorkItem()
+    item.CopyFrom(ITEM)
+    del item.seeds[:]
+    item.seeds.extend([11, 12, 13, 14])
+    item.greedy_samples, item.reference_samples = 1, 1
+    parts = split_into_parts(item)
+    assert [part.first_sample for part in parts] == [0, 2, 3]
+    assert [part.request.seeds for part in parts] == [(11, 12), (13,), (14,)]
+    assert [part.request.from_reference for part in parts] == [False, False, True]
+    assert [part.request.sampling.temperature for part in parts] == [0.5, 0.0, 0.5]
+    assert len({part.request.request_id for part in parts}) == 3
+
+
 def test_columns_are_aligned_with_their_tokens() -> None:
     rollout = to_rollout(ITEM, SAMPLE, "rollout-0")
     sequence = decode(rollout.sequence)

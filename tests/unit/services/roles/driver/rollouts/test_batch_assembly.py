@@ -14,6 +14,7 @@ from kubealign_services.roles.driver.rollouts.batch_assembly import (
     assemble_batch,
     compute_staleness,
     find_oldest_version,
+    has_mixed_versions,
 )
 from kubealign_services.roles.driver.rollouts.group_tracker import RolloutGroup
 
@@ -86,6 +87,16 @@ def test_staleness_counts_from_the_oldest_response_token() -> None:
     # trained at version 4: the oldest tokens are of versions 1 and 4
     assert compute_staleness(batch, 4).tolist() == [3, 0]
     assert find_oldest_version(group("a", [3, 1], 0.0)) == 1
+
+
+def test_samples_of_the_reference_do_not_age() -> None:
+    complete = group("a", [4, 5], 0.0)
+    complete.rollouts[1] = group("a", [-1, -1, -1], 0.0).rollouts[0]
+    complete.scores[1, complete.rollouts[1].sequence.digest, "exact"] = scoring_pb2.Score(reward=0.25)
+    batch = assemble_batch([complete], ["exact"], SAMPLED, 6, reference=None)
+    assert compute_staleness(batch, 6).tolist() == [2, 0]
+    assert has_mixed_versions(batch).tolist() == [True, False]
+    assert find_oldest_version(complete) == 4
 
 
 def test_reference_logprobs_of_another_length_are_rejected() -> None:
