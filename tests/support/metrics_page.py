@@ -30,6 +30,7 @@ ASKED_FOR = (
     "reward/source/",
     "data/source/",
     "curriculum/",
+    "rollout/reference_gap_mean",
     "rollout/turns",
     "rollout/tool_errors",
 )

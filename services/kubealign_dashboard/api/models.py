@@ -150,7 +150,9 @@ class SampleItem(ApiModel):
     response: str = Field(examples=["42"])
     reward: float | None = Field(examples=[1.0])
     rewards: dict[str, float | None] = Field(description="Reward by source.", examples=[{"right": 1.0}])
-    weight_version: int = Field(description="Version of the weights that generated it.", examples=[11])
+    weight_version: int = Field(
+        description="Version of the weights that generated it; -1: the reference's.", examples=[11]
+    )
     truncated: bool = Field(description="True: cut off at the maximum length.")
     group_id: str = Field(description="Equal for all responses to one prompt.", examples=["g-12-4"])
     purpose: str = Field(description="train, validation, stage or judge.", examples=["train"])

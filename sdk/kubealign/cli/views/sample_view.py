@@ -16,7 +16,8 @@ def sample_view(sample: SampleRecord) -> RenderableType:
         head.append("  reward ", style="dim").append(
             format_number(sample.reward), style=_reward_style(sample.reward)
         )
-    head.append("  weights ", style="dim").append(str(sample.weight_version))
+    weights = str(sample.weight_version) if sample.weight_version >= 0 else "reference"
+    head.append("  weights ", style="dim").append(weights)
     if sample.purpose not in ("", "train"):
         head.append(f"  {escape_control(sample.purpose)}", style="cyan")
     if sample.truncated:
