@@ -91,6 +91,8 @@ def measure(
     before = trained.values + trained.logprobs * (2 if scored_by_trainer else 1)
     if job.spec.trainer.ranks > 1:
         assumed.append(f"{job.spec.trainer.ranks} ranks of the trainer, as many times as fast as one")
+    if job.spec.algorithm.value.reference_sample:
+        assumed.append("samples of the reference in the same passes as the policy's")
     return SizingMeasurements(
         source=f"measured here, with {threads} threads each",
         passes=decoding.passes,

@@ -18,7 +18,7 @@ export function sampleCard(sample, heading) {
 function facts(sample) {
   const rewards = Object.entries(sample.rewards ?? {});
   const pairs = [["Reward", number(sample.reward)], ...rewards.map(([name, value]) => [`Reward ${name}`, number(value)]),
-    ["Weight version", String(sample.weightVersion ?? "–")], ["Step", String(sample.step)],
+    ["Weight version", sample.weightVersion < 0 ? "reference" : String(sample.weightVersion ?? "–")], ["Step", String(sample.step)],
     sample.tokens?.length && ["Tokens", String(sample.tokens.length)], sample.groupId && ["Group", sample.groupId]];
   return h("dl", { class: "facts" }, pairs.filter(Boolean).map(([name, value]) => h("div", {}, h("dt", {}, name),
     h("dd", {}, value))));
