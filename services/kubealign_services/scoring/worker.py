@@ -7,17 +7,23 @@ with the cause.
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Container, Sequence
 from typing import Any
 
 from kubealign.v1 import rollout_pb2, scoring_pb2
 from kubealign_services.messaging.ack_keepalive import extend_ack_deadline
-from kubealign_services.messaging.contract import Bus
+from kubealign_services.messaging.contract import Bus, Delivery
 from kubealign_services.telemetry.rates import BusyShare, Rate
 
 #: Most rollouts that a worker pulls at a time: they are scored in one call.
 MAX_PULL_COUNT = 64
 _PULL_SECONDS = 5.0
+#: After a pull of fewer rollouts than it may pull, a worker waits for more: this many times the duration of
+#: its last call, and at most this many seconds. Calls for single samples would take the processor from the
+#: rollout workers again and again.
+_GATHERING_CALLS = 3.0
+_MAX_GATHERING_SECONDS = 0.1
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +65,8 @@ class ScoreWorker:
         self._scored = 0
         self._rate = Rate()
         self._busy = BusyShare()
+        # Duration of the last call of the scorer, in seconds.
+        self._call_seconds = 0.0
 
     def heartbeat(self) -> dict[str, Any]:
         """Return the heartbeat payload: see docs/metrics.md."""
@@ -71,7 +79,7 @@ class ScoreWorker:
     async def run(self) -> None:
         """Work until cancelled."""
         while True:
-            deliveries = await self._bus.pull("rollouts", self._consumer, self._pull_count, _PULL_SECONDS)
+            deliveries = await self._gather()
             if not deliveries:
                 continue
             self.running = len(deliveries)
@@ -83,6 +91,16 @@ class ScoreWorker:
             for delivery in deliveries:
                 await delivery.ack()
             self.running = 0
+
+    async def _gather(self) -> list[Delivery]:
+        """Pull the rollouts that wait, or the first that arrives and those that follow it shortly."""
+        deliveries = await self._bus.pull("rollouts", self._consumer, self._pull_count, _PULL_SECONDS)
+        left = self._pull_count - len(deliveries)
+        pause = min(_GATHERING_CALLS * self._call_seconds, _MAX_GATHERING_SECONDS)
+        if deliveries and left and pause:
+            await asyncio.sleep(pause)
+            deliveries += await self._bus.pull("rollouts", self._consumer, left, 0.0)
+        return deliveries
 
     async def _publish(self, score: scoring_pb2.Score) -> None:
         await self._bus.publish("scores", score.SerializeToString(), message_id(score))
@@ -100,8 +118,10 @@ class ScoreWorker:
         ]
         if not current:
             return []
+        started = time.monotonic()
         with self._busy.measure():
             scores = await self._scorer(current)
+        self._call_seconds = time.monotonic() - started
         self._scored += len(scores)
         return scores
 

@@ -7,6 +7,7 @@ import pytest
 
 from kubealign.spec.job import AlignmentJob
 from kubealign.v1 import rollout_pb2, scoring_pb2
+from kubealign_services.messaging.contract import Delivery
 from kubealign_services.messaging.memory import MemoryBus
 from kubealign_services.scoring.serving import count_replicas, pull_count
 from kubealign_services.scoring.worker import MAX_PULL_COUNT, ScoreWorker
@@ -52,6 +53,50 @@ async def test_scores_are_published_concurrently() -> None:
         worker.cancel()
         await asyncio.gather(worker, return_exceptions=True)
     assert sorted(result) == list(range(_SAMPLES))
+
+
+class _Trickle(MemoryBus):
+    """A bus to which a rollout is added each time the worker has pulled one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.added: list[int] = []
+
+    async def pull(self, subject: str, consumer: str, count: int, timeout: float) -> list[Delivery]:
+        deliveries = await super().pull(subject, consumer, count, timeout)
+        if subject == "rollouts" and deliveries:
+            await self.add(len(self.added))
+        return deliveries
+
+    async def add(self, sample: int) -> None:
+        if sample < _SAMPLES:
+            self.added.append(sample)
+            rollout = rollout_pb2.Rollout(fence=1, group_id="0/1", sample=sample, purpose="train")
+            await self.publish("rollouts", rollout.SerializeToString(), str(sample))
+
+
+async def test_rollouts_that_follow_shortly_are_scored_with_the_first() -> None:
+    """A worker whose calls take long waits for more than one rollout; the first call has no precedent."""
+    bus = _Trickle()
+    await bus.add(0)
+    calls: list[list[int]] = []
+    done = asyncio.Event()
+
+    async def score(rollouts: Sequence[rollout_pb2.Rollout]) -> list[scoring_pb2.Score]:
+        calls.append([each.sample for each in rollouts])
+        await asyncio.sleep(0.02)
+        if sum(map(len, calls)) == _SAMPLES:
+            done.set()
+        return await _score(rollouts)
+
+    worker = asyncio.create_task(ScoreWorker(bus, "reward-even", frozenset({"train"}), score).run())
+    try:
+        async with asyncio.timeout(_SECONDS):
+            await done.wait()
+    finally:
+        worker.cancel()
+        await asyncio.gather(worker, return_exceptions=True)
+    assert calls == [[0], [1, 2], [3, 4]]
 
 
 async def test_only_rollouts_of_the_given_prompts_are_scored() -> None:
