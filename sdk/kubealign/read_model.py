@@ -63,7 +63,8 @@ class SampleRecord:
     prompt: str
     response: str
     reward: float | None = None
-    rewards: dict[str, float] = field(default_factory=dict)
+    #: By source; None: the reward does not apply to the sample.
+    rewards: dict[str, float | None] = field(default_factory=dict)
     weight_version: int = 0
     truncated: bool = False
     group_id: str = ""
@@ -246,7 +247,7 @@ def parse_sample(entry: str, step: int, document: Mapping[str, Any]) -> SampleRe
         rewards={
             name: number
             for name, value in (document.get("rewards") or {}).items()
-            if (number := parse_number(value)) is not None
+            if (number := parse_number(value)) is not None or value is None
         },
         weight_version=int(document.get("weight_version") or 0),
         truncated=bool(document.get("truncated", False)),

@@ -28,10 +28,12 @@ from kubealign.spec.cross_field_validation import (
     NO_STEPS_TO_OVERLAP,
     NO_TEACHERS_TO_NAME,
     READS_ALL_ROWS,
+    REWARD_SOURCES_NEED_MIXTURE,
     TEACHER_AND_TEACHERS,
     TEACHER_IS_NO_REFERENCE,
     TEACHERS_ARE_NO_REFERENCE,
     TEACHERS_NEED_MIXTURE,
+    UNSCORED_SOURCE,
     UNUSED_TEACHER,
     missing_length_message,
     reference_sample_remedy,
@@ -83,6 +85,7 @@ def cross_field_rules() -> Iterator[CelRule]:
         yield from _overlap_rules(name, algorithm_is_set, model)
     yield from _adapter_rules()
     yield from _several_teachers_rules()
+    yield from _reward_sources_rules()
     yield from colocated_rollout_rules()
     yield from _in_flight_rules()
     yield CelRule(
@@ -231,6 +234,43 @@ def _reward_rules(name: str, algorithm_is_set: str, use: Requirement) -> Iterato
         remedy = "remove them (validation.sampling.scores measures samples)"
         message = f"{name} does not use rewards: {remedy}"
         yield CelRule(implies(algorithm_is_set, "self.rewards.size() == 0"), message, field_path=".rewards")
+
+
+#: Condition that the prompts are a mixture.
+_HAS_PROMPT_MIXTURE = "has(self.data.prompts) && has(self.data.prompts.mixture)"
+
+
+def _reward_sources_rules() -> Iterator[CelRule]:
+    """Yield the rules of the sources of prompts that a reward scores."""
+    yield CelRule(
+        f"({_HAS_PROMPT_MIXTURE}) || self.rewards.all(r, !has(r.sources))",
+        f"sources of a reward: {REWARD_SOURCES_NEED_MIXTURE}",
+        field_path=".rewards",
+    )
+    yield CelRule(
+        implies(
+            _HAS_PROMPT_MIXTURE,
+            "self.rewards.all(r, !has(r.sources) || "
+            "r.sources.all(source, self.data.prompts.mixture.exists(entry, entry.name == source)))",
+        ),
+        "each of a reward's sources must be the name of an entry of data.prompts.mixture",
+        field_path=".rewards",
+    )
+    # One rule for all algorithms: the API server limits the estimated cost of all rules together.
+    needs_rewards = " || ".join(
+        f"has(self.algorithm.{field_alias(Algorithm, member)})"
+        for member, field in Algorithm.model_fields.items()
+        if getattr(nested_model(field.annotation), "rewards", None) is Requirement.NEEDED
+    )
+    yield CelRule(
+        implies(
+            f"({needs_rewards}) && self.rewards.size() > 0 && {_HAS_PROMPT_MIXTURE}",
+            "self.data.prompts.mixture.all(entry, "
+            "self.rewards.exists(r, !has(r.sources) || entry.name in r.sources))",
+        ),
+        UNSCORED_SOURCE,
+        field_path=".data.prompts.mixture",
+    )
 
 
 def _curriculum_rules(name: str, algorithm_is_set: str, model: type[AlgorithmSpec]) -> Iterator[CelRule]:
@@ -398,8 +438,7 @@ _HAS_TEACHERS = "self.teachers.size() > 0"
 
 def _several_teachers_rules() -> Iterator[CelRule]:
     """Yield the rules of `teachers` and of the sources of prompts that name one of them."""
-    prompts = "self.data.prompts"
-    has_mixture = f"has({prompts}) && has({prompts}.mixture)"
+    prompts, has_mixture = "self.data.prompts", _HAS_PROMPT_MIXTURE
     yield CelRule(implies(_HAS_TEACHERS, "!has(self.teacher)"), TEACHER_AND_TEACHERS, field_path=".teacher")
     yield CelRule(
         implies(_HAS_TEACHERS, "!has(self.reference)"), TEACHERS_ARE_NO_REFERENCE, field_path=".reference"

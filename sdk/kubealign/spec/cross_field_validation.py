@@ -61,6 +61,10 @@ HINT_NEEDS_CHAT = "text prompts have no system message: set User, or data.prompt
 TEACHER_IS_NO_REFERENCE = "with distribution the teacher is teacher.model"
 TEACHERS_ARE_NO_REFERENCE = "teachers names the teachers: remove it"
 
+#: Errors of rewards of some sources of prompts.
+REWARD_SOURCES_NEED_MIXTURE = "there are no sources to choose from: set data.prompts.mixture, or remove it"
+UNSCORED_SOURCE = "no reward scores the responses to this source: name it in the sources of one"
+
 #: Errors of several teachers.
 TEACHER_AND_TEACHERS = "teachers names the teachers: remove teacher, or remove teachers"
 TEACHERS_NEED_MIXTURE = "each source of prompts names its teacher: set mixture in place of source"
@@ -135,6 +139,26 @@ def _check_rewards(algorithm: Algorithm, rewards: list[Reward]) -> Iterator[Fiel
         if reward.placement is RewardPlacement.WITH_CRITIC and not algorithm.value.critic:
             path = ("rewards", index, "placement")
             yield path, reward.placement, f"{_algorithm_name(algorithm)} has no critic: set Own"
+
+
+def _check_reward_sources(algorithm: Algorithm, data: Data, rewards: list[Reward]) -> Iterator[FieldProblem]:
+    mixture = None if data.prompts is None else data.prompts.mixture
+    if mixture is None:
+        for index, reward in enumerate(rewards):
+            if reward.sources is not None:
+                yield ("rewards", index, "sources"), reward.sources, REWARD_SOURCES_NEED_MIXTURE
+        return
+    names = [entry.name for entry in mixture]
+    for index, reward in enumerate(rewards):
+        for position, source in enumerate(reward.sources or ()):
+            if source not in names:
+                path = ("rewards", index, "sources", position)
+                allowed = f"write one of {', '.join(names)}"
+                yield path, source, f"names no source of data.prompts.mixture: {allowed}"
+    if rewards and algorithm.value.needs_rewards:
+        for index, name in enumerate(names):
+            if not any(reward.scores_source(name) for reward in rewards):
+                yield ("data", "prompts", "mixture", index, "name"), name, UNSCORED_SOURCE
 
 
 def _check_dynamic_sampling(algorithm: Algorithm, rewards: list[Reward]) -> Iterator[FieldProblem]:
@@ -498,6 +522,7 @@ _CHECKS: tuple[Callable[..., Iterator[FieldProblem]], ...] = (
     _check_length,
     _check_data,
     _check_rewards,
+    _check_reward_sources,
     _check_dynamic_sampling,
     _check_names,
     _check_critic,

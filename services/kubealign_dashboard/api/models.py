@@ -149,7 +149,10 @@ class SampleItem(ApiModel):
     prompt: str = Field(examples=["12+30="])
     response: str = Field(examples=["42"])
     reward: float | None = Field(examples=[1.0])
-    rewards: dict[str, float | None] = Field(description="Reward by source.", examples=[{"right": 1.0}])
+    rewards: dict[str, float | None] = Field(
+        description="Reward by source; null: it does not apply to the response.",
+        examples=[{"right": 1.0, "style": None}],
+    )
     weight_version: int = Field(
         description="Version of the weights that generated it; -1: the reference's.", examples=[11]
     )

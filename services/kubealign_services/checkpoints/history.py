@@ -20,7 +20,7 @@ class TrainedStep(BaseModel):
 
     prompts: ids of the prompts trained on; empty for a step without prompts. dropped: with a curriculum, ids
     of the prompts that dynamic sampling dropped from the step. mean_rewards: with a curriculum, the mean
-    reward of each of `prompts`, then of each of `dropped`.
+    reward of each of `prompts`, then of each of `dropped`; None: the reward applies to none of its samples.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -30,7 +30,7 @@ class TrainedStep(BaseModel):
     version: int
     prompts: list[str]
     dropped: list[str] = []
-    mean_rewards: list[float] = []
+    mean_rewards: list[float | None] = []
 
     def to_line(self) -> bytes:
         """Return the line of the step, without fields that only a curriculum sets if there is none."""

@@ -1,12 +1,13 @@
 """Combination of rewards by source to one reward per sequence: standardised, clipped, weighted, summed.
 
-Pure but for `state`.
+Pure but for `state` and a warning.
 
 The state holds the moments of each source's rewards, as JSON: name -> {count, mean, squares}, where
 squares is the sum of squared distances from the mean. Batches are merged by Chan, Golub and LeVeque 1979,
 so resuming loses nothing.
 """
 
+import logging
 import math
 from collections.abc import MutableMapping, Sequence
 
@@ -16,12 +17,34 @@ from torch import Tensor
 from kubealign.spec.sections.rewards import Reward, RewardStandardization
 from kubealign_services.batch.auxiliary_sequences import trainable_mask
 from kubealign_services.batch.packed import Batch
-from kubealign_services.batch.reward_columns import TRANSFORMED, WEIGHT
+from kubealign_services.batch.reward_columns import RAW, TRANSFORMED, WEIGHT, applies_to, is_unrewarded
 
 Moments = dict[str, float]
 
 # A standard deviation below this share of the mean is rounding error.
 _ROUNDING = 1e-9
+
+log = logging.getLogger(__name__)
+
+
+class _UnrewardedWarning:
+    """Warning about the first sample of the process to which no reward applies."""
+
+    def __init__(self) -> None:
+        self._is_logged = False
+
+    def log_once(self, sample: str) -> None:
+        """Log the sample unless another one has been logged."""
+        if not self._is_logged:
+            self._is_logged = True
+            log.warning(
+                "no reward applies to a sample, so its reward is 0; all such samples are counted in "
+                "reward/unrewarded_share",
+                extra={"sample": sample},
+            )
+
+
+_unrewarded_warning = _UnrewardedWarning()
 
 
 def combine_rewards(
@@ -32,14 +55,18 @@ def combine_rewards(
 
     The summands stay known: sequence columns transformed.NAME (float32 [S]), and scalars weight.NAME.
 
-    Reads the sequence columns reward.NAME (any floating dtype [S]) and truncated (uint8 [S]). For each
-    source: (reward - mean) / std, then the clip, then truncated_value in place of the reward of truncated
-    responses, which do not count in the moments. A source whose rewards are all equal is divided by 1, and
-    firstSteps keeps counting until they differ: a standard deviation of zero would be kept for ever.
+    Reads the sequence columns reward.NAME (any floating dtype [S]), applies.NAME (uint8 [S], see
+    `reward_columns`) and truncated (uint8 [S]). For each source: (reward - mean) / std, then the clip, then
+    truncated_value in place of the reward of truncated responses, which do not count in the moments. A source
+    whose rewards are all equal is divided by 1, and firstSteps keeps counting until they differ: a standard
+    deviation of zero would be kept for ever. A source adds 0 to the sequences to which it does not apply;
+    these count in none of its moments and metrics.
 
     Auxiliary sequences get their reward, but count in no moment and no metric. Metrics: reward/mean,
-    reward/std of the sum; reward/NAME/mean, reward/NAME/std of a source's raw rewards; standard deviations
-    are the population's.
+    reward/std of the sum; reward/NAME/mean, reward/NAME/std of a source's raw rewards, if it applies to any
+    sequence; standard deviations are the population's. reward/unrewarded_share: share of the sequences to
+    which no reward applies, where a reward has `sources` or does not apply to all sequences. The first such
+    sequence of the process is logged.
 
     Args:
         step: From 1.
@@ -49,14 +76,28 @@ def combine_rewards(
     total = torch.zeros(len(batch), dtype=torch.float64)
     metrics: dict[str, float] = {}
     for reward in rewards:
-        raw = batch.sequence(f"reward.{reward.name}").double()
-        metrics |= _mean_and_std_metrics(f"reward/{reward.name}", raw[counted])
-        transformed = _transform(raw, truncated, counted, reward, step, state)
+        raw, applies = batch.sequence(f"{RAW}{reward.name}").double(), applies_to(batch, reward.name)
+        scored = counted & applies
+        if bool(scored.any()):
+            metrics |= _mean_and_std_metrics(f"reward/{reward.name}", raw[scored])
+        transformed = _transform(raw, truncated, scored, reward, step, state).where(applies, 0.0)
         batch.sequence_columns[f"{TRANSFORMED}{reward.name}"] = transformed.float()
         batch.scalars[f"{WEIGHT}{reward.name}"] = reward.weight
         total += reward.weight * transformed
     batch.sequence_columns["rewards"] = total.float()
-    return _mean_and_std_metrics("reward", total[counted]) | metrics
+    return (
+        _mean_and_std_metrics("reward", total[counted]) | metrics | _unrewarded_share(batch, rewards, counted)
+    )
+
+
+def _unrewarded_share(batch: Batch, rewards: Sequence[Reward], counted: Tensor) -> dict[str, float]:
+    """Return reward/unrewarded_share, or no metric where each reward applies to each sequence."""
+    if all(reward.sources is None and bool(applies_to(batch, reward.name).all()) for reward in rewards):
+        return {}
+    unrewarded = counted & is_unrewarded(batch)
+    if bool(unrewarded.any()):
+        _unrewarded_warning.log_once(batch.sample_ids[int(unrewarded.nonzero()[0])])
+    return {"reward/unrewarded_share": float(unrewarded[counted].double().mean())}
 
 
 def merge_moments(moments: Moments, values: Tensor) -> Moments:

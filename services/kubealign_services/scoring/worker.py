@@ -139,6 +139,11 @@ def empty_score(rollout: rollout_pb2.Rollout, source: str, worker: str) -> scori
     )
 
 
+def read_reward(score: scoring_pb2.Score) -> float | None:
+    """Return the reward of a score; None where the reward does not apply to the rollout."""
+    return score.reward if score.HasField("reward") else None
+
+
 def message_id(score: scoring_pb2.Score) -> str:
     """Return the deduplication id: equal for every copy of a score, so that the bus keeps the first."""
     return f"{score.fence}:{score.source}:{score.group_id}:{score.attempt}:{score.sample}:{score.digest}"

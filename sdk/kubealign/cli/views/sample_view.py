@@ -10,7 +10,9 @@ from kubealign.read_model import SampleRecord
 
 
 def sample_view(sample: SampleRecord) -> RenderableType:
-    """Return step and reward, prompt and response, and the rewards by source if there are several."""
+    """Return step and reward, prompt and response, and the rewards by source if there are several or one does
+    not apply.
+    """
     head = Text.assemble((f"step {sample.step}", "bold"))
     if sample.reward is not None:
         head.append("  reward ", style="dim").append(
@@ -22,9 +24,10 @@ def sample_view(sample: SampleRecord) -> RenderableType:
         head.append(f"  {escape_control(sample.purpose)}", style="cyan")
     if sample.truncated:
         head.append("  truncated at maxTokens", style="yellow")
-    if len(sample.rewards) > 1:
+    if len(sample.rewards) > 1 or None in sample.rewards.values():
         for name, value in sample.rewards.items():
-            head.append(f"  {escape_control(name)} ", style="dim").append(format_number(value))
+            shown = "does not apply" if value is None else format_number(value)
+            head.append(f"  {escape_control(name)} ", style="dim").append(shown)
     texts = Table.grid(padding=(0, 2, 0, 0))
     texts.add_column(style="dim", no_wrap=True)
     texts.add_column(overflow="fold")

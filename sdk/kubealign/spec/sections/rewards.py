@@ -1,13 +1,14 @@
 """Rewards: models, Python functions and plugins that score responses."""
 
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 from pydantic import Field, model_validator
 
 from kubealign.pod_contract import FUNCTIONS_FOLDER
 from kubealign.spec.base import (
     FILE_KEY_PATTERN,
+    LIST_SET_SCHEMA,
     MAX_INT32,
     MODULE_FUNCTION_PATTERN,
     PYTHON_NAME_PATTERN,
@@ -20,6 +21,7 @@ from kubealign.spec.base import (
     ShortText,
     SpecModel,
     SpecUnion,
+    distinct_items,
     field_errors,
     require_exactly_one,
 )
@@ -68,7 +70,8 @@ class ConfigMapFunction(SpecModel):
 class RewardFunction(SpecUnion):
     """A Python function `f(prompts, responses, **columns) -> list of numbers`, with one number per response.
 
-    The keyword arguments are the columns of the data set.
+    None in place of a number: the function does not apply to that response. The keyword arguments are the
+    columns of the data set.
     """
 
     module: Annotated[str, Field(pattern=MODULE_FUNCTION_PATTERN, max_length=512)] | None = Field(
@@ -146,14 +149,25 @@ class RewardPlugin(SpecModel):
     )
 
 
+#: Names of the entries of a mixture of prompts that a reward scores.
+RewardSources: TypeAlias = Annotated[
+    list[EntryName], Field(min_length=1, max_length=64, json_schema_extra=LIST_SET_SCHEMA), distinct_items
+]
+
+
 class Reward(SpecModel):
     """One reward source: exactly one of model, ensemble, function and plugin.
 
-    The reward of a response is the weighted sum over the job's sources.
+    The reward of a response is the weighted sum over the rewards that apply to it.
     """
 
     name: EntryName = Field(description="Unique in the job; reported in the metrics as reward/NAME.")
     weight: float = Field(1.0, description="Weight in the sum of rewards.")
+    sources: RewardSources | None = Field(
+        None,
+        description="Only with data.prompts.mixture: names of the sources whose responses this reward "
+        "scores. Rows of validation name theirs in the column source. null: all responses.",
+    )
     model: Model | None = Field(
         None,
         description="A sequence-classification checkpoint, or the result of a rewardModel job. With another "
@@ -194,6 +208,10 @@ class Reward(SpecModel):
     pod_template: PodTemplate | None = Field(
         None, description="Patch of the reward's pods, with placement Own."
     )
+
+    def scores_source(self, source: str | None) -> bool:
+        """Return True if this reward scores the responses to prompts of a source of the mixture."""
+        return self.sources is None or source in self.sources
 
     @property
     def models(self) -> list[Model]:

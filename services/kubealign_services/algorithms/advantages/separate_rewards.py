@@ -6,7 +6,7 @@ from torch import Tensor
 from kubealign.spec.algorithms import AdvantageNormalization
 from kubealign_services.algorithms.advantages.normalization import normalize
 from kubealign_services.batch.packed import Batch
-from kubealign_services.batch.reward_columns import TRANSFORMED, WEIGHT
+from kubealign_services.batch.reward_columns import TRANSFORMED, WEIGHT, applies_to
 
 
 def normalize_then_sum(batch: Batch, spec: AdvantageNormalization) -> Tensor:
@@ -16,8 +16,11 @@ def normalize_then_sum(batch: Batch, spec: AdvantageNormalization) -> Tensor:
         Z_i = sum over rewards of weight * (r_i - center) / (scale + epsilon)
         A_i = (Z_i - mean Z) / (std Z + epsilon)        over the step
 
-    Reads the sequence columns transformed.NAME and group, and the scalars weight.NAME. Raises ValueError
-    where the batch has no reward by source.
+    A reward adds 0 to Z of the samples to which it does not apply, and its center and scale are those of the
+    other samples, as in TRL's GRPOTrainer.
+
+    Reads the sequence columns transformed.NAME, applies.NAME (see `reward_columns`) and group, and the
+    scalars weight.NAME. Raises ValueError where the batch has no reward by source.
     """
     group = batch.sequence("group")
     names = [name[len(TRANSFORMED) :] for name in batch.sequence_columns if name.startswith(TRANSFORMED)]
@@ -25,7 +28,9 @@ def normalize_then_sum(batch: Batch, spec: AdvantageNormalization) -> Tensor:
         raise ValueError("rewardAggregation NormalizeThenSum finds no rewards by source in the batch")
     total = torch.zeros(len(batch), dtype=torch.float64)
     for name in names:
-        rewards = batch.sequence(f"{TRANSFORMED}{name}").double()
-        total += batch.scalars[f"{WEIGHT}{name}"] * normalize(rewards, group, spec)
+        scored = applies_to(batch, name)
+        if bool(scored.any()):
+            rewards = batch.sequence(f"{TRANSFORMED}{name}")[scored].double()
+            total[scored] += batch.scalars[f"{WEIGHT}{name}"] * normalize(rewards, group[scored], spec)
     deviation = total.std() if len(total) > 1 else total.new_zeros(())
     return (total - total.mean()) / (deviation + spec.epsilon)

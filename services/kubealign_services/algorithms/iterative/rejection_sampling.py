@@ -40,13 +40,16 @@ class RejectionSamplingAlgorithm(OfflineAlgorithm):
             for response in rank_by_reward(prompt)[: self._spec.keep_per_prompt]
             if minimum is None or (response.reward or 0.0) >= minimum
         ]
+        known = [response.reward for response in all_responses if response.reward is not None]
+        if not known:
+            return RoundRows([], {}, f"no reward applies to any of {len(all_responses)} responses")
         metrics = {"round/reward_mean": mean_reward(all_responses)}
         if not rows:
-            best = max(response.reward for response in all_responses if response.reward is not None)
+            best = max(known)
             return RoundRows(
                 [],
                 metrics,
-                f"the best of {len(all_responses)} rewards is {best:.4g}, below "
+                f"the best of {len(known)} rewards is {best:.4g}, below "
                 f"minimumReward ({minimum:g}): lower it, or sample more",
             )
         metrics["round/chosen_reward"] = mean_reward([row.responses[0] for row in rows])

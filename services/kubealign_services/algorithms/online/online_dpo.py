@@ -22,6 +22,7 @@ from kubealign_services.algorithms.online.pair_selection import (
 )
 from kubealign_services.batch.auxiliary_sequences import IS_BASELINE, trainable
 from kubealign_services.batch.packed import Batch
+from kubealign_services.batch.reward_columns import is_unrewarded
 
 #: Sequence column of the marks of `pair_selection`.
 PREFERENCE = "preference"
@@ -74,7 +75,10 @@ class OnlineDPOAlgorithm:
         rewards, group = batch.sequence("shaped_rewards"), batch.sequence("group")
         metrics["reward/constant_groups"] = constant_group_share(rewards, group)
         metrics |= ReferenceKL(self._kl).measure(trainable(batch), state).metrics
-        marks = select_pairs(rewards, group)
+        marks = torch.full((len(batch),), UNPAIRED, dtype=torch.int8)
+        # A sample to which no reward applies is neither better nor worse than others.
+        rewarded = ~is_unrewarded(batch)
+        marks[rewarded] = select_pairs(rewards[rewarded], group[rewarded])
         batch.sequence_columns[PREFERENCE] = marks
         batch.sequence_columns[IS_BASELINE] = (~trained_samples(marks, group)).to(torch.uint8)
         if bool((marks != UNPAIRED).any()):

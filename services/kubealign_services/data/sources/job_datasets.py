@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kubealign.spec.algorithms import Algorithm, Hint
 from kubealign.spec.base import field_alias
-from kubealign.spec.job import AlignmentJob
+from kubealign.spec.job import AlignmentJob, AlignmentJobSpec
 from kubealign.spec.sections.data import SOURCE_COLUMN, Data
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.rows.field_mapping import (
@@ -88,7 +88,19 @@ def open_datasets(job: AlignmentJob, cache: Path, results: Mapping[str, Path]) -
                 f"spec.validation.groupBy: {spec.validation.group_by!r} holds the token ids of the rows, or "
                 "those that are trained on: name another column"
             )
+    _check_source_column(spec, validation_rows)
     return JobDatasets(train, validation_rows, spec.data, hint)
+
+
+def _check_source_column(spec: AlignmentJobSpec, validation_rows: Sequence[RowDataset]) -> None:
+    """Raise DataError where a reward scores some sources and the rows of validation do not tell theirs."""
+    for index, reward in enumerate(spec.rewards):
+        if reward.sources is not None and any(SOURCE_COLUMN not in rows.columns for rows in validation_rows):
+            raise DataError(
+                f"spec.rewards[{index}].sources: the reward scores the sources {', '.join(reward.sources)}, "
+                f"and the rows of spec.validation.data have no column {SOURCE_COLUMN!r} that names theirs: "
+                f"add the column, or set spec.validation.data.prompts.values: {{{SOURCE_COLUMN}: NAME}}"
+            )
 
 
 def _open_dataset(data: Data, path: str, cache: Path, results: Mapping[str, Path]) -> list[RowDataset]:

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from kubealign.spec.job import AlignmentJob
-from kubealign.spec.sections.rewards import RewardPlacement
+from kubealign.spec.sections.rewards import Reward, RewardPlacement
 from kubealign.spec.sections.rollout import (
     InFlightPolicy,
     ReferencePlacement,
@@ -23,6 +23,7 @@ from kubealign_services.checkpoints.history import HISTORY_FILE, StepHistory
 from kubealign_services.data.epoch_shuffle import RowOrder
 from kubealign_services.data.mixture import build_row_order
 from kubealign_services.data.prepared import PreparedJob
+from kubealign_services.data.prompt_sources import find_reward_sources
 from kubealign_services.data.teacher_prompts import TeacherPrompts
 from kubealign_services.messaging.contract import Bus
 from kubealign_services.roles.driver.frozen_models.cache import FrozenScoreCache
@@ -130,9 +131,9 @@ def bus_rewards(job: AlignmentJob) -> list[str]:
     return [reward.name for reward in job.spec.rewards if reward.placement is RewardPlacement.OWN]
 
 
-def critic_rewards(job: AlignmentJob) -> list[str]:
-    """Return the names of the reward models that run in the critic's process."""
-    return [reward.name for reward in job.spec.rewards if reward.placement is RewardPlacement.WITH_CRITIC]
+def critic_rewards(job: AlignmentJob) -> list[Reward]:
+    """Return the reward models that run in the critic's process."""
+    return [reward for reward in job.spec.rewards if reward.placement is RewardPlacement.WITH_CRITIC]
 
 
 def build_source(
@@ -214,7 +215,15 @@ def build_colocated_scorer(context: JobContext) -> ColocatedScorer:
         if job.spec.hint is not None:
             reference = partial(score_hinted, reference, TeacherPrompts(context.prepared.train))
     parallel = job.spec.effective_overlap.parallel_scoring
-    return ColocatedScorer(context.critic, critic_rewards(job), reference, parallel)
+    rewards, train = critic_rewards(job), context.prepared.report.train
+    sources = {reward.name: find_reward_sources(job.spec, train, reward) for reward in rewards}
+    return ColocatedScorer(
+        context.critic,
+        [reward.name for reward in rewards],
+        reference,
+        parallel,
+        {name: prompts for name, prompts in sources.items() if prompts is not None},
+    )
 
 
 def build_prefetchers(

@@ -50,7 +50,7 @@ class CurriculumState(BaseModel):
     passed: dict[str, list[int]] = {}
     skipped: int = 0
     dropped: list[str] = []
-    mean_rewards: list[float] = []
+    mean_rewards: list[float | None] = []
     digest: str = ""
 
 

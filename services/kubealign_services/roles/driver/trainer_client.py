@@ -1,6 +1,6 @@
 """Driver-side clients of trainer and critic: typed calls, each with a deadline."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Container, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,10 @@ from kubealign.v1 import refit_pb2, training_pb2
 from kubealign_services.batch.auxiliary_sequences import trainable_mask
 from kubealign_services.batch.codec import decode_columns, encode
 from kubealign_services.batch.packed import Batch
+from kubealign_services.batch.reward_columns import add_scores
 from kubealign_services.roles.driver.concurrency import run_calls
 from kubealign_services.roles.driver.metrics.report import StepRecord
+from kubealign_services.roles.driver.rollouts.batch_assembly import prompt_of
 from kubealign_services.roles.driver.rollouts.prefetch import ForwardCall, ForwardPrefetcher
 from kubealign_services.roles.driver.state import JobState
 from kubealign_services.runtime.rpc.client import Peer
@@ -185,6 +187,7 @@ class ColocatedScorer:
         rewards: Names of the critic's reward models.
         reference: Call of the reference that the trainer hosts; None: the trainer hosts none.
         parallel: Critic and trainer compute at the same time.
+        sources: Name of a reward model -> prompts whose responses it scores; others score all.
     """
 
     def __init__(
@@ -193,18 +196,20 @@ class ColocatedScorer:
         rewards: Sequence[str],
         reference: ForwardCall | None,
         parallel: bool = True,
+        sources: Mapping[str, Container[str]] | None = None,
     ) -> None:
         self._rewards = list(rewards)
+        self._sources = sources or {}
         self._parallel = parallel
         self.reward_prefetcher = (
-            ForwardPrefetcher(partial(_stacked_scores, critic, self._rewards), per_sequence=True)
+            ForwardPrefetcher(partial(self._stacked_scores, critic), per_sequence=True)
             if self._rewards and critic is not None
             else None
         )
         self.reference_prefetcher = None if reference is None else ForwardPrefetcher(reference)
 
     async def score(self, batch: Batch, step: StepRecord) -> None:
-        """Add the columns reward.NAME (float64 [S]) and reference_logprobs (float32 [T])."""
+        """Add the scores of the rewards (see `reward_columns`) and reference_logprobs (float32 [T])."""
         with step.phase("score"):
             await run_calls(
                 self._add_rewards(batch, step),
@@ -216,8 +221,26 @@ class ColocatedScorer:
         if self.reward_prefetcher is not None:
             with step.phase("score/critic"):
                 scores = await self.reward_prefetcher.get_column(batch)
+            scored = self._scored_sequences(batch)
             for name, values in zip(self._rewards, scores.unbind(1), strict=True):
-                batch.sequence_columns[f"reward.{name}"] = values.double()
+                add_scores(batch, name, mask_scores(values, scored[name]))
+
+    async def _stacked_scores(self, critic: CriticClient, batch: Batch) -> Tensor:
+        """Return the scores of the critic's K reward models, float32 [S, K], 0 where a model has none."""
+        scores = await score_sequences(critic, batch, self._scored_sequences(batch))
+        return torch.stack([scores[name] for name in self._rewards], dim=1)
+
+    def _scored_sequences(self, batch: Batch) -> dict[str, list[int]]:
+        """Return name of a reward model -> indices of the sequences that it scores."""
+        prompts = [prompt_of(sample_id) for sample_id in batch.sample_ids]
+        return {
+            name: [
+                index
+                for index, prompt in enumerate(prompts)
+                if name not in self._sources or prompt in self._sources[name]
+            ]
+            for name in self._rewards
+        }
 
     async def _add_reference_logprobs(self, batch: Batch, step: StepRecord) -> None:
         if self.reference_prefetcher is not None:
@@ -225,10 +248,30 @@ class ColocatedScorer:
                 batch.token_columns["reference_logprobs"] = await self.reference_prefetcher.get_column(batch)
 
 
-async def _stacked_scores(critic: CriticClient, names: list[str], batch: Batch) -> Tensor:
-    """Return the scores of the critic's reward models, float32 [S, len(names)]."""
-    scores = await critic.scores(batch, names)
-    return torch.stack([scores[name] for name in names], dim=1)
+async def score_sequences(
+    critic: CriticClient, batch: Batch, sequences: Mapping[str, Sequence[int]]
+) -> dict[str, Tensor]:
+    """Return the scores of the critic's reward models by name, float32 [S], 0 where a model has none.
+
+    Args:
+        sequences: Name of a model -> indices of the sequences that it scores.
+    """
+    names_by_sequences: dict[tuple[int, ...], list[str]] = {}
+    for name, indices in sequences.items():
+        names_by_sequences.setdefault(tuple(indices), []).append(name)
+    result = {name: torch.zeros(len(batch)) for name in sequences}
+    for scored, names in names_by_sequences.items():
+        if scored:
+            part = batch if len(scored) == len(batch) else batch.select(scored)
+            for name, column in (await critic.scores(part, names)).items():
+                result[name][list(scored)] = column
+    return result
+
+
+def mask_scores(scores: Tensor, sequences: Collection[int]) -> list[float | None]:
+    """Return the scores [S] of these sequences, and None for the others."""
+    scored = set(sequences)
+    return [score if index in scored else None for index, score in enumerate(scores.tolist())]
 
 
 async def run_train_step(

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from kubealign.v1 import rollout_pb2, scoring_pb2
-from kubealign_services.roles.reward.row_context import read_row_context
 from kubealign_services.scoring.functions.function_reward import FunctionReward, RewardError
+from kubealign_services.scoring.row_context import read_row_context
 from kubealign_services.scoring.worker import empty_score
 
 
@@ -36,11 +36,12 @@ class FunctionScorer:
                 score.permanent = error.permanent
             return scores
         for score, reward in zip(scores, rewards, strict=True):
-            score.reward = reward
+            if reward is not None:
+                score.reward = reward
             score.seconds = (time.monotonic() - started_at) / len(scores)
         return scores
 
-    async def _rewards(self, rollouts: Sequence[rollout_pb2.Rollout]) -> list[float]:
+    async def _rewards(self, rollouts: Sequence[rollout_pb2.Rollout]) -> list[float | None]:
         contexts = [read_row_context(rollout) for rollout in rollouts]
         return await self._function.score(
             prompts=[context["prompt"] for context in contexts],

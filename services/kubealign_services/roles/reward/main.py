@@ -1,7 +1,7 @@
 """Reward process: `python -m kubealign_services.roles.reward.main SETTINGS.json`."""
 
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 
 from kubealign.spec.sections.rewards import Reward, RewardFunction, RewardPlugin
@@ -12,6 +12,7 @@ from kubealign_services.runtime.process.failures import PermanentFailure
 from kubealign_services.runtime.process.role_runner import run_role
 from kubealign_services.scoring.functions.function_reward import FunctionReward, RewardError
 from kubealign_services.scoring.purposes import training_purpose
+from kubealign_services.scoring.row_sources import restrict_to_sources
 from kubealign_services.scoring.serving import serve_scorer
 
 
@@ -36,7 +37,8 @@ async def _serve_reward(context: ProcessContext, reward: Reward, purposes: froze
     """Score with a reward: a function or models."""
     target = reward.function or reward.plugin
     if target is not None:
-        await _serve_function(context, reward.name, target, reward.timeout_seconds, purposes)
+        timeout, sources = reward.timeout_seconds, reward.sources
+        await _serve_function(context, reward.name, target, timeout, purposes, sources)
     else:
         serve_models = await context.compute(_import_model_scorer)
         await serve_models(context, reward, purposes)
@@ -48,6 +50,7 @@ async def _serve_function(
     target: RewardFunction | RewardPlugin,
     timeout: float,
     purposes: frozenset[str],
+    sources: Sequence[str] | None = None,
 ) -> None:
     async with AsyncExitStack() as stack:
         try:
@@ -55,7 +58,8 @@ async def _serve_function(
             await stack.enter_async_context(function)
         except RewardError as error:
             raise PermanentFailure(str(error)) from error
-        scorer = FunctionScorer(name, context.settings.name, function)
+        worker = context.settings.name
+        scorer = restrict_to_sources(FunctionScorer(name, worker, function), name, worker, sources)
         await serve_scorer(context, f"reward-{name}", purposes, scorer, RewardServicer(scorer))
 
 

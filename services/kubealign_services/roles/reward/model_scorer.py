@@ -28,6 +28,7 @@ from kubealign_services.scoring.reward_models import (
     SequenceScores,
     build_reward,
 )
+from kubealign_services.scoring.row_sources import restrict_to_sources
 from kubealign_services.scoring.serving import serve_scorer
 from kubealign_services.scoring.worker import empty_score
 from kubealign_services.training.contract import Head
@@ -108,12 +109,13 @@ async def serve_model_scorer(context: ProcessContext, reward: Reward, purposes: 
     """
     async with open_replica(context) as ranks:
         try:
-            scorer = await context.compute(load_model_scorer, context, reward, ranks)
+            models = await context.compute(load_model_scorer, context, reward, ranks)
         except (DataError, UnknownAttribute) as error:
             raise PermanentFailure(str(error)) from error
         if ranks.is_follower:
             await ranks.follow()
             return
+        scorer = restrict_to_sources(models, reward.name, context.settings.name, reward.sources)
         servicer = RewardServicer(scorer)
         consumer = f"reward-{reward.name}"
         await serve_scorer(context, consumer, purposes, scorer, servicer, ranks.wait_for_failure())

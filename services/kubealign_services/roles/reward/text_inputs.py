@@ -19,7 +19,7 @@ from kubealign_services.data.tokenization.reward_text import (
     SpecialTokenFilter,
     scored_example,
 )
-from kubealign_services.roles.reward.row_context import read_row_context
+from kubealign_services.scoring.row_context import read_row_context
 
 
 class UnreadableSample(ValueError):

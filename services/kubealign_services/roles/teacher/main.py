@@ -4,8 +4,8 @@ import sys
 
 from kubealign.role_specs import teacher_group
 from kubealign_services.data.prepared import load_prepared
+from kubealign_services.data.prompt_sources import find_teacher_sources
 from kubealign_services.data.teacher_prompts import TeacherPrompts
-from kubealign_services.data.teacher_sources import find_teacher_sources
 from kubealign_services.roles.teacher.scorer import TeacherLogprobScorer, TeacherScorer
 from kubealign_services.roles.teacher.servicer import TeacherServicer
 from kubealign_services.runtime.process.context import ProcessContext

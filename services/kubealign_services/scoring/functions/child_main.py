@@ -100,8 +100,8 @@ def _load_plugin(name: str, parameters: dict[str, Any]) -> Callable[..., Any]:
 
 def call_reward(
     function: Callable[..., Any], prompts: list[str], responses: list[str], columns: dict[str, list[Any]]
-) -> list[float]:
-    """Return one finite number per response.
+) -> list[float | None]:
+    """Return one finite number per response, or None where the function does not apply to it.
 
     Raises FunctionError where the function raises or returns anything else.
     """
@@ -160,7 +160,7 @@ def _accepted_columns(function: Callable[..., Any], columns: dict[str, list[Any]
     return {p.name: columns[p.name] for p in needed if p.name in columns}
 
 
-def _check_rewards(result: Any, count: int) -> list[float]:
+def _check_rewards(result: Any, count: int) -> list[float | None]:
     if hasattr(result, "tolist"):
         result = result.tolist()
     if not isinstance(result, list | tuple):
@@ -169,7 +169,7 @@ def _check_rewards(result: Any, count: int) -> list[float]:
         )
     if len(result) != count:
         raise FunctionError(FunctionFailure.BAD, f"returned {len(result)} rewards for {count} responses")
-    return [_check_number(value, index) for index, value in enumerate(result)]
+    return [None if value is None else _check_number(value, index) for index, value in enumerate(result)]
 
 
 def _check_number(value: Any, index: int) -> float:
@@ -182,7 +182,8 @@ def _check_number(value: Any, index: int) -> float:
             ) from error
     if not isinstance(value, int | float):
         raise FunctionError(
-            FunctionFailure.BAD, f"returned {_describe_value(value)} for response {index}, not a number"
+            FunctionFailure.BAD,
+            f"returned {_describe_value(value)} for response {index}, not a number or None",
         )
     try:
         number = float(value)

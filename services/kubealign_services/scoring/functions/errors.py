@@ -24,4 +24,6 @@ class RewardHung(RewardError):
 
 
 class BadReward(RewardError):
-    """The function returned something else than one finite number per response, or has another signature."""
+    """The function returned something else than one finite number or None per response, or has another
+    signature.
+    """

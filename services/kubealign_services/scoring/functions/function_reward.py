@@ -30,8 +30,8 @@ class FunctionReward(FunctionProcess):
 
     async def score(
         self, prompts: Sequence[str], responses: Sequence[str], columns: dict[str, list[Any]]
-    ) -> list[float]:
-        """Return one finite number per response.
+    ) -> list[float | None]:
+        """Return one finite number per response, or None where the function does not apply to it.
 
         Args:
             columns: Name -> one JSON value per response.
@@ -42,5 +42,5 @@ class FunctionReward(FunctionProcess):
         reply = await self.request(
             {"prompts": list(prompts), "responses": list(responses), "columns": columns}
         )
-        rewards: list[float] = reply["rewards"]
+        rewards: list[float | None] = reply["rewards"]
         return rewards

@@ -2,8 +2,8 @@
 
 Requests: {"prompts": [text], "responses": [text], "columns": {name: [value]}}; for a tool {"argument":
 text}.
-Replies: {"rewards": [number]}, {"answer": text}, or {"error": KIND, "message": text}; the first line is
-the reply to the start.
+Replies: {"rewards": [number or null]}, {"answer": text}, or {"error": KIND, "message": text}; the first line
+is the reply to the start.
 """
 
 from enum import StrEnum

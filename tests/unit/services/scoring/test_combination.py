@@ -10,17 +10,19 @@ from hypothesis import strategies as st
 
 from kubealign.spec.sections.rewards import Reward
 from kubealign_services.batch.packed import Batch, pack
+from kubealign_services.batch.reward_columns import add_scores, is_unrewarded, read_scores
+from kubealign_services.scoring import combination
 from kubealign_services.scoring.combination import combine_rewards, merge_moments
 
 FUNCTION = {"module": "m:f"}
 
 
-def batch(truncated: list[int], **rewards: list[float]) -> Batch:
+def batch(truncated: list[int], **rewards: list[float | None]) -> Batch:
     count = len(truncated)
     result = pack([[1]] * count, [str(i) for i in range(count)])
     result.sequence_columns["truncated"] = torch.tensor(truncated, dtype=torch.uint8)
     for name, values in rewards.items():
-        result.sequence_columns[f"reward.{name}"] = torch.tensor(values, dtype=torch.float64)
+        add_scores(result, name, values)
     return result
 
 
@@ -124,3 +126,76 @@ def test_moments_are_independent_of_batching(parts: list[list[float]]) -> None:
         mean = sum(values) / len(values)
         assert moments["mean"] == pytest.approx(mean, abs=1e-9)
         assert moments["squares"] == pytest.approx(sum((v - mean) ** 2 for v in values), rel=1e-9, abs=1e-7)
+
+
+def test_a_sum_of_the_rewards_that_apply() -> None:
+    result = batch([0, 0, 0, 0], a=[1.0, 3.0, None, None], b=[None, 20.0, 40.0, None])
+    metrics = combine_rewards(result, [reward("a", weight=2), reward("b", weight=-0.1)], 1, {})
+    # 2 x 1; 2 x 3 - 0.1 x 20; -0.1 x 40; none
+    assert result.sequence("rewards").tolist() == [2.0, 4.0, -4.0, 0.0]
+    assert result.sequence("transformed.a").tolist() == [1.0, 3.0, 0.0, 0.0]
+    assert result.sequence("applies.a").tolist() == [1, 1, 0, 0]
+    assert metrics == pytest.approx(
+        {
+            "reward/mean": 0.5,
+            # of 2, 4, -4, 0 around 0.5: (1.5^2 + 3.5^2 + 4.5^2 + 0.5^2) / 4 = 8.75
+            "reward/std": 8.75**0.5,
+            "reward/a/mean": 2.0,
+            "reward/a/std": 1.0,
+            "reward/b/mean": 30.0,
+            "reward/b/std": 10.0,
+            "reward/unrewarded_share": 0.25,
+        }
+    )
+
+
+def test_a_reward_that_applies_to_no_sample_has_no_metric_and_no_moments() -> None:
+    state: dict[str, dict[str, float]] = {}
+    result = batch([0, 1], a=[None, None], b=[1.0, 2.0])
+    limits = {"truncatedValue": -9, "clip": 1}
+    spec = [reward("a", standardize={"running": {}}, sources=["sums"], **limits), reward("b")]
+    metrics = combine_rewards(result, spec, 1, state)
+    assert result.sequence("rewards").tolist() == [1.0, 2.0]
+    assert not any(name.startswith("reward/a/") for name in metrics)
+    assert metrics["reward/unrewarded_share"] == 0.0
+    assert state["a"]["count"] == 0
+
+
+def test_moments_of_the_samples_to_which_the_reward_applies() -> None:
+    """Running moments over two steps: of 1 and 5 (mean 3, deviation 2), then of 1, 5 and 9 (mean 5)."""
+    state: dict[str, dict[str, float]] = {}
+    spec = [reward(standardize={"running": {}})]
+    first = batch([0, 0, 0], a=[1.0, None, 5.0])
+    combine_rewards(first, spec, 1, state)
+    assert first.sequence("rewards").tolist() == [-1.0, 0.0, 1.0]
+    second = batch([0, 0, 0], a=[None, 9.0, None])
+    combine_rewards(second, spec, 2, json.loads(json.dumps(state)))
+    # deviation of 1, 5, 9: sqrt(32 / 3)
+    assert second.sequence("rewards").tolist() == pytest.approx([0.0, 4 / math.sqrt(32 / 3), 0.0])
+
+
+def test_first_steps_wait_for_the_first_samples_of_a_reward() -> None:
+    state: dict[str, dict[str, float]] = {}
+    spec = [reward(standardize={"firstSteps": {"steps": 1}})]
+    combine_rewards(batch([0], a=[None]), spec, 1, state)
+    later = batch([0, 0, 0], a=[1.0, 5.0, None])
+    combine_rewards(later, spec, 2, state)
+    assert later.sequence("rewards").tolist() == [-1.0, 1.0, 0.0]
+
+
+def test_the_first_sample_without_a_reward_is_logged_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(combination._unrewarded_warning, "_is_logged", False)
+    for _ in range(2):
+        combine_rewards(batch([0, 0], a=[1.0, None]), [reward()], 1, {})
+    (record,) = caplog.records
+    assert record.levelname == "WARNING" and record.sample == "1"
+    assert "no reward applies to a sample" in record.message
+
+
+def test_scores_of_earlier_batches_apply_to_all_samples() -> None:
+    """A batch recorded before rewards could be absent has no column applies.NAME."""
+    assert read_scores(batch([0, 0], a=[1.0, 0.0]), "a") == [1.0, 0.0]
+    assert is_unrewarded(batch([0, 0], a=[1.0, 0.0])).tolist() == [False, False]
+    assert is_unrewarded(batch([0, 0])).tolist() == [False, False]

@@ -189,9 +189,8 @@ def _to_sample(item: Json) -> SampleRecord:
         response=str(item.get("response") or ""),
         reward=None if reward is None else float(reward),
         rewards={
-            str(name): float(value)
+            str(name): None if value is None else float(value)
             for name, value in (item.get("rewards") or {}).items()
-            if value is not None
         },
         weight_version=int(item.get("weightVersion") or 0),
         truncated=bool(item.get("truncated")),

@@ -17,7 +17,7 @@ export function sampleCard(sample, heading) {
 
 function facts(sample) {
   const rewards = Object.entries(sample.rewards ?? {});
-  const pairs = [["Reward", number(sample.reward)], ...rewards.map(([name, value]) => [`Reward ${name}`, number(value)]),
+  const pairs = [["Reward", number(sample.reward)], ...rewards.map(([name, value]) => [`Reward ${name}`, value === null ? "does not apply" : number(value)]),
     ["Weight version", sample.weightVersion < 0 ? "reference" : String(sample.weightVersion ?? "–")], ["Step", String(sample.step)],
     sample.tokens?.length && ["Tokens", String(sample.tokens.length)], sample.groupId && ["Group", sample.groupId]];
   return h("dl", { class: "facts" }, pairs.filter(Boolean).map(([name, value]) => h("div", {}, h("dt", {}, name),

@@ -11,6 +11,7 @@ from kubealign.spec.sections.data import DemonstrationDataset
 from kubealign.spec.sections.rewards import Reward
 from kubealign.v1 import scoring_pb2
 from kubealign_services.batch.packed import Batch
+from kubealign_services.batch.reward_columns import add_scores
 from kubealign_services.data.collate import collate
 from kubealign_services.data.prepared import PreparedRow
 from kubealign_services.data.rows.messages import message_text
@@ -22,6 +23,7 @@ from kubealign_services.roles.driver.metrics.report import SampleText, StepRecor
 from kubealign_services.roles.driver.metrics.sample_logging import SamplePreviews
 from kubealign_services.roles.driver.rollouts.work_items import encode_scoring_context
 from kubealign_services.scoring.combination import combine_rewards
+from kubealign_services.scoring.worker import read_reward
 
 _RESERVED_COLUMNS = ("prompt", "response", "messages")
 #: Source -> score of a row.
@@ -68,8 +70,7 @@ class RowAnnotator:
     ) -> None:
         """Add reward metrics, as in a job that trains on these rows, and a few rows for displays."""
         for reward in self.rewards:
-            values = [row_scores[reward.name].reward for row_scores in scores]
-            batch.sequence_columns[f"reward.{reward.name}"] = torch.tensor(values, dtype=torch.float64)
+            add_scores(batch, reward.name, [read_reward(row_scores[reward.name]) for row_scores in scores])
         batch.sequence_columns["truncated"] = torch.zeros(len(batch), dtype=torch.uint8)
         batch.token_columns["weight_version"] = torch.zeros(len(batch.tokens), dtype=torch.int32)
         step.add({"batch/tokens": len(batch.tokens), "batch/sequences": len(batch)})
@@ -101,8 +102,8 @@ def get_response_text(data: DemonstrationDataset, row: PreparedRow) -> str:
 
 def build_annotations(
     scores: Mapping[str, scoring_pb2.Score], entry: AnnotateSpec, reserved: Sequence[str]
-) -> dict[str, float]:
-    """Return column -> number for each score of each reward.
+) -> dict[str, float | None]:
+    """Return column -> number for each score of each reward; None where the reward does not apply.
 
     A reward with several scores gives one column per score name; a reward with one number gives a column
     of the reward's name.
@@ -113,17 +114,17 @@ def build_annotations(
     Raises:
         UnrecoverableError: Two columns would have the same name.
     """
-    columns: dict[str, float] = {}
+    columns: dict[str, float | None] = {}
     for source, score in scores.items():
         # A protobuf map has no defined order.
-        scores_by_name = dict(sorted(score.attributes.items())) or {source: score.reward}
+        scores_by_name = dict(sorted(score.attributes.items())) or {source: read_reward(score)}
         for name, value in scores_by_name.items():
             if name in columns or name in reserved:
                 owner = "another reward's score" if name in columns else "prompt or response"
                 raise UnrecoverableError(
                     f"spec.rewards: {source} gives a score {name}, which is the name of {owner}: rename one"
                 )
-            columns[name] = _clamp(value, entry)
+            columns[name] = None if value is None else _clamp(value, entry)
     return columns
 
 

@@ -24,6 +24,7 @@ from kubealign_services.roles.driver.data_generation.state import DataGeneration
 from kubealign_services.roles.driver.frozen_models.scores import RowScorer, ScoringContext
 from kubealign_services.roles.driver.metrics.report import StepRecord
 from kubealign_services.roles.driver.rollouts.work_items import encode_scoring_context
+from kubealign_services.scoring.worker import read_reward
 
 
 class SampleStage(Protocol):
@@ -123,7 +124,7 @@ class SampleScorer:
         with step.phase("score"):
             all_scores = await self._scores.score_all(build_batch(samples), contexts)
         scored = [
-            replace(sample, rewards={name: score.reward for name, score in scores.items()})
+            replace(sample, rewards={name: read_reward(score) for name, score in scores.items()})
             for sample, scores in zip(samples, all_scores, strict=True)
         ]
         return add_rewards(scored, self._rewards, state, step)

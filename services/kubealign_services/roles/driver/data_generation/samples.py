@@ -11,6 +11,7 @@ from kubealign.spec.sections.rewards import Reward
 from kubealign.v1 import rollout_pb2
 from kubealign_services.batch.codec import decode
 from kubealign_services.batch.packed import Batch, pack
+from kubealign_services.batch.reward_columns import add_scores, is_unrewarded
 from kubealign_services.data.prepared import PreparedRow
 from kubealign_services.roles.driver.data_generation.state import DataGenerationState
 from kubealign_services.roles.driver.metrics.report import SampleText, StepRecord
@@ -32,8 +33,9 @@ class PolicySample:
     text: str
     tokens: tuple[int, ...]
     truncated: bool
-    #: Raw scores by source; `reward` is their weighted sum.
-    rewards: dict[str, float] = field(default_factory=dict)
+    #: Raw scores by source, None where a reward does not apply; `reward` is the weighted sum of those that
+    #: apply, None if there are none.
+    rewards: dict[str, float | None] = field(default_factory=dict)
     reward: float | None = None
     columns: dict[str, Any] = field(default_factory=dict)
 
@@ -43,9 +45,11 @@ class PolicySample:
         return f"{self.row.row}/{self.number}"
 
     def reward_columns(self) -> dict[str, Any]:
-        """Return the sample's columns: truncated and, if it has a reward, reward and reward.NAME."""
+        """Return the sample's columns: truncated and, if the job has rewards, reward and reward.NAME, None
+        where no reward, or not that reward, applies.
+        """
         row = {**self.columns, "truncated": self.truncated}
-        if self.reward is not None:
+        if self.rewards:
             row["reward"] = self.reward
             row |= {f"reward.{name}": value for name, value in self.rewards.items()}
         return row
@@ -56,7 +60,7 @@ def collect_samples(row: PreparedRow, group: RolloutGroup, sources: Sequence[str
     return [
         replace(
             _to_sample(row, number, group.rollouts[number]),
-            rewards={source: group.score(number, source).reward for source in sources},
+            rewards={source: group.reward(number, source) for source in sources},
         )
         for number in sorted(group.rollouts)
     ]
@@ -128,10 +132,9 @@ def build_batch(samples: Sequence[PolicySample]) -> Batch:
         [sample.truncated for sample in samples], dtype=torch.uint8
     )
     for name in samples[0].rewards:
-        values = [sample.rewards[name] for sample in samples]
-        batch.sequence_columns[f"reward.{name}"] = torch.tensor(values, dtype=torch.float64)
-    if samples[0].reward is not None:
-        rewards = [sample.reward for sample in samples]
+        add_scores(batch, name, [sample.rewards[name] for sample in samples])
+    if any(sample.reward is not None for sample in samples):
+        rewards = [sample.reward or 0.0 for sample in samples]
         batch.sequence_columns["rewards"] = torch.tensor(rewards, dtype=torch.float32)
     return batch
 
@@ -139,7 +142,8 @@ def build_batch(samples: Sequence[PolicySample]) -> Batch:
 def add_rewards(
     samples: Sequence[PolicySample], rewards: Sequence[Reward], state: DataGenerationState, step: StepRecord
 ) -> list[PolicySample]:
-    """Return the samples with the weighted sum of their scores, as in a job that trains.
+    """Return the samples with the weighted sum of their scores, as in a job that trains; a sample to which
+    no reward applies has none.
 
     The moments of standardised rewards are kept in the state.
     """
@@ -147,5 +151,8 @@ def add_rewards(
         return list(samples)
     batch = build_batch(samples)
     step.add(combine_rewards(batch, rewards, state.step, state.rewards))
-    sums = batch.sequence("rewards").tolist()
-    return [replace(sample, reward=value) for sample, value in zip(samples, sums, strict=True)]
+    sums, unrewarded = batch.sequence("rewards").tolist(), is_unrewarded(batch).tolist()
+    return [
+        replace(sample, reward=None if is_missing else value)
+        for sample, value, is_missing in zip(samples, sums, unrewarded, strict=True)
+    ]

@@ -1,6 +1,6 @@
 """Selects the samples that become rows by their rewards."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -50,7 +50,7 @@ def _select_best(
 ) -> list[DataRow]:
     return [
         build_demonstration(max(group, key=require_reward), row_formatter)
-        for group in group_by_prompt(samples)
+        for group in _group_rewarded(samples, state)
     ]
 
 
@@ -59,7 +59,7 @@ def _select_best_and_worst(
 ) -> list[DataRow]:
     """Return a preference row per prompt. Of several best or worst samples the first is taken."""
     rows = []
-    for group in group_by_prompt(samples):
+    for group in _group_rewarded(samples, state):
         best, worst = max(group, key=require_reward), min(group, key=require_reward)
         if require_reward(best) == require_reward(worst) or best.text == worst.text:
             state.count_skipped("alike")
@@ -67,6 +67,18 @@ def _select_best_and_worst(
         ratings = {"chosen_rating": require_reward(best), "rejected_rating": require_reward(worst)}
         rows.append(build_preference(best, worst, row_formatter) | ratings)
     return rows
+
+
+def _group_rewarded(
+    samples: Sequence[PolicySample], state: DataGenerationState
+) -> Iterator[list[PolicySample]]:
+    """Yield the samples of each prompt that have a reward; prompts without any are counted in the state."""
+    for group in group_by_prompt(samples):
+        rewarded = [sample for sample in group if sample.reward is not None]
+        if rewarded:
+            yield rewarded
+        else:
+            state.count_skipped("unrewarded")
 
 
 _SELECTORS: dict[

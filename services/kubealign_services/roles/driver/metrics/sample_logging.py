@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerBase
 
 from kubealign.spec.job import AlignmentJobSpec
 from kubealign_services.batch.packed import Batch
+from kubealign_services.batch.reward_columns import read_scores, reward_names
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.prepared import PreparedJob
 from kubealign_services.roles.driver.metrics.report import StepRecord, append_lines
@@ -96,11 +97,7 @@ class SamplePreviews:
                     "prompt": truncate_text(texts.prompt),
                     "response": truncate_text(texts.response),
                     "reward": rewards[index] if rewarded else None,
-                    "rewards": {
-                        name.removeprefix("reward."): float(column[0])
-                        for name, column in sequence.sequence_columns.items()
-                        if name.startswith("reward.")
-                    },
+                    "rewards": {name: read_scores(sequence, name)[0] for name in reward_names(sequence)},
                     "weight_version": int(sequence.token("weight_version")[mask].min()),
                     "truncated": bool(sequence.sequence("truncated")[0]),
                     "group_id": batch.sample_ids[index].rpartition("#")[0],
@@ -115,7 +112,8 @@ class SamplePreviews:
         self, samples: Sequence[ValidationSample], step: int, version: int, purpose: str = "validation"
     ) -> list[dict[str, Any]]:
         """Return previews of responses to many prompts; best and worst by their mean score."""
-        means = [sum(sample.scores.values()) / max(1, len(sample.scores)) for sample in samples]
+        scores = [[score for score in sample.scores.values() if score is not None] for sample in samples]
+        means = [sum(known) / max(1, len(known)) for known in scores]
         return [
             {
                 "prompt": truncate_text(sample.prompt),

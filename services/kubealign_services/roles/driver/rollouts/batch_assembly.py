@@ -11,6 +11,7 @@ from kubealign_services.algorithms.iterative.rounds import RoundPrompt, RoundRes
 from kubealign_services.batch.auxiliary_sequences import IS_BASELINE
 from kubealign_services.batch.codec import decode
 from kubealign_services.batch.packed import Batch, concatenate
+from kubealign_services.batch.reward_columns import add_scores
 from kubealign_services.batch.temperatures import rollout_temperature, set_temperatures
 from kubealign_services.data.prepared import PreparedRow
 from kubealign_services.generation.contract import REFERENCE_VERSION
@@ -48,9 +49,9 @@ def assemble_batch(
 
     Token columns: loss_mask (uint8), behaviour_logprobs, engine_logprobs (float32, nats), weight_version
     (int32), and reference_logprobs (float32) if a reference, or a teacher as one, scored the samples.
-    Sequence columns: group (int64, index of the prompt), truncated (uint8), reward.NAME (float64) for each of
-    `rewards`, companion (uint8) if auxiliary samples exist, turns and tool_errors (int32) if a workflow
-    generated the samples. Scalars: max_tokens, version (of the weights that train on the batch), and
+    Sequence columns: group (int64, index of the prompt), truncated (uint8), the scores of each of `rewards`
+    (see `reward_columns`), companion (uint8) if auxiliary samples exist, turns and tool_errors (int32) if a
+    workflow generated the samples. Scalars: max_tokens, version (of the weights that train on the batch), and
     continued (1) if generation continued across weight versions. The temperatures of the samples: see
     `batch.temperatures`.
 
@@ -73,9 +74,6 @@ def assemble_batch(
             if sampling.auxiliary_samples:
                 is_auxiliary = sample >= group.samples - sampling.auxiliary_samples
                 part.sequence_columns[IS_BASELINE] = torch.tensor([is_auxiliary], dtype=torch.uint8)
-            for name in rewards:
-                value = group.score(sample, name).reward
-                part.sequence_columns[f"reward.{name}"] = torch.tensor([value], dtype=torch.float64)
             if reference is not None:
                 logprobs = np.frombuffer(group.score(sample, reference).logprobs, dtype="<f4")
                 if len(logprobs) != len(part.tokens):
@@ -88,6 +86,9 @@ def assemble_batch(
             parts.append(part)
             temperatures.append(rollout_temperature(rollout, sampling.temperature))
     batch = concatenate(parts)
+    for name in rewards:
+        scores = [group.reward(sample, name) for group in groups for sample in sorted(group.rollouts)]
+        add_scores(batch, name, scores)
     if any(rollout.turns for group in groups for rollout in group.rollouts.values()):
         batch.sequence_columns |= _workflow_columns(groups)
     batch.scalars |= {"max_tokens": float(sampling.max_tokens), "version": float(version)}

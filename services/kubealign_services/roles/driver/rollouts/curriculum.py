@@ -12,19 +12,19 @@ shares.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from fractions import Fraction
 from math import floor
 from statistics import fmean
 
-import torch
 import xxhash
 
 from kubealign.spec.sections.curriculum import PromptCurriculum
 from kubealign.spec.sections.rewards import Reward
 from kubealign_services.batch.auxiliary_sequences import trainable
 from kubealign_services.batch.packed import Batch
+from kubealign_services.batch.reward_columns import read_scores
 from kubealign_services.checkpoints.history import TrainedStep
 from kubealign_services.data.epoch_shuffle import RowOrder
 from kubealign_services.data.prepared import row_index
@@ -48,32 +48,50 @@ class Pool(IntEnum):
 class MeanReward:
     """Mean reward of a prompt over its samples: of one source, in its own units, or of the weighted sum of
     the sources' raw scores, before standardisation.
+
+    Samples to which none of these rewards applies do not count; a prompt of such samples has no mean reward.
     """
 
     def __init__(self, rewards: Sequence[Reward], by: str | None = None) -> None:
         self._weights = {reward.name: reward.weight for reward in rewards} if by is None else {by: 1.0}
 
-    def of_batch(self, batch: Batch) -> dict[str, float]:
-        """Return prompt -> mean reward over its trained samples.
+    def of_batch(self, batch: Batch) -> dict[str, float | None]:
+        """Return prompt -> mean reward over its trained samples; None: it has none.
 
         Args:
-            batch: Has the sequence columns reward.NAME, float64 [S].
+            batch: Has the scores of the rewards, see `batch.reward_columns`.
         """
         batch = trainable(batch)
-        total = torch.zeros(len(batch), dtype=torch.float64)
-        for name, weight in self._weights.items():
-            total += weight * batch.sequence(f"reward.{name}")
-        rewards: dict[str, list[float]] = {}
-        for sample_id, reward in zip(batch.sample_ids, total.tolist(), strict=True):
-            rewards.setdefault(prompt_of(sample_id), []).append(reward)
-        return {prompt: fmean(values) for prompt, values in rewards.items()}
+        columns = {name: read_scores(batch, name) for name in self._weights}
+        sums: dict[str, list[float | None]] = {}
+        for index, sample_id in enumerate(batch.sample_ids):
+            total = self._weighted_sum({name: column[index] for name, column in columns.items()})
+            sums.setdefault(prompt_of(sample_id), []).append(total)
+        return {prompt: _known_mean(values) for prompt, values in sums.items()}
 
-    def of_group(self, group: RolloutGroup) -> float:
-        """Return the mean reward of a complete group, all of whose rewards were scored on the bus."""
-        return fmean(
-            sum(weight * group.score(sample, name).reward for name, weight in self._weights.items())
-            for sample in group.rollouts
+    def of_group(self, group: RolloutGroup) -> float | None:
+        """Return the mean reward of a complete group, all of whose rewards were scored on the bus; None: it
+        has none.
+        """
+        return _known_mean(
+            [
+                self._weighted_sum({name: group.reward(sample, name) for name in self._weights})
+                for sample in group.rollouts
+            ]
         )
+
+    def _weighted_sum(self, scores: Mapping[str, float | None]) -> float | None:
+        """Return the weighted sum of the scores of a sample; None if no reward applies to it."""
+        total = None
+        for name, score in scores.items():
+            if score is not None:
+                total = (total or 0.0) + self._weights[name] * score
+        return total
+
+
+def _known_mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
 
 
 def classify(mean_reward: float, spec: PromptCurriculum) -> Pool:
@@ -130,8 +148,8 @@ class Curriculum:
         # Pool of each row by its latest reward, a byte each.
         self._latest_pools = bytearray(order.rows)
         self._step = state.step
-        self._measured: dict[str, float] = {}
-        self._dropped: dict[str, float] = {}
+        self._measured: dict[str, float | None] = {}
+        self._dropped: dict[str, float | None] = {}
         self._restore(state.curriculum or CurriculumState(), history)
 
     def commit(self, state: JobState) -> None:
@@ -225,13 +243,15 @@ class Curriculum:
         key = f"{self._seed}:curriculum:{self._epoch}:{source}:{pool.name}"
         return Fraction(xxhash.xxh3_64_intdigest(key.encode()), 1 << 64)
 
-    def _record(self, prompts: Sequence[str], mean_rewards: Sequence[float]) -> None:
-        """Assign the latest pools of measured prompts."""
+    def _record(self, prompts: Sequence[str], mean_rewards: Sequence[float | None]) -> None:
+        """Assign the latest pools of measured prompts; a prompt without a mean reward keeps its pool."""
         for prompt, mean_reward in zip(prompts, mean_rewards, strict=True):
+            if mean_reward is None:
+                continue
             self._latest_pools[row_index(prompt)] = classify(mean_reward, self._spec)
 
 
-def _chain_digest(digest: str, prompts: Sequence[str], mean_rewards: Sequence[float]) -> str:
+def _chain_digest(digest: str, prompts: Sequence[str], mean_rewards: Sequence[float | None]) -> str:
     """Return the digest of all mean rewards up to a step, from the digest up to the step before."""
     text = json.dumps([digest, list(prompts), list(mean_rewards)])
     return str(xxhash.xxh3_128_hexdigest(text.encode()))

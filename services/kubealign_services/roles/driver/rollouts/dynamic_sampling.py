@@ -13,6 +13,7 @@ class DynamicSamplingFilter:
     """Drops complete groups whose samples all have the same reward, up to a maximum per step.
 
     The reward is that of one source, or the weighted sum of the sources' raw scores, before standardisation.
+    Samples to which the one source does not apply are not compared, and a group of such samples is kept.
     `dropped` counts the groups dropped since the last reset.
     """
 
@@ -24,6 +25,7 @@ class DynamicSamplingFilter:
             by: Name of the reward that is compared; None: the weighted sum of all.
         """
         self._rewards = [reward for reward in rewards if by in (None, reward.name)]
+        self._compares_sum = by is None
         self._max_dropped = max_dropped
         self.dropped = 0
 
@@ -45,8 +47,10 @@ class DynamicSamplingFilter:
 
     def _has_constant_reward(self, group: RolloutGroup) -> bool:
         """Return True if all samples of the group have the same reward."""
-        totals = [
-            sum(reward.weight * group.score(sample, reward.name).reward for reward in self._rewards)
-            for sample in group.rollouts
-        ]
-        return max(totals) - min(totals) <= _REWARD_TOLERANCE
+        totals = []
+        for sample in group.rollouts:
+            scores = [(reward.weight, group.reward(sample, reward.name)) for reward in self._rewards]
+            applying = [weight * score for weight, score in scores if score is not None]
+            if applying or self._compares_sum:
+                totals.append(sum(applying))
+        return bool(totals) and max(totals) - min(totals) <= _REWARD_TOLERANCE

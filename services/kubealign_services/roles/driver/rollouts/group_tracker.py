@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from kubealign.v1 import rollout_pb2, scoring_pb2
+from kubealign_services.scoring.worker import read_reward
 
 
 @dataclass
@@ -37,6 +38,13 @@ class RolloutGroup:
     def score(self, sample: int, source: str) -> scoring_pb2.Score:
         """Return the score of the kept copy of a sample. Raises KeyError if it has not arrived."""
         return self.scores[sample, self.rollouts[sample].sequence.digest, source]
+
+    def reward(self, sample: int, source: str) -> float | None:
+        """Return the reward of the kept copy of a sample; None where it does not apply to the sample.
+
+        Raises KeyError if the score has not arrived.
+        """
+        return read_reward(self.score(sample, source))
 
     def is_complete(self, sources: Sequence[str]) -> bool:
         """Return True if all samples and their scores from `sources` have arrived."""

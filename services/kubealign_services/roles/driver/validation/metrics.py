@@ -15,7 +15,8 @@ from kubealign_services.roles.driver.rollouts.group_tracker import RolloutGroup
 class ValidationSample:
     """One response to a held-out prompt.
 
-    `tokens`: the response's ids; `logprobs`: the engine's, one per token.
+    `scores`: by source; None where it does not apply. `tokens`: the response's ids; `logprobs`: the engine's,
+    one per token.
     """
 
     group_id: str
@@ -23,7 +24,7 @@ class ValidationSample:
     response: str
     length: int
     truncated: bool
-    scores: dict[str, float]
+    scores: dict[str, float | None]
     columns: dict[str, Any]
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -53,7 +54,7 @@ def collect_validation_samples(
                     response=rollout.response,
                     length=int(response.sum()),
                     truncated=rollout.finish_reason == rollout_pb2.FINISH_REASON_LENGTH,
-                    scores={source: group.score(index, source).reward for source in sources},
+                    scores={source: group.reward(index, source) for source in sources},
                     columns=context["columns"],
                     tokens=sequence.tokens[response].tolist(),
                     logprobs=sequence.token("engine_logprobs")[response].tolist(),
@@ -66,6 +67,8 @@ def summarize_samples(
     samples: Sequence[ValidationSample], metric_names: Mapping[str, str], group_by: str | None
 ) -> dict[str, float]:
     """Return the mean score of each source, the mean length and the share of truncated responses.
+
+    A mean is that of the responses to which the source applies; without any, it is absent.
 
     Args:
         metric_names: Source -> val/...
@@ -84,9 +87,11 @@ def summarize_samples(
 def _mean_metrics(samples: Sequence[ValidationSample], metric_names: Mapping[str, str]) -> dict[str, float]:
     if not samples:
         return {}
-    means = {
-        name: fmean(sample.scores[source] for sample in samples) for source, name in metric_names.items()
-    }
+    means = {}
+    for source, name in metric_names.items():
+        scores = [score for sample in samples if (score := sample.scores[source]) is not None]
+        if scores:
+            means[name] = fmean(scores)
     means["val/response_length"] = fmean(sample.length for sample in samples)
     means["val/truncated_share"] = fmean(sample.truncated for sample in samples)
     return means

@@ -3,14 +3,17 @@
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
+from kubealign.spec.sections.rewards import Reward
 from kubealign_services.data.prepared import PreparedRows
+from kubealign_services.roles.driver.errors import UnrecoverableError
 from kubealign_services.roles.driver.rollouts.batch_assembly import SamplingInfo, assemble_batch
 from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
 from kubealign_services.roles.driver.rollouts.group_buffer import GroupBuffer, GroupPlan
 from kubealign_services.roles.driver.rollouts.prompt_source import ListPrompts
 from kubealign_services.roles.driver.state import JobState
-from kubealign_services.roles.driver.trainer_client import CriticClient
+from kubealign_services.roles.driver.trainer_client import CriticClient, mask_scores, score_sequences
 from kubealign_services.roles.driver.validation.metrics import ValidationSample, collect_validation_samples
+from kubealign_services.scoring.row_sources import MissingSource, is_of_source
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,7 @@ class ValidationScorers:
 
     sources: tuple[str, ...]
     critic: CriticClient | None
-    critic_rewards: Sequence[str]
+    critic_rewards: Sequence[Reward]
 
 
 class ValidationSampler:
@@ -69,10 +72,24 @@ class ValidationSampler:
         sampling = self._plan.sampling
         sampling_info = SamplingInfo(sampling.temperature or 1.0, sampling.max_tokens)
         batch = assemble_batch(groups, (), sampling_info, state.version, reference=None)
-        scores = await scorers.critic.scores(batch, list(scorers.critic_rewards))
+        scored = {reward.name: _list_scored(samples, reward) for reward in scorers.critic_rewards}
+        columns = {
+            name: mask_scores(column, scored[name])
+            for name, column in (await score_sequences(scorers.critic, batch, scored)).items()
+        }
         return [
-            replace(
-                sample, scores=sample.scores | {name: float(column[index]) for name, column in scores.items()}
-            )
+            replace(sample, scores=sample.scores | {name: column[index] for name, column in columns.items()})
             for index, sample in enumerate(samples)
         ]
+
+
+def _list_scored(samples: Sequence[ValidationSample], reward: Reward) -> list[int]:
+    """Return the indices of the samples that a reward scores. Raises UnrecoverableError."""
+    try:
+        return [
+            index
+            for index, sample in enumerate(samples)
+            if reward.sources is None or is_of_source(sample.columns, reward.sources, reward.name)
+        ]
+    except MissingSource as error:
+        raise UnrecoverableError(str(error)) from error

@@ -32,6 +32,11 @@ def test_booleans_are_one_and_zero() -> None:
     assert call_reward(lambda prompts, responses, **columns: [True, False], *TWO, {"x": [0, 0]}) == [1.0, 0.0]
 
 
+@pytest.mark.parametrize("given", [[None, 2], np.array([None, 2.0], dtype=object)])
+def test_none_means_that_the_function_does_not_apply(given: Any) -> None:
+    assert call_reward(lambda prompts, responses: given, *TWO, {}) == [None, 2.0]
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -40,7 +45,8 @@ def test_booleans_are_one_and_zero() -> None:
         ([float("-inf"), 1], "returned -inf for response 0"),
         ([10**400, 1], "returned inf for response 0"),
         (["1", 2], "returned '1' (str) for response 0, not a number"),
-        ([None, 2], "returned None (NoneType) for response 0, not a number"),
+        ([[1], 2], "returned [1] (list) for response 0, not a number or None"),
+        ([None, float("nan")], "returned nan for response 1; a reward is a finite number"),
         (None, "returned None (NoneType), not a list of 2 numbers"),
         (0.5, "returned 0.5 (float), not a list of 2 numbers"),
         (torch.zeros(2, 2), "returned [0.0, 0.0] (list) for response 0, not a number"),

@@ -13,6 +13,7 @@ import torch
 from kubealign.spec.sections.rewards import Reward
 from kubealign_services.algorithms.iterative.rounds import RoundAlgorithm, RoundRows, pack_rows
 from kubealign_services.batch.packed import Batch
+from kubealign_services.batch.reward_columns import is_unrewarded
 from kubealign_services.data.prepared import PreparedRow
 from kubealign_services.roles.driver.metrics.batch_metrics import (
     data_metrics,
@@ -61,7 +62,7 @@ class RoundPlan:
 
 @dataclass
 class RoundSamples:
-    """Samples of a round. rewards: by sample id."""
+    """Samples of a round. rewards: by sample id; None where no reward applies."""
 
     groups: list[RolloutGroup]
     prompts: EpochPrompts
@@ -179,8 +180,11 @@ class RoundMaker:
         if plan.rewards:
             step.add(combine_rewards(batch, plan.rewards, number, samples.moments))
             step.add(source_reward_metrics(batch, supply))
-            rewards = batch.sequence("rewards").tolist()
-            samples.rewards = dict(zip(batch.sample_ids, rewards, strict=True))
+            rewards, unrewarded = batch.sequence("rewards").tolist(), is_unrewarded(batch).tolist()
+            samples.rewards = {
+                name: None if is_missing else reward
+                for name, reward, is_missing in zip(batch.sample_ids, rewards, unrewarded, strict=True)
+            }
         return samples
 
     async def _check_logprob_gap(self, batch: Batch, step: StepRecord) -> None:

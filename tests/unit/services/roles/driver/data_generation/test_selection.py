@@ -1,5 +1,6 @@
 """Selection of samples as rows, and the rows' format."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -75,6 +76,26 @@ def test_the_best_and_the_worst_are_a_preference_with_their_rewards() -> None:
 def test_prompts_with_equal_samples_are_skipped_and_counted(rewards: list[float], texts: str) -> None:
     selected, state = rows(SampleSelection.BEST_AND_WORST, samples(list(rewards), texts=texts))
     assert selected == [] and state.left_out == {"alike": 1}
+
+
+def without_reward(some: list[PolicySample]) -> list[PolicySample]:
+    return [replace(sample, rewards={"exact": None}, reward=None) for sample in some]
+
+
+def test_samples_to_which_no_reward_applies_are_not_chosen() -> None:
+    """They would be better than samples with rewards below 0, were they taken for 0."""
+    other = PreparedRow(row=8, prompt_tokens=[1], prompt_text="1+1=")
+    some = (
+        samples([-2.0, -1.0])
+        + without_reward(samples([5.0], texts="z"))
+        + without_reward(samples([1.0], other))
+    )
+    selected, state = rows(SampleSelection.BEST, some)
+    assert [row["response"] for row in selected] == ["b"] and state.left_out == {"unrewarded": 1}
+    selected, state = rows(SampleSelection.BEST_AND_WORST, some)
+    assert [(row["chosen"], row["rejected"]) for row in selected] == [("b", "a")]
+    selected, _ = rows(SampleSelection.ALL, some)
+    assert [(row["reward"], row["reward.exact"]) for row in selected[1:3]] == [(-2.0, -1.0), (None, None)]
 
 
 def test_messages_end_with_the_response() -> None:

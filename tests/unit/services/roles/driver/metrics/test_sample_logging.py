@@ -1,12 +1,17 @@
 """Previews of a step's samples and their tokens, with numbers laid out by hand."""
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console, RenderableType
 
+from kubealign.cli.views.sample_view import sample_view
 from kubealign.read_model import parse_sample
+from kubealign_dashboard.api import serializers
 from kubealign_services.batch.packed import Batch
+from kubealign_services.batch.reward_columns import add_scores
 from kubealign_services.roles.driver.metrics.report import SampleText, StepRecord
 from kubealign_services.roles.driver.metrics.sample_logging import (
     HEAD_TOKENS,
@@ -21,9 +26,18 @@ from kubealign_services.roles.driver.metrics.sample_logging import (
     truncate_text,
     truncate_tokens,
 )
-from kubealign_services.roles.driver.validation.metrics import ValidationSample
+from kubealign_services.roles.driver.validation.metrics import ValidationSample, summarize_samples
+from kubealign_services.telemetry.json_values import to_json
+from kubealign_services.telemetry.trackers.completions import completion_rows
 
 TEXTS = TokenSplitter(lambda: lambda tokens: "".join("abcdef"[token] for token in tokens))
+
+
+def capture_text(view: RenderableType) -> str:
+    console = Console(width=120)
+    with console.capture() as capture:
+        console.print(view)
+    return capture.get()
 
 
 def batch_of_two() -> Batch:
@@ -79,6 +93,41 @@ def test_previews_round_trip_through_the_file(tmp_path: Path) -> None:
     assert first.token_values["logprob_gap"] == (0.25, 0.0)
     assert first.token_values["values"] == (0.1, 0.2)
     assert (second.response, second.truncated, second.weight_version) == ("d", True, 5)
+
+
+def test_a_reward_that_does_not_apply_is_neither_zero_nor_left_out() -> None:
+    batch, step = batch_of_two(), StepRecord(6)
+    add_scores(batch, "exact", [None, 0.0])
+    step.sample_texts = {"0/7#0": SampleText("a", "bc"), "0/7#1": SampleText("a", "d")}
+    SamplePreviews(TEXTS, seed=1).add_previews(batch, step)
+    read = [parse_sample("", 6, json.loads(to_json(sample))) for sample in step.previews]
+    assert [sample.rewards for sample in read] == [{"exact": None}, {"exact": 0.0}]
+    assert [row["reward/exact"] for row in completion_rows(6, 1, step.previews)] == [None, 0.0]
+    shown = [capture_text(sample_view(sample)) for sample in read]
+    assert "exact does not apply" in shown[0] and "does not apply" not in shown[1]
+    assert [serializers.sample(sample)["rewards"]["exact"] for sample in read] == [None, 0.0]
+
+
+def test_previews_of_validation_samples_with_missing_scores() -> None:
+    """Best and worst by the mean of the scores that apply; a single missing score is no total."""
+    scores: list[dict[str, float | None]] = [
+        {"a": 4.0, "b": None},
+        {"a": None, "b": 1.0},
+        {"a": None, "b": None},
+    ]
+    samples = [ValidationSample(f"val@3/{i}", "a", "b", 1, False, each, {}) for i, each in enumerate(scores)]
+    shown = SamplePreviews(TEXTS, seed=1).from_responses(samples, step=3, version=3)
+    assert [each["rewards"] for each in shown] == scores
+    single = ValidationSample("val@3/0", "a", "b", 1, False, {"a": None}, {})
+    assert SamplePreviews(TEXTS, seed=1).from_responses([single], 3, 3)[0]["reward"] is None
+    names = {"a": "val/reward/a", "b": "val/b"}
+    assert summarize_samples(samples, names, None) == {
+        "val/reward/a": 4.0,
+        "val/b": 1.0,
+        "val/response_length": 1.0,
+        "val/truncated_share": 0.0,
+    }
+    assert "val/b" not in summarize_samples([single], {"a": "val/b"}, None)
 
 
 def test_a_step_of_rows_has_no_previews() -> None:

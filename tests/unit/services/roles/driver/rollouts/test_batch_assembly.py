@@ -6,8 +6,9 @@ import torch
 
 from kubealign.v1 import rollout_pb2, scoring_pb2
 from kubealign_services.batch.auxiliary_sequences import drop_auxiliary
-from kubealign_services.batch.codec import encode
+from kubealign_services.batch.codec import decode, encode
 from kubealign_services.batch.packed import Batch
+from kubealign_services.batch.reward_columns import read_scores
 from kubealign_services.roles.driver.errors import UnrecoverableError
 from kubealign_services.roles.driver.rollouts.batch_assembly import (
     SamplingInfo,
@@ -115,3 +116,14 @@ def test_greedy_samples_are_auxiliary_sequences() -> None:
     assert batch.sequence("companion").tolist() == [0, 1]
     assert drop_auxiliary(batch).sample_ids == ["a#0"]
     assert "companion" not in drop_auxiliary(batch).sequence_columns
+
+
+def test_a_score_without_a_reward_is_a_reward_that_does_not_apply() -> None:
+    groups = [group("0/5", [3], 0.0), group("0/2", [2], -1.0)]
+    assert "applies.exact" not in assemble_batch(groups, ["exact"], SAMPLED, 3, None).sequence_columns
+    for score in groups[1].scores.values():
+        score.ClearField("reward")
+    batch = decode(encode(assemble_batch(groups, ["exact"], SAMPLED, 3, None)))
+    assert read_scores(batch, "exact") == [0.0, None]
+    assert batch.sequence("reward.exact").tolist() == [0.0, 0.0]
+    assert batch.sequence("applies.exact").tolist() == [1, 0]

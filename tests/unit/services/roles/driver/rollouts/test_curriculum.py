@@ -16,6 +16,7 @@ from kubealign.spec.sections.rewards import Reward, RewardFunction
 from kubealign.v1 import rollout_pb2, scoring_pb2
 from kubealign_services.batch.auxiliary_sequences import IS_BASELINE
 from kubealign_services.batch.packed import Batch
+from kubealign_services.batch.reward_columns import add_scores
 from kubealign_services.checkpoints.history import HISTORY_FILE, StepHistory, TrainedStep
 from kubealign_services.data.epoch_shuffle import DatasetOrder, RowOrder
 from kubealign_services.data.mixture import MixedSource, MixtureOrder
@@ -362,3 +363,43 @@ def test_a_damaged_history_is_refused(damage: str) -> None:
         job.history[1] = line.model_copy(update={"prompts": ["0/3", "0/3"]})
     with pytest.raises(UnrecoverableError, match=r"history\.jsonl are not those that step 3 was made with"):
         job.restart()
+
+
+def test_the_mean_is_that_of_the_samples_to_which_the_reward_applies() -> None:
+    batch = batch_of({"0/1": [1.0, 1.0], "0/2": [0.0, 0.0], "0/3": [0.0, 0.0]})
+    add_scores(batch, "exact", [1.0, None, None, None, None, None])
+    add_scores(batch, "length", [None, 4.0, 2.0, None, None, None])
+    # 2 x 1 and 0.5 x 4; 0.5 x 2; none
+    assert MeanReward(REWARDS).of_batch(batch) == {"0/1": 2.0, "0/2": 1.0, "0/3": None}
+    assert MeanReward(REWARDS, "exact").of_batch(batch) == {"0/1": 1.0, "0/2": None, "0/3": None}
+    group = group_of("0/1", [0.0, 1.0])
+    group.scores[0, "", "exact"].ClearField("reward")
+    assert MeanReward(REWARDS, "exact").of_group(group) == 1.0
+    group.scores[1, "", "exact"].ClearField("reward")
+    assert MeanReward(REWARDS, "exact").of_group(group) is None
+
+
+def test_a_prompt_without_the_reward_stays_in_its_pool_also_after_a_resume(tmp_path: Path) -> None:
+    order = DatasetOrder(2, seed=1, shuffle=False)
+    curriculum = Curriculum(SPEC, MeanReward(EXACT, "exact"), order, 1, JobState(), [])
+    state, history = JobState(), StepHistory(tmp_path / HISTORY_FILE)
+    for step, scores in enumerate([[1.0, 0.0], [None, 0.5]], start=1):
+        batch = batch_of({"0/0": [0.0], "0/1": [0.0]})
+        add_scores(batch, "exact", scores)
+        curriculum.measure(batch)
+        state = JobState(step=step, trained=["0/0", "0/1"], curriculum=curriculum.state_after(["0/0", "0/1"]))
+        state = JobState.model_validate_json(state.model_dump_json())
+        curriculum.commit(state)
+        assert state.curriculum is not None
+        line = TrainedStep(
+            fence=1,
+            step=step,
+            version=step,
+            prompts=state.trained,
+            mean_rewards=state.curriculum.mean_rewards,
+        )
+        history.append(line)
+    resumed = Curriculum(SPEC, MeanReward(EXACT, "exact"), order, 1, state, history.read())
+    for each in (curriculum, resumed):
+        # Row 0 was easy and has no newer reward; row 1 was hard.
+        assert list(each._latest_pools) == [Pool.EASY, Pool.NORMAL]

@@ -11,6 +11,9 @@ from torch import Tensor
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.sections.rollout import ReferencePlacement
 from kubealign_services.batch.packed import Batch, pack
+from kubealign_services.batch.reward_columns import read_scores
+from kubealign_services.data.mixture import MixedSource, MixtureOrder
+from kubealign_services.data.prompt_sources import PromptSources
 from kubealign_services.roles.driver.builder import build_prefetchers, critic_rewards
 from kubealign_services.roles.driver.metrics.report import StepRecord
 from kubealign_services.roles.driver.rollouts.collector import create_group
@@ -240,7 +243,7 @@ def test_which_columns_are_prefetched(spec: dict[str, Any], asked: list[str]) ->
     client.values = client.logprobs = client.reference_logprobs = client
     policy, values = OldLogprobs(client, ["logprobs"]), CriticValues(client)
     alignment_job = job(**spec)
-    rewards = critic_rewards(alignment_job)
+    rewards = [reward.name for reward in critic_rewards(alignment_job)]
     has_reference = (reference := alignment_job.spec.effective_reference) is not None and (
         reference.placement is ReferencePlacement.WITH_TRAINER
     )
@@ -284,3 +287,35 @@ async def test_scores_of_finished_groups_are_prefetched() -> None:
     assert batch.sequence_columns["reward.style"].tolist() == [2 * total for total in totals]
     assert batch.sequence_columns["reward.judge"].dtype is torch.float64
     assert torch.equal(batch.token("reference_logprobs"), 2.0 * batch.tokens)
+
+
+async def test_a_model_of_the_critic_scores_only_the_samples_of_its_sources() -> None:
+    """The rows are numbered through both sources: sums has rows 0 and 1, poems row 2."""
+    asked: list[tuple[list[str], list[str]]] = []
+
+    async def scores(batch: Batch, names: list[str]) -> dict[str, Tensor]:
+        asked.append((list(batch.sample_ids), names))
+        firsts = batch.tokens[batch.cu_seqlens[:-1].long()].float()
+        return {name: firsts * (index + 1) for index, name in enumerate(names)}
+
+    client: Any = Model()
+    client.scores = scores
+    order = MixtureOrder([MixedSource("sums", 1.0, 2), MixedSource("poems", 1.0, 1)], seed=1)
+    sources = {
+        "exact": PromptSources(frozenset({"sums"}), order),
+        "style": PromptSources(frozenset({"poems"}), order),
+        "none": PromptSources(frozenset({"digits"}), order),
+    }
+    scorer = ColocatedScorer(client, ["exact", "style", "none", "judge"], None, sources=sources)
+    batch = pack([[5], [6], [7]], ["0/2#0", "0/0#0", "1/1#0"])
+    await scorer.score(batch, StepRecord(1))
+    assert asked == [
+        (["0/0#0", "1/1#0"], ["exact"]),
+        (["0/2#0"], ["style"]),
+        (["0/2#0", "0/0#0", "1/1#0"], ["judge"]),
+    ]
+    assert read_scores(batch, "exact") == [None, 6.0, 7.0]
+    assert read_scores(batch, "style") == [5.0, None, None]
+    assert read_scores(batch, "none") == [None, None, None]
+    assert read_scores(batch, "judge") == [5.0, 6.0, 7.0]
+    assert "applies.judge" not in batch.sequence_columns

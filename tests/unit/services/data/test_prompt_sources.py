@@ -4,7 +4,7 @@ from typing import Any
 
 from kubealign.spec.job import AlignmentJob
 from kubealign_services.data.prepared import DatasetReport
-from kubealign_services.data.teacher_sources import find_teacher_sources
+from kubealign_services.data.prompt_sources import find_teacher_sources
 from support.tiny_jobs import FROM_CONFIG
 
 TEACHERS = {"sums": "math", "poems": "verse", "proofs": "math"}
