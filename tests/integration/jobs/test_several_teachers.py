@@ -11,11 +11,9 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from kubealign.replay.record import list_recorded_steps, read_batch, read_record
-from kubealign.v1 import batch_pb2
-from kubealign_services.batch.codec import decode
 from kubealign_services.batch.packed import Batch
 from kubealign_services.data.prepared import load_prepared, row_index
+from support.recorded_batches import recorded_batches
 from support.running import RunningJobs
 from support.tiny_jobs import ARCHITECTURE, FROM_CONFIG, online_job, write_jobs
 
@@ -56,16 +54,6 @@ def routed_job(folder: Path, algorithm: dict[str, Any], **spec: Any) -> Path:
     return write_jobs(folder, job)
 
 
-def recorded_batches(run: Path) -> Iterator[Batch]:
-    assert list_recorded_steps(run / "batches") == [*range(1, STEPS + 1)]
-    for step in range(1, STEPS + 1):
-        record = read_record(run / "batches", step)
-        columns = read_batch(run / "batches", record)
-        yield decode(
-            batch_pb2.PackedBatch(sample_ids=record.sample_ids, columns=columns, digest=record.digest)
-        )
-
-
 def compared_responses(run: Path) -> Iterator[tuple[Batch, int, Tensor, Tensor]]:
     """Yield each recorded sequence, the number of its prompt's tokens, and the logits [R, V] of its R
     response tokens from its own teacher and from the other one. Each step has samples of both teachers."""
@@ -76,7 +64,7 @@ def compared_responses(run: Path) -> Iterator[tuple[Batch, int, Tensor, Tensor]]
         )
         for name in ("math", "verse")
     }
-    for batch in recorded_batches(run):
+    for batch in recorded_batches(run, STEPS):
         teachers = []
         for index, name in enumerate(batch.sample_ids):
             row = prepared.train[row_index(name)]

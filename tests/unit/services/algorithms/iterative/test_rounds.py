@@ -56,6 +56,15 @@ def test_empty_round_reports_the_best_reward() -> None:
     )
 
 
+def test_responses_without_a_reward_are_not_imitated() -> None:
+    algorithm = RejectionSamplingAlgorithm(spec.RejectionSamplingSpec())
+    result = algorithm.rows([prompt("a", None, -2.0, -1.0), prompt("b", None, None)])
+    assert names(result) == [("a#2",)]
+    assert result.metrics == {"round/reward_mean": -1.5, "round/chosen_reward": -1.0}
+    nothing = algorithm.rows([prompt("b", None, None)])
+    assert nothing.rows == [] and nothing.empty_reason == "no reward applies to any of 2 responses"
+
+
 def test_spin_pairs_each_sample_with_its_demonstration() -> None:
     result = SPINAlgorithm(spec.SPINSpec()).rows(
         [prompt("a", None, None, demonstration=[11]), prompt("b", None, demonstration=[7, 8])]

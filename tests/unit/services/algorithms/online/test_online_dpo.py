@@ -12,6 +12,7 @@ from kubealign_services.algorithms.contract import LossTerms, ModelOutputs
 from kubealign_services.algorithms.online.online_dpo import OnlineDPOAlgorithm
 from kubealign_services.batch.auxiliary_sequences import drop_auxiliary
 from kubealign_services.batch.packed import Batch
+from kubealign_services.batch.reward_columns import add_scores
 from kubealign_services.training.torch_backend.packing.microbatches import plan_microbatches
 from support.batches import random_batch, slow_spans, stand_in
 
@@ -180,3 +181,12 @@ def test_missing_output_is_named() -> None:
     batch, objective, _ = trained(sampled())
     with pytest.raises(ValueError, match="the objective reads logprobs"):
         objective.loss(ModelOutputs(), batch)
+
+
+def test_samples_to_which_no_reward_applies_are_in_no_pair() -> None:
+    """Their rewards are 0, which is the lowest of the first group and the highest of the second."""
+    batch = sampled([2.0, 1.0, 0.0, -1.0, -0.5, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0])
+    rewarded = [2.0, 1.0, None, -1.0, -0.5, None, 1.0, 1.0, None, 0.0, None, None]
+    add_scores(batch, "exact", rewarded)
+    OnlineDPOAlgorithm(spec.OnlineDPOSpec(samples_per_prompt=3)).advantages(batch, {})
+    assert batch.sequence("preference").tolist() == [1, -1, 0, -1, 1, 0, 0, 0, 0, 0, 0, 0]

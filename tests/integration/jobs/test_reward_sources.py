@@ -1,0 +1,150 @@
+"""Rewards of different sources of prompts through the real command: metrics and recorded batches have what a
+loop over the samples computes, and no function is called for the rows of another source."""
+
+import json
+import math
+from collections import defaultdict
+from pathlib import Path
+from statistics import fmean, pstdev, stdev
+from typing import Any
+
+import pytest
+
+from kubealign.read_model import parse_sample
+from kubealign.spec.algorithms import Algorithm
+from kubealign_services.algorithms.factory import make_algorithm
+from kubealign_services.batch.packed import Batch
+from kubealign_services.batch.reward_columns import read_scores
+from kubealign_services.data.prepared import PreparedJob, load_prepared, row_index
+from support.recorded_batches import recorded_batches
+from support.running import RunningJobs
+from support.tiny_jobs import online_job, write_jobs, write_reward
+
+pytestmark = pytest.mark.timeout(240)
+
+STEPS = 3
+ALGORITHM: dict[str, Any] = {
+    "grpo": {"promptsPerStep": 6, "samplesPerPrompt": 3, "rewardAggregation": "NormalizeThenSum"}
+}
+#: Function that writes the source of each row to a file.
+FUNCTION = """
+import json
+
+def reward(prompts, responses, source):
+    with open({log!r}, "a") as file:
+        file.writelines(json.dumps(name) + "\\n" for name in source)
+    return [{score} for prompt, response in zip(prompts, responses)]
+"""
+
+
+def exact(prompt: str, response: str) -> float | None:
+    return len(set(response)) - 1.5
+
+
+def style(prompt: str, response: str) -> float | None:
+    return None if prompt < "pe" else response.count("a") / 2
+
+
+#: Reward -> its source, its function, and the function's expression; style does not apply to all poems.
+SCORES = {
+    "exact": ("sums", exact, "len(set(response)) - 1.5"),
+    "style": ("poems", style, 'None if prompt < "pe" else response.count("a") / 2'),
+}
+
+
+def write_job(folder: Path) -> Path:
+    """Write a job with two sources of prompts, each of which has its own reward."""
+    mixture = []
+    for source in ("sums", "poems"):
+        path = folder / f"{source}.jsonl"
+        rows = [{"prompt": f"{source[0]}{letter}"} for letter in "abcdefgh"]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        mixture.append({"name": source, "source": {"path": str(path)}})
+    rewards = []
+    for name, (source, _, score) in SCORES.items():
+        code = FUNCTION.format(log=str(folder / f"{name}.log"), score=score)
+        rewards.append(write_reward(folder, code, name) | {"sources": [source], "weight": 2.0})
+    held_out = {"path": str(folder / "sums.jsonl")}
+    job = online_job(
+        folder,
+        "routed",
+        ALGORITHM,
+        maxSteps=STEPS,
+        data={"prompts": {"mixture": mixture, "shuffle": False}},
+        rewards=rewards,
+        validation={
+            "data": {"prompts": {"source": held_out, "limit": 2, "values": {"source": "sums"}}},
+            "atStart": False,
+        },
+        checkpoint={"everySteps": 2, "recordBatches": True},
+    )
+    return write_jobs(folder, job)
+
+
+def expected_scores(batch: Batch, prepared: PreparedJob, name: str) -> list[float | None]:
+    """Return the score of each sample, computed from its text; None where the reward does not apply."""
+    source, function, _ = SCORES[name]
+    scores = []
+    for index, sample_id in enumerate(batch.sample_ids):
+        row, sequence = prepared.train[row_index(sample_id)], batch.select([index])
+        tokens = sequence.tokens[sequence.token("loss_mask").bool()]
+        response = prepared.tokenizer.decode(tokens).removesuffix(str(prepared.tokenizer.eos_token))
+        scores.append(function(row.prompt_text, response) if row.columns["source"] == source else None)
+    return scores
+
+
+def expected_advantages(batch: Batch, scores: dict[str, list[float | None]]) -> list[float]:
+    """Return GDPO's advantages, group by group."""
+    group = batch.sequence("group").tolist()
+    totals = [0.0] * len(batch)
+    for column in scores.values():
+        members = defaultdict(list)
+        for index, score in enumerate(column):
+            if score is not None:
+                members[group[index]].append((index, score))
+        for entries in members.values():
+            values = [score for _, score in entries]
+            for index, score in entries:
+                totals[index] += 2.0 * (score - fmean(values)) / (stdev(values) + 1e-6)
+    return [(total - fmean(totals)) / (stdev(totals) + 1e-6) for total in totals]
+
+
+def test_each_reward_scores_the_samples_of_its_source(tmp_path: Path) -> None:
+    with RunningJobs(write_job(tmp_path), tmp_path / "runs", "--no-dashboard") as run:
+        assert run.end(150) == 0, run.output[-4000:]
+        steps, metrics = run.steps("routed"), run.metrics("routed")
+        folder = run.folder("routed")
+    algorithm = make_algorithm(Algorithm.model_validate(ALGORITHM))
+    prepared, counts = load_prepared(folder), defaultdict(list)
+    for step, batch in enumerate(recorded_batches(folder, STEPS), start=1):
+        scores = {name: expected_scores(batch, prepared, name) for name in SCORES}
+        totals = [0.0] * len(batch)
+        for name, column in scores.items():
+            assert read_scores(batch, name) == column
+            known = [score for score in column if score is not None]
+            counts[name].append(len(known))
+            expected = {"mean": fmean(known), "std": pstdev(known)} if known else {}
+            actual = {key: value for key, value in steps[step].items() if key.startswith(f"reward/{name}/")}
+            assert actual == pytest.approx({f"reward/{name}/{key}": value for key, value in expected.items()})
+            totals = [total + 2.0 * (score or 0.0) for total, score in zip(totals, column, strict=True)]
+        assert batch.sequence("rewards").tolist() == totals
+        unrewarded = [all(score is None for score in each) for each in zip(*scores.values(), strict=True)]
+        assert math.isclose(steps[step]["reward/unrewarded_share"], fmean(unrewarded), abs_tol=1e-9)
+        # Batches are recorded before the advantages are added; a replay computes them from the columns.
+        algorithm.advantages(batch, {})
+        last_tokens = batch.token("advantages")[batch.cu_seqlens[1:].long() - 1]
+        assert last_tokens.tolist() == pytest.approx(expected_advantages(batch, scores), abs=1e-5)
+    # Six prompts in turn from both sources: style does not apply to the poems pa to pd.
+    assert counts == {"exact": [9, 9, 9], "style": [0, 6, 6]}
+    for name, (source, _, _) in SCORES.items():
+        rows = (tmp_path / f"{name}.log").read_text().split()
+        assert set(rows) == {f'"{source}"'}
+    validated = next(line for line in metrics if "val/reward/exact" in line)
+    assert "val/reward/style" not in validated
+    shown = [
+        parse_sample("", 0, json.loads(line)) for line in (folder / "samples.jsonl").read_text().splitlines()
+    ]
+    assert all(None in sample.rewards.values() and len(sample.rewards) == 2 for sample in shown)
+    assert steps[1]["reward/unrewarded_share"] == 0.5
+    logs = "".join(path.read_text() for path in (folder / "logs").iterdir())
+    assert logs.count("no reward applies to a sample") == 1
