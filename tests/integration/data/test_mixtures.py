@@ -146,3 +146,29 @@ def test_a_preparation_of_a_version_without_teachers_is_reused(tmp_path: Path) -
         del source["limit"]
     path.write_text(json.dumps(inputs))
     assert prepare(given, tmp_path / "run", {}).report.train.rows_kept == 9
+
+
+def test_rows_of_validation_name_their_source_where_a_reward_asks_for_it(tmp_path: Path) -> None:
+    held_out = rows(tmp_path, [{"prompt": "1+1="}], "held_out.jsonl")
+
+    def prepared_rows(name: str, **fields: Any) -> list[dict[str, Any]]:
+        mixture = [entry(tmp_path, "sums", SUMS), entry(tmp_path, "words", WORDS)]
+        document = {
+            "algorithm": {"grpo": {"promptsPerStep": 2, "samplesPerPrompt": 2}},
+            "policy": {"model": from_config(max_position_embeddings=512)},
+            "data": {"prompts": {"mixture": mixture}},
+            "rewards": [
+                {"name": "style", "function": {"module": "m:f"}},
+                {"name": "exact", "sources": ["sums"], "function": {"module": "m:f"}},
+            ],
+            "validation": {"data": {"prompts": held_out | fields}},
+        }
+        validation = prepare(job(document), tmp_path / name, {}).validation
+        assert validation is not None
+        return [row.columns for row in validation]
+
+    assert prepared_rows("named", values={"source": "sums"}) == [{"source": "sums"}]
+    with pytest.raises(DataError) as raised:
+        prepared_rows("unnamed")
+    assert str(raised.value).startswith("spec.rewards[1].sources: the reward scores the sources sums, and")
+    assert "set spec.validation.data.prompts.values: {source: NAME}" in str(raised.value)

@@ -94,7 +94,7 @@ def expected_scores(batch: Batch, prepared: PreparedJob, name: str) -> list[floa
 
 
 def expected_advantages(batch: Batch, scores: dict[str, list[float | None]]) -> list[float]:
-    """Return GDPO's advantages, group by group."""
+    """Return GDPO's advantages, group by group; 0 for samples without any score."""
     group = batch.sequence("group").tolist()
     totals = [0.0] * len(batch)
     for column in scores.values():
@@ -106,7 +106,12 @@ def expected_advantages(batch: Batch, scores: dict[str, list[float | None]]) -> 
             values = [score for _, score in entries]
             for index, score in entries:
                 totals[index] += 2.0 * (score - fmean(values)) / (stdev(values) + 1e-6)
-    return [(total - fmean(totals)) / (stdev(totals) + 1e-6) for total in totals]
+    scored = [any(score is not None for score in each) for each in zip(*scores.values(), strict=True)]
+    known = [total for total, is_scored in zip(totals, scored, strict=True) if is_scored]
+    return [
+        (total - fmean(known)) / (stdev(known) + 1e-6) if is_scored else 0.0
+        for total, is_scored in zip(totals, scored, strict=True)
+    ]
 
 
 def test_each_reward_scores_the_samples_of_its_source(tmp_path: Path) -> None:

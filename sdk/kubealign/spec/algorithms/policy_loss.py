@@ -258,7 +258,8 @@ class DynamicSamplingSpec(SpecModel):
         None,
         max_length=63,
         description="Name of the reward that is compared; null: the weighted sum of all rewards, which a "
-        "reward for length or form makes different in nearly every group.",
+        "reward for length or form makes different in nearly every group. A group to which the named reward "
+        "does not apply is kept.",
     )
     max_refills: int = Field(
         10,

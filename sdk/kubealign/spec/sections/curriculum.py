@@ -48,7 +48,7 @@ class PromptCurriculum(SpecModel):
         None,
         max_length=63,
         description="Name of the reward whose mean is compared; null: the weighted sum of all rewards, "
-        "before standardisation.",
+        "before standardisation. A prompt to which the reward does not apply stays in its pool.",
     )
     easy: EasyPrompts | None = Field(None, description="Prompts solved nearly always; null: no such pool.")
     hard: HardPrompts | None = Field(None, description="Prompts solved hardly ever; null: no such pool.")

@@ -17,7 +17,8 @@ def normalize_then_sum(batch: Batch, spec: AdvantageNormalization) -> Tensor:
         A_i = (Z_i - mean Z) / (std Z + epsilon)        over the step
 
     A reward adds 0 to Z of the samples to which it does not apply, and its center and scale are those of the
-    other samples, as in TRL's GRPOTrainer.
+    other samples. A sample to which no reward applies has advantage 0 and counts in no mean and no deviation.
+    Both as in TRL's GRPOTrainer.
 
     Reads the sequence columns transformed.NAME, applies.NAME (see `reward_columns`) and group, and the
     scalars weight.NAME. Raises ValueError where the batch has no reward by source.
@@ -27,10 +28,15 @@ def normalize_then_sum(batch: Batch, spec: AdvantageNormalization) -> Tensor:
     if not names:
         raise ValueError("rewardAggregation NormalizeThenSum finds no rewards by source in the batch")
     total = torch.zeros(len(batch), dtype=torch.float64)
+    rewarded = torch.zeros(len(batch), dtype=torch.bool)
     for name in names:
         scored = applies_to(batch, name)
+        rewarded |= scored
         if bool(scored.any()):
             rewards = batch.sequence(f"{TRANSFORMED}{name}")[scored].double()
             total[scored] += batch.scalars[f"{WEIGHT}{name}"] * normalize(rewards, group[scored], spec)
-    deviation = total.std() if len(total) > 1 else total.new_zeros(())
-    return (total - total.mean()) / (deviation + spec.epsilon)
+    known = total[rewarded]
+    deviation = known.std() if len(known) > 1 else known.new_zeros(())
+    advantages = torch.zeros_like(total)
+    advantages[rewarded] = (known - known.mean()) / (deviation + spec.epsilon)
+    return advantages

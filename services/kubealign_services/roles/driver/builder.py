@@ -274,6 +274,7 @@ def build_validation(
     if spec is None or prepared.validation is None:
         return ValidationSchedule(None, [], report)
     measurements: list[Measurement] = []
+    names: dict[str, str] = {}
     algorithm = job.spec.algorithm.value
     if not algorithm.samples and spec.data.member == algorithm.data:
         batches = RowBatches(prepared.validation, spec.data.member, algorithm.mismatched)
@@ -299,7 +300,7 @@ def build_validation(
         measurements.append(
             SampledResponses(sampler, names, spec.group_by, context.run_dir / "validation", show)
         )
-    return ValidationSchedule(spec, measurements, report)
+    return ValidationSchedule(spec, measurements, report, names.values())
 
 
 def _build_validation_sampler(

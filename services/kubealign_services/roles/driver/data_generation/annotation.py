@@ -117,7 +117,8 @@ def build_annotations(
     columns: dict[str, float | None] = {}
     for source, score in scores.items():
         # A protobuf map has no defined order.
-        scores_by_name = dict(sorted(score.attributes.items())) or {source: read_reward(score)}
+        scores_by_name: dict[str, float | None] = dict(sorted(score.attributes.items()))
+        scores_by_name = scores_by_name or {source: read_reward(score)}
         for name, value in scores_by_name.items():
             if name in columns or name in reserved:
                 owner = "another reward's score" if name in columns else "prompt or response"

@@ -1,7 +1,7 @@
 """Validation on held-out rows before, during and after training: loss and sampled responses."""
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -105,11 +105,20 @@ class SampledResponses:
 
 
 class ValidationSchedule:
-    """Schedule of measurements, and early stopping. Without a spec nothing is measured."""
+    """Schedule of measurements, and early stopping. Without a spec nothing is measured.
+
+    Args:
+        score_metrics: Metrics that a measurement lacks where the score applies to no response.
+    """
 
     def __init__(
-        self, spec: ValidationSpec | None, measurements: list[Measurement], report: MetricsReport
+        self,
+        spec: ValidationSpec | None,
+        measurements: list[Measurement],
+        report: MetricsReport,
+        score_metrics: Collection[str] = (),
     ) -> None:
+        self._score_metrics = frozenset(score_metrics)
         self._spec = spec
         self._measurements = measurements
         self._report = report
@@ -147,7 +156,7 @@ class ValidationSchedule:
         self._report.write(state.step, metrics)
         self._seconds = time.perf_counter() - started_at
         stopping = self._spec.early_stopping if self._spec else None
-        if stopping is None:
+        if stopping is None or (stopping.metric in self._score_metrics and stopping.metric not in metrics):
             return
         if stopping.metric not in metrics:
             raise UnrecoverableError(

@@ -38,7 +38,8 @@ def batch(scores: Scores = SCORES) -> Batch:
 
 def expected(scores: Scores = SCORES) -> list[float]:
     """TRL's normalize_then_sum (grpo_trainer.py): each reward by its group, weighted, then by the batch. A
-    missing score adds nothing, and counts in no mean and no deviation of its group."""
+    missing score adds nothing, and counts in no mean and no deviation of its group. A sample without a score
+    has advantage 0 and counts in no mean and no deviation of the batch."""
     totals = []
     for i, group in enumerate(GROUPS):
         total = 0.0
@@ -50,7 +51,13 @@ def expected(scores: Scores = SCORES) -> list[float]:
                 deviation = statistics.stdev(own) if len(own) > 1 else 0.0
                 total += reward.weight * (score - statistics.fmean(own)) / (deviation + 1e-6)
         totals.append(total)
-    return [(total - statistics.fmean(totals)) / (statistics.stdev(totals) + 1e-6) for total in totals]
+    missing = [all(column[i] is None for column in scores.values()) for i in range(len(GROUPS))]
+    known = [total for total, is_missing in zip(totals, missing, strict=True) if not is_missing]
+    mean, deviation = statistics.fmean(known), statistics.stdev(known) + 1e-6
+    return [
+        0.0 if is_missing else (total - mean) / deviation
+        for total, is_missing in zip(totals, missing, strict=True)
+    ]
 
 
 def test_each_reward_is_normalised_by_itself() -> None:
