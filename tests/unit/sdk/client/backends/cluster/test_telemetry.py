@@ -81,7 +81,7 @@ async def test_samples_have_their_tokens(asked: Asked) -> None:
         }
     ]
     [sample] = await dashboard.samples(REF, step=1, newest=True)
-    assert (sample.reward, sample.rewards, sample.weight_version) == (None, {"a": 1.0}, 4)
+    assert (sample.reward, sample.rewards, sample.weight_version) == (None, {"a": 1.0, "b": None}, 4)
     assert sample.tokens == ("r", " s") and sample.token_values == {"kl": (0.1, None)}
     assert requests[0].query == {"after": "0-0", "limit": "100", "step": "1", "newest": "true"}
 
