@@ -150,9 +150,7 @@ class RewardPlugin(SpecModel):
 
 
 #: Names of the entries of a mixture of prompts that a reward scores.
-RewardSources: TypeAlias = Annotated[
-    list[EntryName], Field(min_length=1, max_length=64, json_schema_extra=LIST_SET_SCHEMA), distinct_items
-]
+RewardSources: TypeAlias = Annotated[list[EntryName], Field(min_length=1, max_length=64), distinct_items]
 
 
 class Reward(SpecModel):
@@ -165,6 +163,7 @@ class Reward(SpecModel):
     weight: float = Field(1.0, description="Weight in the sum of rewards.")
     sources: RewardSources | None = Field(
         None,
+        json_schema_extra=LIST_SET_SCHEMA,
         description="Only with data.prompts.mixture: names of the sources whose responses this reward "
         "scores. Rows of validation name theirs in the column source. null: all responses.",
     )
