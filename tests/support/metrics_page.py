@@ -7,8 +7,8 @@ from pathlib import Path
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 #: Reported only with an option of the spec: training in fp16, an importance correction, an overlong penalty,
 #: a dual clip, another trust region, a likelihood of good responses, a mask, a workflow, a validation, a
-#: mixture of sources, rewards that do not apply to all responses, a curriculum, reward models beside the
-#: critic, or a teacher of samples.
+#: mixture of sources, rewards that do not apply to all responses, streamed rows, a curriculum, reward models
+#: beside the critic, or a teacher of samples.
 ASKED_FOR = (
     "seconds/record",
     "seconds/score/critic",
@@ -31,6 +31,7 @@ ASKED_FOR = (
     "reward/source/",
     "reward/unrewarded_share",
     "data/source/",
+    "data/rows_read",
     "curriculum/",
     "rollout/reference_gap_mean",
     "rollout/turns",

@@ -286,6 +286,7 @@ async def rounds_job(
             trainer=LocalTrainer(policy),  # type: ignore[arg-type]
             critic=None,
             previews=noted,
+            max_payload=8 << 20,
         )
         source = build_round_source(
             context,

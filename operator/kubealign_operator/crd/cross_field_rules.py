@@ -29,6 +29,8 @@ from kubealign.spec.cross_field_validation import (
     NO_TEACHERS_TO_NAME,
     READS_ALL_ROWS,
     REWARD_SOURCES_NEED_MIXTURE,
+    STREAMS_NO_HINTS,
+    STREAMS_WITHOUT_END,
     TEACHER_AND_TEACHERS,
     TEACHER_IS_NO_REFERENCE,
     TEACHERS_ARE_NO_REFERENCE,
@@ -37,10 +39,12 @@ from kubealign.spec.cross_field_validation import (
     UNUSED_TEACHER,
     missing_length_message,
     reference_sample_remedy,
+    streaming_refusal,
     unusable_teachers_message,
     unused_teacher_message,
 )
 from kubealign.spec.field_lookup import nested_model
+from kubealign.spec.sections.data import Data
 from kubealign.spec.sections.engines import Engine
 from kubealign.spec.sections.rollout import EXTERNAL_ENGINES, Rollout
 from kubealign.spec.sections.training import Trainer
@@ -65,6 +69,7 @@ def cross_field_rules() -> Iterator[CelRule]:
         yield from _data_rules(name, algorithm_is_set, model)
         yield from _reward_rules(name, algorithm_is_set, model.rewards)
         yield from _curriculum_rules(name, algorithm_is_set, model)
+        yield from _streaming_rules(name, algorithm_is_set, model)
         yield from _critic_rules(name, algorithm_is_set, has_critic=model.critic)
         yield from _reference_rules(name, algorithm_is_set, model)
         yield from _rollout_rules(name, algorithm_is_set, model)
@@ -283,6 +288,23 @@ def _curriculum_rules(name: str, algorithm_is_set: str, model: type[AlgorithmSpe
         return
     field = ".data.prompts.curriculum"
     yield CelRule(implies(algorithm_is_set, condition), problem, field_path=field)
+
+
+def _streaming_rules(name: str, algorithm_is_set: str, model: type[AlgorithmSpec]) -> Iterator[CelRule]:
+    # Rows of another kind than the algorithm's are refused by another rule.
+    kinds = [str(model.data)] if isinstance(getattr(model, "data", None), str) else list(Data.model_fields)
+    streams = " || ".join(f"(has(self.data.{kind}) && has(self.data.{kind}.streaming))" for kind in kinds)
+    refusal = streaming_refusal(name, model)
+    if refusal is not None:
+        yield CelRule(implies(algorithm_is_set, f"!({streams})"), refusal, field_path=".data")
+        return
+    for field, problem in (("maxEpochs", STREAMS_WITHOUT_END), ("hint", STREAMS_NO_HINTS)):
+        if field in [field_alias(model, each) for each in model.model_fields]:
+            yield CelRule(
+                implies(algorithm_is_set, f"!has(self.algorithm.{name}.{field}) || !({streams})"),
+                problem,
+                field_path=f".algorithm.{name}.{field}",
+            )
 
 
 def _ratings_rule(name: str, algorithm_is_set: str) -> CelRule:

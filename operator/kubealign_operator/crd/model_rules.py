@@ -33,7 +33,12 @@ from kubealign.spec.algorithms.on_policy_distillation import (
 )
 from kubealign.spec.algorithms.teacher_distribution import BETA_REMEDY
 from kubealign.spec.base import SpecUnion, field_alias
-from kubealign.spec.cross_field_validation import READS_ALL_ROWS, RESERVED_NAMES, VALIDATES_ALL_PROMPTS
+from kubealign.spec.cross_field_validation import (
+    READS_ALL_ROWS,
+    RESERVED_NAMES,
+    VALIDATES_ALL_PROMPTS,
+    VALIDATES_ALL_ROWS,
+)
 from kubealign.spec.field_lookup import item_type, nested_model
 from kubealign.spec.job import Critic, Reference
 from kubealign.spec.pods.template import (
@@ -47,6 +52,9 @@ from kubealign.spec.pods.template import (
 from kubealign.spec.pods.volumes import RESERVED_FOLDERS, RESERVED_VOLUME_PREFIX, Volume, VolumeMount
 from kubealign.spec.sections.curriculum import NO_POOL, OVERLAPPING_POOLS, PromptCurriculum
 from kubealign.spec.sections.data import (
+    STREAMS_ALL_PROMPTS,
+    STREAMS_FILES,
+    STREAMS_ONE_SOURCE,
     Data,
     DemonstrationDataset,
     PreferenceDataset,
@@ -239,6 +247,16 @@ _DATASET_RULES = [
         "only rows of chat messages have a system message: set format.chat, or remove systemPrompt",
         field_path=".mixture",
     ),
+    CelRule(
+        "!has(self.streaming) || !has(self.mixture)",
+        STREAMS_ONE_SOURCE,
+        field_path=".mixture",
+    ),
+    CelRule(
+        "!has(self.streaming) || !has(self.source) || !has(self.source.huggingFace)",
+        STREAMS_FILES,
+        field_path=".source",
+    ),
     _TEMPLATE_RULE,
 ]
 
@@ -340,7 +358,14 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
     ],
     WeightBounds: [CelRule("self.low < self.high", "must be below high", field_path=".low")],
     ClipCov: [CelRule("self.low < self.high", "must be below high", field_path=".low")],
-    PromptDataset: _DATASET_RULES,
+    PromptDataset: [
+        *_DATASET_RULES,
+        CelRule(
+            "!has(self.streaming) || !has(self.curriculum)",
+            STREAMS_ALL_PROMPTS,
+            field_path=".curriculum",
+        ),
+    ],
     PromptCurriculum: [
         CelRule("has(self.easy) || has(self.hard)", NO_POOL),
         CelRule(
@@ -492,6 +517,13 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
         CelRule(
             "!has(self.data.prompts) || !has(self.data.prompts.curriculum)",
             VALIDATES_ALL_PROMPTS,
+            field_path=".data",
+        ),
+        CelRule(
+            " && ".join(
+                f"(!has(self.data.{kind}) || !has(self.data.{kind}.streaming))" for kind in Data.model_fields
+            ),
+            VALIDATES_ALL_ROWS,
             field_path=".data",
         ),
     ],

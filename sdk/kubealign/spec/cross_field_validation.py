@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from inspect import signature
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from kubealign.spec.algorithms import Algorithm, AlgorithmSpec, Requirement, ResultKind
+from kubealign.spec.algorithms import Algorithm, AlgorithmSpec, IterativeSpec, Requirement, ResultKind
 from kubealign.spec.algorithms.on_policy_distillation import HintMessage
 from kubealign.spec.base import field_alias
 from kubealign.spec.paths import DocumentPath
@@ -52,6 +52,13 @@ NO_STEPS_TO_OVERLAP = "has no steps of generation, scoring and training: remove 
 NO_CRITIC_TO_TRAIN = "has no critic to train beside the policy: remove it"
 CONTRADICTS_OVERLAP = "contradicts overlap.scoreOnArrival false: write WholeBatch, or remove either"
 
+#: Reasons to refuse streamed rows, or a field beside them.
+STREAMS_WITHOUT_END = (
+    "the number of steps of an epoch is not known before all rows are streamed: set maxSteps in its place, "
+    "or remove streaming"
+)
+STREAMS_NO_HINTS = "the teacher's processes read the hints of prepared rows: remove it, or remove streaming"
+VALIDATES_ALL_ROWS = "validation measures every row: remove it"
 
 #: Errors of a hint in prompts that cannot carry it.
 HINT_NEEDS_TEXT = "a hint is put into the text of a prompt: set format.text or format.chat, or remove hint"
@@ -85,6 +92,19 @@ def unusable_teachers_message(name: str, algorithm: type[AlgorithmSpec]) -> str:
     one.
     """
     return f"{name} has one teacher: set teacher.model" if algorithm.teacher else f"{name} has no teachers"
+
+
+def streaming_refusal(name: str, algorithm: type[AlgorithmSpec]) -> str | None:
+    """Return the reason why an algorithm, a field of the union Algorithm, cannot stream its rows; None: it
+    can.
+    """
+    if algorithm.makes is ResultKind.DATA:
+        return f"{name} reads every row once, counted before it begins: remove it"
+    if issubclass(algorithm, IterativeSpec):
+        return f"{name} draws the rows of a round from all rows: remove it"
+    if algorithm.mismatched:
+        return f"{name} pairs each prompt with the response of a row from all rows: remove it"
+    return None
 
 
 def cross_field_problems(fields: Mapping[str, Any]) -> Iterator[FieldProblem]:
@@ -311,6 +331,29 @@ def _check_validation_mixture(validation: Validation | None) -> Iterator[FieldPr
         yield path, rows.value.mixture, f"validation reads {READS_ALL_ROWS}, and name groupBy"
 
 
+def _check_streaming(algorithm: Algorithm, data: Data) -> Iterator[FieldProblem]:
+    streaming = data.value.streaming
+    if streaming is None:
+        return
+    name = _algorithm_name(algorithm)
+    refusal = streaming_refusal(name, type(algorithm.value))
+    if refusal is not None:
+        yield ("data", data.member, "streaming"), streaming, refusal
+        return
+    epochs = getattr(algorithm.value, "max_epochs", None)
+    if epochs is not None:
+        yield ("algorithm", name, "maxEpochs"), epochs, STREAMS_WITHOUT_END
+    hint = getattr(algorithm.value, "hint", None)
+    if hint is not None:
+        yield ("algorithm", name, "hint"), hint, STREAMS_NO_HINTS
+
+
+def _check_validation_streaming(validation: Validation | None) -> Iterator[FieldProblem]:
+    if validation is not None and validation.data.value.streaming is not None:
+        rows = validation.data
+        yield ("validation", "data", rows.member, "streaming"), rows.value.streaming, VALIDATES_ALL_ROWS
+
+
 def _check_curriculum(algorithm: Algorithm, data: Data, rewards: list[Reward]) -> Iterator[FieldProblem]:
     entry = None if data.prompts is None else data.prompts.curriculum
     if entry is None:
@@ -533,6 +576,8 @@ _CHECKS: tuple[Callable[..., Iterator[FieldProblem]], ...] = (
     _check_turns,
     _check_mixture,
     _check_validation_mixture,
+    _check_streaming,
+    _check_validation_streaming,
     _check_curriculum,
     _check_validation_curriculum,
     _check_token_ids,

@@ -31,7 +31,8 @@ from kubealign_services.data.prepared import (
     load_prepared,
 )
 from kubealign_services.data.sources.job_datasets import JobDatasets, open_datasets
-from kubealign_services.data.tokenization.length_filter import token_budget
+from kubealign_services.data.streaming.streamed_files import StreamedFiles
+from kubealign_services.data.tokenization.length_filter import token_budget, training_budget
 from kubealign_services.data.tokenization.row_writer import HintedPrompts, write_rows
 
 
@@ -51,6 +52,9 @@ def prepare(job: AlignmentJob, run_dir: Path, results: Mapping[str, Path]) -> Pr
         return load_prepared(run_dir)
     with _atomic_folder(folder) as draft:
         data = open_datasets(job, draft / "cache", results)
+        if job.spec.data.value.streaming is not None:
+            # The hub's and a mixture's rows are no files, and are not streamed.
+            StreamedFiles.of_source(data.train[0].files).write(draft)
         models = resolve_models(job, data, draft, results)
         report = _write_datasets(job, data, models, draft)
         shutil.rmtree(draft / "cache", ignore_errors=True)
@@ -123,10 +127,7 @@ def _write_datasets(
         data.train,
         spec.data,
         tokenizer,
-        # Rows used only to measure a loss need no room for a sampled response.
-        token_budget(
-            models.context, spec.data.value.max_tokens, sampled if spec.algorithm.value.samples else None
-        ),
+        training_budget(spec, models.context),
         folder / TRAIN,
         "spec.data",
         text_bounds(job, spec.data, models.text_rewards, tokenizer),

@@ -27,7 +27,11 @@ TRAIN, VALIDATION = "train.parquet", "validation.parquet"
 
 
 class DatasetReport(BaseModel):
-    """Statistics of one prepared dataset. Lengths in tokens, end-of-sequence included."""
+    """Statistics of one prepared dataset. Lengths in tokens, end-of-sequence included.
+
+    streaming: the rows are streamed while the job trains, and their total is not known; the statistics are
+    those of the first rows.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -55,6 +59,7 @@ class DatasetReport(BaseModel):
     #: kept rows' hinted prompts; 0 without a hint.
     dropped_hints: int = 0
     longest_teacher_prompt: int = 0
+    streaming: bool = False
 
 
 class PreparationReport(BaseModel):

@@ -91,10 +91,13 @@ class RunDirectory:
             return RunIdentity(f"{there.st_dev:08x}-{there.st_ino:016x}", there.st_ctime, 1)
 
     def read_prepared_rows(self) -> int | None:
-        """Return the number of rows of the prepared training data; None: the job is not prepared yet."""
+        """Return the number of rows of the prepared training data; None: the job is not prepared yet, or its
+        rows are streamed.
+        """
         try:
-            return int(json.loads(self.preparation_report.read_bytes())["train"]["rows_kept"])
-        except (OSError, ValueError, KeyError, TypeError):
+            report = json.loads(self.preparation_report.read_bytes())["train"]
+            return None if report.get("streaming") else int(report["rows_kept"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
     def increment_generation(self) -> None:

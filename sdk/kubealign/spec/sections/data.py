@@ -478,6 +478,28 @@ class UnpairedFormat(SpecUnion):
     tokens: UnpairedTokens | None = Field(None, description=_TOKENS)
 
 
+#: Reasons to refuse a field of a streamed data set.
+STREAMS_ONE_SOURCE = (
+    "the shares of a mixture need the number of rows of each source, which streaming does not know: set "
+    "source, or remove streaming"
+)
+STREAMS_FILES = "streaming reads files: name those of a local copy in source.path, or remove streaming"
+STREAMS_ALL_PROMPTS = "streaming holds only a part of the prompts: remove it, or remove streaming"
+
+
+class Streaming(SpecModel):
+    """Reading of rows while the job trains, in the order of the files through a shuffle buffer."""
+
+    shuffle_buffer: int = Field(
+        1000,
+        ge=1,
+        le=1_000_000,
+        description="Rows held in memory, one of which is drawn at random, seeded by the job, and replaced "
+        "by the next row of the source; as buffer_size of shuffle in datasets. Without effect where shuffle "
+        "is false.",
+    )
+
+
 class _Dataset(SpecModel):
     """Fields of all data sets. Exactly one of source and mixture must be set."""
 
@@ -509,6 +531,11 @@ class _Dataset(SpecModel):
         True,
         description="Shuffle the rows in each epoch, seeded by the job. false: keep the order of the source; "
         "the sources of a mixture alternate evenly.",
+    )
+    streaming: Streaming | None = Field(
+        None,
+        description="Read, check and tokenise the rows of files while the job trains. null: all rows are "
+        "prepared before the first step. Needs maxSteps; the files must not change while the job exists.",
     )
     values: dict[str, Any] = Field(
         default_factory=dict,
@@ -551,6 +578,23 @@ class _Dataset(SpecModel):
                 for index, entry in enumerate(self.mixture)
                 if entry.system_prompt is not None
             ]
+        if problems:
+            raise field_errors(type(self).__name__, *problems)
+        return self
+
+    @model_validator(mode="after")
+    def _streamed_source(self) -> "_Dataset":
+        """Check that a streamed data set is one source of files."""
+        if self.streaming is None:
+            return self
+        problems: list[tuple[tuple[str | int, ...], Any, str]] = []
+        if self.mixture is not None:
+            problems.append((("mixture",), self.mixture, STREAMS_ONE_SOURCE))
+        if self.source is not None and self.source.hugging_face is not None:
+            problems.append((("source", "huggingFace"), self.source.hugging_face, STREAMS_FILES))
+        curriculum = getattr(self, "curriculum", None)
+        if curriculum is not None:
+            problems.append((("curriculum",), curriculum, STREAMS_ALL_PROMPTS))
         if problems:
             raise field_errors(type(self).__name__, *problems)
         return self

@@ -42,8 +42,13 @@ class JobDatasets:
     def texts(self) -> Iterator[str]:
         """Yield all training texts, as a tokenizer is trained on them.
 
-        Raises DataError where the rows are token ids.
+        Raises DataError where the rows are token ids, or streamed.
         """
+        if self.spec.value.streaming is not None:
+            raise DataError(
+                f"spec.data.{self.spec.member}.streaming: a tokenizer would be trained on all rows before "
+                "the first step: name a tokenizer in config.tokenizer.path of the model, or remove streaming"
+            )
         if self.spec.value.format.tokens is not None:
             raise DataError(
                 f"spec.data.{self.spec.member}.format.tokens: token ids have no text that a tokenizer could "

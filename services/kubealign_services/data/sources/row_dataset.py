@@ -1,12 +1,6 @@
-"""Row sources: JSON Lines, JSON, Parquet, and datasets of the hub or a folder through `datasets`.
-
-Files are read directly, without a cache and without network access. (The JSON reader of `datasets` would
-turn text that looks like a date into one, and reject large integers; a reward must get exactly the file's
-content.)
-"""
+"""Row sources: JSON Lines, JSON, Parquet, and datasets of the hub or a folder through `datasets`."""
 
 import difflib
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -14,40 +8,43 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeAlias
-
-import pyarrow
-import pyarrow.parquet
+from typing import Any
 
 from kubealign.spec.sections.data import SOURCE_COLUMN, DataSource, HuggingFaceDataset
 from kubealign_services.data.errors import DataError, RowError
-from kubealign_services.data.sources.source_files import file_format, source_files
-
-#: One row: column -> any JSON value (or Parquet value).
-SourceRow: TypeAlias = Mapping[str, Any]
+from kubealign_services.data.sources.file_rows import START, RowPosition, SourceRow, read_rows
+from kubealign_services.data.sources.source_files import source_files
 
 _NO_RESULTS: Mapping[str, Path] = MappingProxyType({})
-# With or without a byte-order mark.
-_ENCODING = "utf-8-sig"
 
 
 @dataclass(frozen=True)
 class RowDataset:
     """Rows that can be iterated repeatedly.
 
-    `name`: for errors; `columns`: those of the first row; `_files`: file -> field that names it; `entry`:
+    `name`: for errors; `columns`: those of the first row; `files`: file -> field that names it; `entry`:
     name of the entry of a mixture, empty without a mixture.
     """
 
     name: str
     columns: tuple[str, ...]
-    _read: Callable[[], Iterable[SourceRow]]
+    _read: Callable[[RowPosition], Iterable[tuple[RowPosition, SourceRow]]]
     _limit: int | None
-    _files: Mapping[Path, str] = field(default_factory=dict)
+    files: Mapping[Path, str] = field(default_factory=dict)
     entry: str = ""
 
     def __iter__(self) -> Iterator[SourceRow]:
-        return islice(iter(self._read()), self._limit)
+        return (row for _, row in self.rows_from(START))
+
+    def rows_from(self, start: RowPosition) -> Iterator[tuple[RowPosition, SourceRow]]:
+        """Yield the rows from the position of a row on, each with its own position."""
+        if self._limit is not None and start.row >= self._limit:
+            return
+        for position, row in self._read(start):
+            yield position, row
+            # Before the next row is read: it may be one that cannot be used.
+            if position.row + 1 == self._limit:
+                return
 
     def with_columns(self, values: Mapping[str, Any]) -> "RowDataset":
         """Return the same rows, each with these values in the columns of these names."""
@@ -64,8 +61,8 @@ class RowDataset:
     def map(self, transform: Callable[[SourceRow], SourceRow]) -> "RowDataset":
         """Return the rows as the transform returns them, with the same columns."""
 
-        def read() -> Iterator[SourceRow]:
-            return (transform(row) for row in self._read())
+        def read(start: RowPosition) -> Iterator[tuple[RowPosition, SourceRow]]:
+            return ((position, transform(row)) for position, row in self._read(start))
 
         return replace(self, _read=read)
 
@@ -75,19 +72,25 @@ class RowDataset:
         try:
             yield
         except RowError as error:
-            where = f"row {error.row + 1}{self._location(error.row)}"
-            if len(self._files) <= 1:
-                where = f"{self.name}: {where}"
-            raise DataError(f"{where}{error.problem}") from error
+            position = self._find(error.row) if len(self.files) > 1 else START
+            raise self.locate(error, position) from error
 
-    def _location(self, number: int) -> str:
-        first = 0
-        for path, spec_path in self._files.items() if len(self._files) > 1 else ():
-            rows = sum(1 for _ in _read_files({path: spec_path}))
-            if number < first + rows:
-                return f" (row {number - first + 1} of {path})"
-            first += rows
-        return ""
+    def locate(self, error: RowError, position: RowPosition) -> DataError:
+        """Return the error of a row with its file.
+
+        Args:
+            position: Position of the row; any where there is one file.
+        """
+        where = f"row {error.row + 1}"
+        if len(self.files) > 1:
+            where += f" (row {position.row_in_file + 1} of {list(self.files)[position.file]})"
+        else:
+            where = f"{self.name}: {where}"
+        return DataError(f"{where}{error.problem}")
+
+    def _find(self, number: int) -> RowPosition:
+        """Return the position of a row."""
+        return next(position for position, _ in read_rows(self.files) if position.row == number)
 
 
 def open_source(
@@ -106,16 +109,35 @@ def open_source(
 
     Raises DataError when the source is missing, unreadable or empty.
     """
-    if source.hugging_face is not None:
-        files: dict[Path, str] = {}
-        name, read = source.hugging_face.name, _hugging_face(source.hugging_face, spec_path, cache)
-    else:
-        files = source_files(source, spec_path, results)
-        name, read = _files_name(list(files)), partial(_read_files, files)
-    first = next(iter(read()), None)
+    if source.hugging_face is None:
+        return open_files(source_files(source, spec_path, results), spec_path, limit)
+    read = _hugging_face(source.hugging_face, spec_path, cache)
+    return _open_rows(source.hugging_face.name, read, limit, {}, spec_path)
+
+
+def open_files(files: Mapping[Path, str], spec_path: str, limit: int | None = None) -> RowDataset:
+    """Open the rows of files, at most `limit`.
+
+    Args:
+        files: File -> field that names it.
+        spec_path: Path of the source in the spec, for errors.
+
+    Raises DataError when a file is unreadable or there is no row.
+    """
+    return _open_rows(_files_name(list(files)), partial(read_rows, files), limit, files, spec_path)
+
+
+def _open_rows(
+    name: str,
+    read: Callable[[RowPosition], Iterable[tuple[RowPosition, SourceRow]]],
+    limit: int | None,
+    files: Mapping[Path, str],
+    spec_path: str,
+) -> RowDataset:
+    first = next(iter(read(START)), None)
     if first is None:
         raise DataError(f"{spec_path}: {name} has no rows")
-    return RowDataset(name, tuple(first), read, limit, files)
+    return RowDataset(name, tuple(first[1]), read, limit, files)
 
 
 def require_columns(source: RowDataset, columns: Mapping[str, str]) -> None:
@@ -134,62 +156,13 @@ def require_columns(source: RowDataset, columns: Mapping[str, str]) -> None:
             )
 
 
-def _read_files(files: Mapping[Path, str]) -> Iterator[SourceRow]:
-    for path, spec_path in files.items():
-        read = _json_rows if file_format(path) == "JSON" else _parquet_rows
-        yield from _wrap_read_errors(read(path), path, spec_path)
-
-
 def _files_name(files: Sequence[Path]) -> str:
     return str(files[0]) if len(files) == 1 else f"{files[0]} to {files[-1]} ({len(files)} files)"
 
 
-def _wrap_read_errors(rows: Iterator[SourceRow], path: Path, spec_path: str) -> Iterator[SourceRow]:
-    try:
-        yield from rows
-    except (OSError, UnicodeDecodeError, pyarrow.ArrowException) as error:
-        raise DataError(f"{spec_path}: {path} cannot be read: {error}") from error
-
-
-def _json_rows(path: Path) -> Iterator[SourceRow]:
-    if _is_list(path):
-        for number, row in enumerate(_parse_json(path, 1, path.read_text(_ENCODING)), start=1):
-            yield _require_object(row, f"{path}, row {number}")
-        return
-    with path.open(encoding=_ENCODING) as file:
-        for number, line in enumerate(file, start=1):
-            if line.strip():
-                yield _require_object(
-                    _parse_json(path, number, line.rstrip("\r\n")), f"{path}, line {number}"
-                )
-
-
-def _is_list(path: Path) -> bool:
-    with path.open(encoding=_ENCODING) as file:
-        return next((line for line in file if line.strip()), "").lstrip().startswith("[")
-
-
-def _parse_json(path: Path, number: int, text: str) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        line = number + error.lineno - 1
-        raise DataError(f"{path}, line {line}, column {error.colno}: not JSON: {error.msg}") from error
-
-
-def _require_object(row: Any, where: str) -> SourceRow:
-    if not isinstance(row, dict):
-        raise DataError(f"{where}: a row is an object, not {_json_type(row)}")
-    return row
-
-
-def _parquet_rows(path: Path) -> Iterator[SourceRow]:
-    with pyarrow.parquet.ParquetFile(path) as file:
-        for batch in file.iter_batches(1024):
-            yield from batch.to_pylist()
-
-
-def _hugging_face(spec: HuggingFaceDataset, spec_path: str, cache: Path) -> Callable[[], Iterable[SourceRow]]:
+def _hugging_face(
+    spec: HuggingFaceDataset, spec_path: str, cache: Path
+) -> Callable[[RowPosition], Iterable[tuple[RowPosition, SourceRow]]]:
     # Imported late: two seconds that rows in files do not need.
     import datasets
 
@@ -203,8 +176,9 @@ def _hugging_face(spec: HuggingFaceDataset, spec_path: str, cache: Path) -> Call
             f"{spec_path}.huggingFace: the data set {spec.name} (split {spec.split}) cannot be loaded: "
             f"{type(error).__name__}: {error}"
         ) from error
-    return lambda: loaded
 
+    def read(start: RowPosition) -> Iterator[tuple[RowPosition, SourceRow]]:
+        rows = islice(enumerate(loaded), start.row, None)
+        return ((RowPosition(row=number), row) for number, row in rows)
 
-def _json_type(value: Any) -> str:
-    return {list: "a list", str: "text", type(None): "null"}.get(type(value), type(value).__name__)
+    return read

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kubealign.spec.job import AlignmentJobSpec
 from kubealign.spec.sections.data import OverlongPolicy
 from kubealign_services.data.errors import DataError, RowError
 
@@ -34,6 +35,19 @@ def token_budget(context: int | None, max_tokens: int | None, sampled_tokens: in
             f"the context is {context} tokens"
         )
     return TokenBudget(prompt=rest if max_tokens is None else min(rest, max_tokens), sequence=context)
+
+
+def training_budget(spec: AlignmentJobSpec, context: int | None) -> TokenBudget:
+    """Return the token budget of a job's training rows.
+
+    Args:
+        context: Tokens of the shortest context of the models; None: unbounded.
+    """
+    rollout = spec.effective_rollout
+    # Rows used only to measure a loss need no room for a sampled response.
+    samples = spec.algorithm.value.samples and rollout is not None
+    sampled = rollout.sampling.max_tokens if samples and rollout is not None else None
+    return token_budget(context, spec.data.value.max_tokens, sampled)
 
 
 def fit_prompt(

@@ -26,7 +26,8 @@ from kubealign_services.data.rows.field_mapping import (
     token_columns,
 )
 from kubealign_services.data.rows.hints import add_hint
-from kubealign_services.data.sources.row_dataset import RowDataset, SourceRow
+from kubealign_services.data.sources.file_rows import SourceRow
+from kubealign_services.data.sources.row_dataset import RowDataset
 from kubealign_services.data.tokenization.chat_template import check_template_variables
 from kubealign_services.data.tokenization.example_tokenizer import ExampleTokenizer, TokenizedExample
 from kubealign_services.data.tokenization.length_filter import TokenBudget, fit_prompt
@@ -90,6 +91,8 @@ def write_rows(
 ) -> DatasetReport:
     """Tokenise the sources, write the kept rows in this order and return the statistics.
 
+    Of streamed data only the first rows are written, as many blocks as it takes to keep one.
+
     Args:
         sources: One, or the entries of a mixture.
         spec_path: Path of the data in the spec, for errors.
@@ -101,14 +104,17 @@ def write_rows(
     variables that the chat template does not read.
     """
     check_template_variables(tokenizer, _template_fields(data, f"{spec_path}.{data.member}.format.chat"))
-    encoder = _RowEncoder(data, tokenizer, room, group_by, reward_bounds, hint)
+    encoder = RowEncoder(data, tokenizer, room, group_by, reward_bounds, hint)
     counts: dict[str, int] = {}
     with pyarrow.parquet.ParquetWriter(path, _schema(data.member, has_hints=hint is not None)) as file:
         for source in sources:
-            counts[source.entry] = _write_source(source, encoder, file, spec_path)
+            counts[source.entry] = _write_source(
+                source, encoder, file, spec_path, is_streamed=data.value.streaming is not None
+            )
     names = ", ".join(source.name for source in sources)
     report = encoder.report(names, counts if data.value.mixture is not None else {})
-    log.info("rows are prepared", extra=report.model_dump())
+    message = "the first rows are checked; all rows are streamed" if report.streaming else "rows are prepared"
+    log.info(message, extra=report.model_dump())
     if encoder.open_responses:
         log.warning(
             "%s: %d of %d rows have a response that no end-of-sequence token ends, and the policy learns to "
@@ -121,13 +127,20 @@ def write_rows(
 
 
 def _write_source(
-    source: RowDataset, encoder: "_RowEncoder", file: pyarrow.parquet.ParquetWriter, spec_path: str
+    source: RowDataset,
+    encoder: "RowEncoder",
+    file: pyarrow.parquet.ParquetWriter,
+    spec_path: str,
+    *,
+    is_streamed: bool,
 ) -> int:
     """Write the kept rows of a source and return their number. Raises DataError when there is none."""
     read_before, kept_before = encoder.rows_read, encoder.rows_kept
     with source.located_errors():
         for block in _blocks(enumerate(source), _BLOCK_ROWS):
             file.write_batch(pyarrow.RecordBatch.from_pylist(encoder.encode(block), schema=file.schema))
+            if is_streamed and encoder.rows_kept > kept_before:
+                break
     rows_kept = encoder.rows_kept - kept_before
     if rows_kept == 0:
         room = encoder.room
@@ -167,7 +180,7 @@ def _blocks(items: Iterator[Item], size: int) -> Iterator[list[Item]]:
         yield block
 
 
-class _RowEncoder:
+class RowEncoder:
     """Converts the rows of all sources to records and collects statistics.
 
     rows_read, rows_kept: so far. open_responses: kept rows with a response that no token ends, which only
@@ -354,6 +367,7 @@ class _RowEncoder:
             sources=rows_by_entry,
             dropped_hints=self._dropped_hints,
             longest_teacher_prompt=self._teacher_prompt,
+            streaming=self._data.streaming is not None,
         )
 
     def describe_dropped_hints(self) -> str:

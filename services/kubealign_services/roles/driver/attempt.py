@@ -108,6 +108,7 @@ async def run_attempt(
                     trainer=trainer,
                     critic=critic,
                     previews=SamplePreviews.of_job(spec, prepared),
+                    max_payload=bus.max_payload,
                 )
                 checkpoints = CheckpointWriter(context.job.name, fence, store, members)
                 report = MetricsReport(run_dir / "metrics.jsonl", fence, sinks)
@@ -178,7 +179,7 @@ async def _build_run(
         assert isinstance(sync, SyncOnDemand)
         source = build_round_source(context, sync, algorithm)
     else:
-        source = build_source(context, state, frozen_models, colocated, prefetchers)
+        source = await build_source(context, state, frozen_models, colocated, prefetchers, stack)
     if job.spec.checkpoint.record_batches:
         recorder = BatchRecorder(run_dir / FOLDER, trainer.fence, job.spec.seed)
         recorder.resume_at(state.step)

@@ -1,7 +1,7 @@
 """Builds the objects of the training loop from a job's spec and its prepared data."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,11 +21,15 @@ from kubealign_services.algorithms.contract import Algorithm
 from kubealign_services.algorithms.factory import make_algorithm
 from kubealign_services.checkpoints.history import HISTORY_FILE, StepHistory
 from kubealign_services.data.epoch_shuffle import RowOrder
+from kubealign_services.data.errors import DataError
 from kubealign_services.data.mixture import build_row_order
-from kubealign_services.data.prepared import PreparedJob
+from kubealign_services.data.prepared import DatasetReport, PreparedJob, PreparedRow
 from kubealign_services.data.prompt_sources import find_reward_sources
+from kubealign_services.data.streaming.row_stream import StreamState
+from kubealign_services.data.streaming.tokenized_stream import open_stream
 from kubealign_services.data.teacher_prompts import TeacherPrompts
 from kubealign_services.messaging.contract import Bus
+from kubealign_services.roles.driver.errors import UnrecoverableError
 from kubealign_services.roles.driver.frozen_models.cache import FrozenScoreCache
 from kubealign_services.roles.driver.frozen_models.reference import (
     FrozenReference,
@@ -43,8 +47,10 @@ from kubealign_services.roles.driver.rollouts.collector import RolloutCollector
 from kubealign_services.roles.driver.rollouts.curriculum import Curriculum, MeanReward
 from kubealign_services.roles.driver.rollouts.dynamic_sampling import DynamicSamplingFilter
 from kubealign_services.roles.driver.rollouts.group_buffer import GroupBuffer, GroupBufferOptions, GroupPlan
+from kubealign_services.roles.driver.rollouts.payload_limits import check_payload_limits
 from kubealign_services.roles.driver.rollouts.prefetch import ForwardCall, ForwardPrefetcher
-from kubealign_services.roles.driver.rollouts.prompt_source import EpochPrompts
+from kubealign_services.roles.driver.rollouts.prompt_source import EpochPrompts, TrainingPrompts
+from kubealign_services.roles.driver.rollouts.streamed_prompts import StreamedPrompts
 from kubealign_services.roles.driver.rollouts.work_items import to_sampling_proto
 from kubealign_services.roles.driver.sources.batch_sources import (
     BatchSource,
@@ -96,6 +102,8 @@ class JobContext:
     trainer: TrainerClient
     critic: CriticClient | None
     previews: SamplePreviews
+    #: Longest message of the bus in bytes.
+    max_payload: int
 
 
 def build_algorithm(job: AlignmentJob) -> Algorithm:
@@ -136,25 +144,30 @@ def critic_rewards(job: AlignmentJob) -> list[Reward]:
     return [reward for reward in job.spec.rewards if reward.placement is RewardPlacement.WITH_CRITIC]
 
 
-def build_source(
+async def build_source(
     context: JobContext,
     state: JobState,
     frozen_models: FrozenModels,
     colocated: ColocatedScorer,
     prefetchers: Sequence[ForwardPrefetcher],
+    stack: AsyncExitStack,
 ) -> BatchSource:
     """Create the batch source, continuing from `state`: rows of a data set, or groups sampled from the
     policy.
     """
     job, prepared = context.job, context.prepared
     algorithm = job.spec.algorithm.value
-    max_epochs = None if algorithm.online else algorithm.max_epochs
-    order = build_row_order(job.spec.data.value, prepared.report.train, job.spec.seed)
-    curriculum = _build_curriculum(context, state, order)
-    prompts = EpochPrompts(prepared.train, order, state.cursor, state.unfinished, max_epochs, curriculum)
+    prompts: TrainingPrompts
+    rows: Sequence[PreparedRow] | Mapping[int, PreparedRow]
+    if job.spec.data.value.streaming is None:
+        prompts, rows = _build_epoch_prompts(context, state), prepared.train
+    else:
+        prompts = await _build_streamed_prompts(context, state, stack)
+        rows = prompts.rows
+    curriculum = prompts.curriculum
     dropped_rows = prepared.report.train.dropped
     if not algorithm.online:
-        batches = RowBatches(prepared.train, job.spec.data.member, algorithm.mismatched)
+        batches = RowBatches(rows, job.spec.data.member, algorithm.mismatched)
         return RowSource(prompts, dropped_rows, algorithm.rows_per_step, batches, context.stop, frozen_models)
     rollout = job.spec.effective_rollout
     assert rollout is not None
@@ -204,6 +217,36 @@ def build_source(
         ),
         prefetchers,
     )
+
+
+def _build_epoch_prompts(context: JobContext, state: JobState) -> EpochPrompts:
+    """Create the source of the prepared rows."""
+    job, prepared = context.job, context.prepared
+    algorithm = job.spec.algorithm.value
+    max_epochs = None if algorithm.online else algorithm.max_epochs
+    order = build_row_order(job.spec.data.value, prepared.report.train, job.spec.seed)
+    curriculum = _build_curriculum(context, state, order)
+    return EpochPrompts(prepared.train, order, state.cursor, state.unfinished, max_epochs, curriculum)
+
+
+async def _build_streamed_prompts(
+    context: JobContext, state: JobState, stack: AsyncExitStack
+) -> StreamedPrompts:
+    """Create the source of streamed rows. Raises UnrecoverableError if their files have changed."""
+    job, prepared = context.job, context.prepared
+    stream_state = state.stream or StreamState()
+
+    def check(train: DatasetReport) -> None:
+        check_payload_limits(job, prepared.report.model_copy(update={"train": train}), context.max_payload)
+
+    try:
+        # Reads the tokenizer and the ends of all files.
+        stream = await asyncio.to_thread(open_stream, job, prepared, state.cursor, stream_state)
+    except DataError as error:
+        raise UnrecoverableError(str(error)) from error
+    prompts = StreamedPrompts(stream, state.cursor, stream_state, state.unfinished, check)
+    stack.push_async_callback(prompts.close)
+    return prompts
 
 
 def build_colocated_scorer(context: JobContext) -> ColocatedScorer:

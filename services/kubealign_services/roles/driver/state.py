@@ -3,6 +3,7 @@
 from pydantic import BaseModel, ConfigDict
 
 from kubealign_services.data.epoch_shuffle import EpochCursor
+from kubealign_services.data.streaming.row_stream import StreamState
 
 
 class RoundProgress(BaseModel):
@@ -65,6 +66,8 @@ class JobState(BaseModel):
     step: int = 0
     #: Position of the next prompt (or row) in the data.
     cursor: EpochCursor = EpochCursor()
+    #: State of streamed rows beside the cursor; None: the rows are prepared, or none was streamed yet.
+    stream: StreamState | None = None
     #: Prompts taken from the cursor and not trained on yet, oldest first. A restart requests them first.
     unfinished: list[str] = []
     #: Prompts of the step that made this state.

@@ -98,7 +98,7 @@ class _RequestPrompts:
         self._requests = {request.name: request for request in requests}
         self._pending = list(self._requests)
 
-    def next_prompt(self) -> str | None:
+    async def next_prompt(self) -> str | None:
         return self._pending.pop(0) if self._pending else None
 
     def row(self, group_id: str) -> PreparedRow:

@@ -14,7 +14,7 @@ from kubealign_services.roles.driver.rollouts.batch_assembly import (
     prompt_of,
 )
 from kubealign_services.roles.driver.rollouts.group_tracker import RolloutGroup
-from kubealign_services.roles.driver.rollouts.prompt_source import EpochPrompts
+from kubealign_services.roles.driver.rollouts.prompt_source import TrainingPrompts
 
 
 def measure_logprob_gap(batch: Batch) -> dict[str, float]:
@@ -43,18 +43,18 @@ def wait_metrics(groups: Sequence[RolloutGroup], requested_at: float, taken_at: 
     }
 
 
-def data_metrics(prompts: EpochPrompts, dropped_rows: int, names: Iterable[str]) -> dict[str, float]:
+def data_metrics(prompts: TrainingPrompts, dropped_rows: int, names: Iterable[str]) -> dict[str, float]:
     """Return the position in the data as metrics, and the rows of each source of a mixture.
 
     Args:
-        dropped_rows: Rows left out for their length during preparation.
+        dropped_rows: Rows left out for their length during preparation; streamed rows are counted by prompts.
         names: Names of the step's prompts.
     """
     position = {"data/epoch": prompts.cursor.epoch, "data/dropped_prompts": dropped_rows}
-    return position | source_metrics(prompts, names)
+    return position | prompts.metrics() | source_metrics(prompts, names)
 
 
-def source_metrics(prompts: EpochPrompts, names: Iterable[str]) -> dict[str, float]:
+def source_metrics(prompts: TrainingPrompts, names: Iterable[str]) -> dict[str, float]:
     """Return the rows that each source of a mixture has in the step: data/source/NAME/rows.
 
     Args:
@@ -64,7 +64,7 @@ def source_metrics(prompts: EpochPrompts, names: Iterable[str]) -> dict[str, flo
     return {f"data/source/{source}/rows": counts[source] for source in prompts.source_names}
 
 
-def source_reward_metrics(batch: Batch, prompts: EpochPrompts) -> dict[str, float]:
+def source_reward_metrics(batch: Batch, prompts: TrainingPrompts) -> dict[str, float]:
     """Return the mean reward of each source of a mixture: reward/source/NAME/mean.
 
     Auxiliary sequences do not count; a source without a sequence in the batch has no metric.

@@ -252,7 +252,7 @@ class GroupBuffer:
         """Request new groups up to the capacity, and up to the plan's number of incomplete groups."""
         new_groups = []
         while self._has_room():
-            group_id = self._prompts.next_prompt()
+            group_id = await self._prompts.next_prompt()
             if group_id is None:
                 self._is_exhausted = True
                 break

@@ -5,17 +5,46 @@ from typing import Protocol
 
 from kubealign_services.data.epoch_shuffle import EpochCursor, RowOrder, take_rows
 from kubealign_services.data.prepared import PreparedRow, PreparedRows, row_index
+from kubealign_services.data.streaming.row_stream import StreamState
 from kubealign_services.roles.driver.rollouts.curriculum import Curriculum
 
 
 class PromptSource(Protocol):
     """Sequence of named prompts."""
 
-    def next_prompt(self) -> str | None:
+    async def next_prompt(self) -> str | None:
         """Return the next prompt's name; None when none is left."""
 
     def row(self, group_id: str) -> PreparedRow:
         """Return the row of a prompt name."""
+
+
+class TrainingPrompts(PromptSource, Protocol):
+    """Prompts, or rows, that a job trains on, and its position in them.
+
+    unfinished: those that an earlier run left unfinished and that were not taken again yet.
+    """
+
+    cursor: EpochCursor
+    unfinished: list[str]
+    curriculum: Curriculum | None
+
+    @property
+    def source_names(self) -> Sequence[str]:
+        """Names of the sources of a mixture; none if the data is no mixture."""
+
+    def source_of(self, group_id: str) -> str | None:
+        """Return the name of the source of a prompt name; None if the data is no mixture."""
+
+    def commit(self, unfinished: Sequence[str]) -> StreamState | None:
+        """Return the state of streamed rows for the state of a step; None: the rows are prepared.
+
+        Args:
+            unfinished: Prompts that were taken and are not trained on yet, whose rows are still needed.
+        """
+
+    def metrics(self) -> dict[str, float]:
+        """Return the metrics of streamed rows; none if the rows are prepared."""
 
 
 class EpochPrompts:
@@ -45,7 +74,7 @@ class EpochPrompts:
         self.cursor = cursor
         self.unfinished = list(unfinished)
 
-    def next_prompt(self) -> str | None:
+    async def next_prompt(self) -> str | None:
         if self.unfinished:
             return self.unfinished.pop(0)
         while True:
@@ -68,6 +97,12 @@ class EpochPrompts:
         """Return the name of the source of a prompt name; None if the data is no mixture."""
         return self._order.source_of(row_index(group_id))
 
+    def commit(self, unfinished: Sequence[str]) -> StreamState | None:
+        return None
+
+    def metrics(self) -> dict[str, float]:
+        return {}
+
 
 class ListPrompts:
     """All rows once, in order. Names are PREFIX/ROW."""
@@ -77,7 +112,7 @@ class ListPrompts:
         self._prefix = prefix
         self._position = 0
 
-    def next_prompt(self) -> str | None:
+    async def next_prompt(self) -> str | None:
         if self._position >= len(self._rows):
             return None
         self._position += 1

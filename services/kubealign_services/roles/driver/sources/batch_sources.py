@@ -28,7 +28,7 @@ from kubealign_services.roles.driver.rollouts.batch_assembly import (
 from kubealign_services.roles.driver.rollouts.group_buffer import GroupBuffer
 from kubealign_services.roles.driver.rollouts.group_tracker import RolloutGroup
 from kubealign_services.roles.driver.rollouts.prefetch import ForwardPrefetcher
-from kubealign_services.roles.driver.rollouts.prompt_source import EpochPrompts
+from kubealign_services.roles.driver.rollouts.prompt_source import TrainingPrompts
 from kubealign_services.roles.driver.sources.row_batches import RowBatches
 from kubealign_services.roles.driver.state import JobState
 from kubealign_services.scoring.combination import combine_rewards
@@ -71,7 +71,7 @@ class RowSource:
 
     def __init__(
         self,
-        prompts: EpochPrompts,
+        prompts: TrainingPrompts,
         dropped_rows: int,
         rows_per_step: int,
         batches: RowBatches,
@@ -90,7 +90,7 @@ class RowSource:
         if self._stop.is_set():
             raise ShutdownRequested
         names: list[str] = []
-        while len(names) < self._rows_per_step and (name := self._prompts.next_prompt()) is not None:
+        while len(names) < self._rows_per_step and (name := await self._prompts.next_prompt()) is not None:
             names.append(name)
         self._batch_prompts = names
         if not names:
@@ -104,6 +104,7 @@ class RowSource:
     def state_after(self, state: JobState) -> JobState:
         next_state = state.copy_for_next_step()
         next_state.cursor = self._prompts.cursor
+        next_state.stream = self._prompts.commit(())
         next_state.trained = self._batch_prompts
         return next_state
 
@@ -144,7 +145,7 @@ class GroupSource:
 
     def __init__(
         self,
-        prompts: EpochPrompts,
+        prompts: TrainingPrompts,
         dropped_rows: int,
         buffer: GroupBuffer,
         scorers: SampleScorers,
@@ -232,6 +233,7 @@ class GroupSource:
         next_state = state.copy_for_next_step()
         next_state.cursor = self._prompts.cursor
         next_state.unfinished = [*self._buffer.outstanding_prompts, *self._prompts.unfinished]
+        next_state.stream = self._prompts.commit(next_state.unfinished)
         next_state.trained = self._batch_prompts
         next_state.given_up = [*state.given_up, *self._buffer.failed_prompts]
         if self._prompts.curriculum is not None:

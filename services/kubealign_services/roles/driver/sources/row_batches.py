@@ -1,6 +1,6 @@
 """Batches of rows by name, with the mismatched pairs that KTO needs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kubealign_services.batch.packed import Batch
 from kubealign_services.data.collate import collate
@@ -13,6 +13,7 @@ class RowBatches:
     """Builder of batches from one data set.
 
     Args:
+        rows: By index, or streamed ones by their number in the source.
         kind: Member of spec.data.
         mismatched_pairs: Add each row's prompt with another row's response as an auxiliary sequence.
 
@@ -20,7 +21,9 @@ class RowBatches:
         UnrecoverableError: Mismatched pairs are needed and there is no other row.
     """
 
-    def __init__(self, rows: Sequence[PreparedRow], kind: str, mismatched_pairs: bool) -> None:
+    def __init__(
+        self, rows: Sequence[PreparedRow] | Mapping[int, PreparedRow], kind: str, mismatched_pairs: bool
+    ) -> None:
         if mismatched_pairs and len(rows) < 2:
             raise UnrecoverableError(
                 f"spec.data.{kind}: at least 2 rows are needed, found {len(rows)}: each row's prompt is "
@@ -39,4 +42,8 @@ class RowBatches:
         """
         indices = [int(name.rpartition("/")[2]) for name in names]
         batch = collate([self._rows[index] for index in indices], names, self._kind)
-        return add_mismatched_pairs(batch, indices, self._rows) if self._mismatched_pairs else batch
+        if not self._mismatched_pairs:
+            return batch
+        # The validation refuses pairs of streamed rows.
+        assert isinstance(self._rows, Sequence)
+        return add_mismatched_pairs(batch, indices, self._rows)

@@ -22,7 +22,7 @@ class NamedPrompts:
         self._rows = rows
         self._names = iter(rows)
 
-    def next_prompt(self) -> str | None:
+    async def next_prompt(self) -> str | None:
         return next(self._names, None)
 
     def row(self, group_id: str) -> PreparedRow:

@@ -65,6 +65,15 @@ def group_of(prompt: str, rewards: Sequence[float], length: float = 0.0) -> Roll
     return group
 
 
+def next_prompt(prompts: EpochPrompts) -> str | None:
+    """Return the next prompt, which is there without waiting."""
+    try:
+        prompts.next_prompt().send(None)
+    except StopIteration as result:
+        return result.value  # type: ignore[no-any-return]
+    raise AssertionError("prepared prompts were waited for")
+
+
 class Job:
     """A job without a trainer: each step takes prompts, `ahead` of which are requested before their turn.
 
@@ -97,7 +106,7 @@ class Job:
         """Train on `size` prompts after dropping `drop`."""
         self.curriculum.commit(self.state)
         while len(self.requested) < size + drop + self.ahead:
-            prompt = self.prompts.next_prompt()
+            prompt = next_prompt(self.prompts)
             assert prompt is not None
             self.requested.append(prompt)
         for prompt in self.requested[:drop]:
@@ -284,11 +293,11 @@ def test_pools_as_worked_by_hand() -> None:
 
 def test_rewards_of_an_uncommitted_step_decide_nothing() -> None:
     job = Job(SPEC, DatasetOrder(2, 1, shuffle=False), [1.0, 0.0])
-    assert [job.prompts.next_prompt() for _ in range(2)] == ["0/0", "0/1"]
+    assert [next_prompt(job.prompts) for _ in range(2)] == ["0/0", "0/1"]
     # Dynamic sampling drops both prompts, and those of the next epoch take their place.
     for prompt in ("0/0", "0/1"):
         job.curriculum.measure_dropped(group_of(prompt, [job.rate(prompt)]))
-    assert [job.prompts.next_prompt() for _ in range(2)] == ["1/0", "1/1"]
+    assert [next_prompt(job.prompts) for _ in range(2)] == ["1/0", "1/1"]
     assert job.curriculum.metrics() == {"curriculum/easy": 0, "curriculum/hard": 0, "curriculum/skipped": 0}
 
 
