@@ -90,7 +90,7 @@ def test_unfinished_rows_are_read_again(tmp_path: Path, tokenizer: Path) -> None
     prepared = prepare(spec, tmp_path / "run", {})
     rows = list(read_pass(spec, prepared))
     unfinished = rows[100:110]
-    start = min((each.position for each in unfinished), key=lambda position: position.row)
+    start = min(each.position for each in unfinished)
     stream = open_stream(spec, prepared, rows[109].cursor, rows[109].state)
     again = stream.read_again({0: [each.position.row for each in unfinished]}, {0: start})
     assert again == {each.position.row: (each.position, each.content) for each in unfinished}

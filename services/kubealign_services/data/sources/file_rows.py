@@ -5,13 +5,11 @@ turn text that looks like a date into one, and reject large integers; a reward m
 content.)
 """
 
-import codecs
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias
+from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
 import pyarrow
 import pyarrow.parquet
@@ -29,8 +27,7 @@ _BATCH_ROWS = 1024
 _AFTER_RETURN = re.compile(rb"(?<=\r)(?!\n)")
 
 
-@dataclass(frozen=True, slots=True)
-class RowPosition:
+class RowPosition(NamedTuple):
     """Position of a row in a list of files.
 
     row: number of the row through all files. file: index of its file. row_in_file: number of the row in that
@@ -86,8 +83,10 @@ def _file_rows(path: Path, start: RowPosition) -> Iterator[tuple[int, int, int, 
         yield from _parquet_rows(path, start.row_in_file)
     elif start.offset == 0 and is_json_list(path):
         for number, row in enumerate(_parse_json(path, 1, path.read_text(_ENCODING))):
+            if not isinstance(row, dict):
+                raise _no_object(row, f"{path}, row {number + 1}")
             if number >= start.row_in_file:
-                yield number, 0, 0, _require_object(row, f"{path}, row {number + 1}")
+                yield number, 0, 0, row
     else:
         with path.open("rb") as file:
             yield from _json_lines(file, path, start)
@@ -97,10 +96,12 @@ def _json_lines(file: BinaryIO, path: Path, start: RowPosition) -> Iterator[tupl
     file.seek(start.offset)
     number, line = start.row_in_file, start.line
     for offset, content in _lines(file, start.offset):
-        text = content.decode()
+        text = content.decode() if offset else content.decode(_ENCODING)
         if text.strip():
             row = _parse_json(path, line + 1, text.rstrip("\r\n"))
-            yield number, offset, line, _require_object(row, f"{path}, line {line + 1}")
+            if not isinstance(row, dict):
+                raise _no_object(row, f"{path}, line {line + 1}")
+            yield number, offset, line, row
             number += 1
         line += 1
 
@@ -108,10 +109,13 @@ def _json_lines(file: BinaryIO, path: Path, start: RowPosition) -> Iterator[tupl
 def _lines(file: BinaryIO, offset: int) -> Iterator[tuple[int, bytes]]:
     """Yield (offset, line) of lines that end with a line feed, a carriage return, or both."""
     for content in file:
-        for part in _AFTER_RETURN.split(content) if b"\r" in content else (content,):
-            if part:
-                yield offset, part.removeprefix(codecs.BOM_UTF8) if offset == 0 else part
-                offset += len(part)
+        if b"\r" not in content:
+            yield offset, content
+            offset += len(content)
+            continue
+        for part in filter(None, _AFTER_RETURN.split(content)):
+            yield offset, part
+            offset += len(part)
 
 
 def _parse_json(path: Path, number: int, text: str) -> Any:
@@ -122,14 +126,9 @@ def _parse_json(path: Path, number: int, text: str) -> Any:
         raise DataError(f"{path}, line {line}, column {error.colno}: not JSON: {error.msg}") from error
 
 
-def _require_object(row: Any, where: str) -> SourceRow:
-    if not isinstance(row, dict):
-        raise DataError(f"{where}: a row is an object, not {_json_type(row)}")
-    return row
-
-
-def _json_type(value: Any) -> str:
-    return {list: "a list", str: "text", type(None): "null"}.get(type(value), type(value).__name__)
+def _no_object(row: Any, where: str) -> DataError:
+    kind = {list: "a list", str: "text", type(None): "null"}.get(type(row), type(row).__name__)
+    return DataError(f"{where}: a row is an object, not {kind}")
 
 
 def _parquet_rows(path: Path, start: int) -> Iterator[tuple[int, int, int, SourceRow]]:

@@ -61,10 +61,14 @@ class RowStream:
         """Rows of the source; None: its end was not read yet."""
         return self._rows
 
-    @property
-    def oldest(self) -> RowPosition:
-        """Position up to which no row is needed any more for the draws that follow."""
-        return min((position for position, _ in self._slots), key=lambda each: each.row, default=self._start)
+    def find_oldest(self) -> RowPosition:
+        """Return the position of the first row in the buffer, which is filled if it is empty.
+
+        Raises DataError as `draw`.
+        """
+        if not self._slots:
+            self._open()
+        return min(position for position, _ in self._slots)
 
     def count_read(self, cursor: EpochCursor, rows: int | None) -> int:
         """Return the number of rows read for the draws up to a cursor since the start of the job.

@@ -16,7 +16,7 @@ from kubealign_services.data.sources.source_files import file_format
 
 _NAME = "stream.json"
 # Bytes at either end of a file that its digest covers.
-_END_BYTES = 1 << 16
+_END_BYTES = 1 << 12
 
 
 class StreamedFile(BaseModel):
@@ -84,8 +84,8 @@ class StreamedFiles(BaseModel):
         for file in recorded.files:
             if StreamedFile.of_file(file.path, file.field) != file:
                 raise DataError(
-                    f"{file.field}: {file.path} has changed since the job was prepared, and streamed rows are "
-                    "read from it: put it back, or start the job afresh"
+                    f"{file.field}: {file.path} has changed since the job was prepared, and streamed rows "
+                    "are read from it: put it back, or start the job afresh"
                 )
         return {file.path: file.field for file in recorded.files}
 

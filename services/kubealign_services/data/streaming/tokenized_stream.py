@@ -68,10 +68,11 @@ class TokenizedStream:
         """
         if self._error is not None:
             raise self._error
-        oldest = self._rows.oldest
+        oldest = START
         block: list[StreamDraw] = []
         rows: list[int | None] = []
         try:
+            oldest = self._rows.find_oldest()
             while len(block) < draws and not (block and block[-1].cursor.position == 0):
                 block.append(self._rows.draw())
                 rows.append(self._rows.rows)

@@ -21,7 +21,6 @@ from kubealign_services.algorithms.contract import Algorithm
 from kubealign_services.algorithms.factory import make_algorithm
 from kubealign_services.checkpoints.history import HISTORY_FILE, StepHistory
 from kubealign_services.data.epoch_shuffle import RowOrder
-from kubealign_services.data.errors import DataError
 from kubealign_services.data.mixture import build_row_order
 from kubealign_services.data.prepared import DatasetReport, PreparedJob, PreparedRow
 from kubealign_services.data.prompt_sources import find_reward_sources
@@ -29,7 +28,6 @@ from kubealign_services.data.streaming.row_stream import StreamState
 from kubealign_services.data.streaming.tokenized_stream import open_stream
 from kubealign_services.data.teacher_prompts import TeacherPrompts
 from kubealign_services.messaging.contract import Bus
-from kubealign_services.roles.driver.errors import UnrecoverableError
 from kubealign_services.roles.driver.frozen_models.cache import FrozenScoreCache
 from kubealign_services.roles.driver.frozen_models.reference import (
     FrozenReference,
@@ -50,7 +48,7 @@ from kubealign_services.roles.driver.rollouts.group_buffer import GroupBuffer, G
 from kubealign_services.roles.driver.rollouts.payload_limits import check_payload_limits
 from kubealign_services.roles.driver.rollouts.prefetch import ForwardCall, ForwardPrefetcher
 from kubealign_services.roles.driver.rollouts.prompt_source import EpochPrompts, TrainingPrompts
-from kubealign_services.roles.driver.rollouts.streamed_prompts import StreamedPrompts
+from kubealign_services.roles.driver.rollouts.streamed_prompts import StreamedPrompts, wait_for_read
 from kubealign_services.roles.driver.rollouts.work_items import to_sampling_proto
 from kubealign_services.roles.driver.sources.batch_sources import (
     BatchSource,
@@ -239,11 +237,9 @@ async def _build_streamed_prompts(
     def check(train: DatasetReport) -> None:
         check_payload_limits(job, prepared.report.model_copy(update={"train": train}), context.max_payload)
 
-    try:
-        # Reads the tokenizer and the ends of all files.
-        stream = await asyncio.to_thread(open_stream, job, prepared, state.cursor, stream_state)
-    except DataError as error:
-        raise UnrecoverableError(str(error)) from error
+    # Reads the tokenizer and the ends of all files.
+    opening = asyncio.create_task(asyncio.to_thread(open_stream, job, prepared, state.cursor, stream_state))
+    stream = await wait_for_read(opening, prepared.report.train.source)
     prompts = StreamedPrompts(stream, state.cursor, stream_state, state.unfinished, check)
     stack.push_async_callback(prompts.close)
     return prompts

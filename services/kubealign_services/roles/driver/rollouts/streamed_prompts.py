@@ -18,8 +18,9 @@ Result = TypeVar("Result")
 
 #: Rows drawn and tokenised at a time, in a thread. The next block is read when fewer are left.
 _BLOCK_DRAWS = 32
-#: Seconds for a block. The first one of a job that continues reads the rows of the shuffle buffer again.
-_READ_TIMEOUT = 600.0
+#: Seconds to open the stream, and for a block. The first block of a job that continues reads the rows of the
+#: shuffle buffer again.
+READ_TIMEOUT = 600.0
 
 
 class StreamedPrompts:
@@ -39,13 +40,16 @@ class StreamedPrompts:
         state: StreamState,
         unfinished: Sequence[str],
         check: Callable[[DatasetReport], None],
+        timeout: float = READ_TIMEOUT,
     ) -> None:
         """Set up the source.
 
         Args:
             cursor, state: Those from which the stream was opened.
             check: Called with the statistics of the rows read so far; raises UnrecoverableError.
+            timeout: Seconds for a block.
         """
+        self._timeout = timeout
         self.rows: dict[int, PreparedRow] = {}
         self.cursor = cursor
         self.unfinished = list(unfinished)
@@ -95,8 +99,7 @@ class StreamedPrompts:
         oldest: dict[int, RowPosition] = {}
         for name in unfinished:
             source_pass, position = int(name.partition("/")[0]), self._positions[row_index(name)]
-            if source_pass not in oldest or position.row < oldest[source_pass].row:
-                oldest[source_pass] = position
+            oldest[source_pass] = min(position, oldest.get(source_pass, position))
         return self._state.model_copy(update={"unfinished": oldest})
 
     def metrics(self) -> dict[str, float]:
@@ -118,7 +121,7 @@ class StreamedPrompts:
         for name in self.unfinished:
             rows.setdefault(int(name.partition("/")[0]), []).append(row_index(name))
         reading = asyncio.to_thread(self._stream.read_again, rows, self._state.unfinished)
-        restored = await self._wait_for(asyncio.create_task(reading))
+        restored = await wait_for_read(asyncio.create_task(reading), self._stream.name, self._timeout)
         for number, (position, content) in restored.items():
             self.rows[number], self._positions[number] = content, position
         self._has_restored = True
@@ -131,18 +134,27 @@ class StreamedPrompts:
 
     async def _read_block(self) -> list[StreamedRow]:
         """Return the next block, which may be empty where all its rows are dropped."""
-        block = await self._wait_for(self._begin_reading())
+        block = await wait_for_read(self._begin_reading(), self._stream.name, self._timeout)
         self._reading = None
         self._check(self._stream.report())
         return block
 
-    async def _wait_for(self, reading: asyncio.Task[Result]) -> Result:
-        try:
-            return await asyncio.wait_for(asyncio.shield(reading), _READ_TIMEOUT)
-        except TimeoutError as error:
-            raise UnrecoverableError(
-                f"{self._stream.name}: {_BLOCK_DRAWS} rows could not be read in {_READ_TIMEOUT:g} s: check "
-                "the volume that holds it, or lower streaming.shuffleBuffer"
-            ) from error
-        except DataError as error:
-            raise UnrecoverableError(str(error)) from error
+
+async def wait_for_read(reading: "asyncio.Task[Result]", name: str, timeout: float = READ_TIMEOUT) -> Result:
+    """Wait for a thread that reads streamed rows, and return its result.
+
+    Args:
+        name: Name of the source.
+        timeout: Seconds.
+
+    Raises UnrecoverableError for a DataError, or after the timeout; the thread then runs on.
+    """
+    try:
+        return await asyncio.wait_for(asyncio.shield(reading), timeout)
+    except TimeoutError as error:
+        raise UnrecoverableError(
+            f"{name}: the next rows could not be read in {timeout:g} s: check the volume that holds them, or "
+            "lower streaming.shuffleBuffer"
+        ) from error
+    except DataError as error:
+        raise UnrecoverableError(str(error)) from error

@@ -89,7 +89,7 @@ def test_a_stream_continues_from_every_position(rows: int, buffer: int, seed: in
     first = stream(CountedRows(rows), order)
     before = [first.draw() for _ in range(position)]
     cursor = before[-1].cursor if before else EpochCursor()
-    state = StreamState(rows=first.rows, oldest=first.oldest)
+    state = StreamState(rows=first.rows, oldest=first.find_oldest())
     stored = StreamState.model_validate_json(state.model_dump_json())
     restored = stream(CountedRows(rows), order, cursor, stored)
     after = [restored.draw() for _ in range(count - position)]
@@ -124,7 +124,7 @@ def test_few_rows_are_read_again() -> None:
     first = stream(source, order)
     cursor = [first.draw() for _ in range(20_000)][-1].cursor
     again = CountedRows(100_000)
-    stream(again, order, cursor, StreamState(oldest=first.oldest)).draw()
+    stream(again, order, cursor, StreamState(oldest=first.find_oldest())).draw()
     assert again.read < 20 * order.buffer_rows
 
 
