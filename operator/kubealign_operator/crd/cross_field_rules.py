@@ -292,8 +292,9 @@ def _curriculum_rules(name: str, algorithm_is_set: str, model: type[AlgorithmSpe
 
 def _streaming_rules(name: str, algorithm_is_set: str, model: type[AlgorithmSpec]) -> Iterator[CelRule]:
     # Rows of another kind than the algorithm's are refused by another rule.
-    kinds = [str(model.data)] if isinstance(getattr(model, "data", None), str) else list(Data.model_fields)
-    streams = " || ".join(f"(has(self.data.{kind}) && has(self.data.{kind}.streaming))" for kind in kinds)
+    kind = getattr(model, "data", None)
+    kinds = [kind] if isinstance(kind, str) else list(Data.model_fields)
+    streams = " || ".join(f"(has(self.data.{rows}) && has(self.data.{rows}.streaming))" for rows in kinds)
     refusal = streaming_refusal(name, model)
     if refusal is not None:
         yield CelRule(implies(algorithm_is_set, f"!({streams})"), refusal, field_path=".data")

@@ -88,7 +88,8 @@ class RowStream:
             self._open()
         source_pass, draws = self._cursor.epoch, self._cursor.position
         number, following = next(self._numbers), next(self._reader, None)
-        self._check_end(draws, following)
+        if following is None:
+            self._end(draws + len(self._slots))
         position, row = take_slot(self._slots, number, following)
         self._cursor = EpochCursor(source_pass, draws + 1)
         if not self._slots:
@@ -116,15 +117,11 @@ class RowStream:
         # At the very start a source with fewer rows than the buffer leaves slots empty.
         self._slots = [buffered[number] for number in numbers if number in buffered]
 
-    def _check_end(self, draws: int, following: tuple[RowPosition, SourceRow] | None) -> None:
+    def _end(self, rows: int) -> None:
         """Note the number of rows at the end of the source. Raises DataError if it was another before."""
-        rows = draws + len(self._slots)
-        if following is None:
-            if self._rows not in (None, rows):
-                raise self._changed()
-            self._rows = rows
-        elif self._rows is not None and rows >= self._rows:
+        if self._rows not in (None, rows):
             raise self._changed()
+        self._rows = rows
 
     def _changed(self) -> DataError:
         return DataError(

@@ -133,10 +133,10 @@ def test_without_shuffling_the_order_is_that_of_the_files() -> None:
     assert [drawing.draw().row["n"] for _ in range(10)] == [0, 1, 2, 3, 4] * 2
 
 
-@pytest.mark.parametrize("rows", [7, 12])
-def test_rows_that_changed_are_refused(rows: int) -> None:
-    order = StreamOrder(1, 4)
-    drawing = stream(CountedRows(rows), order, EpochCursor(1, 0), StreamState(rows=10))
+@pytest.mark.parametrize("draws", [0, 5, 8])
+@pytest.mark.parametrize("rows", [1, 7, 12])
+def test_rows_that_changed_are_refused(rows: int, draws: int) -> None:
+    drawing = stream(CountedRows(rows), StreamOrder(1, 4), EpochCursor(1, draws), StreamState(rows=10))
     with pytest.raises(DataError, match="has not the rows any more"):
         for _ in range(12):
             drawing.draw()
@@ -156,6 +156,15 @@ def test_files_are_read_from_each_position(tmp_path: Path, newline: bytes, mark:
     rows = list(data.rows_from(START))
     assert [row["n"] for _, row in rows] == list(range(8))
     assert [position.row for position, _ in rows] == list(range(8))
+    for index, (position, _) in enumerate(rows):
+        assert list(data.rows_from(position)) == rows[index:]
+
+
+def test_a_json_list_is_read_from_each_position(tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps([{"n": number} for number in range(3)]))
+    data = open_files({path: "data.source"}, "data.source")
+    rows = list(data.rows_from(START))
     for index, (position, _) in enumerate(rows):
         assert list(data.rows_from(position)) == rows[index:]
 
