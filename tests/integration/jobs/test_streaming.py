@@ -4,11 +4,13 @@ though the driver is killed.
 
 import json
 import signal
+from collections.abc import Iterator
 from itertools import count, islice
 from pathlib import Path
 
 import pytest
 
+from kubealign_services.data.streaming.stream_order import StreamOrder
 from kubealign_services.data.tokenization.tokenizers import train_character_tokenizer
 from support.running import RunningJobs
 from support.tiny_jobs import ARCHITECTURE, online_job, write_jobs
@@ -82,10 +84,8 @@ def test_each_prompt_is_trained_on_once_and_most_rows_are_never_read(tmp_path: P
     assert report["streaming"] and report["rows_read"] < ROWS / 20 and size < rows.stat().st_size
 
 
-def expected_names() -> "count[str]":
+def expected_names() -> Iterator[str]:
     """Yield the prompts of an undisturbed job: a shuffle buffer row by row."""
-    from kubealign_services.data.streaming.stream_order import StreamOrder
-
     buffer, following = list(range(BUFFER)), count(BUFFER)
     for number in StreamOrder(1, BUFFER).numbers(0, 0):
         index = int(number * BUFFER)
