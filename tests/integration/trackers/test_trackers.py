@@ -25,6 +25,10 @@ from support.bad_specs import whole_job
 
 #: Consecutive drivers: (fence, steps). The second one rolls back to the checkpoint of step 2.
 DRIVERS = ((1, [1, 2, 3, 4]), (2, [3, 4, 5]))
+#: Step, fence and sft/loss of all steps of the drivers, repeated ones included.
+LOSSES = [(step, fence, step + fence / 10) for fence, steps in DRIVERS for step in steps]
+#: The same without the fence.
+LOSS_OF_STEP = [(step, loss) for step, _, loss in LOSSES]
 
 
 def sample(response: str, reward: float) -> dict[str, object]:
@@ -106,15 +110,7 @@ def test_mlflow_in_files(tmp_path: Path) -> None:
         ("worst", "0.25", "a | b\nc"),
     ]
     history = client.get_metric_history(run.info.run_id, "sft/loss")
-    assert [(figure.step, figure.value) for figure in history] == [
-        (1, 1.1),
-        (2, 2.1),
-        (3, 3.1),
-        (4, 4.1),
-        (3, 3.2),
-        (4, 4.2),
-        (5, 5.2),
-    ]
+    assert [(figure.step, figure.value) for figure in history] == LOSS_OF_STEP
 
 
 def test_weights_and_biases_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,15 +195,7 @@ def test_swanlab_offline(tmp_path: Path) -> None:
     states = [record["finish"]["state"] for record in records if "finish" in record]
     assert states == ["RUN_STATE_ABORTED", "RUN_STATE_FINISHED"]
     # SwanLab drops values at an earlier step of its own; its step is not the job's, so none is missing.
-    assert scalars(drivers, "step", "sft/loss") == [
-        (1, 1.1),
-        (2, 2.1),
-        (3, 3.1),
-        (4, 4.1),
-        (3, 3.2),
-        (4, 4.2),
-        (5, 5.2),
-    ]
+    assert scalars(drivers, "step", "sft/loss") == LOSS_OF_STEP
     assert scalars(drivers, "step", "val/loss") == [(2, 7.0)]
     (table,) = (record["media"] for record in records if "media" in record)
     assert table["key"] == "completions/train"
@@ -253,15 +241,7 @@ def test_trackio_in_files(tmp_path: Path) -> None:
     losses = [
         (step, metrics["fence"], metrics["sft/loss"]) for step, metrics in logged if "sft/loss" in metrics
     ]
-    assert losses == [
-        (1, 1, 1.1),
-        (2, 1, 2.1),
-        (3, 1, 3.1),
-        (4, 1, 4.1),
-        (3, 2, 3.2),
-        (4, 2, 4.2),
-        (5, 2, 5.2),
-    ]
+    assert losses == LOSSES
     assert [(step, metrics["val/loss"]) for step, metrics in logged if "val/loss" in metrics] == [(2, 7.0)]
     (table,) = [
         (step, metrics["completions/train"]) for step, metrics in logged if "completions/train" in metrics
