@@ -45,27 +45,32 @@ def build_pod(
     processes: Sequence[Process],
     attempt: int,
 ) -> dict[str, Any]:
-    """Build the complete manifest of a pod.
+    """Build the complete manifest of the pod of one process of a job.
+
+    The job's pod templates are merged over the built-in spec, the general one first. Names and labels by
+    which the operator finds its pods come last, so that no template changes them.
 
     Args:
         processes: All processes of the job.
-        attempt: Number of restarts of the process's unit.
+        attempt: Number of restarts of the process and those that restart with it, such as the ranks of a
+            trainer.
     """
-    spec = _spec(context, process)
-    patches = list(pod_templates(context, process))
-    job = context.job.metadata
-    base: dict[str, Any] = {
-        "metadata": {"labels": dict(job.labels), "annotations": kueue.kueue_annotations(job.annotations)},
-        "spec": spec,
+    templates = list(pod_templates(context, process))
+    job_metadata = context.job.metadata
+    merged: dict[str, Any] = {
+        "metadata": {
+            "labels": dict(job_metadata.labels),
+            "annotations": kueue.kueue_annotations(job_metadata.annotations),
+        },
+        "spec": _pod_spec(context, process),
     }
-    result = base
-    for patch in patches:
-        result = strategic_merge(result, {name: mapping(patch.get(name)) for name in ("metadata", "spec")})
-    _apply_resource_limits(result["spec"], patches)
+    for template in templates:
+        merged = strategic_merge(merged, {name: mapping(template.get(name)) for name in ("metadata", "spec")})
+    _apply_resource_limits(merged["spec"], templates)
     group_labels, group_annotations = kueue.pod_group_metadata(context, process, processes)
     metadata = object_metadata(context, names.pod(context.name, process.name))
     metadata["labels"] = {
-        **mapping(get_path(result, "metadata", "labels")),
+        **mapping(get_path(merged, "metadata", "labels")),
         **group_labels,
         **object_labels(context.name, context.uid),
         names.GROUP_LABEL: process.group,
@@ -75,13 +80,13 @@ def build_pod(
     }
     if process.elastic and process.world_size > 1:
         metadata["labels"][names.WORKER_RANK_LABEL] = str(process.rank)
-    annotations = {**mapping(get_path(result, "metadata", "annotations")), **group_annotations}
+    annotations = {**mapping(get_path(merged, "metadata", "annotations")), **group_annotations}
     if annotations:
         metadata["annotations"] = annotations
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": result["spec"]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": merged["spec"]}
 
 
-def _spec(context: RenderContext, process: Process) -> dict[str, Any]:
+def _pod_spec(context: RenderContext, process: Process) -> dict[str, Any]:
     mounts = common_mounts(context, process.role)
     if process.role is Role.NATS:
         mounts += bus_mounts()

@@ -30,7 +30,7 @@ def list_page(cache: JobCache, query: ListQuery) -> JobPage:
             "sort", query.sort, f"it may be {', '.join(SORT_FIELDS)}, with a leading - for descending"
         )
     matches = cache.in_order(order)
-    for filter_ in _filters(query):
+    for filter_ in _job_predicates(query):
         # Each filter applies to the result of the previous one.
         matches = [job for job in matches if filter_(job)]
     after = _decode_token(query)
@@ -52,23 +52,27 @@ def list_page(cache: JobCache, query: ListQuery) -> JobPage:
     )
 
 
-def _filters(query: ListQuery) -> list[Callable[[CachedJob], bool]]:
-    tests: list[Callable[[CachedJob], bool]] = []
+def _job_predicates(query: ListQuery) -> list[Callable[[CachedJob], bool]]:
+    """Return the conditions that a listed job meets, all of them.
+
+    They only select: the caller may list `query.namespace`, or else `query.namespaces` (empty: all).
+    """
+    predicates: list[Callable[[CachedJob], bool]] = []
     namespaces = query.namespaces if query.namespace is None else {query.namespace}
     if namespaces:
-        tests.append(lambda job: job.ref.namespace in namespaces)
+        predicates.append(lambda job: job.ref.namespace in namespaces)
     if query.phases:
-        tests.append(lambda job: job.phase in query.phases)
+        predicates.append(lambda job: job.phase in query.phases)
     if query.algorithms:
-        tests.append(lambda job: job.algorithm in query.algorithms)
+        predicates.append(lambda job: job.algorithm in query.algorithms)
     if query.search:
         text = query.search.lower()
         # Names in Kubernetes have no capital letters.
-        tests.append(lambda job: text in job.ref.name)
+        predicates.append(lambda job: text in job.ref.name)
     if query.label_selector:
-        labels = parse_label_selector(query.label_selector)
-        tests.append(lambda job: labels(job.labels))
-    return tests
+        matches_labels = parse_label_selector(query.label_selector)
+        predicates.append(lambda job: matches_labels(job.labels))
+    return predicates
 
 
 def _encode_token(query: ListQuery, last: SortKey) -> str:

@@ -54,7 +54,7 @@ class MemoryBus:
         every = bounds_for(1, 1, 1, 1) if bounds is None else bounds
         self._streams = {subject: _MemoryStream(limit) for subject, limit in every.items()}
         self._change = asyncio.Condition()
-        self._loss_tracker = StreamLossTracker()
+        self._lost_streams = StreamLossTracker()
         self._closed = False
 
     def new_connection(self, ack_wait: float | None = None) -> "MemoryBus":
@@ -62,7 +62,7 @@ class MemoryBus:
         bus = MemoryBus(self.max_payload, self.ack_wait if ack_wait is None else ack_wait, self._dedup_window)
         bus._streams = self._streams
         bus._change = self._change
-        bus._loss_tracker = self._loss_tracker
+        bus._lost_streams = self._lost_streams
         return bus
 
     async def simulate_data_loss(self) -> None:
@@ -70,7 +70,7 @@ class MemoryBus:
         for subject, stream in self._streams.items():
             await self.purge(subject)
             stream.seen.clear()
-            await self._loss_tracker.record_loss(subject)
+            await self._lost_streams.record_loss(subject)
 
     async def publish(self, subject: str, data: bytes, message_id: str) -> None:
         if len(data) > self.max_payload:
@@ -138,7 +138,7 @@ class MemoryBus:
 
     def watch_data_loss(self, subject: str) -> AsyncIterator[None]:
         self._stream(subject)
-        return self._loss_tracker.follow(subject)
+        return self._lost_streams.follow(subject)
 
     async def purge(self, subject: str) -> None:
         stream = self._stream(subject)

@@ -42,28 +42,28 @@ print(torch.__version__, *[torch.cuda.get_device_name(index) for index in range(
 
 def run_checks(runs_dir: Path) -> Iterator[CheckResult]:
     """Yield one result per check, as soon as it is done; the last one imports torch in a subprocess."""
-    yield _python()
-    yield _system()
-    yield from _packages()
-    yield _program("NATS server", find_nats_program)
-    yield _program("Redis server", find_redis_program)
-    yield _memory()
-    yield _shared_memory()
-    yield _open_files()
-    yield _ports()
-    yield _disk(runs_dir)
+    yield _check_python()
+    yield _check_system()
+    yield from _check_packages()
+    yield _check_program("NATS server", find_nats_program)
+    yield _check_program("Redis server", find_redis_program)
+    yield _check_memory()
+    yield _check_shared_memory()
+    yield _check_open_files()
+    yield _check_ports()
+    yield _check_disk(runs_dir)
     if find_spec("torch") is not None:
-        yield _gpus()
+        yield _check_gpus()
 
 
-def _python() -> CheckResult:
+def _check_python() -> CheckResult:
     version = platform.python_version()
     if sys.version_info < _MIN_PYTHON:
         return missing("Python", version, "install Python 3.11 or newer, and kubealign into it")
     return ok("Python", f"{version} in {sys.prefix}")
 
 
-def _system() -> CheckResult:
+def _check_system() -> CheckResult:
     description = f"{platform.system()} {platform.machine()}, {_cores()}"
     if platform.system() != "Linux":
         return warning("system", description, "runs are tested on Linux only: use one or a cluster")
@@ -75,7 +75,7 @@ def _cores() -> str:
     return f"{available} cores" if available == total else f"{available} of its {total} cores"
 
 
-def _packages() -> Iterator[CheckResult]:
+def _check_packages() -> Iterator[CheckResult]:
     for extra, names in _PACKAGES.items():
         absent = [name for name in names if find_spec(name) is None]
         what = f"packages [{extra}]"
@@ -86,14 +86,14 @@ def _packages() -> Iterator[CheckResult]:
         yield tell(what, f"without {', '.join(absent)}", f"pip install 'kubealign[{extra}]'")
 
 
-def _program(what: str, find: Callable[[], Path]) -> CheckResult:
+def _check_program(what: str, find: Callable[[], Path]) -> CheckResult:
     try:
         return ok(what, str(find()))
     except (RunRefused, ImportError) as error:
         return missing(what, str(error), "pip install 'kubealign[services]'")
 
 
-def _memory() -> CheckResult:
+def _check_memory() -> CheckResult:
     try:
         lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
         free = int(lines["MemAvailable"].split()[0]) * 1024
@@ -106,7 +106,7 @@ def _memory() -> CheckResult:
     return ok("memory", f"{_gib(free)} free")
 
 
-def _shared_memory() -> CheckResult:
+def _check_shared_memory() -> CheckResult:
     what = str(_MEMORY_FILES)
     if not os.access(_MEMORY_FILES, os.W_OK):
         return warning(
@@ -119,7 +119,7 @@ def _shared_memory() -> CheckResult:
     return ok(what, f"{_gib(free)} free")
 
 
-def _open_files() -> CheckResult:
+def _check_open_files() -> CheckResult:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < _MIN_OPEN_FILES:
         remedy = f"ulimit -n {min(hard, 4096) if hard != resource.RLIM_INFINITY else 4096}"
@@ -127,7 +127,7 @@ def _open_files() -> CheckResult:
     return ok("open files", f"at most {soft}")
 
 
-def _ports() -> CheckResult:
+def _check_ports() -> CheckResult:
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
             listener.bind(("127.0.0.1", 0))
@@ -138,7 +138,7 @@ def _ports() -> CheckResult:
     return ok("loopback ports", "can be opened")
 
 
-def _disk(runs_dir: Path) -> CheckResult:
+def _check_disk(runs_dir: Path) -> CheckResult:
     existing = next(path for path in (runs_dir, *runs_dir.parents) if path.exists())
     what = f"disk of {runs_dir}"
     if not os.access(existing, os.W_OK):
@@ -149,7 +149,7 @@ def _disk(runs_dir: Path) -> CheckResult:
     return ok(what, f"{_gib(free)} free")
 
 
-def _gpus() -> CheckResult:
+def _check_gpus() -> CheckResult:
     try:
         completed = subprocess.run(
             [sys.executable, "-c", _GPUS], capture_output=True, text=True, timeout=_TORCH_SECONDS, check=True

@@ -56,8 +56,8 @@ class JetStreamBus:
         self.ack_wait = ack_wait
         self._connection = connection
         self._publish_timeout = publish_timeout
-        self._loss_tracker = StreamLossTracker()
-        self._streams = StreamRegistry(self._loss_tracker, dedup_window)
+        self._lost_streams = StreamLossTracker()
+        self._streams = StreamRegistry(self._lost_streams, dedup_window)
         self._in_flight = asyncio.Semaphore(_IN_FLIGHT)
         self._fetches: set[ConsumerFetch] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -126,10 +126,10 @@ class JetStreamBus:
         self._check(subject)
         config = self._consumer_config(consumer, api.DeliverPolicy.ALL)
         messages = await self._fetch(subject, consumer, config, count, timeout)
-        loss_count = self._loss_tracker.count(subject)
+        loss_count = self._lost_streams.count(subject)
 
         def is_current() -> bool:
-            return self._loss_tracker.count(subject) == loss_count
+            return self._lost_streams.count(subject) == loss_count
 
         return [JetStreamDelivery(message, is_current) for message in messages]
 
@@ -146,7 +146,7 @@ class JetStreamBus:
                 if not messages:
                     continue
                 newest = max(messages, key=lambda message: message.metadata.sequence.stream)
-                position = (self._loss_tracker.count(subject), newest.metadata.sequence.stream)
+                position = (self._lost_streams.count(subject), newest.metadata.sequence.stream)
                 for message in messages:
                     await send_ignoring_disconnect(message.ack())
                 # Messages are redelivered when an acknowledgement was lost or the consumer was recreated.
@@ -159,7 +159,7 @@ class JetStreamBus:
 
     def watch_data_loss(self, subject: str) -> AsyncIterator[None]:
         self._check(subject)
-        return self._loss_tracker.follow(subject)
+        return self._lost_streams.follow(subject)
 
     async def purge(self, subject: str) -> None:
         self._check(subject)
@@ -171,14 +171,19 @@ class JetStreamBus:
         await self._retry_until_done(f"purge {subject}", time.monotonic() + self._publish_timeout, attempt)
 
     async def close(self) -> None:
+        """End the pulls, which hand their messages back to the server, and then the connection.
+
+        Waits up to _ATTEMPT_SECONDS for messages that are still on their way; the server redelivers others
+        after `ack_wait`.
+        """
         if self._connection.closed:
             return
-        # End pulls before the connection, so that their messages in flight are returned.
+        # Refuses new calls, and wakes the waiting pulls as a lost connection does.
         self._connection.closed = True
         self._on_disconnect()
-        await self._loss_tracker.close()
+        await self._lost_streams.close()
         deadline = time.monotonic() + _ATTEMPT_SECONDS
-        # Tasks may spawn further tasks that return messages.
+        # A task leaves the set when it ends, and may spawn further ones that hand messages back.
         while self._tasks and (left := deadline - time.monotonic()) > 0:
             await asyncio.wait(self._tasks, timeout=left)
         await self._connection.close()

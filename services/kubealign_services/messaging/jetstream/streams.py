@@ -19,7 +19,7 @@ class StreamRegistry:
 
     def __init__(self, losses: StreamLossTracker, dedup_window: float) -> None:
         self.bounds: Mapping[str, Bounds] = {}
-        self._loss_tracker = losses
+        self._lost_streams = losses
         self._dedup_window = dedup_window
         # Existing streams by subject, and consumers as SUBJECT.NAME.
         self._existing: set[str] = set()
@@ -60,7 +60,7 @@ class StreamRegistry:
         if connection == self._connections:
             # Otherwise the answer came from an earlier connection, whose server may have been replaced.
             self._existing.add(subject)
-            await self._loss_tracker.record_creation(subject, stream.created)
+            await self._lost_streams.record_creation(subject, stream.created)
 
     async def ensure_consumer(
         self, context: JetStreamContext, subject: str, name: str, config: api.ConsumerConfig

@@ -14,7 +14,7 @@ def is_linear(module: nn.Module) -> bool:
     return isinstance(module, nn.Linear | Conv1D)
 
 
-def target_layers(backbone: PreTrainedModel, targets: LoraTargetLayers) -> list[str]:
+def select_target_layers(backbone: PreTrainedModel, targets: LoraTargetLayers) -> list[str]:
     """Return the names of the layers to adapt, in the model's order; never the language-model head.
 
     Raises ValueError, listing the available suffixes, for a suffix that no linear layer has, or a kind that

@@ -41,7 +41,7 @@ def write_shard(
     return [tensors_file.name, description_file.name]
 
 
-def read_description(path: Path) -> dict[str, Any]:
+def read_shard_description(path: Path) -> dict[str, Any]:
     """Read a description written by `write_shard`.
 
     Raises CorruptCheckpoint for a file that cannot be read or was altered.

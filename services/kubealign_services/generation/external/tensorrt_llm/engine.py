@@ -86,7 +86,7 @@ class TensorRTLLMExternalEngine:
             raise
 
     async def load_weights(self, file: Path) -> None:
-        await self._engine.collective_rpc("kubealign_load", args=(str(file),))
+        await self._engine.collective_rpc("kubealign_load_weights", args=(str(file),))
 
     async def finish_weight_update(self) -> None:
         # Also drops the cached prefixes.

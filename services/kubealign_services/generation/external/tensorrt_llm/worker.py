@@ -10,7 +10,7 @@ from tensorrt_llm.llmapi.rlhf_utils import WorkerExtension
 class TensorRTLLMWorkerExtension(WorkerExtension):  # type: ignore[misc]
     """An extension of TensorRT-LLM's worker, which provides `engine`."""
 
-    def kubealign_load(self, file: str) -> None:
+    def kubealign_load_weights(self, file: str) -> None:
         """Load the weights of a safetensors file in place.
 
         `update_weights(None)` must follow the last file.

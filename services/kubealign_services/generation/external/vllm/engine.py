@@ -78,7 +78,7 @@ class VllmExternalEngine:
         return output
 
     async def load_weights(self, file: Path) -> None:
-        await self._engine.collective_rpc("kubealign_load", args=(str(file),))
+        await self._engine.collective_rpc("kubealign_load_weights", args=(str(file),))
 
     async def finish_weight_update(self) -> None:
         await self._engine.reset_prefix_cache()

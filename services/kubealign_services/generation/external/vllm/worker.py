@@ -14,7 +14,7 @@ class VllmWorkerExtension:
     model_runner: Any
     device: Any
 
-    def kubealign_load(self, file: str) -> None:
+    def kubealign_load_weights(self, file: str) -> None:
         """Load the weights of a safetensors file in place.
 
         vLLM's models map the checkpoint's names and load their own part of each tensor.

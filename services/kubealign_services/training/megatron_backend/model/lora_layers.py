@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from kubealign.spec.sections.training import Lora
-from kubealign_services.training.adapters.targets import target_layers
+from kubealign_services.training.adapters.targets import select_target_layers
 from kubealign_services.training.contract import Head
 from kubealign_services.training.megatron_backend.weights.conversion import AdaptedLayers
 from kubealign_services.training.torch_backend.model.lora import adapter_seed
@@ -22,7 +22,7 @@ _SHARED_EXPERT_GATE = ".shared_expert_gate"
 def adapted_layers(config: Any, lora: Lora) -> AdaptedLayers:
     """Select the layers to adapt. A kind of layer excludes the gate of a shared expert.
 
-    Raises ValueError for DoRA, for that gate by name, and what `target_layers` raises.
+    Raises ValueError for DoRA, for that gate by name, and what `select_target_layers` raises.
 
     Args:
         config: The Hugging Face model's config.
@@ -32,7 +32,7 @@ def adapted_layers(config: Any, lora: Lora) -> AdaptedLayers:
             "trainer.lora.dora: true; the Megatron backend does not support DoRA: set false, or use the "
             "torch backend"
         )
-    names = target_layers(_meta_model(config), lora.targets)
+    names = select_target_layers(_meta_model(config), lora.targets)
     gates = [name for name in names if name.endswith(_SHARED_EXPERT_GATE)]
     if gates and lora.targets.names is not None:
         raise ValueError(
@@ -50,7 +50,7 @@ def init_lora_a(config: Any, lora: Lora, seed: int, head: Head, dtype: torch.dty
     downs = {}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(adapter_seed(seed, head))
-        for name in target_layers(skeleton, lora.targets):
+        for name in select_target_layers(skeleton, lora.targets):
             layer: Any = modules[name]
             down = nn.Linear(layer.in_features, lora.rank, bias=False)
             # peft also draws B before setting it to 0, and A a second time.

@@ -15,7 +15,7 @@ from kubealign_services.training.files.shard_files import (
     adapter_identity,
     check_adapter,
     file_digest,
-    read_description,
+    read_shard_description,
 )
 
 #: Format of the description; the torch backend's formats are numbers.
@@ -157,7 +157,7 @@ def _file_names(directory: Path) -> list[str]:
 
 
 def _read_shard(tensors_file: Path, path: Path, lora: Lora | None) -> RankShard:
-    description = read_description(path)
+    description = read_shard_description(path)
     if description["format"] != FORMAT:
         raise CorruptCheckpoint(
             f"{path} has format {description['format']}; the Megatron backend reads {FORMAT} "

@@ -21,7 +21,7 @@ from kubealign_services.training.files.shard_files import (
     adapter_identity,
     check_adapter,
     file_digest,
-    read_description,
+    read_shard_description,
     write_shard,
 )
 from kubealign_services.training.torch_backend.loss_scaling import LossScaler, LossScaleState
@@ -139,7 +139,7 @@ def _read_description(path: Path) -> dict[str, Any]:
     if not path.exists():
         shards = sorted(file.name for file in path.parent.glob("shard-*")) if path.parent.is_dir() else []
         raise CorruptCheckpoint(f"{path} does not exist; the folder holds {', '.join(shards) or 'no shards'}")
-    description = read_description(path)
+    description = read_shard_description(path)
     if description["format"] != _FORMAT:
         raise CorruptCheckpoint(f"{path} has format {description['format']}; this version reads {_FORMAT}")
     return description

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from kubealign.spec.sections.training import Lora
 from kubealign_services.training.adapters.lora import LowRankAdapter
-from kubealign_services.training.adapters.targets import is_linear, target_layers
+from kubealign_services.training.adapters.targets import is_linear, select_target_layers
 from kubealign_services.training.contract import Head
 from kubealign_services.training.torch_backend.model.fsdp import full_tensor
 from kubealign_services.training.torch_backend.model.packed_model import PackedModel
@@ -33,7 +33,7 @@ def add_adapters(model: PackedModel, lora: Lora, seed: int) -> None:
     """
     from peft import LoraConfig, inject_adapter_in_model
 
-    names = target_layers(model.backbone, lora.targets)
+    names = select_target_layers(model.backbone, lora.targets)
     modules = dict(model.backbone.named_modules())
     config = LoraConfig(
         r=lora.rank,

@@ -177,9 +177,9 @@ def test_gpu_needs_a_c_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     monkeypatch.delenv("CC", raising=False)
     (tmp_path / "gcc").touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert machine._gpus() == ok("torch", "2.15.0, 2 x NVIDIA H200")
+    assert machine._check_gpus() == ok("torch", "2.15.0, 2 x NVIDIA H200")
     (tmp_path / "gcc").unlink()
-    finding = machine._gpus()
+    finding = machine._check_gpus()
     assert (finding.health, finding.detail) == (
         CheckStatus.WARNING,
         "2.15.0, 2 x NVIDIA H200, no C compiler",

@@ -30,7 +30,7 @@ from kubealign.spec.sections.training import (
 )
 from kubealign_services.algorithms.contract import Objective
 from kubealign_services.batch.packed import Batch
-from kubealign_services.training.adapters.targets import target_layers
+from kubealign_services.training.adapters.targets import select_target_layers
 from kubealign_services.training.contract import CorruptCheckpoint, Head, UpdatePlan
 from kubealign_services.training.torch_backend.backend import TorchTrainingBackend
 from kubealign_services.training.torch_backend.model.loading import load_model
@@ -142,7 +142,7 @@ def test_targets_select_layers_by_kind_and_name(
     def ends(folder: Path, targets: LoraTargetLayers) -> set[str]:
         return {
             name.rsplit(".", 1)[-1]
-            for name in target_layers(load_model(folder, Head.LANGUAGE_MODEL).backbone, targets)
+            for name in select_target_layers(load_model(folder, Head.LANGUAGE_MODEL).backbone, targets)
         }
 
     attention, mlp = {"q_proj", "k_proj", "v_proj", "o_proj"}, {"gate_proj", "up_proj", "down_proj"}
@@ -161,7 +161,7 @@ def test_targets_select_layers_by_kind_and_name(
     assert ends(opt, LoraTargetLayers(kind=LoraLayerKind.MLP)) == {"fc1", "fc2"}
     gpt2 = save_model(GPT2, tmp_path / "gpt2")
     model = load_model(gpt2, Head.LANGUAGE_MODEL).backbone
-    actual = target_layers(model, LoraTargetLayers(kind=LoraLayerKind.ATTENTION))
+    actual = select_target_layers(model, LoraTargetLayers(kind=LoraLayerKind.ATTENTION))
     assert actual == ["transformer.h.0.attn.c_attn", "transformer.h.0.attn.c_proj"]
     with pytest.raises(ValueError, match=r"names 'query', 'lm_head': no linear.* end in .*k_proj, o_proj"):
         make(llama, Lora(targets=LoraTargetLayers(names=["q_proj", "query", "lm_head"])))
