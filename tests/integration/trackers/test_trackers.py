@@ -264,18 +264,15 @@ def test_a_library_process_that_fails_or_ends_is_named(
     with pytest.raises(LibraryProcessFailed, match=r"(?i)no API key|login"):
         LibraryClient(python, "swanlab", settings, job, tmp_path)
     client = LibraryClient(python, "swanlab", settings | {"mode": "Offline"}, job, tmp_path)
-    child = psutil.Process().children()[-1]
-    child.kill()
+    psutil.Process(client.pid).kill()
     with pytest.raises(
         LibraryProcessFailed, match=r"swanlab ended (before|during) step; the end of library\.log"
     ):
         client.step(1, 1, {"sft/loss": 1.0})
-    stopped = LibraryClient(
-        python, "swanlab", settings | {"mode": "Offline", "run_id": "b"}, job, tmp_path, answer_seconds=20
-    )
-    child = psutil.Process().children()[-1]
+    stopped = LibraryClient(python, "swanlab", settings | {"mode": "Offline", "run_id": "b"}, job, tmp_path)
+    child = psutil.Process(stopped.pid)
     child.suspend()
-    stopped._answer_seconds = 0.2
+    stopped.answer_seconds = 0.2
     with pytest.raises(LibraryProcessFailed, match=r"swanlab did not answer step within 0\.2 s"):
         stopped.step(1, 1, {"sft/loss": 1.0})
     assert not child.is_running()

@@ -34,19 +34,15 @@ class LibraryClient:
         library: Import name of the library, which `library/main.py` knows.
         settings: Keyword arguments of the library's writer, as JSON values.
         folder: Folder of the tracker's files, in which the process runs.
-        answer_seconds: Time limit for each call, such as the one that contacts the library's server.
     """
 
+    #: Time limit for each call, such as the one that contacts the library's server.
+    answer_seconds = _ANSWER_SECONDS
+
     def __init__(
-        self,
-        python: Path,
-        library: str,
-        settings: Mapping[str, Any],
-        job: TrackedJob,
-        folder: Path,
-        answer_seconds: float = _ANSWER_SECONDS,
+        self, python: Path, library: str, settings: Mapping[str, Any], job: TrackedJob, folder: Path
     ) -> None:
-        self._library, self._answer_seconds = library, answer_seconds
+        self._library = library
         self._log = folder / "library.log"
         # -E -s: variables such as PYTHONPATH and the user's packages must not mix the two environments.
         program = [str(python), "-E", "-s", str(_SCRIPT), library]
@@ -60,6 +56,11 @@ class LibraryClient:
             )
         document = {"name": job.name, "namespace": job.namespace, "spec": dict(job.spec)}
         self._call("open", job=document, folder=str(folder), settings=dict(settings))
+
+    @property
+    def pid(self) -> int:
+        """Id of the library's process."""
+        return self._process.pid
 
     def step(self, step: int, fence: int, metrics: Mapping[str, float]) -> None:
         self._call("step", step=step, fence=fence, metrics=dict(metrics))
@@ -92,14 +93,14 @@ class LibraryClient:
         """Read one line of the process, within the time limit."""
         assert self._process.stdout is not None
         output, answer = self._process.stdout.fileno(), b""
-        deadline = time.monotonic() + self._answer_seconds
+        deadline = time.monotonic() + self.answer_seconds
         with selectors.DefaultSelector() as selector:
             selector.register(output, selectors.EVENT_READ)
             while not answer.endswith(b"\n"):
                 if not selector.select(max(0.0, deadline - time.monotonic())):
                     self._process.kill()
                     raise self._failure(
-                        f"{self._library} did not answer {method} within {self._answer_seconds:g} s"
+                        f"{self._library} did not answer {method} within {self.answer_seconds:g} s"
                     )
                 piece = os.read(output, 1 << 16)
                 if not piece:

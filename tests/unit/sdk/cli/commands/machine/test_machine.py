@@ -158,7 +158,7 @@ async def test_missing_permissions() -> None:
 
 
 def test_machine_findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "_gpus", lambda: ok("torch", "not imported by this test"))
+    monkeypatch.setattr(machine, "_check_gpus", lambda: ok("torch", "not imported by this test"))
     findings = {finding.what: finding for finding in machine.run_checks(tmp_path / "runs")}
     # This machine can run jobs, as other tests show.
     assert [finding for finding in findings.values() if finding.health is CheckStatus.MISSING] == []
