@@ -1,6 +1,6 @@
 """CEL rules that span several fields of a spec, equivalent to `kubealign.spec.cross_field_validation`."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from pydantic import BaseModel
@@ -30,6 +30,7 @@ from kubealign.spec.cross_field_validation import (
     READS_ALL_ROWS,
     REWARD_SOURCES_NEED_MIXTURE,
     STREAMS_NO_HINTS,
+    STREAMS_NO_TOKENIZER_TEXTS,
     STREAMS_WITHOUT_END,
     TEACHER_AND_TEACHERS,
     TEACHER_IS_NO_REFERENCE,
@@ -91,6 +92,7 @@ def cross_field_rules() -> Iterator[CelRule]:
     yield from _adapter_rules()
     yield from _several_teachers_rules()
     yield from _reward_sources_rules()
+    yield _streamed_tokenizer_rule()
     yield from colocated_rollout_rules()
     yield from _in_flight_rules()
     yield CelRule(
@@ -294,7 +296,7 @@ def _streaming_rules(name: str, algorithm_is_set: str, model: type[AlgorithmSpec
     # Rows of another kind than the algorithm's are refused by another rule.
     kind = getattr(model, "data", None)
     kinds = [kind] if isinstance(kind, str) else list(Data.model_fields)
-    streams = " || ".join(f"(has(self.data.{rows}) && has(self.data.{rows}.streaming))" for rows in kinds)
+    streams = _streams(kinds)
     refusal = streaming_refusal(name, model)
     if refusal is not None:
         yield CelRule(implies(algorithm_is_set, f"!({streams})"), refusal, field_path=".data")
@@ -306,6 +308,20 @@ def _streaming_rules(name: str, algorithm_is_set: str, model: type[AlgorithmSpec
                 problem,
                 field_path=f".algorithm.{name}.{field}",
             )
+
+
+def _streams(kinds: Iterable[str]) -> str:
+    """Return the condition that rows of one of these kinds are streamed."""
+    return " || ".join(f"(has(self.data.{rows}) && has(self.data.{rows}.streaming))" for rows in kinds)
+
+
+def _streamed_tokenizer_rule() -> CelRule:
+    config = "self.policy.model.config"
+    return CelRule(
+        f"!has({config}) || !has({config}.tokenizer.train) || !({_streams(Data.model_fields)})",
+        STREAMS_NO_TOKENIZER_TEXTS,
+        field_path=".policy.model.config.tokenizer.train",
+    )
 
 
 def _ratings_rule(name: str, algorithm_is_set: str) -> CelRule:

@@ -16,6 +16,7 @@ from kubealign.spec.paths import DocumentPath
 from kubealign.spec.sections.data import Data, ImitatedTurns
 from kubealign.spec.sections.engines import Engine
 from kubealign.spec.sections.lifecycle import Checkpoint
+from kubealign.spec.sections.models import Policy
 from kubealign.spec.sections.overlap import Overlap
 from kubealign.spec.sections.precision import Precision
 from kubealign.spec.sections.rewards import Reward, RewardPlacement
@@ -56,6 +57,9 @@ CONTRADICTS_OVERLAP = "contradicts overlap.scoreOnArrival false: write WholeBatc
 STREAMS_WITHOUT_END = (
     "the number of steps of an epoch is not known before all rows are streamed: set maxSteps in its place, "
     "or remove streaming"
+)
+STREAMS_NO_TOKENIZER_TEXTS = (
+    "a tokenizer is trained on all rows before the first step: set path in its place, or remove streaming"
 )
 STREAMS_NO_HINTS = "the teacher's processes read the hints of prepared rows: remove it, or remove streaming"
 VALIDATES_ALL_ROWS = "validation measures every row: remove it"
@@ -348,6 +352,13 @@ def _check_streaming(algorithm: Algorithm, data: Data) -> Iterator[FieldProblem]
         yield ("algorithm", name, "hint"), hint, STREAMS_NO_HINTS
 
 
+def _check_streamed_tokenizer(data: Data, policy: Policy) -> Iterator[FieldProblem]:
+    config = policy.model.config
+    if data.value.streaming is not None and config is not None and config.tokenizer.train is not None:
+        path = ("policy", "model", "config", "tokenizer", "train")
+        yield path, config.tokenizer.train, STREAMS_NO_TOKENIZER_TEXTS
+
+
 def _check_validation_streaming(validation: Validation | None) -> Iterator[FieldProblem]:
     if validation is not None and validation.data.value.streaming is not None:
         rows = validation.data
@@ -577,6 +588,7 @@ _CHECKS: tuple[Callable[..., Iterator[FieldProblem]], ...] = (
     _check_mixture,
     _check_validation_mixture,
     _check_streaming,
+    _check_streamed_tokenizer,
     _check_validation_streaming,
     _check_curriculum,
     _check_validation_curriculum,

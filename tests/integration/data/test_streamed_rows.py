@@ -184,7 +184,7 @@ def test_what_cannot_be_streamed_is_refused(tmp_path: Path, tokenizer: Path) -> 
         prepare(sft(tokenizer, {"path": str(path)}, streaming={}), tmp_path / "list", {})
     paths = write_shards(tmp_path, [row(number) for number in range(30)])
     spec = sft(tokenizer, {"paths": paths}, streaming={}).model_dump(by_alias=True, mode="json")
-    spec["spec"]["policy"]["model"] = from_config()
+    spec["spec"] |= {"algorithm": {"distillation": {}}, "teacher": {"model": from_config()}}
     with pytest.raises(
         DataError, match=r"demonstrations.streaming: a tokenizer would be trained on all rows"
     ):
