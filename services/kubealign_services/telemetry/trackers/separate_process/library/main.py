@@ -10,8 +10,11 @@ import os
 import sys
 from typing import Any
 
-#: Module beside this one with the `Writer` of each library.
-WRITERS = {"swanlab": "swanlab_writer", "trackio": "trackio_writer"}
+#: Library -> module beside this one, and its class.
+WRITERS = {
+    "swanlab": ("swanlab_writer", "SwanLabWriter"),
+    "trackio": ("trackio_writer", "TrackioWriter"),
+}
 
 
 def main() -> None:
@@ -25,7 +28,8 @@ def main() -> None:
         error = None
         try:
             if call["method"] == "open":
-                writer = importlib.import_module(WRITERS[sys.argv[1]]).Writer(**call["arguments"])
+                module, name = WRITERS[sys.argv[1]]
+                writer = getattr(importlib.import_module(module), name)(**call["arguments"])
             else:
                 getattr(writer, call["method"])(**call["arguments"])
         # The client reports the exception, and ends this process.

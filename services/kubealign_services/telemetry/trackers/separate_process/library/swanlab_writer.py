@@ -7,7 +7,7 @@ import swanlab
 _STEP_METRIC = "step"
 
 
-class Writer:
+class SwanLabWriter:
     """Writes one run for the job across its restarts; offline, each driver writes a folder of the same run.
 
     Metrics are plotted over the metric `step`: SwanLab drops values at a step of its own that is not higher

@@ -4,7 +4,7 @@ import os
 from typing import Any
 
 
-class Writer:
+class TrackioWriter:
     """Writes one run for the job across its restarts. A repeated step is added with a higher `fence`."""
 
     def __init__(self, job: dict[str, Any], folder: str, settings: dict[str, Any]) -> None:
