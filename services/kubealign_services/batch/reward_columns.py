@@ -5,7 +5,7 @@ Such a sequence has 0 in the columns of the reward, and 0 in the column applies.
 where the reward does not apply to all sequences.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -58,3 +58,22 @@ def is_unrewarded(batch: Batch) -> Tensor:
     """
     columns = [applies_to(batch, name) for name in reward_names(batch)]
     return ~torch.stack(columns).any(0) if columns else torch.zeros(len(batch), dtype=torch.bool)
+
+
+def read_sums(batch: Batch) -> list[float | None]:
+    """Return the weighted sum of the rewards of each sequence, as `combine_rewards` adds it; None where no
+    reward applies.
+    """
+    pairs = zip(batch.sequence("rewards").tolist(), is_unrewarded(batch).tolist(), strict=True)
+    return [None if is_missing else total for total, is_missing in pairs]
+
+
+def weighted_sum(scores: Mapping[str, float | None], weights: Mapping[str, float]) -> float | None:
+    """Return the weighted sum of the raw scores of one sample; None if no reward applies to it.
+
+    Args:
+        scores: Source -> score; None where it does not apply.
+        weights: Source -> weight.
+    """
+    applying = [weights[name] * score for name, score in scores.items() if score is not None]
+    return sum(applying) if applying else None

@@ -11,7 +11,7 @@ from kubealign.spec.sections.rewards import Reward
 from kubealign.v1 import rollout_pb2
 from kubealign_services.batch.codec import decode
 from kubealign_services.batch.packed import Batch, pack
-from kubealign_services.batch.reward_columns import add_scores, is_unrewarded
+from kubealign_services.batch.reward_columns import add_scores, read_sums
 from kubealign_services.data.prepared import PreparedRow
 from kubealign_services.roles.driver.data_generation.state import DataGenerationState
 from kubealign_services.roles.driver.metrics.report import SampleText, StepRecord
@@ -151,8 +151,4 @@ def add_rewards(
         return list(samples)
     batch = build_batch(samples)
     step.add(combine_rewards(batch, rewards, state.step, state.rewards))
-    sums, unrewarded = batch.sequence("rewards").tolist(), is_unrewarded(batch).tolist()
-    return [
-        replace(sample, reward=None if is_missing else value)
-        for sample, value, is_missing in zip(samples, sums, unrewarded, strict=True)
-    ]
+    return [replace(sample, reward=value) for sample, value in zip(samples, read_sums(batch), strict=True)]

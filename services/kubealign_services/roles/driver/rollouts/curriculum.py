@@ -12,7 +12,7 @@ shares.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import IntEnum
 from fractions import Fraction
 from math import floor
@@ -24,7 +24,7 @@ from kubealign.spec.sections.curriculum import PromptCurriculum
 from kubealign.spec.sections.rewards import Reward
 from kubealign_services.batch.auxiliary_sequences import trainable
 from kubealign_services.batch.packed import Batch
-from kubealign_services.batch.reward_columns import read_scores
+from kubealign_services.batch.reward_columns import read_scores, weighted_sum
 from kubealign_services.checkpoints.history import TrainedStep
 from kubealign_services.data.epoch_shuffle import RowOrder
 from kubealign_services.data.prepared import row_index
@@ -65,7 +65,7 @@ class MeanReward:
         columns = {name: read_scores(batch, name) for name in self._weights}
         sums: dict[str, list[float | None]] = {}
         for index, sample_id in enumerate(batch.sample_ids):
-            total = self._weighted_sum({name: column[index] for name, column in columns.items()})
+            total = weighted_sum({name: column[index] for name, column in columns.items()}, self._weights)
             sums.setdefault(prompt_of(sample_id), []).append(total)
         return {prompt: _known_mean(values) for prompt, values in sums.items()}
 
@@ -73,20 +73,7 @@ class MeanReward:
         """Return the mean reward of a complete group, all of whose rewards were scored on the bus; None: it
         has none.
         """
-        return _known_mean(
-            [
-                self._weighted_sum({name: group.reward(sample, name) for name in self._weights})
-                for sample in group.rollouts
-            ]
-        )
-
-    def _weighted_sum(self, scores: Mapping[str, float | None]) -> float | None:
-        """Return the weighted sum of the scores of a sample; None if no reward applies to it."""
-        total = None
-        for name, score in scores.items():
-            if score is not None:
-                total = (total or 0.0) + self._weights[name] * score
-        return total
+        return _known_mean([group.weighted_reward(sample, self._weights) for sample in group.rollouts])
 
 
 def _known_mean(values: Sequence[float | None]) -> float | None:

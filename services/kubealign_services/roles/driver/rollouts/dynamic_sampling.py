@@ -24,7 +24,7 @@ class DynamicSamplingFilter:
             max_dropped: Most groups dropped per step; 0: every group is trained on.
             by: Name of the reward that is compared; None: the weighted sum of all.
         """
-        self._rewards = [reward for reward in rewards if by in (None, reward.name)]
+        self._weights = {reward.name: reward.weight for reward in rewards if by in (None, reward.name)}
         self._compares_sum = by is None
         self._max_dropped = max_dropped
         self.dropped = 0
@@ -49,8 +49,7 @@ class DynamicSamplingFilter:
         """Return True if all samples of the group have the same reward."""
         totals = []
         for sample in group.rollouts:
-            scores = [(reward.weight, group.reward(sample, reward.name)) for reward in self._rewards]
-            applying = [weight * score for weight, score in scores if score is not None]
-            if applying or self._compares_sum:
-                totals.append(sum(applying))
+            total = group.weighted_reward(sample, self._weights)
+            if total is not None or self._compares_sum:
+                totals.append(total or 0.0)
         return bool(totals) and max(totals) - min(totals) <= _REWARD_TOLERANCE

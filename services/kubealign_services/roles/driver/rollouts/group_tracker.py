@@ -7,10 +7,11 @@ names. Messages of an older fence or attempt are dropped: their senders did not 
 requested again.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kubealign.v1 import rollout_pb2, scoring_pb2
+from kubealign_services.batch.reward_columns import weighted_sum
 from kubealign_services.scoring.worker import read_reward
 
 
@@ -45,6 +46,14 @@ class RolloutGroup:
         Raises KeyError if the score has not arrived.
         """
         return read_reward(self.score(sample, source))
+
+    def weighted_reward(self, sample: int, weights: Mapping[str, float]) -> float | None:
+        """Return the weighted sum of the rewards of a sample; None if none of them applies to it.
+
+        Args:
+            weights: Source -> weight.
+        """
+        return weighted_sum({name: self.reward(sample, name) for name in weights}, weights)
 
     def is_complete(self, sources: Sequence[str]) -> bool:
         """Return True if all samples and their scores from `sources` have arrived."""

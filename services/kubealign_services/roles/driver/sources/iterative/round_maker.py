@@ -13,7 +13,7 @@ import torch
 from kubealign.spec.sections.rewards import Reward
 from kubealign_services.algorithms.iterative.rounds import RoundAlgorithm, RoundRows, pack_rows
 from kubealign_services.batch.packed import Batch
-from kubealign_services.batch.reward_columns import is_unrewarded
+from kubealign_services.batch.reward_columns import read_sums
 from kubealign_services.data.prepared import PreparedRow
 from kubealign_services.roles.driver.metrics.batch_metrics import (
     data_metrics,
@@ -180,11 +180,7 @@ class RoundMaker:
         if plan.rewards:
             step.add(combine_rewards(batch, plan.rewards, number, samples.moments))
             step.add(source_reward_metrics(batch, supply))
-            rewards, unrewarded = batch.sequence("rewards").tolist(), is_unrewarded(batch).tolist()
-            samples.rewards = {
-                name: None if is_missing else reward
-                for name, reward, is_missing in zip(batch.sample_ids, rewards, unrewarded, strict=True)
-            }
+            samples.rewards = dict(zip(batch.sample_ids, read_sums(batch), strict=True))
         return samples
 
     async def _check_logprob_gap(self, batch: Batch, step: StepRecord) -> None:
