@@ -137,6 +137,13 @@ def _contains_placeholder(field: str, name: str) -> CelRule:
     )
 
 
+def _no_data_with(field: str) -> str:
+    """Return the condition that no kind of data has this field."""
+    return " && ".join(
+        f"(!has(self.data.{kind}) || !has(self.data.{kind}.{field}))" for kind in Data.model_fields
+    )
+
+
 _KL_RULES = [
     *exactly_one_of(["fixed", "adaptive"], "fixed: {coefficient: 0.05}"),
     CelRule(
@@ -508,9 +515,7 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
     ],
     Validation: [
         CelRule(
-            " && ".join(
-                f"(!has(self.data.{kind}) || !has(self.data.{kind}.mixture))" for kind in Data.model_fields
-            ),
+            _no_data_with("mixture"),
             f"validation reads {READS_ALL_ROWS}, and name groupBy",
             field_path=".data",
         ),
@@ -519,13 +524,7 @@ _MODEL_RULES: dict[type[BaseModel], list[CelRule]] = {
             VALIDATES_ALL_PROMPTS,
             field_path=".data",
         ),
-        CelRule(
-            " && ".join(
-                f"(!has(self.data.{kind}) || !has(self.data.{kind}.streaming))" for kind in Data.model_fields
-            ),
-            VALIDATES_ALL_ROWS,
-            field_path=".data",
-        ),
+        CelRule(_no_data_with("streaming"), VALIDATES_ALL_ROWS, field_path=".data"),
     ],
     EarlyStopping: [
         CelRule(
