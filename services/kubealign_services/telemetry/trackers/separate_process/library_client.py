@@ -82,9 +82,6 @@ class LibraryClient:
             answer = json.loads(self._read_answer(method))
         except BrokenPipeError:
             raise self._failure(f"the process of {self._library} ended before {method}") from None
-        except BaseException:
-            self._end()
-            raise
         if answer["error"] is not None:
             self._end()
             raise LibraryProcessFailed(answer["error"])
@@ -121,7 +118,7 @@ class LibraryClient:
                 try:
                     pipe.close()
                 except BrokenPipeError:
-                    # What was not yet flushed has no reader any more.
+                    # The process has ended: nobody reads the rest.
                     continue
         try:
             self._process.wait(_EXIT_SECONDS)
