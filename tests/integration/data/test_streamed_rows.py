@@ -67,19 +67,19 @@ def read_pass(spec: AlignmentJob, prepared: PreparedJob) -> Iterator[StreamedRow
 def test_a_pass_has_the_rows_of_the_preparation(tmp_path: Path, tokenizer: Path) -> None:
     source = {"paths": write_shards(tmp_path, [row(number) for number in range(ROWS)])}
     fields: dict[str, Any] = {"values": {"k": 1}, "template": "{prompt}{k}", "limit": ROWS - 100}
-    whole = prepare(sft(tokenizer, source, **fields), tmp_path / "whole", {})
+    prepared = prepare(sft(tokenizer, source, **fields), tmp_path / "whole", {})
     spec = sft(tokenizer, source, **fields, streaming={"shuffleBuffer": 100})
     streamed = prepare(spec, tmp_path / "streamed", {})
     report = streamed.report.train
     assert report.streaming and report.rows_read == 512 and len(streamed.train) == report.rows_kept < 512
     rows = list(read_pass(spec, streamed))
     assert [each.content.row for each in rows] != sorted(each.content.row for each in rows)
-    assert sorted((each.content for each in rows), key=lambda each: each.row) == list(whole.train)
-    assert rows[-1].state.dropped == whole.report.train.dropped > 0
+    assert sorted((each.content for each in rows), key=lambda each: each.row) == list(prepared.train)
+    assert rows[-1].state.dropped == prepared.report.train.dropped > 0
     assert rows[0].state.rows is None
     in_order = sft(tokenizer, source, **fields, shuffle=False, streaming={})
-    kept = [each.content for each in read_pass(in_order, prepare(in_order, tmp_path / "ordered", {}))]
-    assert kept == list(whole.train)
+    ordered_rows = [each.content for each in read_pass(in_order, prepare(in_order, tmp_path / "ordered", {}))]
+    assert ordered_rows == list(prepared.train)
 
 
 def test_unfinished_rows_are_read_again(tmp_path: Path, tokenizer: Path) -> None:

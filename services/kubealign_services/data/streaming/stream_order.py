@@ -53,7 +53,7 @@ class StreamOrder:
         for first in range(0, replaced, _BLOCK):
             count = min(_BLOCK, replaced - first)
             drawn = (self._block(source_pass, first, count) * size).astype(np.int64)
-            # Of equal indices the last one counts.
+            # The last one of equal indices counts.
             slots[drawn] = np.arange(size + first, size + first + count)
         left: list[int] = slots.tolist()
         for number in self._block(source_pass, replaced, draws - replaced).tolist():

@@ -182,7 +182,7 @@ def _stream_order(job: AlignmentJob) -> StreamOrder:
 
 def _build_encoder(job: AlignmentJob, prepared: PreparedJob) -> RowEncoder:
     data, report = job.spec.data, prepared.report
-    # Of its own: the stream is read in a thread, and the job's tokenizer decodes samples at the same time.
+    # A second tokenizer, because a thread reads the stream while the job's own tokenizer decodes samples.
     tokenizer = load_tokenizer(prepared.model_folder("policy"), "spec.policy.model")
     rewards = {role: TextReward.load(prepared.model_folder(role), role) for role in report.text_rewards}
     bounds = text_bounds(job, data, rewards, tokenizer)

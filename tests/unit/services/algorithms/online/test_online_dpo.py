@@ -13,8 +13,8 @@ from kubealign_services.algorithms.online.online_dpo import OnlineDPOAlgorithm
 from kubealign_services.batch.auxiliary_sequences import drop_auxiliary
 from kubealign_services.batch.packed import Batch
 from kubealign_services.batch.reward_columns import add_scores
-from kubealign_services.training.torch_backend.packing.microbatches import plan_microbatches
 from support.batches import random_batch, slow_spans, stand_in
+from support.gradient_splits import check_gradient_of_microbatches
 
 WEIGHTS = torch.tensor([0.3, -0.2, 0.4], dtype=torch.float64)
 GROUPS = [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
@@ -115,15 +115,7 @@ def test_pairs_and_their_metrics() -> None:
 def test_gradient_does_not_depend_on_microbatches_and_ranks(ranks: int, microbatch_tokens: int) -> None:
     """Sum over all ranks, as the trainer adds the losses and the gradients of the planned passes."""
     batch, objective, _ = trained(sampled())
-    weights = WEIGHTS.clone().requires_grad_()
-    (expected,) = torch.autograd.grad(objective.loss(stand_in(batch, weights), batch).loss, weights)
-    total = torch.zeros_like(weights)
-    for rank in plan_microbatches(batch, objective.unit, microbatch_tokens, ranks):
-        for microbatch in rank:
-            part = batch.select(microbatch.sequences)
-            (gradient,) = torch.autograd.grad(objective.loss(stand_in(part, weights), part).loss, weights)
-            total += gradient * microbatch.is_counted
-    torch.testing.assert_close(total, expected, atol=1e-12, rtol=1e-10)
+    check_gradient_of_microbatches(batch, objective, WEIGHTS, microbatch_tokens, ranks)
 
 
 @pytest.mark.parametrize("loss_type", list(spec.PreferenceLoss))

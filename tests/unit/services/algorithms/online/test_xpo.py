@@ -11,12 +11,12 @@ from kubealign.spec import algorithms as spec
 from kubealign_services.algorithms.online.xpo import XPOAlgorithm
 from kubealign_services.batch.auxiliary_sequences import drop_auxiliary
 from kubealign_services.batch.packed import Batch
-from kubealign_services.training.torch_backend.packing.microbatches import plan_microbatches
 from support.batches import random_batch, slow_spans, stand_in
+from support.gradient_splits import check_gradient_of_microbatches
 
 WEIGHTS = torch.tensor([0.3, -0.2, 0.4], dtype=torch.float64)
 GROUPS = [0, 0, 1, 1, 2, 2, 3, 3]
-#: Of each prompt the policy's response comes first: it is better, worse, equal, better.
+#: The policy's response to each prompt comes first: it is better, worse, equal, better.
 REWARDS = [2.0, 1.0, 0.5, 1.5, 1.0, 1.0, 4.0, 0.0]
 BETA, ALPHA = 0.3, 0.07
 SIGMOID, IPO = spec.PreferenceLoss.SIGMOID, spec.PreferenceLoss.IPO
@@ -116,15 +116,7 @@ def test_without_a_pair_the_bonus_is_left(loss_type: spec.PreferenceLoss) -> Non
 @pytest.mark.parametrize("microbatch_tokens", [1, 12, 1000])
 def test_gradient_does_not_depend_on_microbatches_and_ranks(ranks: int, microbatch_tokens: int) -> None:
     batch, objective, _ = trained(sampled())
-    weights = WEIGHTS.clone().requires_grad_()
-    (expected,) = torch.autograd.grad(objective.loss(stand_in(batch, weights), batch).loss, weights)
-    total = torch.zeros_like(weights)
-    for rank in plan_microbatches(batch, objective.unit, microbatch_tokens, ranks):
-        for microbatch in rank:
-            part = batch.select(microbatch.sequences)
-            (gradient,) = torch.autograd.grad(objective.loss(stand_in(part, weights), part).loss, weights)
-            total += gradient * microbatch.is_counted
-    torch.testing.assert_close(total, expected, atol=1e-12, rtol=1e-10)
+    check_gradient_of_microbatches(batch, objective, WEIGHTS, microbatch_tokens, ranks)
 
 
 def test_each_minibatch_has_the_mean_over_its_own_prompts() -> None:

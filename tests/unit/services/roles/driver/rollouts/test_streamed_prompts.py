@@ -103,9 +103,9 @@ async def test_the_same_prompts_after_a_stop_at_every_step(ahead: int) -> None:
     await undisturbed.prompts.close()
     assert stopped.trained == undisturbed.trained
     assert stopped.dropped == undisturbed.dropped
-    kept = sum(number % 5 != 0 for number in range(ROWS))
-    for source_pass in range(200 // kept):
-        part = undisturbed.trained[source_pass * kept : (source_pass + 1) * kept]
+    rows_per_pass = sum(number % 5 != 0 for number in range(ROWS))
+    for source_pass in range(200 // rows_per_pass):
+        part = undisturbed.trained[source_pass * rows_per_pass : (source_pass + 1) * rows_per_pass]
         assert sorted(part) == sorted(f"{source_pass}/{number}" for number in range(ROWS) if number % 5)
     # Only prompts that are not trained on yet are held.
     assert undisturbed.held <= ahead
