@@ -61,8 +61,9 @@ def main(argv: list[str]) -> int:
         time.sleep(messages["code_after_ready"])
         return code
     while not terminated:
-        # SIGUSR1 means that the work is done; SIGTERM wakes the process.
-        if signal.sigtimedwait({signal.SIGUSR1}, 0.2) is not None:
+        # SIGUSR1 means that the work is done; SIGTERM wakes the process. CPython returns an undefined signal
+        # instead of None when the handler of SIGTERM returns after the timeout.
+        if signal.sigtimedwait({signal.SIGUSR1}, 0.2) is not None and not terminated:
             happened("done")
             return 0
     if server is not None:
