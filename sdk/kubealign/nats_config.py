@@ -28,15 +28,18 @@ class NatsConfig:
     tls: TlsFiles
     #: Folder of the JetStream store.
     store: Path
+    #: Port of the monitoring pages on the loopback interface, which ask for no password; None: none.
+    monitoring_port: int | None = None
 
     @property
     def text(self) -> str:
         """The server's configuration file, which contains the password."""
         quoted = json.dumps
+        monitoring = "" if self.monitoring_port is None else f"http: 127.0.0.1:{self.monitoring_port}\n"
         return f"""\
 server_name: {quoted(self.name)}
 listen: {quoted(self.listen)}
-max_payload: {MAX_PAYLOAD_BYTES}
+{monitoring}max_payload: {MAX_PAYLOAD_BYTES}
 max_pending: {16 * MAX_PAYLOAD_BYTES}
 tls {{
   cert_file: {quoted(str(self.tls.certificate))}

@@ -15,6 +15,8 @@ METRICS_PORT = 9090
 #: Plain HTTP: `/livez` and `/readyz`.
 HEALTH_PORT = 8081
 NATS_PORT = 4222
+#: Health of the NATS server, on the container's loopback interface only: it asks for no password.
+NATS_MONITORING_PORT = 8222
 RENDEZVOUS_PORT = 29500
 
 #: Mount path of the Secret with the files below; the certificate is that of the pod's role.
@@ -50,9 +52,11 @@ ENV_SETTINGS = "KUBEALIGN_SETTINGS"
 #: The container's CPU limit, rounded up (downward API, limits.cpu, divisor 1).
 ENV_CPUS = "KUBEALIGN_CPUS"
 
-#: Python arguments: `-m ROLE_MODULE MODULE` in a role's container, `-m NATS_MODULE` in the NATS container.
+#: Python arguments: `-m ROLE_MODULE MODULE` in a role's container, `-m NATS_MODULE` in the NATS container,
+#: whose liveness probe is `-m NATS_PROBE_MODULE NATS_MONITORING_PORT`.
 ROLE_MODULE = "kubealign_services.runtime.process.pod_entrypoint"
 NATS_MODULE = "kubealign_services.messaging.jetstream.nats_entrypoint"
+NATS_PROBE_MODULE = "kubealign_services.messaging.jetstream.nats_probe"
 
 
 class _PodModel(BaseModel):

@@ -4,12 +4,15 @@ The runner (or the operator) writes the settings as JSON; the process is `python
 The file contains secrets and is readable by its owner only.
 """
 
+import signal
 from enum import IntEnum, StrEnum
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+#: A role process that receives this signal writes the stacks of its threads to its log.
+STACKS_SIGNAL = signal.SIGUSR2
 #: Largest gRPC message of servers and clients: a step's packed batch and its columns, with a margin.
 MAX_MESSAGE_BYTES = 1 << 30
 
@@ -130,6 +133,9 @@ class ProcessSettings(_SettingsModel):
     metrics: str | None = None
     #: host:port of `/livez` and `/readyz`, plain HTTP; None: no health endpoint.
     health: str | None = None
+    #: File that the process touches each second while its event loop runs and no computation exceeds its
+    #: deadline; None: none.
+    liveness: Path | None = None
     tls: TlsFiles
     nats: NatsAccess
     redis: RedisAccess

@@ -1,5 +1,5 @@
 """Main function of a container whose root is a folder: `main([NAME, ROOT, ENVIRONMENT, MODULE])`, or for the
-bus `main([NAME, ROOT, ENVIRONMENT, "nats", PORT])`. ENVIRONMENT: JSON."""
+bus `main([NAME, ROOT, ENVIRONMENT, "nats", PORT, MONITORING_PORT])`. ENVIRONMENT: JSON."""
 
 import json
 import os
@@ -16,5 +16,5 @@ def main(argv: list[str]) -> int:
     os.environ.update(json.loads(environment))
     mounts = Mounts(Path(root))
     if rest[0] == "nats":
-        nats_server.main(mounts, int(rest[1]))
+        nats_server.main(mounts, int(rest[1]), int(rest[2]))
     return pod_entrypoint.main(["pod", *rest], mounts)

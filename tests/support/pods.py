@@ -134,7 +134,8 @@ class JobPods:
             "redis", self._folder / "redis.log", self._redis.command()
         )
         container = self._container("nats", Role.NATS, None)
-        await container.start(self._fork_server, ["nats", str(self._nats_port)], {})
+        ports = [str(self._nats_port), str(self._ports.allocate())]
+        await container.start(self._fork_server, ["nats", *ports], {})
         return self
 
     async def __aexit__(self, *error: object) -> None:

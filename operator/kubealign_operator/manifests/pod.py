@@ -124,7 +124,7 @@ def _container(context: RenderContext, process: Process, mounts: Sequence[Mount]
         "terminationMessagePath": container.TERMINATION_FILE,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [mount.volume_mount for mount in mounts],
-        **probes(process),
+        **probes(platform, process),
     }
     return {name: value for name, value in result.items() if value not in ([], {})}
 
@@ -209,13 +209,16 @@ def container_security() -> dict[str, Any]:
     }
 
 
-def probes(process: Process) -> dict[str, Any]:
+def probes(platform: Platform, process: Process) -> dict[str, Any]:
     """Return the probes of the process's container; none for a process that runs to completion."""
     if process.one_shot:
         return {}
     readiness, liveness = _http("/readyz"), _http("/livez")
     if process.role is Role.NATS:
-        readiness = liveness = {"tcpSocket": {"port": NATS_PORT}}
+        readiness = {"tcpSocket": {"port": NATS_PORT}}
+        # The kernel accepts connections for a server that hangs.
+        module, port = container.NATS_PROBE_MODULE, str(container.NATS_MONITORING_PORT)
+        liveness = {"exec": {"command": [platform.python, "-m", module, port]}}
     return {
         # The other probes start after the first success, so that loading a model does not count as a hang.
         "startupProbe": {

@@ -60,7 +60,7 @@ class FrozenScorer(ABC):
         batch = self.make_batch(rollouts)
         scores = [empty_score(rollout, self.source, self._context.settings.name) for rollout in rollouts]
         try:
-            batch.token_columns |= await self._context.compute(self.compute_columns, batch)
+            batch.token_columns |= await self._context.compute_within_deadline(self.compute_columns, batch)
         except (NonFiniteScores, PromptMismatch) as error:
             for score in scores:
                 score.error, score.permanent = str(error), True
@@ -72,7 +72,7 @@ class FrozenScorer(ABC):
 
     async def forward(self, request: training_pb2.ForwardRequest) -> training_pb2.ForwardReply:
         """Answer a direct call with the model's columns of the request's batch."""
-        columns = await self._context.compute(self.compute_columns, decode(request.batch))
+        columns = await self._context.compute_within_deadline(self.compute_columns, decode(request.batch))
         blob, digest = encode_columns({f"token.{name}": column for name, column in columns.items()})
         return training_pb2.ForwardReply(columns=blob, digest=digest)
 

@@ -62,7 +62,10 @@ class ReplicaRanks:
     async def follow(self) -> None:
         """Run rank 0's passes until it ends; for other ranks. Raises GroupLost when rank 0 vanishes."""
         self._context.ready = True
-        await self._context.compute(self._group.follow, self._handlers)
+        handlers = {
+            name: self._context.with_deadline(name, handler) for name, handler in self._handlers.items()
+        }
+        await self._context.compute(self._group.follow, handlers)
 
     async def wait_for_failure(self) -> None:
         """Wait until a rank is lost and the replica has to restart. Raises RankFailed."""

@@ -63,6 +63,8 @@ def main(argv: list[str]) -> int:
     while not terminated:
         # SIGUSR1 means that the work is done; SIGTERM wakes the process. CPython returns an undefined signal
         # instead of None when the handler of SIGTERM returns after the timeout.
+        if settings.liveness is not None:
+            settings.liveness.touch()
         if signal.sigtimedwait({signal.SIGUSR1}, 0.2) is not None and not terminated:
             happened("done")
             return 0

@@ -21,6 +21,7 @@ from local_job import (
 )
 
 from kubealign.local.errors import RunRefused
+from kubealign.local.processes.liveness import LivenessPolicy
 from kubealign.local.processes.supervisor import UnitState
 from kubealign.local.run_dir.control_socket import list_processes, scale
 from kubealign.local.run_dir.status import Phase, read_status
@@ -88,6 +89,25 @@ async def test_dead_process_is_restarted(place: Place) -> None:
     assert begun.pid("rollout-0") != first
     assert place.sequence("start").count("rollout-0") == 2
     assert place.sequence("start").count("trainer-0") == 1
+    assert (await begun.finish()).phase is Phase.SUCCEEDED
+
+
+@pytest.mark.parametrize("name", ["rollout-0", "driver", "nats", "redis"])
+async def test_a_process_that_hangs_is_killed_and_restarted(place: Place, name: str) -> None:
+    """Check a process that exists and does nothing: its exit is never seen, and its port still accepts
+    connections.
+    """
+    begun = await place.begin(JOB, liveness=LivenessPolicy(0.5, 0.5, 4))
+    await begun.all_ready()
+    stopped = begun.pid(name)
+    os.kill(stopped, signal.SIGSTOP)
+    await begun.until(lambda: any("no sign of life in 4 probes" in text for text in place.told.said))
+    await begun.all_ready()
+    assert not alive(stopped)
+    assert begun.pid(name) != stopped
+    messages = [text for text in place.told.said if "no sign of life" in text]
+    assert len(messages) == 1
+    assert messages[0].startswith(f"{name} gave no sign of life in 4 probes in a row (2 s) and was killed;")
     assert (await begun.finish()).phase is Phase.SUCCEEDED
 
 

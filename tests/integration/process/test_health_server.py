@@ -10,10 +10,11 @@ from kubealign_services.runtime.rpc.server import PortInUse
 pytestmark = pytest.mark.timeout(60)
 
 
-class Readiness:
+class State:
     """Set by a test, read by the server."""
 
     ready = False
+    live = True
 
 
 async def status(port: int, request: bytes) -> bytes:
@@ -32,14 +33,16 @@ def get(path: str) -> bytes:
 
 
 async def test_liveness_and_readiness() -> None:
-    state = Readiness()
-    async with HealthServer("127.0.0.1:0", lambda: state.ready) as server:
+    state = State()
+    async with HealthServer("127.0.0.1:0", lambda: state.ready, lambda: state.live) as server:
         assert await status(server.port, get("/livez")) == b"HTTP/1.1 200 OK"
         assert await status(server.port, get("/readyz")) == b"HTTP/1.1 503 Service Unavailable"
         state.ready = True
         assert await status(server.port, get("/readyz?verbose")) == b"HTTP/1.1 200 OK"
         state.ready = False
         assert await status(server.port, get("/readyz")) == b"HTTP/1.1 503 Service Unavailable"
+        state.live = False
+        assert await status(server.port, get("/livez")) == b"HTTP/1.1 503 Service Unavailable"
 
 
 @pytest.mark.parametrize(
@@ -55,17 +58,17 @@ async def test_liveness_and_readiness() -> None:
     ],
 )
 async def test_other_requests(request_line: bytes, answer: bytes) -> None:
-    async with HealthServer("127.0.0.1:0", lambda: True) as server:
+    async with HealthServer("127.0.0.1:0", lambda: True, lambda: True) as server:
         assert await status(server.port, request_line + b"\r\n\r\n") == answer
 
 
 async def test_unterminated_request_is_closed() -> None:
-    async with HealthServer("127.0.0.1:0", lambda: True) as server:
+    async with HealthServer("127.0.0.1:0", lambda: True, lambda: True) as server:
         assert await status(server.port, b"GET /livez HTTP/1.1\r\nX: " + b"x" * 100_000) == b""
 
 
 async def test_silent_client_does_not_block_others() -> None:
-    async with HealthServer("127.0.0.1:0", lambda: True) as server:
+    async with HealthServer("127.0.0.1:0", lambda: True, lambda: True) as server:
         silent = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(20)]
         assert await status(server.port, get("/livez")) == b"HTTP/1.1 200 OK"
         for _, writer in silent:
@@ -73,6 +76,6 @@ async def test_silent_client_does_not_block_others() -> None:
 
 
 async def test_a_port_in_use() -> None:
-    async with HealthServer("127.0.0.1:0", lambda: True) as server:
+    async with HealthServer("127.0.0.1:0", lambda: True, lambda: True) as server:
         with pytest.raises(PortInUse, match=f"cannot serve health at 127.0.0.1:{server.port}"):
-            await HealthServer(f"127.0.0.1:{server.port}", lambda: True).__aenter__()
+            await HealthServer(f"127.0.0.1:{server.port}", lambda: True, lambda: True).__aenter__()

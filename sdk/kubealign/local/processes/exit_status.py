@@ -20,11 +20,15 @@ def describe_exit(code: int) -> str:
         return f"was killed by signal {-code}"
 
 
-def crash_message(child: ChildProcess, code: int, max_restarts: int) -> str:
-    """Return the failure message for a process that exceeded the restart budget."""
+def crash_message(child: ChildProcess, ended: str, max_restarts: int) -> str:
+    """Return the failure message for a process that exceeded the restart budget.
+
+    Args:
+        ended: How the process ended, see `describe_exit`.
+    """
     budget = f"all {max_restarts} restarts are used up" if max_restarts else "the job allows no restart"
     return (
-        f"{child.name} {describe_exit(code)}, and {budget} (lifecycle.maxRestarts). "
+        f"{child.name} {ended}, and {budget} (lifecycle.maxRestarts). "
         f"Its log, {child.log}, ends:\n{read_log_tail(child.log, child.log_start)}"
     )
 

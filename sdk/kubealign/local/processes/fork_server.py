@@ -59,9 +59,13 @@ class ChildProcess:
 
     def terminate(self) -> None:
         """Send SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process itself."""
         if self.is_running:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGTERM)
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         """Kill the process and its session at once."""

@@ -5,6 +5,7 @@ together: the ranks of a group, or a single elastic worker.
 """
 
 import asyncio
+import signal
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,12 +21,15 @@ from kubealign.local.processes.exit_status import (
     read_termination_message,
 )
 from kubealign.local.processes.fork_server import ChildProcess
+from kubealign.local.processes.liveness import DEFAULT_POLICY, LivenessPolicy, Probe, wait_until_hung
 from kubealign.local.processes.log_tail import read_log_tail
 from kubealign.local.processes.terminate import kill_all, terminate_all
 from kubealign.process_settings import ExitCode
 
 #: Readiness timeout: a large model loads well within it.
 READY_TIMEOUT_SECONDS = 300.0
+#: Time for a hung process to write its stacks.
+_STACKS_SECONDS = 1.0
 
 
 class UnitState(StrEnum):
@@ -49,6 +53,10 @@ class ManagedProcess:
     wait_ready: Callable[[], Awaitable[None]] | None = None
     #: Description of the readiness condition for messages.
     readiness_condition: str = ""
+    #: Liveness probe, called periodically from the start of the process; None: none.
+    probe: Probe | None = None
+    #: Signal upon which the process writes its stacks to its log; None: it cannot.
+    stacks_signal: signal.Signals | None = None
     #: File for the cause of a permanent failure.
     termination: Path | None = None
 
@@ -91,6 +99,8 @@ class _RunningUnit:
     is_stopping: bool = False
     #: Reason of the restart.
     restart_reason: str = ""
+    #: Name of a process that hung and was killed -> why it counted as hung.
+    hung: dict[str, str] = field(default_factory=dict)
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     children: dict[str, ChildProcess] = field(default_factory=dict)
     task: asyncio.Task[None] | None = None
@@ -111,11 +121,13 @@ class Supervisor:
         max_restarts: int,
         on_restart: Callable[[str], None],
         ready_seconds: float = READY_TIMEOUT_SECONDS,
+        liveness: LivenessPolicy = DEFAULT_POLICY,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._max_restarts = max_restarts
         self._on_restart = on_restart
         self._ready_seconds = ready_seconds
+        self._liveness = liveness
         self._clock = clock
         self._restarts = 0
         self._units: dict[str, _RunningUnit] = {}
@@ -224,21 +236,22 @@ class Supervisor:
                 if not self._result.done():
                     self._result.set_result(None)
                 return
+            ended = tended.hung.get(exited.name) or describe_exit(code)
             await kill_all(tended.running_children)
             await self._raise_if_permanent(tended)
             if tended.is_stopping:
                 return
             if self._restarts >= self._max_restarts:
-                raise RunFailed(crash_message(exited, code, self._max_restarts))
+                raise RunFailed(crash_message(exited, ended, self._max_restarts))
             self._restarts += 1
             tended.restarts += 1
             tended.state = UnitState.RESTARTING
             if healthy_seconds >= RESET_AFTER_SECONDS:
                 backoff.reset()
             delay = backoff.next_delay()
-            tended.restart_reason = f"{exited.name} {describe_exit(code)}; it is started again in {delay:g} s"
+            tended.restart_reason = f"{exited.name} {ended}; it is started again in {delay:g} s"
             self._on_restart(
-                f"{exited.name} {describe_exit(code)}; starting {unit.name} again in {delay:g} s "
+                f"{exited.name} {ended}; starting {unit.name} again in {delay:g} s "
                 f"(restart {self._restarts} of {self._max_restarts}; log: {exited.log})"
             )
             await asyncio.sleep(delay)
@@ -246,6 +259,7 @@ class Supervisor:
     async def _start_unit(self, tended: _RunningUnit) -> None:
         tended.unit.prepare()
         tended.children.clear()
+        tended.hung.clear()
         for member in tended.unit.members:
             starting = asyncio.get_running_loop().create_task(self._start_member(tended, member))
             self._start_tasks.add(starting)
@@ -270,6 +284,11 @@ class Supervisor:
             readiness = asyncio.ensure_future(self._wait_unit_ready(tended))
             waiting.add(readiness)
         healthy_since: float | None = None
+        probing = [
+            asyncio.ensure_future(self._kill_when_hung(tended, member))
+            for member in tended.unit.members
+            if member.probe is not None
+        ]
         try:
             done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             if readiness is not None and done == {readiness}:
@@ -277,12 +296,24 @@ class Supervisor:
                 healthy_since = self._clock()
                 done, _ = await asyncio.wait({*exits}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for future in waiting:
+            for future in (*waiting, *probing):
                 future.cancel()
             if readiness is not None and readiness.done() and not readiness.cancelled():
                 readiness.exception()
         first = next(child for future, child in exits.items() if future in done)
         return first, 0.0 if healthy_since is None else self._clock() - healthy_since
+
+    async def _kill_when_hung(self, tended: _RunningUnit, member: ManagedProcess) -> None:
+        """Probe a process, and kill it when it hangs; its exit then causes the restart."""
+        assert member.probe is not None
+        await wait_until_hung(member.probe, self._liveness)
+        tended.hung[member.name] = f"gave no sign of life in {self._liveness.silence} and was killed"
+        child = tended.children[member.name]
+        if member.stacks_signal is not None:
+            # A process that is stopped does not react.
+            child.send_signal(member.stacks_signal)
+            await asyncio.sleep(_STACKS_SECONDS)
+        child.kill()
 
     async def _wait_unit_ready(self, tended: _RunningUnit) -> None:
         for member in tended.unit.members:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from kubealign.local.errors import RunFailed, RunRefused
 from kubealign.local.processes.fork_server import ForkServer
+from kubealign.local.processes.liveness import DEFAULT_POLICY, LivenessPolicy
 from kubealign.local.processes.ports import PortAllocator
 from kubealign.local.processes.supervisor import READY_TIMEOUT_SECONDS, ProcessView, Supervisor
 from kubealign.local.run_dir.control_socket import control_server
@@ -70,12 +71,14 @@ class RunOptions:
         processes: Processes to run; None runs those of the job.
         ports: Allocator of the servers' ports; None creates one.
         ready_seconds: Readiness timeout of a process.
+        liveness: When a process counts as hung.
     """
 
     results: Mapping[str, Path] = field(default_factory=dict)
     processes: Sequence[Process] | None = None
     ports: PortAllocator | None = None
     ready_seconds: float = READY_TIMEOUT_SECONDS
+    liveness: LivenessPolicy = DEFAULT_POLICY
 
 
 class JobRunner:
@@ -98,7 +101,7 @@ class JobRunner:
         self._lifecycle = job.spec.lifecycle
         self._events = EventLog(folder.events)
         self._supervisor = Supervisor(
-            self._lifecycle.max_restarts, self._report_restart, options.ready_seconds
+            self._lifecycle.max_restarts, self._report_restart, options.ready_seconds, options.liveness
         )
         ports = options.ports or PortAllocator()
         self._nats = ManagedServer(NATS, self._nats_server, ports, fork_server, folder)

@@ -4,11 +4,12 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from kubealign.local.processes.fork_server import ChildProcess, ForkServer
+from kubealign.local.processes.liveness import TouchedFileProbe
 from kubealign.local.processes.readiness import wait_until_serving
 from kubealign.local.processes.supervisor import ManagedProcess, ManagedUnit
 from kubealign.local.run_dir.layout import RunDirectory
 from kubealign.local.runner.settings import Addresses, ProcessEnvironment, build_settings, write_settings
-from kubealign.process_settings import Role
+from kubealign.process_settings import STACKS_SIGNAL, Role
 from kubealign.role_specs import SERVERS
 from kubealign.roles import Process
 
@@ -57,9 +58,13 @@ class RoleUnits:
     def _member(self, process: Process, processes: Sequence[Process]) -> ManagedProcess:
         async def start() -> ChildProcess:
             settings = build_settings(process, processes, self._environment(), self._addresses)
+            assert settings.liveness is not None
+            probe.start(settings.liveness)
             path = write_settings(settings, self._folder.settings)
             log = self._folder.log_path(process.name)
             return await self._fork_server.start_module(process.name, log, process.module, [str(path)])
+
+        probe = TouchedFileProbe()
 
         async def ready() -> None:
             address = self._addresses.listen_address(process)
@@ -71,6 +76,8 @@ class RoleUnits:
             start=start,
             wait_ready=ready if process.serves else None,
             readiness_condition=f"gRPC health of {process.name} to say SERVING",
+            probe=probe,
+            stacks_signal=STACKS_SIGNAL,
             termination=self._folder.termination_path(process.name),
         )
 

@@ -82,6 +82,7 @@ def build_settings(
         threads=compute_threads(process, processes),
         shares_cores=not computes_in_turns(environment.job),
         yields=should_yield_cpu(process, processes, environment.job),
+        liveness=environment.shared_memory / f"{process.name}.alive",
         termination=environment.folder.termination_path(process.name),
     )
 

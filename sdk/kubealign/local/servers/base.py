@@ -16,6 +16,8 @@ class ServerProgram(Protocol):
     def port(self) -> int: ...
     def command(self) -> list[str]: ...
     async def wait_ready(self) -> None: ...
+    async def check_alive(self) -> None:
+        """Return when the server answers a client. Raises, or does not return, when it does not."""
 
 
 S = TypeVar("S", bound=ServerProgram)
@@ -50,7 +52,11 @@ class ManagedServer(Generic[S]):
 
     def unit(self) -> ManagedUnit:
         member = ManagedProcess(
-            self._name, self._start, self._ready, readiness_condition=f"the server to answer on {LOOPBACK}"
+            self._name,
+            self._start,
+            self._ready,
+            readiness_condition=f"the server to answer on {LOOPBACK}",
+            probe=self._check_alive,
         )
         return ManagedUnit(self._name, self._name, (member,))
 
@@ -64,3 +70,8 @@ class ManagedServer(Generic[S]):
     async def _ready(self) -> None:
         await self.server.wait_ready()
         self._was_ready = True
+
+    async def _check_alive(self) -> None:
+        # Before that, the readiness timeout applies.
+        if self._was_ready:
+            await self.server.check_alive()

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,6 +58,36 @@ class LocalNatsServer:
                 pass
             # No event announces a listening socket: poll.
             await asyncio.sleep(0.05)
+
+    async def check_alive(self) -> None:
+        """Log in and wait for the answer to a ping. Has no timeout of its own.
+
+        Raises OSError or nats.errors.Error.
+        """
+        import nats
+
+        client = await nats.connect(
+            self.access.url,
+            user=self.access.user,
+            password=self.access.password,
+            tls=self._ssl_context(),
+            name="liveness probe",
+            allow_reconnect=False,
+            error_cb=_ignore_error,
+        )
+        try:
+            await client.flush()
+        finally:
+            await client.close()
+
+    def _ssl_context(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=str(self.tls.ca))
+        context.load_cert_chain(str(self.tls.certificate), str(self.tls.key))
+        return context
+
+
+async def _ignore_error(error: Exception) -> None:
+    """Take no action: the error is raised by the call as well."""
 
 
 def find_nats_program() -> Path:

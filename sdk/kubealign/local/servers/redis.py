@@ -61,21 +61,25 @@ user {USER} on #{_digest(self.password)} {keys} resetchannels {channels} +@all -
 
     async def wait_ready(self) -> None:
         """Wait until the job's user can log in. Has no timeout of its own."""
-        from redis.asyncio import Redis
         from redis.exceptions import RedisError
 
         while True:
-            client = Redis(
-                host=LOOPBACK, port=self.port, username=USER, password=self.password, socket_timeout=5
-            )
             try:
-                await client.ping()
+                await self.check_alive()
                 return
             except (RedisError, OSError):
                 # No event announces a listening socket: poll.
                 await asyncio.sleep(0.05)
-            finally:
-                await client.aclose()
+
+    async def check_alive(self) -> None:
+        """Log in as the job's user and wait for the answer to a ping. Raises RedisError, OSError."""
+        from redis.asyncio import Redis
+
+        client = Redis(host=LOOPBACK, port=self.port, username=USER, password=self.password, socket_timeout=5)
+        try:
+            await client.ping()
+        finally:
+            await client.aclose()
 
 
 def find_redis_program() -> Path:

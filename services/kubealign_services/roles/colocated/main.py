@@ -57,7 +57,9 @@ async def serve(context: ProcessContext) -> None:
                 f"rollout.placement is WithTrainer: engine {engine.member} is not supported, use torch"
             )
         shared_engine = await worker.compute(_create_engine, folder, engine.torch, rank, lease, generation)
-        yield SteppedGenerator(shared_engine, worker.compute, make_token_counter(worker.metrics))
+        yield SteppedGenerator(
+            shared_engine, worker.compute_within_deadline, make_token_counter(worker.metrics)
+        )
 
     worker = context.sub_context(f"{Role.ROLLOUT}-{rank}", Role.ROLLOUT)
     await run_together(

@@ -80,7 +80,7 @@ class ModelScorer:
         started_at = time.monotonic()
         scores = [empty_score(rollout, self._name, self._worker) for rollout in rollouts]
         try:
-            scored = await self._context.compute(self._model.score_details, rollouts)
+            scored = await self._context.compute_within_deadline(self._model.score_details, rollouts)
         except UnreadableSample as error:
             if len(rollouts) > 1:
                 return [score for rollout in rollouts for score in await self([rollout])]

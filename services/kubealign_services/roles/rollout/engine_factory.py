@@ -39,14 +39,14 @@ async def open_generator(context: ProcessContext, engine: Engine, folder: Path) 
         combined = await context.compute(
             create_engine_with_reference, folder, reference, engine.torch, context.settings.shares_cores
         )
-        yield SteppedGenerator(combined, context.compute, observe)
+        yield SteppedGenerator(combined, context.compute_within_deadline, observe)
     elif engine.torch is not None and engine.torch.tensor_parallel > 1:
         async with open_leader_generator(context, engine.torch, folder, observe) as generator:
             yield generator
     elif engine.torch is not None:
         shares_cores = context.settings.shares_cores
         torch_engine = await context.compute(TorchRolloutEngine.create, folder, engine.torch, shares_cores)
-        yield SteppedGenerator(torch_engine, context.compute, observe)
+        yield SteppedGenerator(torch_engine, context.compute_within_deadline, observe)
     elif engine.triton is not None:
         # Imported lazily, like the engines below: tritonclient is an optional dependency.
         from kubealign_services.roles.rollout.triton_generator import open_triton_generator

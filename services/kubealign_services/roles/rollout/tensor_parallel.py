@@ -93,7 +93,7 @@ async def open_leader_generator(
 
     async with _rendezvous(context, spec, folder) as store:
         engine, end = await context.compute(create_leader_engine, folder, spec, store, on_loss)
-        yield LeaderGenerator(engine, context.compute, observe, lost)
+        yield LeaderGenerator(engine, context.compute_within_deadline, observe, lost)
         with suppress(ProcessesLost):
             await context.compute(end)
     if lost.done():

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import ParamSpec, TypeVar
@@ -14,6 +14,7 @@ from kubealign.spec.job import AlignmentJob
 from kubealign_services.messaging.contract import Bus
 from kubealign_services.messaging.jetstream.bus import JetStreamBus
 from kubealign_services.runtime.process.bus_load import bus_bounds
+from kubealign_services.runtime.process.work_watchdog import WorkWatchdog
 from kubealign_services.runtime.rpc.server import RpcServer
 from kubealign_services.telemetry.heartbeat import Heartbeat
 from kubealign_services.telemetry.instrumented_bus import InstrumentedBus
@@ -26,6 +27,9 @@ R = TypeVar("R")
 
 # Part of the grace period for calls in progress when a server closes.
 _SERVER_GRACE_SECONDS = 5.0
+# Beyond `trainer.stepTimeoutSeconds`: ranks that wait for one another give up by themselves before, and say
+# which rank is missing.
+_DEADLINE_MARGIN_SECONDS = 30.0
 
 
 @dataclass
@@ -52,6 +56,8 @@ class ProcessContext:
     busy_share: BusyShare = field(default_factory=BusyShare)
     #: Name of the function or command that the compute thread runs; empty when idle.
     current_computation: str = ""
+    #: Ends the process when a computation with a deadline exceeds it.
+    watchdog: WorkWatchdog = field(default_factory=WorkWatchdog)
     _executor: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(max_workers=1, thread_name_prefix="compute")
     )
@@ -90,6 +96,16 @@ class ProcessContext:
         """True when the process is ready and all its conditions hold."""
         return self.ready and all(holds() for holds in self.conditions)
 
+    @property
+    def is_live(self) -> bool:
+        """False when a computation has exceeded its deadline; see `compute_within_deadline`."""
+        return not self.watchdog.overdue_call
+
+    @property
+    def computation_deadline(self) -> float:
+        """Seconds after which a command counts as hung: the job's step timeout and a margin."""
+        return self.job.spec.trainer.step_timeout_seconds + _DEADLINE_MARGIN_SECONDS
+
     async def compute(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a function on the compute thread, so that the event loop stays responsive; calls are executed
         in order.
@@ -100,13 +116,32 @@ class ProcessContext:
         name = getattr(function, "__qualname__", type(function).__qualname__)
         return await self.compute_named(name, partial(function, *args, **kwargs))
 
-    async def compute_named(self, name: str, function: Callable[[], R]) -> R:
-        """Run a function like `compute`, under a name for heartbeats and messages."""
+    async def compute_within_deadline(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run a function like `compute`; the process ends when it exceeds `computation_deadline`."""
+        name = getattr(function, "__qualname__", type(function).__qualname__)
+        return await self.compute_named(name, partial(function, *args, **kwargs), self.computation_deadline)
+
+    def with_deadline(self, name: str, function: Callable[P, R]) -> Callable[P, R]:
+        """Wrap a function for any thread. The process ends when it exceeds `computation_deadline`."""
+
+        def run(*args: P.args, **kwargs: P.kwargs) -> R:
+            with self.watchdog.limit(name, self.computation_deadline):
+                return function(*args, **kwargs)
+
+        return run
+
+    async def compute_named(self, name: str, function: Callable[[], R], deadline: float | None = None) -> R:
+        """Run a function like `compute`, under a name for heartbeats and messages.
+
+        Args:
+            deadline: Seconds after its start at which the watchdog ends the process; None: never.
+        """
+        watched = nullcontext() if deadline is None else self.watchdog.limit(name, deadline)
 
         def named() -> R:
             self.current_computation = name
             try:
-                with self.busy_share.measure():
+                with self.busy_share.measure(), watched:
                     return function()
             finally:
                 self.current_computation = ""

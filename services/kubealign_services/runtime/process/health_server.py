@@ -18,21 +18,24 @@ _REQUEST_BYTES = 8192
 
 
 class HealthServer:
-    """Serves `/livez` while the event loop runs and `/readyz` with the result of `ready`, while its context
-    is open.
+    """Serves `/livez` and `/readyz`, with the results of `live` and `ready`, while its context is open.
+
+    A blocked event loop answers neither.
 
     Args:
         listen: host:port, port 0 for any free one.
+        live: False when a computation has exceeded its deadline.
 
     Raises:
         PortInUse: The port is taken.
     """
 
-    def __init__(self, listen: str, ready: Callable[[], bool]) -> None:
+    def __init__(self, listen: str, ready: Callable[[], bool], live: Callable[[], bool]) -> None:
         host, _, port = listen.rpartition(":")
         self._host = host.strip("[]")
         self._port = int(port)
         self._ready = ready
+        self._live = live
         self._server: asyncio.Server | None = None
 
     @property
@@ -80,10 +83,14 @@ class HealthServer:
             return HTTPStatus.METHOD_NOT_ALLOWED
         match path.partition(b"?")[0]:
             case b"/livez":
-                return HTTPStatus.OK
+                return _status_of(self._live())
             case b"/readyz":
-                return HTTPStatus.OK if self._ready() else HTTPStatus.SERVICE_UNAVAILABLE
+                return _status_of(self._ready())
         return HTTPStatus.NOT_FOUND
+
+
+def _status_of(answer: bool) -> HTTPStatus:
+    return HTTPStatus.OK if answer else HTTPStatus.SERVICE_UNAVAILABLE
 
 
 def _response(status: HTTPStatus) -> bytes:

@@ -5,6 +5,7 @@ SETTINGS.json` or in a forked child.
 """
 
 import asyncio
+import faulthandler
 import logging
 import os
 import signal
@@ -18,13 +19,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from kubealign.process_settings import ExitCode, ProcessSettings
+from kubealign.process_settings import STACKS_SIGNAL, ExitCode, ProcessSettings
 from kubealign.spec.job import AlignmentJob
 from kubealign_services.runtime.process.context import ProcessContext
 from kubealign_services.runtime.process.cpu_priority import lower_priority, lower_session_priority
 from kubealign_services.runtime.process.exit_watchdog import ExitWatchdog, awaited_functions, exit_immediately
 from kubealign_services.runtime.process.failures import find_permanent_failure
 from kubealign_services.runtime.process.health_server import HealthServer
+from kubealign_services.runtime.process.liveness_file import touch_while_alive
 from kubealign_services.runtime.process.termination_message import write_termination_message
 from kubealign_services.runtime.rpc.server import PortInUse
 from kubealign_services.telemetry.heartbeat import Heartbeat
@@ -55,6 +57,8 @@ def run_role(main: RoleMain, argv: Sequence[str]) -> int:
     set_up_logs(job.name, settings.role, settings.name, sys.stdout)
     last_error = LastError()
     logging.getLogger().addHandler(last_error)
+    # The runner asks for the stacks of a process that hangs before it kills it.
+    faulthandler.register(STACKS_SIGNAL, sys.stderr, all_threads=True)
     if settings.yields:
         lower_priority()
     if settings.threads is not None:
@@ -121,8 +125,11 @@ async def _run_main(main: RoleMain, context: ProcessContext) -> int:
     try:
         async with AsyncExitStack() as stack:
             stack.callback(context.close)
+            await stack.enter_async_context(touch_while_alive(settings.liveness, lambda: context.is_live))
             if settings.health is not None:
-                await stack.enter_async_context(HealthServer(settings.health, lambda: context.is_healthy))
+                await stack.enter_async_context(
+                    HealthServer(settings.health, lambda: context.is_healthy, lambda: context.is_live)
+                )
             if settings.metrics is not None:
                 stack.enter_context(MetricsServer(settings.metrics, settings.tls, context.metrics))
             await stack.enter_async_context(context.read_model)

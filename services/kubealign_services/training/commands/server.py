@@ -71,7 +71,7 @@ class CommandDispatcher:
         started_at = time.perf_counter()
         command = partial(self._group.run, name, request.SerializeToString(), self._handlers)
         with self._failure.reporting():
-            answer = await self._context.compute_named(name, command)
+            answer = await self._context.compute_named(name, command, self._context.computation_deadline)
         if name == "TrainStep":
             self._train_step_seconds = time.perf_counter() - started_at
             self._context.metrics.train_step_seconds.observe(self._train_step_seconds)
@@ -146,6 +146,7 @@ async def open_group(context: ProcessContext, timeout: float) -> AsyncIterator[C
 async def _follow(
     context: ProcessContext, group: CommandGroup, handlers: Mapping[str, Handler], servicers: Sequence[object]
 ) -> None:
+    handlers = {name: context.with_deadline(name, handler) for name, handler in handlers.items()}
     if not servicers:
         context.ready = True
         await context.compute(group.follow, handlers)

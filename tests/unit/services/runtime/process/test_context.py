@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from kubealign.process_settings import NatsAccess, ProcessSettings, RedisAccess, Role, TlsFiles
+from kubealign.spec.sections.training import Trainer
 from kubealign.v1 import training_pb2
 from kubealign_services.roles.colocated.run_together import run_together
 from kubealign_services.runtime.process.context import ProcessContext
@@ -43,7 +44,7 @@ def context(beats: list[dict[str, Any]]) -> ProcessContext:
     )
     return ProcessContext(
         settings=settings,
-        job=cast("Any", None),
+        job=cast("Any", SimpleNamespace(spec=SimpleNamespace(trainer=Trainer()))),
         logger=logging.getLogger("test"),
         stop=asyncio.Event(),
         metrics=cast("Any", None),
