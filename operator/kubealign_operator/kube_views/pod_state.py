@@ -14,6 +14,9 @@ from kubealign_operator.kube_views.observed_job import (
 
 #: Time after a pod's grace period within which the node must confirm that the pod has ended.
 DELETION_TIMEOUT = timedelta(seconds=60)
+#: Reasons of a failed pod that its kubelet or the node's controller has ended. Not Evicted: without the
+#: condition it means that the pod exceeded its own limit of local storage.
+_DISRUPTION_REASONS = ("Preempting", "NodeShutdown", "Shutdown", "Terminated", "NodeLost")
 
 
 def main_container(pod: PodView) -> ContainerView | None:
@@ -56,6 +59,16 @@ def is_deletion_overdue(pod: PodView, now: datetime) -> bool:
 def was_scheduled(pod: PodView) -> bool:
     """Return True when a node has accepted the pod: it may have run and may have a log."""
     return bool(pod.node) or any(container.running or container.terminated for container in pod.containers)
+
+
+def was_disrupted(pod: PodView) -> bool:
+    """Return True when the cluster ended the pod: preemption, eviction, a drain, or its node's shutdown.
+
+    See https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions. The pod's
+    own reason covers a kubelet that died before it set the condition.
+    """
+    disruption = condition_of(pod, "DisruptionTarget")
+    return pod.reason in _DISRUPTION_REASONS or (disruption is not None and disruption.status == "True")
 
 
 def attempt_of(pod: PodView) -> int:

@@ -25,6 +25,7 @@ _DISRUPTIONS = {
     "DeletionByTaintManager": "was evicted from its node because of a taint",
     "EvictionByEvictionAPI": "was evicted through the eviction API, as by a drain of its node",
     "DeletionByPodGC": "was on a node that no longer exists",
+    "TerminationByKubelet": "was ended by its node: shutdown, pressure, or a critical pod",
 }
 
 

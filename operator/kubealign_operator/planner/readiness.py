@@ -91,7 +91,10 @@ def _member_reasons(
     if pod_state.has_terminated(pod) and not pod_state.is_terminating(pod):
         return [
             FailureReason(
-                found_reason.reason, UnitRestart(unit.name, found_reason).describe(restarts, budget)
+                found_reason.reason,
+                UnitRestart(unit.name, found_reason, not pod_state.was_disrupted(pod)).describe(
+                    restarts, budget
+                ),
             )
         ]
     return [found_reason]

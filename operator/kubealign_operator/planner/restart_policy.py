@@ -16,10 +16,15 @@ from kubealign_operator.planner.process_units import ProcessUnit
 
 @dataclass(frozen=True)
 class UnitRestart:
-    """A restart of a unit because one of its processes failed."""
+    """A restart of a unit because one of its processes failed.
+
+    Args:
+        counted: False where the cluster ended the process: that spends no restart.
+    """
 
     unit: str
     failure: FailureReason
+    counted: bool = True
 
     def describe(self, restarts: int, budget: int) -> str:
         """Describe the restart in a sentence.
@@ -28,7 +33,7 @@ class UnitRestart:
             restarts: Restarts counted so far.
             budget: Restarts that the job allows.
         """
-        used = f"{restarts} of {budget} restarts used"
+        used = f"{restarts} of {budget} restarts used" if self.counted else "a disruption, not counted"
         return f"{self.failure.message}; starting {self.unit} again ({used})"
 
 
@@ -64,10 +69,11 @@ def apply_restart_policy(
         crashed = _first_crash(unit)
         if crashed is not None:
             reason = failure_reasons.termination_reason(crashed[0].name, crashed[1])
-            if restarts >= budget:
+            counted = not any(pod_state.was_disrupted(pod) for _, pod in unit.current_pods)
+            if counted and restarts >= budget:
                 return RestartOutcome(tuple(units), restarts, tuple(new), _budget_exhausted(reason, budget))
-            restarts += 1
-            new.append(UnitRestart(unit.name, reason))
+            restarts += counted
+            new.append(UnitRestart(unit.name, reason, counted))
             result.append(unit.next_attempt())
         elif unit.is_gang and _is_incomplete_gang(unit, complete):
             # A rank was deleted from outside: the other ranks would hang in their collectives forever.

@@ -1,5 +1,7 @@
 """The restart policy: failed units restart as a whole, with backoff, within a budget."""
 
+from collections.abc import Callable
+
 import pytest
 
 from kubealign_operator.kube_views.observed_job import DependencyView, VolumePath
@@ -116,6 +118,45 @@ def test_a_late_permanent_failure_of_a_replaced_rank_still_counts() -> None:
     cluster.end("two-ranks-trainer-0", 78, "the disk is full")
     cluster.settle()
     assert (cluster.phase, cluster.message) == ("Failed", "trainer-0: the disk is full")
+
+
+def _shut_down(cluster: Cluster, name: str) -> None:
+    """End a pod as a node does that shuts down: it sends SIGTERM, then sets reason and condition."""
+    cluster.end(name, 143)
+    cluster.pods[name]["status"] |= {"phase": "Failed", "reason": "Terminated"}
+    cluster._condition(cluster.pods[name], "DisruptionTarget", "True", "TerminationByKubelet")
+
+
+def _preempt_without_condition(cluster: Cluster, name: str) -> None:
+    cluster.pods[name]["status"] = {"phase": "Failed", "reason": "Preempting", "message": "critical pod"}
+
+
+@pytest.mark.parametrize("disrupt", [_shut_down, _preempt_without_condition])
+def test_disruptions_never_spend_the_budget(disrupt: Callable[[Cluster, str], None]) -> None:
+    cluster = _running(sft(lifecycle={"maxRestarts": 0}))
+    for _ in range(3):
+        cluster.pass_time(100)
+        disrupt(cluster, "sft-trainer-0")
+        cluster.step()
+        assert "starting trainer-0 again (a disruption, not counted)" in cluster.message
+        cluster.settle()
+        cluster.pass_time(40)
+        cluster.settle()
+        cluster.serve()
+        cluster.settle()
+    assert (cluster.phase, cluster.message) == ("Running", "")
+    assert cluster.job["status"]["restarts"] == 0
+    assert cluster.job["status"]["attempts"] == {"trainer-0": 3}
+
+
+def test_a_rank_that_crashes_after_a_disruption_of_another_is_not_counted() -> None:
+    """Check the ranks that fail in their collectives because the node of another one shuts down."""
+    cluster = _running(two_ranks())
+    _shut_down(cluster, "two-ranks-trainer-1")
+    cluster.end("two-ranks-trainer-0", 1, "RuntimeError: NCCL timed out")
+    cluster.step()
+    assert cluster.job["status"]["restarts"] == 0
+    assert cluster.job["status"]["attempts"] == {"trainer": 1}
 
 
 @pytest.mark.parametrize("process", ["trainer-0", "driver", "nats"])
