@@ -44,7 +44,9 @@ async def test_starts_in_order_and_ends_with_the_driver(place: Place) -> None:
     await begun.all_ready()
     servers = [begun.pid("nats"), begun.pid("redis")]
     memory = shared_memory(place.folder.root)
-    assert mode(memory) == 0o700
+    assert mode(memory) == mode(place.folder.root) == 0o700
+    # What processes write is their owner's only, wherever it is.
+    assert mode(place.path / "events.jsonl") == 0o600
     assert {mode(path) for path in place.folder.settings.glob("*.json")} == {0o600}
 
     status = await begun.finish()

@@ -44,6 +44,8 @@ FORK_SERVER_PID: int | None = None
 def _preload(config: PreloadConfig) -> None:
     # Ctrl-C on the terminal is for the runner.
     os.setsid()
+    # Files of the job's processes are their owner's only, also in a folder that others may read.
+    os.umask(0o077)
     die_with_parent(config.parent)
     set_process_name("ka:fork-server")
     Path(config.pid_file).write_text(str(os.getpid()))

@@ -66,8 +66,9 @@ class RunDirectory:
         return self.settings / f"{name}.termination"
 
     def create(self) -> None:
-        """Create the folders. Folders with secrets are accessible to their owner only."""
-        self.root.mkdir(parents=True, exist_ok=True)
+        """Create the folders, accessible to their owner only: samples, weights and logs are private too."""
+        self.root.parent.mkdir(parents=True, exist_ok=True)
+        self.root.mkdir(mode=0o700, exist_ok=True)
         for folder in (self.logs, self.checkpoints):
             folder.mkdir(exist_ok=True)
         for folder in (self.settings, self.tls, self.nats, self.redis):
