@@ -72,6 +72,11 @@ class RunningJobs:
             self._process = PreloadedProcess(self._command, output)
 
     @property
+    def is_running(self) -> bool:
+        """True until the command has ended."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
     def output(self) -> str:
         """Output of the command so far."""
         return self._output.read_text()

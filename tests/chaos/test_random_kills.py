@@ -1,0 +1,42 @@
+"""250 faults at random times, one every 2.5 seconds on average, most of them SIGKILL."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from support.chaos.checker import check_history, check_metrics, check_replay
+from support.chaos.job import PROCESSES, write_chaos_job
+from support.chaos.nemesis import kill_at_random
+from support.chaos.schedule import Fault, FaultKind
+from support.running import RunningJobs, left_running
+from support.tiny_jobs import set_pace
+
+FAULTS = 250
+MEAN_PAUSE_SECONDS = 2.5
+STEPS = 150
+STOP_SECONDS = 3.0
+
+
+@pytest.mark.timeout(3600)
+def test_a_job_survives_250_faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    generator = random.Random(20)
+    targets = generator.choices(PROCESSES, k=FAULTS)
+    faults = [
+        Fault(FaultKind.STOP, target, STOP_SECONDS) if number % 10 == 0 else Fault(FaultKind.KILL, target)
+        for number, target in enumerate(targets)
+    ]
+    pauses = [generator.expovariate(1 / MEAN_PAUSE_SECONDS) for _ in faults]
+    # Slow enough that the job does not end before the faults do.
+    with RunningJobs(write_chaos_job(tmp_path, STEPS, 5.0), tmp_path / "runs") as run:
+        run.wait_for_step("chaos", 1)
+        hits = kill_at_random(run, faults, pauses)
+        assert run.is_running, f"the job ended before the faults did:\n{run.output}"
+        set_pace(tmp_path, 0.0)
+        assert run.end(1200) == 0, run.output
+        check_history(run, STEPS)
+        check_metrics(run, STEPS)
+        check_replay(run, STEPS)
+        assert left_running(run.runs) == {}
+    print(f"{hits} of {FAULTS} faults hit a running process")

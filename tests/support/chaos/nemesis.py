@@ -1,0 +1,94 @@
+"""Injects faults into a running job, and requires that it trains on after each of them."""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from support.chaos.job import NAME
+from support.chaos.schedule import Fault, FaultKind
+from support.running import RunningJobs
+from support.tiny_jobs import set_pace
+
+#: A step must be made this long after the end of a fault: twelve probes of five seconds until a hung process
+#: is killed, a restart, and the steps since the last checkpoint.
+RECOVERY_SECONDS = 180.0
+#: Pace while a process is stopped: the job may go on without it, and must not end before the faults do.
+_PACE_WHILE_STOPPED = 5.0
+_POLL_SECONDS = 0.05
+
+
+class Nemesis:
+    """Injects faults one after another; each has ended, and a step was made since, before the next one."""
+
+    def __init__(self, run: RunningJobs, folder: Path, pace: float) -> None:
+        self._run = run
+        self._folder = folder
+        self._pace = pace
+        #: Seconds from the end of each fault to the next step.
+        self.recoveries: list[float] = []
+
+    def inject(self, faults: Sequence[Fault]) -> None:
+        """Inject the faults. Fails when the job ends before, or does not recover in time."""
+        for number, fault in enumerate(faults, start=1):
+            print(f"fault {number} of {len(faults)}: {fault}", flush=True)
+            self._inject(fault)
+            self._wait_for_recovery(fault)
+
+    def _inject(self, fault: Fault) -> None:
+        pid = self._pid(fault.target)
+        match fault.kind:
+            case FaultKind.KILL:
+                _send(pid, signal.SIGKILL)
+            case FaultKind.STOP:
+                set_pace(self._folder, _PACE_WHILE_STOPPED)
+                _send(pid, signal.SIGSTOP)
+                time.sleep(fault.seconds)
+                _send(pid, signal.SIGCONT)
+                set_pace(self._folder, self._pace)
+            case FaultKind.WIPE_BUS:
+                store = self._run.folder(NAME) / "nats" / "store"
+                store.rename(store.with_name(f"lost-{time.monotonic_ns()}"))
+                _send(pid, signal.SIGKILL)
+
+    def _pid(self, name: str) -> int:
+        """Return the process id, once the process runs."""
+        self._run.wait_until(
+            f"{name} to run", lambda: self._run.processes(NAME).get(name, {}).get("pid"), RECOVERY_SECONDS
+        )
+        pid = self._run.processes(NAME)[name]["pid"]
+        return self._pid(name) if pid is None else int(pid)
+
+    def _wait_for_recovery(self, fault: Fault) -> None:
+        began, lines = time.monotonic(), len(self._run.metrics(NAME))
+        # The line of a step that was under way may follow; the next one was made after the fault.
+        self._run.wait_until(
+            f"two steps after {fault}", lambda: len(self._run.metrics(NAME)) >= lines + 2, RECOVERY_SECONDS
+        )
+        self.recoveries.append(time.monotonic() - began)
+
+
+def kill_at_random(run: RunningJobs, faults: Sequence[Fault], pauses: Sequence[float]) -> int:
+    """Inject faults at random times, whatever the job does meanwhile. Return how many hit a process."""
+    hits = 0
+    for fault, pause in zip(faults, pauses, strict=True):
+        time.sleep(pause)
+        pid = run.processes(NAME).get(fault.target, {}).get("pid")
+        if pid is None:
+            continue
+        hits += 1
+        if fault.kind is FaultKind.STOP:
+            _send(pid, signal.SIGSTOP)
+            time.sleep(fault.seconds)
+            _send(pid, signal.SIGCONT)
+        else:
+            _send(pid, signal.SIGKILL)
+    return hits
+
+
+def _send(pid: int, number: signal.Signals) -> None:
+    # It may have ended meanwhile, or have been killed while it was stopped.
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
