@@ -138,6 +138,10 @@ def _run_command(request: dict[str, Any], output: int) -> None:
     _use_as_fork_server(pid, handover)
     from kubealign.cli.main import app
 
+    if "KUBEALIGN_TEST_LINKS" in os.environ:
+        sys.path.append(str(Path(__file__).parents[1]))
+        importlib.import_module("support.chaos.proxies").install()
+
     app()
 
 

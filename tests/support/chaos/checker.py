@@ -45,7 +45,7 @@ def check_metrics(run: RunningJobs, steps: int) -> None:
 def check_causes(run: RunningJobs, faults: list[Fault]) -> None:
     """Check that for each process that was killed a restart with this cause was reported."""
     messages = [event["message"] for event in _events(run.folder(NAME) / "events.jsonl")]
-    killed = {fault.target for fault in faults if fault.kind is not FaultKind.STOP}
+    killed = {fault.target for fault in faults if fault.kind in (FaultKind.KILL, FaultKind.WIPE_BUS)}
     for name in killed:
         # Ranks restart together, so that of two kills at once only one is reported.
         group = name.rpartition("-")[0] or name

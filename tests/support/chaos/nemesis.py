@@ -4,10 +4,13 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import pytest
+
 from support.chaos.job import NAME
+from support.chaos.proxies import ENV_CONTROL, Disturbance, disturb
 from support.chaos.schedule import Fault, FaultKind
 from support.running import RunningJobs
 from support.tiny_jobs import set_pace
@@ -17,14 +20,30 @@ from support.tiny_jobs import set_pace
 RECOVERY_SECONDS = 180.0
 #: Pace while a process is stopped: the job may go on without it, and must not end before the faults do.
 _PACE_WHILE_STOPPED = 5.0
-_POLL_SECONDS = 0.05
+_CONTROL = "links.json"
+
+
+@contextlib.contextmanager
+def proxied(folder: Path) -> Iterator[None]:
+    """Start runs whose links `Nemesis` can disturb, with one thread per process so that they are exact."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(ENV_CONTROL, str(folder / _CONTROL))
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield
 
 
 class Nemesis:
     """Injects faults one after another; each has ended, and a step was made since, before the next one."""
 
     def __init__(self, run: RunningJobs, folder: Path, pace: float) -> None:
+        """Prepare to disturb a run that was started under `proxied`.
+
+        Args:
+            folder: Folder of the job's files.
+            pace: Least seconds of a step while nothing is disturbed.
+        """
         self._run = run
+        self._control = folder / _CONTROL
         self._folder = folder
         self._pace = pace
         #: Seconds from the end of each fault to the next step.
@@ -47,6 +66,11 @@ class Nemesis:
                 _send(pid, signal.SIGSTOP)
                 time.sleep(fault.seconds)
                 _send(pid, signal.SIGCONT)
+                set_pace(self._folder, self._pace)
+            case FaultKind.DELAY | FaultKind.CUT | FaultKind.HALF_OPEN:
+                set_pace(self._folder, _PACE_WHILE_STOPPED)
+                disturb(self._control, fault.target, Disturbance(fault.kind), fault.seconds)
+                time.sleep(fault.seconds)
                 set_pace(self._folder, self._pace)
             case FaultKind.WIPE_BUS:
                 store = self._run.folder(NAME) / "nats" / "store"

@@ -12,6 +12,9 @@ class FaultKind(StrEnum):
     KILL = "kill"
     STOP = "stop"
     WIPE_BUS = "wipe-bus"
+    DELAY = "delay"
+    CUT = "cut"
+    HALF_OPEN = "half-open"
 
 
 @dataclass(frozen=True)
@@ -20,7 +23,7 @@ class Fault:
 
     Args:
         target: Name of the process.
-        seconds: How long a stopped process stays so; 0 for other kinds.
+        seconds: How long a process is stopped, or its network is disturbed; 0 for other kinds.
     """
 
     kind: FaultKind
@@ -31,19 +34,32 @@ class Fault:
         return f"{self.kind} {self.target}" + (f" for {self.seconds:.0f} s" if self.seconds else "")
 
 
-_WEIGHTS = {FaultKind.KILL: 5, FaultKind.STOP: 4, FaultKind.WIPE_BUS: 1}
+#: Kinds that disturb the connections of a process.
+NETWORK_KINDS = (FaultKind.DELAY, FaultKind.CUT, FaultKind.HALF_OPEN)
+_WEIGHTS = {
+    FaultKind.KILL: 6,
+    FaultKind.STOP: 6,
+    FaultKind.WIPE_BUS: 2,
+    **dict.fromkeys(NETWORK_KINDS, 2),
+}
+_SERVERS = ("nats", "redis")
 
 
 def make_schedule(
-    seed: int, count: int, longest_stop: float, targets: Sequence[str] = PROCESSES
+    seed: int, count: int, longest_fault: float, targets: Sequence[str] = PROCESSES
 ) -> list[Fault]:
-    """Return `count` faults. Stops take between 1 s and `longest_stop` seconds, short ones more often."""
+    """Return `count` faults, which take between 1 s and `longest_fault` seconds, short times more often."""
     generator = random.Random(seed)
-    return [_make_fault(generator, longest_stop, targets) for _ in range(count)]
+    return [_make_fault(generator, longest_fault, targets) for _ in range(count)]
 
 
-def _make_fault(generator: random.Random, longest_stop: float, targets: Sequence[str]) -> Fault:
+def _make_fault(generator: random.Random, longest_fault: float, targets: Sequence[str]) -> Fault:
     (kind,) = generator.choices(list(_WEIGHTS), list(_WEIGHTS.values()))
-    target = "nats" if kind is FaultKind.WIPE_BUS else generator.choice(targets)
-    seconds = longest_stop ** generator.random() if kind is FaultKind.STOP else 0.0
+    if kind is FaultKind.WIPE_BUS:
+        return Fault(kind, "nats")
+    if kind in NETWORK_KINDS:
+        # The servers are at the other end of these connections.
+        targets = [name for name in targets if name not in _SERVERS]
+    target = generator.choice(targets)
+    seconds = 0.0 if kind is FaultKind.KILL else longest_fault ** generator.random()
     return Fault(kind, target, seconds)
