@@ -35,6 +35,7 @@ from kubealign_services.training.contract import Head
 from kubealign_services.weights.send.publisher import WeightsPublisher
 from kubealign_services.weights.send.servicer import WeightsSenderServicer
 from kubealign_services.weights.verify.canary import Canary
+from support.command_key import COMMAND_KEY
 from support.mean_negative_logprob import MeanNegativeLogprob
 
 log = logging.getLogger(__name__)
@@ -63,7 +64,7 @@ class Sender:
         )
         threading.Thread(target=asyncio.run, args=(self._serve(publisher),), daemon=True).start()
         handlers = _Published(self, publisher).handlers()
-        with CommandGroup(self.rank, RANKS, self.rendezvous, MEETING) as group:
+        with CommandGroup(self.rank, RANKS, self.rendezvous, MEETING, COMMAND_KEY) as group:
             if self.line is None:
                 group.follow(handlers)
             else:

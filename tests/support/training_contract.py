@@ -32,6 +32,7 @@ from kubealign_services.training.backends import create_backend, load_frozen
 from kubealign_services.training.commands.rank_group import CommandGroup, Handlers
 from kubealign_services.training.contract import Head, NonFiniteLoss, TrainingBackend, UpdatePlan
 from support.batches import random_batch
+from support.command_key import COMMAND_KEY
 
 VOCABULARY = 41
 STEPS = 10
@@ -215,7 +216,7 @@ def run_rank(setup: RankSetup) -> None:
     """Run a rank, from its first command to the last."""
     torch.set_num_threads(1)
     rank = Rank(setup)
-    with CommandGroup(setup.rank, setup.world_size, setup.rendezvous, 60) as group:
+    with CommandGroup(setup.rank, setup.world_size, setup.rendezvous, 60, COMMAND_KEY) as group:
         if setup.rank:
             group.follow(rank.handlers())
         else:

@@ -11,9 +11,12 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed import Store
 
-from kubealign_services.runtime.process.rank_rendezvous import GroupLost, join_process_group
+from kubealign_services.runtime.process.rank_rendezvous import GroupLost, connect_store, join_process_group
+from kubealign_services.training.commands.command_seal import ForgedCommand
 from kubealign_services.training.commands.rank_group import CommandGroup, RankFailed
+from support.command_key import COMMAND_KEY
 from support.free_address import free_address
 
 pytestmark = pytest.mark.timeout(120)
@@ -53,15 +56,17 @@ HANDLERS = {
 
 def follower(rank: int, world_size: int, rendezvous: str, timeout: float, out: Connection) -> None:
     try:
-        with CommandGroup(rank, world_size, rendezvous, timeout) as group:
+        with CommandGroup(rank, world_size, rendezvous, timeout, COMMAND_KEY) as group:
             group.follow(HANDLERS)
         out.send("told to stop")
     except GroupLost as error:
         out.send(f"lost: {error}")
+    except ForgedCommand as error:
+        out.send(f"forged: {error}")
 
 
 def vanishing_leader(rendezvous: str) -> None:
-    with CommandGroup(0, 2, rendezvous, 30) as group:
+    with CommandGroup(0, 2, rendezvous, 30, COMMAND_KEY) as group:
         group.run("Sum", b"1", HANDLERS)
         os._exit(9)
 
@@ -104,7 +109,7 @@ def heard(pipe: Connection) -> str:
 
 def test_all_ranks_run_the_commands_of_rank_0(start: Start, rendezvous: str) -> None:
     pipes = [start(follower, rank, 3, rendezvous, 30.0)[1] for rank in (1, 2)]
-    with CommandGroup(0, 3, rendezvous, 30) as group:
+    with CommandGroup(0, 3, rendezvous, 30, COMMAND_KEY) as group:
         assert group.run("Sum", b"2", HANDLERS) == b"6.0"
         # Longer than the limit of one value in the store.
         assert group.run("Length", bytes(9 << 20), HANDLERS) == str(9 << 20).encode()
@@ -122,7 +127,7 @@ def test_all_ranks_run_the_commands_of_rank_0(start: Start, rendezvous: str) -> 
 
 def test_an_error_on_another_rank_reaches_rank_0_and_breaks_the_group(start: Start, rendezvous: str) -> None:
     _, pipe = start(follower, 1, 2, rendezvous, 30.0)
-    with CommandGroup(0, 2, rendezvous, 30) as group:
+    with CommandGroup(0, 2, rendezvous, 30, COMMAND_KEY) as group:
         with pytest.raises(
             RankFailed, match="FailOnOne ended on rank 1 with OSError: disk full; on rank 0 with none"
         ):
@@ -134,7 +139,7 @@ def test_an_error_on_another_rank_reaches_rank_0_and_breaks_the_group(start: Sta
 
 def test_a_rank_that_does_not_answer_is_named(start: Start, rendezvous: str) -> None:
     process, _ = start(follower, 1, 2, rendezvous, 30.0)
-    with CommandGroup(0, 2, rendezvous, 30) as group:
+    with CommandGroup(0, 2, rendezvous, 30, COMMAND_KEY) as group:
         assert group.run("Sum", b"1", HANDLERS) == b"2.0"
         group._timeout = 0.5
         with pytest.raises(RankFailed, match=r"rank 1 did not answer HangOnOne within 0\.5 s"):
@@ -160,7 +165,7 @@ def test_ranks_meet_at_a_host_name(start: Start, rendezvous: str, monkeypatch: p
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     named = rendezvous.replace("127.0.0.1", "localhost")
     _, pipe = start(follower, 1, 2, named, 30.0)
-    with CommandGroup(0, 2, named, 30) as group:
+    with CommandGroup(0, 2, named, 30, COMMAND_KEY) as group:
         assert group.run("Sum", b"2", HANDLERS) == b"4.0"
     assert heard(pipe) == "told to stop"
 
@@ -175,7 +180,7 @@ def test_an_unresolvable_name_is_retried_until_the_deadline(start: Start) -> Non
 def test_a_port_in_use_is_an_error_at_once(rendezvous: str) -> None:
     host, port = rendezvous.split(":")
     with socket.create_server((host, int(port))), pytest.raises(OSError, match="in use"):
-        CommandGroup(0, 2, rendezvous, 30.0).__enter__()
+        CommandGroup(0, 2, rendezvous, 30.0, COMMAND_KEY).__enter__()
 
 
 def test_one_rank_needs_no_rendezvous() -> None:
@@ -183,3 +188,56 @@ def test_one_rank_needs_no_rendezvous() -> None:
         assert group.run("Length", b"abc", HANDLERS) == b"3"
     with pytest.raises(ValueError, match="2 ranks need a rendezvous"):
         CommandGroup(0, 2, None, 1.0)
+
+
+def intruder(rendezvous: str) -> Store:
+    """Connect to the group's store as any process of the machine can."""
+    host, _, port = rendezvous.rpartition(":")
+    return connect_store(host, int(port), 30.0)
+
+
+@pytest.mark.parametrize("forgery", ["own", "replayed"])
+def test_a_command_of_another_process_is_refused(start: Start, rendezvous: str, forgery: str) -> None:
+    """Check a command that an intruder writes into the store, and one of rank 0 under another number."""
+    _, pipe = start(follower, 1, 2, rendezvous, 30.0)
+    secret = b"a prompt that nobody else may read"
+    read: list[bytes] = []
+
+    def spy(payload: bytes) -> bytes:
+        read.append(intruder(rendezvous).get("part/1/0"))
+        return str(len(payload)).encode()
+
+    with CommandGroup(0, 2, rendezvous, 30, COMMAND_KEY) as group:
+        group.run("Length", secret, {"Length": spy})
+        assert secret not in read[0] and len(read[0]) > len(secret)
+        store = intruder(rendezvous)
+        command = read[0] if forgery == "replayed" else b"x" * 12 + b"Length\0" + secret
+        store.set("part/2/0", command)  # type: ignore[arg-type]  # bytes do
+        store.set("command/2", "1")
+        assert heard(pipe) == "forged: command/2 was not written by a process of this group"
+        group._failure = "the follower has ended"
+
+
+def test_an_outcome_of_another_process_is_refused(start: Start, rendezvous: str) -> None:
+    start(follower, 1, 2, rendezvous, 30.0)
+    with CommandGroup(0, 2, rendezvous, 30, COMMAND_KEY) as group:
+
+        def forge(payload: bytes) -> bytes:
+            intruder(rendezvous).set("result/1/1", "{}")
+            return payload
+
+        with pytest.raises(RankFailed, match="result/1/1 was not written by a process of this group"):
+            group.run("HangOnOne", b"", {"HangOnOne": forge})
+
+
+def test_ranks_with_other_keys_do_not_work_together(start: Start, rendezvous: str) -> None:
+    _, pipe = start(follower, 1, 2, rendezvous, 30.0)
+    with CommandGroup(0, 2, rendezvous, 5, bytes(32)) as group:
+        with pytest.raises(RankFailed, match="rank 1 did not answer Length within 5 s"):
+            group.run("Length", b"1", HANDLERS)
+        assert heard(pipe) == "forged: command/1 was not written by a process of this group"
+
+
+def test_several_ranks_need_a_key() -> None:
+    with pytest.raises(ValueError, match="2 ranks need a key of 32 bytes; it has 0"):
+        CommandGroup(0, 2, "127.0.0.1:1", 1.0)

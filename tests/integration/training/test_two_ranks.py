@@ -23,6 +23,7 @@ from kubealign_services.training.contract import CorruptCheckpoint, Head, NonFin
 from kubealign_services.training.torch_backend.backend import TorchTrainingBackend
 from kubealign_services.training.torch_backend.loss_scaling import LossScaler, LossScaleState
 from kubealign_services.training.torch_backend.model.fsdp import local_shard
+from support.command_key import COMMAND_KEY
 from support.free_address import free_address
 
 pytestmark = pytest.mark.timeout(240)
@@ -159,7 +160,7 @@ def scaler(backend: TorchTrainingBackend) -> LossScaler:
 def follow(folder: Path, rendezvous: str, spec: str) -> None:
     torch.set_num_threads(1)
     parsed = Trainer.model_validate_json(spec)
-    with CommandGroup(1, 2, rendezvous, 60) as group:
+    with CommandGroup(1, 2, rendezvous, 60, COMMAND_KEY) as group:
         group.follow(commands(folder, 1, 2, parsed))
 
 
@@ -171,7 +172,7 @@ def two_ranks(folder: Path, spec: Trainer) -> Iterator[tuple[CommandGroup, Handl
     other = mp.get_context("spawn").Process(target=follow, args=arguments)
     other.start()
     try:
-        with CommandGroup(0, 2, rendezvous, 60) as group:
+        with CommandGroup(0, 2, rendezvous, 60, COMMAND_KEY) as group:
             yield group, commands(folder, 0, 2, spec)
         other.join(30)
         assert other.exitcode == 0

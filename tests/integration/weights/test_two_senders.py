@@ -43,6 +43,7 @@ from kubealign_services.weights.send.servicer import WeightsSenderServicer
 from kubealign_services.weights.send.snapshot_file import HEADER_BYTES
 from kubealign_services.weights.transfer.stream.peer_streams import PeerStreams
 from kubealign_services.weights.verify.canary import Canary
+from support.command_key import COMMAND_KEY
 from support.free_address import free_address
 from support.mean_negative_logprob import MeanNegativeLogprob
 
@@ -106,7 +107,7 @@ def follow(model: Path, shared: Path, address: str, rendezvous: str, tls: TlsFil
             await asyncio.Event().wait()
 
     threading.Thread(target=asyncio.run, args=(serve(),), daemon=True).start()
-    with CommandGroup(1, 2, rendezvous, 120) as group:
+    with CommandGroup(1, 2, rendezvous, 120, COMMAND_KEY) as group:
         group.follow(rank.handlers())
 
 
@@ -168,7 +169,7 @@ async def opened(folder: Path) -> AsyncIterator[tuple[Site, PeerStreams]]:
     other.start()
     try:
         rank = Rank(0, folder / "model", shared, addresses[0])
-        group = CommandGroup(0, 2, rendezvous, 120)
+        group = CommandGroup(0, 2, rendezvous, 120, COMMAND_KEY)
         await asyncio.to_thread(group.__enter__)
         sender = WeightsSenderServicer(rank.publisher)
         async with (

@@ -4,6 +4,8 @@ Rank 0 writes each command (a name and bytes) into the group's store, every rank
 name, and rank 0 returns its own answer once all have finished. So no two ranks ever enter different
 collectives. A command that fails on some ranks but not on others leaves them out of step: the group is then
 broken and restarts as a whole.
+
+Everything in the store is sealed (`command_seal`): its port asks for no password.
 """
 
 import contextlib
@@ -19,6 +21,12 @@ import torch.distributed as dist
 from torch.distributed import DistError, DistNetworkError, DistStoreError, Store  # type: ignore[attr-defined]
 
 from kubealign_services.runtime.process.rank_rendezvous import GroupLost, join_process_group
+from kubealign_services.training.commands.command_seal import (
+    KEY_BYTES,
+    CommandSeal,
+    ForgedCommand,
+    agree_on_session,
+)
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +42,10 @@ _OUTCOME_SECONDS = 5.0
 # Seconds that rank 0 waits for the other ranks to read the shutdown command.
 _SHUTDOWN_SECONDS = 10.0
 _SHUTDOWN_COMMAND = ""
+# Between the name of a command and its payload.
+_NAME_END = b"\0"
+# A command has at most 4 GiB.
+_MAX_PARTS = 1024
 
 
 class RankFailed(RuntimeError):
@@ -46,20 +58,27 @@ class CommandGroup:
     A single rank needs neither a store nor a process group.
     """
 
-    def __init__(self, rank: int, world_size: int, rendezvous: str | None, timeout: float) -> None:
+    def __init__(
+        self, rank: int, world_size: int, rendezvous: str | None, timeout: float, key: bytes = b""
+    ) -> None:
         """Configure the group without connecting.
 
         Args:
             rendezvous: host:port of rank 0; None for one rank.
             timeout: Seconds that the ranks wait for one another: at the rendezvous, within a collective, and
                 for the slowest rank's answer.
+            key: Key of the commands, see `derive_command_key`; empty for one rank.
         """
         if world_size > 1 and rendezvous is None:
             raise ValueError(f"{world_size} ranks need a rendezvous, but none is set")
+        if world_size > 1 and len(key) != KEY_BYTES:
+            raise ValueError(f"{world_size} ranks need a key of {KEY_BYTES} bytes; it has {len(key)}")
         self._rank = rank
         self._world_size = world_size
         self._rendezvous = rendezvous
         self._timeout = timeout
+        self._key = key
+        self._seal = CommandSeal(key, b"")
         self._store: Store | None = None
         self._command_number = 0
         self._failure: str | None = None
@@ -67,11 +86,17 @@ class CommandGroup:
     def __enter__(self) -> Self:
         """Wait for the other ranks.
 
-        Raises GroupLost when they do not come, OSError when rank 0's port is in use.
+        Raises GroupLost when they do not come, OSError when rank 0's port is in use, ForgedCommand when
+        another process interferes.
         """
         if self._world_size > 1:
             assert self._rendezvous is not None
             self._store = join_process_group(self._rank, self._world_size, self._rendezvous, self._timeout)
+            try:
+                session = agree_on_session(self._store, self._rank, self._world_size, self._timeout)
+            except DistError as error:
+                raise GroupLost(f"the ranks at {self._rendezvous} did not begin a session") from error
+            self._seal = CommandSeal(self._key, session)
         return self
 
     def __exit__(
@@ -122,7 +147,7 @@ class CommandGroup:
         """Run rank 0's commands until the shutdown command. For ranks above 0.
 
         A handler's error is reported to rank 0, which decides; following goes on. Raises GroupLost when rank
-        0 vanishes.
+        0 vanishes, ForgedCommand for a command that is not rank 0's.
         """
         if self._store is None or self._rank == 0:
             raise RuntimeError("ranks above 0 follow, within the group's context")
@@ -133,17 +158,20 @@ class CommandGroup:
                     self._store.set(f"left/{self._rank}", "")
                     return
                 outcome = self._run_handler(handlers, name, payload)
-                self._store.set(f"result/{self._command_number}/{self._rank}", json.dumps(outcome))
+                key = f"result/{self._command_number}/{self._rank}"
+                self._store.set(key, self._seal.seal(key, json.dumps(outcome).encode()))  # type: ignore[arg-type]
         except DistError as error:
             raise GroupLost(f"rank 0 at {self._rendezvous} is gone") from error
 
     def _publish(self, store: Store, name: str, payload: bytes) -> int:
         """Write the command, its chunks first. Returns its number."""
         self._command_number += 1
-        parts = [payload[first : first + _CHUNK_BYTES] for first in range(0, len(payload), _CHUNK_BYTES)]
+        purpose = f"command/{self._command_number}"
+        sealed = self._seal.seal(purpose, name.encode() + _NAME_END + payload)
+        parts = [sealed[first : first + _CHUNK_BYTES] for first in range(0, len(sealed), _CHUNK_BYTES)]
         for index, part in enumerate(parts):
             store.set(f"part/{self._command_number}/{index}", part)  # type: ignore[arg-type]  # bytes do
-        store.set(f"command/{self._command_number}", json.dumps({"name": name, "parts": len(parts)}))
+        store.set(purpose, str(len(parts)))
         return self._command_number
 
     def _receive_command(self, store: Store) -> tuple[str, bytes]:
@@ -159,9 +187,11 @@ class CommandGroup:
             except DistStoreError:
                 # Detects an unreachable rank 0: this request has a deadline of its own.
                 store.check([key])
-        command = json.loads(store.get(key))
-        parts = (store.get(f"part/{self._command_number}/{index}") for index in range(command["parts"]))
-        return command["name"], b"".join(parts)
+        parts = [
+            store.get(f"part/{self._command_number}/{index}") for index in range(_parse_count(store.get(key)))
+        ]
+        name, _, payload = self._seal.open(key, b"".join(parts)).partition(_NAME_END)
+        return name.decode(), payload
 
     def _run_handler(self, handlers: Handlers, name: str, payload: bytes) -> dict[str, str]:
         try:
@@ -184,7 +214,10 @@ class CommandGroup:
             key = f"result/{number}/{rank}"
             try:
                 store.wait([key], timedelta(seconds=max(0.001, deadline - time.monotonic())))
-                outcome = json.loads(store.get(key))
+                outcome = json.loads(self._seal.open(key, store.get(key)))
+            except ForgedCommand as error:
+                self._failure = str(error)
+                raise RankFailed(self._failure) from (mine or error)
             except DistError as error:
                 self._failure = f"rank {rank} did not answer {name} within {self._timeout:g} s"
                 raise RankFailed(self._failure) from (mine or error)
@@ -199,6 +232,13 @@ class CommandGroup:
     @staticmethod
     def _delete_command(store: Store, number: int) -> None:
         """Delete the keys of a command from the store."""
-        parts = json.loads(store.get(f"command/{number}"))["parts"]
+        parts = _parse_count(store.get(f"command/{number}"))
         for key in [f"command/{number}", *(f"part/{number}/{index}" for index in range(parts))]:
             store.delete_key(key)
+
+
+def _parse_count(text: bytes) -> int:
+    """Return the number of a command's parts. Raises ForgedCommand for anything else."""
+    if not text.isdigit() or len(text) > 4 or int(text) > _MAX_PARTS:
+        raise ForgedCommand("the number of a command's parts was not written by a process of this group")
+    return int(text)

@@ -14,6 +14,7 @@ from kubealign.v1 import training_pb2
 from kubealign_services.runtime.process.context import ProcessContext
 from kubealign_services.runtime.process.run_until_stopped import run_until_stopped
 from kubealign_services.training.commands.command_executor import TrainingCore, list_shards
+from kubealign_services.training.commands.command_seal import derive_command_key
 from kubealign_services.training.commands.lost_rank import LostRank
 from kubealign_services.training.commands.rank_group import CommandGroup
 
@@ -132,7 +133,8 @@ async def open_group(context: ProcessContext, timeout: float) -> AsyncIterator[C
         timeout: Seconds that the ranks wait for one another.
     """
     settings = context.settings
-    group = CommandGroup(settings.rank, settings.world_size, settings.rendezvous, timeout)
+    key = derive_command_key(settings.tls) if settings.world_size > 1 else b""
+    group = CommandGroup(settings.rank, settings.world_size, settings.rendezvous, timeout, key)
     # Rendezvous and shutdown block until the other ranks have come: not on the event loop.
     await context.compute(group.__enter__)
     try:
